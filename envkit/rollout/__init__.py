@@ -1,4 +1,4 @@
-"""Rolling out: engines, the one loop, limits, retries, players and runs."""
+"""Rollouts: engines, the loop, limits, retries, players and runs."""
 
 from envkit.rollout.availability import Outage, availability_of
 from envkit.rollout.config import FaultPolicy, RolloutConfig

@@ -1,10 +1,10 @@
-"""Tool messages as the model's template reads them.
+"""Tool messages in the form that the model's template can render.
 
-Templates such as those of gpt-oss and Mistral-Nemo write the name or the id of the call into its
-answer. An environment only returns the answer, so the loop adds both, from the environment's own
-`info["tool_call"]` or from the reply. A template that has no tool role, or needs a call where the
-model made none, reads the answer as a user message: a bad reply must not fault the episode. So
-does one that drops the images of tool messages, for an answer with images.
+Templates such as those of gpt-oss and Mistral-Nemo write the name or the id of the call into the
+tool message. An environment only returns the text, so the loop adds both, from the environment's
+own `info["tool_call"]` or from the reply. The message becomes a user message if the template has no
+tool role, needs a call where the model made none, or drops images of tool messages. A bad reply
+therefore never faults the episode.
 """
 
 import re
@@ -16,7 +16,7 @@ from envkit.tokens import ChatCodec
 from envkit.toolcalls import parse_tool_calls
 
 _NAME: Final = re.compile(r"[\w.:/-]{1,64}")
-"""Names and ids are the model's words: what else they hold must not reach a prompt."""
+"""Names and ids come from the model, so any other text in them must not reach a prompt."""
 _OWN_FORMATS: Final = (
     re.compile(r"to=functions\.([\w.-]{1,64})"),  # gpt-oss
     re.compile(r"<\|tool_call>call:([\w.-]{1,64})\{"),  # Gemma 4
@@ -28,7 +28,7 @@ class ToolAnswers:
     """Completes the tool messages of one episode."""
 
     def __init__(self, codec: ChatCodec | None) -> None:
-        """Take what the codec's audit says about tool messages; None changes no message."""
+        """Take the codec's audit of tool messages; None leaves every message unchanged."""
         self._codec = codec
         if codec is None:
             return
@@ -44,13 +44,13 @@ class ToolAnswers:
         info: Mapping[str, Any] | None = None,
         turn: int = 0,
     ) -> Message:
-        """Return a message in a role that the template knows, a tool message with its call.
+        """Return a message in a role that the template supports, with the call of a tool message.
 
         Args:
-            entry: What the environment said.
+            entry: The environment's message.
             reply: The reply that it answers.
             info: The step's info.
-            turn: Numbers the call where the model did not.
+            turn: Numbers the call if the model did not.
         """
         if self._codec is None:
             return entry
@@ -69,7 +69,7 @@ class ToolAnswers:
 
 
 def _call(recorded: object, reply: str) -> tuple[str, str]:
-    """Return name and own id of the call that was answered; "" where there is none."""
+    """Return the name and the model's id of the answered call, each "" if unknown."""
     if isinstance(recorded, Mapping):
         name, call_id = _clean(recorded.get("name")), _clean(recorded.get("id"))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
         if name:
@@ -82,7 +82,7 @@ def _call(recorded: object, reply: str) -> tuple[str, str]:
 
 
 def _clean(word: object) -> str:
-    """Return a name or id if it is one; an id that only numbers the calls of a reply is none."""
+    """Return a valid name or id, else ""; an id that only numbers a reply's calls is invalid."""
     if not isinstance(word, str) or not _NAME.fullmatch(word):
         return ""
     return "" if re.fullmatch(r"call\d{5}", word) else word

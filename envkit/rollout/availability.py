@@ -1,9 +1,9 @@
-"""Waits for an engine that is away, so that restarting a server costs no episode.
+"""Waits for an unavailable engine, so that restarting a server costs no episode.
 
 A circuit breaker, one per engine and event loop. While the engine answers, requests pass. Once a
-request finds it away, all of them wait here in order of arrival. One at a time tries the engine,
-when the back-off or the server's `Retry-After` allows it. After a success the others follow in
-growing batches.
+request finds it unavailable, all requests wait here in order of arrival. One at a time tries the
+engine, when the back-off or the server's `Retry-After` allows it. After a success the others follow
+in growing batches.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from envkit.rollout.engine import Engine, ProbingEngine
 from envkit.rollout.limits import Backoff
 
 LONGEST_HOLD_S: Final = 120.0
-"""Upper bound on what a server's `Retry-After` is obeyed for."""
+"""Upper bound on a server's `Retry-After`, in seconds."""
 RAMP_S: Final = 0.1
-"""Between two batches of released requests, each twice as large as the one before."""
+"""Seconds between two batches of released requests, each twice as large as the previous one."""
 _PROBE_S: Final = 30.0
 
 
@@ -34,17 +34,17 @@ class _Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """An engine that is away, as a progress line shows it."""
+    """An unavailable engine, for a progress line."""
 
     engine: str
     seconds: float
-    """Since the first refused request."""
+    """Seconds since the first refused request."""
     waiting: int
-    """Requests that wait, one per episode."""
+    """Waiting requests, one per episode."""
     attempts: int
-    """Failed attempts to reach the engine, counting those that failed together once."""
+    """Failed attempts to reach the engine. Attempts that failed together count once."""
     reason: str
-    """What the last attempt met."""
+    """The error of the last attempt."""
 
     def __str__(self) -> str:
         episodes = "episode" if self.waiting == 1 else "episodes"
@@ -54,11 +54,11 @@ class Outage:
 
 
 class Watched(Protocol):
-    """Something that may be away: an engine, or the workers of a cluster."""
+    """An engine or the workers of a cluster, which may be unavailable."""
 
     @property
     def outage(self) -> Outage | None:
-        """What is wrong, for a person who watches; None while it answers."""
+        """The current outage, to show to a user; None while it answers."""
         ...
 
 
@@ -67,7 +67,7 @@ class Ticket:
     """Permission to send one request."""
 
     epoch: int
-    """Number of outages before it was given."""
+    """Number of outages before the ticket was issued."""
     is_trial: bool = False
     """Whether it is the first request after a failed attempt."""
 
@@ -76,7 +76,7 @@ class Availability:
     """Whether one engine answers; requests wait here while it does not."""
 
     def __init__(self, engine: Engine) -> None:
-        """Assume that the engine answers. Make one with `availability_of`."""
+        """Assume that the engine answers. Use `availability_of` instead of calling this."""
         self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._phase = _Phase.UP
@@ -99,7 +99,7 @@ class Availability:
 
     @property
     def outage(self) -> Outage | None:
-        """What is wrong, for a person who watches; None while the engine answers."""
+        """The current outage, to show to a user; None while the engine answers."""
         if self.is_up:
             return None
         return Outage(
@@ -111,17 +111,17 @@ class Availability:
         )
 
     def admitted(self) -> Ticket | None:
-        """Return permission to send a request at once; None while the engine is away: `enter`."""
+        """Return permission to send a request now; None if unavailable (then `enter`)."""
         return Ticket(self._epoch) if self.is_up else None
 
     async def enter(self, backoff: Backoff, rng: random.Random) -> Ticket:
-        """Wait for permission to send a request. Cancel the call to give up.
+        """Wait for permission to send a request; cancel the call to stop waiting.
 
         Report the outcome with `answered` or `failed`, and `leave` in any case.
 
         Args:
             backoff: How long to wait after a failed probe.
-            rng: For its jitter.
+            rng: Draws its jitter.
         """
         while True:
             ticket = await self._admission()
@@ -131,11 +131,12 @@ class Availability:
                 return ticket
 
     def answered(self, ticket: Ticket) -> None:
-        """Note that the engine answered a request, if only with a refusal of that request."""
+        """Record that the engine answered a request, even if it rejected that request."""
         is_current = ticket.epoch == self._epoch
         if is_current:
             self._failures = 0
-        # An engine that shuts down still finishes what it has: that does not mean it is back.
+        # An engine that shuts down still finishes its running requests: that does not mean it is
+        # back.
         if self._phase is _Phase.AWAY and (is_current or self._loop.time() >= self._not_before):
             self._open()
             self._release()
@@ -143,7 +144,7 @@ class Availability:
     def failed(
         self, ticket: Ticket, fault: EngineFault, backoff: Backoff, rng: random.Random
     ) -> None:
-        """Note that a request, or a probe, found the engine away."""
+        """Record that a request or a probe found the engine unavailable."""
         now, hold = self._loop.time(), _hold(fault)
         if ticket.epoch == self._epoch:
             if self.is_up:
@@ -163,7 +164,7 @@ class Availability:
             self._plan_trial()
 
     def leave(self, ticket: Ticket) -> None:
-        """Note that a request has ended. A trial without an outcome passes to the next request."""
+        """Record that a request ended. A trial without an outcome passes to the next request."""
         if self._trial is ticket:
             self._trial = None
             if self._phase is _Phase.AWAY:
@@ -183,7 +184,7 @@ class Availability:
             return await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                self.leave(future.result())  # admitted in the same moment
+                self.leave(future.result())  # admitted at the same moment
             raise
         finally:
             self._waiting.pop(number, None)
@@ -191,7 +192,7 @@ class Availability:
     async def _is_back(
         self, engine: ProbingEngine, ticket: Ticket, backoff: Backoff, rng: random.Random
     ) -> bool:
-        """Ask an engine that can be asked; the next request tries again if it is away."""
+        """Probe the engine if it supports that; if it fails, the next request tries again."""
         try:
             async with asyncio.timeout(_PROBE_S):
                 await engine.probe()
@@ -246,7 +247,7 @@ class Availability:
         self._timer = self._loop.call_later(RAMP_S, self._release)
 
     def _admit(self, *, is_trial: bool) -> bool:
-        """Let the first waiting request go; False if none waits."""
+        """Release the first waiting request; return False if none waits."""
         while self._waiting:
             future = self._waiting.pop(next(iter(self._waiting)))
             if not future.done():
@@ -261,7 +262,7 @@ class Availability:
 
 
 def _hold(fault: EngineFault) -> float | None:
-    """Return how long the server asked for, within bounds; None if it said nothing usable."""
+    """Return the delay that the server requested, bounded; None if it sent no usable one."""
     with suppress(TypeError, ValueError, OverflowError):
         seconds = None if fault.retry_after_s is None else float(fault.retry_after_s)
         if seconds is not None and not math.isnan(seconds):
@@ -273,9 +274,9 @@ _known: Final[WeakValueDictionary[tuple[int, int], Availability]] = WeakValueDic
 
 
 def availability_of(engine: Engine) -> Availability:
-    """Return what the running loop knows of an engine, shared by all who use it there.
+    """Return the running loop's shared view of an engine.
 
-    It lives as long as something refers to it.
+    It lives as long as it is referenced.
     """
     key = (id(engine), id(asyncio.get_running_loop()))
     found = _known.get(key)

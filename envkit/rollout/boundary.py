@@ -1,7 +1,7 @@
-"""The boundary between the rollout and code that is not ours: what it returns, what it raises.
+"""The boundary between the rollout and foreign code: checks return values, converts exceptions.
 
-Whatever an environment raises becomes an `EnvFault` here, and whatever it returns is checked here,
-once. So one misbehaving episode ends alone and never ends a run.
+Any exception of an environment becomes an `EnvFault` here, and every return value is checked here,
+once. A misbehaving episode therefore ends alone and never ends a run.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetOutcome:
-    """A checked reset, with everything else that an episode asks its environment for."""
+    """A checked reset, with everything else that an episode reads from its environment."""
 
     observation: Observation
     info: dict[str, Any]
     message: Message
-    """What `format_observation` made of the observation."""
+    """The observation as `format_observation` returned it."""
     hash: str
-    """Of the observation; equal for the members of a group."""
+    """Hash of the observation; equal for the members of a group."""
     task: Task
     system_prompt: str | None
     tools: tuple[ToolSpec, ...]
@@ -46,19 +46,19 @@ class StepOutcome:
 
     step: Step
     message: Message
-    """What `format_observation` made of the observation."""
+    """The observation as `format_observation` returned it."""
     hash: str
-    """Of observation, reward and both flags."""
+    """Hash of the observation, the reward and both flags."""
 
 
 def is_own_cancellation(error: BaseException) -> bool:
-    """Return whether our own caller cancelled the task, or closes its coroutine.
+    """Return whether our own caller cancelled the task or closes its coroutine.
 
-    Foreign code may raise the same exceptions by itself, which is a failure like any other.
+    Foreign code may raise the same exceptions itself, which is an ordinary failure.
     """
     try:
         task = asyncio.current_task()
-    except RuntimeError:  # no loop runs: the coroutine is being closed
+    except RuntimeError:  # no running loop: the coroutine is being closed
         return True
     if isinstance(error, GeneratorExit):
         return task is None
@@ -67,7 +67,7 @@ def is_own_cancellation(error: BaseException) -> bool:
 
 
 def as_env_fault(error: BaseException, where: str) -> EnvFault:
-    """Return what foreign code raised as a fault; a valid `EnvFault` stays as it is."""
+    """Return an exception of foreign code as a fault; a valid `EnvFault` is returned unchanged."""
     if isinstance(error, EnvFault) and isinstance(cast(object, error.kind), FaultKind):
         return error
     fault = EnvFault(f"{where} failed: {describe(error)}", kind=_kind_of(error))
@@ -84,7 +84,7 @@ def _kind_of(error: BaseException) -> FaultKind:
 
 
 def guarded(function: Callable[[], T], where: str) -> Callable[[], T]:
-    """Return the function so that it raises nothing but an `EnvFault`.
+    """Wrap a function so that it raises only `EnvFault`.
 
     SystemExit, KeyboardInterrupt or CancelledError from a worker thread would otherwise end the
     event loop or look like a cancellation of the caller.
@@ -100,7 +100,7 @@ def guarded(function: Callable[[], T], where: str) -> Callable[[], T]:
 
 
 def observation_hash(observation: Observation) -> str:
-    """Return a hash of what the model reads."""
+    """Return a hash of what the model sees."""
     return _digest(observation, "")
 
 
@@ -110,15 +110,15 @@ def step_hash(step: Step) -> str:
 
 
 def reset_outcome(value: Any, env: Env, outer: Any) -> ResetOutcome:  # noqa: ANN401  # foreign
-    """Check what `reset` returned and read what else the episode needs.
+    """Check the result of `reset` and read everything else that the episode needs.
 
     Args:
-        value: What `reset` returned.
+        value: The result of `reset`.
         env: The environment itself.
         outer: The environment in its wrappers.
 
     Raises:
-        ContractError: Something does not have the form that the contract asks for.
+        ContractError: A value violates the contract.
     """
     name = type(env).__name__
     parts = cast("tuple[Any, ...]", value) if isinstance(value, tuple) else ()
@@ -138,15 +138,15 @@ def reset_outcome(value: Any, env: Env, outer: Any) -> ResetOutcome:  # noqa: AN
 
 
 def step_outcome(value: Any, env: Env, outer: Any) -> StepOutcome:  # noqa: ANN401  # foreign data
-    """Check what `step` returned.
+    """Check the result of `step`.
 
     Args:
-        value: What `step` returned.
+        value: The result of `step`.
         env: The environment itself.
         outer: The environment in its wrappers.
 
     Raises:
-        ContractError: Something does not have the form that the contract asks for.
+        ContractError: A value violates the contract.
     """
     step = checked_step(value, type(env).__name__)
     return StepOutcome(
@@ -155,7 +155,7 @@ def step_outcome(value: Any, env: Env, outer: Any) -> StepOutcome:  # noqa: ANN4
 
 
 def checked_step(value: Any, name: str) -> Step:  # noqa: ANN401  # foreign data
-    """Return what `step` returned with plain Python numbers.
+    """Return the result of `step` with plain Python numbers.
 
     Raises:
         ContractError: The value is not a five-tuple, the reward is not a finite number (it would
@@ -183,7 +183,7 @@ def checked_step(value: Any, name: str) -> Step:  # noqa: ANN401  # foreign data
 
 
 def checked_capabilities(env: Env) -> Capabilities:
-    """Return what an environment declares.
+    """Return the environment's declared capabilities.
 
     Raises:
         ContractError: It is not a `Capabilities`.
@@ -197,7 +197,7 @@ def checked_capabilities(env: Env) -> Capabilities:
 
 
 def formatted(observation: Observation, env: Env, outer: Any) -> Message:  # noqa: ANN401  # wrappers
-    """Return the chat message of an observation, as the outermost wrapper that defines it makes it.
+    """Return an observation's chat message, as the outermost wrapper that defines it formats it.
 
     Raises:
         ContractError: It is not a chat message.
@@ -215,15 +215,15 @@ def hook(env: Env, outer: Any, name: str) -> Any:  # noqa: ANN401  # a method of
 
 
 def warmed(value: T) -> T:
-    """Hash and encode the images of a new observation on this thread, not on the event loop.
+    """Hash and encode the images of a new observation on this thread instead of the event loop.
 
-    The record needs both; it takes the bytes that the image came in.
+    The record needs both. Images that arrived encoded keep their bytes.
     """
     foreign: Any = value
     try:
         images: Any = foreign[0]["images"]
     except (TypeError, KeyError, IndexError):
-        return value  # the check says what is wrong with it
+        return value  # the later check reports the problem
     for image in _images(images) or ():
         _ = image.sha256, image.encoded(image.file_format)
     return value
@@ -278,7 +278,7 @@ def _reward(value: Any, source: str) -> float:  # noqa: ANN401  # foreign data
 
 
 def _info(value: Any, source: str) -> dict[str, Any]:  # noqa: ANN401  # foreign data
-    """Return an environment's `info`, which the record must be able to store."""
+    """Check an environment's `info`, which the record must be able to store, and return it."""
     if not isinstance(value, Mapping):
         raise ContractError(f"{source} must return info as a mapping, got {shown(value)}")
     info = dict(cast("Mapping[str, Any]", value))

@@ -1,12 +1,12 @@
-"""Garbage collection during a run, without long pauses of its event loop.
+"""Garbage collection during a run without long pauses of its event loop.
 
-A full collection looks at every object of the process and holds the event loop meanwhile: over
-200 ms at 4,096 episodes. During a run the interpreter therefore collects only what is young. What
-has survived that is collected from the event loop as soon as it amounts to some ten thousand
-objects, and survivors of that are frozen: later collections leave them out. A frozen object is
-freed as usual when its last reference goes, so only a reference cycle that was alive when it was
-frozen can stay. Episodes leave no cycles behind, but an environment may. A collection of
-everything, which does take long, is due once more objects are frozen than the run's episodes need.
+A full collection traverses every object of the process and blocks the event loop meanwhile: over
+200 ms at 4,096 episodes. During a run the interpreter therefore collects only young objects. The
+event loop collects the survivors once there are some ten thousand of them, and freezes what
+survives again, so later collections skip it. A frozen object is freed as usual when its last
+reference goes. Only a reference cycle that was alive when it was frozen can stay. Episodes leave no
+cycles, but an environment may. A full collection, which does take long, is due once more objects
+are frozen than the run's episodes need.
 """
 
 import asyncio
@@ -18,55 +18,55 @@ from typing import Final
 
 _EVERY_S: Final = 0.1
 _LONG: Final = 32
-"""A shorter run is over before a full collection is due."""
+"""A run of fewer episodes ends before a full collection is due."""
 _OBJECTS: Final = 25_000
-"""Objects that survived young collections before they are looked at: about 12 ms."""
+"""Objects that survive young collections before they are collected, which takes about 12 ms."""
 _SURVIVORS: Final = 15_000
-"""Survivors that are frozen. Fewer, as 128 episodes have, are looked at again."""
+"""Minimum number of survivors to freeze. Fewer, as in a run of 128, are collected again."""
 _PER_EPISODE: Final = 200
-"""Frozen objects for each episode at once, which has about 115. More are taken for garbage."""
+"""Frozen objects per concurrent episode, which has about 115. More are assumed to be garbage."""
 _YOUNGEST: Final = 5_000
-"""New objects that start a collection, by default 700: most of a turn's are gone by then."""
+"""New objects that start a collection (default 700): most of a turn's are freed by then."""
 _GEN1_EVERY: Final = 2
-"""Collections of generation 0 between two of generation 1, by default 10: shorter pauses."""
+"""Collections of generation 0 per collection of generation 1 (default 10): shorter pauses."""
 _NEVER: Final = 1 << 30
 
 
 class Collector:
-    """Collects instead of the interpreter while runs are played; one for the whole process.
+    """Replaces the interpreter's collections during runs; one for the whole process.
 
-    It leaves collection alone where the caller has disabled it or has frozen objects.
+    It changes nothing if the caller has disabled collection or frozen objects.
     """
 
     def __init__(self, *, objects: int = _OBJECTS, survivors: int = _SURVIVORS) -> None:
-        """Make one that is not active.
+        """Create an inactive collector.
 
         Args:
-            objects: How many objects of the oldest generation are looked at.
-            survivors: How many of them must survive to be frozen.
+            objects: Number of objects in the oldest generation that triggers a collection.
+            survivors: Minimum number of survivors to freeze.
         """
         self._objects, self._survivors = objects, survivors
-        # Runs may be played on event loops of several threads. A collection may end an abandoned
-        # run, which leaves while its thread holds the lock.
+        # Event loops of several threads may play runs. A collection may end an abandoned run, which
+        # calls `leave` while its thread has the lock.
         self._lock = threading.RLock()
         self._runs = 0
         self._threshold: tuple[int, int, int] | None = None
         self._allowed = 0
-        """Objects that may be frozen in addition before everything is collected."""
+        """Objects that may still be frozen before a full collection."""
         self._base = 0
-        """How many were frozen after that was done last."""
+        """Number of frozen objects after the last full collection."""
         self._frozen = 0
-        """The most that can be frozen now."""
+        """Upper bound on the number of frozen objects now."""
         self._seen = 0
-        """Collections of generation 1 at the last look."""
+        """Collections of generation 1 at the last check."""
 
     @property
     def is_active(self) -> bool:
-        """Whether it has taken over from the interpreter."""
+        """Whether it has replaced the interpreter's collections."""
         return self._threshold is not None
 
     def enter(self, episodes_at_once: int) -> None:
-        """Begin a run; the first one freezes what the process holds already, garbage included."""
+        """Begin a run; the first one freezes all objects of the process, garbage included."""
         with self._lock:
             self._runs += 1
             self._allowed += _PER_EPISODE * episodes_at_once
@@ -75,11 +75,11 @@ class Collector:
             self._threshold = gc.get_threshold()
             youngest, middle, _ = self._threshold
             gc.set_threshold(max(youngest, _YOUNGEST), min(middle, _GEN1_EVERY), _NEVER)
-            gc.freeze()  # a collection first would hold the event loop for 200 ms
+            gc.freeze()  # collecting first would block the event loop for 200 ms
             self._base = self._frozen = gc.get_freeze_count()
 
     def leave(self, episodes_at_once: int) -> None:
-        """End a run; the last one puts everything back as it was."""
+        """End a run; the last one restores the interpreter's settings."""
         with self._lock:
             self._runs -= 1
             self._allowed -= _PER_EPISODE * episodes_at_once
@@ -90,7 +90,7 @@ class Collector:
             gc.unfreeze()
 
     def tend(self) -> None:
-        """Collect if that is due. Call it often: it mostly reads one counter."""
+        """Collect if due. Call it often: it mostly reads one counter."""
         older = gc.get_count()[2]  # collections of generation 1 since the last full one
         if older == self._seen:
             return
@@ -99,7 +99,7 @@ class Collector:
             if self._threshold is None:
                 return
             if self._frozen > self._limit:
-                self._frozen = gc.get_freeze_count()  # most may have been freed since
+                self._frozen = gc.get_freeze_count()  # most may have been freed meanwhile
                 if self._frozen > self._limit:
                     gc.unfreeze()
                     gc.collect()
@@ -115,7 +115,7 @@ class Collector:
 
     @property
     def _limit(self) -> int:
-        """How many objects may be frozen before everything is collected."""
+        """Return the number of objects that may be frozen before a full collection."""
         return self._base + max(self._allowed, self._base // 4)
 
 
@@ -128,8 +128,8 @@ def collecting(episodes: int, *, at_once: int) -> Generator[None]:
     """Keep collections short while a run is played on this event loop.
 
     Args:
-        episodes: How many the run plays.
-        at_once: How many of them at once.
+        episodes: Number of episodes in the run.
+        at_once: Number of concurrent episodes.
     """
     if episodes < _LONG:
         yield

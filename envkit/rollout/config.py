@@ -28,56 +28,55 @@ T = TypeVar("T")
 
 
 class FaultPolicy(StrEnum):
-    """What happens to a group if infrastructure failed one of its episodes."""
+    """Handling of a group if infrastructure failed one of its episodes."""
 
     MASK = "mask"
     """The faulted trajectory is delivered, without reward and with mask 0."""
     RETRY = "retry"
-    """The episode is played again with a fresh environment; if that faults too, it is masked."""
+    """The episode is played again in a fresh environment; if that faults too, it is masked."""
     DROP_GROUP = "drop_group"
-    """No member of the group is delivered; `RolloutState.dropped` has them."""
+    """No member of the group is delivered; `RolloutState.dropped` contains them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutConfig:
-    """Which environment, and how episodes are played. Every key is optional."""
+    """The environment and how to play its episodes. Every key is optional."""
 
     env_id: str | None = None
-    """None where every dataset row names its own."""
+    """None if every dataset row names its own."""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     limits: Limits = field(default_factory=Limits)
     retries: RetryBudget = field(default_factory=RetryBudget)
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Fields of `Sampling` that win over the trainer's own settings."""
+    """Fields of `Sampling` that override the trainer's settings."""
     history: HistorySetting = None
-    """What the model still sees of an episode: "keep" appends everything, "rerender" follows a chat
-    template that rewrites earlier replies, and a policy drops or summarises old turns (see
-    `envkit.rollout.history`). None takes the environment's own setting, or "keep"."""
+    """What the model sees of the earlier conversation: "keep" appends everything, "rerender"
+    follows a chat template that rewrites earlier replies, and a policy drops or summarises old
+    turns (see `envkit.rollout.history`). None uses the environment's setting, or "keep"."""
     template_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Variables of the chat template, such as `enable_thinking`."""
     sanity: SanityMode = "strict"
-    """Which differences between an observation's tokens and a full render fault a trajectory."""
+    """Differences between an observation's tokens and a full render that fault a trajectory."""
     sanity_share: float = DEFAULT_SHARE
-    """Share of the observations that are compared; those of the first episodes all are."""
+    """Share of the observations that are compared; in the first episodes all are."""
     engine: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Options of the adapter's engine."""
     adjust_rewards: str | None = None
-    """Of environments with several agents: "team_mean", "team_last" or the place of a function,
+    """For environments with several agents: "team_mean", "team_last" or a function's path,
     `module:function`; None keeps the environment's rewards."""
     seed: int = 0
-    """Of the run; every group's seed is derived from it."""
+    """Seed of the run, from which every group's seed is derived."""
     on_fault: FaultPolicy = FaultPolicy.MASK
-    """What a fault does to its group, in envkit's own runs; trainers have their own settings."""
+    """Handling of a faulted group in envkit's own runs; trainers have their own settings."""
     tail: Tail = field(default_factory=Tail)
-    """When a batch is complete, in envkit's own runs; trainers have their own settings."""
+    """When a batch is complete in envkit's own runs; trainers have their own settings."""
     isolation: Literal["none", "process"] = "none"
-    """"process" runs every environment in a worker process, which may die without harm to the
-    run."""
+    """"process" runs every environment in a worker process, whose death does not affect the run."""
     worker_memory_mb: int | None = None
-    """Address space of each worker process; None is unlimited. Not for browsers, which reserve far
-    more than they use."""
+    """MiB of address space per worker process; None is unlimited. Do not set it for browsers, which
+    reserve far more than they use."""
     workers: int = 0
-    """Ray actors that play the episodes; 0 plays them in this process."""
+    """Number of Ray actors that play the episodes; 0 plays them in this process."""
     ray: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Options of the workers: the fields of `envkit_ray.RayOptions`."""
 
@@ -87,11 +86,11 @@ class RolloutConfig:
 
         Args:
             mapping: Keys are the fields of this class; `limits`, `tail`, `retries` and
-                `retries.backoff` are mappings in turn. None gives the defaults.
+                `retries.backoff` are mappings themselves. None gives the defaults.
 
         Raises:
-            ConfigurationError: An unknown key (the nearest one is named), or a value that does not
-                fit.
+            ConfigurationError: A key is unknown (the message suggests the nearest one), or a value
+                is invalid.
         """
         data = {} if mapping is None else dict(_section(mapping, "the configuration"))
         nested: dict[str, Any] = {}
@@ -101,10 +100,10 @@ class RolloutConfig:
         return _build(cls, {**data, **nested}, "the configuration")
 
     def __post_init__(self) -> None:
-        """Refuse values that would fail only once episodes are played.
+        """Reject values that would fail only during episodes.
 
         Raises:
-            ConfigurationError: A value of another type, out of range, or unknown.
+            ConfigurationError: A value has the wrong type, is out of range, or is unknown.
         """
         check_fields(self, "the configuration")
         _check_ranges(self)
@@ -119,12 +118,12 @@ class RolloutConfig:
         """Return the settings of a trainer's adapter.
 
         Args:
-            given: The configuration, or what `from_mapping` reads.
-            tail: What the trainer has in place of `tail`, for the message.
+            given: The configuration, or a mapping for `from_mapping`.
+            tail: The trainer's equivalent of `tail`, for the message.
 
         Raises:
             ConfigurationError: As for `from_mapping`; or `tail` is set, which only envkit's own
-                runs can follow.
+                runs support.
         """
         config = given if isinstance(given, RolloutConfig) else cls.from_mapping(given)
         if config.tail != Tail():
@@ -135,7 +134,7 @@ class RolloutConfig:
         return config
 
     def of_worker(self) -> "RolloutConfig":
-        """Return the settings of the player in a worker, which plays in its own process."""
+        """Return the settings of a worker's player, which plays in its own process."""
         return replace(self, workers=0, ray={})
 
     def to_mapping(self) -> dict[str, Any]:
@@ -143,12 +142,12 @@ class RolloutConfig:
         return {**asdict(self), "on_fault": self.on_fault.value}
 
     def role_plan(self) -> RolePlan:
-        """Return what differs between the roles of environments with several agents.
+        """Return the differences between the roles of environments with several agents.
 
         Raises:
-            ConfigurationError: `adjust_rewards` names no function.
+            ConfigurationError: `adjust_rewards` does not name a function.
         """
-        place: Any = self.adjust_rewards  # YAML may hold anything
+        place: Any = self.adjust_rewards  # YAML may contain anything
         if place is None:
             return RolePlan()
         if not isinstance(place, str):
@@ -157,28 +156,28 @@ class RolloutConfig:
 
     @property
     def codec_history(self) -> Literal["keep", "rerender"]:
-        """What the codec does with templates that rewrite earlier replies."""
+        """How the codec handles templates that rewrite earlier replies."""
         return "rerender" if self.history == "rerender" else "keep"
 
     def may_branch(self, codec: ChatCodec) -> bool:
-        """Return whether an episode may become several sequences, so several training rows.
+        """Return whether an episode may become several sequences, and so several training rows.
 
-        An environment's own history policy is not known here.
+        This does not cover an environment's own history policy.
         """
         is_rewritten = codec.history == "rerender" and codec.rewrites_history
         return is_rewritten or history_policy(self.history) is not None
 
     def request(self) -> EpisodeRequest | None:
-        """Return what a dataset row inherits; None where rows name their own environment."""
+        """Return the defaults for dataset rows; None if rows name their own environment."""
         if self.env_id is None:
             return None
         return EpisodeRequest(env_id=self.env_id, env_kwargs=self.env_kwargs)
 
     def sampling_over(self, trainer: Sampling) -> Sampling:
-        """Return the trainer's sampling with this configuration's own values.
+        """Return the trainer's sampling with this configuration's overrides.
 
         Raises:
-            ConfigurationError: An unknown key, or a value that does not fit.
+            ConfigurationError: A key is unknown or a value is invalid.
         """
         _check_keys(Sampling, self.sampling, "sampling")
         check_types(Sampling, self.sampling, "sampling")
@@ -209,8 +208,8 @@ def _check_ranges(config: RolloutConfig) -> None:
         )
     if config.workers < 0 or (config.ray and not config.workers):
         raise ConfigurationError(
-            "workers must be the number of Ray workers, 0 for none, and at least 1 where ray "
-            f"has options, got workers={config.workers} and ray={dict(config.ray)}"
+            "workers must be the number of Ray workers, 0 for none, and at least 1 if ray has "
+            f"options, got workers={config.workers} and ray={dict(config.ray)}"
         )
     if not 0 <= config.sanity_share <= 1:
         raise ConfigurationError(f"sanity_share must be 0 to 1, got {config.sanity_share}")
@@ -220,7 +219,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     """Return the mapping of a JSON or YAML file.
 
     Raises:
-        ConfigurationError: It cannot be read, or holds something other than a mapping.
+        ConfigurationError: It cannot be read or does not contain a mapping.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -242,10 +241,11 @@ def _yaml(text: str) -> object:
 
 
 def with_overrides(settings: Mapping[str, Any], pairs: Iterable[str]) -> dict[str, Any]:
-    """Return the settings with `path.to.key=value` overrides, values as JSON or plain text.
+    """Return the settings with `path.to.key=value` overrides; values are JSON or plain text.
 
     Raises:
-        ConfigurationError: A pair without "=", or a path through something other than a mapping.
+        ConfigurationError: A pair has no "=", or its path leads through a value that is not a
+            mapping.
     """
     changed: dict[str, Any] = json.loads(json.dumps(dict(settings)))
     for pair in pairs:

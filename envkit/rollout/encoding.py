@@ -1,4 +1,4 @@
-"""What the environment of one episode says, as token ids that extend its ledger."""
+"""The environment's messages of one episode, as token ids that extend its ledger."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -16,9 +16,9 @@ from envkit.trajectory.segment import Segment
 from envkit.trajectory.stop import StopReason
 
 _INLINE_CHARACTERS: Final = 20_000
-"""Text up to this length is tokenised on the event loop: about 5 ms. More, and every image whose
-pixels still need processing, goes to a worker thread, since the loop must never be blocked for
-longer than 50 ms."""
+"""Text up to this length is tokenized on the event loop, in about 5 ms. Longer text, and every
+image whose pixels still need processing, goes to a worker thread, because nothing may block the
+loop for longer than 50 ms."""
 
 
 class EpisodeEncoder:
@@ -35,7 +35,7 @@ class EpisodeEncoder:
         self._setup, self._codec, self._spec, self._pool = setup, codec, spec, pool
         self._record = record
         self.tools: tuple[ToolSpec, ...] | None = None
-        """Those of the reset; None takes the codec's own."""
+        """Tools after the reset; None uses the codec's own."""
 
     def decode(self, turn: int) -> str:
         """Return the text of a turn's sampled ids."""
@@ -46,11 +46,11 @@ class EpisodeEncoder:
         return await self._encode(self._record.view, self._prompt)
 
     async def observation(self, pending: tuple[Message, ...]) -> Encoded:
-        """Encode what the environment said as what follows the ledger, or as a new prompt."""
+        """Encode the pending messages as a continuation of the ledger, or as a new prompt."""
         return await self._encode(pending, lambda: self._delta(pending))
 
     async def with_features(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Compute the processor's outputs again where a file did not keep them."""
+        """Recompute the processor's outputs that a file did not store."""
         codec, whole = self._codec, list(segments)
         for index, segment in enumerate(whole):
             if segment.images and not segment.features:
@@ -62,7 +62,7 @@ class EpisodeEncoder:
         return whole
 
     async def check(self, pending: tuple[Message, ...], encoded: Encoded) -> None:
-        """Compare what is about to be appended with a full render, if it is drawn.
+        """Compare the tokens to append with a full render, if the self-check draws them.
 
         Raises:
             LedgerFault: The ids differ.
@@ -90,7 +90,7 @@ class EpisodeEncoder:
         )
 
     def space(self) -> int:
-        """Return how many tokens an observation may have, with one left to answer it."""
+        """Return the maximum tokens of an observation, leaving one for the reply."""
         limits, ledger = self._setup.limits, self._record.ledger
         bounds = [
             bound - used - 1
@@ -106,10 +106,10 @@ class EpisodeEncoder:
         return self._codec.encode_prompt(self._record.view, tools=self.tools)
 
     def _delta(self, pending: tuple[Message, ...]) -> Encoded:
-        """Encode an observation as what follows the ledger, or as a new prompt.
+        """Encode an observation as a continuation of the ledger, or as a new prompt.
 
-        Under the policy "rerender" the template decides how the history looks: where that still
-        begins with the ledger, the rest is the delta; where not, a new sequence starts.
+        With "rerender" the template decides how the history looks. If that still begins with the
+        ledger, the rest is the delta; otherwise a new sequence starts.
         """
         ledger, codec = self._record.ledger, self._codec
         if codec.history == "rerender" and codec.rewrites_history:
@@ -130,7 +130,7 @@ class EpisodeEncoder:
         )
 
     def _context(self, pending: tuple[Message, ...]) -> dict[str, Any]:
-        """Return what the codec needs to know of the conversation before an observation."""
+        """Return the codec's arguments about the conversation before an observation."""
         ledger = self._record.ledger
         return {
             "sampled_ids": ledger.reply_ids(ledger.segments[-1].turn),
@@ -139,7 +139,7 @@ class EpisodeEncoder:
         }
 
     async def _encode(self, messages: Sequence[Message], encode: Callable[[], Encoded]) -> Encoded:
-        """Encode on this thread if it is quick, else on a worker's."""
+        """Encode on this thread if it is quick, else on a worker thread."""
         light = sum(len(text_of(entry)) for entry in messages) <= _INLINE_CHARACTERS
         images = images_of(messages)
         if light and (not images or self._codec.is_quick(images)):
@@ -148,7 +148,7 @@ class EpisodeEncoder:
         def work() -> Encoded:
             encoded = encode()
             for image in encoded.images:
-                image.encoded(image.file_format)  # the record wants it; not on the event loop
+                image.encoded(image.file_format)  # for the record; too slow for the event loop
             return encoded
 
         return await self._pool.computing.run(work)

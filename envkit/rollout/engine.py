@@ -1,8 +1,8 @@
 """The engine protocol: token ids in, sampled token ids with log-probabilities out.
 
-Most engines never see text. Ids and log-probabilities come from them, the stop token included; text
-is decoded by the codec. A chat endpoint is the exception: it reads messages and returns text, and
-what it plays has no token ledger.
+Most engines never see text. They return ids and log-probabilities, the stop token included, and the
+codec decodes the text. A chat endpoint is the exception: it reads messages and returns text, and
+its episodes have no token ledger.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,25 +20,25 @@ class FinishReason(StrEnum):
     """Why an engine stopped sampling."""
 
     STOP = "stop"
-    """A stop token or a stop string; it is the last of `token_ids`."""
+    """A stop token or a stop string, which is the end of `token_ids`."""
     LENGTH = "length"
-    """The budget of new tokens was used up."""
+    """The limit on new tokens was reached."""
     ABORT = "abort"
-    """Somebody aborted the request; the tokens so far are valid."""
+    """The request was aborted; the tokens so far are valid."""
 
 
 class LogprobKind(StrEnum):
-    """Which distribution an engine's log-probabilities belong to."""
+    """Distribution of an engine's log-probabilities."""
 
     SAMPLED = "sampled"
-    """Of the distribution that was sampled from, temperature applied. What a trainer needs."""
+    """The distribution that was sampled from, temperature applied. Trainers need this one."""
     RAW = "raw"
-    """Of the model's unscaled logits; equal to SAMPLED only at temperature 1."""
+    """The model's unscaled logits; equal to SAMPLED only at temperature 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How to sample. The loop clamps `max_new_tokens` to what the limits leave."""
+    """Sampling parameters. The loop clamps `max_new_tokens` to the remaining limits."""
 
     temperature: float = 1.0
     """0 is greedy; log-probabilities are then those at temperature 1."""
@@ -47,15 +47,15 @@ class Sampling:
     """None keeps every token."""
     max_new_tokens: int = 512
     stop: tuple[str, ...] = ()
-    """Stop strings. A turn that they end gets its closing token from the codec, with mask 0."""
+    """Stop strings. If one ends a turn, the codec adds the closing token with mask 0."""
     stop_ids: tuple[int, ...] = ()
-    """Stop token ids; empty takes the codec's."""
+    """Stop token ids; empty uses the codec's."""
     banned_ids: tuple[int, ...] = ()
-    """Ids that must not be sampled: media placeholders, which have no image behind them."""
+    """Ids that must not be sampled, such as media placeholders, which would have no image."""
     seed: int | None = None
-    """None leaves the engine's own generator alone."""
+    """None uses the engine's own generator."""
     extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Engine-specific keys, passed through as they are."""
+    """Engine-specific keys, passed through unchanged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,19 +63,19 @@ class GenerateRequest:
     """One turn to sample."""
 
     request_id: str
-    """Fixed-width and unique: SGLang aborts by prefix."""
+    """Unique and of fixed width, because SGLang aborts by prefix."""
     session_id: str
     """The episode. Engines route by it and keep its key-value cache between turns."""
     root_id: str | None = None
-    """The session that this one was forked from, directly or not; it has the shared tokens cached.
-    None for an episode of its own."""
+    """The session at the root of this fork, which has the shared tokens cached; None for an episode
+    that is not a fork."""
     wire_ids: Sequence[int]
-    """The whole context, one placeholder per image. A rollout gives a typed array, which equals no
-    list or tuple: send and compare `list(wire_ids)`."""
+    """The whole context, one placeholder per image. A rollout passes a typed array, which never
+    equals a list or tuple: send and compare `list(wire_ids)`."""
     images: Sequence[Image]
     """All images of the context, in the order of their placeholders."""
     features: Sequence[ImageFeatures] = ()
-    """The processor's outputs for `images`, for engines in this process; HTTP engines ignore it."""
+    """The processor's outputs for `images`, for in-process engines; HTTP engines ignore them."""
     train_length: int
     """Length of the context with placeholders expanded; `prompt_tokens` must equal it."""
     sampling: Sampling
@@ -85,38 +85,37 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """What an engine sampled."""
+    """The result of sampling one turn."""
 
     token_ids: Sequence[int]
-    """(T,) with the stop token, or the tokens of a stop string, included."""
+    """(T,), including the stop token or the tokens of a stop string."""
     logprobs: Sequence[float]
     """(T,) of the sampled distribution."""
     finish_reason: FinishReason
     prompt_tokens: int | None
-    """Length of the prompt that the engine saw, images expanded. None only when the request was
+    """Length of the prompt as the engine saw it, images expanded. None only if the request was
     aborted in the queue."""
     cached_tokens: int = 0
-    """How many of them came from a prefix cache."""
+    """Number of prompt tokens that came from a prefix cache."""
     weight_version: str | None = None
-    """None when the engine does not tell."""
+    """None if the engine does not report it."""
     queue_seconds: float = 0.0
-    """Time spent waiting before the first forward, as far as the engine knows it."""
+    """Seconds before the first forward pass, if the engine reports them."""
     text: str | None = None
     """The reply of an engine that returns no tokens; `token_ids` is then empty. Only a rollout
-    without a codec takes it, and its trajectories have no ledger."""
+    without a codec accepts it, and its trajectories have no ledger."""
     text_tokens: int = 0
     """Length of `text` as the engine counts it; 0 if it does not."""
     extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What else the engine reported (routed experts, speculative statistics), passed through."""
+    """Anything else the engine reported (routed experts, speculative statistics), unchanged."""
 
 
 class Engine(Protocol):
-    """Whatever samples tokens from token ids.
+    """Samples tokens from token ids.
 
-    Errors: an `EngineFault` with its kind, and nothing else, for every failure of the
-    infrastructure. `is_away` of the fault says that the engine is unreachable or refuses all
-    requests. An engine does not retry by itself: the rollout does. `generate` is cancellation-safe:
-    a cancelled call frees the request.
+    Every infrastructure failure raises an `EngineFault` with its kind, and nothing else. Its
+    `is_away` says that the engine is unreachable or rejects all requests. An engine does not retry,
+    because the rollout does. `generate` is cancellation-safe: a cancelled call frees the request.
     """
 
     @property
@@ -126,7 +125,7 @@ class Engine(Protocol):
 
     @property
     def logprob_kind(self) -> LogprobKind:
-        """What `generate` returns; a rollout refuses RAW at a temperature other than 1."""
+        """Kind of the log-probabilities; a rollout rejects RAW at a temperature other than 1."""
         ...
 
     async def generate(self, request: GenerateRequest) -> Generation:
@@ -138,41 +137,42 @@ class Engine(Protocol):
         ...
 
     async def end_session(self, session_id: str) -> None:
-        """Free what is kept for an episode. Unknown sessions are ignored."""
+        """Free everything kept for an episode. Unknown sessions are ignored."""
         ...
 
     async def aclose(self) -> None:
-        """Release everything; closing twice is fine."""
+        """Release everything; safe to call twice."""
         ...
 
 
 @runtime_checkable
 class ProbingEngine(Protocol):
-    """An engine that can be asked cheaply whether it is back.
+    """An engine with a cheap availability check.
 
-    Optional. For an engine without it, one waiting request is sent instead.
+    Optional. Without it, the rollout sends one waiting request instead.
     """
 
     async def probe(self) -> None:
-        """Return if requests are served.
+        """Return if the engine serves requests.
 
         Raises:
-            EngineFault: They are not, with `is_away`.
+            EngineFault: It does not; `is_away` is set.
         """
         ...
 
 
 @runtime_checkable
 class CheckingEngine(Protocol):
-    """An engine that can tell before a run that every episode of it would fail.
+    """An engine that can detect before a run that every episode would fail.
 
-    Optional. Whatever a check misses faults the first episodes alike, which stops a run too.
+    Optional. A problem that the check misses faults the first episodes alike, which stops a run
+    too.
     """
 
     async def check(self, codec: ChatCodec, sampling: Sampling) -> None:
-        """Return if the engine plays this codec's ids with this sampling, or is away for now.
+        """Return if the engine can play this codec's ids and sampling, or is unavailable for now.
 
         Raises:
-            ConfigurationError: It does not: a missing flag of its server, or another model.
+            ConfigurationError: Its server lacks a flag or serves another model.
         """
         ...

@@ -1,7 +1,8 @@
-"""Checks what an engine returned before any of it reaches the ledger.
+"""Checks of an engine's result before it reaches the ledger.
 
-An engine may be anybody's code. What it returns is read once, here: wrong types are an
-`EngineFault`, and tokens that do not belong to the ledger a `LedgerFault`, each of one episode.
+An engine may be third-party code. Its result is read once, here. Wrong types raise an
+`EngineFault`, and tokens that do not belong to the ledger a `LedgerFault`, each for one episode
+only.
 """
 
 import math
@@ -26,28 +27,28 @@ _PLAIN_TYPES: Final = frozenset({bool, float, type(None)})
 _INTEGERS: Final[frozenset[type]] = frozenset({int})
 _FLOATS: Final[frozenset[type]] = frozenset({float})
 _MOST: Final = 1 << 62
-"""Counts are below it."""
+"""Exclusive upper bound of counts."""
 
 
 def checked(
     value: object, request: GenerateRequest, *, engine: str, vocabulary_size: int | None
 ) -> tuple[Generation, int]:
-    """Return what an engine returned, in plain Python types, and how many values were clamped.
+    """Return an engine's result in plain Python types, and the number of clamped values.
 
-    Log-probabilities above 0 by at most `LOGPROB_SLACK` become 0.
+    Log-probabilities that exceed 0 by at most `LOGPROB_SLACK` become 0.
 
     Args:
-        value: What `generate` returned.
-        request: What it was asked.
-        engine: Its name, for messages.
-        vocabulary_size: Ids must be below it. None for a rollout without a codec, whose replies
-            are text.
+        value: The result of `generate`.
+        request: The request that it answers.
+        engine: The engine's name, for messages.
+        vocabulary_size: Exclusive upper bound of ids. None for a rollout without a codec, whose
+            replies are text.
 
     Raises:
-        EngineFault: A field has the wrong type, the extras cannot be stored, or a reply is text
-            where ids are needed or the other way round.
-        LedgerFault: The engine saw another prompt than the ledger holds, sampled ids that the
-            model does not have or media placeholders, or sampled nothing without an abort.
+        EngineFault: A field has the wrong type, the extras cannot be stored, or the engine returned
+            text instead of ids or ids instead of text.
+        LedgerFault: The engine's prompt differs from the ledger's, it sampled unknown ids or media
+            placeholders, or it sampled nothing without an abort.
     """
     if not isinstance(value, Generation):
         _refuse(engine, "a Generation", value)
@@ -57,7 +58,7 @@ def checked(
         raise EngineFault(
             f"engine {engine!r} returned text instead of token ids: play it without a codec"
         )
-    if _is_plain(value):  # what engines return, in a third of the time
+    if _is_plain(value):  # the usual case, in a third of the time
         is_aborted = value.finish_reason is FinishReason.ABORT
         ids, count = value.token_ids, len(value.token_ids)
         _check_prompt(value.prompt_tokens, request, count, is_aborted=is_aborted)
@@ -93,7 +94,7 @@ def checked(
 
 
 def _checked_text(value: Generation, engine: str) -> Generation:
-    """Return a reply that is text, in plain types."""
+    """Return a text reply in plain types."""
     finish_reason = _finish_reason(value.finish_reason, engine)
     text: Any = value.text
     if text is None and finish_reason is not FinishReason.ABORT:
@@ -119,7 +120,7 @@ def _checked_text(value: Generation, engine: str) -> Generation:
 
 
 def _is_plain(value: Generation) -> bool:
-    """Whether every field has the plain type that a record keeps, and there are no extras."""
+    """Return whether every field has a record's plain type and there are no extras."""
     foreign: Any = value
     if type(foreign) is not Generation:
         return False
@@ -147,11 +148,11 @@ def _numbers(value: object, read: Callable[[Any], Any], kind: type) -> tuple[Any
     """Return a column as a tuple of plain numbers.
 
     Raises:
-        TypeError: It is not a column of such numbers.
+        TypeError: It is not a sequence of such numbers.
     """
     if type(value) is tuple:
         known = cast("tuple[Any, ...]", value)
-        if set(map(type, known)) <= {kind}:  # quicker than a look at every kind of column
+        if set(map(type, known)) <= {kind}:  # faster than trying every kind of column
             return known
     if isinstance(value, np.ndarray):
         value = value.tolist()
@@ -223,11 +224,11 @@ def _extras(value: object, engine: str) -> Mapping[str, Any]:
 
 
 def _unstorable(extras: Mapping[str, Any]) -> str | None:
-    """Return what a record could not hold; None if all is well. Never recurses."""
+    """Return why a record cannot store the extras; None if it can. Never recurses."""
     size, todo = 0, [(cast("Any", extras), 0)]
     while todo:
         value, depth = todo.pop()
-        if type(value) in _PLAIN_TYPES:  # quicker than a look at every kind of value
+        if type(value) in _PLAIN_TYPES:  # faster than trying every kind of value
             size += _NUMBER_BYTES
             continue
         cost, children = _weighed(value)
@@ -243,7 +244,7 @@ def _unstorable(extras: Mapping[str, Any]) -> str | None:
 
 
 def _weighed(value: object) -> tuple[int | None, Collection[Any]]:
-    """Return the bytes of a value and what it contains; None for one that cannot be stored."""
+    """Return a value's bytes and its elements; None for the bytes if it cannot be stored."""
     if isinstance(value, str):
         return (len(value) if _is_text(value) else None), ()
     if isinstance(value, int):
@@ -266,7 +267,7 @@ def _weighed(value: object) -> tuple[int | None, Collection[Any]]:
 
 
 def _is_text(value: str) -> bool:
-    """Whether text can be written to a file: half of a surrogate pair cannot."""
+    """Return whether text can be written to a file, which a lone surrogate cannot."""
     if value.isascii():
         return True
     try:
@@ -281,8 +282,8 @@ def _check_prompt(
 ) -> None:
     if found != request.train_length and not (is_aborted and found is None):
         raise LedgerFault(
-            f"the engine saw a prompt of {found} tokens, the ledger holds "
-            f"{request.train_length}: images were dropped or placeholders expanded otherwise; "
+            f"the engine saw a prompt of {found} tokens, but the ledger has "
+            f"{request.train_length}: images were dropped or placeholders expanded differently; "
             "check that engine and codec use the same processor settings"
         )
     if not count and not is_aborted:
@@ -305,14 +306,14 @@ def _check_ids(ids: Sequence[int], request: GenerateRequest, vocabulary_size: in
 
 
 def _check_logprobs(ids: Sequence[int], logprobs: Sequence[float]) -> int:
-    """Check one value for each token; return how many lie above 0 by rounding."""
+    """Check that each token has one value; return how many exceed 0 by a rounding error."""
     if len(ids) != len(logprobs):
         raise LedgerFault(
             "an engine must return one log-probability for each token, got "
             f"{len(ids)} ids and {len(logprobs)} log-probabilities"
         )
     if math.isfinite(sum(logprobs)) and max(logprobs, default=0.0) <= 0.0:
-        return 0  # quicker than a look at each
+        return 0  # faster than checking each
     for value in logprobs:
         if not (math.isfinite(value) and value <= LOGPROB_SLACK):
             raise LedgerFault(

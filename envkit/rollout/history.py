@@ -1,9 +1,9 @@
-"""History policies: what the model still sees of an episode when the next turn is sampled.
+"""History policies: what the model still sees of an episode when it samples the next turn.
 
-A policy is a function that gets a `HistoryView` after every observation and returns None to append
-to the context as it is, the messages of a shorter conversation, or a `Question` whose answer the
-model samples first. A rewrite starts a new sequence with a full prompt; every token sampled before
-stays trained in the sequence that sampled it.
+A policy is a function that gets a `HistoryView` after every observation. It returns None to append
+to the unchanged context, the messages of a shorter conversation, or a `Question` that the model
+answers first. A rewrite starts a new sequence with a full prompt. Tokens sampled earlier are still
+trained, in the sequence that sampled them.
 
     history: keep_last_images                                  # with its defaults
     history: {keep_last_images: {keep: 3, drop_at: 6}}
@@ -28,7 +28,7 @@ from envkit.rollout.setting_types import check_types
 from envkit.tokens import ChatCodec
 
 HistorySetting = str | Mapping[str, Any] | None
-"""As in a configuration; None takes the environment's own."""
+"""As in a configuration; None uses the environment's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,25 +36,25 @@ class HistoryView:
     """The conversation that the model would see next."""
 
     opening: tuple[Message, ...]
-    """The system prompt, if there is one, and the first observation, as they were said."""
+    """The system prompt, if there is one, and the first observation, unchanged."""
     messages: tuple[Message, ...]
-    """What an earlier rewrite kept and everything since, the new observation last."""
+    """What an earlier rewrite kept and everything since, ending with the new observation."""
     context_tokens: int
-    """Its length in the current sequence, images expanded."""
+    """Length of the conversation in the current sequence, images expanded."""
     turn: int
-    """Replies that the environment has answered."""
+    """Number of replies that the environment has answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Something that the model answers before its history is rewritten. The answer is trained."""
+    """A question that the model answers before its history is rewritten. The answer is trained."""
 
     text: str
     """Sent as a user message after the observation."""
     max_tokens: int
-    """Of the answer."""
+    """Maximum tokens of the answer."""
     rewrite: Callable[[str], Sequence[Message]]
-    """Makes the new conversation of the answer."""
+    """Builds the new conversation from the answer."""
 
 
 HistoryPolicy = Callable[[HistoryView], Sequence[Message] | Question | None]
@@ -62,21 +62,21 @@ HistoryPolicy = Callable[[HistoryView], Sequence[Message] | Question | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepLastImages:
-    """Replace old images by a short text.
+    """Replace old images with a short text.
 
-    The two bounds leave a gap, so that the context is encoded anew once in `drop_at - keep + 1`
-    images and not with every one of them.
+    The gap between the two bounds makes the context be re-encoded once every `drop_at - keep + 1`
+    images instead of at every image.
     """
 
     keep: int = 3
-    """Images that stay, the most recent ones."""
+    """Number of most recent images to keep."""
     drop_at: int = 6
-    """How many may gather before the old ones are dropped."""
+    """Maximum images before the old ones are dropped."""
     text: str = "[image omitted]"
-    """Stands for each dropped image."""
+    """Replaces each dropped image."""
 
     def __post_init__(self) -> None:
-        """Refuse bounds that never leave room for a new image.
+        """Reject bounds that never leave room for a new image.
 
         Raises:
             ConfigurationError: `keep` is negative, or `drop_at` is not above it.
@@ -84,7 +84,7 @@ class KeepLastImages:
         _check_gap(self, "keep", self.keep, 0)
 
     def __call__(self, view: HistoryView) -> Sequence[Message] | None:
-        """Return the conversation with the last `keep` images once there are too many."""
+        """Return the conversation with the last `keep` images if there are more than `drop_at`."""
         count = len(images_of(view.messages))
         if count <= self.drop_at:
             return None
@@ -110,17 +110,17 @@ class KeepLastImages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepLastTurns:
-    """Drop old turns; the system prompt and the task stay."""
+    """Drop old turns; keep the system prompt and the task."""
 
     keep: int = 5
-    """Replies that stay, each with what followed it."""
+    """Number of replies to keep, each with the messages that follow it."""
     drop_at: int = 10
-    """How many may gather before the old ones are dropped."""
+    """Maximum replies before the old ones are dropped."""
     text: str = "[earlier turns omitted: {count}]"
     """Added to the task; `{count}` is the number of replies that the model no longer sees."""
 
     def __post_init__(self) -> None:
-        """Refuse bounds that never leave room for a new turn.
+        """Reject bounds that never leave room for a new turn.
 
         Raises:
             ConfigurationError: `keep` is below 1, or `drop_at` is not above it.
@@ -128,7 +128,7 @@ class KeepLastTurns:
         _check_gap(self, "keep", self.keep, 1)
 
     def __call__(self, view: HistoryView) -> Sequence[Message] | None:
-        """Return the task and the last `keep` turns once there are too many."""
+        """Return the task and the last `keep` turns if there are more than `drop_at`."""
         replies = [n for n, entry in enumerate(view.messages) if entry["role"] == "assistant"]
         if len(replies) <= self.drop_at:
             return None
@@ -148,7 +148,7 @@ class Summarise:
     at_tokens: int
     """Context length, images expanded, above which the model is asked."""
     max_tokens: int = 512
-    """Of the summary."""
+    """Maximum tokens of the summary."""
     prompt: str = (
         "Your context is nearly full. Summarise what you have done and learned so far, and what "
         "remains to be done. You will continue from your summary alone."
@@ -157,7 +157,7 @@ class Summarise:
     """Precedes the summary in the new conversation."""
 
     def __post_init__(self) -> None:
-        """Refuse a policy that asks at once or gets no answer.
+        """Reject a policy that asks immediately or allows no answer.
 
         Raises:
             ConfigurationError: `at_tokens` or `max_tokens` is below 1.
@@ -169,7 +169,7 @@ class Summarise:
                 )
 
     def __call__(self, view: HistoryView) -> Question | None:
-        """Return the request for a summary once the context is long enough."""
+        """Return the request for a summary if the context is long enough."""
         replies = [n for n, entry in enumerate(view.messages) if entry["role"] == "assistant"]
         if view.context_tokens <= self.at_tokens or not replies:
             return None
@@ -195,15 +195,15 @@ _TEMPLATE: Final = ("keep", "rerender")
 
 
 def history_policy(setting: HistorySetting) -> HistoryPolicy | None:
-    """Return the policy of a setting; None where everything is appended.
+    """Return the policy of a setting; None if everything is appended.
 
     Args:
         setting: "keep", "rerender", the name of a policy, a mapping of its name to its fields, or
-            the place of a function, `module:function`.
+            a function's path, `module:function`.
 
     Raises:
-        ConfigurationError: An unknown name or field, a value that does not fit, or a function that
-            cannot be imported.
+        ConfigurationError: A name or field is unknown, a value is invalid, or a function cannot be
+            imported.
     """
     if setting is None or setting in _TEMPLATE:
         return None
@@ -220,18 +220,18 @@ def history_policy(setting: HistorySetting) -> HistoryPolicy | None:
 
 
 def check_codec(setting: HistorySetting, codec: ChatCodec | None) -> None:
-    """Reject a setting that the codec does not follow.
+    """Reject a setting that the codec does not support.
 
     Raises:
-        ConfigurationError: The codec keeps what the setting re-renders or the reverse, or there is
-            no codec for a setting that needs token ids.
+        ConfigurationError: The codec keeps what the setting re-renders or the reverse, or a setting
+            that needs token ids has no codec.
     """
     needs_ids = setting == "rerender" or isinstance(history_policy(setting), Summarise)
     if codec is None and needs_ids:
         name = setting if isinstance(setting, str) else next(iter(setting or {}))
         raise ConfigurationError(
             f"history {name!r} needs an engine that returns token ids, got a chat endpoint, which "
-            "returns text: it takes keep_last_images, keep_last_turns or a function of your own"
+            "returns text: it takes keep_last_images, keep_last_turns or your own function"
         )
     if codec is not None and setting in _TEMPLATE and codec.history != setting:
         raise ConfigurationError(
@@ -241,7 +241,7 @@ def check_codec(setting: HistorySetting, codec: ChatCodec | None) -> None:
 
 
 def policy_name(policy: HistoryPolicy) -> str:
-    """Return the name by which the record knows a policy."""
+    """Return a policy's name in the record."""
     known: dict[object, str] = {cls: name for name, cls in _POLICIES.items()}
     name = known.get(type(policy)) or getattr(policy, "__name__", type(policy).__name__)
     return str(name)
@@ -251,13 +251,13 @@ def checked_history(policy: HistoryPolicy, view: HistoryView, found: object) -> 
     """Return the messages of a rewrite.
 
     Args:
-        policy: Who wrote them.
-        view: What it was given.
-        found: What it returned.
+        policy: The policy.
+        view: Its argument.
+        found: Its result.
 
     Raises:
-        HistoryFault: They are not messages, end with the model's own words, or show an image that
-            the conversation does not have.
+        HistoryFault: They are not messages, end with a reply of the model, or contain an image that
+            the conversation does not.
     """
     name = policy_name(policy)
     if isinstance(found, str) or not isinstance(found, Sequence) or not found:
@@ -287,10 +287,10 @@ def checked_history(policy: HistoryPolicy, view: HistoryView, found: object) -> 
 
 
 def applied(policy: HistoryPolicy, view: HistoryView) -> tuple[Message, ...] | Question | None:
-    """Return what a policy makes of a conversation; None to append to it.
+    """Apply a policy to a conversation and return the result; None to append.
 
     Raises:
-        HistoryFault: It failed, or returned something else than its rules allow.
+        HistoryFault: It failed, or its result is invalid.
     """
     try:
         found = policy(view)
@@ -359,7 +359,7 @@ _Ranges = Sequence[tuple[int, int]]
 
 
 def _parts(entry: Message) -> list[tuple[Part, _Ranges]]:
-    """Return the parts of a message, each with the ranges of its text that an author trusts."""
+    """Return the parts of a message, each with the trusted ranges of its text."""
     content = entry["content"]
     whole: list[Part] = [{"type": "text", "text": content}] if isinstance(content, str) else content
     found: list[tuple[Part, _Ranges]] = []
@@ -377,7 +377,7 @@ def _parts(entry: Message) -> list[tuple[Part, _Ranges]]:
 
 
 class _Written:
-    """A message that is put together from parts of others."""
+    """A message assembled from parts of others."""
 
     def __init__(self) -> None:
         self._parts: list[Part] = []
@@ -385,7 +385,7 @@ class _Written:
         self._length = 0
 
     def add(self, part: Part, trusted: _Ranges = ()) -> None:
-        """Append a part; adjacent texts become one."""
+        """Append a part, merging adjacent texts."""
         if part["type"] == "image":
             self._parts.append(part)
             return
@@ -398,7 +398,7 @@ class _Written:
             self._parts.append(part)
 
     def add_text(self, text: str) -> None:
-        """Append text that nobody trusts."""
+        """Append untrusted text."""
         self.add({"type": "text", "text": text})
 
     def add_message(self, entry: Message) -> None:
@@ -407,7 +407,7 @@ class _Written:
             self.add(part, trusted)
 
     def message(self, like: Message) -> Message:
-        """Return the message, with the role and the other keys of a given one."""
+        """Return the message with the role and the other keys of a given one."""
         whole: Message = {**like, "content": self._parts}
         if all(part["type"] == "text" for part in self._parts):
             whole["content"] = "".join(p["text"] for p in self._parts if p["type"] == "text")

@@ -1,6 +1,6 @@
-"""Call an environment for the rollout: off the event loop, under deadlines, checked.
+"""Calls an environment for the rollout: off the event loop, with deadlines and checks.
 
-Retries and recovery (`recovery.py`) and tokens (`loop.py`) are not its business.
+`recovery.py` retries and recovers, `loop.py` handles tokens.
 """
 
 import asyncio
@@ -37,15 +37,15 @@ AnyEnv = gymnasium.Env[Observation, str]
 EnvFactory = Callable[[], AnyEnv]
 _CLOSE_TIMEOUT_S: Final = 10.0
 _CANCEL_TIMEOUT_S: Final = 1.0
-"""How long a cancelled call may take to return; one that hangs is left to its daemon thread."""
+"""Seconds that a cancelled call may take to return; a hung one is left to its daemon thread."""
 
 
 class StepDeadlineError(EnvFault):
-    """A step ran past `step_timeout_s` in an environment that attributes this to the reply."""
+    """A step exceeded `step_timeout_s` in an environment that attributes this to the reply."""
 
 
 def factory_of(env: AnyEnv) -> EnvFactory | None:
-    """Return how to build another environment like this one, or None if it has no spec."""
+    """Return a function that builds another environment like this one, or None without a spec."""
     spec = env.spec
     if spec is None:
         return None
@@ -55,8 +55,8 @@ def factory_of(env: AnyEnv) -> EnvFactory | None:
 class EnvHost:
     """One environment and the thread or loop that it runs on.
 
-    Not safe for two calls at once; a trajectory never makes two. Whatever goes wrong in a call is
-    raised as an `EnvFault`.
+    Calls must not overlap; a trajectory never makes two at once. Any failure of a call raises an
+    `EnvFault`.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class EnvHost:
         self._broken = False
         self._known: Capabilities | None = None
         self.was_built = env is not None
-        """Whether an environment was ever built here."""
+        """Whether this host ever had an environment."""
         self._cleanups = set[asyncio.Future[None]]()
-        """Clean-ups after calls that were cancelled; `close` waits for them."""
+        """Clean-ups after cancelled calls; `close` waits for them."""
 
     @property
     def env(self) -> Env:
-        """The environment itself, without wrappers. Only after `ensure`."""
+        """The environment itself, without wrappers. Call `ensure` first."""
         if self._inner is None:
             outer = self._outer_env
             self._inner = guarded(lambda: cast(Env, outer.unwrapped), "unwrapped")()
@@ -85,14 +85,14 @@ class EnvHost:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the environment declares. Only after `ensure`."""
+        """The environment's declared capabilities. Call `ensure` first."""
         if self._known is None:
             self._known = guarded(lambda: checked_capabilities(self.env), "capabilities")()
         return self._known
 
     @property
     def is_usable(self) -> bool:
-        """Whether the environment can take a call; False after a time-out or a crash."""
+        """Whether the environment can take a call; False after a timeout or a crash."""
         return self._outer is not None and not self._broken
 
     @property
@@ -101,11 +101,11 @@ class EnvHost:
         return self._factory is not None
 
     async def ensure(self, *, timeout_s: float | None) -> None:
-        """Have a usable environment: build one if there is none, or if it broke.
+        """Build an environment if there is none or it broke.
 
         Raises:
             EnvFault: It could not be built, or not in time.
-            ConfigurationError: The arguments are wrong, or what is built is not an `envkit.Env`.
+            ConfigurationError: The arguments are wrong, or the result is not an `envkit.Env`.
         """
         if self.is_usable:
             return
@@ -145,8 +145,8 @@ class EnvHost:
             return outer.reset(seed=seed, options=options)
 
         def finish(value: Any) -> tuple[Env, Capabilities, ResetOutcome]:  # noqa: ANN401  # foreign
-            inner = cast(Env, outer.unwrapped)  # a wrapper may have put another one inside
-            capabilities = checked_capabilities(inner)  # a reset may learn them from a server
+            inner = cast(Env, outer.unwrapped)  # a wrapper may have replaced the inner one
+            capabilities = checked_capabilities(inner)  # a reset may get them from a server
             return inner, capabilities, reset_outcome(warmed(value), inner, outer)
 
         self._inner, self._known, outcome = await self._call(
@@ -158,7 +158,7 @@ class EnvHost:
         """Play one reply.
 
         Raises:
-            StepDeadlineError: It did not answer in time, and attributes that to the reply.
+            StepDeadlineError: It did not answer in time and attributes that to the reply.
             EnvFault: The environment failed, broke its contract, or did not answer in time.
         """
         env, outer = self.env, self._outer_env
@@ -184,12 +184,12 @@ class EnvHost:
         """Return the environment's state.
 
         Raises:
-            EnvFault: The environment failed, or returned something else than bytes.
+            EnvFault: The environment failed or did not return bytes.
         """
         return await self._call(self.env.snapshot, _checked_snapshot, timeout_s, "snapshot")
 
     async def restore(self, data: bytes, *, timeout_s: float | None) -> None:
-        """Put a state back.
+        """Restore a state.
 
         Raises:
             EnvFault: The environment failed.
@@ -215,18 +215,18 @@ class EnvHost:
         )
 
     def mark_broken(self) -> None:
-        """Say that the environment must not be called again."""
+        """Mark the environment as broken, so that it is not called again."""
         self._broken = True
 
     def forget_cleanups(self) -> None:
-        """Have `close` not wait for calls that a deadline cut: they may hang for ever."""
+        """Do not make `close` wait for calls that a deadline cut, which may hang forever."""
         self._cleanups.clear()
 
     async def close(self) -> None:
-        """Close the environment if it was built here, and end its thread.
+        """Close the environment if this host built it, and stop its thread.
 
-        A call that was cancelled may still run on its thread, and closes the environment when it
-        returns: wait for that too, so that a cancelled rollout leaves none open.
+        A cancelled call may still run on its thread and closes the environment when it returns.
+        This waits for it too, so that a cancelled rollout leaves no environment open.
         """
         await self._discard()
         if self._cleanups:
@@ -234,7 +234,7 @@ class EnvHost:
 
     @property
     def _awaits(self) -> bool:
-        """Whether calls are awaited; wrappers know only the synchronous form of an `AsyncEnv`."""
+        """Return whether to await calls; wrappers only have an `AsyncEnv`'s synchronous methods."""
         return self._outer is self.env and isinstance(self.env, AsyncEnv)
 
     @property
@@ -252,7 +252,7 @@ class EnvHost:
         def build() -> tuple[AnyEnv, Capabilities] | ConfigurationError:
             try:
                 built.append(factory())
-            except ConfigurationError as error:  # a wrong argument, which ends the whole run
+            except ConfigurationError as error:  # a wrong argument ends the whole run
                 return error
             return _checked_env(built[0])
 
@@ -319,10 +319,10 @@ class EnvHost:
 
         Args:
             function: The call.
-            finish: Checks what it returned.
-            timeout_s: Seconds that it may take; None waits for ever.
+            finish: Checks the result.
+            timeout_s: Maximum seconds; None waits forever.
             where: Name of the method.
-            may_await: Whether an `AsyncEnv` has an asynchronous form of it, which `function` uses.
+            may_await: Whether `function` uses the asynchronous form of an `AsyncEnv`.
         """
         name = f"{type(self.env).__name__}.{where}"
         if may_await and self._awaits:
@@ -357,7 +357,7 @@ class EnvHost:
     ) -> T:
         """Await a method on the event loop, in its own task.
 
-        A hook that swallows its cancellation, or raises SystemExit, harms that task alone.
+        A hook that swallows its cancellation or raises SystemExit affects only that task.
         """
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[Any] = loop.create_future()
@@ -392,10 +392,12 @@ class EnvHost:
         self._broken = self._broken or fault.kind in (FaultKind.TIMEOUT, FaultKind.CRASHED)
 
     def _abandon(self) -> asyncio.Future[None] | None:
-        """Abandon a call that hangs; its thread closes what was built here when it returns.
+        """Abandon a hung call; its thread closes an environment built here when the call returns.
 
         Returns:
-            Done once it was closed there; None if it was not built here, or has no thread.
+            A future that is done after closing; None if the environment was not built here or has
+            no
+                thread.
         """
         self._broken = True
         outer, worker, self._worker = self._outer, self._worker, None
@@ -422,14 +424,14 @@ def _closing(env: AnyEnv) -> Callable[[], None]:
 async def _report(
     function: Callable[[], Awaitable[Any]], name: str, outcome: asyncio.Future[Any]
 ) -> None:
-    """Await foreign code and report its outcome, if anybody still waits for that.
+    """Await foreign code and report its outcome, if the caller still waits for it.
 
-    The end of the task would reach who waits an iteration of the event loop later.
+    Waiting for the end of the task instead would cost an extra iteration of the event loop.
     """
     try:
         value = await function()
     except BaseException as error:  # foreign code may raise anything
-        if outcome.done():  # cancelled by us, most likely
+        if outcome.done():  # most likely we cancelled it
             if is_own_cancellation(error):
                 raise
             return

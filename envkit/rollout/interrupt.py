@@ -1,8 +1,8 @@
-"""Stop running episodes early without losing what they have recorded.
+"""Stops running episodes early without losing their records.
 
-Cancelling a task discards its work. An `Interrupt` asks instead: requests at the engine are
-aborted, which return their tokens so far, calls of the environment are cut after a grace period,
-and the episode ends as a valid partial trajectory (ABORTED) or as a fault (EPISODE_TIMEOUT).
+Cancelling a task discards its work. An `Interrupt` requests a stop instead: it aborts engine
+requests, which return their tokens so far, and cuts environment calls after a grace period. The
+episode then ends as a valid partial trajectory (ABORTED) or as a fault (EPISODE_TIMEOUT).
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from envkit.trajectory.stop import StopReason
 T = TypeVar("T")
 
 _RELEASED_AT_ONCE: Final = 16
-"""Held episodes that continue in one iteration of the event loop: about 5 ms of work."""
+"""Held episodes that resume in one iteration of the event loop: about 5 ms of work."""
 _REPEAT_S: Final = 0.5
-"""A server ignores an abort that overtakes its own request, so it is sent again."""
+"""Seconds between aborts: a server ignores an abort that overtakes its own request."""
 GRACE_S: Final = 5.0
-"""How long a call of an environment may still take after an abort. A job scheduler that sends
+"""Seconds that an environment call may still take after an abort. A job scheduler that sends
 SIGTERM waits about 30 s before it kills."""
 
 
@@ -29,10 +29,10 @@ class CallCutError(Exception):
 
 
 class Brake:
-    """Holds all episodes back while those that have finished need the event loop.
+    """Holds all episodes while finished ones need the event loop.
 
-    Released episodes continue a few at a time: hundreds in one iteration of the loop would keep the
-    next finished one waiting as long.
+    Released episodes resume a few at a time. Hundreds in one iteration of the loop would make the
+    next finished one wait as long.
     """
 
     def __init__(self) -> None:
@@ -41,22 +41,22 @@ class Brake:
         self._is_releasing = False
 
     def hold(self) -> None:
-        """Stop episodes before their next step."""
+        """Hold episodes before their next step."""
         self._is_held = True
 
     def release(self) -> None:
-        """Let them continue."""
+        """Let them resume."""
         self._is_held = False
         if self._waiting and not self._is_releasing:
             self._release_some()
 
     @property
     def is_open(self) -> bool:
-        """Whether an episode may continue at once; if not, `wait`."""
+        """Whether an episode may proceed now; otherwise call `wait`."""
         return not (self._is_held or self._waiting)
 
     async def wait(self) -> None:
-        """Wait until the episode may continue; in order of arrival."""
+        """Wait until the episode may proceed, in order of arrival."""
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         await turn
@@ -74,7 +74,7 @@ class Brake:
 
 
 class Abortable(Protocol):
-    """Where a request runs or waits: an engine, or the queue for one that is away."""
+    """A place where a request runs or waits: an engine, or its queue during an outage."""
 
     async def abort(self, request_id: str) -> None:
         """Stop the request."""
@@ -82,7 +82,7 @@ class Abortable(Protocol):
 
 
 class _Scope:
-    """A call that an interrupt may cut: `asyncio.timeout` without its cost for every call."""
+    """A call that an interrupt may cut: `asyncio.timeout` without its cost per call."""
 
     __slots__ = ("_cancelling", "_is_cut", "_task", "_timer", "patience_s")
 
@@ -95,7 +95,7 @@ class _Scope:
         self._is_cut = False
 
     def end_at(self, when: float) -> None:
-        """Cut the call at this time of the loop; one that was cut already is left to its end."""
+        """Cut the call at this time of the loop, unless it was cut already."""
         if self._is_cut:
             return
         if self._timer is not None:
@@ -103,7 +103,7 @@ class _Scope:
         self._timer = asyncio.get_running_loop().call_at(when, self._cut)
 
     def close(self) -> bool:
-        """Return whether the call was cut, and nobody else has cancelled the task."""
+        """Return whether the call was cut and the task was not cancelled otherwise."""
         if self._timer is not None:
             self._timer.cancel()
         return self._is_cut and self._task.uncancel() <= self._cancelling
@@ -114,20 +114,20 @@ class _Scope:
 
 
 class Interrupt:
-    """A request to stop, shared by any number of episodes of one event loop."""
+    """A request to stop, shared by any number of episodes on one event loop."""
 
     def __init__(self, *, grace_s: float = GRACE_S) -> None:
         """Make an interrupt that has not fired.
 
         Args:
-            grace_s: Seconds that a call of an environment may still take after an abort.
+            grace_s: Seconds that an environment call may still take after an abort.
         """
         self.reason: StopReason | None = None
-        """None until somebody asked."""
+        """None until a stop is requested."""
         self.brake: Brake | None = None
-        """Set by a run that bounds how many finished episodes are unwritten."""
+        """Set by a run that limits the number of unwritten finished episodes."""
         self.grace_s = grace_s
-        """Seconds that a call of an environment may still take; 0 after `hurry`."""
+        """Seconds that an environment call may still take; 0 after `hurry`."""
         self._deadline: float | None = None
         self._until = 0.0
         self._active: dict[str, Abortable] = {}
@@ -137,7 +137,7 @@ class Interrupt:
         self._timer: asyncio.TimerHandle | None = None
 
     def fire(self, reason: StopReason = StopReason.ABORTED) -> None:
-        """Ask every episode to stop; running requests are aborted. The first reason stays."""
+        """Request every episode to stop and abort running requests. The first reason wins."""
         if self.reason is not None:
             return
         self.reason = reason
@@ -152,13 +152,13 @@ class Interrupt:
             child.fire(reason)
 
     def check_deadline(self) -> bool:
-        """Return whether the episode's time is over, even if the loop has not noticed yet."""
+        """Return whether the episode's deadline has passed, even before the timer fires."""
         if self._deadline is not None and asyncio.get_running_loop().time() >= self._deadline:
             self.fire(StopReason.EPISODE_TIMEOUT)
         return self.reason is StopReason.EPISODE_TIMEOUT
 
     def hurry(self) -> None:
-        """Cut every running call now, instead of after its grace period."""
+        """Cut every running call now instead of after its grace period."""
         self.grace_s = 0.0
         if self._scopes:
             self._until = asyncio.get_running_loop().time()
@@ -168,10 +168,10 @@ class Interrupt:
             child.hurry()
 
     def child(self, *, timeout_s: float | None = None) -> "Interrupt":
-        """Return an interrupt for one episode: it fires with this one, but not the reverse.
+        """Return an interrupt for one episode. It fires with this one, but not the reverse.
 
         Args:
-            timeout_s: Seconds after which it fires by itself with EPISODE_TIMEOUT; None is never.
+            timeout_s: Seconds after which it fires itself with EPISODE_TIMEOUT; None means never.
         """
         child = Interrupt(grace_s=self.grace_s)
         child.reason, child.brake = self.reason, self.brake
@@ -190,14 +190,14 @@ class Interrupt:
         await child.close()
 
     async def cut(self, call: Awaitable[T], *, patience_s: float = 0.0) -> T:
-        """Await a call, but no longer than the episode may last.
+        """Await a call, but no longer than the episode's deadline.
 
         Args:
-            call: Of an environment or an engine.
-            patience_s: Seconds beyond that, for an engine that answers an abort.
+            call: A call of an environment or an engine.
+            patience_s: Additional seconds, for an engine that answers an abort.
 
         Raises:
-            CallCutError: The episode has to stop, and the call did not return in time.
+            CallCutError: The episode must stop and the call did not return in time.
         """
         scope = _Scope(patience_s)
         self._scopes.add(scope)
@@ -215,15 +215,15 @@ class Interrupt:
         return result
 
     def enter(self, request_id: str, target: Abortable) -> None:
-        """Note that a request runs or waits."""
+        """Register a running or waiting request."""
         self._active[request_id] = target
 
     def leave(self, request_id: str) -> None:
-        """Note that it has ended."""
+        """Unregister a request that has ended."""
         self._active.pop(request_id, None)
 
     async def close(self) -> None:
-        """End the timer and the task that sends aborts."""
+        """Stop the timer and the task that sends aborts."""
         if self._timer is not None:
             self._timer.cancel()
         if self._aborting is not None:
@@ -245,7 +245,7 @@ class Interrupt:
             for request_id, engine in tuple(self._active.items()):
                 try:
                     await engine.abort(request_id)
-                except BaseException as error:  # foreign code; the request's own answer tells more
+                except BaseException as error:  # foreign code; the request's own result says more
                     if is_own_cancellation(error):
                         raise
             await asyncio.sleep(_REPEAT_S)

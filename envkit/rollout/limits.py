@@ -1,8 +1,8 @@
-"""Bounds of an episode: limits that end it, and budgets for retries.
+"""Bounds of an episode: limits that end it, and retry budgets.
 
-Order of the checks, before every reply: abort, episode timeout, turns, response tokens, sampled
-tokens, context tokens. An observation is checked before it is appended, so none is ever cut in the
-middle, and the ledger never ends with one.
+Limits are checked before every reply in this order: abort, episode timeout, turns, response tokens,
+sampled tokens, context tokens. An observation is checked before it is appended, so no observation
+is cut in the middle, and the ledger never ends with one.
 """
 
 import random
@@ -19,28 +19,30 @@ class Limits:
     """Bounds of one episode. None is unlimited."""
 
     max_turns: int | None = None
-    """Replies. An environment also has its own `max_turns`; the smaller one ends the episode."""
+    """Maximum replies. The environment's own `max_turns` also applies; the smaller one ends the
+    episode."""
     max_tokens_per_turn: int | None = None
-    """Sampled tokens of one reply; a reply that reaches it without a stop token ends the episode
-    (TURN_TOKENS). `Sampling.max_new_tokens`, in contrast, only cuts the reply: the environment
-    sees what there is, and the codec writes the missing closing token with mask 0."""
+    """Maximum sampled tokens of one reply. A reply that reaches it without a stop token ends the
+    episode (TURN_TOKENS). `Sampling.max_new_tokens`, in contrast, only cuts the reply: the
+    environment gets the text so far, and the codec adds the closing token with mask 0."""
     max_response_tokens: int | None = None
-    """Replies and observations, images expanded. Prompts are free, those of a rewritten history
-    included."""
+    """Maximum tokens of replies and observations, images expanded. Prompts do not count, not even
+    those of a rewritten history."""
     max_sampled_tokens: int | None = None
-    """Sampled tokens of the whole episode, over every sequence that its history was split into."""
+    """Maximum sampled tokens of the episode, summed over all of its sequences."""
     max_context_tokens: int | None = None
-    """Prompt and what follows in one sequence; the model's or the server's context length."""
+    """Maximum tokens of one sequence, prompt included: the model's or server's limit."""
     max_images: int | None = None
-    """Images in the context, the prompt's included."""
+    """Maximum images in the context, including the prompt's."""
     episode_timeout_s: float | None = None
-    """Wall-clock seconds from the first reset."""
+    """Maximum wall-clock seconds from the first reset."""
 
     def __post_init__(self) -> None:
-        """Refuse bounds that leave no episode.
+        """Reject bounds that allow no episode.
 
         Raises:
-            ConfigurationError: A bound of another type, or not positive (`max_images` may be 0).
+            ConfigurationError: A bound has the wrong type or is not positive (`max_images` may be
+                0).
         """
         check_fields(self, "limits")
         for entry in fields(self):
@@ -52,7 +54,7 @@ class Limits:
                 )
 
     def tightest(self, *others: "Limits") -> "Limits":
-        """Return the tighter bound of each kind, as where a trainer has limits of its own."""
+        """Return the tighter bound of each kind, such as when a trainer has its own limits."""
         bounds: dict[str, Any] = {}
         for entry in fields(self):
             given = [getattr(limits, entry.name) for limits in (self, *others)]
@@ -62,20 +64,20 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Exponential waiting with jitter. Times are seconds."""
+    """Exponential delays with jitter, in seconds."""
 
     initial_s: float = 0.2
     factor: float = 2.0
     maximum_s: float = 10.0
     jitter: float = 0.2
-    """Share of the delay that is drawn at random, so that failed calls do not return together."""
+    """Random share of the delay, so that failed calls are not all retried at once."""
 
     def __post_init__(self) -> None:
-        """Refuse waiting times that are none.
+        """Reject invalid delays.
 
         Raises:
-            ConfigurationError: A value of another type, a negative time or factor, or a jitter
-                above 1.
+            ConfigurationError: A value has the wrong type, a time or factor is negative, or the
+                jitter is above 1.
         """
         check_fields(self, "retries.backoff")
         for name in ("initial_s", "factor", "maximum_s", "jitter"):
@@ -86,45 +88,44 @@ class Backoff:
             raise ConfigurationError(f"jitter must be at most 1, got {self.jitter!r}")
 
     def delay(self, attempt: int, rng: random.Random) -> float:
-        """Return how long to wait after failed attempt number `attempt`, from 0."""
+        """Return the seconds to wait after failed attempt number `attempt`, counted from 0."""
         base = min(self.maximum_s, self.initial_s * self.factor**attempt)
         return base * (1.0 - self.jitter * rng.random())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryBudget:
-    """What may be retried, and for how long a call may take.
+    """What may be retried, and how long a call may take.
 
-    A failed step is recovered by what the environment declares: the snapshot taken before it, else
-    reset and replay of the recorded replies with every observation compared, else a restart of the
-    whole episode with a fresh environment, else a fault. The model's reply is kept, never
-    re-sampled, except by a restart.
+    A failed step is recovered according to the environment's capabilities: from the snapshot taken
+    before it, else by reset and replay of the recorded replies with every observation compared,
+    else by a restart of the episode in a fresh environment. Otherwise it is a fault. Except after a
+    restart, the model's reply is kept and never resampled.
     """
 
     max_env_retries_per_turn: int = 2
     max_env_retries_per_episode: int = 6
     max_engine_retries_per_turn: int = 2
-    """Of `generate`, for failures of one request. An engine that is away is waited for instead."""
+    """Retries of `generate` after failures of one request, not of an unavailable engine."""
     engine_away_s: float | None = 600.0
-    """How long a turn waits for an engine that is away (unreachable, or it refuses all requests).
-    One episode at a time tries it; the others wait. None waits for ever, 0 not at all."""
+    """Seconds that a turn waits for an engine that is unreachable or rejects all requests. One
+    episode at a time tries it; the others wait. None waits forever, 0 not at all."""
     max_episode_restarts: int = 1
-    """With a fresh environment and a new ledger, where a step could not be recovered."""
+    """Restarts in a fresh environment with a new ledger, if a step cannot be recovered."""
     resample_on_parse_error: int = 0
-    """Replies of one turn that may be thrown away and sampled again because they did not parse;
-    needs an environment with snapshot or replay. 0 keeps them as turns, which is what a policy
-    should learn from."""
+    """Replies per turn that may be discarded and resampled because they did not parse. Needs an
+    environment with snapshot or replay. 0 keeps them as turns, so the policy learns from them."""
     step_timeout_s: float | None = 120.0
-    """Of one `step`; None waits for ever."""
+    """Timeout of one `step`; None waits forever."""
     reset_timeout_s: float | None = 300.0
-    """Of one `reset`, including building the environment; None waits for ever."""
+    """Timeout of one `reset`, including building the environment; None waits forever."""
     backoff: Backoff = field(default_factory=Backoff)
 
     def __post_init__(self) -> None:
-        """Refuse negative budgets.
+        """Reject negative budgets.
 
         Raises:
-            ConfigurationError: A value of another type, a negative count, or a timeout that is not
+            ConfigurationError: A value has the wrong type, a count is negative, or a timeout is not
                 positive.
         """
         check_fields(self, "retries")
@@ -149,11 +150,11 @@ class RetryBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """How many tokens the next reply may have, and what a reply of that length would mean."""
+    """The token limit of the next reply, and why the episode ends if the reply reaches it."""
 
     tokens: int
     reason: StopReason | None
-    """Why the episode ends when the reply uses it all up; None lets the episode go on."""
+    """Why the episode ends if the reply uses all tokens; None if it continues."""
 
 
 def room_for_reply(
@@ -165,14 +166,14 @@ def room_for_reply(
     sampled_tokens: int,
     context_tokens: int,
 ) -> Room:
-    """Return the room for the next reply; `tokens` below 1 ends the episode for `reason`.
+    """Return the room for the next reply; `tokens` below 1 ends the episode with `reason`.
 
     Args:
         limits: The bounds.
         requested: `Sampling.max_new_tokens`.
-        already: Tokens of this reply that an earlier, aborted call has sampled.
+        already: Tokens of this reply sampled by an earlier, aborted call.
         response_tokens: Tokens after the prompt so far.
-        sampled_tokens: Those of them that the model sampled.
+        sampled_tokens: Sampled tokens among them.
         context_tokens: Length of the context so far, images expanded.
     """
     candidates = [Room(tokens=requested - already, reason=None)]
@@ -184,7 +185,7 @@ def room_for_reply(
     ):
         if bound is not None:
             candidates.append(Room(tokens=bound - used, reason=reason))
-    # On a tie the limit wins over the sampling parameter: the episode is over either way.
+    # On a tie the limit wins over the sampling parameter, because the episode ends either way.
     return min(candidates, key=lambda room: (room.tokens, room.reason is None))
 
 
@@ -195,9 +196,9 @@ def observation_stop(
 
     Args:
         limits: The bounds.
-        response_tokens: What it would be with the observation.
-        context_tokens: What it would be with the observation.
-        images: How many the context would have.
+        response_tokens: Tokens after the prompt, including the observation.
+        context_tokens: Length of the context, including the observation.
+        images: Images in the context, including the observation's.
     """
     if limits.max_response_tokens is not None and response_tokens >= limits.max_response_tokens:
         return StopReason.RESPONSE_TOKENS

@@ -1,19 +1,19 @@
-"""The one rollout loop: an environment, an engine, a codec, and the record of what they did.
+"""The one rollout loop: plays an environment with an engine and a codec, and records the episode.
 
-Every engine and every trainer goes through `Episode`. An engine that returns text, a chat endpoint,
-is played without a codec: messages, turns and rewards are recorded, and no ledger. The order of
-events in a turn:
+`Episode` serves every engine and every trainer. An engine that returns text, a chat endpoint, is
+played without a codec: messages, turns and rewards are recorded, but there is no ledger. A turn has
+these steps:
 
-1. limits are checked (see `limits.py` for the order);
-2. the engine samples; its ids go into the ledger as they came;
-3. the reply is decoded and the environment steps, off the event loop, under the retry budget;
-4. the reward is recorded; the episode ends if the environment says so or a limit is reached;
-5. the history policy may rewrite what the model sees, which starts a new sequence;
-6. otherwise the observation is encoded as a delta and appended.
+1. check the limits (see `limits.py` for the order);
+2. sample from the engine; its ids go into the ledger unchanged;
+3. decode the reply and step the environment, off the event loop, under the retry budget;
+4. record the reward; the episode ends if the environment says so or a limit is reached;
+5. let the history policy rewrite what the model sees, which starts a new sequence;
+6. otherwise encode the observation as a delta and append it.
 
-Whatever fails inside an episode becomes a faulted trajectory: no reward, no trained token. A
-deadline that interrupts a call is such a failure; one that passes between two turns ends the
-episode as a truncation with the rewards so far.
+Any failure inside an episode makes it a faulted trajectory: no reward, no trained token. This
+includes a deadline that interrupts a call. A deadline that passes between two turns truncates the
+episode, which keeps its rewards so far.
 """
 
 import time
@@ -59,7 +59,7 @@ from envkit.trajectory.trajectory import Trajectory
 
 
 class Episode:
-    """One attempt at an episode, from the reset to its end."""
+    """One attempt at an episode, from reset to end."""
 
     def __init__(self, setup: Setup, spec: EpisodeSpec, pool: WorkerPool, attempt: Attempt) -> None:
         self._setup, self._spec, self._pool = setup, spec, pool
@@ -67,20 +67,20 @@ class Episode:
         self._sampler = Sampler(setup, spec, attempt.interrupt)
         self._answers = ToolAnswers(setup.codec)
         self.record = EpisodeRecord()
-        self._encoder: EpisodeEncoder | None = None  # an engine that returns text needs none
+        self._encoder: EpisodeEncoder | None = None  # not needed for an engine that returns text
         if setup.codec is not None:
             self._encoder = EpisodeEncoder(setup, setup.codec, spec, pool, self.record)
 
     async def run(self, earlier: Trajectory | None = None) -> StopReason:
-        """Play until the episode ends and return why; faults are noted in the record.
+        """Play until the episode ends and return why; faults go into the record.
 
         Args:
             earlier: An aborted trajectory to resume; None starts a new one.
 
         Raises:
             EpisodeLostError: The environment's state cannot be rebuilt; start again.
-            ConfigurationError: The environment cannot be built with its arguments, or cannot be
-                played by this loop.
+            ConfigurationError: The environment cannot be built with its arguments, or this loop
+                cannot play it.
         """
         place = FaultPlace.RESET
         try:
@@ -99,10 +99,10 @@ class Episode:
         return reason
 
     def _ended_by(self, error: Exception, place: FaultPlace) -> StopReason:
-        """Return why an exception ends the episode, and note it in the record."""
+        """Record an exception and return why it ends the episode."""
         is_aborted = self._interrupt.reason is StopReason.ABORTED
         if isinstance(error, CutFault) and is_aborted:
-            return StopReason.ABORTED  # the record is valid as far as it goes
+            return StopReason.ABORTED  # the partial record is valid
         if isinstance(error, StepDeadlineError):
             return StopReason.STEP_TIMEOUT
         if isinstance(error, EnvFault):
@@ -148,7 +148,7 @@ class Episode:
         record.say(self._answers.readable(reset.message))
         if encoder is not None:
             record.ledger.start(await encoder.prompt(), turn=0)
-        if self._spec.group_start is not None:  # one that cannot be encoded proves nothing
+        if self._spec.group_start is not None:  # only after encoding succeeded
             self._spec.group_start.expected = reset.hash
 
     async def _take_over(self, earlier: Trajectory, encoder: EpisodeEncoder) -> None:
@@ -167,18 +167,18 @@ class Episode:
         pending = record.unanswered()
         if is_answered and not record.ledger.reply_ids(record.turn) and pending and done:
             await self._append_observation(pending)
-            record.close_turn()  # of a summary
+            record.close_turn()  # the turn of a summary
 
     async def _turn(self) -> StopReason | None:
         """Play one turn; return why the episode ends, or None to continue."""
         record, ledger = self.record, self.record.ledger
         ended = self._stop_before_turn()
         if ended is not None:
-            if ledger.reply_ids(record.turn):  # aborted again before the reply was continued
+            if ledger.reply_ids(record.turn):  # aborted again before the reply continued
                 self._take_reply(self._new_draft(), ledger.segments[-1])
             return ended
         room = self._room()
-        known = ledger.whole_reply(record.turn)  # an abort came between a reply and its step
+        known = ledger.whole_reply(record.turn)  # the abort came between a reply and its step
         if known is None and room.tokens < 1:
             return room.reason or StopReason.TURN_TOKENS
         draft = self._new_draft()
@@ -188,14 +188,14 @@ class Episode:
             elif (ended := await self._reply(draft, room)) is not None:
                 return ended
             if await self._is_aborted_before_step(draft):
-                return StopReason.ABORTED  # the step is taken when the episode is resumed
+                return StopReason.ABORTED  # a resumed episode takes the step
             step, entry = await self._step(draft)
             if not await self._rejected(draft, step):
                 return await self._after_step(draft, step, entry)
             known, room = None, self._room()
 
     def _new_draft(self) -> TurnDraft:
-        """Begin the turn, with what an abort left of its reply."""
+        """Begin the turn, with the tokens of a reply that an abort cut."""
         record, ledger = self.record, self.record.ledger
         partial = len(ledger.reply_ids(record.turn))
         record.draft = TurnDraft(
@@ -222,7 +222,7 @@ class Episode:
         return self._interrupt.reason is StopReason.ABORTED
 
     async def _let_finished_pass(self) -> None:
-        """Wait while episodes that have finished need the event loop."""
+        """Wait while finished episodes need the event loop."""
         brake = self._interrupt.brake
         if brake is not None and self._interrupt.reason is None and not brake.is_open:
             await brake.wait()
@@ -238,7 +238,7 @@ class Episode:
         )
 
     def _room(self, requested: int | None = None) -> Room:
-        """Return the room for a reply of at most so many tokens; None takes the setting."""
+        """Return the room for a reply of at most `requested` tokens; None uses the setting."""
         ledger = self.record.ledger
         return room_for_reply(
             self._setup.limits,
@@ -262,7 +262,7 @@ class Episode:
                 turn=draft.turn,
                 finish_reason=generation.finish_reason.value,
                 weight_version=generation.weight_version,
-                extras=generation.extras or {},  # an empty one may still be the engine's own
+                extras=generation.extras or {},  # never the engine's own empty mapping
             )
         aborted = generation.finish_reason is FinishReason.ABORT
         if aborted and not ledger.reply_ids(draft.turn):
@@ -274,19 +274,19 @@ class Episode:
                 raise self._deadline_fault(f"while the engine sampled turn {draft.turn}")
             return StopReason.ABORTED
         is_cut = generation.finish_reason is FinishReason.LENGTH
-        is_text = generation.text is not None  # cut where it was asked to be
+        is_text = generation.text is not None  # a text engine cuts at the requested length
         is_full = is_text or len(generation.token_ids) >= room.tokens
         return room.reason if is_cut and is_full else None
 
     def _add_text(self, draft: TurnDraft, text: str | None = None) -> None:
-        """Note the text of a reply; None decodes what the ledger holds of it."""
+        """Record the text of a reply; None decodes the ledger's tokens."""
         if text is None and self._encoder is not None:
             text = self._encoder.decode(draft.turn)
         draft.response_text = text or ""
         self.record.say(message("assistant", draft.response_text))
 
     def _take_reply(self, draft: TurnDraft, last: Segment) -> None:
-        """Take a reply that the ledger holds already, as `_reply` takes a sampled one."""
+        """Take a reply that is already in the ledger, as `_reply` takes a sampled one."""
         draft.finish_reason = last.finish_reason or ""
         draft.weight_version = last.weight_version
         self._add_text(draft)
@@ -302,7 +302,7 @@ class Episode:
         return outcome.step, self._answered(outcome.message, draft, outcome.step)
 
     async def _rejected(self, draft: TurnDraft, step: Step) -> bool:
-        """Take back a reply that did not parse, where the budget asks for another sample."""
+        """Take back an unparsed reply if the budget allows another sample."""
         if not step.info.get("parse_error"):
             return False
         if draft.resamples >= self._setup.retries.resample_on_parse_error:
@@ -345,7 +345,7 @@ class Episode:
         pending: tuple[Message, ...],
         observation: Observation | None = None,
     ) -> StopReason | None:
-        """Append what the environment said, if it fits; return why the episode ends, or None."""
+        """Append the observation if it fits; return why the episode ends, or None."""
         record, encoder, rewriter = self.record, self._encoder, self._rewriter
         if encoder is None:
             await rewriter.consult(0)
@@ -382,7 +382,7 @@ class Episode:
         return None
 
     def _drop_draft(self) -> None:
-        """Take back a reply in progress; an abort before its first token has done so already."""
+        """Take back a reply in progress, unless an abort before its first token has done so."""
         draft = self.record.draft
         if draft is not None:
             self.record.unsay()
@@ -401,9 +401,9 @@ class Episode:
     async def _ask(
         self, pending: tuple[Message, ...], question: Question, encoder: EpisodeEncoder
     ) -> StopReason | None:
-        """Have the model answer a history policy, then start a sequence from what it says.
+        """Have the model answer a history policy, then start a sequence from the answer.
 
-        The answer is a turn of its own that the environment never sees. An abort takes it back: a
+        The answer is its own turn, which the environment never sees. An abort takes it back, and a
         resumed episode asks again.
         """
         record, rewriter = self.record, self._rewriter
@@ -435,7 +435,7 @@ class Episode:
         return await self._restart(await rewriter.answered(question, draft.response_text), encoder)
 
     def _answered(self, entry: Message, draft: TurnDraft, step: Step) -> Message:
-        """Return what the environment said as the template reads it."""
+        """Return the environment's message in the form that the template renders."""
         return self._answers.readable(
             entry, reply=draft.response_text, info=step.info, turn=draft.turn
         )
@@ -449,19 +449,19 @@ async def play_episode(
     interrupt: Interrupt,
     earlier: Trajectory | None = None,
 ) -> Trajectory:
-    """Play an episode to its end, starting again with a fresh environment if one was lost.
+    """Play an episode to its end, and again in a fresh environment if its state was lost.
 
     Args:
-        setup: Engine, codec, limits, budgets.
-        spec: Which episode.
-        host: Where its environment lives; usable for another episode afterwards.
+        setup: Engine, codec, limits and budgets.
+        spec: The episode.
+        host: The host of its environment, which later episodes can use again.
         pool: Threads for blocking calls.
-        interrupt: Fires to end the episode early with a valid partial trajectory.
+        interrupt: Ends the episode early with a valid partial trajectory.
         earlier: An aborted trajectory to resume.
 
     Raises:
-        ConfigurationError: The environment cannot be built with its arguments, or cannot be played
-            by this loop.
+        ConfigurationError: The environment cannot be built with its arguments, or this loop cannot
+            play it.
     """
 
     async def play(attempt: Attempt) -> Trajectory:
@@ -475,7 +475,7 @@ async def play_episode(
             reason, spec, env_restarts=attempt.restarts, engine=setup.engine.name
         )
 
-    if earlier is not None and earlier.origin is not None:  # a fresh start would not be a fork
+    if earlier is not None and earlier.origin is not None:  # a restart would not be a fork
         setup = replace(setup, retries=replace(setup.retries, max_episode_restarts=0))
     life = None if earlier is None else f"{spec.episode_id}~{uuid.uuid4().hex[:8]}"
     try:

@@ -262,7 +262,7 @@ class ForgetfulEnv(EchoEnv):
 @pytest.mark.parametrize(
     ("env_class", "part"),
     [
-        (TypoEnv, r"no attribute 'missing' \(on_turn, line \d+\) \[11 more like it; also breaks: g"),
+        (TypoEnv, r"no attribute 'missing' \(on_turn, line \d+\) \[11 more like it; also breaks: "),
         (StringEnv, r"must return envkit\.Turn\(text, .*, got str"),
         (
             ForgetfulEnv,
