@@ -93,7 +93,7 @@ class Server:
 
 
 async def serve(mean_s: float) -> None:
-    """Listen on a free port, print it, and serve for ever."""
+    """Listen on a free port, print it, and serve forever."""
     runner = web.AppRunner(Server(mean_s).app(), access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0, backlog=1 << 15).start()

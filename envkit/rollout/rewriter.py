@@ -59,7 +59,7 @@ class Rewriter:
             context_tokens: Its length with the new observation; 0 without a ledger.
 
         Raises:
-            HistoryFault: The policy failed, or returned something else than its rules allow.
+            HistoryFault: The policy failed, or its result is invalid.
             ConfigurationError: It asks the model something, and no codec counts its tokens.
         """
         policy = self.policy

@@ -80,7 +80,7 @@ def source_of(env: str | EnvFactory, arguments: Mapping[str, Any]) -> Source:
 def isolated(
     factory: EnvFactory, *, memory_mb: int | None = None, start_timeout_s: float | None = 120.0
 ) -> "IsolatedSource":
-    """Return a factory that builds the same environment in a worker process of its own.
+    """Return a factory that builds the same environment in its own worker process.
 
     A worker that exits, crashes, hangs, runs out of memory or starts too many processes is lost
     alone, with everything it started: the caller gets an `EnvFault`.
@@ -136,7 +136,7 @@ class EnvPool:
         Args:
             factory: Builds an environment.
             pool: Threads for blocking calls.
-            timeout_s: Seconds that building one may take; None waits for ever.
+            timeout_s: Seconds that building one may take; None waits forever.
         """
         self._factory, self._pool, self._timeout_s = factory, pool, timeout_s
         self._idle: list[EnvHost] = []

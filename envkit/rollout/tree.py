@@ -1,8 +1,8 @@
 """Tree rollouts: one episode, continued several times from chosen turns.
 
 The trunk is played first. Before a chosen turn, the environment is restored (or the recorded
-replies are replayed) and the model samples again. Every leaf is an episode of its own, with its
-reward and how it ended; it shares the tokens before the fork with its parent, which alone trains
+replies are replayed) and the model samples again. Every leaf is a separate episode with its own
+reward and stop reason. It shares the tokens before the fork with its parent, which alone trains
 them. `envkit.advantages.tree_advantages` turns the leaves' rewards into credit for each turn.
 """
 

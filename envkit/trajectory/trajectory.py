@@ -139,7 +139,7 @@ class Trajectory:
     branches: tuple[Branch, ...] = ()
     """Where sequences other than the first one start (see `sequences`)."""
     origin: Origin | None = None
-    """The trajectory that this one was forked from; None for an episode of its own."""
+    """The trajectory that this one was forked from; None for an episode that is not a fork."""
     turns: tuple[TurnRecord, ...]
     messages: tuple[Message, ...]
     """The conversation for people to read; never tokenised again."""

@@ -38,13 +38,15 @@ PHRASES: Final = {
     r"\bbehind (?:the|its|their) (?:last|first|end|reset|step|prompt|reply|turn)\b": "after",
     r"\b(?:the|a) [Ss]eat\b": "slot, or who it is",
     r"\bnobody came\b": "no ... replied",
+    r"\bfor ever\b": "forever",
+    r"\bsomething else than\b": "... is invalid, or name what is expected",
+    r"\b(?:episode|file|function|policy|process) of (?:its|their|your) own\b": "its own ...",
 }
 PAGE_PHRASES: Final = {
     r"\b(?:edits|episodes|images|problems|queries|requests|steps|tokens|turns) a second\b": "per",
     r"\b(?:line|one|placeholders?|rows?) a (?:reply|row|sample|step|trajectory|turn)\b": "per",
     r"\ban? (?:environment|page|row|trajectory) of (?:its|your) own\b": "its/your own ...",
     r"\bpages of your own\b": "your own pages",
-    r"\bfor ever\b": "forever",
     r"\bas it stands\b": "unchanged",
     r"\banew\b": "again, or the verb with re-",
     r"\bput back\b": "restore",

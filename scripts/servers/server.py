@@ -202,7 +202,7 @@ def _is_healthy(url: str) -> bool:
 
 
 def _stop(name: str, process: "subprocess.Popen[bytes]") -> None:
-    """End the whole group: a server waits for a hung request for ever after SIGTERM."""
+    """End the whole group: a server waits for a hung request forever after SIGTERM."""
     started = time.monotonic()
     how = "SIGTERM"
     with suppress(ProcessLookupError):

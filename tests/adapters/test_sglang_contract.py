@@ -108,7 +108,7 @@ def _reason(answer: dict[str, Any]) -> str:
 async def test_expanded_placeholders_end_in_a_typed_fault_and_never_hang(
     sglang_url: str, sglang_model: str, codec: ChatCodec
 ) -> None:
-    """The last test of this file: a Qwen2.5-VL server keeps the request for ever."""
+    """The last test of this file: a Qwen2.5-VL server keeps the request forever."""
     encoded = codec.encode_prompt([message("user", "What?", [PICTURES[2]])])
     blind = SGLangEngine(sglang_url, timeout_s=8)
     request = GenerateRequest(

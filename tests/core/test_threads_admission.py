@@ -1,4 +1,4 @@
-"""Few go in at a time; none waits for ever behind those that only wait."""
+"""Few go in at a time; none waits forever behind those that only wait."""
 
 import asyncio
 

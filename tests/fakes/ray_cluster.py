@@ -180,7 +180,7 @@ class FakeRay:
 
 
 class _Pending:
-    """An actor that does not fit: its calls wait for ever."""
+    """An actor that does not fit: its calls wait forever."""
 
     def __getattr__(self, name: str) -> Any:
         def wait(*_: object) -> "asyncio.Future[Any]":
