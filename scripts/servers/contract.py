@@ -141,7 +141,7 @@ def _test(server: Server, url: str, model: Path, arguments: list[str]) -> int:
     return run_tests(
         server.name,
         sys.executable,
-        "tests",
+        "tests/adapters",
         arguments,
         variables={**_variables(), **_tested(server, url, model)},
         timeout_s=TESTS_TIMEOUT_S,
