@@ -19,8 +19,6 @@ from typing import Any, Final
 
 import envkit
 from envkit.errors import StorageError
-from envkit.export.trajectories import ExportTally, contents_of
-from envkit.export.trajectory_rows import Selection
 from envkit.files import storage_errors
 from envkit.text import utf8
 from envkit.trajectory import StopReason, Trajectory, read_trajectories
@@ -28,6 +26,8 @@ from envkit.trajectory.plain import json_chunks
 from envkit.trajectory.storage import Source, trajectory_file
 from envkit.trajectory.trajectory import role_of
 from envkit_exchange.inspect_sample import SCORER, Sample, model_of, sample_of
+from envkit_exchange.trajectories import ExportTally, contents_of
+from envkit_exchange.trajectory_rows import Selection
 
 _VERSION: Final = 2
 """Of Inspect's log format."""

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from itertools import islice
 
 from envkit.errors import ConfigurationError, StorageError
-from envkit.export.trajectories import contents_of
 from envkit.trajectory.certificate import Certificate
 from envkit.trajectory.storage import read_lines
 from envkit.trajectory.trajectory import Trajectory
+from envkit_exchange.trajectories import contents_of
 
 Source = Trajectory | str | os.PathLike[str]
 

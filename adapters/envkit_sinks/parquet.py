@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from envkit.errors import StorageError
-from envkit.export.tables import arrow
 from envkit.files import storage_errors
 from envkit.trajectory.trajectory import Trajectory
+from envkit_exchange.tables import arrow
 from envkit_sinks.parquet_rows import row_of, schema_of_rows
 
 METRICS_KEY: Final = "envkit.metrics"

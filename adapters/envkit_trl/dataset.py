@@ -8,10 +8,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from envkit.errors import ConfigurationError, MissingDependencyError
-from envkit.export import TaskDraw
 from envkit.messages import Message, message, text_of
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
 from envkit.seeds import derive_seed
+from envkit_exchange import TaskDraw
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -16,8 +16,6 @@ from envkit.cli.catalog import info, list_environments
 from envkit.cli.console import note, note_traceback, one_line, printable, say
 from envkit.cli.doctor import doctor
 from envkit.cli.examples import EXAMPLES, epilog, help_text
-from envkit.cli.export import export
-from envkit.cli.filter_tasks import filter_tasks
 from envkit.cli.new import new
 from envkit.cli.person import play
 from envkit.cli.plugin_commands import plugin_commands
@@ -166,11 +164,7 @@ _COMMANDS: Final[dict[str, dict[str, Callable[..., None]]]] = {
         "verify": verify,
     },
     "Write an environment": {"new": new},
-    "Train": {
-        "export": export,
-        "filter": filter_tasks,
-        "audit": audit,
-    },
+    "Train": {"audit": audit},
 }
 """Commands by help group, as in docs/command-line.md. Plugins come last."""
 for _group, _members in _COMMANDS.items():

@@ -31,15 +31,6 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "doctor --json",
         "doctor --vision --engine sglang --base-url http://127.0.0.1:30000 --model DIR",
     ),
-    "export": (
-        "export geo3k-v0 --format verl -n 1000 --out train.parquet",
-        "export runs/oracle --format sft --min-reward 1 --out sft.jsonl",
-        "export runs/oracle --format inspect --out oracle.eval",
-    ),
-    "filter": (
-        "filter runs/base --out kept.jsonl",
-        "filter runs/base runs/more --above 0.1 --below 0.9 --out kept.jsonl --json",
-    ),
 }
 """Examples by command, without `envkit`."""
 

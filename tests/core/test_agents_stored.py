@@ -12,12 +12,12 @@ from fakes.playing import collected
 
 from envkit.agents import load_adjust, team_last, team_mean
 from envkit.errors import ConfigurationError
-from envkit.export.trajectories import TrajectoryFormat, export_trajectories
-from envkit.export.trajectory_rows import Selection
 from envkit.rollout import RolloutConfig, ScriptedEngine
 from envkit.trajectory import TrajectoryWriter, load, verify_file
 from envkit.viewer import write_report
 from envkit_conformance import Verdict, load_adapters, load_recordings, run_suite
+from envkit_exchange.trajectories import TrajectoryFormat, export_trajectories
+from envkit_exchange.trajectory_rows import Selection
 
 DOCS = Path(__file__).parents[2] / "docs" / "agents.md"
 

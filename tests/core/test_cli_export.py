@@ -13,13 +13,12 @@ from fakes.models import tiny_model_dir
 from fakes.trajectories import Reply, build, example
 
 from envkit.cli.counting import CountingBar
-from envkit.cli.export import ExportFormat
 from envkit.cli.playing import Wrap
-from envkit.export import TaskFormat, TrajectoryFormat
 from envkit.trajectory import StopReason, load, save
 from envkit.wrappers import WRAPPERS
-from envkit_exchange import DumpFormat
-from envkit_exchange.command import ImportFormat
+from envkit_exchange import DumpFormat, TaskFormat, TrajectoryFormat
+from envkit_exchange.export_command import ExportFormat
+from envkit_exchange.import_command import ImportFormat
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,10 @@ import pytest
 from fakes.envs import EchoEnv, register_toys
 
 from envkit.errors import ConfigurationError, DatasetError, StorageError
-from envkit.export import (
+from envkit.images import Image
+from envkit.messages import message, text_of
+from envkit.rollout import ENVKIT_COLUMN, EpisodeRequest, read_requests
+from envkit_exchange import (
     ROW_BUILDERS,
     TaskDraw,
     TaskExample,
@@ -19,9 +22,6 @@ from envkit.export import (
     trl_row,
     verl_row,
 )
-from envkit.images import Image
-from envkit.messages import message, text_of
-from envkit.rollout import ENVKIT_COLUMN, EpisodeRequest, read_requests
 
 SYSTEM_PROMPT = "You read codes off pictures. Reply with the code only."
 ALL = pytest.mark.parametrize("kind", list(TaskFormat))

@@ -12,7 +12,10 @@ from fakes.trajectories import Context, Reply, build, example, picture, quick, t
 from hypothesis import given
 
 from envkit.errors import ConfigurationError, DatasetError, StorageError
-from envkit.export import (
+from envkit.images import Image
+from envkit.messages import images_of, message
+from envkit.trajectory import StopReason, Trajectory, save
+from envkit_exchange import (
     ExportTally,
     Selection,
     TrajectoryFormat,
@@ -20,10 +23,7 @@ from envkit.export import (
     export_trajectories,
     full_row,
 )
-from envkit.export.trajectory_rows import rows_of_trajectory
-from envkit.images import Image
-from envkit.messages import images_of, message
-from envkit.trajectory import StopReason, Trajectory, save
+from envkit_exchange.trajectory_rows import rows_of_trajectory
 
 SFT, PARQUET, HF = TrajectoryFormat.SFT, TrajectoryFormat.PARQUET, TrajectoryFormat.HF
 

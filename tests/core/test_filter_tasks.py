@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from envkit.cli.run_plan import TaskList
 from envkit.errors import ConfigurationError, DatasetError, FaultKind
-from envkit.export import solve_rates
-from envkit.export.solve_rates import BUCKETS
 from envkit.metrics import EpisodeFacts, aggregate
 from envkit.metrics.intervals import wilson_interval
 from envkit.rollout import read_requests
 from envkit.trajectory import FaultPlace, FaultRecord, StopReason, Trajectory, load, save
+from envkit_exchange import solve_rates
+from envkit_exchange.solve_rates import BUCKETS
 
 
 @pytest.fixture(autouse=True)

@@ -58,7 +58,7 @@ def test_every_environment_folder_has_an_entry_point() -> None:
 
 @pytest.mark.parametrize(
     "group",
-    ["checks", "collections", "endpoints", "engines", "envs", "exports", "players", "sinks"],
+    ["checks", "collections", "endpoints", "engines", "envs", "players", "sinks"],
 )
 def test_entry_points_name_plugin_packages(group: str) -> None:
     for value in PROJECT["project"]["entry-points"][f"envkit.{group}"].values():

@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError
-from envkit.export import Selection, TrajectoryFormat, export_trajectories
 from envkit.faults import FaultPlan
 from envkit.metrics import aggregate
 from envkit.rollout import (
@@ -42,6 +41,7 @@ from envkit.rollout.run_folder import RunFolder
 from envkit.rollout.tail import ParkedGroup, marked
 from envkit.trajectory import StopReason, Trajectory, load, save, verify_file
 from envkit.trajectory.trajectory import TAIL, TIMES_PARKED
+from envkit_exchange import Selection, TrajectoryFormat, export_trajectories
 
 SLOW_S = 30.0
 

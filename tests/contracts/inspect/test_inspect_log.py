@@ -18,12 +18,11 @@ from inspect_ai.log import (
 from inspect_ai.scorer import SampleScore, Score, mean, mean_score, stderr
 
 from envkit.errors import FaultKind
-from envkit.export import Selection
 from envkit.images import Image
 from envkit.messages import images_of, text_of
 from envkit.trajectory import FaultPlace, FaultRecord, StopReason, Trajectory, save
 from envkit_conformance import shipped_recordings
-from envkit_exchange import export_inspect
+from envkit_exchange import Selection, export_inspect
 
 
 def written(folder: Path, trajectories: list[Trajectory], **selection: Any) -> Path:

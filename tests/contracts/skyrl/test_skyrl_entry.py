@@ -18,9 +18,9 @@ from transformers import AutoTokenizer
 
 import envkit_skyrl
 from envkit.errors import ConfigurationError
-from envkit.export import TaskDraw, TaskFormat, export_tasks
 from envkit.messages import text_of
 from envkit.rollout import ENVKIT_COLUMN
+from envkit_exchange import TaskDraw, TaskFormat, export_tasks
 from envkit_skyrl import EnvGenerator, EnvkitExp, EnvkitTrainConfig
 from envkit_skyrl import main as command
 from envkit_skyrl.experiment import make_generator, prepare_config, prepare_process, read_options

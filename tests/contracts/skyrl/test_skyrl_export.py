@@ -7,9 +7,9 @@ import pytest
 from fakes.envs import register_toys
 from skyrl.train.dataset.dataset import PromptDataset
 
-from envkit.export import TaskDraw, TaskFormat, export_tasks
 from envkit.images import Image
 from envkit.rollout import EpisodeRequest
+from envkit_exchange import TaskDraw, TaskFormat, export_tasks
 
 pytestmark = pytest.mark.skyrl
 

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from envkit.export import TaskDraw, TaskFormat, export_tasks
 from envkit.rollout import EpisodeRequest
 from envkit.trajectory import StopReason, check_trajectory
-from envkit_exchange import DumpFormat, SlimeOptions, read_dump
+from envkit_exchange import DumpFormat, SlimeOptions, TaskDraw, TaskFormat, export_tasks, read_dump
 
 pytestmark = [pytest.mark.slime, pytest.mark.usefixtures("needs_slime")]
 

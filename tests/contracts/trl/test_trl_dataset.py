@@ -7,9 +7,9 @@ from datasets import Dataset
 
 from envkit.env import Env
 from envkit.errors import ConfigurationError, UnknownNameError
-from envkit.export import TaskDraw
 from envkit.registration import make
 from envkit.rollout import EpisodeRequest
+from envkit_exchange import TaskDraw
 from envkit_trl import request_dataset, task_dataset
 from envkit_trl.requests import RequestIndex, canonical_prompt
 

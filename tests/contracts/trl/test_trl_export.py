@@ -9,7 +9,10 @@ from fakes.envs import register_toys
 from fakes.trajectories import example
 from trl.data_utils import prepare_multimodal_messages
 
-from envkit.export import (
+from envkit.images import Image
+from envkit.rollout import EpisodeRequest
+from envkit.trajectory import save
+from envkit_exchange import (
     Selection,
     TaskDraw,
     TaskFormat,
@@ -17,9 +20,6 @@ from envkit.export import (
     export_tasks,
     export_trajectories,
 )
-from envkit.images import Image
-from envkit.rollout import EpisodeRequest
-from envkit.trajectory import save
 from envkit_trl.requests import RequestIndex
 
 pytestmark = pytest.mark.trl

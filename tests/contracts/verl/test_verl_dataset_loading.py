@@ -16,8 +16,8 @@ from verl.protocol import DataProto
 from verl.utils import hf_processor, hf_tokenizer
 from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
 
-from envkit.export import TaskDraw, TaskFormat, export_tasks
 from envkit.rollout import EpisodeRequest
+from envkit_exchange import TaskDraw, TaskFormat, export_tasks
 
 Make = Callable[..., Bench]
 

@@ -11,9 +11,9 @@ from omegaconf import OmegaConf
 from verl.utils import hf_processor, hf_tokenizer
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
-from envkit.export import TaskDraw, TaskFormat, export_tasks
 from envkit.images import Image
 from envkit.rollout import EpisodeRequest
+from envkit_exchange import TaskDraw, TaskFormat, export_tasks
 
 pytestmark = pytest.mark.verl
 

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from envkit.errors import StorageError
-from envkit.export.tables import arrow, image_column, write_folder, write_table
-from envkit.export.trajectory_rows import (
+from envkit.files import storage_errors
+from envkit.trajectory import read_trajectories
+from envkit.trajectory.storage import Source, trajectory_file
+from envkit_exchange.tables import arrow, image_column, write_folder, write_table
+from envkit_exchange.trajectory_rows import (
     Selection,
     chat_row,
     full_row,
     rows_of_trajectory,
     schema_of_rows,
 )
-from envkit.files import storage_errors
-from envkit.trajectory import read_trajectories
-from envkit.trajectory.storage import Source, trajectory_file
 
 _SPLIT: Final = "train"
 _IMAGE_FIELD: Final = b'"images":["'

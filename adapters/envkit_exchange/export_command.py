@@ -3,21 +3,27 @@
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
 from envkit.cli.console import note, say
 from envkit.cli.counting import CountingBar
+from envkit.cli.examples import with_examples
 from envkit.cli.options import EnvKwargs, parse_env_kwargs
 from envkit.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from envkit.export import Selection, TaskDraw
+from envkit.registration import registry
+from envkit.rollout import read_requests
+from envkit_exchange.inspect_log import export_inspect
+from envkit_exchange.tables import SUFFIXES, check_target
+from envkit_exchange.task_rows import TaskFormat
+from envkit_exchange.tasks import TaskDraw, export_tasks
+from envkit_exchange.trajectories import TrajectoryFormat, export_trajectories
+from envkit_exchange.trajectory_rows import Selection
 
 
 class ExportFormat(StrEnum):
-    """The values of --format: `TaskFormat`, `TrajectoryFormat`, `inspect`; not imported here."""
+    """The values of --format: `TaskFormat`, `TrajectoryFormat` and `inspect`."""
 
     SLIME = "slime"
     MILES = "miles"
@@ -31,13 +37,17 @@ class ExportFormat(StrEnum):
     INSPECT = "inspect"
 
 
-GROUP: Final = "envkit.exports"
-"""Of entry points: functions that write the trajectories of a run in another tool's format."""
 _TRAJECTORIES: Final = (ExportFormat.SFT, ExportFormat.PARQUET, ExportFormat.INSPECT)
 _TASKS_PANEL: Final = "Tasks (slime, miles, verl, skyrl, trl, jsonl, hf)"
 _ROWS_PANEL: Final = "Trajectories (sft, parquet, hf, inspect)"
 
 
+@with_examples(
+    "export geo3k-v0 --format verl -n 1000 --out train.parquet",
+    "export runs/oracle --format sft --min-reward 1 --out sft.jsonl",
+    "export runs/oracle --format inspect --out oracle.eval",
+    group="Train",
+)
 def export(
     source: Annotated[
         str, typer.Argument(metavar="ID_OR_FILE", help="An environment, or a run or its file.")
@@ -125,8 +135,6 @@ def export(
     }
     _check_target(out, kind, overwrite=overwrite)
     if kind in _TRAJECTORIES or (kind is ExportFormat.HF and Path(source).exists()):
-        from envkit.export.trajectory_rows import Selection
-
         _refuse(for_tasks, "trajectories")
         _refuse_environment(source, kind)
         if steps and merge:
@@ -144,9 +152,6 @@ def export(
         )
         _export_trajectories(source, out, kind, selection, is_quiet=quiet)
         return
-    from envkit.export.tasks import TaskDraw
-    from envkit.rollout import read_requests
-
     _refuse(for_trajectories, "tasks")
     with TaskDraw(
         source,
@@ -161,8 +166,6 @@ def export(
 
 
 def _refuse_environment(source: str, kind: ExportFormat) -> None:
-    from envkit.registration import registry
-
     if source in registry() and not Path(source).exists():
         raise ConfigurationError(
             f"--format {kind.value} takes a run or its file, got the environment {source!r}: roll "
@@ -171,14 +174,11 @@ def _refuse_environment(source: str, kind: ExportFormat) -> None:
 
 
 def _export_trajectories(
-    source: str, out: Path, kind: ExportFormat, selection: "Selection", *, is_quiet: bool
+    source: str, out: Path, kind: ExportFormat, selection: Selection, *, is_quiet: bool
 ) -> None:
-    from envkit.export import TrajectoryFormat, export_trajectories
-    from envkit.plugins import load_plugin
-
     with CountingBar("trajectories", is_quiet=is_quiet) as bar:
         tally = (
-            load_plugin(GROUP, kind, kind="export")(source, out, selection, progress=bar.show)
+            export_inspect(source, out, selection, progress=bar.show)
             if kind is ExportFormat.INSPECT
             else export_trajectories(
                 source, out, TrajectoryFormat(kind.value), selection, progress=bar.show
@@ -191,11 +191,8 @@ def _export_trajectories(
 
 
 def _export_tasks(
-    draw: "TaskDraw", out: Path, kind: ExportFormat, *, with_images: bool, is_quiet: bool
+    draw: TaskDraw, out: Path, kind: ExportFormat, *, with_images: bool, is_quiet: bool
 ) -> None:
-    from envkit.export.task_rows import TaskFormat
-    from envkit.export.tasks import export_tasks
-
     with CountingBar("tasks", is_quiet=is_quiet) as bar:
         rows = export_tasks(
             draw, out, TaskFormat(kind.value), with_images=with_images, progress=bar.show
@@ -204,8 +201,6 @@ def _export_tasks(
 
 
 def _check_target(out: Path, kind: ExportFormat, *, overwrite: bool) -> None:
-    from envkit.export.tables import SUFFIXES, check_target
-
     suffixes = (".eval",) if kind is ExportFormat.INSPECT else SUFFIXES
     is_folder = kind is ExportFormat.HF
     check_target(out, is_folder=is_folder, overwrite=overwrite, suffixes=suffixes)

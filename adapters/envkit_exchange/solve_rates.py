@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError, StorageError
-from envkit.export.trajectories import contents_of
 from envkit.metrics import SOLVED_ABOVE
 from envkit.metrics.intervals import Interval, wilson_interval
 from envkit.rollout import ENVKIT_COLUMN, EpisodeRequest
@@ -22,6 +21,7 @@ from envkit.rollout.sources import canonical_json
 from envkit.trajectory import StopReason, Trajectory, read_trajectories
 from envkit.trajectory.storage import Source
 from envkit.trajectory.trajectory import role_of
+from envkit_exchange.trajectories import contents_of
 
 BUCKETS: Final = ("0", "0-0.25", "0.25-0.5", "0.5-0.75", "0.75-1", "1")
 """Bins of the solve-rate histogram; open bins include their lower bound, except 0."""

@@ -1,19 +1,25 @@
 """`envkit filter`: keep the tasks that a policy solves sometimes."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from envkit.cli.console import note, say, say_json
 from envkit.cli.counting import CountingBar
+from envkit.cli.examples import with_examples
 from envkit.cli.options import AsJson, SolvedAbove
 from envkit.errors import ConfigurationError, StorageError
+from envkit.metrics import SOLVED_ABOVE
+from envkit_exchange.solve_rates import SolveRates, rows_of, solve_rates
+from envkit_exchange.tables import check_target, write_table
 
-if TYPE_CHECKING:
-    from envkit.export.solve_rates import SolveRates
 
-
+@with_examples(
+    "filter runs/base --out kept.jsonl",
+    "filter runs/base runs/more --above 0.1 --below 0.9 --out kept.jsonl --json",
+    group="Train",
+)
 def filter_tasks(
     runs: Annotated[
         list[Path],
@@ -33,10 +39,6 @@ def filter_tasks(
     `envkit rollout ID --tasks FILE --group 8`. Faulted and aborted episodes do not count.
     `envkit rollout --tasks` and `envkit export --tasks` read the file.
     """
-    from envkit.export.solve_rates import rows_of, solve_rates
-    from envkit.export.tables import check_target, write_table
-    from envkit.metrics import SOLVED_ABOVE
-
     if not above < below:
         raise ConfigurationError(f"--above must be less than --below, got {above:g} and {below:g}")
     check_target(out, is_folder=False, overwrite=overwrite, suffixes=(".jsonl",))
@@ -55,7 +57,7 @@ def filter_tasks(
         say(f"{out}: {count} of {summary['tasks']} tasks")
 
 
-def _tell(rates: "SolveRates", summary: dict[str, Any], above: float, below: float) -> None:
+def _tell(rates: SolveRates, summary: dict[str, Any], above: float, below: float) -> None:
     for reason, number in rates.left_out.most_common():
         note(f"skipped {number} {reason} episodes")
     if summary["tasks/unscored"]:

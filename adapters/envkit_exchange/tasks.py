@@ -9,13 +9,13 @@ from typing import Any, Final, cast
 from envkit.closing import Closing
 from envkit.env import Env
 from envkit.errors import ConfigurationError, UnknownNameError
-from envkit.export.tables import image_column, write_folder, write_table
-from envkit.export.task_rows import ROW_BUILDERS, TaskExample, TaskFormat
 from envkit.messages import Message, message
 from envkit.registration import make
 from envkit.rollout.request import EpisodeRequest
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
+from envkit_exchange.tables import image_column, write_folder, write_table
+from envkit_exchange.task_rows import ROW_BUILDERS, TaskExample, TaskFormat
 
 _DEFAULT_SPLIT: Final = "train"
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError, DatasetError
-from envkit.export.task_rows import image_struct
 from envkit.messages import Message, images_of, text_of
 from envkit.rollout import role_of, rollout_id_of
 from envkit.text import optional_utf8, utf8
 from envkit.trajectory import RewardPlacement, Row, StopReason, Trajectory
 from envkit.trajectory.plain import json_text
 from envkit.trajectory.trajectory import TAIL
+from envkit_exchange.task_rows import image_struct
 
 IGNORED: Final = -100
 """Label of untrained tokens, which PyTorch's losses ignore."""
