@@ -1,6 +1,5 @@
 """`envkit import`: a trainer's debug dump as a run directory."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -8,16 +7,11 @@ import typer
 
 from envkit.cli.console import note, say
 from envkit.cli.examples import with_examples
-
-
-class ImportFormat(StrEnum):
-    """The values of --from; those of `envkit_exchange.DumpFormat`, without importing it."""
-
-    SLIME = "slime"
-    MILES = "miles"
-    VERL = "verl"
-    SKYRL = "skyrl"
-    TRL = "trl"
+from envkit.errors import StorageError
+from envkit.trajectory import save
+from envkit.trajectory.storage import FILE_NAME
+from envkit_exchange.dump_slime import SlimeOptions
+from envkit_exchange.dumps import DumpFormat, read_dump
 
 
 @with_examples(
@@ -27,7 +21,7 @@ class ImportFormat(StrEnum):
 )
 def import_dump(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The dump.")],
-    kind: Annotated[ImportFormat, typer.Option("--from", help="Which trainer wrote it.")],
+    kind: Annotated[DumpFormat, typer.Option("--from", help="Which trainer wrote it.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Run directory to write.")],
     reward_key: Annotated[
         str | None,
@@ -56,11 +50,6 @@ def import_dump(
 
     Missing fields are named, and recorded in each trajectory's metadata.
     """
-    from envkit.errors import StorageError
-    from envkit.trajectory import save
-    from envkit.trajectory.storage import FILE_NAME
-    from envkit_exchange import DumpFormat, SlimeOptions, read_dump
-
     if not file.exists():  # before what reads it asks for a package
         raise StorageError(f"there is no dump {str(file)!r}")
     target = out / FILE_NAME
@@ -71,7 +60,6 @@ def import_dump(
         from envkit.tokens import load_codec
 
         decode = load_codec(model).decode
-    dump = DumpFormat(kind.value)
     options = SlimeOptions(
         name=kind.value,
         reward_key=reward_key,
@@ -79,13 +67,13 @@ def import_dump(
         without_logprobs=without_logprobs,
         allow_pickle=allow_pickle,
     )
-    trajectories = list(read_dump(file, dump, options))
+    trajectories = list(read_dump(file, kind, options))
     if not trajectories:
         raise StorageError(f"{file} has no samples")
     save(trajectories, target)
     missing = sorted({name for one in trajectories for name in one.metadata["missing"]})
     if missing:
         note(f"the dump does not hold {', '.join(missing)}")
-    if not dump.has_ids:
+    if not kind.has_ids:
         note("these trajectories can be read and reported, not trained on")
     say(f"{out}: {len(trajectories)} trajectories")

@@ -1,6 +1,7 @@
 """`envkit export` and `envkit import` through the command line."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from envkit.trajectory import StopReason, load, save
 from envkit.wrappers import WRAPPERS
 from envkit_exchange import DumpFormat, TaskFormat, TrajectoryFormat
 from envkit_exchange.export_command import ExportFormat
-from envkit_exchange.import_command import ImportFormat
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,8 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_options_offer_what_the_library_knows() -> None:
     assert {*ExportFormat} == {*TaskFormat, *TrajectoryFormat, "inspect"}
-    assert {*ImportFormat} == {*DumpFormat}
+    refused = run_envkit("import", "dump.pt", "--from", "nosuch", "--out", "run")
+    assert {*re.findall("'([a-z]+)'", refused.err)} == {*DumpFormat, "nosuch"}
     assert {*Wrap} == {*WRAPPERS}
 
 
