@@ -396,8 +396,7 @@ class EnvHost:
 
         Returns:
             A future that is done after closing; None if the environment was not built here or has
-            no
-                thread.
+            no thread.
         """
         self._broken = True
         outer, worker, self._worker = self._outer, self._worker, None

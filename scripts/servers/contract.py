@@ -30,6 +30,8 @@ from environment import (  # noqa: E402
 from server import SERVERS, Server, ServerStartError, running_server  # noqa: E402
 from testing import EXIT_TESTS, run_tests  # noqa: E402
 
+TESTS = "tests/adapters"
+"""All tests of a real server that need no trainer."""
 SEEING = "seeing"
 """The built-in model: it is trained, so its greedy replies mean something."""
 ARCHITECTURES = ("qwen2_5_vl", "qwen3_vl", SEEING)
@@ -131,7 +133,7 @@ def _tested(server: Server, url: str, model: Path) -> dict[str, str]:
 def _serve(server: Server, url: str, model: Path) -> None:
     named = " ".join(f"{key}={value}" for key, value in _tested(server, url, model).items())
     say(server.name, "serving until Ctrl-C; the tests run against it with")
-    say(server.name, f"  {named} pytest -m {server.name} tests")
+    say(server.name, f"  {named} pytest -m {server.name} {TESTS}")
     while True:
         time.sleep(3600)
 
@@ -141,7 +143,7 @@ def _test(server: Server, url: str, model: Path, arguments: list[str]) -> int:
     return run_tests(
         server.name,
         sys.executable,
-        "tests/adapters",
+        TESTS,
         arguments,
         variables={**_variables(), **_tested(server, url, model)},
         timeout_s=TESTS_TIMEOUT_S,
