@@ -10,13 +10,27 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from fakes.branching import Screens, reply
+from fakes.branching import Screens, Summarised, reply
 from fakes.codecs import vision_codec
+from fakes.own_histories import (
+    HangingRole,
+    LeavingRole,
+    Own,
+    OwnPolicies,
+    Pair,
+    PerTask,
+    Raising,
+    SharedPolicy,
+    UnreadableRole,
+    Untyped,
+    UntypedRole,
+)
 from fakes.templates import make_codec
 
-from envkit.env import Observation, Turn
+from envkit.env import Env, Observation, Turn
 from envkit.errors import ConfigurationError, FaultKind
 from envkit.images import Image
+from envkit.isolation.process import close_supervisors
 from envkit.messages import Message, images_of, message, text_of
 from envkit.rollout import (
     EpisodeSpec,
@@ -30,6 +44,7 @@ from envkit.rollout import (
     ScriptedEngine,
 )
 from envkit.rollout.history import history_policy
+from envkit.rollout.sources import isolated
 from envkit.trajectory import (
     FaultPlace,
     StopReason,
@@ -41,7 +56,7 @@ from envkit.trajectory import (
 )
 
 QUICK = RetryBudget(step_timeout_s=0.3, max_episode_restarts=0)
-Policy = Callable[[HistoryView], Any]
+LAST_TWO = "fakes.own_histories:last_two"
 
 
 def _setting(monkeypatch: pytest.MonkeyPatch, policy: Any) -> str:
@@ -660,10 +675,6 @@ class Long(Screens):
         return {**observation, "text": "long " * max(1, (tokens - 20) // 2)}
 
 
-def last_two(view: HistoryView) -> Sequence[Message] | None:
-    return [*view.opening, *view.messages[-2:]] if len(view.messages) > 4 else None
-
-
 @pytest.mark.parametrize(
     "history",
     [
@@ -672,7 +683,7 @@ def last_two(view: HistoryView) -> Sequence[Message] | None:
         {"keep_last_turns": {"keep": 1, "drop_at": 3}},
         {"summarise": {"at_tokens": 60, "max_tokens": 20}},
         {"summarise": {"at_tokens": 250, "max_tokens": 20}},
-        f"{__name__}:last_two",
+        LAST_TWO,
     ],
     ids=str,
 )
@@ -688,7 +699,7 @@ async def test_long_observation_is_shortened_for_any_history(history: Any, tmp_p
 
 async def test_context_limit_counts_each_sequence_alone(tmp_path: Path) -> None:
     def shown(limit: int | None) -> Any:
-        return run(f"{__name__}:last_two", limits=Limits(max_context_tokens=limit))
+        return run(LAST_TWO, limits=Limits(max_context_tokens=limit))
 
     whole = await shown(None)
     longest = max(len(one.train_ids()) for one in whole.sequences())
@@ -717,27 +728,91 @@ async def test_summary_that_does_not_fit_truncates_with_its_reward(
 # --- an environment's own policy ------------------------------------------------------------
 
 
-class Own(Screens):
-    history_policy: ClassVar = f"{__name__}:last_two"
+@pytest.fixture(scope="module", autouse=True)
+def _no_supervisor_left() -> Iterator[None]:
+    yield
+    close_supervisors()
 
 
-class Raising(Screens):
-    @property
-    def history_policy(self) -> Any:  # type: ignore[override]
-        raise SystemExit(5)
+def _made(env: type[Env], isolation: str) -> Any:
+    return isolated(env) if isolation == "process" else env
 
 
-class Untyped(Screens):
-    history_policy: ClassVar[Any] = 5
+ISOLATIONS = pytest.mark.parametrize("isolation", ["none", "process"])
 
 
-async def test_environments_own_policy_is_checked(tmp_path: Path) -> None:
-    trajectory = await run(None, env=Own())
+@ISOLATIONS
+@pytest.mark.parametrize(
+    ("env", "reason"),
+    [(Own, "last_two"), (PerTask, "keep_last_turns"), (Summarised, "summarise")],
+)
+async def test_environment_applies_its_own_policy(
+    env: type[Env], reason: str, isolation: str, tmp_path: Path
+) -> None:
+    trajectory = await run(None, env=_made(env, isolation))
     assert_played(trajectory, tmp_path)
-    assert {branch.reason for branch in trajectory.branches} == {"last_two"}
-    for env, text in ((Raising(), "SystemExit"), (Untyped(), "history_policy must be")):
-        trajectory = await run(None, env=env)
-        assert trajectory.stop_reason is StopReason.ENV_FAULT
-        assert trajectory.fault is not None
-        assert text in trajectory.fault.message
-        assert trajectory.reward is None
+    assert {branch.reason for branch in trajectory.branches} == {reason}
+    trajectory = await run("keep", env=_made(env, isolation))
+    assert not trajectory.branches
+
+
+@ISOLATIONS
+@pytest.mark.parametrize(
+    ("env", "text"), [(Raising, "SystemExit"), (Untyped, "history_policy must be")]
+)
+async def test_environments_bad_policy_faults_the_episode(
+    env: type[Env], text: str, isolation: str, tmp_path: Path
+) -> None:
+    trajectory = await run(None, env=_made(env, isolation), retries=QUICK)
+    assert trajectory.stop_reason is StopReason.ENV_FAULT
+    assert trajectory.fault is not None
+    assert text in trajectory.fault.message
+    assert trajectory.reward is None
+    assert_verifies(trajectory, tmp_path)
+
+
+async def _roles(env: type[Env], isolation: str, tmp_path: Path) -> dict[str, Trajectory]:
+    codec = make_codec("qwen3")
+    retries = RetryBudget(step_timeout_s=1, max_episode_restarts=0)
+    player = Player(ScriptedEngine(codec, reply), codec, RolloutConfig(retries=retries))
+    played = await player.play(_made(env, isolation), EpisodeSpec(seed=3))
+    await player.aclose()
+    for one in played:
+        assert_verifies(one, tmp_path)
+    return {str(one.metadata.get("role")): one for one in played}
+
+
+@ISOLATIONS
+async def test_roles_apply_their_own_policies(isolation: str, tmp_path: Path) -> None:
+    for env, reasons in (
+        (SharedPolicy, ("keep_last_turns",) * 2),
+        (OwnPolicies, ("keep_last_turns", "last_two")),
+    ):
+        played = await _roles(env, isolation, tmp_path)
+        found = [{branch.reason for branch in played[role].branches} for role in Pair.roles]
+        assert found == [{reason} for reason in reasons]
+        assert [one.reward for one in played.values()] == [7.0, 7.0]
+
+
+@ISOLATIONS
+@pytest.mark.parametrize(
+    ("env", "where", "text"),
+    [
+        (HangingRole, FaultPlace.HISTORY, "role 'second' failed: history policy 'never' failed"),
+        (LeavingRole, FaultPlace.HISTORY, "role 'first' failed: history policy 'leave' failed"),
+        (UntypedRole, FaultPlace.RESET, "history_policy must be"),
+        (UnreadableRole, FaultPlace.RESET, "SystemExit"),
+    ],
+)
+async def test_bad_policy_of_a_role_ends_its_episode_alone(
+    env: type[Env], where: FaultPlace, text: str, isolation: str, tmp_path: Path
+) -> None:
+    started = time.monotonic()
+    played = await _roles(env, isolation, tmp_path)
+    assert time.monotonic() - started < 10
+    for one in played.values():
+        assert one.fault is not None
+        assert text in one.fault.message
+        assert one.reward is None
+        if isolation == "none" or where is FaultPlace.HISTORY:
+            assert one.fault.where is where
