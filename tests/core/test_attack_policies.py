@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -187,13 +188,15 @@ async def test_policy_may_show_images_of_the_opening_again(
 # --- a policy that does not come back -------------------------------------------------------
 
 
+RELEASE = threading.Event()
+
+
 def sleep(view: HistoryView) -> None:
-    time.sleep(30)
+    RELEASE.wait(30)
 
 
 def spin(view: HistoryView) -> None:
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
+    while not RELEASE.is_set():
         pass
 
 
@@ -203,48 +206,45 @@ def ask_and_sleep(view: HistoryView) -> Question:
 
 @pytest.mark.parametrize("policy", ["sleep", "spin", "ask_and_sleep"])
 async def test_policy_that_hangs_faults_its_episode(policy: str, tmp_path: Path) -> None:
-    started = time.monotonic()
-    trajectory = await run(f"{__name__}:{policy}", retries=QUICK)
-    assert time.monotonic() - started < 4
+    RELEASE.clear()
+    async with asyncio.timeout(20):  # of 30 s that the policy sleeps
+        trajectory = await run(f"{__name__}:{policy}", retries=QUICK)
+    RELEASE.set()
     assert_history_fault(trajectory, "longer than its 0.3 s", tmp_path)
     assert trajectory.fault is not None
     assert trajectory.fault.kind is FaultKind.TIMEOUT
     assert "step_timeout_s" in trajectory.fault.message
 
 
-async def test_hanging_policies_leave_threads_for_other_episodes(tmp_path: Path) -> None:
-    def sometimes(view: HistoryView) -> None:
-        if "seed 3" not in text_of(view.opening[-1]):
-            time.sleep(30)
+async def test_hanging_policies_leave_threads_for_other_episodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def hang_if_odd(view: HistoryView) -> None:
+        if "odd" in text_of(view.opening[-1]):
+            RELEASE.wait(30)
 
-    class Seeded(Screens):
+    class Odd(Screens):
         def on_reset(self, task: Any) -> Turn:
-            return Turn(f"seed {int(self.np_random.integers(0, 5))}")
+            return Turn("odd" if task["odd"] else "even")
 
     codec = make_codec("qwen3")
-    globals()["sometimes"] = sometimes
     config = RolloutConfig(
-        history=f"{__name__}:sometimes",
-        retries=RetryBudget(step_timeout_s=3, max_episode_restarts=0),
+        history=_setting(monkeypatch, hang_if_odd),
+        retries=RetryBudget(step_timeout_s=6, max_episode_restarts=0),
     )
     player = Player(ScriptedEngine(codec, reply), codec, config)
-    done: list[float] = []
+    ended: list[bool] = []
 
-    async def play(seed: int) -> Trajectory:
-        started = time.monotonic()
-        (trajectory,) = await player.play(Seeded(), EpisodeSpec(seed=seed))
-        if trajectory.fault is None:
-            done.append(time.monotonic() - started)
-        return trajectory
+    async def play(number: int) -> None:
+        spec = EpisodeSpec(seed=number, task={"odd": number % 2})
+        (trajectory,) = await player.play(Odd(), spec)
+        ended.append(trajectory.fault is not None)
 
-    played = await asyncio.gather(*(play(seed) for seed in range(40)))
+    RELEASE.clear()
+    await asyncio.gather(*(play(number) for number in range(40)))
     await player.aclose()
-    assert {one.stop_reason for one in played} == {
-        StopReason.ENV_TRUNCATED,
-        StopReason.LEDGER_FAULT,
-    }
-    assert done
-    assert max(done) < 2.5
+    RELEASE.set()
+    assert ended == [False] * 20 + [True] * 20
 
 
 async def test_abort_while_a_policy_runs_leaves_an_episode_to_resume(
@@ -257,13 +257,12 @@ async def test_abort_while_a_policy_runs_leaves_an_episode_to_resume(
         calls.append(view.turn)
         if len(calls) == 3:
             loop.call_soon_threadsafe(interrupt.fire)
-            time.sleep(5)
+            time.sleep(30)
 
     loop = asyncio.get_running_loop()
     setting = _setting(monkeypatch, slow)
-    started = time.monotonic()
-    trajectory = await run(setting, interrupt=interrupt)
-    assert time.monotonic() - started < 4
+    async with asyncio.timeout(20):
+        trajectory = await run(setting, interrupt=interrupt)
     assert trajectory.stop_reason is StopReason.ABORTED, trajectory.fault
     assert_verifies(trajectory, tmp_path)
     (stored,) = load(tmp_path / "stored.jsonl")
@@ -286,7 +285,7 @@ async def test_abort_while_an_answer_is_used_leaves_an_episode_to_resume(
             rewrites.append(text)
             if len(rewrites) == 1:
                 loop.call_soon_threadsafe(interrupt.fire)
-                time.sleep(5)
+                time.sleep(30)
             return [*view.opening, message("user", text)]
 
         return (
@@ -309,7 +308,9 @@ async def test_abort_while_an_answer_is_used_leaves_an_episode_to_resume(
 
 
 async def test_episode_deadline_during_a_policy_is_a_fault(tmp_path: Path) -> None:
-    trajectory = await run(f"{__name__}:sleep", limits=Limits(episode_timeout_s=0.5))
+    RELEASE.clear()
+    trajectory = await run(f"{__name__}:sleep", limits=Limits(episode_timeout_s=3))
+    RELEASE.set()
     assert_history_fault(trajectory, "episode", tmp_path)
 
 
@@ -775,7 +776,8 @@ async def _roles(env: type[Env], isolation: str, tmp_path: Path) -> dict[str, Tr
     codec = make_codec("qwen3")
     retries = RetryBudget(step_timeout_s=1, max_episode_restarts=0)
     player = Player(ScriptedEngine(codec, reply), codec, RolloutConfig(retries=retries))
-    played = await player.play(_made(env, isolation), EpisodeSpec(seed=3))
+    async with asyncio.timeout(15):
+        played = await player.play(_made(env, isolation), EpisodeSpec(seed=3))
     await player.aclose()
     for one in played:
         assert_verifies(one, tmp_path)
@@ -807,9 +809,7 @@ async def test_roles_apply_their_own_policies(isolation: str, tmp_path: Path) ->
 async def test_bad_policy_of_a_role_ends_its_episode_alone(
     env: type[Env], where: FaultPlace, text: str, isolation: str, tmp_path: Path
 ) -> None:
-    started = time.monotonic()
     played = await _roles(env, isolation, tmp_path)
-    assert time.monotonic() - started < 10
     for one in played.values():
         assert one.fault is not None
         assert text in one.fault.message
