@@ -66,6 +66,7 @@ class Episode:
         self.env, self._interrupt = attempt.env, attempt.interrupt
         self._sampler = Sampler(setup, spec, attempt.interrupt)
         self._answers = ToolAnswers(setup.codec)
+        self._earlier: Trajectory | None = None  # until its state is rebuilt
         self.record = EpisodeRecord()
         self._encoder: EpisodeEncoder | None = None  # not needed for an engine that returns text
         if setup.codec is not None:
@@ -102,12 +103,17 @@ class Episode:
         """Record an exception and return why it ends the episode."""
         is_aborted = self._interrupt.reason is StopReason.ABORTED
         if isinstance(error, CutFault) and is_aborted:
+            self._keep_cut_reply()
+            if self._earlier is not None:
+                self.record.env_snapshot = self._earlier.env_snapshot
             return StopReason.ABORTED  # the partial record is valid
         if isinstance(error, StepDeadlineError):
             return StopReason.STEP_TIMEOUT
         if isinstance(error, EnvFault):
             if place is FaultPlace.RESET and not self.env.was_built:
                 place = FaultPlace.BUILD
+            elif place is FaultPlace.RESET and self.env.is_taking_over:
+                place = FaultPlace.SNAPSHOT
             return self._faulted(place, error, StopReason.ENV_FAULT)
         if isinstance(error, HistoryFault):
             return self._faulted(FaultPlace.HISTORY, error, StopReason.LEDGER_FAULT)
@@ -124,7 +130,10 @@ class Episode:
         return reason
 
     async def _begin(self, earlier: Trajectory | None) -> None:
-        record = self.record
+        record, encoder = self.record, self._encoder
+        if earlier is not None and earlier.segments and encoder is not None:
+            self._earlier = earlier  # first: an abort of the reset must not lose it
+            record.take_over(earlier, await encoder.with_features(earlier.segments))
         reset = await self.env.reset()
         if isinstance(self.env.env, MultiAgentEnv):
             raise ConfigurationError(
@@ -136,12 +145,12 @@ class Episode:
         record.initial_observation_hash = reset.hash
         if self._spec.group_start is not None:
             self._spec.group_start.compare(reset.hash)
-        encoder = self._encoder
         self._rewriter = Rewriter(self._setup, self.env.env, record, self._pool)
         if encoder is not None:
             encoder.tools = reset.tools or None
-        if earlier is not None and earlier.segments and encoder is not None:
-            await self._take_over(earlier, encoder)
+        if self._earlier is not None:
+            await self._take_over(self._earlier)
+            self._earlier = None
             return
         if reset.system_prompt is not None:
             record.say(message("system", reset.system_prompt))
@@ -151,10 +160,9 @@ class Episode:
         if self._spec.group_start is not None:  # only after encoding succeeded
             self._spec.group_start.expected = reset.hash
 
-    async def _take_over(self, earlier: Trajectory, encoder: EpisodeEncoder) -> None:
-        """Continue an aborted trajectory: ledger, messages, turns and the environment's state."""
+    async def _take_over(self, earlier: Trajectory) -> None:
+        """Rebuild the environment's state of an aborted trajectory, and send what it still owes."""
         record = self.record
-        record.take_over(earlier, await encoder.with_features(earlier.segments))
         done = [turn for turn in record.turns if turn.purpose is None]
         await self.env.take_over(
             [turn.response_text for turn in done],
@@ -174,8 +182,7 @@ class Episode:
         record, ledger = self.record, self.record.ledger
         ended = self._stop_before_turn()
         if ended is not None:
-            if ledger.reply_ids(record.turn):  # aborted again before the reply continued
-                self._take_reply(self._new_draft(), ledger.segments[-1])
+            self._keep_cut_reply()
             return ended
         room = self._room()
         known = ledger.whole_reply(record.turn)  # the abort came between a reply and its step
@@ -193,6 +200,12 @@ class Episode:
             if not await self._rejected(draft, step):
                 return await self._after_step(draft, step, entry)
             known, room = None, self._room()
+
+    def _keep_cut_reply(self) -> None:
+        """Keep the turn of a cut reply if a resumed episode ends before it continues the reply."""
+        record = self.record
+        if record.draft is None and record.ledger.reply_ids(record.turn):
+            self._take_reply(self._new_draft(), record.ledger.segments[-1])
 
     def _new_draft(self) -> TurnDraft:
         """Begin the turn, with the tokens of a reply that an abort cut."""
