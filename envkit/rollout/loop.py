@@ -66,6 +66,7 @@ class Episode:
         self.env, self._interrupt = attempt.env, attempt.interrupt
         self._sampler = Sampler(setup, spec, attempt.interrupt)
         self._answers = ToolAnswers(setup.codec)
+        self._earlier: Trajectory | None = None  # until its state is rebuilt
         self.record = EpisodeRecord()
         self._encoder: EpisodeEncoder | None = None  # not needed for an engine that returns text
         if setup.codec is not None:
@@ -103,29 +104,36 @@ class Episode:
         """Record an exception and return why it ends the episode."""
         is_aborted = self._interrupt.reason is StopReason.ABORTED
         if isinstance(error, CutFault) and is_aborted:
+            self._keep_cut_reply()
+            if self._earlier is not None:
+                self.record.env_snapshot = self._earlier.env_snapshot
             return StopReason.ABORTED  # the partial record is valid
         if isinstance(error, StepDeadlineError):
             return StopReason.STEP_TIMEOUT
+        reason = StopReason.LEDGER_FAULT
         if isinstance(error, EnvFault):
+            reason = StopReason.ENV_FAULT
             if place is FaultPlace.RESET and not self.env.was_built:
                 place = FaultPlace.BUILD
-            return self._faulted(place, error, StopReason.ENV_FAULT)
-        if isinstance(error, HistoryFault):
-            return self._faulted(FaultPlace.HISTORY, error, StopReason.LEDGER_FAULT)
-        if isinstance(error, EngineFault):
-            return self._faulted(FaultPlace.GENERATE, error, StopReason.ENGINE_FAULT)
-        if not isinstance(error, (LedgerFault, TemplateError, ImageError)):
-            error = LedgerFault(f"the episode failed: {describe(error)}").with_traceback(
-                error.__traceback__
-            )
-        return self._faulted(FaultPlace.LEDGER, error, StopReason.LEDGER_FAULT)
-
-    def _faulted(self, place: FaultPlace, fault: Exception, reason: StopReason) -> StopReason:
-        self.record.faulted(place, fault)
+            elif place is FaultPlace.RESET and self.env.is_taking_over:
+                place = FaultPlace.SNAPSHOT
+        elif isinstance(error, HistoryFault):
+            place = FaultPlace.HISTORY
+        elif isinstance(error, EngineFault):
+            place, reason = FaultPlace.GENERATE, StopReason.ENGINE_FAULT
+        else:
+            place = FaultPlace.LEDGER
+            if not isinstance(error, (LedgerFault, TemplateError, ImageError)):
+                fault = LedgerFault(f"the episode failed: {describe(error)}")
+                error = fault.with_traceback(error.__traceback__)
+        self.record.faulted(place, error)
         return reason
 
     async def _begin(self, earlier: Trajectory | None) -> None:
-        record = self.record
+        record, encoder = self.record, self._encoder
+        if earlier is not None and earlier.segments and encoder is not None:
+            self._earlier = earlier  # first: an abort of the reset must not lose it
+            record.take_over(earlier, await encoder.with_features(earlier.segments))
         reset = await self.env.reset()
         if isinstance(self.env.env, MultiAgentEnv):
             raise ConfigurationError(
@@ -137,12 +145,12 @@ class Episode:
         record.initial_observation_hash = reset.hash
         if self._spec.group_start is not None:
             self._spec.group_start.compare(reset.hash)
-        encoder = self._encoder
         self._rewriter.choose(reset.history, type(self.env.env).__name__)
         if encoder is not None:
             encoder.tools = reset.tools or None
-        if earlier is not None and earlier.segments and encoder is not None:
-            await self._take_over(earlier, encoder)
+        if self._earlier is not None:
+            await self._take_over(self._earlier)
+            self._earlier = None
             return
         if reset.system_prompt is not None:
             record.say(message("system", reset.system_prompt))
@@ -152,10 +160,9 @@ class Episode:
         if self._spec.group_start is not None:  # only after encoding succeeded
             self._spec.group_start.expected = reset.hash
 
-    async def _take_over(self, earlier: Trajectory, encoder: EpisodeEncoder) -> None:
-        """Continue an aborted trajectory: ledger, messages, turns and the environment's state."""
+    async def _take_over(self, earlier: Trajectory) -> None:
+        """Rebuild the environment's state of an aborted trajectory, and send what it still owes."""
         record = self.record
-        record.take_over(earlier, await encoder.with_features(earlier.segments))
         done = [turn for turn in record.turns if turn.purpose is None]
         await self.env.take_over(
             [turn.response_text for turn in done],
@@ -175,8 +182,7 @@ class Episode:
         record, ledger = self.record, self.record.ledger
         ended = self._stop_before_turn()
         if ended is not None:
-            if ledger.reply_ids(record.turn):  # aborted again before the reply continued
-                self._take_reply(self._new_draft(), ledger.segments[-1])
+            self._keep_cut_reply()
             return ended
         room = self._room()
         known = ledger.whole_reply(record.turn)  # the abort came between a reply and its step
@@ -195,6 +201,12 @@ class Episode:
                 return await self._after_step(draft, step, entry)
             known, room = None, self._room()
 
+    def _keep_cut_reply(self) -> None:
+        """Keep the turn of a cut reply if a resumed episode ends before it continues the reply."""
+        record = self.record
+        if record.draft is None and record.ledger.reply_ids(record.turn):
+            self._take_reply(self._new_draft(), record.ledger.segments[-1])
+
     def _new_draft(self) -> TurnDraft:
         """Begin the turn, with the tokens of a reply that an abort cut."""
         record, ledger = self.record, self.record.ledger
@@ -208,7 +220,7 @@ class Episode:
 
     def _stop_before_turn(self) -> StopReason | None:
         limits = self._setup.limits
-        if self._is_late() and not self.record.turns:
+        if self._interrupt.check_deadline() and not self.record.turns:
             raise self._deadline_fault("before the first turn ended")
         if self._interrupt.reason is not None:
             return self._interrupt.reason
@@ -218,7 +230,9 @@ class Episode:
 
     async def _is_aborted_before_step(self, draft: TurnDraft) -> bool:
         await self._let_finished_pass()
-        if self._is_late():  # an unanswered reply must not be trained with reward 0
+        if (
+            self._interrupt.check_deadline()
+        ):  # an unanswered reply must not be trained with reward 0
             raise self._deadline_fault(f"while the engine sampled turn {draft.turn}")
         return self._interrupt.reason is StopReason.ABORTED
 
@@ -227,9 +241,6 @@ class Episode:
         brake = self._interrupt.brake
         if brake is not None and self._interrupt.reason is None and not brake.is_open:
             await brake.wait()
-
-    def _is_late(self) -> bool:
-        return self._interrupt.check_deadline()
 
     def _deadline_fault(self, when: str) -> EngineFault:
         return EngineFault(
@@ -271,7 +282,7 @@ class Episode:
         else:
             self._add_text(draft, generation.text)
         if aborted:
-            if self._is_late():
+            if self._interrupt.check_deadline():
                 raise self._deadline_fault(f"while the engine sampled turn {draft.turn}")
             return StopReason.ABORTED
         is_cut = generation.finish_reason is FinishReason.LENGTH

@@ -128,6 +128,10 @@ class Segment:
         """Return the segment without the processor's outputs."""
         return self._with("features", ())
 
+    def with_extras(self, extras: Mapping[str, Any]) -> "Segment":
+        """Return the segment with other reports of the engine."""
+        return self._with("extras", extras)
+
     def as_context(self) -> "Segment":
         """Return the segment as other sequences see it, with mask 0; the ids are shared."""
         if self.kind is not SegmentKind.MODEL:
