@@ -4,7 +4,7 @@ Both checkouts play the same scripted episodes with the same libraries: ten turn
 `benchmarks/loop.py` does, and ten turns with an image each (`canary-v0`). One process holds each
 checkout. They take turns, a few episodes at a time, so that a busy machine slows both alike. The
 ratio is the median over pairs of the CPU time, with a 95% interval of that median by resampling.
-Memory is what the trajectories of finished episodes hold, and the peak while they are played.
+Memory is what the trajectories of finished episodes hold, and the peak with all of them at once.
 
     git worktree add --detach ../before 78a3ea1
     python benchmarks/linear.py --before ../before [--json FILE]
@@ -28,13 +28,16 @@ import numpy as np
 
 ROOT: Final = Path(__file__).parents[1]
 WORKLOADS: Final = ("text", "images")
+AT_ONCE: Final = 16
+Play = Callable[[str, int, int], list[Any]]
+"""Plays a workload: so many episodes, so many at once."""
 
 
 def serve() -> None:
     """Answer requests on standard input: "cpu" or "memory", a workload, and how many episodes."""
     play = player()
     for name in WORKLOADS:
-        play(name, 20)
+        play(name, 20, AT_ONCE)
     sys.stdout.write(json.dumps("ready") + "\n")
     sys.stdout.flush()
     for line in sys.stdin:
@@ -44,7 +47,7 @@ def serve() -> None:
         sys.stdout.flush()
 
 
-def player() -> Callable[[str, int], list[Any]]:
+def player() -> Play:
     """Return a function that plays episodes of a workload with the checkout on the path."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
     from loop import Instant, reply
@@ -64,7 +67,7 @@ def player() -> Callable[[str, int], list[Any]]:
         "images": lambda: envkit.make("canary-v0", turns=10),
     }
 
-    def play(name: str, episodes: int) -> list[Any]:
+    def play(name: str, episodes: int, at_once: int) -> list[Any]:
         async def run() -> list[Any]:
             codec = codecs[name]
             found = collect(
@@ -72,7 +75,7 @@ def player() -> Callable[[str, int], list[Any]]:
                 ScriptedEngine(codec, reply),
                 codec,
                 episodes=episodes,
-                concurrency=16,
+                concurrency=at_once,
                 config=config,
             )
             return [one async for one in found]
@@ -82,23 +85,23 @@ def player() -> Callable[[str, int], list[Any]]:
     return play
 
 
-def cpu(play: Callable[[str, int], list[Any]], name: str, episodes: int) -> float:
+def cpu(play: Play, name: str, episodes: int) -> float:
     """Return microseconds of CPU time per turn, rows included."""
     gc.collect()
     started = time.process_time()
-    played = play(name, episodes)
+    played = play(name, episodes, AT_ONCE)
     for one in played:
         one.steps(merge=True)
     spent = time.process_time() - started
     return spent / sum(len(one.turns) for one in played) * 1e6
 
 
-def memory(play: Callable[[str, int], list[Any]], name: str, episodes: int) -> dict[str, float]:
+def memory(play: Play, name: str, episodes: int) -> dict[str, float]:
     """Return kilobytes per episode: held by the finished trajectories, and at the peak."""
     gc.collect()
     tracemalloc.start()
     try:
-        played = play(name, episodes)
+        played = play(name, episodes, episodes)
         gc.collect()
         held, peak = tracemalloc.get_traced_memory()
     finally:
