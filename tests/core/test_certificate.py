@@ -84,7 +84,7 @@ def test_certificate_shows_a_shortened_ledger() -> None:
     trajectory = example()
     shorter = replace(trajectory, segments=trajectory.segments[:-2])
     assert certify(trajectory).difference(certify(shorter)) == (
-        "6 segments were recorded, 4 are here"
+        "6 segments were recorded, got 4"
     )
 
 
