@@ -46,8 +46,11 @@ class RowPlan:
     filler_id: int
     """A token for placeholder rows."""
     placeholder: Row | None = None
-    """Row for a trajectory without a reward; None takes one filler token. A vision-language model
-    needs one with an image: its forward fails on a micro batch that has none."""
+    """Row for a trajectory without a reward; None uses one filler token.
+
+    A vision-language model needs a row with an image: its forward fails on a micro-batch without
+    one.
+    """
     pictures: Pictures | None = None
     """None for a text model, whose output has no tensors."""
 
@@ -63,7 +66,7 @@ class Played:
     trajectories: tuple[Trajectory, ...] = ()
     """One, or one for each agent of the episode; empty if the sample could not be played."""
     error: Exception | None = None
-    """Why not; None if it was played."""
+    """Why it could not be played, if so."""
     resumes: int = 0
     """Number of resumes after aborts by the server."""
     seconds: float = 0.0
@@ -90,7 +93,7 @@ class Played:
 
     @property
     def stop_reason(self) -> str:
-        """The reason in SkyRL's words.
+        """SkyRL's name of the stop reason.
 
         The environment's own end is clean, including its turn limit, unless the last reply was
         truncated; every limit of the rollout counts as truncation. With several agents, each must

@@ -1,4 +1,4 @@
-"""Which recorded episodes are compared: sets of whole groups, and broken copies of them."""
+"""Recorded episodes to compare: sets of whole groups, and deliberately broken copies."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,18 +17,18 @@ class EpisodeSet:
     name: str
     about: str
     trajectories: tuple[Trajectory, ...]
-    """Groups of `GROUP_SIZE`, one after the other."""
+    """Consecutive groups of `GROUP_SIZE`."""
     has_images: bool = False
     needs_rows: bool = False
-    """Whether an episode is more than one sequence, so that it cannot be one row."""
+    """Whether an episode has several sequences and so cannot be one row."""
 
     def suits(self, shape: Shape) -> bool:
-        """Return whether rows of this shape can be made."""
+        """Return whether the set can be delivered in this row shape."""
         return not (self.needs_rows and shape is Shape.WHOLE)
 
 
 def episode_sets() -> tuple[EpisodeSet, ...]:
-    """Return the sets, made of the recordings that come with envkit."""
+    """Return the sets, built from envkit's recordings."""
     known = {one.name: one.trajectory for one in shipped_recordings()}
     text = [known["text"], known["tool_calls"], known["response_tokens_reply"]]
     images = [known["images"], known["reply_cut"], known["max_images"]]
@@ -53,7 +53,7 @@ def episode_sets() -> tuple[EpisodeSet, ...]:
         ),
         EpisodeSet(
             name="two groups",
-            about="the set 'fault' and a group in which everybody earned more",
+            about="the set 'fault' and a group with higher rewards throughout",
             trajectories=(
                 *_group("a", [*text, faulted(known["text"])]),
                 *_group("b", [_with_bonus(one, 3.0) for one in (*text, known["turn_tokens"])]),
@@ -61,7 +61,7 @@ def episode_sets() -> tuple[EpisodeSet, ...]:
         ),
         EpisodeSet(
             name="images",
-            about="pictures in several turns, one truncated, one faulted",
+            about="images in several turns, one truncated, one faulted",
             trajectories=_group("a", [*images, known["env_fault_in_step"]]),
             has_images=True,
         ),
@@ -102,13 +102,13 @@ def episode_sets() -> tuple[EpisodeSet, ...]:
 
 
 def faulted(trajectory: Trajectory) -> Trajectory:
-    """Return an episode as if its environment had failed after the last reply."""
+    """Return the episode as if its environment had failed after the last reply."""
     fault = FaultRecord(where=FaultPlace.STEP, kind=FaultKind.PERMANENT, message="it fell over")
     return replace(trajectory, stop_reason=StopReason.ENV_FAULT, fault=fault, reward=None)
 
 
 def fault_as_zero(trajectory: Trajectory) -> Trajectory:
-    """Return a faulted episode as one that ended with reward 0; others as they are."""
+    """Return a faulted episode as if it had ended with reward 0; others unchanged."""
     if not trajectory.is_faulted:
         return trajectory
     segments = tuple(_trained(one) for one in trajectory.segments)
@@ -118,7 +118,7 @@ def fault_as_zero(trajectory: Trajectory) -> Trajectory:
 
 
 def mask_shifted(trajectory: Trajectory) -> Trajectory:
-    """Return an episode whose mask begins and ends one token late in each reply."""
+    """Return the episode with the mask of each reply shifted by one token."""
 
     def late(segment: Segment) -> Segment:
         if segment.kind is not SegmentKind.MODEL:
@@ -130,7 +130,7 @@ def mask_shifted(trajectory: Trajectory) -> Trajectory:
 
 
 def observation_trained(trajectory: Trajectory) -> Trajectory:
-    """Return an episode that trains on the token after each reply, which nobody sampled."""
+    """Return the episode with training on the token after each reply, which was not sampled."""
     segments = list(trajectory.segments)
     for place in range(len(segments) - 1):
         reply, after = segments[place : place + 2]
@@ -193,7 +193,7 @@ def _group(name: str, trajectories: Sequence[Trajectory]) -> tuple[Trajectory, .
 
 
 def _with_bonus(trajectory: Trajectory, bonus: float) -> Trajectory:
-    """Return an episode whose last reply earned more."""
+    """Return the episode with a higher reward for its last reply."""
     (*turns, last) = trajectory.turns
     segments = list(trajectory.segments)
     place = max(n for n, one in enumerate(segments) if one.kind is SegmentKind.MODEL)
