@@ -230,9 +230,7 @@ class Episode:
 
     async def _is_aborted_before_step(self, draft: TurnDraft) -> bool:
         await self._let_finished_pass()
-        if (
-            self._interrupt.check_deadline()
-        ):  # an unanswered reply must not be trained with reward 0
+        if self._interrupt.check_deadline():  # an unanswered reply must not earn reward 0
             raise self._deadline_fault(f"while the engine sampled turn {draft.turn}")
         return self._interrupt.reason is StopReason.ABORTED
 
