@@ -131,7 +131,9 @@ class EpisodeRecord:
             earlier: The trajectory.
             segments: Its own, with the processor's outputs.
         """
-        self.origin = earlier.origin
+        self.origin, self.task = earlier.origin, dict(earlier.task)
+        self.reset_info = dict(earlier.reset_info)
+        self.initial_observation_hash = earlier.initial_observation_hash
         self.turns = [
             turn
             for turn in earlier.turns
