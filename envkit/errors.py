@@ -56,7 +56,12 @@ def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.4) -> str | No
 
 def describe(error: BaseException) -> str:
     """Return the type and the message of an exception, even if its `__str__` raises."""
-    return f"{type(error).__name__}: {message_of(error)}"
+    return f"{type_name(error)}: {message_of(error)}"
+
+
+def type_name(value: object) -> str:
+    """Return the name of a foreign value's type, even if its metaclass hides it."""
+    return type.__dict__["__name__"].__get__(type(value))
 
 
 def message_of(error: BaseException) -> str:
@@ -80,7 +85,7 @@ def shown(value: Any) -> str:  # noqa: ANN401  # foreign data
 
     Long texts and collections are cut before they are written out.
     """
-    name = type(value).__name__
+    name = type_name(value)
     try:
         return f"{name}: {_brief.repr(value):.{_SHOWN_CHARACTERS}}"
     except BaseException:  # noqa: BLE001  # foreign code, or an integer too long to print

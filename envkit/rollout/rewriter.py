@@ -109,7 +109,7 @@ class Rewriter:
         policy = self.policy
         if policy is None:
             return None
-        is_own = type(policy) in _OWN
+        is_own = any(type(policy) is cls for cls in _OWN)
         self._call = call = PolicyCall(
             policy, self.reason, self._view(context_tokens), copies=not is_own
         )
