@@ -211,7 +211,7 @@ function episodeHead(context, view, other, { t }) {
   const problems = [...data.problems.map(p => `${p.rule}: ${p.message}`), ...(data.certificate.kind === "bad" ? [`certificate ${data.certificate.status}`] : [])];
   const node = h("div.ephead", {}, h("h1", { dir: "auto" }, plain(data.title)),
     h("div.line", {}, chip(row), h("span.muted", {}, facts), h("span.grow"), chips, agents, compare),
-    treeFold(view, run.name),
+    treeFold(view, run.name, other),
     data.fault ? h("p.error", {}, icon("bad"), `Fault in ${plain(data.fault.where)} (${plain(data.fault.kind)}): `, plain(data.fault.message)) : null,
     problems.length ? h("p.error", {}, icon("bad"), "Do not train on this episode. ", plain(problems.join("; "))) : null,
     data.has_ledger ? null : h("p.note", {}, "No token ledger: the engine recorded text only."));
