@@ -27,10 +27,10 @@ async def test_fork_holds_memory_for_its_own_turns_only() -> None:
     assert large["trunk_tokens"] > 100_000
     assert large["trunk_mb"] > 2.5
     # 64 copies of one column of the trunk would be 400 kB each.
-    assert large["fork_kb"] < 10
-    assert large["unplayed_fork_kb"] < 4
+    assert large["fork_kb"] < 28
+    assert large["unplayed_fork_kb"] < 24
     assert large["fork_kb"] < small["fork_kb"] * 1.3
-    assert large["tree_over_trunk"] < 1.3
+    assert large["tree_over_trunk"] < 1.6
 
 
 class Unread(list[TurnRecord]):
