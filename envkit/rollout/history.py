@@ -14,6 +14,8 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError, describe, did_you_mean, shown
@@ -309,17 +311,20 @@ def _imported(place: str) -> HistoryPolicy:
 
 def _check_kind(function: Callable[..., object], name: str) -> None:
     """Refuse a function that cannot be called with a view, or does not answer at once."""
-    for one in (function, type(function).__call__):
-        if inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one):
-            raise ConfigurationError(f"{name} must not be async: make it a plain function")
-        if inspect.isgeneratorfunction(one):
-            raise ConfigurationError(f"{name} is a generator: return a list of messages")
+    code: Any = function
+    if not isinstance(function, FunctionType | MethodType | partial):
+        code = type(function).__call__  # the object's own attributes are foreign code
+    if inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code):
+        raise ConfigurationError(f"{name} must not be async: make it a plain function")
+    if inspect.isgeneratorfunction(code):
+        raise ConfigurationError(f"{name} is a generator: return a list of messages")
     try:
-        signature = inspect.signature(function)
+        signature = inspect.signature(code)
     except (TypeError, ValueError):  # a builtin may not have one
         return
+    arguments: tuple[object, ...] = (None,) if code is function else (function, None)
     try:
-        signature.bind(None)
+        signature.bind(*arguments)
     except TypeError as error:
         raise ConfigurationError(
             f"{name} must take one argument, the HistoryView, got {signature}: bind the others "

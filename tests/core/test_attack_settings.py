@@ -166,7 +166,7 @@ def test_player_refuses_arguments_that_an_environment_does_not_take(
         finally:
             await player.aclose()
 
-    with pytest.raises(ConfigurationError, match="strict-settings-v0 cannot be made with"):
+    with pytest.raises(ConfigurationError, match="strict-settings-v0 cannot be built with"):
         asyncio.run(play())
 
 

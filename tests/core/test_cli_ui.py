@@ -48,7 +48,7 @@ def test_ui_serves_until_ctrl_c(tmp_path: Path) -> None:
             urllib.request.urlopen(address.split("?")[0], timeout=30)
         code, errors = interrupted(process)
     assert code == 0
-    assert errors.splitlines() == ["Ctrl-C ends it", "ended"]
+    assert errors.splitlines() == ["press Ctrl-C to stop", "stopped"]
 
 
 def test_ui_waits_in_a_folder_without_runs(tmp_path: Path) -> None:

@@ -266,4 +266,4 @@ def test_more_groups_than_tasks_are_refused() -> None:
     )
 
     assert outcome.code == 2
-    assert "has 1 tasks, one for each group" in " ".join(outcome.err.split())
+    assert "every group needs a task" in " ".join(outcome.err.split())
