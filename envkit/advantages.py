@@ -5,6 +5,7 @@ episode has no reward, so it is excluded from mean and deviation and its advanta
 that cannot exclude a member get the mean of the others instead.
 """
 
+import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -167,7 +168,7 @@ def turn_advantages(
 
 
 def tree_advantages(
-    leaves: Sequence[Trajectory], *, local_share: float = 0.5
+    leaves: Iterable[Trajectory], *, local_share: float = 0.5
 ) -> dict[str, tuple[float, ...]]:
     """Return the credit of each turn in a tree of forked episodes.
 
@@ -195,15 +196,21 @@ def tree_advantages(
         get 0.0; the parent's entry has their credit.
 
     Raises:
-        ConfigurationError: `local_share` is out of range, two leaves have the same id, or an origin
-            is missing or circular.
+        ConfigurationError: `local_share` is out of range, two leaves have the same id, a reward is
+            not finite, or an origin is missing, circular or outside its episode.
     """
     if not 0.0 <= local_share <= 1.0:
         raise ConfigurationError(f"local_share must be from 0 to 1, got {local_share}")
+    leaves = tuple(leaves)
     by_id = {leaf.episode_id: leaf for leaf in leaves}
     if len(by_id) != len(leaves):
         raise ConfigurationError("leaves must have different episode ids, got the same id twice")
     rewarded = [leaf for leaf in leaves if leaf.reward is not None]
+    for leaf in rewarded:
+        if not math.isfinite(leaf.reward or 0.0):
+            raise ConfigurationError(
+                f"rewards must be finite, got {leaf.reward} of leaf {leaf.episode_id!r}"
+            )
     spans = _spans_of(rewarded, by_id)
     values = _values_of(rewarded, spans)
     credit = {leaf.episode_id: [0.0] * len(leaf.turns) for leaf in leaves}
@@ -233,6 +240,12 @@ def _path(leaf: Trajectory, by_id: Mapping[str, Trajectory]) -> Iterator[tuple[s
                 f"the origin {here.origin.episode_id!r} of leaf {here.episode_id!r} "
                 + ("is not among the leaves" if parent is None else "comes from it in turn")
                 + "; pass all leaves of the tree, as play_tree returned them"
+            )
+        most = min(len(here.turns), len(parent.turns))
+        if not 0 <= here.origin.turns <= most:
+            raise ConfigurationError(
+                f"leaf {here.episode_id!r} can share 0 to {most} turns with its origin "
+                f"{parent.episode_id!r}, got {here.origin.turns}"
             )
         seen.add(parent.episode_id)
         end, here = min(end, here.origin.turns), parent

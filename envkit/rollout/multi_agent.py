@@ -39,6 +39,31 @@ def rollout_id_of(trajectory: Trajectory) -> str:
     return shared if isinstance(shared, str) else trajectory.episode_id
 
 
+async def check_forkable(setup: Setup, host: EnvHost) -> None:
+    """Refuse an episode that cannot be forked, before it is played.
+
+    Args:
+        setup: As for `play_any`.
+        host: As for `play_any`.
+
+    Raises:
+        ConfigurationError: There is no codec, or the environment has several agents.
+    """
+    if setup.codec is None:
+        raise ConfigurationError(
+            f"play_tree forks a token ledger, which engine {setup.engine.name!r} does not record: "
+            "it returns text; play with an engine that returns ids, such as sglang"
+        )
+    if not host.is_usable:
+        with contextlib.suppress(EnvFault):  # the episode builds it again, under its budget
+            await host.ensure(timeout_s=setup.retries.reset_timeout_s)
+    if host.is_usable and isinstance(host.env, MultiAgentEnv):
+        raise ConfigurationError(
+            f"play_tree plays environments with one agent, got {type(host.env).__name__} with the "
+            f"roles {list(host.env.roles)}; play it with Player.play or collect"
+        )
+
+
 async def play_any(
     setup: Setup, spec: EpisodeSpec, host: EnvHost, pool: WorkerPool, interrupt: Interrupt
 ) -> tuple[Trajectory, ...]:

@@ -22,7 +22,7 @@ from envkit.rollout.host import AnyEnv, EnvFactory, EnvHost
 from envkit.rollout.interrupt import CallCutError, Interrupt
 from envkit.rollout.limits import Backoff, Limits, RetryBudget
 from envkit.rollout.loop import play_episode
-from envkit.rollout.multi_agent import has_role, play_any
+from envkit.rollout.multi_agent import check_forkable, has_role, play_any
 from envkit.rollout.recovery import end_session
 from envkit.rollout.self_check import SelfCheck
 from envkit.rollout.setup import EpisodeSpec, RolePlan, Setup
@@ -178,6 +178,8 @@ class Player:
         setup = self._setup_with(limits, sampling)
         interrupt = interrupt or Interrupt()
         async with self._lend(env) as host:
+            if spec.snapshots is not None:
+                await check_forkable(setup, host)
             return await self._episodes.recorded(
                 spec, play_any(setup, spec, host, self._pool, interrupt)
             )

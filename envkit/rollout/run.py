@@ -6,9 +6,8 @@ only a handful of finished trajectories is ever unwritten.
 """
 
 import asyncio
-import contextlib
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -16,7 +15,7 @@ from envkit.errors import ConfigurationError, RunFailedError
 from envkit.rollout.collecting import collecting, tend
 from envkit.rollout.config import FaultPolicy
 from envkit.rollout.host import EnvFactory
-from envkit.rollout.interrupt import Brake, Interrupt
+from envkit.rollout.interrupt import Brake, Interrupt, until_done
 from envkit.rollout.multi_agent import has_role
 from envkit.rollout.plan import Deliver, Played, Progress, RolloutState, RunPlan
 from envkit.rollout.player import AnyPlayer
@@ -210,7 +209,7 @@ class Run:
             for worker in workers:
                 if worker not in self._delivering:
                     worker.cancel()
-            await _until_done(workers)
+            await until_done(workers)
             raise
         finally:
             await self.interrupt.close()
@@ -425,13 +424,6 @@ class Run:
         self._failure = self._failure or failure
         self._brake.release()
         self.interrupt.fire()
-
-
-async def _until_done(tasks: Collection[asyncio.Task[None]]) -> None:
-    """Wait for tasks, even if the caller is cancelled meanwhile."""
-    while any(not task.done() for task in tasks):
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait(tasks)
 
 
 def _is_faulted(episode: Played) -> bool:

@@ -116,6 +116,22 @@ def from_plain(value: Any, where: str, image: Find) -> Any:  # noqa: ANN401
     return {key: from_plain(item, f"{where}.{key}", image) for key, item in entries.items()}
 
 
+def detached(value: Any) -> Any:  # noqa: ANN401
+    """Return the value with dicts and lists that nothing else holds; what they contain is shared.
+
+    Args:
+        value: A free-form part of a record.
+    """
+    if isinstance(value, Mapping):
+        entries = cast("Mapping[Any, Any]", value)
+        return {key: detached(item) for key, item in entries.items()}
+    if isinstance(value, list):
+        return [detached(item) for item in cast("list[Any]", value)]
+    if type(value) is tuple:
+        return tuple(detached(item) for item in cast("tuple[Any, ...]", value))
+    return value
+
+
 def plain_float(value: float) -> float | dict[str, str]:
     """Return a float as strict JSON data."""
     return value if math.isfinite(value) else {"$float": float.__repr__(value)}
