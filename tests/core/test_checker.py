@@ -278,7 +278,7 @@ def test_check_shows_a_mistake_once(env_class: type[Env], part: str) -> None:
     assert re.search(part, str(caught.value)), str(caught.value)
 
 
-def test_check_keeps_two_mistakes_apart() -> None:
+def test_check_distinguishes_two_mistakes() -> None:
     class Both(ForgetfulEnv):
         def get_state(self) -> dict[str, Any]:
             return {"state": cast(Any, self).absent}

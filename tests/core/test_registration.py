@@ -172,7 +172,7 @@ def test_unknown_id_suggests_the_nearest(wanted: str) -> None:
     assert "'toy-echo-v0'" in str(caught.value)
 
 
-def test_empty_id_is_told_what_is_registered() -> None:
+def test_empty_id_gets_the_list_of_registered_ones() -> None:
     register_toys()
 
     with pytest.raises(

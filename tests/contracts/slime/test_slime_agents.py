@@ -38,7 +38,7 @@ async def roll(args: Any, number: int, size: int = 2) -> list[Any]:
     return await generate_and_rm_group(args, group, GenerateState(args).sampling_params.copy())
 
 
-async def test_each_role_is_a_sample_of_its_own_and_siblings_share_the_rollout_id(
+async def test_each_role_is_its_own_sample_and_siblings_share_the_rollout_id(
     tmp_path: Any,
 ) -> None:
     with text_server(say_five) as served:
@@ -91,7 +91,7 @@ async def test_a_fault_of_several_roles_is_one_row() -> None:
     assert not any(only.loss_mask)
 
 
-async def test_one_role_that_never_spoke_is_no_sample() -> None:
+async def test_role_that_never_spoke_has_no_sample() -> None:
     with text_server(say_five) as served:
         args = served.args(GUESS, custom_reward_post_process_path=NORMALISE)
         group = await roll(args, number=5)

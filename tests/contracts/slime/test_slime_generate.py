@@ -144,7 +144,7 @@ async def test_slime_must_hold_3_no_failure_is_called_an_abort() -> None:
     assert all(s.metadata["envkit_episode"]["retries"]["server_abort"] == 3 for s in group)
 
 
-async def test_slime_an_abort_around_a_weight_update_is_gone_on_with() -> None:
+async def test_slime_an_abort_around_a_weight_update_is_resumed() -> None:
     plan = FailurePlan(script=[Failure.QUEUE_ABORT, None, Failure.QUEUE_ABORT])
     with text_server(lambda _: "wrong", failures=plan) as served:
         group = await roll_group(served.args(ECHO), group_of(1))
