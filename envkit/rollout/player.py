@@ -10,11 +10,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import count
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
+
+import gymnasium
 
 from envkit.agents import MultiAgentEnv
 from envkit.env import Env
-from envkit.errors import ConfigurationError, FaultKind
+from envkit.errors import ConfigurationError, FaultKind, shown
 from envkit.rollout.availability import Watched, availability_of
 from envkit.rollout.config import RolloutConfig
 from envkit.rollout.engine import CheckingEngine, Engine, Sampling
@@ -326,11 +328,14 @@ class Player:
         )
 
     def _in_this_process(self, env: AnyEnv) -> AnyEnv:
+        if not isinstance(cast(object, env), gymnasium.Env):
+            rule = "a player takes an environment, a function that builds one, or an EnvSource"
+            raise ConfigurationError(f"{rule}, got {shown(env)}")
         if self.config.isolation == "none":
             return env
         raise ConfigurationError(
-            "isolation 'process' needs a function that builds the environment, got one that is "
-            "built already; pass its id or an EnvSource"
+            "isolation 'process' needs a function or an EnvSource that builds the environment, got "
+            "one that is built already"
         )
 
 
