@@ -93,7 +93,7 @@ class Image:
         "_decoded",
         "_encoded",
         "_format",
-        "_is_promised",
+        "_is_unverified",
         "_lock",
         "_sha256",
         "_shape",
@@ -105,7 +105,7 @@ class Image:
             raise ImageError("an image of a Pillow image is built with Image.from_pil(image)")
         self._source = source  # None for a drawn image that has not been encoded yet
         self._format: str | None = None  # of the source, if it holds exactly these pixels
-        self._is_promised = False  # whether the identity was given and not verified yet
+        self._is_unverified = False  # whether the identity was given and not verified yet
         self._decoded: PilImage.Image | None = None
         self._shape: tuple[str, tuple[int, int]] | None = None
         self._sha256: str | None = None
@@ -182,7 +182,7 @@ class Image:
         another identity.
         """
         image = cls(read)
-        image._sha256, image._is_promised = sha256, True
+        image._sha256, image._is_unverified = sha256, True
         return image
 
     @classmethod
@@ -191,7 +191,7 @@ class Image:
     ) -> "Image":
         """Rebuild a pickled image; its identity is verified when its pixels are first read."""
         image = cls(data)
-        image._sha256, image._is_promised = sha256, True
+        image._sha256, image._is_unverified = sha256, True
         image._shape, image._format = shape, image_format
         return image
 
@@ -232,12 +232,12 @@ class Image:
         data = source() if callable(source) else source
         assert data is not None  # a drawn image has its pixels until it has bytes
         found = decode_image(data)
-        if self._is_promised and self._sha256 != (identity := _identity(found.picture)):
+        if self._is_unverified and self._sha256 != (identity := _identity(found.picture)):
             raise ImageError(
                 f"the image must have sha256 {self._sha256}, got pixels of {identity}; "
                 "its file was changed, or it is lossy and was decoded differently elsewhere"
             )
-        self._is_promised = False
+        self._is_unverified = False
         self._format = found.image_format if found.exact is not None else None
         self._source = found.exact or data
         self._shape = (found.picture.mode, found.picture.size)

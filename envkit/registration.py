@@ -283,12 +283,12 @@ def _refused_arguments(
     unknown = [name for name in given if name not in known]
     if not unknown:
         return ConfigurationError(
-            f"{found.id} cannot be made with {typed}: {reason}. See `envkit info {found.id}`"
+            f"{found.id} cannot be built with {typed}: {reason}. See `envkit info {found.id}`"
         )
     names = ", ".join(map(repr, unknown))
     meant = "".join(did_you_mean(name, known) for name in unknown)
     return ConfigurationError(
-        f"{found.id} cannot be made with {typed}: it takes no argument {names}.{meant} "
+        f"{found.id} cannot be built with {typed}: it takes no argument {names}.{meant} "
         f"It takes {', '.join(sorted(known)) or 'none'}; see `envkit info {found.id}`"
     )
 

@@ -17,8 +17,8 @@ from envkit.messages import Message
 from envkit.trajectory.trajectory import Trajectory
 
 _ROLES: Final = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "magenta"}
-_WIDEST_IMAGE: Final = 64
-"""Maximum columns; a wider terminal leaves the rest free."""
+_IMAGE_COLUMNS: Final = 64
+"""Maximum width of an image."""
 
 
 def print_episode(
@@ -29,9 +29,9 @@ def print_episode(
     Args:
         trajectory: The episode. Model text is shown unchanged, except control characters, which
             could move the cursor or worse.
-        console: Where it goes.
-        title: What to call the episode.
-        style: Of images; AUTO must be resolved before.
+        console: The console to print to.
+        title: Title of the page.
+        style: How to show images; resolve AUTO first.
     """
     console.print(Rule(Text(printable(f"{title}: {trajectory.episode_id}")), style="bold"))
     for line in _facts(trajectory):
@@ -84,7 +84,7 @@ def _print_message(entry: Message, console: Console, style: ImageStyle) -> None:
 def _print_image(image: Image, console: Console, style: ImageStyle) -> None:
     try:
         size = f"{image.size[0]}x{image.size[1]}"
-        columns = min(console.width, _WIDEST_IMAGE)
+        columns = min(console.width, _IMAGE_COLUMNS)
         if style is ImageStyle.BLOCKS:
             console.print(half_blocks(image, columns), end="")
         elif style is ImageStyle.SIXEL:

@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from envkit.cli.pictures import ImageStyle
     from envkit.trajectory.storage import StoredLine
 
-_HELP: Final = "Enter: next; p: previous; a number: that episode; q: leave"
+_HELP: Final = "Enter: next; p: previous; a number: that episode; q: quit"
 _PLAIN_WIDTH: Final = 100
 
 
 def view(
     run: Run,
     episode: Annotated[
-        int | None, typer.Option("--episode", "-e", min=1, help="Only this one, from 1.")
+        int | None, typer.Option("--episode", "-e", min=1, help="Show only this one, from 1.")
     ] = None,
     images: Annotated[
-        str, typer.Option(help="How images are shown: auto, blocks, sixel or none.")
+        str, typer.Option(help="How to show images: auto, blocks, sixel or none.")
     ] = "auto",
 ) -> None:
     """Browse a run's episodes in the terminal: messages, images, rewards, times.
 
-    If output is not a terminal, print every episode, images as a line each unless --images says
-    how. The exit code is 1 if no episode can be read.
+    If output is not a terminal, print every episode, with one line per image unless --images is
+    given. The exit code is 1 if no episode can be read.
     """
     from envkit.cli.pictures import ImageStyle, resolved
     from envkit.cli.rich_console import PrintableConsole
@@ -41,32 +41,32 @@ def view(
     if images not in list(ImageStyle):
         names = ", ".join(ImageStyle)
         raise ConfigurationError(f"--images must be one of {names}, got {images!r}")
-    is_seen = sys.stdout.isatty()
+    is_terminal = sys.stdout.isatty()
     style = ImageStyle(images)
     if style is ImageStyle.AUTO:
-        style = resolved(style) if is_seen else ImageStyle.NONE
-    has_colours = is_seen or style is ImageStyle.BLOCKS
+        style = resolved(style) if is_terminal else ImageStyle.NONE
+    has_colours = is_terminal or style is ImageStyle.BLOCKS
     console = PrintableConsole(
-        width=None if is_seen else _PLAIN_WIDTH,
+        width=None if is_terminal else _PLAIN_WIDTH,
         force_terminal=has_colours,
-        color_system="auto" if is_seen or not has_colours else "truecolor",
+        color_system="auto" if is_terminal or not has_colours else "truecolor",
     )
     pages = _Pages(run, console, style)
     if episode is not None:
         if not pages.show(episode):
             raise ConfigurationError(f"{run} has {pages.count} episodes, got --episode {episode}")
-    elif is_seen and sys.stdin.isatty():
-        _page_through(pages)
+    elif is_terminal and sys.stdin.isatty():
+        _browse(pages)
     else:
         number = 1
         while pages.show(number):
             number += 1
         if pages.readable == 0:
-            raise StorageError(f"{run} holds no readable episode")
+            raise StorageError(f"{run} has no readable episode")
 
 
 class _Pages:
-    """The episodes of a file, read as far as somebody has looked."""
+    """The episodes of a file, read on demand."""
 
     def __init__(self, run: Path, console: "Console", style: "ImageStyle") -> None:
         from envkit.trajectory.storage import read_lines
@@ -77,16 +77,16 @@ class _Pages:
 
     @property
     def count(self) -> int:
-        """How many were read."""
+        """Number of lines read so far."""
         return len(self._read)
 
     @property
     def readable(self) -> int:
-        """How many of them are episodes."""
+        """Number of them that are readable episodes."""
         return sum(line.trajectory is not None for line in self._read)
 
     def show(self, number: int) -> bool:
-        """Print an episode, or why it cannot be read; False if there is none."""
+        """Print an episode, or why it cannot be read; return False if there is none."""
         from envkit.cli.episode_page import print_episode
 
         while len(self._read) < number:
@@ -104,10 +104,10 @@ class _Pages:
         return True
 
 
-def _page_through(pages: _Pages) -> None:
+def _browse(pages: _Pages) -> None:
     number = 1
     if not pages.show(number):
-        raise StorageError("the run holds no episode")
+        raise StorageError("the run has no episodes")
     while True:
         try:
             asked = input(f"[{number}] {_HELP} > ").strip().lower()

@@ -241,7 +241,7 @@ def test_options_shape_tools_and_prompt() -> None:
         ({"image_size": 4000}, "image_size must be"),
         ({"split": "dev"}, "split must be"),
         ({"rounding": "loose"}, "rounding must be one of"),
-        ({"data": "x.jsonl", "level": 1}, "leave them out with data"),
+        ({"data": "x.jsonl", "level": 1}, "omit them with data"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
