@@ -335,9 +335,7 @@ class Player:
             )
         if self.config.isolation == "none":
             return env
-        raise ConfigurationError(
-            "isolation 'process' needs a function or an EnvSource, got a built environment"
-        )
+        raise ConfigurationError("isolation 'process' needs a function, got a built environment")
 
 
 async def play_through(
