@@ -26,8 +26,8 @@ An image is its SHA-256 and the turn, from 1, before which it was first seen. An
 is a message with `role`, `text` and `images` that the policy wrote; or `kept` or `dropped`, a count
 of messages as they were said, with `turns`, the first and last of them.
 
-A sequence without children ends a branch. Sequences with equal `parent` and `branch_turn` are
-siblings. Parents come before their children in the list.
+A sequence without a child ends a branch. Sequences with equal `parent` and `branch_turn` are
+siblings. A sequence follows its parent in the list.
 """
 
 from collections import Counter
@@ -77,7 +77,7 @@ def sequences(trajectory: Trajectory, said: Conversation, keep: Keep) -> list[di
 def _prompt(
     trajectory: Trajectory, sequence: TokenSequence, earlier: Sequence[Segment], keep: Keep
 ) -> dict[str, Any]:
-    """Return the prompt at the start of a sequence, without later segments."""
+    """Return what a sequence was rendered from: its prompt alone, not what came later."""
     prompt = sequence.segments[0]
     seen: dict[str, int] = {}
     for segment in trajectory.segments:

@@ -88,7 +88,7 @@ async def test_play_widget_takes_buttons_from_another_thread() -> None:
     await widget.close_game()
 
 
-async def test_play_widget_sends_plain_data_whatever_is_said() -> None:
+async def test_play_widget_sends_plain_data_for_any_text() -> None:
     widget = await played()
 
     await widget.act({"do": "reply", "text": "\udfff<img onerror=alert(1)>"})
@@ -113,7 +113,7 @@ async def test_play_widget_shows_a_fault_and_starts_again() -> None:
     "wish",
     [{"do": "reply"}, {"do": 3}, {"do": "click", "x": "1", "y": None}, {"do": "undo"}, {"do": "x"}],
 )
-async def test_play_widget_survives_any_wish(wish: dict[str, Any]) -> None:
+async def test_play_widget_survives_any_request(wish: dict[str, Any]) -> None:
     widget = await played()
 
     await widget.act(wish)
@@ -230,7 +230,7 @@ def test_show_names_a_forged_ledger() -> None:
     assert view["proof"]["holds"] is False
 
 
-def test_show_names_what_is_not_there(tmp_path: Path) -> None:
+def test_show_names_missing_parts(tmp_path: Path) -> None:
     save(example(), tmp_path / "run.jsonl")
     with pytest.raises(ConfigurationError, match="one of the 1 episodes"):
         read_episode(tmp_path / "run.jsonl", 1)

@@ -47,7 +47,7 @@ def test_view_shows_every_episode_where_no_terminal_reads(run: Path) -> None:
     assert "\x1b" not in result.out
 
 
-def test_view_shows_one_episode_and_refuses_one_that_is_not_there(run: Path) -> None:
+def test_view_shows_one_episode_and_refuses_a_missing_one(run: Path) -> None:
     result = run_envkit("view", run, "-e", "2")
     assert "episode 2:" in result.out
     assert "episode 1:" not in result.out
@@ -102,7 +102,7 @@ def test_view_of_no_file_is_an_error(tmp_path: Path) -> None:
         ("xterm-256color", "", ImageStyle.BLOCKS),
     ],
 )
-def test_auto_takes_sixels_where_the_terminal_is_known_to_draw_them(
+def test_auto_uses_sixels_if_the_terminal_draws_them(
     term: str, program: str, style: ImageStyle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", term)

@@ -154,7 +154,7 @@ def two_runs(folder: Path) -> tuple[Path, Path]:
     return folder / "before", folder / "after"
 
 
-def test_diff_shows_pairs_and_says_what_has_none(tmp_path: Path) -> None:
+def test_diff_shows_pairs_and_lists_unpaired_episodes(tmp_path: Path) -> None:
     before, after = two_runs(tmp_path)
     found = Page(write_diff(before, after, tmp_path / "diff.html"))
     assert "What changed from before to after" in found.text

@@ -57,13 +57,13 @@ function graph(ordered, row, parts, last) {
   });
   return h("span.graph", { "aria-hidden": "true" }, s("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none" }, lines), dots);
 }
-// `lanes` have {name, href, about, isCurrent, isDim, picture} besides; `label` names the list.
+// `lanes` have {name, href, about, isCurrent, isOther, isDim, picture} besides; `label` names the list.
 export function laneList(lanes, label) {
   const ordered = inOrder(lanes), parts = stretches(ordered), last = Math.max(1, ...lanes.map(lane => lane.end)), every = Math.ceil(last / TICKS);
   const ticks = Array.from({ length: last }, (_, i) => i + 1).filter(turn => turn === 1 || turn % every === 0);
   return h("div.tree", {},
     h("div.turnaxis", { "aria-hidden": "true" }, h("span.graph", {}, ticks.map(turn => h("span", { vars: { "--x": `${100 * (turn - .5) / last}%` } }, num(turn, 0))))),
-    h("ol.lanes", { "aria-label": label }, ordered.map((lane, row) => h(`li${lane.isDim ? ".dim" : ""}`, {}, h("a", { href: lane.href, "aria-current": lane.isCurrent ? "page" : null,
+    h("ol.lanes", { "aria-label": label }, ordered.map((lane, row) => h(`li${lane.isDim ? ".dim" : ""}${lane.isOther ? ".other" : ""}`, {}, h("a", { href: lane.href, "aria-current": lane.isCurrent ? "page" : null,
       "aria-label": [lane.name, lane.from ? `leaves ${lane.from.name} before turn ${lane.shared + 1}` : "", lane.reward === null ? "no reward" : `reward ${num(lane.reward)}`, lane.about].filter(Boolean).join(", ") },
     h("b.lanename", {}, lane.name), graph(ordered, row, parts, last), chip(lane), h("span.about.cut", { title: plain(lane.about) }, plain(lane.about)), lane.picture ?? null)))));
 }
