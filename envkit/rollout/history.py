@@ -297,7 +297,8 @@ def _imported(place: str) -> HistoryPolicy:
         found: object = pkgutil.resolve_name(place)
     except (Exception, SystemExit) as error:  # a module may raise anything
         raise ConfigurationError(
-            f"cannot import {name}: {describe(error)}; write it as module:function"
+            f"cannot import {name}: {describe(error)}; write it as module:function, and install "
+            "the module or add its folder to PYTHONPATH"
         ) from error
     if isinstance(found, type):
         raise ConfigurationError(
