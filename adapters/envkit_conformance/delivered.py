@@ -113,8 +113,8 @@ class Projection:
     reward_placement: RewardPlacement = RewardPlacement.LAST
     """Where `DeliveredRow.token_rewards` stand; without meaning for one number."""
     rewards_every_row: bool = False
-    """Whether the trainer takes the trajectory's whole reward with each of several rows, on their
-    last tokens (verl). False takes 0.0 with all rows but the last."""
+    """Whether the trainer takes the trajectory's whole reward with each of several rows, and with
+    the row of a fork, on their last tokens (verl). False takes 0.0 with all rows but the last."""
     omits_unscored: bool = False
     """Whether a trajectory without a reward gives no row at all, because the trainer's batches are
     of any size (TRL's async worker)."""

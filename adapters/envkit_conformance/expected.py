@@ -18,9 +18,7 @@ def expected_rows(trajectory: Trajectory, shape: Shape, *, filler_id: int) -> tu
 
 
 def rewarded_rows(rows: tuple[Row, ...]) -> tuple[Row, ...]:
-    """Return the rows with the trajectory's reward on each; the same where it is one row."""
-    if len(rows) == 1:
-        return rows
+    """Return the rows with the trajectory's reward on the last token of each."""
     reward = rows[-1].reward
     total = [(len(row.response_ids) - 1, reward or 0.0) for row in rows]
     return tuple(
