@@ -10,11 +10,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import count
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
+
+import gymnasium
 
 from envkit.agents import MultiAgentEnv
 from envkit.env import Env
-from envkit.errors import ConfigurationError, FaultKind
+from envkit.errors import ConfigurationError, FaultKind, shown
 from envkit.rollout.availability import Watched, availability_of
 from envkit.rollout.config import RolloutConfig
 from envkit.rollout.engine import CheckingEngine, Engine, Sampling
@@ -327,12 +329,13 @@ class Player:
         )
 
     def _in_this_process(self, env: AnyEnv) -> AnyEnv:
+        if not isinstance(cast(object, env), gymnasium.Env):
+            raise ConfigurationError(
+                f"play an environment, a function that builds one or an EnvSource, got {shown(env)}"
+            )
         if self.config.isolation == "none":
             return env
-        raise ConfigurationError(
-            "isolation 'process' needs a function that builds the environment, got an environment; "
-            "pass its id or an EnvSource"
-        )
+        raise ConfigurationError("isolation 'process' needs a function, got a built environment")
 
 
 async def play_through(
