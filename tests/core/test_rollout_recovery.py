@@ -148,7 +148,7 @@ async def test_play_faults_where_a_replay_takes_another_course() -> None:
     trajectory, _ = await run(Drifting, {("step", 1, 0): "transient"})
     assert trajectory.stop_reason is StopReason.ENV_FAULT
     assert trajectory.fault is not None
-    assert "another outcome" in trajectory.fault.message
+    assert "a different outcome" in trajectory.fault.message
 
 
 async def test_play_keeps_the_reply_through_a_recovery() -> None:
