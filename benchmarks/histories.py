@@ -1,6 +1,6 @@
 """What a history policy costs and saves in long episodes with a screenshot in every turn.
 
-A script waits, so that an episode of the simulated desktop lasts 40 turns. Append-only is compared
+A script waits, so an episode of the simulated desktop lasts 40 turns. Append-only is compared
 with KeepLastImages(keep=3, drop_at=6) and with functions that keep exactly three or six images, for
 which they rewrite at every turn. Seconds are CPU time of the whole process per turn; no model runs.
 
@@ -79,7 +79,7 @@ class Watching(ScriptedEngine):
 
 
 def wait(context: PolicyContext) -> str:
-    """Wait; the screen stays and the task goes on."""
+    """Wait; the screen does not change and the task continues."""
     env: Any = context.env.unwrapped
     return env.dialect.write([Action(kind=ActionKind.WAIT)])
 
