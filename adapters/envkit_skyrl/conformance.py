@@ -37,7 +37,7 @@ def rows_of_groups(
         Played(
             group=trajectory.group_id or "0",
             trajectory_id=TrajectoryID(trajectory.group_id or "0", member),
-            trajectory=trajectory,
+            trajectories=(trajectory,),
         )
         for member, trajectory in enumerate(trajectories)
     ]

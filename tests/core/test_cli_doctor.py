@@ -116,7 +116,7 @@ def test_vision_does_not_reach_a_text_model() -> None:
     shown = run_envkit("doctor", "--vision", "--model", tiny_model_dir("llama"))
     assert shown.code == 1
     assert "the image reaches the model: no" in shown.out
-    assert "takes no images" in shown.out
+    assert "does not support images" in shown.out
     assert "matters  the policy would be trained on images" in shown.out
     assert "--enable-multimodal" in shown.out
 
@@ -219,7 +219,7 @@ def test_judge_names_a_wrong_token_count() -> None:
     verdict = judge(asked, code="K7MX")
     assert not verdict.reaches
     assert verdict.reasons == (
-        "picture x: the engine counted 6 prompt tokens, the processor says 20",
+        "image x: the engine counted 6 prompt tokens, but the processor gives 20",
     )
 
 

@@ -155,7 +155,7 @@ def test_codec_refuses_a_dropped_tool_role_and_says_what_to_do() -> None:
     codec = default_codec("phi3")
     assert codec.audit().roles["tool"].status is RoleStatus.REFUSED
     result: Any = [{"role": "tool", "content": "21"}]
-    with pytest.raises(TemplateError, match=r"dropped.*'user' message"):
+    with pytest.raises(TemplateError, match=r"silently drops.*'user' message"):
         codec.encode_observation(result, sampled_ids=[1])
 
 

@@ -324,7 +324,7 @@ async def test_the_model_sees_the_tools_of_its_task() -> None:
         ([5], "must be a name or a JSON schema"),
         (["multipli"], "Did you mean 'multiply'"),
         ([{"function": {}}], "a tool schema must be"),
-        ([{"name": "divide", "parameters": {"properties": 5}}], "no valid JSON Schema"),
+        ([{"name": "divide", "parameters": {"properties": 5}}], "a valid JSON Schema"),
         (["divide", "divide"], "two tools are named"),
     ],
 )

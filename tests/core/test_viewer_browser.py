@@ -168,6 +168,28 @@ def test_marks_of_every_kind_are_drawn_and_said(open_file: Open) -> None:
     assert "The model did: click 40, 30" in (frame.get_attribute("aria-label") or "")
 
 
+@pytest.mark.parametrize("width", [1400, 390])
+def test_labels_of_marks_do_not_cover_each_other(width: int, open_file: Open) -> None:
+    typed = {"kind": "type", "text": "hello world"}
+    wheel = {"kind": "scroll", "x": 110, "y": 92, "dx": 0, "dy": 3}
+    right = [{"kind": "click", "x": 650, "y": y, "button": "right"} for y in (430, 440)]
+    marks = [click(100, 90), click(112, 96), click(105, 100), typed, wheel, *right]
+    page = open_file([marked([marks], rewards=[1.0])], f"{HOME}/e/1", width=width)
+    page.wait_for_timeout(100)  # they are moved once the image has its size
+    boxes = [tag.bounding_box() for tag in page.locator(".turn .frame .tag").all()]
+    assert len(boxes) == 6
+    for n, one in enumerate(boxes):
+        for other in boxes[:n]:
+            assert one is not None
+            assert other is not None
+            apart = (
+                one["x"] >= other["x"] + other["width"] or other["x"] >= one["x"] + one["width"]
+                or one["y"] >= other["y"] + other["height"]
+                or other["y"] >= one["y"] + one["height"]
+            )  # fmt: skip
+            assert apart, (one, other)
+
+
 def test_mark_on_an_earlier_image_is_drawn_there(open_file: Open) -> None:
     zoom = {"kind": "box", "box": [60, 60, 200, 160], "label": "zoom", "image": 0}
     page = open_file([marked([[click(5, 5)], [zoom]], rewards=[0.0, 0.0])], f"{HOME}/e/1")

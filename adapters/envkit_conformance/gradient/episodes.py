@@ -1,6 +1,6 @@
 """Recorded episodes to compare: sets of whole groups, and deliberately broken copies."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -33,6 +33,13 @@ def episode_sets() -> tuple[EpisodeSet, ...]:
     text = [known["text"], known["tool_calls"], known["response_tokens_reply"]]
     images = [known["images"], known["reply_cut"], known["max_images"]]
     rewritten = [known["thinking_rerender"], *text[1:]]
+    compacted = [known["compaction"], *text[1:]]
+    delegated = [known["sub_agent"], *text[:2]]
+    dropped = [known["dropped_screenshot"], *images[1:]]
+    trunk, first, second, below = (
+        known[f"fork_{name}"] for name in ("trunk", "first", "second", "of_fork")
+    )
+    first, below = _with_bonus(first, 1.0), _with_bonus(below, -0.5)
     return (
         EpisodeSet(
             name="clean",
@@ -64,6 +71,33 @@ def episode_sets() -> tuple[EpisodeSet, ...]:
             trajectories=_group("a", [*rewritten, faulted(known["text"])]),
             needs_rows=True,
         ),
+        EpisodeSet(
+            name="compaction",
+            about="an episode of four rows, because its history was summarised, and a faulted one",
+            trajectories=_group("a", [*compacted, faulted(known["compaction"])]),
+            needs_rows=True,
+        ),
+        EpisodeSet(
+            name="sub-agent",
+            about="an episode of three rows, one of them a sub-agent's, and a faulted one",
+            trajectories=_group("a", [*delegated, faulted(known["sub_agent"])]),
+            needs_rows=True,
+        ),
+        EpisodeSet(
+            name="dropped screenshot",
+            about="an episode of two rows with images, an old one dropped, and a faulted one",
+            trajectories=_group("a", [*dropped, faulted(known["dropped_screenshot"])]),
+            has_images=True,
+            needs_rows=True,
+        ),
+        EpisodeSet(
+            name="forks",
+            about="two trees of four leaves: a leaf of the first faulted, the trunk of the second",
+            trajectories=(
+                *_group("a", [trunk, first, faulted(second), below]),
+                *_group("b", [faulted(trunk), first, second, below]),
+            ),
+        ),
     )
 
 
@@ -84,15 +118,15 @@ def fault_as_zero(trajectory: Trajectory) -> Trajectory:
 
 
 def mask_shifted(trajectory: Trajectory) -> Trajectory:
-    """Return the episode with the first token of each reply unmasked."""
+    """Return the episode with the mask of each reply shifted by one token."""
 
-    def shifted(segment: Segment) -> Segment:
+    def late(segment: Segment) -> Segment:
         if segment.kind is not SegmentKind.MODEL:
             return segment
-        mask = (0, *segment.loss_mask[1:])
-        return replace(segment, loss_mask=mask)
+        return replace(segment, loss_mask=(0, *segment.loss_mask[1:]))
 
-    return replace(trajectory, segments=tuple(map(shifted, trajectory.segments)))
+    moved = observation_trained(trajectory)
+    return replace(moved, segments=tuple(map(late, moved.segments)))
 
 
 def observation_trained(trajectory: Trajectory) -> Trajectory:
@@ -120,12 +154,35 @@ def observation_trained(trajectory: Trajectory) -> Trajectory:
     return replace(trajectory, segments=tuple(segments))
 
 
-CONTROLS: Final[Mapping[str, Callable[[Trajectory], Trajectory]]] = {
-    "fault trained as reward 0": fault_as_zero,
-    "first token of each reply unmasked": mask_shifted,
-    "a token of each observation trained": observation_trained,
-}
-"""Mistakes that the comparison must detect, each made in every episode of the set 'fault'."""
+def shared_trained(trajectory: Trajectory) -> Trajectory:
+    """Return a fork that also trains what its parent sampled; others as they are."""
+    if trajectory.origin is None:
+        return trajectory
+    return replace(trajectory, segments=tuple(map(_trained, trajectory.segments)), origin=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """A mistake that the comparison must find."""
+
+    name: str
+    episodes: str
+    """Name of the set in whose episodes it is made."""
+    mistake: Callable[[Trajectory], Trajectory]
+
+
+CONTROLS: Final = (
+    *(
+        Control(name=f"{name}{place}", episodes=episodes, mistake=mistake)
+        for episodes, place in (("fault", ""), ("compaction", ", several rows"))
+        for name, mistake in (
+            ("fault trained as reward 0", fault_as_zero),
+            ("mask of each reply shifted by one", mask_shifted),
+            ("a token of each observation trained", observation_trained),
+        )
+    ),
+    Control(name="forks train what they share", episodes="forks", mistake=shared_trained),
+)
 
 
 def _group(name: str, trajectories: Sequence[Trajectory]) -> tuple[Trajectory, ...]:

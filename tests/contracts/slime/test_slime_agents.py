@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from fakes.agents import register_agents
+from fakes.sglang_failures import Failure, FailurePlan
 from fakes.sglang_model import FakeRequest
 from fakes.slime_run import text_server
 
@@ -75,6 +76,19 @@ async def test_roles_are_normalised_against_the_same_role_of_the_group() -> None
     assert raw == [1.0, 0.25, 0.0, 0.25]
     assert normalised[1] == normalised[3] == 0.0
     assert normalised[0] == -normalised[2] > 0
+
+
+async def test_a_fault_of_several_roles_is_one_row() -> None:
+    envkit = {**GUESS, "retries": {"max_engine_retries_per_turn": 0}}
+    plan = FailurePlan(script=[None, None, Failure.INTERNAL])
+    with text_server(say_five, failures=plan) as served:
+        args = served.args(envkit, custom_reward_post_process_path=NORMALISE)
+        (siblings,) = await roll(args, number=3, size=1)
+
+    (only,) = siblings
+    assert only.status is only.Status.FAILED
+    assert only.rollout_id == 7
+    assert not any(only.loss_mask)
 
 
 async def test_role_that_never_spoke_has_no_sample() -> None:
