@@ -42,7 +42,7 @@ MODES: Final[Mapping[Reduction, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A row with its trainer fields."""
+    """A row with the trainer's fields."""
 
     output: Any
     """`EpisodeOutput`."""

@@ -41,7 +41,7 @@ class Scheduled(FaultPlan):
         self._listed = schedule
 
     def decide(self, scope: str, *key: object, attempt: int = 0) -> str | None:
-        where = key if scope == "reset" else key[1:]  # whatever the episode's id
+        where = key if scope == "reset" else key[1:]  # regardless of the episode's id
         return self._listed.get((scope, *where, attempt))
 
 
