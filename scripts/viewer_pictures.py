@@ -1,6 +1,6 @@
 """Draw the images of docs/report.md: the viewer of a run in a real browser.
 
-Members of a group are played by the oracle or at random, so groups differ in what they solved.
+The oracle or a random policy plays each member, so groups differ in their solve rates.
 
     python scripts/viewer_pictures.py docs/pictures/report
 """
@@ -30,7 +30,7 @@ from envkit_transformers import builtin_model_dir
 
 GROUPS, MEMBERS = 6, 4
 SOLVED = (4, 3, 2, 3, 1, 0)
-"""How many members of each group the oracle plays."""
+"""Number of members per group that the oracle plays."""
 WIDE, PHONE = (1400, 900), (390, 844)
 VIEWS = (
     ("overview", "desktop", "#/desktop", WIDE, "light"),
@@ -91,7 +91,7 @@ def draw(page: Any, target: Path) -> None:  # noqa: ANN401  # a playwright page
 def main() -> None:
     """Play, write the files and draw them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("out", type=Path, help="the folder of the images")
+    parser.add_argument("out", type=Path, help="folder for the images")
     out: Path = parser.parse_args().out
     from playwright.sync_api import sync_playwright
 

@@ -1,125 +1,241 @@
 """Applies the history policy of one episode to its record."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Final
+from typing import Final, TypeVar, cast
 
-from envkit.env import Env
-from envkit.errors import ConfigurationError, HistoryFault, describe
+from envkit.errors import (
+    ConfigurationError,
+    FaultKind,
+    HistoryFault,
+    TemplateError,
+    describe,
+)
 from envkit.messages import Message
+from envkit.rollout.encoding import EpisodeEncoder
 from envkit.rollout.history import (
+    HistoryPolicy,
+    HistorySetting,
     HistoryView,
     KeepLastImages,
     KeepLastTurns,
     Question,
     Summarise,
-    applied,
     check_codec,
-    checked_history,
     history_policy,
     policy_name,
     with_note,
 )
+from envkit.rollout.interrupt import CallCutError, Interrupt
+from envkit.rollout.policy_call import PolicyCall
 from envkit.rollout.record import EpisodeRecord, Rewrite
 from envkit.rollout.setup import Setup
 from envkit.threads.pool import WorkerPool
+from envkit.threads.workers import DeadlineError
+from envkit.tokens import Encoded
+from envkit.trajectory.stop import StopReason
 
-_QUICK: Final = (KeepLastImages, KeepLastTurns, Summarise)
+T = TypeVar("T")
+
+_OWN: Final = (KeepLastImages, KeepLastTurns, Summarise)
+
+
+class PolicyAbortedError(Exception):
+    """An abort interrupted a call to the policy; the partial record is valid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continuation:
+    """The candidate for what follows the last reply: observation, question or rewritten history."""
+
+    encoded: Encoded
+    messages: tuple[Message, ...]
+    """The environment's messages, with the question if there is one."""
+    pending: tuple[Message, ...]
+    """The environment's messages."""
+    space: int
+    """Maximum tokens of the observation for this to fit."""
+    rewrite: Rewrite | None = None
+    question: Question | None = None
 
 
 class Rewriter:
-    """Asks the policy after every observation, and keeps what the model sees up to date."""
+    """Calls the policy after every observation, and updates what the model sees."""
 
-    def __init__(self, setup: Setup, env: Env, record: EpisodeRecord, pool: WorkerPool) -> None:
-        """Take the rollout's policy, or the environment's own.
+    def __init__(
+        self, setup: Setup, record: EpisodeRecord, pool: WorkerPool, interrupt: Interrupt
+    ) -> None:
+        self._setup, self._record, self._pool = setup, record, pool
+        self._interrupt = interrupt
+        self._call: PolicyCall | None = None
+        self._shown = record.view
+        """The conversation before the last rewrite."""
+        self.policy: HistoryPolicy | None = None
+        """None if everything is appended."""
+        self.reason = ""
+
+    def choose(self, env_setting: HistorySetting, env_name: str) -> None:
+        """Use the rollout's policy, or else the environment's own.
 
         Raises:
             ConfigurationError: The environment names a policy that does not exist or needs token
                 ids that a chat endpoint lacks, or asks the codec to follow the template, which is a
                 setting of the rollout.
         """
-        self._setup, self._record, self._pool = setup, record, pool
-        setting = setup.history
+        setting = self._setup.history
         if setting is None:
-            setting = env.history_policy
+            setting = env_setting
             if setting == "rerender":
                 raise ConfigurationError(
-                    f'{type(env).__name__}.history_policy must name a policy, got "rerender", '
+                    f'{env_name}.history_policy must name a policy, got "rerender", '
                     "which depends on the model: set it in the rollout's configuration"
                 )
-            check_codec(setting, setup.codec)
+            check_codec(setting, self._setup.codec)
         self.policy = history_policy(setting)
-        """None where everything is appended."""
         self.reason = "" if self.policy is None else policy_name(self.policy)
 
     async def consult(self, context_tokens: int) -> Rewrite | Question | None:
-        """Return what the policy makes of the conversation; None to append to it.
+        """Call the policy; return its rewrite or question, or None to append.
 
         Args:
-            context_tokens: Its length with the new observation; 0 without a ledger.
+            context_tokens: Length of the conversation with the new observation; 0 without a ledger.
 
         Raises:
             HistoryFault: The policy failed, or its result is invalid.
-            ConfigurationError: It asks the model something, and no codec counts its tokens.
+            PolicyAbortedError: An abort interrupted it.
+            ConfigurationError: It asks the model a question, but there is no codec to count tokens.
         """
         policy = self.policy
         if policy is None:
             return None
-        view = self._view(context_tokens)
-        if isinstance(policy, _QUICK):
-            found = applied(policy, view)
-        else:  # somebody's code may take long
-            found = await self._pool.computing.run(lambda: applied(policy, view))
-        if isinstance(found, Question):
-            if self._setup.codec is None:
-                raise ConfigurationError(
-                    f"history policy {self.reason!r} asks the model a question, which needs an "
-                    "engine that returns token ids; a chat endpoint takes keep_last_images or "
-                    "keep_last_turns"
-                )
+        is_own = any(type(policy) is cls for cls in _OWN)
+        self._call = call = PolicyCall(
+            policy, self.reason, self._view(context_tokens), copies=not is_own
+        )
+        found = call() if is_own else await self._run(call)
+        if isinstance(found, Question) and self._setup.codec is None:
+            raise ConfigurationError(
+                f"history policy {self.reason!r} asks the model a question, which needs an "
+                "engine that returns token ids; a chat endpoint takes keep_last_images or "
+                "keep_last_turns"
+            )
+        if found is None or isinstance(found, Question):
             return found
-        return None if found is None else self._record.rewrite(found, self.reason)
+        return self._record.rewrite(found, self.reason)
 
-    def asked(self, pending: tuple[Message, ...], question: Question) -> tuple[Message, ...]:
+    async def next(self, pending: tuple[Message, ...], encoder: EpisodeEncoder) -> Continuation:
+        """Return the candidate for what follows the last reply; it may not fit.
+
+        Args:
+            pending: The environment's messages, already in the record.
+            encoder: The episode's encoder.
+
+        Raises:
+            HistoryFault: As for `consult`, or the policy's result cannot be encoded.
+            PolicyAbortedError: As for `consult`.
+            ConfigurationError: As for `consult`.
+        """
+        record, messages = self._record, pending
+        encoded = await encoder.observation(pending)
+        delta = len(encoded.train_ids)
+        known = record.ledger.train_length
+        length = delta if encoded.is_prompt else known + delta
+        tokens = max(0, delta - known) if encoded.is_prompt else delta
+        self._shown = record.view
+        found = await self.consult(length)
+        if isinstance(found, Question):
+            messages = self._asked(pending, found)
+            encoded = await self._encoded(encoder.observation(messages))
+        elif found is not None:
+            encoded, found = await self._prompt(found, encoder)
+        return Continuation(
+            encoded=encoded,
+            messages=messages,
+            pending=pending,
+            space=encoder.space(encoded, tokens),
+            rewrite=found if isinstance(found, Rewrite) else None,
+            question=found if isinstance(found, Question) else None,
+        )
+
+    def undo(self, unsent: Continuation) -> None:
+        """Restore the conversation to before an unsent question or rewrite."""
+        self._record.view = self._shown
+        if unsent.question is None:
+            return
+        self._record.drop_message()
+        if len(unsent.messages) == len(unsent.pending):
+            self._record.say(unsent.pending[-1])
+
+    async def answered(
+        self, question: Question, answer: str, encoder: EpisodeEncoder
+    ) -> Continuation:
+        """Return the history rewritten with the answer to a question.
+
+        Raises:
+            HistoryFault: As for `next`.
+            PolicyAbortedError: As for `next`.
+        """
+        call = self._call
+        assert call is not None  # it asked
+        found = await self._run(lambda: call.rewritten(question, answer))
+        rewrite = self._record.rewrite(found, self.reason)
+        encoded, rewrite = await self._prompt(rewrite, encoder)
+        return Continuation(encoded=encoded, messages=(), pending=(), space=0, rewrite=rewrite)
+
+    def _asked(self, pending: tuple[Message, ...], question: Question) -> tuple[Message, ...]:
         """Add a question to the conversation; return the messages that the model answers.
 
-        It joins a user message, since many templates refuse two of them in a row.
+        It joins a user message, since many templates reject two of them in a row.
         """
         record, last = self._record, pending[-1]
-        self._view_before = self._view(0)
         if last["role"] == "user":
-            record.unsay()
+            record.drop_message()
             asked = (*pending[:-1], with_note(last, question.text))
         else:
             asked = (*pending, Message(role="user", content=question.text))
         record.say(asked[-1])
         return asked
 
-    def take_back(self, pending: tuple[Message, ...], asked: Sequence[Message]) -> None:
-        """Remove a question from the conversation."""
-        self._record.unsay()
-        if len(asked) == len(pending):
-            self._record.say(pending[-1])
+    async def _run(self, call: Callable[[], T]) -> T:
+        """Call foreign code on a thread, with the deadline of an environment's step."""
+        timeout_s = self._setup.policy_timeout_s
+        running = self._pool.run(call, timeout_s=timeout_s)
+        try:
+            return await self._interrupt.cut(running)
+        except DeadlineError as error:
+            why = f"{error} (retries.step_timeout_s)"
+        except CallCutError as error:
+            if self._interrupt.reason is StopReason.ABORTED:
+                raise PolicyAbortedError from error
+            why = "the episode's deadline (limits.episode_timeout_s) interrupted it"
+        raise HistoryFault(f"history policy {self.reason!r} failed: {why}", kind=FaultKind.TIMEOUT)
 
-    async def answered(self, question: Question, text: str) -> Rewrite:
-        """Rewrite the history with the answer to a question.
+    async def _encoded(self, encoding: Awaitable[Encoded]) -> Encoded:
+        """Encode the policy's result; a failure is a fault of the policy."""
+        try:
+            return await encoding
+        except Exception as error:
+            raise HistoryFault(
+                f"the result of history policy {self.reason!r} cannot be encoded: {describe(error)}"
+            ) from error
 
-        Raises:
-            HistoryFault: As for `consult`.
+    async def _prompt(self, rewrite: Rewrite, encoder: EpisodeEncoder) -> tuple[Encoded, Rewrite]:
+        """Encode the rewritten conversation.
+
+        Some templates, such as gpt-oss's, accept a tool message only after a structured call, which
+        a recorded reply does not have. Tool messages then become user messages.
         """
-        policy, view = self.policy, self._view_before
-        assert policy is not None  # it asked
-
-        def rewritten() -> tuple[Message, ...]:
-            try:
-                found = question.rewrite(text)
-            except Exception as error:
-                raise HistoryFault(
-                    f"history policy {self.reason!r} failed: {describe(error)}"
-                ) from error
-            return checked_history(policy, view, found)
-
-        return self._record.rewrite(await self._pool.computing.run(rewritten), self.reason)
+        try:
+            encoded = await self._encoded(encoder.prompt())
+        except HistoryFault as fault:
+            view = self._record.view
+            has_tools = any(entry["role"] == "tool" for entry in view)
+            if not has_tools or not isinstance(fault.__cause__, TemplateError):
+                raise
+            rewrite = self._record.rewrite([_as_user(entry) for entry in view], self.reason)
+            encoded = await self._encoded(encoder.prompt())
+        return replace(encoded, is_prompt=True), rewrite
 
     def _view(self, context_tokens: int) -> HistoryView:
         record = self._record
@@ -129,3 +245,12 @@ class Rewriter:
             context_tokens=context_tokens,
             turn=record.played + (record.draft is not None),
         )
+
+
+def _as_user(entry: Message) -> Message:
+    """Return a tool message as a user message, and any other one unchanged."""
+    if entry["role"] != "tool":
+        return entry
+    call_keys = ("name", "tool_call_id")
+    kept = {key: value for key, value in entry.items() if key not in call_keys}
+    return cast("Message", {**kept, "role": "user"})

@@ -138,7 +138,7 @@ def test_episode_shows_task_image_action_and_tokens_without_scrolling(open_file:
 
 
 @pytest.mark.parametrize("width", [1400, 390])
-def test_ring_stands_on_the_clicked_pixel(width: int, open_file: Open) -> None:
+def test_ring_is_drawn_on_the_clicked_pixel(width: int, open_file: Open) -> None:
     page = open_file(grouped_run(), f"{HOME}/e/6", width=width)
     frame = page.locator(".turn .frame").first
     assert centre(frame.locator(".ring")) == pytest.approx(expected(frame, *CLICK), abs=1)
@@ -235,7 +235,7 @@ def test_search_finds_words_of_replies_and_results_and_says_where(open_file: Ope
     page.get_by_text("Nothing matches.").wait_for()
 
 
-def test_groups_stand_side_by_side_with_their_advantages(open_file: Open) -> None:
+def test_groups_appear_side_by_side_with_their_advantages(open_file: Open) -> None:
     page = open_file(grouped_run(), f"{HOME}/episodes")
     rows = page.locator("tbody tr")
     assert rows.count() == 3

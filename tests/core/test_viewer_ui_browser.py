@@ -311,7 +311,7 @@ def test_page_follows_a_real_rollout_to_its_end(tmp_path: Path, open_ui: Open) -
         until(page, "document.querySelector('.c-episodes')?.innerText === '24'")
 
 
-def test_page_shows_a_run_that_was_replaced_anew(tmp_path: Path, open_ui: Open) -> None:
+def test_page_reloads_a_replaced_run(tmp_path: Path, open_ui: Open) -> None:
     save(grouped_run(groups=4), tmp_path / "run" / FILE_NAME)
     with served(tmp_path) as address:
         page = open_ui(address, "#/run/episodes?view=list")
