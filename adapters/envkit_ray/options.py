@@ -15,13 +15,13 @@ class RayOptions:
 
     address: str | None = None
     """Address of the cluster, as HOST:PORT of its head node, or "auto" for one on this machine.
-    None takes RAY_ADDRESS, and starts a local cluster if that is not set. If Ray is already
+    None uses RAY_ADDRESS, and starts a local cluster if that is not set. If Ray is already
     running, as in a trainer, its cluster is used and an address is rejected."""
     num_cpus: float | None = None
     """CPUs that each worker reserves. None is 0 in a trainer's cluster, whose CPUs are usually all
     reserved, and on this machine alone; 1 on a cluster that `address` names."""
     max_attempts: int = 5
-    """Attempts per episode if its workers are lost; then it is a fault."""
+    """Attempts per episode if its workers are lost; after the last, the episode faults."""
     start_timeout_s: float = 180.0
     """Seconds for all workers to start, and for one to recover after all were lost."""
     runtime_env: Mapping[str, Any] = field(default_factory=dict[str, Any])

@@ -101,7 +101,7 @@ def _synchronous(
         batch["old_per_token_logps"] = batch["sampling_per_token_logps"]
     trainer.compute_loss(model, batch).backward()
     player.close()
-    _hand_back(policy, model, trainer)
+    _set_gradients(policy, model, trainer)
 
 
 def _by_function(policy: Policy, model: Any, args: GRPOConfig) -> tuple[Any, BatchPlayer]:  # noqa: ANN401
@@ -194,7 +194,7 @@ def _asynchronous(
     batch = next(iter(trainer.get_train_dataloader()))
     trainer.media_ids = ()
     trainer.compute_loss(trainer.model, batch).backward()
-    _hand_back(policy, trainer.model, trainer)
+    _set_gradients(policy, trainer.model, trainer)
 
 
 def _small(
@@ -236,7 +236,7 @@ def _small_sequence(sequence: Sequence[Segment], policy: Policy, case: LossCase)
     return changed
 
 
-def _hand_back(policy: Policy, model: Any, trainer: Any) -> None:  # noqa: ANN401
+def _set_gradients(policy: Policy, model: Any, trainer: Any) -> None:  # noqa: ANN401
     """Set the policy's gradients to the mean over ranks, as in data-parallel training."""
     found = dict(model.named_parameters())
     for name, own in policy.model.named_parameters():
@@ -277,7 +277,7 @@ def _tokenizer(policy: Policy) -> Any:  # noqa: ANN401
 
 
 def _codec(policy: Policy, media_ids: Sequence[int] = ()) -> Any:  # noqa: ANN401
-    """Return a codec with what the adapters use."""
+    """Return a codec with the parts that the adapters use."""
     return SimpleNamespace(
         decode=lambda _: "",
         stop_ids=(policy.filler_id,),
@@ -327,7 +327,7 @@ def _explain(shape: Shape, case: LossCase, trajectories: Sequence[Trajectory]) -
     spreads = [Baseline.of(rewards).deviation for rewards in groups.values()]
     return Difference(
         norm_ratio=statistics.fmean((one + EPSILON) / (one + _EPSILON) for one in spreads),
-        reason=f"GRPOTrainer adds {_EPSILON} to the deviation, other trainers {EPSILON}",
+        reason=f"GRPOTrainer adds {_EPSILON} to the deviation, other trainers add {EPSILON}",
         setting='scale_rewards="none"',
     )
 

@@ -89,13 +89,13 @@ async def outputs_of(
     """Return the rows of an episode; the same fields are set in all of them.
 
     An episode without a reward waits for its group. V1 then gets no row, so no group statistic
-    includes it. V0 needs one row per sample, and V1 at least one per prompt: these get mask 0 and
+    includes it. V0 needs one row per sample, and V1 a group of at least two: these get mask 0 and
     the mean reward of the others, or 0.0.
 
     Args:
         played: The trajectories of the episode's roles.
         member: The episode's membership in its group.
-        delivery: How rows are made.
+        delivery: How to build rows.
 
     Raises:
         ConfigurationError: The roles have different rewards, an episode is several rows that verl
@@ -116,11 +116,16 @@ async def outputs_of(
         member.leave(None)
         _warn(scored[0], delivery)
         others = await member.group.baseline()
-        if delivery.is_v1 and others.count:
+        if delivery.is_v1 and others.count > 1:  # of one, verl takes the bare reward
             return []
         scored = [replace(scored[0], reward=others.mean)]
-    # Siblings share one reward, which no turn of a single one has earned.
-    by_turn = delivery.placement is RewardPlacement.TURNS and len(scored) == 1
+    # Siblings share one reward, which no turn of a single one has earned; a fork's includes that
+    # of its parent's turns, which are not in its row.
+    by_turn = (
+        delivery.placement is RewardPlacement.TURNS
+        and len(scored) == 1
+        and scored[0].trajectory.origin is None
+    )
     return [
         _output(one, row, delivery, by_turn=by_turn and len(one.rows) == 1 and not one.problem)
         for one in scored
@@ -145,8 +150,8 @@ def _warn(scored: _Scored, delivery: Delivery) -> None:
     text += "" if one.fault is None else f": {one.fault.message}"
     if not delivery.is_v1 and delivery.settings.is_scaled:
         text += (
-            ". verl's V0 trainer counts its row in the deviation of its group, which makes the "
-            "others' advantages larger; to leave it out, set trainer.use_v1=true or "
+            ". verl's V0 trainer counts its row in the deviation of its group, which inflates the "
+            "others' advantages; to exclude it, set trainer.use_v1=true or "
             "algorithm.norm_adv_by_std_in_grpo=false"
         )
     _LOGGER.warning("%s", text)

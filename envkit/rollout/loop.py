@@ -11,7 +11,7 @@ these steps:
 5. let the history policy rewrite what the model sees, which starts a new sequence;
 6. otherwise encode the observation as a delta and append it.
 
-Any failure inside an episode makes it a faulted trajectory: no reward, no trained token. This
+Any failure inside an episode makes it a faulted trajectory: no reward, no trained tokens. This
 includes a deadline that interrupts a call. A deadline that passes between two turns truncates the
 episode, which keeps its rewards so far.
 """
@@ -43,7 +43,7 @@ from envkit.rollout.engine import FinishReason
 from envkit.rollout.history import Question
 from envkit.rollout.host import EnvHost, StepDeadlineError
 from envkit.rollout.interrupt import Interrupt
-from envkit.rollout.limits import Room, observation_stop, room_for_reply
+from envkit.rollout.limits import Room, room_for_reply
 from envkit.rollout.record import EpisodeRecord, TurnDraft
 from envkit.rollout.recovery import (
     Attempt,
@@ -69,6 +69,7 @@ class Episode:
         self.env, self._interrupt = attempt.env, attempt.interrupt
         self._sampler = Sampler(setup, spec, attempt.interrupt)
         self._answers = ToolAnswers(setup.codec)
+        self._earlier: Trajectory | None = None  # until its state is rebuilt
         self.record = EpisodeRecord()
         self._encoder: EpisodeEncoder | None = None  # not needed for an engine that returns text
         if setup.codec is not None:
@@ -97,7 +98,7 @@ class Episode:
                 self.record.env_snapshot = await self.env.snapshot()
         except (EpisodeLostError, ConfigurationError):
             raise
-        except Exception as error:  # noqa: BLE001  # whatever fails ends this episode alone
+        except Exception as error:  # noqa: BLE001  # any failure ends only this episode
             return self._ended_by(error, place)
         return reason
 
@@ -105,30 +106,37 @@ class Episode:
         """Record an exception and return why it ends the episode."""
         is_aborted = self._interrupt.reason is StopReason.ABORTED
         if isinstance(error, CutFault) and is_aborted:
+            self._keep_cut_reply()
+            if self._earlier is not None:
+                self.record.env_snapshot = self._earlier.env_snapshot
             return StopReason.ABORTED  # the partial record is valid
         if isinstance(error, StepDeadlineError):
             return StopReason.STEP_TIMEOUT
+        reason = StopReason.LEDGER_FAULT
         if isinstance(error, EnvFault):
+            reason = StopReason.ENV_FAULT
             if place is FaultPlace.RESET and not self.env.was_built:
                 place = FaultPlace.BUILD
-            return self._faulted(place, error, StopReason.ENV_FAULT)
-        if isinstance(error, HistoryFault):
-            return self._faulted(FaultPlace.HISTORY, error, StopReason.LEDGER_FAULT)
-        if isinstance(error, EngineFault):
-            return self._faulted(FaultPlace.GENERATE, error, StopReason.ENGINE_FAULT)
-        if not isinstance(error, (LedgerFault, TemplateError, ImageError)):
-            error = LedgerFault(f"the episode failed: {describe(error)}").with_traceback(
-                error.__traceback__
-            )
-        return self._faulted(FaultPlace.LEDGER, error, StopReason.LEDGER_FAULT)
-
-    def _faulted(self, place: FaultPlace, fault: Exception, reason: StopReason) -> StopReason:
-        self.record.faulted(place, fault)
+            elif place is FaultPlace.RESET and self.env.is_taking_over:
+                place = FaultPlace.SNAPSHOT
+        elif isinstance(error, HistoryFault):
+            place = FaultPlace.HISTORY
+        elif isinstance(error, EngineFault):
+            place, reason = FaultPlace.GENERATE, StopReason.ENGINE_FAULT
+        else:
+            place = FaultPlace.LEDGER
+            if not isinstance(error, (LedgerFault, TemplateError, ImageError)):
+                fault = LedgerFault(f"the episode failed: {describe(error)}")
+                error = fault.with_traceback(error.__traceback__)
+        self.record.faulted(place, error)
         return reason
 
     async def _begin(self, earlier: Trajectory | None) -> StopReason | None:
         """Start or resume the episode; return why it ends already, or None."""
-        record = self.record
+        record, encoder = self.record, self._encoder
+        if earlier is not None and earlier.segments and encoder is not None:
+            self._earlier = earlier  # first: an abort of the reset must not lose it
+            record.take_over(earlier, await encoder.with_features(earlier.segments))
         reset = await self.env.reset()
         if isinstance(self.env.env, MultiAgentEnv):
             raise ConfigurationError(
@@ -140,12 +148,13 @@ class Episode:
         record.initial_observation_hash = reset.hash
         if self._spec.group_start is not None:
             self._spec.group_start.compare(reset.hash)
-        encoder = self._encoder
         self._rewriter.choose(reset.history, type(self.env.env).__name__)
         if encoder is not None:
             encoder.tools = reset.tools or None
-        if earlier is not None and earlier.segments and encoder is not None:
-            return await self._take_over(earlier, encoder)
+        if self._earlier is not None:
+            ended = await self._take_over(self._earlier)
+            self._earlier = None
+            return ended
         if reset.system_prompt is not None:
             record.say(message("system", reset.system_prompt))
         record.say(self._answers.readable(reset.message))
@@ -155,10 +164,9 @@ class Episode:
             self._spec.group_start.expected = reset.hash
         return None
 
-    async def _take_over(self, earlier: Trajectory, encoder: EpisodeEncoder) -> StopReason | None:
-        """Continue an aborted trajectory: ledger, messages, turns and the environment's state."""
+    async def _take_over(self, earlier: Trajectory) -> StopReason | None:
+        """Rebuild an aborted trajectory's state, and append the observation that is pending."""
         record = self.record
-        record.take_over(earlier, await encoder.with_features(earlier.segments))
         done = [turn for turn in record.turns if turn.purpose is None]
         await self.env.take_over(
             [turn.response_text for turn in done],
@@ -180,8 +188,7 @@ class Episode:
         record, ledger = self.record, self.record.ledger
         ended = self._stop_before_turn()
         if ended is not None:
-            if ledger.reply_ids(record.turn):  # aborted again before the reply continued
-                self._take_reply(self._new_draft(), ledger.segments[-1])
+            self._keep_cut_reply()
             return ended
         room = self._room()
         known = ledger.whole_reply(record.turn)  # the abort came between a reply and its step
@@ -200,8 +207,14 @@ class Episode:
                 return await self._after_step(draft, step, entry)
             known, room = None, self._room()
 
+    def _keep_cut_reply(self) -> None:
+        """Keep the turn of a cut reply if a resumed episode ends before it continues the reply."""
+        record = self.record
+        if record.draft is None and record.ledger.reply_ids(record.turn):
+            self._take_reply(self._new_draft(), record.ledger.segments[-1])
+
     def _new_draft(self) -> TurnDraft:
-        """Begin the turn, with the tokens of a reply that an abort cut."""
+        """Start the turn, with the tokens of a reply that an abort cut off."""
         record, ledger = self.record, self.record.ledger
         partial = len(ledger.reply_ids(record.turn))
         record.draft = TurnDraft(
@@ -213,7 +226,7 @@ class Episode:
 
     def _stop_before_turn(self) -> StopReason | None:
         limits = self._setup.limits
-        if self._is_late() and not self.record.turns:
+        if self._interrupt.check_deadline() and not self.record.turns:
             raise self._deadline_fault("before the first turn ended")
         if self._interrupt.reason is not None:
             return self._interrupt.reason
@@ -223,7 +236,7 @@ class Episode:
 
     async def _is_aborted_before_step(self, draft: TurnDraft) -> bool:
         await self._let_finished_pass()
-        if self._is_late():  # an unanswered reply must not be trained with reward 0
+        if self._interrupt.check_deadline():  # an unanswered reply must not earn reward 0
             raise self._deadline_fault(f"while the engine sampled turn {draft.turn}")
         return self._interrupt.reason is StopReason.ABORTED
 
@@ -232,9 +245,6 @@ class Episode:
         brake = self._interrupt.brake
         if brake is not None and self._interrupt.reason is None and not brake.is_open:
             await brake.wait()
-
-    def _is_late(self) -> bool:
-        return self._interrupt.check_deadline()
 
     def _deadline_fault(self, when: str) -> EngineFault:
         return EngineFault(
@@ -276,7 +286,7 @@ class Episode:
         else:
             self._add_text(draft, generation.text)
         if aborted:
-            if self._is_late():
+            if self._interrupt.check_deadline():
                 raise self._deadline_fault(f"while the engine sampled turn {draft.turn}")
             return StopReason.ABORTED
         is_cut = generation.finish_reason is FinishReason.LENGTH
@@ -292,7 +302,7 @@ class Episode:
         self.record.say(message("assistant", draft.response_text))
 
     def _take_reply(self, draft: TurnDraft, last: Segment) -> None:
-        """Take a reply that is already in the ledger, as `_reply` takes a sampled one."""
+        """Record a reply that is already in the ledger, as `_reply` records a sampled one."""
         draft.finish_reason = last.finish_reason or ""
         draft.weight_version = last.weight_version
         self._add_text(draft)
@@ -308,7 +318,7 @@ class Episode:
         return outcome.step, self._answered(outcome.message, draft, outcome.step.info)
 
     async def _rejected(self, draft: TurnDraft, step: Step) -> bool:
-        """Take back an unparsed reply if the budget allows another sample."""
+        """Drop an unparsed reply if the budget allows another sample."""
         if not step.info.get("parse_error"):
             return False
         if draft.resamples >= self._setup.retries.resample_on_parse_error:
@@ -316,7 +326,7 @@ class Episode:
         if not await self.env.rewind():
             return False
         self.record.ledger.drop_reply(draft.turn)
-        self.record.unsay()
+        self.record.drop_message()
         draft.resamples += 1
         draft.response_tokens, draft.step, draft.step_hash = 0, None, None
         return True
@@ -351,29 +361,21 @@ class Episode:
         pending: tuple[Message, ...],
         observation: Observation | None = None,
     ) -> StopReason | None:
-        """Append the observation, as the history policy wants it, if it fits.
+        """Append the observation if it fits, after applying the history policy.
 
         Args:
             pending: Its message, already in the record.
-            observation: The environment may shorten it; None if there is nothing to shorten.
+            observation: The observation, which the environment may shorten; None if it cannot.
 
         Returns:
             Why the episode ends, or None.
         """
         try:
             if self._encoder is None:
-                return await self._append_text()
+                return await self._rewriter.append_text()
             return await self._append_what_fits(pending, observation, self._encoder)
         except PolicyAbortedError:
             return StopReason.ABORTED
-
-    async def _append_text(self) -> StopReason | None:
-        """Apply the history policy for an engine that returns text."""
-        await self._rewriter.consult(0)
-        images = len(images_of(self.record.view))
-        return observation_stop(
-            self._setup.limits, response_tokens=0, context_tokens=0, images=images
-        )
 
     async def _append_what_fits(
         self, pending: tuple[Message, ...], observation: Observation | None, encoder: EpisodeEncoder
@@ -385,11 +387,11 @@ class Episode:
             stop = encoder.overshoot(found.encoded)
             if stop is None:
                 break
-            rewriter.take_back(found)
+            rewriter.undo(found)
             shorter = await self._shorter(observation, found.space)
             if shorter is None:
                 return stop
-            record.unsay()
+            record.drop_message()
             record.say(shorter)
             pending, observation = (shorter,), None
         seconds = time.perf_counter() - started
@@ -407,19 +409,19 @@ class Episode:
         return None if shorter is None else self._answered(shorter, last, last.info)
 
     def _drop_draft(self) -> None:
-        """Take back a reply in progress, unless an abort before its first token has done so."""
+        """Drop a reply in progress, unless an abort before its first token already did."""
         draft = self.record.draft
         if draft is not None:
-            self.record.unsay()
+            self.record.drop_message()
             self.record.ledger.drop_reply(draft.turn)
             self.record.draft = None
 
     async def _ask(
         self, asked: Continuation, question: Question, encoder: EpisodeEncoder
     ) -> StopReason | None:
-        """Have the model answer a history policy, then start a sequence from the answer.
+        """Let the model answer a history policy, then start a sequence from the answer.
 
-        The answer is its own turn, which the environment never sees. An abort takes it back, and a
+        The answer is a separate turn, which the environment never sees. An abort removes it, and a
         resumed episode asks again.
         """
         record, rewriter = self.record, self._rewriter
@@ -436,7 +438,7 @@ class Episode:
         ended = await self._reply(draft, room)
         if ended is StopReason.ABORTED:
             self._drop_draft()
-            rewriter.take_back(asked)
+            rewriter.undo(asked)
         if ended is not None:
             return ended
         started = time.perf_counter()
@@ -461,7 +463,7 @@ async def play_episode(
     interrupt: Interrupt,
     earlier: Trajectory | None = None,
 ) -> Trajectory:
-    """Play an episode to its end, and again in a fresh environment if its state was lost.
+    """Play an episode to its end; start over in a new environment if its state is lost.
 
     Args:
         setup: Engine, codec, limits and budgets.
@@ -481,7 +483,7 @@ async def play_episode(
         reason = await episode.run(earlier if attempt.restarts == 0 else None)
         is_suspect = reason.is_fault and reason is not StopReason.ENGINE_FAULT
         if (is_suspect or reason is StopReason.STEP_TIMEOUT) and host.can_rebuild:
-            host.mark_broken()  # the next episode starts with a fresh environment
+            host.mark_broken()  # the next episode starts with a new environment
         episode.record.started = attempt.started
         return episode.record.trajectory(
             reason, spec, env_restarts=attempt.restarts, engine=setup.engine.name

@@ -1,4 +1,4 @@
-"""One episode as JSON data: what its page shows."""
+"""One episode as JSON data for its page."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +9,7 @@ from envkit.trajectory.certificate import Certificate, certify
 from envkit.trajectory.checks import check_trajectory
 from envkit.trajectory.image_folder import ImageFolder
 from envkit.trajectory.plain import Keep, to_plain
+from envkit.trajectory.storage import StoredLine
 from envkit.trajectory.trajectory import Trajectory
 from envkit.viewer.conversation import conversation
 from envkit.viewer.pictures import picture_size
@@ -18,19 +19,19 @@ from envkit.viewer.sequences import sequences
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """One trajectory, ready to be shown."""
+    """One trajectory, ready to show."""
 
     row: EpisodeRow
     data: dict[str, Any]
     """JSON data; see `episode`."""
     images: tuple[Image, ...]
-    """In the order of their first use."""
+    """Images in order of first use."""
     token_ids: frozenset[int] = field(repr=False)
     """Every train id, for the vocabulary."""
 
     @property
     def is_broken(self) -> bool:
-        """Whether a rule or the certificate does not hold."""
+        """Whether a rule is violated or the certificate does not match."""
         return "broken" in self.row.flags
 
 
@@ -43,16 +44,16 @@ def episode(
 ) -> Episode:
     """Prepare one trajectory for its page.
 
-    What was said is a tree: see `envkit.viewer.sequences`.
+    The conversation is a tree: see `envkit.viewer.sequences`.
 
     Args:
-        trajectory: What to show.
-        recorded: The certificate of its file; None for a trajectory in memory.
+        trajectory: The trajectory to show.
+        recorded: The certificate from its file; None for a trajectory in memory.
         number: Its line in the file, from 1.
-        folder: Where its images' files are; None for images in memory.
+        folder: Folder of its image files; None for images in memory.
 
     Raises:
-        StorageError: A free-form part holds what JSON cannot.
+        StorageError: JSON cannot represent a free-form part.
     """
     images: dict[Image, None] = {}
 
@@ -78,6 +79,21 @@ def episode(
         images=tuple(images),
         token_ids=frozenset[int]().union(*(s.train_ids for s in trajectory.segments)),
     )
+
+
+def checked_row(stored: StoredLine, trajectory: Trajectory) -> EpisodeRow:
+    """Return the row of a readable line; its rules and its certificate are checked.
+
+    Args:
+        stored: The line.
+        trajectory: The line's.
+    """
+    problems = check_trajectory(trajectory)
+    recorded = stored.certificate
+    is_broken = bool(problems) or (
+        recorded is not None and recorded.difference(certify(trajectory)) is not None
+    )
+    return episode_row(trajectory, number=stored.line, problems=problems, is_broken=is_broken)
 
 
 def _head(trajectory: Trajectory, keep: Keep) -> dict[str, Any]:

@@ -55,13 +55,13 @@ def hooks() -> AuditHooks:
 def _shows(task: Task, images: Sequence[Image]) -> bool:
     """Return whether the image equals the task's figure, redrawn."""
     if task.get("figure") is None:
-        return True  # a data set's image, which cannot be redrawn
+        return True  # a dataset's image, which cannot be redrawn
     wanted = draw(Figure.from_json(task["figure"])).array()
     return len(images) == 1 and np.array_equal(images[0].array(), wanted)
 
 
 def numbers(task: Task) -> list[str]:
-    """Return the numbers in the question's text; a right angle if it has none."""
+    """Return the numbers in the question's text, or a right angle if it has none."""
     return list(dict.fromkeys(_NUMBER.findall(task["question"]))) or ["90"]
 
 

@@ -1,4 +1,4 @@
-"""Parse what a model's reply asks for: a search, an answer, or neither.
+"""Parse a model's reply as a search, an answer, or neither.
 
 Two protocols. **Tags* is Search-R1's (search_r1/llm_agent/generation.py): thoughts in `<think>`,
 then `<search>` or `<answer>`; results come back in `<information>`. *Tools* is a call of
@@ -80,7 +80,7 @@ class Query:
     text: str
     """On one line, at most `MAX_QUERY_CHARACTERS`; empty if the model gave no query."""
     topk: int | None = None
-    """None takes the environment's own."""
+    """None uses the environment's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class Action:
     error: str | None = None
     """Why the reply was not understood, for `info["parse_error"]`."""
     is_well_formed: bool = False
-    """Whether the reply is the protocol's form and nothing else."""
+    """Whether the reply follows the protocol's format exactly."""
     is_forged: bool = False
     """Whether it contains a block that only the environment may write."""
     call: ToolCall | None = None
@@ -227,7 +227,7 @@ def _first_action(reply: str) -> tuple[str, str] | None:
         _Tag(found.group(1) == "/", found.group(2).lower(), *found.span())
         for found in islice(_TAG.finditer(reply), _MAX_TAGS)
     ]
-    at = _behind_given_thoughts(tags)
+    at = _after_given_thoughts(tags)
     never_closed: set[str] = set()
     while at < len(tags):
         tag, at = tags[at], at + 1
@@ -244,7 +244,7 @@ def _first_action(reply: str) -> tuple[str, str] | None:
     return None if unclosed is None else (unclosed.group(1).lower(), unclosed.group(2))
 
 
-def _behind_given_thoughts(tags: Sequence[_Tag]) -> int:
+def _after_given_thoughts(tags: Sequence[_Tag]) -> int:
     """Return the index of the first tag after thoughts opened by the prompt; 0 without any."""
     for number, tag in enumerate(tags):
         if tag.name == "think":

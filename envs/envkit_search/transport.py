@@ -1,16 +1,16 @@
 """JSON over HTTP to a search service, with limits, deadlines, retries and typed faults.
 
-What happens to a failure:
+How failures are handled:
 
-| failure | what is done |
+| failure | handling |
 | --- | --- |
 | connection refused or reset, body cut off | retried, then TRANSIENT |
 | no answer in time, slow drip | retried, then TIMEOUT |
-| 408, 425, 429, 5xx | retried, 429 and 503 not before their Retry-After; then TRANSIENT |
+| 408, 425, 429, 5xx | retried (429 and 503 after their Retry-After), then TRANSIENT |
 | 200 that is not valid JSON, such as a proxy's page | retried, then TRANSIENT |
-| 400, 413, 422 | PERMANENT at once, as `RefusedFault` |
-| any other status, redirects included | PERMANENT at once |
-| a body beyond `max_bytes` | PERMANENT at once |
+| 400, 413, 422 | PERMANENT immediately, as `RefusedFault` |
+| any other status, including redirects | PERMANENT immediately |
+| a body beyond `max_bytes` | PERMANENT immediately |
 
 One deadline covers all attempts and waits of a call. This module does not interpret requests.
 """
@@ -103,13 +103,13 @@ class JsonService:
         seed: int = 0,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """Set up the service; nothing is opened before the first call.
+        """Set up the service; the first call connects.
 
         Args:
             url: Complete URL to POST to.
             noun: Name of the service, for messages.
             headers: Headers of every request; their values never appear in messages.
-            limits: None takes the defaults.
+            limits: None uses the defaults.
             seed: Seed of the retry jitter.
             wall_clock: Seconds since 1970, for a Retry-After that is a date.
 

@@ -96,7 +96,7 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_run_plays_the_episodes_of_one_process_whatever_the_number_of_workers(
+async def test_run_plays_the_same_episodes_with_any_number_of_workers(
     ray: FakeRay,
 ) -> None:
     plan = RunPlan(episodes=12, group_size=3, concurrency=5)
@@ -175,7 +175,7 @@ async def test_play_gives_a_fault_when_no_worker_comes_back(ray: FakeRay) -> Non
         ray.actors[0].die()
         (one,) = await episode
     assert one.fault is not None
-    assert "none came back in 2 s" in one.fault.message
+    assert "none recovered in 2 s" in one.fault.message
 
 
 async def test_worker_that_only_lost_its_connection_stops_the_episode_that_is_played_again(
@@ -193,7 +193,7 @@ async def test_worker_that_only_lost_its_connection_stops_the_episode_that_is_pl
         assert worker._running == {}
 
 
-async def test_actor_that_ray_gave_up_is_replaced(ray: FakeRay) -> None:
+async def test_actor_that_ray_abandoned_is_replaced(ray: FakeRay) -> None:
     async with playing(config=settings(1), latency_s=0.02) as player:
         await player.play(EnvSource(ECHO))
         ray.kill(ray.actors[0])
@@ -301,7 +301,7 @@ async def test_group_of_two_workers_must_start_from_one_observation(ray: FakeRay
         )
     faults = [one.fault.message for (one,) in both if one.fault is not None]
     assert len(faults) == 1
-    assert "another observation" in faults[0]
+    assert "a different observation" in faults[0]
 
 
 async def test_cluster_of_a_trainer_is_used_and_left_alone(ray: FakeRay) -> None:
@@ -463,7 +463,7 @@ def test_options_that_do_not_fit_are_refused(
 
 async def test_built_environment_and_local_function_are_refused(ray: FakeRay) -> None:
     async with playing() as player:
-        with pytest.raises(ConfigurationError, match="built already"):
+        with pytest.raises(ConfigurationError, match="already built"):
             await player.play(DotsEnv())
         with pytest.raises(ConfigurationError, match="must be a function of a module"):
             await player.play(lambda: DotsEnv(rounds=1))

@@ -44,12 +44,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"sampling": {"top_k": 0}}, "top_k must be at least 1, or null"),
     ({"sampling": {"max_new_tokens": "x"}}, "max_new_tokens must be an integer, got 'x'"),
     ({"sampling": {"max_new_tokens": 0}}, "max_new_tokens must be at least 1, got 0"),
-    ({"sampling": {"stop": "END"}}, "stop must be a list, each entry a text, got 'END'"),
+    ({"sampling": {"stop": "END"}}, "stop must be a list, each entry a string, got 'END'"),
     ({"sampling": {"stop_ids": [1, None]}}, "stop_ids must be a list, each entry an integer"),
     ({"sampling": {"extras": 3}}, "extras must be a mapping of names to values, got 3"),
     ({"seed": "abc"}, "seed must be an integer, got 'abc'"),
     ({"seed": None}, "seed must be an integer, got None"),
-    ({"env_id": 5}, "env_id must be a text or null, got 5"),
+    ({"env_id": 5}, "env_id must be a string or null, got 5"),
     ({"env_kwargs": {1: 2}}, "env_kwargs must be a mapping of names to values"),
     ({"worker_memory_mb": -1}, "worker_memory_mb must be at least 1 or null, got -1"),
 ]
@@ -66,7 +66,7 @@ def test_from_mapping_refuses_value_that_does_not_fit(
 
 
 @pytest.mark.parametrize("value", [5, "x", [], [1]])
-def test_from_mapping_refuses_what_is_no_mapping(value: Any) -> None:
+def test_from_mapping_refuses_a_non_mapping(value: Any) -> None:
     with pytest.raises(ConfigurationError, match="must be a mapping"):
         RolloutConfig.from_mapping(value)
 
@@ -166,7 +166,7 @@ def test_player_refuses_arguments_that_an_environment_does_not_take(
         finally:
             await player.aclose()
 
-    with pytest.raises(ConfigurationError, match="strict-settings-v0 cannot be made with"):
+    with pytest.raises(ConfigurationError, match="strict-settings-v0 cannot be built with"):
         asyncio.run(play())
 
 

@@ -20,15 +20,15 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("command", "code", "says"),
     [
-        ("report runs/none", 1, "runs/none/trajectories.jsonl holds no readable episode"),
+        ("report runs/none", 1, "runs/none/trajectories.jsonl has no readable episode"),
         ("verify runs/none", 1, ""),
-        ("view runs/none", 1, "runs/none holds no readable episode"),
+        ("view runs/none", 1, "runs/none has no readable episode"),
         ("filter empty.jsonl --out kept.jsonl", 1, "empty.jsonl: no episode to filter"),
         ("filter runs/none --out kept.jsonl --json", 1, "runs/none: no episode to filter"),
         (
             "rollout canary-v0 --policy oracle --tasks empty.jsonl",
             1,
-            "'empty.jsonl' must hold at least one task",
+            "'empty.jsonl' must have at least one task",
         ),
         (
             "export canary-v0 --format sft --out out.jsonl",

@@ -80,7 +80,7 @@ def test_evaluation_leaves_a_run_for_each_environment_and_their_figures(model: P
     assert list(whole[0]["pass_at"]) == ["1", "2"]
 
 
-def test_same_seed_gives_the_same_tasks_and_json_alone_on_standard_output(model: Path) -> None:
+def test_same_seed_gives_the_same_tasks_and_only_json_on_standard_output(model: Path) -> None:
     first = evaluate(model, "toy-echo-v0", "-n", 6, "--json")
     again = evaluate(model, "toy-echo-v0", "-n", 6, "--json", out="again")
     assert json.loads(first.out)["lines"][0]["success"]["mean"] == 1.0
@@ -118,7 +118,7 @@ def test_prices_give_the_cost_of_the_tokens_that_were_counted(model: Path) -> No
     turns = [turn for one in load("out/toy-echo-v0") for turn in one.turns]
     expected = sum(3 * turn.prompt_tokens + 15 * turn.response_tokens for turn in turns) / 1e6
     assert lines()[0]["cost"] == pytest.approx(expected)
-    assert "in all" in shown.out
+    assert "in total" in shown.out
 
 
 def test_interrupted_evaluation_keeps_its_episodes_and_continues(model: Path) -> None:

@@ -152,7 +152,7 @@ def test_recorded_rows_equal_what_the_file_says_by_hand() -> None:
 
 
 @pytest.mark.slow
-async def test_recordings_are_what_the_script_records_again(tmp_path: Path) -> None:
+async def test_recordings_are_reproduced_by_the_script(tmp_path: Path) -> None:
     found = importlib.util.spec_from_file_location(
         "record_conformance", ROOT / "scripts" / "record_conformance.py"
     )
@@ -227,7 +227,7 @@ def subject(deliver: Any, *cannot: Content, shape: Shape = Shape.WHOLE) -> Proje
     return Projection(name="mine", shape=shape, deliver=deliver, cannot_carry=frozenset(cannot))
 
 
-def test_declared_refusal_with_a_clear_error_is_no_failure() -> None:
+def test_declared_refusal_with_a_clear_error_is_not_a_failure() -> None:
     declared = subject(text_only, Content.IMAGES)
     refused = check(declared, BY_NAME["images"])
     assert (refused.verdict, refused.message) == (
@@ -253,7 +253,7 @@ def test_adapter_that_drops_images_instead_of_refusing_fails() -> None:
     outcome = check(subject(dropping, Content.IMAGES), BY_NAME["images"])
     assert outcome.verdict is Verdict.FAIL
     assert outcome.message == (
-        "delivered 1 rows of a trajectory with images, which it declares that it cannot carry; "
+        "delivered 1 rows of a trajectory with images, which it declares it cannot carry; "
         "refuse with a ConfigurationError instead"
     )
 
@@ -283,7 +283,9 @@ def test_adapter_that_flattens_several_sequences_fails() -> None:
 
     outcome = check(subject(flat), BY_NAME["thinking_rerender"])
     assert outcome.verdict is Verdict.FAIL
-    assert outcome.message.startswith("delivered 1 rows where the core has none of shape 'whole'")
+    assert outcome.message.startswith(
+        "delivered 1 rows although the core has none of shape 'whole'"
+    )
 
 
 @pytest.mark.parametrize("cannot", [(), (Content.IMAGES,)])

@@ -120,7 +120,7 @@ class _Refusing(SpanExporter):
 def test_spans_that_the_exporter_does_not_take_are_counted_aloud() -> None:
     sink = OpenTelemetrySink(_Refusing())
     sink.write(example())
-    with pytest.raises(StorageError, match="did not take 17 spans"):
+    with pytest.raises(StorageError, match="rejected 17 spans"):
         sink.write_metrics({"episodes": 1.0})
     sink.close()
 
@@ -173,7 +173,7 @@ def test_an_unknown_exporter_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         OpenTelemetrySink()
 
 
-def test_console_writes_a_line_a_span_beside_the_result(
+def test_console_writes_a_line_per_span_next_to_the_result(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")

@@ -148,13 +148,13 @@ def test_report_shows_tokens_as_text_where_it_can(tmp_path: Path) -> None:
     assert plain.unpack("vocabulary") is None
 
 
-def test_report_says_what_it_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_says_what_it_omitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = len(base64.b64encode(picture(0).png_bytes()))
     monkeypatch.setattr(document, "IMAGE_BUDGET_BYTES", one)
     rows = [example(n) for n in range(3)]
     found = Page(write_report(rows, tmp_path / "report.html", max_episodes=2))
     assert "the list shows the first 2 and leaves out 1" in found.notes
-    assert "2 images are not in this file" in found.notes
+    assert "2 images are not embedded" in found.notes
     assert [name for name in found.blocks if name.startswith("image-")] == [
         f"image-{picture(0).sha256}"
     ]

@@ -43,16 +43,14 @@ class PageEnv(AsyncEnv):
 
     Task: a page, a goal and a checker in JavaScript: `html` (the page's text) or `path` (a file of
         `folder`), `goal`, `check`, and optionally `setup`, `assets`, `oracle`, `seed`, `name`.
-    Observation: a screenshot of `width` x `height` pixels after each reply, with the goal at first
-        and then what could not be read and which dialogs the page showed.
+    Observation: a screenshot of `width` x `height` pixels after each reply, with the goal at first,
+        and later with unreadable actions and the dialogs that the page showed.
     Action: one or several actions in the form of the model family that `action` names.
-    Reward: what the checker says: a number ends the episode when it is above 0; `{done, reward}`
-        ends it when `done`. It runs after each action, and with `answer` and `status` at the end.
-    Episode end: the checker's verdict, `terminate` or `answer`, or a page that was left or closed
-    (reward 0.0); `max_turns` replies truncate.
-    Budget: `max_turns` replies, one screenshot each.
-    Dataset: two demo pages, part of this package.
-    Source: original.
+    Reward: the checker's result. A number ends the episode if it is above 0; `{done, reward}` ends
+        it if `done`. It runs after each action, and with `answer` and `status` at the end. Episode
+        end: the checker's verdict, `terminate` or `answer`, or a page that was left or closed
+        (reward 0.0); `max_turns` replies truncate. Budget: `max_turns` replies, one screenshot
+        each. Dataset: two demo pages, part of this package. Source: original.
     """
 
     capabilities = Capabilities(replay_safe=True, deterministic=True)
@@ -80,8 +78,8 @@ class PageEnv(AsyncEnv):
         """Set up tasks and rules.
 
         Args:
-            tasks: A file of JSON lines, or the rows themselves; None takes the demos.
-            folder: Folder whose files pages may load; None takes the demos' folder.
+            tasks: A file of JSON lines, or the rows themselves; None uses the demos.
+            folder: Folder whose files pages may load; None uses the demos' folder.
             action: The form of replies, by the name of a model family.
             max_turns: Replies per episode.
             width: Screen width in pixels.
@@ -134,7 +132,7 @@ class PageEnv(AsyncEnv):
         """
         check_task(task)
         site, path = self._site_of(task)
-        await self._let_go()
+        await self._close_page()
         if self._pool is None:
             self._pool = join_pool(self)
         self._page = await self._pool.open(self._options.with_site(site))
@@ -164,7 +162,7 @@ class PageEnv(AsyncEnv):
     async def aclose(self) -> None:
         """Close the page; the last environment of the loop ends the browsers."""
         try:
-            await self._let_go()
+            await self._close_page()
         finally:
             pool, self._pool = self._pool, None
             if pool is not None:
@@ -283,9 +281,9 @@ class PageEnv(AsyncEnv):
     async def _fail(self, error: BaseException) -> None:
         if isinstance(error, BrowserFault) and self._pool is not None:
             self._pool.count(error)
-        await self._let_go()
+        await self._close_page()
 
-    async def _let_go(self) -> None:
+    async def _close_page(self) -> None:
         """Close the page, even if the caller is cancelled."""
         page, self._page, self._input, self.plan = self._page, None, None, None
         if page is not None and self._pool is not None:

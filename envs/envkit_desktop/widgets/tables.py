@@ -33,7 +33,7 @@ class Table(Scrolled):
 
     @property
     def bar(self) -> ScrollBar:
-        """The scroll bar beside the rows."""
+        """The scroll bar next to the rows."""
         return ScrollBar(
             length=self.height - HEADER,
             content=len(self.rows) * ROW + 2,
@@ -135,7 +135,7 @@ class Table(Scrolled):
 
 
 def _order(cell: str) -> tuple[float, str]:
-    """Return the key that sorts numbers by value, before texts."""
+    """Return a key that sorts numbers by value, before texts."""
     try:
         return float(cell.replace(",", "").removeprefix("$")), ""
     except ValueError:
