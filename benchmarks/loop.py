@@ -4,11 +4,11 @@ Overhead: episodes of an instant text environment with scripted replies, a real 
 chat template. Process CPU time divided by turns, and the same without the codec's share, which is
 measured separately on the same texts.
 
-Makespan: thousands of episodes at once whose replies and steps take log-normal times. Ideal is the
-longest episode's own waiting; the rest is what the loop adds. The process is pinned to one core.
+Makespan: thousands of concurrent episodes whose replies and steps take log-normal times. Ideal is
+the longest episode's own waiting; the loop adds the rest. The process is pinned to one core.
 
-Collections: how long the longest garbage collection held the event loop meanwhile, in CPU time of
-its thread, which others on a shared machine lengthen less than the clock's.
+Collections: the longest block of the event loop by a garbage collection, in CPU time of its thread,
+which varies less than wall time on a shared machine.
 """
 
 import argparse

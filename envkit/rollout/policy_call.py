@@ -1,7 +1,7 @@
 """One call of a history policy, which is foreign code.
 
-The policy sees copies of the record's messages, and its result is copied and checked. Whatever it
-raises becomes a `HistoryFault`, also SystemExit and CancelledError, which would otherwise end the
+The policy sees copies of the record's messages, and its result is copied and checked. Any exception
+becomes a `HistoryFault`, including SystemExit and CancelledError, which would otherwise end the
 event loop or look like a cancellation of the caller.
 """
 
@@ -19,27 +19,29 @@ from envkit.trajectory.plain import check_plain
 T = TypeVar("T")
 
 _MAX_MESSAGES: Final = 100_000
+_SHARED: Final = frozenset({str, Image, int, float, bool, type(None)})
+"""Types of which a copy would be the same; nearly all values of messages have one of them."""
 
 
 class PolicyCall:
-    """A policy, the conversation it is called with, and how its results are checked."""
+    """Calls a policy with a conversation, and checks its results."""
 
     def __init__(
         self, policy: HistoryPolicy, name: str, view: HistoryView, *, copies: bool = True
     ) -> None:
-        """Take the view of the record's own messages.
+        """Prepare the call.
 
         Args:
             policy: The policy.
-            name: Of the policy, for errors.
-            view: Holds the record's messages.
-            copies: Whether the policy gets copies of them. False for one of envkit's own.
+            name: Name of the policy, for errors.
+            view: The view with the record's own messages.
+            copies: Whether the policy gets copies of them; False for envkit's own policies.
         """
         self._policy, self._source = policy, f"history policy {name!r}"
-        self._view = view
+        self._view, self._given = view, view
+        self._is_copying = copies
         self._originals: dict[int, Message] = {}
-        """The record's messages by the `id` of what the policy gets for them."""
-        self._given = self._copied_view() if copies else view
+        """The record's messages, by the `id` of the messages that the policy gets."""
         if not copies:
             self._originals = {id(entry): entry for entry in (*view.opening, *view.messages)}
 
@@ -49,22 +51,18 @@ class PolicyCall:
         Raises:
             HistoryFault: The policy failed, or its result is invalid.
         """
-        found = self._guarded(lambda: self._policy(self._given))
-        if found is None:
-            return None
-        if isinstance(found, Question):
-            return self._checked(self._question, found)
-        messages = self._checked(self._messages, found)
-        return None if messages == self._view.messages else messages
+        if self._is_copying:  # here, off the event loop
+            self._given = self._copied_view()
+        found = self._checked(self._sorted, self._called(lambda: self._policy(self._given)))
+        return None if found == self._view.messages else found
 
     def rewritten(self, question: Question, answer: str) -> tuple[Message, ...]:
-        """Return the messages that a question makes of its answer.
+        """Return the messages that a question builds from its answer.
 
         Raises:
             HistoryFault: As for `__call__`.
         """
-        found = self._guarded(lambda: question.rewrite(answer))
-        return self._checked(self._messages, found)
+        return self._checked(self._messages, self._called(lambda: question.rewrite(answer)))
 
     def _copied_view(self) -> HistoryView:
         copies: dict[int, Message] = {}
@@ -78,16 +76,12 @@ class PolicyCall:
             messages=tuple(copies[id(entry)] for entry in self._view.messages),
         )
 
-    def _guarded(self, function: Callable[[], Any]) -> Any:  # noqa: ANN401  # foreign data
+    def _called(self, function: Callable[[], Any]) -> Any:  # noqa: ANN401  # foreign data
         """Call foreign code; raise only `HistoryFault`."""
         try:
-            found = function()
+            return function()
         except BaseException as error:  # foreign code may raise anything
             raise HistoryFault(f"{self._source} failed: {describe(error)}") from error
-        if isinstance(found, Coroutine):
-            cast("Coroutine[Any, Any, Any]", found).close()  # silences "was never awaited"
-            raise HistoryFault(f"{self._source} must not be async: make it a plain function")
-        return found
 
     def _checked(self, check: Callable[[Any], T], found: object) -> T:
         """Check foreign data; raise only `HistoryFault`."""
@@ -99,6 +93,11 @@ class PolicyCall:
             raise HistoryFault(
                 f"the result of {self._source} cannot be read: {describe(error)}"
             ) from error
+
+    def _sorted(self, found: object) -> tuple[Message, ...] | Question | None:
+        if found is None:
+            return None
+        return self._question(found) if isinstance(found, Question) else self._messages(found)
 
     def _question(self, found: Question) -> Question:
         text, tokens, rewrite = cast(
@@ -117,6 +116,9 @@ class PolicyCall:
         return Question(text=str.__str__(text), max_tokens=tokens, rewrite=rewrite)
 
     def _messages(self, found: object) -> tuple[Message, ...]:
+        if isinstance(found, Coroutine):
+            found.close()  # otherwise Python warns that it was never awaited
+            raise ContractError(f"{self._source} must not be async: make it a plain function")
         if isinstance(found, str) or not isinstance(found, Sequence):
             raise ContractError(
                 f"{self._source} must return None, a Question or a list of messages, "
@@ -136,7 +138,7 @@ class PolicyCall:
         return messages
 
     def _message(self, entry: object, known: dict[str, Image]) -> Message:
-        """Return the record's own message if the policy left it alone, else a checked copy."""
+        """Return the record's own message if the policy did not change it, else a checked copy."""
         original = self._originals.get(id(entry))
         if original is entry and original is not None:
             return original
@@ -154,7 +156,7 @@ class PolicyCall:
         image = known.get(part["image"].sha256)
         if image is None:
             raise ContractError(
-                f"{self._source} may drop images but not add any: it returned one that the "
+                f"{self._source} may drop images but not add any, got one that the "
                 "conversation does not have"
             )
         return {**part, "image": image}
@@ -163,13 +165,13 @@ class PolicyCall:
         roles = [entry["role"] for entry in messages]
         if roles[-1] not in ("user", "tool"):
             raise ContractError(
-                f"{self._source} must end with what the model answers, a user or tool message, "
-                f"got one of role {roles[-1]!r}"
+                f"{self._source} must end with a user or tool message, which the model answers, "
+                f"got role {roles[-1]!r}"
             )
         if "system" in roles[1:]:
             raise ContractError(
                 f"{self._source} must put a system message first, got one at index "
-                f"{roles.index('system', 1)}: many templates drop or refuse it there"
+                f"{roles.index('system', 1)}: many templates drop or reject it there"
             )
         opening = {id(entry) for entry in self._view.opening}
         before = ""
@@ -186,11 +188,13 @@ class PolicyCall:
 
 def _copied(value: Any) -> Any:  # noqa: ANN401  # foreign data
     """Copy containers and make texts plain; share everything else, such as images."""
+    if type(value) in _SHARED:
+        return value
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, dict):
         entries = cast("dict[Any, Any]", value)
-        items = dict[Any, Any].items(entries)  # not a method of somebody's own class
+        items = dict[Any, Any].items(entries)  # not a method of a foreign subclass
         return {_copied(key): _copied(one) for key, one in items}
     if isinstance(value, list):
         return [_copied(one) for one in cast("list[Any]", value)]

@@ -15,6 +15,7 @@ from envkit.trajectory.plain import plain_float, to_plain
 from envkit.trajectory.segment import SegmentKind
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory, role_of
+from envkit.viewer.differences import rewrites_of
 
 _EXCERPT: Final = 240
 _NOTE: Final = 2_000
@@ -42,6 +43,8 @@ class EpisodeRow:
     """Equal for equal tasks."""
     replies_hash: str
     """Equal for equal replies of the model."""
+    history_hash: str
+    """Equal for histories that were rewritten at the same turns in the same way."""
     excerpt: str
     """The start of the first user message, on one line."""
     reward: float | None
@@ -175,6 +178,7 @@ def episode_row(
         family=_text(trajectory.task, "family"),
         task_hash=_digest(to_plain(trajectory.task, "task", _forget)),
         replies_hash=_digest([turn.response_text for turn in turns]),
+        history_hash=_digest(list(rewrites_of(trajectory).items())),
         excerpt=_excerpt(trajectory),
         reward=trajectory.reward,
         stop_reason=trajectory.stop_reason,

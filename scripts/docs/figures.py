@@ -23,7 +23,12 @@ ROOT: Final = Path(__file__).parents[2]
 FIGURES: Final = ROOT / "benchmarks" / "figures.json"
 RESULTS: Final = ROOT / "benchmarks" / "results"
 TEMPLATES: Final = Path(__file__).with_suffix(".md")
-PAGES: Final = ("README.md", "docs/comparisons.md")
+PAGES: Final = (
+    "README.md",
+    "docs/comparisons.md",
+    "docs/concepts/histories.md",
+    "docs/concepts/trees.md",
+)
 _BLOCK: Final = re.compile(
     r"(<!-- figures: (\w+) -->\n\n)(.*?)(<!-- end of figures -->)", re.DOTALL
 )

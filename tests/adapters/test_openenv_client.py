@@ -118,7 +118,7 @@ async def test_client_sends_no_bad_action_and_survives_refused_ones() -> None:
     assert server.opened == 1
 
 
-async def test_client_plays_mcp_tools_and_tells_their_errors() -> None:
+async def test_client_plays_mcp_tools_and_reports_their_errors() -> None:
     server = FakeOpenEnvServer(schema=TOOLS_ACTION)
     async with openenv_served(server) as address:
         env = made(address, calls_per_turn=3)
@@ -220,7 +220,7 @@ async def test_failed_step_is_a_typed_fault_and_is_sent_once(
         assert caught.value.kind is kind
         assert len(server.steps) == 1
         assert env.turn == 0
-        # A new episode works: the broken session is left behind.
+        # A new episode works: the broken session is dropped.
         await env.areset(seed=0)
         assert (await env.astep(call(10))).reward == 1.0
     assert len(server.steps) == 2
@@ -274,7 +274,7 @@ async def test_refused_handshake_is_typed_by_its_status(status: int, kind: Fault
     assert len(server.handshakes) == (7 if kind is FaultKind.TRANSIENT else 8)
 
 
-async def test_server_that_is_not_there_or_something_else_is_a_fault() -> None:
+async def test_missing_or_foreign_server_is_a_fault() -> None:
     from aiohttp import web
 
     limits = {**QUICK, "open_attempts": 2}
@@ -312,7 +312,7 @@ async def test_rollout_recovers_from_a_crash_by_replay() -> None:
     (trajectory,) = trajectories
     assert trajectory.reward == 1.0
     assert trajectory.fault is None
-    # The lost step is played in a new session, after a replay of what came before it.
+    # The lost step is played in a new session, after a replay of the earlier steps.
     assert [step["number"] for step in server.steps] == [4, 6, 4, 6]
     assert server.opened == 2
 

@@ -93,7 +93,7 @@ async def test_length_is_reported_when_the_budget_ends_the_reply() -> None:
     assert generation.finish_reason is FinishReason.LENGTH
 
 
-async def test_budget_is_clamped_to_the_context_that_the_server_tells() -> None:
+async def test_budget_is_clamped_to_the_context_the_server_reports() -> None:
     async with FakeSGLang(reply, context_length=10) as server:
         await one(server, ask(max_new_tokens=500))
         assert server.payloads()[0]["sampling_params"]["max_new_tokens"] == 7
@@ -261,7 +261,7 @@ async def test_large_images_are_encoded_off_the_event_loop() -> None:
         sent = server.payloads()[0]["image_data"]
     assert generation.prompt_tokens == 3
     assert sent == [picture.data_uri() for picture in pictures]
-    assert len(waits) > 5  # the loop went round while images were encoded
+    assert len(waits) > 5  # the loop kept running while images were encoded
 
 
 async def test_second_request_of_the_same_id_is_a_contract_error() -> None:

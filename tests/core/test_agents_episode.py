@@ -93,7 +93,7 @@ async def test_role_that_is_never_addressed_has_no_trajectory() -> None:
     assert played["asker"].reward == 1.0
 
 
-async def test_late_reward_stands_in_turn_segment_and_row() -> None:
+async def test_late_reward_appears_in_turn_segment_and_row() -> None:
     keeper = (await play_roles(GuessEnv(), guess_engine(), text_codec(), seed=1))["keeper"]
 
     assert keeper.turns[-1].reward == 0.5
@@ -412,7 +412,7 @@ async def test_collect_groups_the_episodes_of_a_role_and_passes_verify(tmp_path:
 
 async def test_drop_group_withholds_the_siblings_too() -> None:
     codec, state = text_codec(), RolloutState()
-    # Not "permanent": 8 episodes that begin with the same permanent fault rightly end a run.
+    # Not "permanent": 8 episodes that start with the same permanent fault correctly end a run.
     engine = FaultyEngine(codec, speak, FaultPlan(0.3, kinds=["timeout"], seed=4))
 
     out = [

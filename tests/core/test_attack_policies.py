@@ -30,7 +30,7 @@ from fakes.own_histories import (
 from fakes.templates import make_codec
 
 from envkit.env import Env, Observation, PolicyContext, Turn
-from envkit.errors import ConfigurationError, FaultKind
+from envkit.errors import ConfigurationError, FaultKind, type_name
 from envkit.images import Image
 from envkit.isolation.process import close_supervisors
 from envkit.messages import Message, images_of, message, text_of
@@ -331,6 +331,23 @@ class Weird(BaseException):
     pass
 
 
+class Hidden(type):
+    def __getattribute__(cls, name: str) -> Any:
+        if name == "__name__":
+            raise SystemExit(name)
+        return super().__getattribute__(name)
+
+
+class HiddenError(BaseException, metaclass=Hidden):
+    pass
+
+
+class HiddenClass:
+    @property
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise SystemExit("class")
+
+
 @pytest.mark.parametrize("when", ["policy", "rewrite"])
 @pytest.mark.parametrize(
     "error",
@@ -342,11 +359,12 @@ class Weird(BaseException):
         StopIteration(),
         Weird(),
         Unprintable(),
+        HiddenError(),
         ConfigurationError("not mine"),
         RecursionError("deep"),
         MemoryError(),
     ],
-    ids=lambda error: type(error).__name__,
+    ids=type_name,
 )
 async def test_policy_that_raises_faults_its_episode(
     error: BaseException, when: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -359,7 +377,7 @@ async def test_policy_that_raises_faults_its_episode(
 
     policy = throw if when == "policy" else ask
     trajectory = await run(_setting(monkeypatch, policy))
-    assert_history_fault(trajectory, type(error).__name__, tmp_path)
+    assert_history_fault(trajectory, type_name(error), tmp_path)
 
 
 @pytest.mark.parametrize("when", ["policy", "rewrite"])
@@ -449,6 +467,9 @@ BAD: dict[str, Callable[[HistoryView], Any]] = {
     "huge": lambda view: [view.messages[-1]] * 3_000_000,
     "orphan tool message": lambda view: [*view.opening, message("tool", "Result.")],
     "a class": lambda view: Question,
+    "hidden class": lambda view: HiddenClass(),
+    "hidden class in a list": lambda view: [HiddenClass()],
+    "exception": lambda view: HiddenError(),
     "the policy": lambda view: BAD["the policy"],
     "the view": lambda view: view,
 }

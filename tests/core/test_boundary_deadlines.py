@@ -259,7 +259,7 @@ async def test_a_deadline_during_the_last_step_that_completes_is_not_a_fault() -
             return Turn("Begin.")
 
         async def on_aturn(self, response_text: str) -> Turn:
-            time.sleep(2 * DEADLINE_S)  # completes: nobody can interrupt it
+            time.sleep(2 * DEADLINE_S)  # completes, because nothing can interrupt it
             return Turn("Done.", reward=1.0, done=True)
 
     trajectory = await played(Blocking)
@@ -300,7 +300,7 @@ async def test_a_step_timeout_truncates_where_the_environment_declares_it(kind: 
     check_truncated(trajectory)
 
 
-async def test_a_step_timeout_is_a_fault_where_nobody_says_otherwise() -> None:
+async def test_a_step_timeout_is_a_fault_by_default() -> None:
     budget = RetryBudget(step_timeout_s=DEADLINE_S, max_episode_restarts=0)
     trajectory = await played(lambda: SlowEnv(slow="step"), deadline_s=None, retries=budget)
     check_cut(trajectory, StopReason.ENV_FAULT)

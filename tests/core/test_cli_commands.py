@@ -68,7 +68,7 @@ def test_help_loads_no_heavy_library() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["rollout", "--help"]])
-def test_command_whose_reader_leaves_ends_without_blaming_anyone(arguments: list[str]) -> None:
+def test_command_whose_reader_leaves_ends_without_an_error(arguments: list[str]) -> None:
     code = f"from envkit.cli import main; main({arguments!r})"
     reader, writer = os.pipe()
     os.close(reader)
@@ -93,7 +93,7 @@ def test_list_shows_ids_and_descriptions() -> None:
     assert "canary-v0" in run_envkit("list").out
 
 
-def test_info_tells_arguments_tools_and_policies() -> None:
+def test_info_lists_arguments_tools_and_policies() -> None:
     facts = json.loads(run_envkit("info", "geo3k-v0", "--json").out)
     assert {"oracle", "noisy-oracle"} <= set(facts["policies"])
     assert "calc_score" in [entry["name"] for entry in facts["tools"]]

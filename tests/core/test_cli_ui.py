@@ -83,7 +83,7 @@ def test_ui_refuses_what_is_not_a_folder(name: str, tmp_path: Path) -> None:
     assert name in outcome.last_error
 
 
-def test_ui_shows_the_folder_of_runs_unless_told_otherwise(
+def test_ui_shows_the_folder_of_runs_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Garbage collection during a run: short steps, nothing lost, everything put back."""
+"""Garbage collection during a run: short steps, nothing lost, everything restored."""
 
 import asyncio
 import gc
@@ -62,7 +62,7 @@ def age() -> None:
     gc.collect(1)
 
 
-def test_collector_puts_everything_back() -> None:
+def test_collector_restores_everything() -> None:
     gc.set_threshold(500, 7, 9)
     one = Collector()
     one.enter(8)
@@ -135,7 +135,7 @@ def test_collector_may_end_an_abandoned_run() -> None:
     run, kept = AbandonedRun(one), [Knot() for _ in range(2_000)]
     age()
     del run
-    # In a thread: a collector that waits for itself must not hold up the tests.
+    # In a thread, so a collector that waits for itself cannot hang the tests.
     tending = threading.Thread(target=one.tend, daemon=True)
     tending.start()
     tending.join(20)

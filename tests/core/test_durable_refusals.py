@@ -133,7 +133,7 @@ def test_resume_refuses_the_lines_of_another_run(run: Path) -> None:
 
 
 def test_a_new_run_does_not_overwrite_one_that_can_be_resumed(run: Path) -> None:
-    cut_after(RUN, 0)  # killed before the first episode was stored; the plan is there
+    cut_after(RUN, 0)  # killed before the first episode was stored; the plan exists
     before = bytes_of(RUN)
     shown = rollout()
     check_refused(shown, RUN, before)
@@ -181,7 +181,7 @@ def test_a_configuration_file_with_a_mistake_is_one_clear_error(content: str, sa
     assert RunEnv.resets == 0
 
 
-def test_a_configuration_file_that_is_not_there_is_one_clear_error() -> None:
+def test_a_missing_configuration_file_is_one_clear_error() -> None:
     shown = rollout("--config", "nowhere.json")
     assert shown.code in (1, 2)
     assert "nowhere.json" in shown.err

@@ -40,7 +40,7 @@ pytest_plugins = ["fakes.run_fixtures"]
 pytestmark = pytest.mark.usefixtures("own_folder")
 
 
-def test_the_plan_is_there_before_the_first_reply() -> None:
+def test_the_plan_exists_before_the_first_reply() -> None:
     seen: list[Any] = []
     RunEnv.arm(lambda: seen.append(json.loads(PLAN.read_text()) if PLAN.exists() else None))
     assert rollout().code == 0
@@ -209,7 +209,7 @@ def test_an_image_that_a_power_cut_damaged_is_noticed(run: Path, damage: str) ->
     else:
         file.write_bytes(file.read_bytes()[:40] if damage == "cut" else b"")
     shown = resume()
-    if shown.code == 0:  # played again; else the error says which file is damaged
+    if shown.code == 0:  # played again; otherwise the error names the damaged file
         check_whole()
     else:
         assert shown.code == 1

@@ -144,11 +144,11 @@ def test_suite_finds_rows_that_count_as_episodes() -> None:
 
     found = list(compare_paths([path(backward=by_rows)]))
     failed = {one.episodes for one in found if one.verdict is Verdict.FAIL}
-    assert failed == {"rewritten", "compaction", "sub-agent"}  # only the norm tells
+    assert failed == {"rewritten", "compaction", "sub-agent"}  # only the norm shows it
 
 
 @pytest.mark.slow
-def test_suite_wants_a_known_difference_to_be_there() -> None:
+def test_suite_requires_a_known_difference() -> None:
     claim = Difference(reason="it is tilted", setting="another one", norm_ratio=2.0)
 
     def doubled(

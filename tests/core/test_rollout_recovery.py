@@ -41,7 +41,7 @@ class Scheduled(FaultPlan):
         self._listed = schedule
 
     def decide(self, scope: str, *key: object, attempt: int = 0) -> str | None:
-        where = key if scope == "reset" else key[1:]  # whatever the episode's id
+        where = key if scope == "reset" else key[1:]  # regardless of the episode's id
         return self._listed.get((scope, *where, attempt))
 
 
@@ -118,7 +118,7 @@ async def test_play_retries_a_reset() -> None:
     assert_exactly_once(trajectory, world)
 
 
-async def test_play_gives_up_when_the_turns_budget_is_spent() -> None:
+async def test_play_faults_when_the_turns_budget_is_spent() -> None:
     always: dict[tuple[Any, ...], str] = {("step", 1, n): "transient" for n in range(99)}
     trajectory, world = await run(CountingEnv, always)
     assert trajectory.stop_reason is StopReason.ENV_FAULT
@@ -148,7 +148,7 @@ async def test_play_faults_where_a_replay_takes_another_course() -> None:
     trajectory, _ = await run(Drifting, {("step", 1, 0): "transient"})
     assert trajectory.stop_reason is StopReason.ENV_FAULT
     assert trajectory.fault is not None
-    assert "another outcome" in trajectory.fault.message
+    assert "a different outcome" in trajectory.fault.message
 
 
 async def test_play_keeps_the_reply_through_a_recovery() -> None:
@@ -176,7 +176,7 @@ async def test_play_retries_the_engine_within_its_budget() -> None:
     assert [turn.engine_retries for turn in trajectory.turns] == [0, 2, 0]
 
 
-async def test_play_records_an_engine_that_stays_away() -> None:
+async def test_play_records_an_engine_that_stays_unavailable() -> None:
     codec = text_codec()
     plan = FaultPlan(1.0, kinds=("transient",))
     world = World()

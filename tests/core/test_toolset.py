@@ -174,7 +174,7 @@ async def test_calls_run_at_the_same_time_and_answer_in_their_order() -> None:
 
     async def wait(n: int) -> int:
         arrived.append(n)
-        while len(arrived) < 3:  # none goes on before all have begun
+        while len(arrived) < 3:  # none continues before all have started
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.02 * (3 - n))
         return n
@@ -285,7 +285,7 @@ def test_wrong_sets_are_refused() -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"specs": (spec, spec)}, "two tools are named 'it'"),
         ({"specs": (ToolSpec(name="x", description=""),)}, "no function"),
-        ({"specs": (broken,)}, "no valid JSON Schema"),
+        ({"specs": (broken,)}, "a valid JSON Schema"),
         ({"specs": (spec,), "timeout_s": 0}, "must be above 0"),
         ({"specs": (spec,), "timeouts": {"it": -1.0}}, "must be above 0"),
         ({"specs": (spec,), "max_calls": 0}, "at least 1"),

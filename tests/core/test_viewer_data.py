@@ -75,7 +75,7 @@ def test_figures_of_one_group_have_no_interval() -> None:
     assert figures["solved"]["low"] is None
 
 
-def test_figures_stand_a_run_without_any_reward() -> None:
+def test_figures_survive_a_run_without_any_reward() -> None:
     faulted = build([], stop_reason=StopReason.ENV_FAULT)
     figures = read([faulted, replace(faulted, reward=float("nan"))]).index()["figures"]
     assert figures["reward"] is None
@@ -182,7 +182,7 @@ def test_episode_that_was_played_with_a_rewriting_template_shows_each_sequence()
     assert sum(len(part["turns"]) for part in parts) == len(one.turns)
 
 
-def test_episode_marks_stand_on_the_image_before_the_reply() -> None:
+def test_episode_marks_are_drawn_on_the_image_before_the_reply() -> None:
     one = marked([[click(*CLICK)], [click(1, 2)]], rewards=[0.0, 1.0])
     first, second = turns_of(one)
     images = [image.sha256 for image in images_of(one.messages)]
@@ -224,7 +224,7 @@ def test_episode_shows_a_tool_call_once_and_in_words() -> None:
     assert turn["reply"] == text
 
 
-def test_episode_keeps_context_and_sampled_tokens_apart() -> None:
+def test_episode_separates_context_and_sampled_tokens() -> None:
     one = build([Reply(observation=Context(text_ids=(21, 22))), Reply()])
     first, second = turns_of(one)
     assert first["tokens"] == {

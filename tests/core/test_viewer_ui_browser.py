@@ -58,7 +58,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         written = 1_000_000_000 + number
         os.utime(root / name / FILE_NAME, (written, written))
         settings = {"env_id": "fake-v0", "engine": {"policy": "oracle"}, "episodes": 400,
-                    "config": {"seed": number, "sampling": {"temperature": number}}}  # fmt: skip
+                    "config": {"seed": number, "sampling": {"temperature": number},
+                               "top": number or None}}  # fmt: skip
         (root / name / "run.json").write_text(json.dumps({"settings": settings}))
     line = {"name": "leaks", "verdict": "fail", "value": 0.31, "detail": "blind reward"}
     report = {"target": "fake-v0", "episodes": 4, "seed": 0, "is_complete": True, "passed": False,
@@ -165,7 +166,9 @@ def test_runs_are_compared_by_keyboard(folder: Path, open_ui: Open) -> None:
         assert page.locator(".axis").inner_text() == "seed"
         differing = page.locator("section").filter(has_text="Settings that differ")
         shown = differing.locator("tbody").first.locator("th").all_inner_texts()
-        assert shown == ["config.sampling.temperature", "config.seed"]
+        assert shown == ["config.sampling.temperature", "config.seed", "config.top"]
+        assert differing.locator("tbody").first.locator("td").all_inner_texts()[-3:] == [
+            "not set", "1", "2"]  # fmt: skip
         page.get_by_label("Show").select_option("turns")
         assert "metric=turns" in page.url
         page.keyboard.press("Tab")
@@ -218,8 +221,15 @@ def test_comparison_follows_a_run_that_grows(tmp_path: Path, open_ui: Open) -> N
 def test_address_of_an_episode_waits_for_it(folder: Path, browser: "Browser") -> None:
     with served(folder) as address:
         page = browser.new_page()  # its console says that there was nothing at first
+        page.add_init_script("""addEventListener("DOMContentLoaded", () => { window.seen = [];
+            const note = () => window.seen.push(document.querySelector("main").textContent);
+            const options = {childList: true, subtree: true};
+            new MutationObserver(note).observe(document.querySelector("main"), options); })""")
         page.goto(f"{address}#/base/e/36")
         page.locator("main.ep").wait_for()
+        texts = page.evaluate("window.seen")
+        assert any("Waiting for episode 36" in text for text in texts)
+        assert not any("Not found" in text for text in texts)  # it is only not read yet
         page.goto(f"{address}#/later/e/1")
         page.get_by_text("There is no run named later here.").wait_for()
         save(grouped_run(groups=1), folder / "later" / FILE_NAME)
@@ -301,7 +311,7 @@ def test_page_follows_a_real_rollout_to_its_end(tmp_path: Path, open_ui: Open) -
         until(page, "document.querySelector('.c-episodes')?.innerText === '24'")
 
 
-def test_page_shows_a_run_that_was_replaced_anew(tmp_path: Path, open_ui: Open) -> None:
+def test_page_reloads_a_replaced_run(tmp_path: Path, open_ui: Open) -> None:
     save(grouped_run(groups=4), tmp_path / "run" / FILE_NAME)
     with served(tmp_path) as address:
         page = open_ui(address, "#/run/episodes?view=list")

@@ -185,7 +185,7 @@ async def test_flood_of_dialogs_hangs_no_longer_than_the_deadline() -> None:
 async def test_navigation_out_of_the_site_is_refused_and_counted() -> None:
     async with running_pool() as pool:
         page = await open_page(pool, BUTTON % 'location = "https://example.com/"')
-        times = 12  # the page's clock stood still after two of five, once
+        times = 12  # the page's clock stopped after two of five, once
         for number in range(times):
             await click(page, 20, 20)
             async with asyncio.timeout(10):  # an earlier click would replace the navigation
@@ -226,7 +226,7 @@ async def test_page_that_closes_itself_is_noticed() -> None:
         assert pool.started == 1
 
 
-async def test_script_that_throws_is_a_fault_of_its_own() -> None:
+async def test_script_that_throws_has_its_own_fault() -> None:
     async with running_pool() as pool:
         page = await open_page(pool, "<p>")
         with pytest.raises(BrowserFault, match="nothing is not defined") as caught:

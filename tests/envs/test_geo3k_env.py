@@ -126,7 +126,7 @@ def test_calc_score_stops_scoring_after_its_limit() -> None:
     assert step.reward == 1.0
 
 
-def test_feedback_never_boxes_or_tells_the_answer() -> None:
+def test_feedback_never_boxes_or_reveals_the_answer() -> None:
     env = _started(max_turns=5)
     for reply in (_score("7"), _score("5/2"), "hm", _zoom([0, 0, 1, 1])):
         text = env.step(reply).observation["text"]
@@ -364,6 +364,6 @@ def test_noisy_oracle_is_right_in_the_share_it_was_asked_for() -> None:
         assert {_play(env, always, seed)[-1].reward for seed in range(12)} == {p}
 
 
-def test_noisy_oracle_refuses_what_is_no_probability() -> None:
+def test_noisy_oracle_refuses_an_invalid_probability() -> None:
     with pytest.raises(ConfigurationError, match=r"zoom must be 0 to 1, got 2"):
         envkit_geo3k.noisy_oracle(zoom=2)

@@ -7,7 +7,7 @@ import { chip } from "./parts.js";
 import { textOf } from "./tokens.js";
 import { laneList } from "./tree.js";
 
-const LONGEST = 20_000, MOST_LEAVES = 9, MOST_COMPARED = 6;
+const LONGEST = 20_000, MOST_LEAVES = 9, MOST_COMPARED = 6, MOST_BRANCHES = 60, SMALL = matchMedia("(max-width: 760px)");
 export const ends = sequences => sequences.flatMap((_, i) => sequences.some(one => one.parent === i) ? [] : [i]);
 
 // The turns that lead to the end of a sequence. Each has its own place in the tree, and the
@@ -24,19 +24,19 @@ const inCommon = (a, b) => { const i = a.findIndex((turn, n) => turn.place !== b
 // rollout, and branches within the record. `query` is the address of a comparison.
 export function relatives(view) {
   const { data, row, at } = view;
-  if (view.isBranched) return ends(data.sequences).filter(end => end !== at).map(end => ({ name: branchName(data, end), reward: rewardOf(data, end), shared: inCommon(view.turns, pathTo(data.sequences, end).turns), query: { vs: row.number, vb: end } }));
+  if (view.isBranched) return ends(data.sequences).filter(end => end !== at).slice(0, MOST_BRANCHES).map(end => ({ name: branchName(data, end), reward: rewardOf(data, end), shared: inCommon(view.turns, pathTo(data.sequences, end).turns), query: { vs: row.number, vb: end } }));
   return row.of.isTree ? row.of.members.filter(m => m !== row).map(m => ({ row: m, name: m.name, reward: m.reward, shared: sharedTurns(row, m), query: { vs: m.number } })) : [];
 }
 // The turns that two views of one tree have in common.
 export const commonTurns = (view, other) => view.row === other.row ? inCommon(view.turns, other.turns) : view.run === other.run ? sharedTurns(view.row, other.row) : 0;
 
-export function leafLanes(run, members, { current, isDim, pictures } = {}) {
-  const lanes = new Map(members.map(m => [m, { shared: m.shared, end: m.shared + m.replies, reward: m.reward, name: m.name, href: link([run, "e", m.number], { t: m.shared ? m.shared + 1 : "" }), about: stopWords(m.stop), isCurrent: m === current, isDim: isDim?.(m), picture: pictures?.node(m.thumbnail) }]));
+export function leafLanes(run, members, { current, other, isDim, pictures } = {}) {
+  const lanes = new Map(members.map(m => [m, { shared: m.shared, end: m.shared + m.replies, reward: m.reward, name: m.name, href: link([run, "e", m.number], { t: m.shared ? m.shared + 1 : "" }), about: stopWords(m.stop), isCurrent: m === current, isOther: m === other, isDim: isDim?.(m), picture: pictures?.node(m.thumbnail) }]));
   for (const [m, lane] of lanes) { lane.from = lanes.get(m.from) ?? null; if (!lane.from && m.from) lane.about = `fork of an episode that is not here · ${lane.about}`; }
   return [...lanes.values()];
 }
 function branchLanes(view, run) {
-  const { data, row, at } = view, paths = ends(data.sequences).map(end => ({ end, turns: pathTo(data.sequences, end).turns })), lanes = [];
+  const { data, row, at } = view, paths = ends(data.sequences).slice(0, MOST_BRANCHES).map(end => ({ end, turns: pathTo(data.sequences, end).turns })), lanes = [];
   for (const { end, turns } of paths) {
     const shared = lanes.map((_, i) => inCommon(turns, paths[i].turns)), most = Math.max(0, ...shared), from = most ? lanes[shared.indexOf(most)] : null, left = turns[most]?.starts;
     lanes.push({ from, shared: most, end: turns.length, reward: rewardOf(data, end), name: branchName(data, end), about: left?.reason ?? "", href: link([run, "e", row.number], { b: end }), isCurrent: end === at });
@@ -44,9 +44,9 @@ function branchLanes(view, run) {
   return lanes;
 }
 // The tree of an episode, folded where it is large; null for an episode without one.
-export function treeFold(view, run) {
-  const lanes = view.isBranched ? branchLanes(view, run) : view.row.of.isTree ? leafLanes(run, view.row.of.members, { current: view.row }) : [];
-  return lanes.length < 2 ? null : h("details.treefold", { open: lanes.length <= MOST_LEAVES }, h("summary", {}, treeWords(lanes)), laneList(lanes, "Branches"));
+export function treeFold(view, run, other) {
+  const lanes = view.isBranched ? branchLanes(view, run) : view.row.of.isTree ? leafLanes(run, view.row.of.members, { current: view.row, other: other?.row }) : [];
+  return lanes.length < 2 ? null : h("details.treefold", { open: lanes.length <= MOST_LEAVES && !other && !SMALL.matches }, h("summary", {}, treeWords(lanes)), laneList(lanes, "Branches"));
 }
 export function treeWords(lanes) {
   const rewards = lanes.map(lane => lane.reward).filter(x => x !== null), roots = lanes.filter(lane => !lane.from).length;

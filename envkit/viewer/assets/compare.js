@@ -36,11 +36,11 @@ function chart(runs, metric, axis) {
 const shownSetting = value => value === undefined || value === null || value === "null" ? "not set" : String(value);
 function settings(runs) {
   const keys = [...new Set(runs.flatMap(run => Object.keys(run.settings)))].sort();
-  const differs = key => distinct(runs.map(run => shownSetting(run.settings[key]))) > 1;
+  const known = runs.filter(run => Object.keys(run.settings).length), differs = key => distinct(known.map(run => shownSetting(run.settings[key]))) > 1;
   const table = own => h("div.sideways", { tabindex: 0 }, h("table.mini.left", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "setting"), runs.map(run => h("th", { scope: "col", dir: "auto" }, named(run))))),
-    h("tbody", {}, own.map(key => h("tr", {}, h("th", { scope: "row" }, plain(key)), runs.map(run => h("td.words", { dir: "auto" }, plain(shownSetting(run.settings[key])))))))));
+    h("tbody", {}, own.map(key => h("tr", {}, h("th", { scope: "row" }, plain(key)), runs.map(run => h("td.words", { dir: "auto" }, known.includes(run) ? plain(shownSetting(run.settings[key])) : "–")))))));
   if (!keys.length) return h("p.muted", {}, "None of these runs has a run.json.");
-  const changed = keys.filter(differs), without = runs.filter(run => !Object.keys(run.settings).length);
+  const changed = keys.filter(differs), without = runs.filter(run => !known.includes(run));
   return [without.length ? h("p.notice", {}, `No run.json: ${without.map(named).join(", ")}`) : null, changed.length ? table(changed) : h("p.muted", {}, "All settings are equal."),
     keys.length > changed.length ? folded(`${many(keys.length - changed.length, "equal setting")}`, table(keys.filter(key => !differs(key)))) : null];
 }

@@ -17,6 +17,7 @@ const FRAME_MS = 900;
 function viewOf(source, row, data, run, wanted) {
   const all = ends(data.sequences), named = parseInt(wanted, 10), at = all.includes(named) ? named : all.at(-1);
   const view = { row, data, run, at, isBranched: all.length > 1, ...pathTo(data.sequences, at), ending: stopWords(data.stop) };
+  view.turns.slice(0, row.shared).forEach(turn => { turn.isInherited = true; });
   view.relatives = relatives(view);
   view.draw = (sha, marks, options = {}) => shot(source, run, sha, data.sizes[sha], marks, { onopen: () => view.onopen?.(sha, marks, options), ...options });
   return view;
@@ -166,7 +167,7 @@ function turnList(view, other, { steps, items, common, choose }) {
     const their = other?.turns[i], theirs = their ? summary(their).text : i === other?.turns.length ? other.ending : "–";
     // Actions are compared, not replies: other words for the same click are no difference.
     const acts = one => one ? (one.words.length ? one.words.join("\n") : one.reply.trim()) : null, isFork = other && (turn || their) && acts(turn) !== acts(their);
-    const isFirst = forks.has(i) && (turn || their), isInherited = i < (other ? common : view.row.shared);
+    const isFirst = forks.has(i) && (turn || their), isInherited = (other ? i < common : turn?.isInherited);
     const item = h(`button${isInherited ? ".inherited" : ""}`, { type: "button", onclick: () => choose(i + 1), title: what.text }, h("b.n", {}, turn || their ? String(i + 1) : ""), turn || isEnd ? icon(what.kind) : h("i.icon"),
       turn?.starts?.prompt ? h("span.rewrote", { title: "history rewritten" }, "⟲", h("span.vh", {}, "history rewritten")) : null,
       h("span.cut", { dir: "auto" }, what.text, isFork ? h("span.theirs", {}, theirs) : null), turn?.reward ? h("i.dotscore", { vars: gain(turn.reward), role: "img", "aria-label": `reward ${num(turn.reward)}`, title: `reward ${num(turn.reward)}` }) : null,
@@ -211,7 +212,7 @@ function episodeHead(context, view, other, { t }) {
   const problems = [...data.problems.map(p => `${p.rule}: ${p.message}`), ...(data.certificate.kind === "bad" ? [`certificate ${data.certificate.status}`] : [])];
   const node = h("div.ephead", {}, h("h1", { dir: "auto" }, plain(data.title)),
     h("div.line", {}, chip(row), h("span.muted", {}, facts), h("span.grow"), chips, agents, compare),
-    treeFold(view, run.name),
+    treeFold(view, run.name, other),
     data.fault ? h("p.error", {}, icon("bad"), `Fault in ${plain(data.fault.where)} (${plain(data.fault.kind)}): `, plain(data.fault.message)) : null,
     problems.length ? h("p.error", {}, icon("bad"), "Do not train on this episode. ", plain(problems.join("; "))) : null,
     data.has_ledger ? null : h("p.note", {}, "No token ledger: the engine recorded text only."));

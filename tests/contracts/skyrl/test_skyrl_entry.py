@@ -78,6 +78,7 @@ def test_a_misspelt_setting_is_refused_before_ray_starts() -> None:
         ("trainer.algorithm.dynamic_sampling.type=filter", "dynamic_sampling"),
         ("trainer.algorithm.dynamic_sampling.type=replace", "dynamic_sampling"),
         ("trainer.algorithm.advantage_batch_normalize=true", "advantage_batch_normalize"),
+        ("trainer.algorithm.use_kl_in_reward=true", "use_kl_in_reward"),
     ],
 )
 def test_settings_that_count_rows_are_refused_for_step_wise_rows(setting: str, word: str) -> None:
@@ -113,7 +114,7 @@ def test_the_configuration_passes_skyrls_own_validation() -> None:
 
 async def test_the_experiment_makes_our_generator() -> None:
     cfg = configured()
-    experiment = EnvkitExp.__new__(EnvkitExp)  # its constructor wants datasets and GPUs
+    experiment = EnvkitExp.__new__(EnvkitExp)  # its constructor needs datasets and GPUs
     client = FakeClient(text_codec(), say("good", "good"))
     generator = experiment.get_generator(cfg, None, client)
     assert isinstance(generator, EnvGenerator)
@@ -143,7 +144,7 @@ def test_a_custom_template_of_skyrls_generator_is_refused() -> None:
         make_generator(cfg, FakeClient(text_codec(), say()))
 
 
-def test_workers_beside_a_codec_that_they_would_not_have_are_refused() -> None:
+def test_workers_with_a_ready_made_codec_are_refused() -> None:
     cfg = configured("envkit.workers=2")
     with pytest.raises(ConfigurationError, match="make_codec"):
         make_generator(cfg, FakeClient(text_codec(), say()), codec=text_codec())
@@ -177,7 +178,7 @@ async def test_a_dataset_goes_through_skyrls_own_reader(tmp_path: Path) -> None:
         assert text_of(examples[row // 2].messages[-1]) in text
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_exists() -> None:
     for name in envkit_skyrl.__all__:
         assert getattr(envkit_skyrl, name) is not None
     with pytest.raises(AttributeError):

@@ -24,13 +24,13 @@ def sees(ask: Any) -> str:
 
 
 async def test_an_abort_by_the_server_is_resumed_with_every_token_kept(run: MakeRun) -> None:
-    # A weight update with PauseMode.ABORT: partial tokens come back, the caller goes on.
+    # A weight update with PauseMode.ABORT: partial tokens come back, the caller continues.
     made = run(policy=lambda ask: "good", samples=2, client={"aborts": {(1, 1)}})
     output = await made.generate()
     assert output["stop_reasons"] == ["stop", "stop"]
     assert [sum(row) for row in output["rewards"]] == [0.75, 0.75]
     assert output["rollout_metrics"]["envkit/resumes"] == 1
-    # The cut reply is whole again, each token with the log-probability of its own request.
+    # The cut reply is complete, each token with the log-probability from its own request.
     assert output["response_ids"][0] == output["response_ids"][1]
     assert output["loss_masks"][0] == output["loss_masks"][1]
     for ids, mask, logprobs in zip(
@@ -153,7 +153,7 @@ async def test_the_placeholder_row_of_a_vision_run_passes_the_real_models_forwar
         forward(output["pixel_values"][0][:0], output["image_grid_thw"][0][:0], ids[:, :1])
 
 
-async def test_groups_play_one_task_and_evaluation_has_seeds_of_its_own(run: MakeRun) -> None:
+async def test_groups_play_one_task_and_evaluation_has_its_own_seeds(run: MakeRun) -> None:
     made = run(policy=lambda ask: "good", samples=3, prompts=4)
     train, again, other = [await made.generate(phase=phase) for phase in ("train", "train", "eval")]
     starts = [tuple(prompt) for prompt in train["prompt_token_ids"]]

@@ -4,7 +4,7 @@ import asyncio
 import copy
 import pickle
 import threading
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import pytest
@@ -62,7 +62,7 @@ async def test_slime_must_hold_5_and_12_masks_log_probs_and_images_line_up(tmp_p
         assert len(pixels) == int(grid.prod(dim=1).sum())
         assert sample.tokens.count(pad) == int(grid.prod(dim=1).sum()) // 4
         assert len(grid) == 4 == sample.metadata["envkit_episode"]["turns"]
-        # Observation tokens, images included, are neither trained on nor scored.
+        # Observation tokens, including images, are neither trained on nor scored.
         start = len(sample.tokens) - sample.response_length
         for place, token in enumerate(sample.tokens[start:]):
             assert token != pad or sample.loss_mask[place] == 0
@@ -135,7 +135,7 @@ async def test_slime_bad_settings_end_the_rollout_and_say_why(
 
 
 async def test_slime_must_hold_3_no_failure_is_called_an_abort() -> None:
-    # The server gives every request up by itself; slime has not asked for it.
+    # The server abandons every request by itself, without slime's request.
     plan = FailurePlan(rates={Failure.QUEUE_ABORT: 1.0})
     with text_server(lambda _: "x", failures=plan) as served:
         args = served.args({**ECHO, "max_server_aborts": 2})
@@ -144,7 +144,7 @@ async def test_slime_must_hold_3_no_failure_is_called_an_abort() -> None:
     assert all(s.metadata["envkit_episode"]["retries"]["server_abort"] == 3 for s in group)
 
 
-async def test_slime_an_abort_around_a_weight_update_is_gone_on_with() -> None:
+async def test_slime_an_abort_around_a_weight_update_is_resumed() -> None:
     plan = FailurePlan(script=[Failure.QUEUE_ABORT, None, Failure.QUEUE_ABORT])
     with text_server(lambda _: "wrong", failures=plan) as served:
         group = await roll_group(served.args(ECHO), group_of(1))
@@ -229,7 +229,7 @@ async def test_slime_must_hold_9_a_blocking_step_does_not_stop_the_event_loop() 
     SlowEnv.threads, SlowEnv.gate = set(), threading.Event()
     with text_server(lambda _: "wrong") as served:
         task = asyncio.create_task(roll_group(served.args({"env_id": "toy-slow-v0"}), group_of()))
-        while not SlowEnv.threads:  # this loop runs on while the step blocks
+        while not SlowEnv.threads:  # this loop keeps running while the step blocks
             await asyncio.sleep(0.01)
         SlowEnv.gate.set()
         await task
@@ -237,7 +237,7 @@ async def test_slime_must_hold_9_a_blocking_step_does_not_stop_the_event_loop() 
 
 
 async def test_slime_must_hold_10_the_status_is_the_episodes_and_not_the_last_turns() -> None:
-    # Every turn ends by a stop token, which makes slime's own bookkeeping say COMPLETED.
+    # Every turn ends with a stop token, so slime's own bookkeeping says COMPLETED.
     with text_server(lambda _: "wrong") as served:
         truncated = (await roll_group(served.args(ECHO), group_of(1)))[0]
         limited = {**ECHO, "limits": {"max_turns": 1}}
@@ -420,6 +420,31 @@ async def test_slime_a_fault_is_one_row_under_fan_out() -> None:
     assert only.status is only.Status.FAILED
     assert only.metadata["envkit_episode"]["turns"] > 1
     assert not any(only.loss_mask)
+
+
+async def test_slime_an_unexpected_error_under_fan_out_leaves_a_batch_that_slime_flattens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from slime.observability.rollout_data_utils import validate_rollout_id_annotated
+
+    from envkit_slime import rollout
+
+    def written(job: Any, sample: Any, *args: Any, **options: Any) -> Any:
+        if sample.index == 0:
+            raise ValueError("no such tensor")
+        return deliver(job, sample, *args, **options)
+
+    deliver = rollout.deliver
+    monkeypatch.setattr(rollout, "deliver", written)
+    flags = {"custom_reward_post_process_path": "envkit_slime.post_process_rewards"}
+    with text_server(lambda _: "wrong") as served:
+        data: Any = [
+            await roll_group(served.args({**ECHO, "fan_out": "turns"}, **flags), group_of(2))
+        ]
+    validate_rollout_id_annotated(data)
+    while isinstance(data[0], list):  # slime/ray/rollout.py, _get_rollout_data
+        data = list(chain.from_iterable(data))
+    assert [sample.status.value for sample in data] == ["failed", *["truncated"] * 3]
 
 
 async def test_slime_stock_normalisation_of_faults_is_warned_about_once(
