@@ -53,6 +53,9 @@ class RolloutConfig:
     """What the model sees of the earlier conversation: "keep" appends everything, "rerender"
     follows a chat template that rewrites earlier replies, and a policy drops or summarises old
     turns (see `envkit.rollout.history`). None uses the environment's setting, or "keep"."""
+    agent: str | Mapping[str, Any] | None = None
+    """An agent that plays the episodes through a gateway: the path of a function,
+    `module:function`, or the fields of `envkit_gateway.AgentSettings`. None plays the loop."""
     template_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Variables of the chat template, such as `enable_thinking`."""
     sanity: SanityMode = "strict"

@@ -24,6 +24,8 @@ from envkit.trajectory.trajectory import ROLE, Trajectory
 
 ROLLOUT_ID: Final = "rollout_id"
 """Key of `Trajectory.metadata`: equal for the siblings of one episode, and for them alone."""
+AGENT: Final = "agent"
+"""Key of `Trajectory.metadata`: what happened to an agent's requests."""
 SIBLINGS: Final = "siblings"
 """Key of `Trajectory.metadata`: how many trajectories the episode has."""
 
@@ -31,6 +33,14 @@ SIBLINGS: Final = "siblings"
 def has_role(trajectory: Trajectory) -> bool:
     """Return whether it is of an episode of several agents, even if no role ever replied."""
     return ROLE in trajectory.metadata
+
+
+def can_resume(trajectory: Trajectory) -> bool:
+    """Return whether an aborted episode can be continued, rather than played again.
+
+    A role cannot go on without its siblings, and an agent's program starts at its beginning.
+    """
+    return not has_role(trajectory) and AGENT not in trajectory.metadata
 
 
 def rollout_id_of(trajectory: Trajectory) -> str:
@@ -51,6 +61,8 @@ async def play_any(
         pool: Threads for blocking calls.
         interrupt: Fires to end the episode early with valid partial trajectories.
     """
+    if setup.agent is not None:
+        return await setup.agent(setup, spec, host, pool, interrupt)
     if not host.is_usable:
         with contextlib.suppress(EnvFault):  # the episode builds it again, under its budget
             await host.ensure(timeout_s=setup.retries.reset_timeout_s)

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from envkit.agents import MultiAgentEnv
 from envkit.env import Env
 from envkit.errors import ConfigurationError, FaultKind
+from envkit.plugins import load_plugin
 from envkit.rollout.availability import Watched, availability_of
 from envkit.rollout.config import RolloutConfig
 from envkit.rollout.engine import CheckingEngine, Engine, Sampling
@@ -22,10 +23,10 @@ from envkit.rollout.host import AnyEnv, EnvFactory, EnvHost
 from envkit.rollout.interrupt import CallCutError, Interrupt
 from envkit.rollout.limits import Backoff, Limits, RetryBudget
 from envkit.rollout.loop import play_episode
-from envkit.rollout.multi_agent import has_role, play_any
+from envkit.rollout.multi_agent import can_resume, has_role, play_any
 from envkit.rollout.recovery import end_session
 from envkit.rollout.self_check import SelfCheck
-from envkit.rollout.setup import EpisodeSpec, RolePlan, Setup
+from envkit.rollout.setup import EpisodeSpec, PlayAgent, RolePlan, Setup
 from envkit.rollout.sources import EnvPool, EnvSource, FunctionSource, Source, isolated
 from envkit.rollout.supervision import Supervision
 from envkit.tasks import Task
@@ -138,6 +139,7 @@ class Player:
             roles=roles or self.config.role_plan(),
             self_check=SelfCheck(self.config.sanity, self.config.sanity_share),
             history=self.config.history,
+            agent=_agent(self.config),
         )
         self._pool = WorkerPool()
         self._env_pools: dict[Source, EnvPool] = {}
@@ -332,6 +334,12 @@ class Player:
         )
 
 
+def _agent(config: RolloutConfig) -> PlayAgent | None:
+    if config.agent is None:
+        return None
+    return load_plugin("envkit.agents", "gateway", kind="player of agents")(config.agent)
+
+
 async def play_through(
     play: Callable[[Trajectory | None], Awaitable[tuple[Trajectory, ...]]],
     *,
@@ -358,8 +366,7 @@ async def play_through(
             return played, aborts
         if aborts == max_aborts:
             return tuple(_given_up(one, aborts + 1) for one in played), aborts + 1
-        # Several agents start anew: none can go on without its siblings.
-        earlier = None if has_role(played[0]) else played[0]
+        earlier = played[0] if can_resume(played[0]) else None
         await asyncio.sleep(backoff.delay(aborts, rng))
     raise AssertionError("count() has no end")
 
@@ -462,9 +469,10 @@ def resumed_spec(trajectory: Trajectory, member: int) -> EpisodeSpec:
             "only an aborted trajectory can be resumed, got one that ended with "
             f"{trajectory.stop_reason.value!r}"
         )
-    if has_role(trajectory):
+    if not can_resume(trajectory):
         raise ConfigurationError(
-            "a role's trajectory cannot be resumed without its siblings: play the episode again"
+            "a role's trajectory cannot be resumed without its siblings, nor an agent in the "
+            "middle of its program: play the episode again"
         )
     if trajectory.seed is None:
         raise ConfigurationError("a trajectory without a seed cannot be resumed")

@@ -17,7 +17,7 @@ from envkit.rollout.collecting import collecting, tend
 from envkit.rollout.config import FaultPolicy
 from envkit.rollout.host import EnvFactory
 from envkit.rollout.interrupt import Brake, Interrupt
-from envkit.rollout.multi_agent import has_role
+from envkit.rollout.multi_agent import can_resume
 from envkit.rollout.plan import Deliver, Played, Progress, RolloutState, RunPlan
 from envkit.rollout.player import AnyPlayer
 from envkit.rollout.setup import EpisodeSpec, GroupStart
@@ -315,7 +315,7 @@ class Run:
             if not is_aborted(known):
                 group.held[member] = known
                 group.missing -= 1
-            elif not has_role(known[0]):  # several agents start anew
+            elif can_resume(known[0]):
                 self._unfinished[number * size + member] = known[0]
         return group
 
