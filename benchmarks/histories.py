@@ -1,18 +1,27 @@
 """What a history policy costs and saves in long episodes with a screenshot in every turn.
 
-A script waits, so that an episode of the simulated desktop lasts 40 turns. Append-only is compared
-with KeepLastImages(keep=3, drop_at=6) and with functions that keep exactly three or six images, for
-which they rewrite at every turn. Seconds are CPU time of the whole process per turn; no model runs.
+Desktop: a script waits, so that an episode of the simulated desktop lasts 40 turns. Append-only is
+compared with KeepLastImages(keep=3, drop_at=6) and with functions that keep exactly three or six
+images, for which they rewrite at every turn. No model runs.
 
-    python benchmarks/histories.py [--turns 40] [--episodes 2] [--json FILE]
+Canary: the built-in model reads a code of four characters in each of 40 turns. It was trained on
+episodes of three turns. Append-only is compared with KeepLastImages(keep=3, drop_at=6) and with a
+function that shows the system prompt and at most three turns, as in training.
+
+CPU time is that of the whole process. Encoded tokens are prompts and observations: what the loop
+renders and an engine with a prefix cache has to read.
+
+    python benchmarks/histories.py [--turns 40] [--episodes 4] [--json FILE]
 """
 
 import argparse
 import asyncio
 import json
+import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +29,7 @@ import envkit
 from envkit.env import PolicyContext
 from envkit.messages import Message, images_of, message, text_of
 from envkit.rollout import (
+    Engine,
     GenerateRequest,
     Generation,
     HistoryView,
@@ -29,14 +39,21 @@ from envkit.rollout import (
     collect,
 )
 from envkit.tokens import ChatCodec, load_codec
+from envkit.trajectory import SegmentKind, Trajectory
 from envkit_actions.action import Action, ActionKind
 from envkit_transformers import builtin_model_dir
+from envkit_transformers.loading import create_engine
 
-HISTORIES: Final[Mapping[str, Any]] = {
-    "append only": "keep",
-    "keep 3, drop at 6": {"keep_last_images": {"keep": 3, "drop_at": 6}},
-    "3 images, rewritten every turn": f"{__name__}:three_every_turn",
-    "6 images, rewritten every turn": f"{__name__}:six_every_turn",
+DESKTOP: Final[Mapping[str, str | Mapping[str, Any]]] = {
+    "append": "keep",
+    "keep_3_drop_at_6": {"keep_last_images": {"keep": 3, "drop_at": 6}},
+    "exactly_3": f"{__name__}:three_every_turn",
+    "exactly_6": f"{__name__}:six_every_turn",
+}
+CANARY: Final[Mapping[str, str | Mapping[str, Any]]] = {
+    "append": "keep",
+    "keep_3_drop_at_6": {"keep_last_images": {"keep": 3, "drop_at": 6}},
+    "three_turns": f"{__name__}:three_turns",
 }
 
 
@@ -65,6 +82,12 @@ def keep_exactly(view: HistoryView, count: int) -> Sequence[Message] | None:
     return rewritten
 
 
+def three_turns(view: HistoryView) -> Sequence[Message] | None:
+    """Show the system prompt and the last three turns."""
+    replies = [n for n, entry in enumerate(view.messages) if entry["role"] == "assistant"]
+    return None if len(replies) < 3 else [view.messages[0], *view.messages[replies[-2] - 1 :]]
+
+
 class Watching(ScriptedEngine):
     """Notes how much each request shows the model."""
 
@@ -84,59 +107,104 @@ def wait(context: PolicyContext) -> str:
     return env.dialect.write([Action(kind=ActionKind.WAIT)])
 
 
-async def measure(codec: ChatCodec, history: Any, turns: int, episodes: int) -> dict[str, float]:  # noqa: ANN401
+Make = Callable[[], Any]
+
+
+async def play(
+    make: Make,
+    engine: Engine,
+    codec: ChatCodec,
+    history: str | Mapping[str, Any],
+    options: argparse.Namespace,
+) -> dict[str, float]:
     """Return the figures of one policy."""
-    engine = Watching(codec)
-    limits = Limits(max_turns=turns, max_response_tokens=None, max_context_tokens=None)
-    config = RolloutConfig(history=history, limits=limits, sanity="off", seed=3)
-    played, rewrites, with_images, tokens, peak = 0, 0, 0, 0, 0
+    limits = Limits(max_turns=options.turns, max_response_tokens=None, max_context_tokens=None)
+    config = RolloutConfig(
+        history=history,
+        limits=limits,
+        sampling={"max_new_tokens": 512, "seed": 0},
+        sanity="off",
+        seed=3,
+    )
+    counts, rewards, peak = Counter[str](), list[float](), 0
     started = time.process_time()
     async for one in collect(
-        lambda: envkit.make("computer-use-v0", max_turns=turns),
-        engine,
-        codec,
-        episodes=episodes,
-        concurrency=1,
-        config=config,
+        make, engine, codec, episodes=options.episodes, concurrency=1, config=config
     ):
         assert one.fault is None, one.fault
-        assert len(one.turns) == turns, f"{len(one.turns)} turns, {one.stop_reason}"
-        played += len(one.turns)
-        rewrites += len(one.branches)
-        with_images += 1 + sum(turn.image_count > 0 for turn in one.turns)
+        assert len(one.turns) == options.turns, f"{len(one.turns)} turns, {one.stop_reason}"
         peak = max(peak, *(turn.prompt_tokens for turn in one.turns))
-        rows = one.steps(merge=True)
-        assert sum(sum(row.loss_mask) for row in rows) == one.sampled_token_count
-        tokens += sum(len(row.prompt_ids) + len(row.response_ids) for row in rows)
+        rewards.append(one.reward or 0.0)
+        counts.update(counted(one))
+    seconds = time.process_time() - started
     return {
-        "turns": played,
-        "turns_with_images": with_images,
-        "rewrites": rewrites,
-        "rewrites_per_turn_with_images": round(rewrites / with_images, 3),
-        "peak_images": max(engine.images),
+        **counts,
+        "rewrites_per_turn_with_images": counts["rewrites"] / counts["turns_with_images"],
         "peak_context_tokens": peak,
-        "row_tokens": tokens,
-        "cpu_seconds_per_turn": round((time.process_time() - started) / played, 4),
+        "reward": statistics.fmean(rewards),
+        "cpu_ms_per_turn": seconds / counts["turns"] * 1e3,
     }
+
+
+def counted(one: Trajectory) -> Counter[str]:
+    """Count the turns, rewrites and tokens of an episode."""
+    rows = one.steps(merge=True)
+    assert sum(sum(row.loss_mask) for row in rows) == one.sampled_token_count
+    counts = Counter(turns=len(one.turns), sampled_tokens=one.sampled_token_count)
+    counts["turns_with_images"] = 1 + sum(turn.image_count > 0 for turn in one.turns)
+    counts["rewrites"] = len(one.branches)
+    counts["encoded_tokens"] = sum(
+        segment.token_count for segment in one.segments if segment.kind is not SegmentKind.MODEL
+    )
+    counts["row_tokens"] = sum(len(row.prompt_ids) + len(row.response_ids) for row in rows)
+    return counts
+
+
+async def desktop(options: argparse.Namespace) -> dict[str, Any]:
+    """Wait on a desktop with every policy; return the figures by policy."""
+    found = dict[str, Any]()
+    for name, history in [("warm-up", "keep"), *DESKTOP.items()]:
+        codec = load_codec(builtin_model_dir(), lazy_features=True)
+        engine = Watching(codec)
+        found[name] = await play(
+            lambda: envkit.make("computer-use-v0", max_turns=options.turns),
+            engine,
+            codec,
+            history,
+            options,
+        )
+        found[name]["peak_images"] = max(engine.images)
+    del found["warm-up"]
+    for count in (3, 6):
+        tokens = found[f"exactly_{count}"]["row_tokens"]
+        for one in found.values():
+            one[f"row_tokens_over_exactly_{count}"] = one["row_tokens"] / tokens
+    return found
+
+
+async def canary(options: argparse.Namespace) -> dict[str, Any]:
+    """Have the built-in model read a code in every turn; return the figures by policy."""
+    found = dict[str, Any]()
+    for name, history in [("warm-up", "keep"), *CANARY.items()]:
+        engine = create_engine()
+        codec = ChatCodec(engine.processor)
+        found[name] = await play(
+            lambda: envkit.make("canary-v0", turns=options.turns), engine, codec, history, options
+        )
+        await engine.aclose()
+    del found["warm-up"]
+    return found
 
 
 def main() -> None:
     """Measure, print, and write JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--turns", type=int, default=40)
-    parser.add_argument("--episodes", type=int, default=2)
+    parser.add_argument("--episodes", type=int, default=4)
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
-    codec = load_codec(builtin_model_dir(), lazy_features=True)
-    figures = {
-        name: asyncio.run(measure(codec, history, options.turns, options.episodes))
-        for name, history in HISTORIES.items()
-    }
-    every = {n: figures[f"{n} images, rewritten every turn"]["row_tokens"] for n in (3, 6)}
-    for name, one in figures.items():
-        for count, tokens in every.items():
-            one[f"row_tokens_relative_to_{count}_images"] = round(one["row_tokens"] / tokens, 3)
-        sys.stdout.write(f"{name}: {json.dumps(one)}\n")
+    figures = {"desktop": asyncio.run(desktop(options)), "canary": asyncio.run(canary(options))}
+    sys.stdout.write(json.dumps(figures, indent=2) + "\n")
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")

@@ -4,19 +4,23 @@ Both start from the built-in half-trained model and play `canary-v0` with three 
 GRPO plays four episodes per task and credits each with its reward minus the group's mean. The tree
 plays two trunks per task and forks each before turns 1 and 2, which gives eight leaves. A step ends
 when as many tokens were sampled as the budget says, less what earlier steps sampled over it. The
-update is one REINFORCE step, mean over tokens, with the credit divided by its deviation. The policy
-is evaluated on held-out tasks at temperature 1 before and after.
+update is one REINFORCE step, mean over tokens, with the credit divided by its deviation. Both arms
+have the same optimizer and tasks. The policy is evaluated at temperature 1 on tasks that no run
+trains on, the same for all runs and with the same sampling seeds. The interval is Student's, of the
+difference between the arms over seeds.
 
-    python benchmarks/tree.py [--steps 20] [--seeds 3] [--json FILE]
+    python benchmarks/tree.py [--steps 10] [--seeds 5] [--json FILE]
 """
 
 import argparse
 import asyncio
 import copy
 import json
+import math
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,6 +42,8 @@ from envkit_transformers import TransformersEngine
 
 ENV: dict[str, Any] = {"turns": 3, "length": 1, "alphabet": "0123456789"}
 GROUP, TRUNKS = 4, 2
+STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365}
+"""By number of seeds, the 97.5% quantile of Student's distribution."""
 
 
 def make() -> Any:  # noqa: ANN401  # a gymnasium environment
@@ -75,7 +81,7 @@ ARMS: dict[str, Callable[[Player, int], Any]] = {"grpo": plain_group, "tree": fo
 
 async def sample(
     player: Player, arm: str, seeds: Sequence[int], budget: int
-) -> tuple[list[list[Trajectory]], int]:
+) -> list[list[Trajectory]]:
     """Play tasks, four at once, until the budget of sampled tokens is spent."""
     groups: list[list[Trajectory]] = []
     tokens = 0
@@ -85,7 +91,7 @@ async def sample(
         found = await asyncio.gather(*(ARMS[arm](player, one) for one in seeds[start : start + 4]))
         groups += found
         tokens += sum(one.sampled_token_count for group in found for one in group)
-    return groups, tokens
+    return groups
 
 
 def update(
@@ -115,7 +121,9 @@ def evaluate(engine: TransformersEngine, codec: ChatCodec, episodes: int) -> flo
     """Return the mean reward on held-out tasks at temperature 1."""
 
     async def play() -> list[float]:
-        config = RolloutConfig(seed=derive_seed("evaluation"), sampling={"max_new_tokens": 8})
+        config = RolloutConfig(
+            seed=derive_seed("evaluation"), sampling={"max_new_tokens": 8, "seed": 0}
+        )
         found = collect(make, engine, codec, episodes=episodes, config=config)
         return [one.reward async for one in found if one.reward is not None]
 
@@ -124,65 +132,116 @@ def evaluate(engine: TransformersEngine, codec: ChatCodec, episodes: int) -> flo
 
 def train(arm: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """Return the figures of one run."""
-    torch.manual_seed(seed)
     policy = load_half_trained()
     codec, sampler = policy.codec(), copy.deepcopy(policy.model)
-    engine = TransformersEngine(sampler, policy.processor, seed=seed)
+    engine = TransformersEngine(sampler, policy.processor)
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=options.learning_rate)
-    started, tokens, rewards = time.process_time(), 0, list[float]()
-    before = evaluate(engine, codec, options.evaluate)
+    config = RolloutConfig(sampling={"max_new_tokens": 8, "seed": seed})
+    cpu, totals, rewards = dict.fromkeys(("sample", "update"), 0.0), Counter[str](), list[float]()
 
-    async def step(number: int) -> tuple[list[list[Trajectory]], int]:
-        player = Player(engine, codec, RolloutConfig(sampling={"max_new_tokens": 8}))
+    async def step(number: int) -> list[list[Trajectory]]:
+        player = Player(engine, codec, config)
         tasks = [derive_seed("train", seed, number, n) % 2**31 for n in range(64)]
+        budget = options.budget * (number + 1) - totals["sampled_tokens"]
         try:
-            return await sample(player, arm, tasks, options.budget * (number + 1) - tokens)
+            return await sample(player, arm, tasks, budget)
         finally:
             await player.aclose()
 
     for number in range(options.steps):
-        groups, spent = asyncio.run(step(number))
-        tokens += spent
+        started = time.process_time()
+        groups = asyncio.run(step(number))
+        sampled = time.process_time()
+        totals += counted(groups)
         trunks = [one.reward for group in groups for one in group if one.origin is None]
         rewards.append(statistics.fmean(one for one in trunks if one is not None))
         update(policy, optimizer, groups)
         sampler.load_state_dict(policy.model.state_dict())
+        cpu["sample"] += sampled - started
+        cpu["update"] += time.process_time() - sampled
     after = evaluate(engine, codec, options.evaluate)
     asyncio.run(engine.aclose())
     return {
         "arm": arm,
         "seed": seed,
-        "sampled_tokens": tokens,
-        "before": round(before, 3),
-        "after": round(after, 3),
+        **totals,
+        "after": round(after, 4),
         "rewards": [round(one, 3) for one in rewards],
-        "cpu_seconds": round(time.process_time() - started, 1),
+        "cpu_seconds": {name: round(one, 1) for name, one in cpu.items()},
     }
+
+
+def counted(groups: Sequence[list[Trajectory]]) -> Counter[str]:
+    """Count the work of a step: tokens and turns that the model sampled, tokens in rows."""
+    counts = Counter(tasks=len(groups))
+    for leaf in (one for group in groups for one in group):
+        counts["episodes"] += 1
+        counts["sampled_tokens"] += leaf.sampled_token_count
+        counts["turns"] += len(leaf.own_turns)
+        rows = leaf.steps(merge=True)
+        counts["row_tokens"] += sum(len(row.prompt_ids) + len(row.response_ids) for row in rows)
+    return counts
+
+
+def untrained(episodes: int) -> float:
+    """Return the mean reward of the model that all runs start from."""
+    policy = load_half_trained()
+    engine = TransformersEngine(policy.model, policy.processor)
+    try:
+        return evaluate(engine, policy.codec(), episodes)
+    finally:
+        asyncio.run(engine.aclose())
+
+
+def compared(figures: Sequence[dict[str, Any]], before: float) -> dict[str, Any]:
+    """Return the mean of each arm and the difference, with the interval over seeds."""
+    ends = {arm: [one["after"] for one in figures if one["arm"] == arm] for arm in ARMS}
+    differences = [a - b for a, b in zip(ends["tree"], ends["grpo"], strict=True)]
+    seeds, half = len(differences), math.nan
+    if seeds in STUDENT:
+        half = STUDENT[seeds] * statistics.stdev(differences) / math.sqrt(seeds)
+    mean = statistics.fmean(differences)
+    found: dict[str, Any] = {
+        "seeds": seeds,
+        "before": before,
+        "difference": {"mean": mean, "low": mean - half, "high": mean + half},
+    }
+    for arm in ARMS:
+        runs = [one for one in figures if one["arm"] == arm]
+        found[arm] = {"after": statistics.fmean(ends[arm])} | {
+            name: statistics.fmean(one[name] for one in runs)
+            for name in ("tasks", "episodes", "turns", "sampled_tokens", "row_tokens")
+        }
+        for name in ("sample", "update"):
+            found[arm][f"{name}_cpu_s"] = statistics.fmean(one["cpu_seconds"][name] for one in runs)
+    return found
 
 
 def main() -> None:
     """Train both arms with every seed, print and write JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--budget", type=int, default=400, help="sampled tokens of a step")
-    parser.add_argument("--evaluate", type=int, default=192, help="episodes")
+    parser.add_argument("--evaluate", type=int, default=256, help="episodes")
     parser.add_argument("--learning-rate", type=float, default=3e-4)
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    before = untrained(options.evaluate)
     figures: list[dict[str, Any]] = []
     for seed in range(options.seeds):
         for arm in ARMS:
             figures.append(train(arm, seed, options))
             sys.stdout.write(json.dumps(figures[-1]) + "\n")
             sys.stdout.flush()
-    for arm in ARMS:
-        ends = [one["after"] for one in figures if one["arm"] == arm]
-        sys.stdout.write(f"{arm}: {statistics.fmean(ends):.3f} after, seeds {ends}\n")
+    result = compared(figures, before)
+    sys.stdout.write(json.dumps(result, indent=2) + "\n")
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+        options.json.write_text(
+            json.dumps(result | {"runs": figures}, indent=2) + "\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

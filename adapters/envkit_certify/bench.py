@@ -1,4 +1,4 @@
-"""State shared by the lines of a certification: environment, oracle episodes, hooks."""
+"""State shared by the checks of a certification: environment, oracle episodes, hooks."""
 
 import json
 import math
@@ -23,7 +23,7 @@ Script = list[dict[str, Any]]
 
 
 class Replays(Protocol):
-    """Plays scripts in its own process."""
+    """Plays scripts in a separate process."""
 
     def rows(self, target: str, kwargs: Mapping[str, Any], script: Script) -> list[list[str]]:
         """Return the rows of each episode of the script."""
@@ -32,21 +32,21 @@ class Replays(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to certify, and how; it crosses process boundaries as JSON."""
+    """What to certify and how; sent between processes as JSON."""
 
     target: str
     kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
     episodes: int = 40
     seed: int = 0
     max_blind: float = 0.05
-    """Maximum return of a policy that solves nothing, as a fraction of the oracle's."""
+    """Maximum return of a policy that solves nothing, as a fraction of the oracle's return."""
     golden: tuple[str, ...] = ()
     policies: tuple[str, ...] = ()
     """More blind policies, as `module:name`."""
 
 
 class Bench:
-    """An environment with cached facts that several lines need."""
+    """An environment with cached facts that several checks need."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Bench:
 
     @cached_property
     def unplayable(self) -> str | None:
-        """Why no episode can start: a missing program or server. None if one can."""
+        """Why no episode can start, such as a missing program or server; None if one can."""
         try:
             self.env.reset(seed=self.plan.seed)
         except (MissingDependencyError, EnvFault) as error:
@@ -86,7 +86,7 @@ class Bench:
 
     @cached_property
     def oracle(self) -> Policy | None:
-        """The environment's oracle; None if it has none."""
+        """The environment's oracle, if it has one."""
         try:
             return self.env.oracle()
         except ConfigurationError:
@@ -101,7 +101,7 @@ class Bench:
 
     @property
     def few_seeds(self) -> list[int]:
-        """Seeds for policies that are tried in many variants."""
+        """Fewer seeds, for policies with many variants."""
         count = 6 if self.env.max_turns <= _LONG_EPISODE else 3
         return list(self.seeds)[:count]
 
@@ -111,13 +111,13 @@ class Bench:
 
     @cached_property
     def solved(self) -> list[tuple[int, Episode]]:
-        """The oracle's episodes with their seeds; none without an oracle."""
+        """The oracle's episodes with their seeds; empty without an oracle."""
         oracle = self.oracle
         return [] if oracle is None else [(s, self.play(oracle, s)) for s in self.seeds]
 
     @cached_property
     def best_return(self) -> float:
-        """The oracle's mean return, else that of the hook `best_return`; 1 if none is above 0."""
+        """The oracle's mean return, or else the hook `best_return`; 1 if neither is above 0."""
         found = [total(episode) for _, episode in self.solved]
         mean = math.fsum(found) / len(found) if found else self.hooks.best_return or 1.0
         return mean if mean > 0 else 1.0
@@ -130,7 +130,7 @@ class Bench:
 
     @cached_property
     def audit(self) -> AuditReport:
-        """What blind policies earn."""
+        """The audit of blind policies."""
         audit = Audit(
             self.env,
             episodes=self.plan.episodes,
@@ -142,7 +142,7 @@ class Bench:
         return audit.report()
 
     def golden_files(self) -> list[Path]:
-        """Return the recordings named by the plan, else the default one of the tests."""
+        """Return the recordings named by the plan, or else the default one in tests/golden."""
         if self.plan.golden:
             return [Path(name) for name in self.plan.golden]
         name = self.plan.target.removeprefix("envkit/").replace("/", "_")

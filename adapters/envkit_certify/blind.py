@@ -13,18 +13,18 @@ _TEXT_ONLY: Final = ("closed book", "reply of the most similar question")
 
 
 def constants(bench: Bench) -> Line:
-    """Judge what constants, frequent replies, guesses and copies earn."""
+    """Check what constants, frequent replies, guesses and copies earn."""
     others = [r for r in bench.audit.policies if r.name not in (*_SCORER, *_TEXT_ONLY)]
     return _paid(bench, "constants", others)
 
 
 def scorer(bench: Bench) -> Line:
-    """Judge what guessing with the environment's own scorer earns."""
+    """Check what guessing with the environment's own scorer earns."""
     return _paid(bench, "scorer", _named(bench, _SCORER), _SCORER)
 
 
 def text_only(bench: Bench) -> Line:
-    """Judge whether the text alone solves tasks, without images, search or tools."""
+    """Check whether the text alone solves tasks, without images, search or tools."""
     return _paid(bench, "text only", _named(bench, _TEXT_ONLY), _TEXT_ONLY)
 
 
@@ -35,10 +35,10 @@ def _named(bench: Bench, names: Sequence[str]) -> list[PolicyResult]:
 def _paid(
     bench: Bench, name: str, results: Sequence[PolicyResult], names: Sequence[str] = ()
 ) -> Line:
-    """Return the line of some blind policies: their best mean return, and who earns too much."""
+    """Return the line for some blind policies: the best mean return, and any that earn too much."""
     if not results:
         reasons = [f"{e.name}: {e.reason}" for e in bench.audit.unplayed if e.name in names]
-        return skipped(name, "; ".join(reasons) or "no policy could be played")
+        return skipped(name, "; ".join(reasons) or "no policy applies")
     problems = [
         f"{result.name} makes it raise: {result.problem}"
         for result in results

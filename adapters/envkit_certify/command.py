@@ -21,7 +21,7 @@ Target = Annotated[
     str,
     typer.Argument(
         metavar="ID|MODULE:CLASS|FILE.py:CLASS",
-        help="An environment's id, or a class, which need not be registered.",
+        help="An environment id, or a class, registered or not.",
         autocompletion=complete_id,
     ),
 ]
@@ -41,7 +41,7 @@ def certify(
     max_blind: Annotated[
         float,
         typer.Option(
-            min=0.0, help="Maximum return of a blind policy, as a fraction of the oracle's."
+            min=0.0, help="Maximum return of a blind policy, as a fraction of the oracle's return."
         ),
     ] = 0.05,
     only: Annotated[
@@ -59,11 +59,12 @@ def certify(
         list[str] | None,
         typer.Option(
             metavar="MODULE:NAME",
-            help="Also play this policy, such as a model that answers blindly; repeatable.",
+            help="Also play this policy, such as a model that answers without images; repeatable.",
         ),
     ] = None,
     limit: Annotated[
-        float, typer.Option("--time-limit", metavar="SECONDS", help="Time limit per line.")
+        float,
+        typer.Option("--time-limit", metavar="SECONDS", help="Time limit per line."),
     ] = 300.0,
     out: Annotated[
         Path | None,
@@ -76,7 +77,7 @@ def certify(
 ) -> None:
     """Certify an environment: contract, determinism, exploits, leaks, recordings, speed.
 
-    The exit code is 1 if a line fails or cannot run. Ctrl-C prints the lines found so far.
+    The exit code is 1 if a line fails or cannot run. Ctrl-C prints the results so far.
     """
     from envkit.files import replace_file
     from envkit_certify.bench import Plan
@@ -97,7 +98,7 @@ def certify(
     try:
         run.run(None if as_json else lambda line: note(f"{line.name}: {line.verdict.value}"))
     except KeyboardInterrupt:
-        note("stopped; these are the lines so far")
+        note("stopped; results so far:")
     report = run.report()
     if out is not None and out.suffix == ".json":
         replace_file(out, json.dumps(report.to_json(), indent=2).encode() + b"\n")

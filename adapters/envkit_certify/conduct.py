@@ -21,7 +21,7 @@ _DIGITS: Final = tuple("0123456789")
 
 
 def contract(bench: Bench) -> Line:
-    """Check every rule of the contract that does not compare two plays."""
+    """Check every contract rule that does not compare two episodes."""
     rules = [rule for rule in RULES if rule not in PROMISES and rule != "oracle"]
     found = examine(bench.subject, rules)
     problems = [*found.problems, *_other_tasks(bench)]
@@ -32,7 +32,7 @@ def contract(bench: Bench) -> Line:
 
 
 def _other_tasks(bench: Bench) -> Iterator[str]:
-    """Yield the problem that `options["task"]` does not choose the task."""
+    """Yield a problem if `options["task"]` does not choose the task."""
     if not bench.env.capabilities.replay_safe:
         return
     first, second = list(bench.seeds)[:2]
@@ -40,7 +40,7 @@ def _other_tasks(bench: Bench) -> Iterator[str]:
     task = copy.deepcopy(bench.env.task)
     bench.env.reset(seed=second, options={"task": copy.deepcopy(task)} if task else None)
     if task and bench.env.task != task:
-        yield "reset(options={'task': ...}) plays another task than the one that is given"
+        yield "reset(options={'task': ...}) does not play the given task"
 
 
 def determinism(bench: Bench) -> Line:
@@ -78,7 +78,7 @@ def _excerpt(before: list[str], after: list[str], turn: int | None) -> str:
 
 
 def _script(bench: Bench) -> tuple[Script, list[list[str]]]:
-    """Play probes of several kinds, and return their replies and what was seen."""
+    """Play several kinds of probes and return their replies and observations."""
     script: Script = []
     rows: list[list[str]] = []
     probes: list[Reply] = [
@@ -96,7 +96,7 @@ def _script(bench: Bench) -> tuple[Script, list[list[str]]]:
 
 
 def _redrawn(bench: Bench) -> Iterator[str]:
-    """Yield hidden values that a reset with the same seed changes, if they decide the reward."""
+    """Yield hidden values that decide the reward and change when the same seed is reset."""
     for seed in bench.few_seeds[:3]:
         bench.env.reset(seed=seed)
         before = _state(bench.env)
@@ -121,13 +121,13 @@ def _decides(bench: Bench, seed: int, path: str) -> str | None:
     if with_it == without:
         return None
     return (
-        f"{path} is drawn again at each reset with seed {seed}: the reply {secret[:40]!r} earns "
+        f"{path} is redrawn at each reset with seed {seed}: the reply {secret[:40]!r} earns "
         f"{with_it:g}, then {without:g}"
     )
 
 
 def _state(env: object) -> dict[str, str]:
-    """Return the strings and numbers that an instance holds, by the path to each."""
+    """Return the strings and numbers that an instance holds, by path."""
     found: dict[str, str] = {}
 
     def look(path: str, value: object, depth: int) -> None:
@@ -178,7 +178,7 @@ def oracle(bench: Bench) -> Line:
 
 
 def replies(bench: Bench) -> Line:
-    """Check that replies that solve nothing neither raise nor earn much."""
+    """Check that useless replies neither raise nor earn much."""
     kinds = _kinds(bench)
     problems: list[str] = []
     evidence: list[str] = []
@@ -203,12 +203,12 @@ def replies(bench: Bench) -> Line:
             evidence.append(f"{group}: mean return {mean:.3g} over {len(returns)} episodes")
         if lower_bound(returns) > bench.limit:
             problems.append(f"{group}: mean return {mean:.3g}, above the limit {bench.limit:.3g}")
-    detail = f"best mean return of {len(kinds)} kinds of replies that solve nothing"
+    detail = f"best mean return of {len(kinds)} kinds of useless replies"
     return judged("replies", worst, detail, problems=problems, evidence=evidence)
 
 
 def _returns(bench: Bench, kind: str, reply: Reply, problems: list[str]) -> list[float]:
-    """Return what a kind of reply earns on a few tasks, recording problems."""
+    """Return what one kind of reply earns on a few tasks, and record problems."""
     returns: list[float] = []
     for seed in bench.few_seeds:
         try:
@@ -224,7 +224,7 @@ def _returns(bench: Bench, kind: str, reply: Reply, problems: list[str]) -> list
 
 
 def _paid_errors(kind: str, seed: int, episode: Episode) -> Iterator[str]:
-    """Yield rewards for replies that the environment itself calls malformed.
+    """Yield rewards paid for replies that the environment itself calls malformed.
 
     A truncation may pay for an earlier, well-formed reply.
     """
@@ -240,7 +240,7 @@ def _paid_errors(kind: str, seed: int, episode: Episode) -> Iterator[str]:
 
 
 def _kinds(bench: Bench) -> dict[str, tuple[Reply, bool]]:
-    """Return replies by kind, and whether each is blind: whether it can solve nothing."""
+    """Return replies by kind, with whether each kind is blind and so cannot solve a task."""
     hooks = bench.hooks
     kinds: dict[str, tuple[Reply, bool]] = {
         f"malformed {n}: {text[:24]!r}": (_constant(text), True)
@@ -350,7 +350,7 @@ def tools(bench: Bench) -> Line:
                 problems.append(
                     f"{kind}: mean return {mean:.3g}, above the limit {bench.limit:.3g}"
                 )
-    detail = f"best mean return of {len(orders)} orders of calls that solve nothing"
+    detail = f"best mean return of {len(orders)} useless call orders"
     return judged("tools", best, detail, problems=problems)
 
 

@@ -49,7 +49,7 @@ def golden(bench: Bench) -> Line:
 
 
 def _other_versions(content: dict[str, Any]) -> Iterator[str]:
-    """Yield the libraries whose version is not that of the recording."""
+    """Yield the libraries whose version differs from the recording."""
     for name, was in content.get("made_with", {}).items():
         if version(name) != was:
             yield f"recorded with {name} {was}, replayed with {version(name)}"
@@ -73,12 +73,12 @@ def speed(bench: Bench) -> Line:
         name="speed",
         verdict=Verdict.FIGURE,
         value=round(per_turn * 1000, 3),
-        detail="ms per turn of the oracle, its own time included"
+        detail="ms per oracle turn, including the oracle's own time"
         if bench.oracle
-        else "ms per turn of empty replies",
+        else "ms per turn with empty replies",
         evidence=(
             f"reset: median {statistics.median(resets) * 1000:.2f} ms",
-            f"episode: median {statistics.median(whole) * 1000:.2f} ms, {turns} turns in all",
+            f"episode: median {statistics.median(whole) * 1000:.2f} ms, {turns} turns in total",
         ),
     )
 
@@ -88,7 +88,7 @@ def _empty(_: PolicyContext) -> str:
 
 
 def memory(bench: Bench) -> Line:
-    """Measure how much memory the process took."""
+    """Measure the process's peak memory."""
     gc.collect()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     megabytes = peak / (1 << 20) if sys.platform == "darwin" else peak / (1 << 10)
@@ -96,6 +96,6 @@ def memory(bench: Bench) -> Line:
         name="memory",
         verdict=Verdict.FIGURE,
         value=round(megabytes, 1),
-        detail="MiB at most in the process that played, Python and libraries included",
+        detail="MiB at the peak in the playing process, including Python and libraries",
         evidence=(f"{bench.subject.turns} turns were played",),
     )

@@ -1,4 +1,4 @@
-"""`envkit golden`: record golden trajectories, for `envkit certify` to replay."""
+"""`envkit golden`: record golden trajectories for `envkit certify` to replay."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,21 +19,21 @@ from envkit.errors import StorageError
 )
 def golden(
     env_id: EnvId,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the recording goes.")],
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds that each policy plays.")] = 6,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="File to write the recording to.")],
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds per policy.")] = 6,
     env_kwargs: EnvKwargs = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
     """Record golden trajectories.
 
-    `envkit certify` replays tests/golden/ID.json, or what --golden names, and says what changed.
-    Then the environment needs a new version, or the change was a mistake.
+    `envkit certify` replays tests/golden/ID.json, or the --golden files, and reports changes. A
+    change is either a mistake or needs a new version of the environment.
     """
     from envkit_certify.golden import record, save
 
     if out.exists() and not overwrite:
-        raise StorageError(f"{out} exists: name another --out, or add --overwrite")
+        raise StorageError(f"{out} exists: choose another --out, or add --overwrite")
     arguments = parse_env_kwargs(env_kwargs)
     with CountingBar(f"recording {env_id}", is_quiet=quiet) as bar:
         content = record(env_id, arguments, seeds=range(seeds), progress=bar.show)

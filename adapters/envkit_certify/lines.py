@@ -12,7 +12,7 @@ class Verdict(StrEnum):
     PASS = "pass"
     FAIL = "fail"
     SKIPPED = "skipped"
-    """It does not apply to the environment."""
+    """The check does not apply to the environment."""
     NOT_RUN = "not run"
     """Something that the environment needs is missing, such as a browser or a server."""
     FIGURE = "figure"
@@ -26,11 +26,11 @@ class Line:
     name: str
     verdict: Verdict
     value: float | None = None
-    """The line's number; `detail` says of what."""
+    """The line's number; `detail` says what it measures."""
     detail: str
     """What the number is, or why the line was skipped."""
     evidence: tuple[str, ...] = ()
-    """What to look at: problems, or the figures behind the number."""
+    """Problems, or the data behind the number."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the line as JSON data."""
@@ -90,7 +90,7 @@ class CertifyReport:
     seed: int
     lines: tuple[Line, ...]
     is_complete: bool
-    """False if it was interrupted; the lines are those that were reached."""
+    """False if it was interrupted; `lines` then holds those finished."""
 
     @property
     def failed(self) -> tuple[Line, ...]:
@@ -109,7 +109,7 @@ class CertifyReport:
 
     @property
     def summary(self) -> str:
-        """What failed and what did not run, in a few words."""
+        """Short summary of what failed and what did not run."""
         counts = {"failed": len(self.failed), "not run": len(self.not_run)}
         told = [
             f"{count} of {len(self.lines)} lines {what}" for what, count in counts.items() if count

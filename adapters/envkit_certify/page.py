@@ -1,4 +1,4 @@
-"""A certification as one HTML file that needs no network and no script."""
+"""A certification as one HTML file without network access or scripts."""
 
 from pathlib import Path
 from typing import Final
@@ -33,7 +33,7 @@ content="default-src 'none'; style-src '{digest}'">
 
 
 def write_page(report: CertifyReport, path: Path) -> None:
-    """Write a report as HTML, whole or not at all.
+    """Write a report as HTML, atomically.
 
     Raises:
         StorageError: It cannot be written.

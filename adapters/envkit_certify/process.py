@@ -1,4 +1,4 @@
-"""Start workers, ask them, and end those that hang."""
+"""Start workers, query them, and kill those that hang."""
 
 import json
 import os
@@ -25,7 +25,7 @@ _JOIN_S: Final = 2.0
 
 
 class WorkerEnded(Exception):
-    """A worker died or was ended; the argument says how."""
+    """A worker died or was killed; the argument says how."""
 
 
 class Worker(Closing):
@@ -35,9 +35,10 @@ class Worker(Closing):
         """Start a process.
 
         Args:
-            hash_seed: Of its strings' hashes.
-            leads_group: Whether Ctrl-C is for the caller alone, and all that the process starts
-                ends with it. A worker of a worker ends with its parent's group.
+            hash_seed: The process's PYTHONHASHSEED.
+            leads_group: Whether the process leads its own group. Ctrl-C then reaches only the
+                caller, and closing the worker also kills its children. A worker's own worker stays
+                in its parent's group.
         """
         self._leads_group = leads_group
         self._process = subprocess.Popen(
@@ -81,7 +82,7 @@ class Worker(Closing):
         """Return the next answer.
 
         Raises:
-            WorkerEnded: It died, or did not answer in time and was killed.
+            WorkerEnded: The worker died, or was killed after missing the time limit.
         """
         try:
             line = self._answers.get(timeout=limit_s)
@@ -97,7 +98,7 @@ class Worker(Closing):
         return json.loads(line)
 
     def close(self) -> None:
-        """Kill the process, and all that it started if it leads a group."""
+        """Kill the process, and its children if it leads a group."""
         with suppress(ProcessLookupError, PermissionError):
             if self._leads_group:
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -113,10 +114,10 @@ class Worker(Closing):
 
 
 class FreshProcess(Closing):
-    """Replays scripts in a process with another hash seed, which starts when it is needed."""
+    """Replays scripts in a process with another hash seed, started on first use."""
 
     def __init__(self) -> None:
-        """Prepare; nothing starts yet."""
+        """Prepare without starting a process."""
         self._worker: Worker | None = None
 
     def rows(self, target: str, kwargs: Mapping[str, Any], script: Script) -> list[list[str]]:

@@ -14,14 +14,14 @@ from envkit_certify.worker import LINES, failed
 
 _HASH_SEED: Final = 1
 LINE_LIMIT_S: Final = 300.0
-"""How long a line may take before its process is killed."""
+"""Time limit per line; after it, the process is killed."""
 
 Progress = Callable[[Line], None]
-"""Told each line as it is found."""
+"""Called with each line as it is found."""
 
 
 class Certification:
-    """A certification whose report can be had before it is over."""
+    """A certification whose partial report is available while it runs."""
 
     def __init__(
         self, plan: Plan, *, lines: Sequence[str] = tuple(LINES), limit_s: float = LINE_LIMIT_S
@@ -30,12 +30,12 @@ class Certification:
 
         Args:
             plan: What to certify.
-            lines: Names of lines; all by default.
-            limit_s: How long each line may take.
+            lines: Names of the lines to run; all by default.
+            limit_s: Time limit per line.
 
         Raises:
             ConfigurationError: A number is out of range.
-            UnknownNameError: There is no such line.
+            UnknownNameError: A line name is unknown.
         """
         if plan.episodes < 2 or limit_s <= 0 or not plan.max_blind >= 0:
             raise ConfigurationError(
@@ -52,13 +52,14 @@ class Certification:
         self._lines: list[Line] = []
 
     def run(self, progress: Progress | None = None) -> CertifyReport:
-        """Find every line; may be stopped by an exception, such as that of Ctrl-C.
+        """Run every line. An exception such as KeyboardInterrupt may stop it.
 
-        A line whose process hangs, exits or dies fails, and the next one gets a new process.
+        If a line's process hangs, exits or dies, the line fails and the next one gets a new
+        process.
 
         Raises:
-            ConfigurationError: No environment has the name, or it does not take the arguments.
-            ContractError: The environment cannot be imported or made.
+            ConfigurationError: The environment is unknown or does not accept the arguments.
+            ContractError: The environment cannot be imported or built.
         """
         while left := self._names[len(self._lines) :]:
             with Worker(_HASH_SEED) as worker:
@@ -78,11 +79,11 @@ class Certification:
         return self.report()
 
     def _open(self, worker: Worker) -> None:
-        """Wait until the environment is made.
+        """Wait until the environment is built.
 
         Raises:
-            ConfigurationError: No environment has the name, or it does not take the arguments.
-            ContractError: It cannot be imported or made.
+            ConfigurationError: The environment is unknown or does not accept the arguments.
+            ContractError: It cannot be imported or built.
         """
         try:
             answer = worker.answer(self._limit_s)
@@ -98,7 +99,7 @@ class Certification:
             raise ContractError(text.partition(": ")[2] if is_known else unknown)
 
     def report(self) -> CertifyReport:
-        """Return what was found so far."""
+        """Return the results so far."""
         return CertifyReport(
             target=self._plan.target,
             episodes=self._plan.episodes,

@@ -1,4 +1,4 @@
-"""Lines about what an environment shows: too much in its texts, or too little in its images."""
+"""Certification lines: texts that give away answers, and images that show too little."""
 
 import base64
 import json
@@ -17,13 +17,13 @@ from envkit_certify.bench import Bench, as_text, lower_bound
 from envkit_certify.lines import Line, judged, skipped
 
 _LEAK: Final = 0.1
-"""Share of tasks whose own answer may stand in a text more often than the answers of others."""
+"""Tolerated excess of tasks whose own answer appears in a text, over the chance rate."""
 _EXCERPT: Final = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Paid:
-    """An answer that the oracle was paid for."""
+    """An oracle answer that earned a reward."""
 
     seed: int
     turn: int
@@ -32,7 +32,7 @@ class _Paid:
 
 
 def pictures(bench: Bench) -> Line:
-    """Judge whether images show something and their task, and differ where answers differ."""
+    """Check that images are not blank, show their task, and differ where answers differ."""
     played = bench.solved or [(s, bench.play(lambda _: "", s)) for s in bench.few_seeds]
     problems: list[str] = []
     seen: dict[str, tuple[int, str]] = {}
@@ -53,9 +53,9 @@ def pictures(bench: Bench) -> Line:
 
 
 def _mismatches(bench: Bench, episodes: Sequence[Episode]) -> Iterator[str]:
-    """Yield images that do not show their task by the hook `shows`, and what the hook misses.
+    """Yield images that fail the hook `shows`, and flaws in the hook itself.
 
-    A hook that takes a blank image, or the image of another task, says nothing of the others.
+    A hook that accepts a blank image, or another task's image, proves nothing.
     """
     shows = bench.hooks.shows
     if shows is None:
@@ -83,7 +83,7 @@ def _is_blank(image: Image) -> bool:
 
 
 def _contradictions(episode: Episode, seed: int, seen: dict[str, tuple[int, str]]) -> Iterator[str]:
-    """Yield turns at which everything seen equals another task's, whose answer is another one."""
+    """Yield turns where two tasks with different answers look exactly the same."""
     rows = episode.rows()
     history = ""
     for turn, (reply, step) in enumerate(zip(episode.replies, episode.steps, strict=True)):
@@ -100,12 +100,12 @@ def _contradictions(episode: Episode, seed: int, seen: dict[str, tuple[int, str]
 
 
 def leaks(bench: Bench) -> Line:
-    """Look for answers in texts, info, tools and renderings, before they are given."""
+    """Look for answers in texts, info, tools and renderings before the answer is given."""
     if not bench.solved:
-        return skipped("leaks", "it has no oracle, so the answers are not known")
+        return skipped("leaks", "it has no oracle, so its answers are unknown")
     paid = [entry for seed, episode in bench.solved for entry in _paid(seed, episode)]
     if not paid:
-        return skipped("leaks", "no value of a task stands in a reply that was paid")
+        return skipped("leaks", "no task value appears in a rewarded reply")
     if len({entry.gold.lower() for entry in paid}) == 1:
         return skipped("leaks", f"every answer is {paid[0].gold[:_EXCERPT]!r}")
     found: dict[str, list[float]] = {}
@@ -131,14 +131,12 @@ def leaks(bench: Bench) -> Line:
     count = len(paid)
     shares = {name: sum(values) / count for name, values in found.items()}
     problems = [
-        f"{name} holds the answer of {shares[name]:.0%} more tasks than by chance; {examples[name]}"
+        f"{name} holds the answer of {shares[name]:.0%} more tasks than chance; {examples[name]}"
         for name, values in found.items()
         if lower_bound([*values, *[0.0] * (count - len(values))]) > _LEAK
     ]
     worst = max(shares.values(), default=0.0)
-    return judged(
-        "leaks", worst, f"of {count} answers named beforehand, above chance", problems=problems
-    )
+    return judged("leaks", worst, f"of {count} answers given away, above chance", problems=problems)
 
 
 def _paid(seed: int, episode: Episode) -> list[_Paid]:
@@ -152,7 +150,7 @@ def _paid(seed: int, episode: Episode) -> list[_Paid]:
 
 
 def _given_away(bench: Bench, seed: int, wrong: str) -> Iterator[dict[str, str]]:
-    """Yield what stands to read before each turn for who gives empty and wrong replies."""
+    """Yield everything readable before each turn to a policy that gives empty and wrong replies."""
     answers = ("", bench.hooks.reply(wrong))
     episode = bench.play(lambda context: answers[context.turn % 2], seed)
     constant = {

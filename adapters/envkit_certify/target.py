@@ -22,7 +22,7 @@ def resolve(target: str, kwargs: Mapping[str, Any]) -> Make:
         kwargs: Arguments of its constructor.
 
     Raises:
-        ConfigurationError: The file or module cannot be imported, or has no such class.
+        ConfigurationError: The file or module cannot be imported or lacks the class.
         ContractError: The class is not an `envkit.Env`.
         UnknownNameError: No environment has the id.
     """
@@ -56,7 +56,8 @@ def _module(place: str) -> ModuleType:
     try:
         if path.suffix != ".py":
             return importlib.import_module(place)
-        sys.path.insert(0, str(path.parent.resolve()))  # its neighbours, as `python file.py` does
+        # make sibling modules importable, as `python file.py` does
+        sys.path.insert(0, str(path.parent.resolve()))
         name = f"_envkit_certified_{path.stem}"
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None and spec.loader is not None  # noqa: PT018  # a .py file has both

@@ -1,6 +1,6 @@
-"""The processes in which an environment plays: it may hang, exit or print without harm.
+"""Worker processes for environments, which may hang, exit or print without harm.
 
-A worker reads requests from standard input and answers on standard output, a line of JSON each.
+A worker reads requests from standard input and answers on standard output, one JSON line each.
 """
 
 import json
@@ -37,7 +37,7 @@ LINES: Final[MappingProxyType[str, Callable[[Bench], Line]]] = MappingProxyType(
         "memory": figures.memory,
     }
 )
-"""Every line of the report, in its order."""
+"""Every line of the report, in order."""
 
 
 def replay(target: str, kwargs: Mapping[str, Any], script: Script) -> list[list[str]]:
@@ -59,19 +59,19 @@ def _rows(subject: Subject, seed: int, replies: list[str]) -> list[str]:
 
 
 def open_bench(plan: Plan, replays: Replays) -> Bench:
-    """Make the environment of a plan.
+    """Build the environment of a plan.
 
     Raises:
-        EnvkitError: It cannot be made, or a policy cannot be loaded.
+        EnvkitError: It cannot be built, or a policy cannot be loaded.
     """
     policies = {place: load_policy(place) for place in plan.policies}
     return Bench(plan, resolve(plan.target, plan.kwargs), replays, policies)
 
 
 def line_of(bench: Bench, name: str) -> Line:
-    """Return a line of the report; what the environment raises or exits with fails it.
+    """Return a line of the report. It fails if the environment raises or exits.
 
-    Without what the environment needs, such as a browser or a server, the line is not run.
+    The line is not run if something the environment needs, such as a browser, is missing.
     """
     try:
         return not_run(name, bench.unplayable) if bench.unplayable else LINES[name](bench)
@@ -94,7 +94,7 @@ def failed(name: str, problem: str) -> Line:
 def main() -> None:
     """Answer requests until standard input ends."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what an environment prints is no answer
+    os.dup2(2, 1)  # keep what an environment prints out of the answers
     requests = os.fdopen(os.dup(0), encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for text in requests:

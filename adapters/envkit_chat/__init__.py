@@ -1,7 +1,7 @@
-"""OpenAI-compatible chat endpoints: models that take messages and return text, without tokens.
+"""OpenAI-compatible chat endpoints: models that exchange messages and text, not tokens.
 
-Any server of `POST /v1/chat/completions`: OpenAI's, vLLM's, SGLang's, and many others. Such a model
-can be evaluated, but not trained: a trajectory that it played has no token ledger.
+Works with any server of `POST /v1/chat/completions`: OpenAI, vLLM, SGLang and many others. Such a
+model can be evaluated but not trained, because its trajectories have no token ledger.
 """
 
 from envkit_chat.client import ChatClient

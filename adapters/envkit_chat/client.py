@@ -1,7 +1,7 @@
 """HTTP to a chat endpoint: one request, one answer, or a typed failure.
 
-The contract is that of OpenAI's API reference, `POST /v1/chat/completions`, which vLLM and SGLang
-serve too: errors are `{"error": {"message", "type", "code"}}` with a status, and 429 carries
+The contract is `POST /v1/chat/completions` in OpenAI's API reference, which vLLM and SGLang also
+implement: errors are `{"error": {"message", "type", "code"}}` with a status, and 429 carries
 `Retry-After`.
 """
 
@@ -25,12 +25,12 @@ _WRONG_ADDRESS: Final = (
     aiohttp.ClientConnectorDNSError,
     aiohttp.ClientResponseError,
 )
-"""No server comes back from these."""
+"""No retry fixes these."""
 _MAX_BYTES: Final = 4 * 2**20
 
 
 class ChatClient:
-    """Connections to one endpoint, a pool for each event loop."""
+    """Connections to one endpoint, with one pool per event loop."""
 
     def __init__(
         self,
@@ -40,23 +40,23 @@ class ChatClient:
         headers: Mapping[str, str] | None = None,
         advice: Mapping[int, str],
     ) -> None:
-        """Describe the endpoint; nothing is sent before the first request.
+        """Describe the endpoint; the first request opens a connection.
 
         Args:
-            base_url: Up to and including the version, such as "http://127.0.0.1:8000/v1".
+            base_url: Address up to and including the version, such as "http://127.0.0.1:8000/v1".
             api_key: Sent as a bearer token; None sends none.
             headers: Sent with every request.
-            advice: What to do about an HTTP status, for messages.
+            advice: Advice by HTTP status, for error messages.
 
         Raises:
-            ConfigurationError: The address is no HTTP address.
+            ConfigurationError: The address is not an HTTP address.
         """
         if not base_url.startswith(("http://", "https://")):
             raise ConfigurationError(
                 f"base_url must begin with http:// or https://, got {base_url!r}"
             )
         self.url = base_url.rstrip("/") + "/chat/completions"
-        """Where requests go."""
+        """URL of the requests."""
         self._key, self._advice = api_key, dict(advice)
         self._headers = {"Content-Type": "application/json", **(headers or {})}
         if api_key is not None:
@@ -67,18 +67,18 @@ class ChatClient:
     async def complete(
         self, fields: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]
     ) -> bytes:
-        """Send one request and return the body of its answer. Deadlines are the caller's.
+        """Send one request and return the response body. The caller sets deadlines.
 
         Args:
-            fields: Of the request, without its messages.
-            messages: In the form of the wire, images as `Image`.
+            fields: The request's fields without its messages.
+            messages: In wire format, with images as `Image`.
 
         Raises:
             CallFailure: No connection, a status other than 200, or a body that is too long.
         """
         request = {**fields, "messages": messages}
         if any(not isinstance(entry.get("content"), str | None) for entry in messages):
-            # Encoding images takes tens of milliseconds each the first time.
+            # Encoding an image takes tens of milliseconds the first time.
             body = await asyncio.to_thread(_encoded, request)
         else:
             body = _encoded(request)
@@ -114,7 +114,7 @@ class ChatClient:
         session = self._sessions.get(loop)
         if session is None or session.closed:
             session = self._sessions[loop] = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),  # callers bound their calls themselves
+                connector=aiohttp.TCPConnector(limit=0),  # callers set their own time limits
                 timeout=aiohttp.ClientTimeout(total=None),
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
@@ -132,10 +132,10 @@ def _data_uri(value: object) -> str:
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
-    """Read a body that is no longer than any reply.
+    """Read a body up to the maximum reply size.
 
     Raises:
-        CallFailure: It is longer.
+        CallFailure: The body is longer.
     """
     body = bytearray()
     async for chunk in response.content.iter_any():

@@ -26,7 +26,7 @@ _ADVICE: Final[Mapping[int, str]] = {
     413: "the request is too large",
 }
 _SETTLED: Final = frozenset({401, 403, 404})
-"""Refusals that every request of the run would get."""
+"""Statuses that every request of the run would get."""
 _TOKEN_FIELDS: Final = ("max_tokens", "max_completion_tokens")
 _ABORTED: Final = Generation(
     token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT, prompt_tokens=None
@@ -34,9 +34,9 @@ _ABORTED: Final = Generation(
 
 
 class ChatEngine:
-    """Asks an OpenAI-compatible endpoint for replies. Play it without a codec.
+    """Generate replies through an OpenAI-compatible endpoint. Use it without a codec.
 
-    `Sampling.extras` are further fields of every request, such as {"reasoning_effort": "low"}.
+    `Sampling.extras` adds fields to every request, such as {"reasoning_effort": "low"}.
     """
 
     def __init__(
@@ -47,16 +47,16 @@ class ChatEngine:
         api_key: str | None = None,
         timeout_s: float = 600.0,
     ) -> None:
-        """Describe the endpoint; nothing is sent before the first request.
+        """Describe the endpoint; the first request opens a connection.
 
         Args:
-            base_url: Up to and including the version, such as "https://api.openai.com/v1".
-            model: Its name there.
+            base_url: Address up to and including the version, such as "https://api.openai.com/v1".
+            model: The model's name at the endpoint.
             api_key: Sent as a bearer token; None sends none.
             timeout_s: Seconds for one reply.
 
         Raises:
-            ConfigurationError: The address is no HTTP address, or the deadline is not positive.
+            ConfigurationError: The address is not an HTTP address, or the deadline is not positive.
         """
         if not timeout_s > 0:
             raise ConfigurationError(f"timeout_s must be positive, got {timeout_s!r}")
@@ -72,17 +72,17 @@ class ChatEngine:
 
     @property
     def logprob_kind(self) -> LogprobKind:
-        """SAMPLED, although a chat endpoint returns none: any temperature works."""
+        """SAMPLED, although a chat endpoint returns no log-probabilities: any temperature works."""
         return LogprobKind.SAMPLED
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Ask for one reply.
 
         Raises:
-            ConfigurationError: The endpoint refuses the key or the model, or the sampling has token
+            ConfigurationError: The endpoint rejects the key or model, or the sampling has token
                 ids.
-            EngineFault: Any other failure. `is_away` if the endpoint is unreachable, limits the
-                rate, or takes no requests for now.
+            EngineFault: Any other failure. `is_away` is set if the endpoint is unreachable,
+                rate-limits the request, or is temporarily unavailable.
         """
         if request.context is None:
             raise ConfigurationError("a chat engine needs the request's messages (its context)")
@@ -121,7 +121,7 @@ class ChatEngine:
             task.cancel()
 
     async def end_session(self, session_id: str) -> None:
-        """Keep nothing, free nothing."""
+        """Do nothing: a chat endpoint keeps no session."""
 
     async def aclose(self) -> None:
         """Close the connections; safe to call twice."""
@@ -180,6 +180,6 @@ class ChatEngine:
 
 
 def _names_other_field(failure: CallFailure, field: str) -> bool:
-    """Whether the endpoint refuses `max_tokens`, as OpenAI does for models that reason."""
+    """Whether the endpoint rejects `max_tokens`, as OpenAI does for reasoning models."""
     is_first = field == _TOKEN_FIELDS[0]
     return is_first and failure.status == 400 and _TOKEN_FIELDS[1] in str(failure)

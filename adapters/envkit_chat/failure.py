@@ -1,8 +1,8 @@
-"""How a single call of a chat endpoint, or of a judge's model, fails."""
+"""Failure of a single call to a chat endpoint or a judge's model."""
 
 
-class CallFailure(Exception):  # an attempt's failure; the fault comes after the last
-    """One attempt failed. The caller decides whether to try again, and makes it a fault if not."""
+class CallFailure(Exception):  # one attempt's failure; a fault is raised after the last attempt
+    """One attempt failed. The caller retries or turns it into a fault."""
 
     def __init__(
         self,
@@ -17,8 +17,8 @@ class CallFailure(Exception):  # an attempt's failure; the fault comes after the
         self.is_retryable = is_retryable
         """Whether the same call may succeed later."""
         self.retry_after_s = retry_after_s
-        """Seconds that the server asked to wait; None when it did not say."""
+        """Seconds that the server asked to wait, if it did."""
         self.status = status
-        """HTTP status of the answer; None if there was no answer."""
+        """HTTP status; None without a response."""
         self.is_unreachable = is_unreachable
-        """Whether no connection could be made, or it broke."""
+        """Whether the connection failed or broke."""

@@ -1,4 +1,4 @@
-"""What an HTTP answer that is no completion means: try again, when, or give up."""
+"""Classify HTTP responses that are not completions: retry, wait, or fail."""
 
 import json
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from envkit_chat.failure import CallFailure
 
 _RETRYABLE: Final = frozenset({408, 409, 425, 429})
 _SPENT: Final = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
-"""Codes of a 429 that no waiting fixes (OpenAI's guide to error codes)."""
+"""Codes of a 429 that waiting does not fix (OpenAI's guide to error codes)."""
 
 
 def status_failure(
@@ -20,14 +20,14 @@ def status_failure(
     secret: str | None = None,
     advice: Mapping[int, str],
 ) -> CallFailure:
-    """Return the failure that a status stands for.
+    """Return the failure for a status.
 
     Args:
         status: Anything but 200.
-        headers: Of the answer.
-        body: Of the answer.
-        secret: Never shown, even if the server repeats it.
-        advice: What to do about a status, for the message.
+        headers: The response headers.
+        body: The response body.
+        secret: Removed from messages, even if the server repeats it.
+        advice: Advice by status, for the message.
     """
     message, code = _error_of(body)
     if secret:
@@ -44,12 +44,13 @@ def status_failure(
 
 
 def answer_failure(body: bytes) -> CallFailure:
-    """Return the failure of a 200 whose body is no completion, such as a proxy's page."""
-    return CallFailure(f"the answer is no chat completion: {_excerpt(body)!r}", is_retryable=True)
+    """Return the failure for a 200 whose body is not a completion, such as a proxy's page."""
+    text = f"the response is not a chat completion: {_excerpt(body)!r}"
+    return CallFailure(text, is_retryable=True)
 
 
 def _error_of(body: bytes) -> tuple[str, str | None]:
-    """Return an error body's message and code; an excerpt where it is not a JSON error."""
+    """Return an error body's message and code, or an excerpt if it is not a JSON error."""
     try:
         error: Any = json.loads(body)["error"]
         if isinstance(error, str):

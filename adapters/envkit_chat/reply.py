@@ -1,4 +1,4 @@
-"""Reads a chat completion: its text, its tool calls, and what it cost."""
+"""Read a chat completion: text, tool calls and token counts."""
 
 import json
 from collections.abc import Mapping
@@ -17,27 +17,27 @@ _MOST: Final = 1 << 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatReply:
-    """What an endpoint answered."""
+    """An endpoint's reply."""
 
     text: str
-    """With its calls as `<tool_call>` blocks, which environments read."""
+    """The text, with calls as `<tool_call>` blocks, which environments read."""
     finish_reason: FinishReason
     prompt_tokens: int
-    """As the server counts them; 0 if it does not say."""
+    """Counted by the server; 0 if it does not say."""
     reply_tokens: int
     cached_tokens: int
     model: str | None
-    """As the server names it; None if it does not."""
+    """Named by the server; None if it does not say."""
 
 
 def read_reply(body: bytes) -> ChatReply:
     """Return the first choice of a completion; a refusal is text too.
 
-    An empty reply that was cut by its length stays empty: the model spent its tokens elsewhere,
-    such as on reasoning.
+    An empty reply that hit the length limit stays empty: the model spent its tokens elsewhere, such
+    as on reasoning.
 
     Raises:
-        CallFailure: The body is no completion, has no content, or a filter withheld it.
+        CallFailure: The body is not a completion, has no content, or was withheld by a filter.
     """
     try:
         answer: Any = json.loads(body)
@@ -52,7 +52,7 @@ def read_reply(body: bytes) -> ChatReply:
         raise answer_failure(body) from error
     text = "\n".join(part for part in parts if part) or refusal
     if reason == "content_filter":
-        raise CallFailure("a content filter of the endpoint withheld the reply", is_retryable=False)
+        raise CallFailure("the endpoint's content filter withheld the reply", is_retryable=False)
     if not text and reason != "length":
         raise CallFailure(
             f"the endpoint returned no content (finish_reason {reason!r}); a larger "
@@ -74,7 +74,7 @@ def _text(value: object) -> str:
     """Return a content's text: a string, or the text parts of a list.
 
     Raises:
-        TypeError: It is neither.
+        TypeError: The content is neither.
     """
     if value is None or isinstance(value, str):
         return value or ""

@@ -1,7 +1,7 @@
-"""Messages and tools in the form that chat endpoints read.
+"""Messages and tools in the wire format of chat endpoints.
 
 Foreign text is neutralised here as everywhere: no server's chat template may see control tokens in
-it. The model's tokenizer is out of reach, so what families have in common is broken.
+it. Without the model's tokenizer, this breaks up the token syntax that families share.
 """
 
 import re
@@ -13,17 +13,17 @@ from envkit.toolcalls import ToolCall, ToolCallFormat, parse_tool_calls
 from envkit.toolcalls.tolerant_json import scrub
 from envkit.tools import ToolSpec
 
-# What Qwen, Llama, GLM, DeepSeek, MiniCPM, LLaVA, InternVL, Gemma, Pixtral and Mistral begin tokens
-# with.
+# Control token openings of Qwen, Llama, GLM, DeepSeek, MiniCPM, LLaVA, InternVL, Gemma, Pixtral and
+# Mistral.
 _CONTROL: Final = re.compile(
     r"<(?=[|\uff5c])|<(?=/?(?:s|think|tool_call|tool_response|image|video|audio|img|start_of_turn|"
     r"end_of_turn|image_soft_token|start_of_image|end_of_image|IMG_CONTEXT)>)|"
     r"\[(?=/?(?:INST|IMG|IMG_BREAK|IMG_END|TOOL_CALLS|TOOL_RESULTS|AVAILABLE_TOOLS)\])"
 )
 _ELSEWHERE: Final = "See the next message."
-"""The result of a call whose answer is a user message, since only those hold images."""
+"""Result of a call whose answer follows as a user message, since only those hold images."""
 _ABOVE: Final = "See the result of the first call."
-"""The result of further calls, which an environment answers in one text."""
+"""Result of further calls, which an environment answers in one text."""
 
 
 def wire_message(entry: Message) -> dict[str, Any]:
@@ -45,14 +45,14 @@ def wire_message(entry: Message) -> dict[str, Any]:
 
 
 def wire_messages(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
-    """Return a conversation as an endpoint wants it back.
+    """Return a conversation in the form that endpoints require.
 
-    A reply's calls go where calls belong, and each gets a result, which endpoints insist on. A tool
+    A reply's calls become structured calls, each with the result that endpoints require. A tool
     message that answers no call becomes a user message.
 
     Args:
-        messages: As an episode records them: calls stand in the text of replies.
-        tools: Those that the request offers; without any, replies are plain text.
+        messages: As an episode records them, with calls in the text of replies.
+        tools: Tools that the request offers; without any, replies are plain text.
     """
     found: list[dict[str, Any]] = []
     pending: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ def wire_messages(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> lis
 def _reply(
     entry: Message, calls: Sequence[ToolCall], count: int
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return a reply and the ids of its calls, which are numbered through the conversation."""
+    """Return a reply and its call ids, which are numbered across the conversation."""
     text = text_of(entry)
     if not calls:
         return {"role": "assistant", "content": text}, ()
@@ -84,7 +84,7 @@ def _reply(
 
 
 def _answer(entry: Message, pending: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield an environment's answer: the results of the calls before it, and what else it says."""
+    """Yield an environment's answer: results for the preceding calls, then any other text."""
     is_result = entry["role"] == "tool" and not images_of((entry,))
     for number, call_id in enumerate(pending):
         first = _safe(entry, text_of(entry)) if is_result else _ELSEWHERE

@@ -1,4 +1,4 @@
-"""The conformance suite: recorded trajectories through adapters, compared token for token."""
+"""The conformance suite: send recorded trajectories through adapters and compare every token."""
 
 from envkit_conformance.compare import first_difference
 from envkit_conformance.delivered import Content, Deliver, DeliveredRow, Projection, Shape

@@ -1,4 +1,4 @@
-"""`envkit conformance`: recorded trajectories through trainers' adapters, token for token."""
+"""`envkit conformance`: check trainers' adapters with recorded trajectories, token for token."""
 
 from collections import Counter
 from pathlib import Path
@@ -28,13 +28,15 @@ def conformance(
     ] = None,
     recordings: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="A run directory instead of envkit's own recordings."),
+        typer.Option(
+            metavar="DIR", help="Use this run directory instead of envkit's own recordings."
+        ),
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(
             metavar="DIR_OR_NAME",
-            help="The model of --recordings: its image processor makes the tensors to compare.",
+            help="Model of --recordings, whose image processor computes the tensors to compare.",
         ),
     ] = None,
     gradient: Annotated[
@@ -46,21 +48,21 @@ def conformance(
     ] = False,
     save: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="With --gradient: keep the gradients in this folder."),
+        typer.Option(metavar="DIR", help="With --gradient: save the gradients in this folder."),
     ] = None,
     across: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="With --gradient: compare the gradients that other environments kept there.",
+            help="With --gradient: compare gradients saved there from other Python environments.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare what adapters pass to their trainers with the recorded ids, masks and rewards.
+    """Compare what adapters pass to trainers with the recorded ids, masks and rewards.
 
-    With --gradient, compare the gradients of the trainers' own losses: recorded episodes go through
-    each adapter into the trainer's advantages and loss, with the same tiny model for all.
+    With --gradient, compare the gradients of the trainers' own losses. Recorded episodes go through
+    each adapter into the trainer's advantages and loss, all with the same tiny model.
 
     The exit code is 1 when a row or a gradient differs, or when a named adapter is not installed.
     """
@@ -100,7 +102,7 @@ def _recordings(directory: Path | None, model: str | None) -> "tuple[Recording, 
     if directory is None:
         if model is not None:
             raise ConfigurationError(
-                "--model belongs to --recordings DIR: envkit's own recordings need no model"
+                "--model needs --recordings DIR: envkit's own recordings use no model"
             )
         return shipped_recordings()
     process = None

@@ -1,4 +1,4 @@
-"""The first difference between the rows of a trainer and the core's, in words."""
+"""Describe the first difference between a trainer's rows and the core's."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -19,15 +19,15 @@ def first_difference(
     *,
     placement: RewardPlacement = RewardPlacement.LAST,
 ) -> str | None:
-    """Return where the delivered rows first depart from the expected ones; None if nowhere.
+    """Return the first difference between delivered and expected rows, or None.
 
-    Log-probabilities and rewards may have been rounded to single precision, nothing else may
-    differ. A trajectory without a reward is compared as `unscored_difference` says.
+    Log-probabilities and rewards may be rounded to single precision; nothing else may differ.
+    `unscored_difference` compares a trajectory without a reward.
 
     Args:
         expected: The core's rows.
         delivered: The trainer's rows.
-        placement: Where the trainer takes rewards by token.
+        placement: Where the trainer expects per-token rewards.
     """
     if expected[-1].reward is None:
         return unscored_difference(expected, delivered)
@@ -64,7 +64,7 @@ def _ids(name: str, expected: Sequence[int], got: Sequence[int]) -> str | None:
     if place == len(expected):
         behind = " (an observation after the last reply?)" if name == "response" else ""
         return (
-            f"{name} ids go on after the {counted(place, 'token')} expected, got {-missing} more"
+            f"{name} ids continue after the {counted(place, 'token')} expected, got {-missing} more"
             + (behind)
         )
     text = f"{name} ids differ at token {place}: expected {expected[place]}, got {got[place]}"
@@ -136,7 +136,7 @@ def _length(name: str, row: Row, column: Sequence[object]) -> str | None:
 
 
 def _other_row(expected: Sequence[Row], got: DeliveredRow, number: int) -> str:
-    """Return a hint where the row is another one of the same trajectory."""
+    """Return a hint if the row is another row of the same trajectory."""
     ids = tuple(got.prompt_ids), tuple(got.response_ids)
     if ids == (expected[number].prompt_ids, expected[number].response_ids):
         return ""
@@ -147,7 +147,7 @@ def _other_row(expected: Sequence[Row], got: DeliveredRow, number: int) -> str:
 
 
 def _first(expected: Sequence[int], got: Sequence[int]) -> int | None:
-    """Return the first index at which two columns differ."""
+    """Return the first index where two columns differ."""
     pairs: Iterator[tuple[int | None, int | None]] = zip_longest(expected, got)
     for place, (one, other) in enumerate(pairs):
         if one is None or other is None or int(one) != int(other):

@@ -1,7 +1,7 @@
-"""The core as an adapter: it must agree with itself on every way to its columns.
+"""The core as an adapter: every way to its columns must agree.
 
-The rows are taken from another path than the one that the suite expects them from: the whole row
-from the trajectory's own columns, merged rows from an exact merge of single ones.
+The rows come from a different path than the suite's expected rows: the whole row from the
+trajectory's own columns, merged rows from an exact merge of single rows.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What an adapter hands to its trainer, read back from the trainer's own object."""
+"""What an adapter passes to its trainer, read back from the trainer's own object."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,61 +15,60 @@ class Shape(StrEnum):
     """How many rows an adapter makes of a trajectory."""
 
     WHOLE = "whole"
-    """One row for a trajectory, as `whole_row` gives it."""
+    """One row per trajectory, as from `whole_row`."""
     STEPS = "steps"
-    """One row for a turn, as `step_rows` gives them."""
+    """One row per turn, as from `step_rows`."""
     MERGED = "merged"
-    """One row for each run of turns that extend each other, as `step_rows(merge=True)`."""
+    """One row per run of turns that extend each other, as from `step_rows(merge=True)`."""
 
 
 class Content(StrEnum):
-    """What is in a recording that some trainers have no way to take."""
+    """Content of a recording that some trainers cannot accept."""
 
     IMAGES = "images"
     SEQUENCES = "several sequences"
-    """The template rewrote its history, so the trajectory is no single sequence of tokens."""
+    """The template rewrote its history, so the trajectory is not a single token sequence."""
     NO_LEDGER = "no ledger"
     """A chat endpoint played it, so there are no tokens: every projection must refuse it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeliveredRow:
-    """One training row as the trainer has it.
+    """One training row as the trainer holds it.
 
     Fill it from the trainer's own object (a Sample, an output class, a batch), never from the
-    trajectory: what is lost on the way is what the suite looks for.
+    trajectory: the suite looks for what was lost on the way.
     """
 
     prompt_ids: Sequence[int]
     response_ids: Sequence[int]
     loss_mask: Sequence[int]
-    """One entry for each response id."""
+    """One entry per response id."""
     logprobs: Sequence[float] | None
-    """One entry for each response id; None if the trainer was given none."""
+    """One entry per response id; None if the trainer received none."""
     reward: float | None = None
-    """The row's reward as one number; None if the trainer takes rewards by token."""
+    """The row's reward as one number; None if the trainer expects per-token rewards."""
     token_rewards: Sequence[float] | None = None
-    """One entry for each response id; None if the trainer takes one number."""
+    """One entry per response id; None if the trainer expects one number."""
     tensors: Mapping[str, NDArray[Any]] = field(default_factory=dict[str, "NDArray[Any]"])
     """The processor's outputs for the row's images; empty if the trainer computes them."""
     images: Sequence[Image] | None = None
-    """The row's images where the trainer is given images; None if it takes tensors alone."""
+    """The row's images if the trainer receives images; None if it only takes tensors."""
     is_last: bool = True
-    """Whether the trainer is told that no row of the trajectory follows."""
+    """Whether the row is marked as the trajectory's last."""
     is_unscorable: bool = False
-    """Whether the trainer is told to leave the row's reward out. A number that stands in for it is
-    not compared."""
+    """Whether the row is marked as having no reward. A placeholder reward is not compared."""
 
     @classmethod
     def of(
         cls, row: Row, *, placement: RewardPlacement | None = None, pictures: bool = False
     ) -> "DeliveredRow":
-        """Return a row of the core as if a trainer had it.
+        """Return a row of the core as if a trainer held it.
 
         Args:
-            row: Of a projection.
-            placement: Gives the rewards by token; None gives one number.
-            pictures: Give images beside the tensors.
+            row: A row of a projection.
+            placement: Puts the reward on this token; None gives one number.
+            pictures: Whether to include images next to the tensors.
         """
         return cls(
             prompt_ids=row.prompt_ids,
@@ -86,17 +85,18 @@ class DeliveredRow:
 
 
 class Deliver(Protocol):
-    """Hands one trajectory to a trainer and reads back what arrived."""
+    """Passes one trajectory to a trainer and reads back what arrived."""
 
     def __call__(self, trajectory: Trajectory, *, filler_id: int) -> Sequence[DeliveredRow]:
         """Return the rows in the trainer's order.
 
         Args:
-            trajectory: Of a rollout, features of its images included.
+            trajectory: From a rollout, including the features of its images.
             filler_id: As for `envkit.trajectory.whole_row`.
 
         Raises:
-            ConfigurationError: The trajectory holds what the adapter declared that it cannot carry.
+            ConfigurationError: The trajectory holds content that the adapter declares it cannot
+                carry.
         """
         ...
 
@@ -109,12 +109,14 @@ class Projection:
     shape: Shape
     deliver: Deliver
     cannot_carry: frozenset[Content] = frozenset()
-    """What the trainer cannot take. The suite then checks that `deliver` refuses it."""
+    """What the trainer cannot accept. The suite checks that `deliver` refuses it."""
     reward_placement: RewardPlacement = RewardPlacement.LAST
-    """Where `DeliveredRow.token_rewards` stand; without meaning for one number."""
+    """Which token `DeliveredRow.token_rewards` uses; ignored for a single number."""
     rewards_every_row: bool = False
-    """Whether the trainer takes the trajectory's whole reward with each of several rows, on their
-    last tokens (verl). False takes 0.0 with all rows but the last."""
+    """Whether every row of a trajectory gets the full reward on its last token (verl).
+
+    If False, all rows but the last get 0.0.
+    """
     omits_unscored: bool = False
-    """Whether a trajectory without a reward gives no row at all, because the trainer's batches are
-    of any size (TRL's async worker)."""
+    """Whether a trajectory without a reward gives no row, since the trainer's batch size may vary
+    (TRL's async worker)."""

@@ -1,4 +1,4 @@
-"""What the suite expects: the core's own rows, and what a recording holds."""
+"""What the suite expects: the core's own rows, and the contents of a recording."""
 
 from dataclasses import replace
 
@@ -7,10 +7,10 @@ from envkit_conformance.delivered import Content, Shape
 
 
 def expected_rows(trajectory: Trajectory, shape: Shape, *, filler_id: int) -> tuple[Row, ...]:
-    """Return the rows that a trainer must have of a trajectory.
+    """Return the rows that a trainer must receive for a trajectory.
 
     Raises:
-        ConfigurationError: The trajectory is more than one sequence, which is no whole row.
+        ConfigurationError: The trajectory has several sequences, so it is not one whole row.
     """
     if shape is Shape.WHOLE:
         return (whole_row(trajectory, filler_id=filler_id),)
@@ -18,7 +18,7 @@ def expected_rows(trajectory: Trajectory, shape: Shape, *, filler_id: int) -> tu
 
 
 def rewarded_rows(rows: tuple[Row, ...]) -> tuple[Row, ...]:
-    """Return the rows with the trajectory's reward on each; the same where it is one row."""
+    """Return the rows, each with the trajectory's reward; a single row is unchanged."""
     if len(rows) == 1:
         return rows
     reward = rows[-1].reward
@@ -30,7 +30,7 @@ def rewarded_rows(rows: tuple[Row, ...]) -> tuple[Row, ...]:
 
 
 def contents(trajectory: Trajectory) -> frozenset[Content]:
-    """Return what a trainer must be able to take for this trajectory."""
+    """Return what a trainer must be able to accept for this trajectory."""
     found: set[Content] = set()
     if any(segment.images for segment in trajectory.segments):
         found.add(Content.IMAGES)

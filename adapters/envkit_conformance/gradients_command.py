@@ -1,4 +1,4 @@
-"""Compare gradients of trainers' losses with the plain formula and each other."""
+"""Compare gradients of trainers' losses with the reference formula and each other."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def check_gradients(names: Sequence[str], *, save: Path | None, as_json: bool) -> None:
-    """Compare the gradients of the installed adapters, and show the result."""
+    """Compare the gradients of the installed adapters and show the result."""
     from envkit_conformance import load_members
     from envkit_conformance.gradient import GradientPath, Verdict, compare_paths, save_gradients
     from envkit_conformance.registry import GRADIENT_GROUP
@@ -31,7 +31,7 @@ def check_gradients(names: Sequence[str], *, save: Path | None, as_json: bool) -
                     missing.setdefault(path.name, one.message)
             found += [one for one in comparisons if one.verdict is not Verdict.NOT_INSTALLED]
             if save is not None and path.name not in missing:
-                note(f"{path.name}: kept in {save_gradients(comparisons, save, path.name)}")
+                note(f"{path.name}: saved to {save_gradients(comparisons, save, path.name)}")
     if as_json:
         say_json({"comparisons": [_as_json(one) for one in found], "not_installed": missing})
     else:
@@ -41,7 +41,7 @@ def check_gradients(names: Sequence[str], *, save: Path | None, as_json: bool) -
 
 
 def show_across(directory: Path, *, as_json: bool) -> None:
-    """Show every two paths of a folder, compared with each other."""
+    """Compare every two paths in a folder and show the result."""
     from envkit_conformance.gradient import load_gradients, pairs
 
     stored = load_gradients(directory)

@@ -1,4 +1,4 @@
-"""Comparing a row's images: as tensors, as images, or both."""
+"""Compare a row's images, as tensors, as images, or both."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,8 +15,8 @@ from envkit_conformance.delivered import DeliveredRow
 def image_difference(row: Row, got: DeliveredRow) -> str | None:
     """Return the first difference of a row's images, or None.
 
-    Tensors are compared value by value, where the recording has them: one of a run without its
-    processor's outputs shows only what an adapter does with images.
+    Tensors are compared value by value if the recording has them. Without the processor's outputs,
+    only the images themselves are compared.
     """
     tensors = {key: array for key, array in got.tensors.items() if np.size(array)}
     if not row.images:
@@ -37,9 +37,9 @@ def _pictures(expected: Sequence[Image], got: Sequence[Image]) -> str | None:
     for number, (one, other) in enumerate(zip(expected, got, strict=False)):
         if one == other:
             continue
-        text = f"image {number} is another image"
+        text = f"image {number} is a different image"
         if other in expected:
-            return f"{text}: image {list(expected).index(other)} of the row is in its place"
+            return f"{text}: image {list(expected).index(other)} of the row is there instead"
         return f"{text} than the recorded one"
     if len(expected) != len(got):
         return f"{len(got)} images were delivered, expected {len(expected)}"
@@ -68,7 +68,8 @@ def _tensor(
     if np.array_equal(expected, got):
         return None
     start = 0
-    for number, feature in enumerate(features):  # names the image where images lie in a row
+    # name the image if images are laid out along this axis
+    for number, feature in enumerate(features):
         part = feature.tensors[key]
         found = got[start : start + len(part)]
         if part.shape == found.shape and not np.array_equal(part, found):
@@ -78,7 +79,7 @@ def _tensor(
 
 
 def _count_hint(got: NDArray[Any], parts: Sequence[NDArray[Any]]) -> str:
-    """Return how many images a tensor of another length is, where it is whole ones."""
+    """Return how many images a tensor of another length holds, if it is a whole number."""
     total = 0
     for number, part in enumerate(parts):
         if total == len(got):
@@ -90,7 +91,7 @@ def _count_hint(got: NDArray[Any], parts: Sequence[NDArray[Any]]) -> str:
 def _swap_hint(found: NDArray[Any], key: str, features: Sequence[ImageFeatures]) -> str:
     for number, feature in enumerate(features):
         if np.array_equal(feature.tensors[key], found):
-            return f": image {number} of the row is in its place"
+            return f": image {number} of the row is there instead"
     return ""
 
 

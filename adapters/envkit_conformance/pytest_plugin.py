@@ -1,7 +1,6 @@
-"""The pytest plugin: an option for other recordings, and the fixture of test functions.
+"""pytest plugin: an option for other recordings, and the fixture for test functions.
 
-Installed with envkit as the plugin of this module's name; `-p envkit_conformance.pytest_plugin`
-names it where envkit is used from a checkout.
+Installing envkit registers the plugin. From a checkout, use `-p envkit_conformance.pytest_plugin`.
 """
 
 from typing import TYPE_CHECKING
@@ -23,7 +22,7 @@ def pytest_addoption(parser: "pytest.Parser") -> None:
 
 
 def pytest_generate_tests(metafunc: "pytest.Metafunc") -> None:
-    """Give functions that ask for `envkit_recording` each recording; classes do it themselves."""
+    """Parametrize functions that request `envkit_recording`; classes do it themselves."""
     if not _is_conformance(metafunc.cls):  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]  # pytest types it bare
         parametrize(metafunc)
 

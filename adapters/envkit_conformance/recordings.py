@@ -1,8 +1,8 @@
-"""Recorded trajectories: those that come with envkit, and anybody's own.
+"""Recorded trajectories: envkit's own and yours.
 
-A folder of recordings is a run directory (`trajectories.jsonl` and `images/`) with the outputs of
-the image processor beside it, so that no model is needed to replay them. The shipped ones are
-written by `scripts/record_conformance.py`.
+A folder of recordings is a run directory (`trajectories.jsonl` and `images/`) plus the outputs of
+the image processor, so replaying needs no model. `scripts/record_conformance.py` writes the shipped
+ones.
 """
 
 import os
@@ -27,14 +27,14 @@ from envkit_conformance.expected import contents
 
 FEATURES_FILE: Final = "features.npz"
 NAME_KEY: Final = "recording"
-"""In a trajectory's metadata: the recording's name. Without it, the episode's id is the name."""
+"""Metadata key: the recording's name, by default the episode's id."""
 ABOUT_KEY: Final = "about"
-"""In a trajectory's metadata: one sentence."""
+"""Metadata key: one sentence about the recording."""
 FILLER_KEY: Final = "filler_id"
-"""In a trajectory's metadata: the id that stands where no token was sampled."""
+"""Metadata key: the filler id for positions where no token was sampled."""
 _COUNT: Final = "token_count"
 _JOINING: Final = "joining"
-"""How a file's features are joined, where that is not concatenation along the first axis."""
+"""Features that are not joined by concatenation along the first axis."""
 
 Process = Callable[[Sequence[Image]], Sequence[ImageFeatures]]
 
@@ -48,17 +48,17 @@ class Recording:
     trajectory: Trajectory
     filler_id: int
     contents: frozenset[Content]
-    """What a trainer must be able to take."""
+    """What a trainer must be able to accept."""
 
     @property
     def has_features(self) -> bool:
-        """Whether the outputs of the image processor are there for every image."""
+        """Whether every image has its image processor outputs."""
         return all(len(s.features) == len(s.images) for s in self.trajectory.segments)
 
 
 @cache
 def shipped_recordings() -> tuple[Recording, ...]:
-    """Return the recordings that come with envkit, read once."""
+    """Return envkit's own recordings, cached."""
     return load_recordings(Path(__file__).parent / "recordings")
 
 
@@ -67,16 +67,16 @@ def load_recordings(
 ) -> tuple[Recording, ...]:
     """Read the recordings of a folder, or the trajectories of any run.
 
-    Aborted trajectories are left out: a trainer gets them when they were resumed.
+    Aborted trajectories are skipped: a trainer receives them only once resumed.
 
     Args:
         directory: A run directory or a trajectory file.
-        process: Computes the processor's outputs where the folder has none, such as
-            `ChatCodec.image_features`. None leaves them out, and tensors are not compared then.
+        process: Computes missing processor outputs, such as `ChatCodec.image_features`. None leaves
+            them out; tensors are then not compared.
 
     Raises:
         StorageError: A file cannot be read.
-        ConfigurationError: Nothing to check with is in it.
+        ConfigurationError: It holds nothing to check with.
     """
     file = trajectory_file(directory)
     kept = _read_features(file.with_name(FEATURES_FILE))
@@ -97,8 +97,8 @@ def save_recordings(trajectories: Iterable[Trajectory], directory: str | os.Path
 
     Raises:
         StorageError: The folder cannot be written.
-        ConfigurationError: Two trajectories hold one image with different features: they were
-            made by different processors, whose recordings belong in folders of their own.
+        ConfigurationError: An image has different features in two trajectories, so two processors
+            made them; each processor's recordings need their own folder.
     """
     features: dict[str, ImageFeatures] = {}
     with TrajectoryWriter(directory, mode="overwrite") as writer:
@@ -136,7 +136,7 @@ def _recording(trajectory: Trajectory) -> Recording:
 
 
 def _any_id(trajectory: Trajectory) -> int:
-    """Return a token that the model's vocabulary surely has."""
+    """Return a token that the model's vocabulary certainly has."""
     ids = [segment.train_ids[-1] for segment in trajectory.segments if segment.train_ids]
     return ids[-1] if ids else 0
 
@@ -167,7 +167,7 @@ def _read_features(file: Path) -> dict[str, ImageFeatures]:
             for key in cast("Mapping[str, Any]", stored):
                 sha256, _, name = key.partition(".")
                 array: NDArray[Any] = stored[key]
-                array.flags.writeable = False  # one array is handed to every adapter
+                array.flags.writeable = False  # every adapter receives the same array
                 columns.setdefault(sha256, {})[name] = array
         counts = {sha256: int(tensors.pop(_COUNT)) for sha256, tensors in columns.items()}
         joinings = {

@@ -1,8 +1,8 @@
 """Adapters by name, found through entry points.
 
-`envkit.projections` names what the suite of tokens checks (`Projection`), `envkit.gradients` what
-the suite of gradients checks (`GradientPath`). A value names one of them, a sequence of them, or a
-function without arguments that returns one or the other.
+The group `envkit.projections` holds what the token suite checks (`Projection`), `envkit.gradients`
+what the gradient suite checks (`GradientPath`). An entry point is one of these, a sequence of them,
+or a function without arguments that returns either.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,21 +26,21 @@ class Adapter(Generic[T]):
     """One registered adapter."""
 
     name: str
-    """Of the entry point, such as "skyrl"."""
+    """Name of the entry point, such as "skyrl"."""
     members: tuple[T, ...]
-    """What it registered; empty if it cannot be imported."""
+    """What the adapter registered; empty if it cannot be imported."""
     missing: str | None = None
-    """Why it cannot be imported; None if it can."""
+    """Why it cannot be imported, if so."""
 
 
 def load_adapters(
     names: Sequence[str] = (), *, entries: Iterable[EntryPoint] | None = None
 ) -> tuple[Adapter[Projection], ...]:
-    """Import adapters; one whose trainer is not installed is returned with what is missing.
+    """Import adapters. An adapter without its trainer is returned with what is missing.
 
     Args:
-        names: Which ones; empty takes all, the core among them.
-        entries: Instead of the installed ones.
+        names: Adapters to import; empty means all, including the core.
+        entries: Entry points to use instead of the installed ones.
 
     Raises:
         UnknownNameError: No adapter has a name.
@@ -61,11 +61,11 @@ def load_members(
     """Import what adapters registered in a group; see `load_adapters`.
 
     Args:
-        group: Of entry points.
-        kind: What a value must hold.
-        names: Which ones; empty takes all.
-        entries: Instead of the installed ones.
-        builtin: What is there without an entry point.
+        group: Group of entry points.
+        kind: Type of what an entry point holds.
+        names: Entry points to import; empty means all.
+        entries: Entry points to use instead of the installed ones.
+        builtin: Members available without an entry point.
 
     Raises:
         UnknownNameError: No adapter has a name.

@@ -1,4 +1,4 @@
-"""Every recording through every adapter, and what came of it."""
+"""Check every recording with every adapter."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from envkit_conformance.recordings import Recording
 
 
 class Verdict(StrEnum):
-    """What the suite says about one recording in one adapter."""
+    """Result for one recording in one adapter."""
 
     PASS = "pass"
     """Every row arrived token for token."""
     REFUSED = "refused"
-    """The adapter declares that it cannot carry this, and said so with a clear error."""
+    """The adapter declares that it cannot carry this, and refused with a clear error."""
     FAIL = "fail"
     NOT_INSTALLED = "not installed"
-    """The trainer is missing, so nothing was checked."""
+    """The trainer is not installed, so nothing was checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +41,14 @@ class Outcome:
 def run_suite(
     projections: Iterable[Projection], recordings: Sequence[Recording]
 ) -> tuple[Outcome, ...]:
-    """Check every recording in every projection; outcomes come projection by projection."""
+    """Check every recording in every projection; outcomes are ordered by projection."""
     return tuple(check(projection, one) for projection in projections for one in recordings)
 
 
 def check(projection: Projection, recording: Recording) -> Outcome:
     """Deliver one recording and compare what arrived.
 
-    A failure that an adapter could not carry otherwise may be refused or delivered masked.
+    An adapter may refuse a failed trajectory whose content it cannot carry, or deliver it masked.
     """
     beyond = (projection.cannot_carry | {Content.NO_LEDGER}) & recording.contents
     try:
@@ -64,7 +64,7 @@ def check(projection: Projection, recording: Recording) -> Outcome:
     if beyond and not is_failure:
         difference = (
             f"delivered {len(delivered)} rows of a trajectory with {' and '.join(sorted(beyond))}, "
-            "which it declares that it cannot carry; refuse with a ConfigurationError instead"
+            "which it declares it cannot carry; refuse with a ConfigurationError instead"
         )
     elif projection.omits_unscored and is_failure:
         difference = f"{len(delivered)} rows of a failure, none expected" if delivered else None
@@ -83,7 +83,7 @@ def _difference(
         )
     except EnvkitError as error:
         return (
-            f"delivered {len(delivered)} rows where the core has none of shape "
+            f"delivered {len(delivered)} rows although the core has none of shape "
             f"{projection.shape.value!r} ({error})"
         )
     if projection.rewards_every_row:

@@ -1,4 +1,4 @@
-"""A test class that an adapter's author subclasses. It needs pytest only if it runs."""
+"""A test class for adapter authors to subclass. It needs pytest only when it runs."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     import pytest
 
 OPTION = "--envkit-recordings"
-"""The pytest option that names another folder of recordings."""
+"""pytest option that selects another folder of recordings."""
 
 
 class AdapterConformance:
-    """One test for each recording. Subclass it as `Test...`; pytest collects it from there.
+    """One test per recording. Subclass it as `Test...` for pytest to collect it.
 
     Either set `projection`, or set the other attributes and write `deliver`::
 
@@ -30,7 +30,7 @@ class AdapterConformance:
     """
 
     projection: ClassVar[Projection | None] = None
-    """What to check; None takes this class's own `deliver` and the attributes below."""
+    """What to check; None uses this class's own `deliver` and the attributes below."""
     shape: ClassVar[Shape] = Shape.WHOLE
     cannot_carry: ClassVar[frozenset[Content]] = frozenset()
     reward_placement: ClassVar[RewardPlacement] = RewardPlacement.LAST
@@ -38,7 +38,7 @@ class AdapterConformance:
     omits_unscored: ClassVar[bool] = False
 
     def deliver(self, trajectory: Trajectory, *, filler_id: int) -> Sequence[DeliveredRow]:
-        """Hand a trajectory to the trainer and read back what arrived; see `Deliver`."""
+        """Pass a trajectory to the trainer and read back what arrived; see `Deliver`."""
         raise NotImplementedError(
             f"{type(self).__name__} must set `projection` or write `deliver(trajectory, *, "
             "filler_id)`"
@@ -51,7 +51,7 @@ class AdapterConformance:
             raise AssertionError(f"{outcome}\n{envkit_recording.about}")
 
     def pytest_generate_tests(self, metafunc: "pytest.Metafunc") -> None:
-        """Make one test of each recording; pytest asks a class for this by name."""
+        """Create one test per recording; pytest calls this hook by name."""
         parametrize(metafunc)
 
     def _subject(self) -> Projection:
@@ -69,7 +69,7 @@ class AdapterConformance:
 
 
 def parametrize(metafunc: "pytest.Metafunc") -> None:
-    """Give a test that asks for `envkit_recording` each recording in turn."""
+    """Parametrize a test that requests `envkit_recording` over the recordings."""
     if "envkit_recording" in metafunc.fixturenames:
         folder: str | None = metafunc.config.getoption(OPTION, default=None)
         found = shipped_recordings() if folder is None else load_recordings(folder)

@@ -1,7 +1,7 @@
-"""What must hold for a trajectory without a reward, however a trainer takes one.
+"""What must hold for a trajectory without a reward in any trainer.
 
-Trainers differ here: one keeps the tokens with mask 0, another takes the smallest row that is
-valid. Nothing is trained either way, so ids are free; what counts is that nothing can be.
+Trainers differ: some keep the tokens with mask 0, others use the smallest valid row. Either way
+nothing is trained, so the ids may be anything; only the mask and reward matter.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from envkit_conformance.pictures import image_difference
 
 
 def unscored_difference(expected: Sequence[Row], delivered: Sequence[DeliveredRow]) -> str | None:
-    """Return what would let a trainer learn from a failure, or break on it; None for nothing."""
+    """Return what would make a trainer learn from a failure or break on it, or None."""
     if not delivered:
         return "no row was delivered for a trajectory without a reward; a batch needs one, masked"
     for number, got in enumerate(delivered):
@@ -47,8 +47,8 @@ def _row(expected: Sequence[Row], got: DeliveredRow, *, is_last: bool) -> str | 
         return "no log-probabilities were delivered"
     if not got.is_unscorable:
         return (
-            "a trajectory without a reward is not marked as unscorable, "
-            f"the trainer would take {_offered(got)}"
+            "a trajectory without a reward is not marked as unscorable; the trainer would use "
+            f"{_offered(got)}"
         )
     if bool(got.is_last) != is_last:
         word = "is" if got.is_last else "is not"
@@ -59,11 +59,11 @@ def _row(expected: Sequence[Row], got: DeliveredRow, *, is_last: bool) -> str | 
 def _offered(got: DeliveredRow) -> str:
     if got.reward is not None:
         return f"the reward {got.reward}"
-    return "its rewards by token" if got.token_rewards is not None else "a row without a reward"
+    return "its per-token rewards" if got.token_rewards is not None else "a row without a reward"
 
 
 def _same_ids(expected: Sequence[Row], got: DeliveredRow) -> Row:
-    """Return the core's row of the same ids, or one without images: other ids have none."""
+    """Return the core's row with the same ids; otherwise one without images."""
     prompt, response = tuple(got.prompt_ids), tuple(got.response_ids)
     for row in expected:
         if row.prompt_ids + row.response_ids[:-1] == prompt + response[:-1]:

@@ -28,7 +28,7 @@ class Counting:
     by: tuple[str, ...] = TAGS
     """Tags that results are grouped by."""
     pass_at: tuple[int, ...] = ()
-    """Values of k; empty takes 1, 2, 4, ... and all samples."""
+    """Values of k; empty means 1, 2, 4, ... and all samples."""
     solved_above: float = SOLVED_ABOVE
     """A higher reward counts as solved."""
     max_faults: float = 0.05
@@ -54,7 +54,7 @@ class EvalPlan:
 
     folder: Path
     runs: Mapping[str, RolloutPlan] = field(default_factory=dict[str, RolloutPlan])
-    """By the folder's name."""
+    """Runs by folder name."""
     counting: Counting = field(default_factory=Counting)
 
     @classmethod
@@ -63,8 +63,8 @@ class EvalPlan:
 
         Args:
             folder: Holds `eval.json`.
-            base_url: Current address of the server; None takes the recorded one.
-            is_quiet: Whether to show progress.
+            base_url: Current address of the server; None uses the recorded one.
+            is_quiet: Whether to hide progress.
 
         Raises:
             StorageError: The folder is not an evaluation.
@@ -86,8 +86,8 @@ class EvalPlan:
         """Return the plan with other workers; None keeps each run's own.
 
         Args:
-            workers: As `envkit.cli.remote.on_workers`.
-            address: The same.
+            workers: As for `envkit.cli.remote.on_workers`.
+            address: As for `envkit.cli.remote.on_workers`.
         """
         runs = {
             name: replace(run, config=on_workers(run.config, workers, address))
@@ -113,7 +113,7 @@ class EvalPlan:
             "lines": [line.to_json() for line in lines],
             "runs": {name: plan.settings() for name, plan in self.runs.items()},
         }
-        with storage_errors(f"cannot make {self.folder}"):
+        with storage_errors(f"cannot create {self.folder}"):
             self.folder.mkdir(parents=True, exist_ok=True)
         replace_file(self.folder / EVAL_FILE, json.dumps(document, indent=2).encode() + b"\n")
         return document
@@ -152,9 +152,9 @@ def new_evaluation(run: RolloutPlan, env_ids: Sequence[str]) -> EvalPlan:
     """Return the plan of a new evaluation.
 
     Args:
-        run: How every environment is played; `out` is the evaluation's folder, None takes the first
-            free one of `runs/`.
-        env_ids: Empty takes the run's own.
+        run: How every environment is played; `out` is the evaluation's folder, None uses the next
+            free folder in `runs/`.
+        env_ids: Environments; empty uses the run's own.
 
     Raises:
         UnknownNameError: No environment has the id.

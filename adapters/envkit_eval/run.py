@@ -22,9 +22,9 @@ _SIGNALLED: Final = 128
 
 
 def run_eval(plan: EvalPlan, *, output: Output) -> int:
-    """Play the plan and return the exit code; the figures so far are written in any case.
+    """Play the plan and return the exit code. The figures so far are always written.
 
-    A run whose episodes all fail alike ends only itself; any other error ends the evaluation.
+    If all episodes of a run fail alike, only that run ends; any other error ends the evaluation.
 
     Raises:
         EnvkitError: The error that ended the evaluation; finished episodes are kept.
@@ -84,7 +84,7 @@ def _play_all(plan: EvalPlan, samples: list[Sample]) -> tuple[list[int], EnvkitE
 
 def _check_environments(plan: EvalPlan) -> None:
     """Build every environment once, so that the last one does not fail after hours."""
-    if len(plan.runs) == 1:  # it is built first anyway
+    if len(plan.runs) == 1:  # the run builds it first anyway
         return
     for run in plan.runs.values():
         env = make_env(run.env_id, dict(run.config.env_kwargs))
@@ -99,7 +99,7 @@ def _check_environments(plan: EvalPlan) -> None:
 
 
 def _read_complete(run: RolloutPlan, take: Callable[[Trajectory], None]) -> bool:
-    """Take the episodes of a run that has nothing left to play; return whether it is such a run."""
+    """Add the episodes of a complete run; return whether the run is complete."""
     if not run.is_resumed or run.out is None:
         return False
     with RunFolder.resume(run.out) as folder:
@@ -131,7 +131,7 @@ def _exit_code(plan: EvalPlan, lines: Sequence[Line], codes: Sequence[int]) -> i
         if line.tag is None and line.fault_share > most:
             note(
                 f"{line.env_id}: {line.faulted} of {line.faulted + line.episodes} episodes "
-                f"faulted, more than --max-faults {most:g} allows; their tasks may not be "
+                f"faulted, more than --max-faults {most:g} allows; the remaining tasks may not be "
                 "representative"
             )
             worst = max(worst, EXIT_ERROR)

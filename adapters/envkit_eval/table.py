@@ -17,7 +17,7 @@ def show_lines(lines: Sequence[Line]) -> None:
     table(columns, [_row(line, ks, has_images=has_images, has_cost=has_cost) for line in lines])
     if has_cost:
         total = sum(line.cost or 0.0 for line in lines if line.tag is None)
-        say(f"cost: {_dollars(total)} in all")
+        say(f"cost: {_dollars(total)} in total")
     say("brackets: 95% bootstrap intervals over tasks; episodes that faulted are not counted")
 
 

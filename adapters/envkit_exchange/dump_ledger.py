@@ -1,7 +1,7 @@
-"""A trainer's flat columns as a ledger: segments, turns, and what the columns do not tell.
+"""Rebuild a ledger from a trainer's flat columns: segments and turns.
 
-A sample of a trainer is one row: prompt, response, mask. Where a reply ends and an observation
-begins is told by the mask, so two replies without an observation between them become one turn.
+A trainer's sample is one row: prompt, response, mask. Only the mask separates replies from
+observations, so two replies without an observation between them become one turn.
 """
 
 import math
@@ -15,7 +15,7 @@ from envkit.messages import Message, message
 from envkit.trajectory import Segment, SegmentKind, TurnRecord
 
 Decode = Callable[[Sequence[int]], str]
-"""Turns token ids into text."""
+"""Converts token ids to text."""
 UNKNOWN: Final = ""
 """Finish reason of a reply whose end was not recorded."""
 
@@ -27,46 +27,46 @@ class Columns:
     prompt_ids: tuple[int, ...]
     response_ids: tuple[int, ...]  # (R,)
     loss_mask: tuple[int, ...]  # (R,)
-    logprobs: tuple[float, ...]  # (R,); nan where the dump has none
+    logprobs: tuple[float, ...]  # (R,); nan if the dump has none
     weight_versions: tuple[str, ...] = ()
     reward: float | None
-    """Of the trajectory; it goes to the last turn."""
+    """Reward of the trajectory, given to the last turn."""
     is_cut: bool = False
-    """Whether the last reply ended by its length."""
+    """Whether the last reply hit the length limit."""
 
     def __post_init__(self) -> None:
         """Reject columns of different lengths.
 
         Raises:
-            StorageError: They are.
+            StorageError: The lengths differ.
         """
         lengths = (len(self.response_ids), len(self.loss_mask), len(self.logprobs))
         if len(set(lengths)) != 1:
             raise StorageError(
                 "response ids, loss mask and log-probabilities must have one length, "
-                f"got {lengths}; the dump is damaged or of another version"
+                f"got {lengths}; the dump is damaged or from another version"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuiltLedger:
-    """What columns give."""
+    """A ledger rebuilt from columns."""
 
     segments: tuple[Segment, ...]
     turns: tuple[TurnRecord, ...]
     dropped_tokens: int
-    """Behind the last reply; a ledger ends with one."""
+    """Tokens after the last reply, dropped because a ledger ends with a reply."""
 
 
 def rebuild(columns: Columns, decode: Decode | None = None) -> RebuiltLedger:
     """Return the ledger of a sample.
 
-    A token belongs to a reply when it is trained or has a log-probability other than 0: trainers
-    mask sampled tokens out too, such as those of older weights.
+    A token belongs to a reply if it is trained or has a nonzero log-probability: trainers also mask
+    out sampled tokens, such as those from older weights.
 
     Args:
         columns: The sample.
-        decode: Gives the turns their texts; None leaves them empty.
+        decode: Decodes the texts of the turns; None leaves them empty.
     """
     runs = _runs(columns)
     while runs and not runs[-1].is_model:
@@ -113,7 +113,7 @@ def conversation(ledger: RebuiltLedger, decode: Decode) -> tuple[Message, ...]:
 
 
 def text_turn(reply: str, reward: float | None, *, is_cut: bool = False) -> TurnRecord:
-    """Return the only turn of an episode of which a dump holds the text alone."""
+    """Return the only turn of an episode whose dump holds only text."""
     return _record(reply, reward, "length" if is_cut else UNKNOWN)
 
 

@@ -2,8 +2,8 @@
 
 The file is `{"rollout_id": ..., "samples": [Sample.to_dict(), ...]}` (slime:
 slime/observability/rollout_data_utils.py, `save_debug_rollout_data`; fields: slime/utils/types.py;
-miles: miles/ray/rollout/debug_data.py). It is a pickle, and a pickle can run any code: only plain
-data is loaded unless the caller trusts the file.
+miles: miles/ray/rollout/debug_data.py). The file is a pickle, which can run any code, so only plain
+data is loaded unless the caller trusts it.
 """
 
 import importlib
@@ -32,31 +32,31 @@ _ENDS: Final = {
     "pending": StopReason.ABORTED,
     "failed": StopReason.ENV_FAULT,
 }
-"""By slime's `Sample.Status`."""
+"""How episodes end, by slime's `Sample.Status`."""
 _REQUEST_KEYS: Final = ("env_id", "env_kwargs", "task", "seed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlimeOptions:
-    """How a dump is read."""
+    """How to read a dump."""
 
     name: str = "slime"
-    """Of the trainer, for ids."""
+    """The trainer's name, for ids."""
     reward_key: str | None = None
-    """Of a reward that is a mapping, as `--reward-key` of the run."""
+    """Key of the reward if it is a mapping, as the run's `--reward-key`."""
     decode: Decode | None = None
-    """Gives every turn its text; None keeps the response as one text."""
+    """Decodes each turn's text; None keeps the response as one text."""
     without_logprobs: bool = False
-    """Take samples that have no log-probabilities; they become nan, which `envkit verify` names."""
+    """Accept samples without log-probabilities; they become nan, which `envkit verify` reports."""
     allow_pickle: bool = False
-    """Load objects of any class, which runs code of whoever wrote the file."""
+    """Load objects of any class, which runs code from the file."""
 
 
 def read_slime_dump(path: Path, options: SlimeOptions) -> Iterator[Trajectory]:
     """Yield the samples of a dump as trajectories.
 
     Raises:
-        StorageError: It is no such dump, or a sample lacks something.
+        StorageError: The file is not such a dump, or a sample lacks a field.
         ConfigurationError: A reward is a mapping and no key is given.
         MissingDependencyError: torch is not installed.
     """
@@ -89,15 +89,15 @@ def _load(path: Path, *, allow_pickle: bool) -> Any:  # noqa: ANN401  # whatever
             return torch.load(path, map_location="cpu", weights_only=not allow_pickle)
     except pickle.UnpicklingError as error:
         found = re.search(r"GLOBAL ([\w.]+)", str(error))
-        if found is None:  # no class that could be allowed: text, or another format
+        if found is None:  # not an object that could be allowed: text, or another format
             raise StorageError(f"{path} is not a torch file, as slime writes its dumps") from error
         what = f"an object of {found[1]}"
         raise StorageError(
-            f"{path} holds {what}; loading it runs code of whoever wrote the file. If you trust "
-            "it, add --allow-pickle"
+            f"{path} holds {what}; loading it runs code from the file. If you trust it, add "
+            "--allow-pickle"
         ) from error
     except (OSError, EOFError, RuntimeError, ValueError, KeyError) as error:
-        raise StorageError(f"{path} is no readable torch file: {error}") from error
+        raise StorageError(f"{path} is not a readable torch file: {error}") from error
 
 
 def _reconstruct() -> Any:  # noqa: ANN401  # private to numpy, but what every pickled array names
@@ -169,14 +169,14 @@ def _columns(
     logprobs = sample.get("rollout_log_probs")
     if logprobs is None and length and not options.without_logprobs:
         raise StorageError(
-            "rollout_log_probs are missing, so nothing can be trained on it off-policy; add "
-            "--without-logprobs to take the rest"
+            "rollout_log_probs are missing, so it cannot be trained on off-policy; add "
+            "--without-logprobs to import the rest"
         )
     split = len(tokens) - length
     return Columns(
         prompt_ids=tokens[:split],
         response_ids=tokens[split:],
-        # slime trains on everything where a sample has no mask (slime/ray/rollout.py).
+        # slime trains on every token of a sample without a mask (slime/ray/rollout.py).
         loss_mask=(1,) * length if mask is None else tuple(int(value) for value in mask),
         logprobs=(math.nan,) * length if logprobs is None else tuple(float(v) for v in logprobs),
         weight_versions=tuple(str(version) for version in sample.get("weight_versions") or ()),
@@ -210,8 +210,8 @@ def _reward(sample: Mapping[str, Any], key: str | None) -> float:
         rewards = cast("Mapping[str, Any]", reward)
         if key is None or key not in rewards:
             raise ConfigurationError(
-                f"the reward is a mapping: name one of {sorted(rewards)} with --reward-key, "
-                f"got {key!r}"
+                f"the reward is a mapping: choose one of {sorted(rewards)} with --reward-key, got "
+                f"{key!r}"
             )
         reward = rewards[key]
     if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
@@ -220,14 +220,14 @@ def _reward(sample: Mapping[str, Any], key: str | None) -> float:
 
 
 def _request(metadata: Mapping[str, Any], name: str) -> EpisodeRequest:
-    """Return what the sample asked for, as far as its metadata tell."""
+    """Return the sample's request, if its metadata has one."""
     column: object = metadata.get(ENVKIT_COLUMN)
     try:
         data: object = json.loads(column) if isinstance(column, str) else column
         told = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
         known = {key: value for key, value in told.items() if key in _REQUEST_KEYS}
         return EpisodeRequest.from_column(known, default=EpisodeRequest(env_id=name))
-    except ValueError:  # settings of another environment package under the same key
+    except ValueError:  # another environment package's settings under the same key
         return EpisodeRequest(env_id=name)
 
 

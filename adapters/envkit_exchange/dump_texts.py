@@ -1,7 +1,7 @@
-"""Dumps that hold text alone: verl's, SkyRL's and TRL's.
+"""Dumps that hold only text: verl's, SkyRL's and TRL's.
 
-They are decoded for people, and decoding loses the ids: what comes out can be read, reported and
-compared by reward, and is never tokenised again to be trained on.
+Decoding lost the ids, so these trajectories can be read, reported and compared by reward. envkit
+never retokenizes them for training.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ def read_verl_dump(path: Path) -> Iterator[Trajectory]:
     (verl/trainer/ppo/ray_trainer.py, `_write_generations`).
 
     Raises:
-        StorageError: It is no such file.
+        StorageError: The file is not such a dump.
     """
     for number, row in _json_lines(path, ("input", "output", "score")):
         step = row.get("step", 0)
@@ -54,7 +54,8 @@ def read_skyrl_dump(path: Path) -> Iterator[Trajectory]:
     and `data_source` (skyrl/train/utils/trainer_utils.py, `dump_per_dataset_eval_results`).
 
     Raises:
-        StorageError: It is no such file; `aggregated_results.jsonl` beside it has no responses.
+        StorageError: The file is not such a dump; `aggregated_results.jsonl` next to it has no
+            responses.
     """
     for number, row in _json_lines(path, ("input_prompt", "output_response", "score")):
         column: object = _mapping(row.get("env_extras")).get(ENVKIT_COLUMN)
@@ -80,16 +81,16 @@ def read_skyrl_dump(path: Path) -> Iterator[Trajectory]:
 def read_trl_dump(path: Path, *, reward_key: str | None = None) -> Iterator[Trajectory]:
     """Yield the rows of a `completions/completions_NNNNN.parquet` of `log_completions=True`.
 
-    A row has `step`, `prompt`, `completion`, `advantage` and a column for each reward function
+    A row has `step`, `prompt`, `completion`, `advantage` and a column per reward function
     (trl/trainer/grpo_trainer.py, `log`).
 
     Args:
         path: The file.
-        reward_key: The reward's column; None takes the only one there is.
+        reward_key: The reward's column; None uses the only one.
 
     Raises:
-        StorageError: It is no such file.
-        ConfigurationError: It has more than one number a row that could be the reward.
+        StorageError: The file is not such a dump.
+        ConfigurationError: Several numeric columns could be the reward.
         MissingDependencyError: pyarrow is not installed.
     """
     rows = _parquet_rows(path)
@@ -107,18 +108,18 @@ def read_trl_dump(path: Path, *, reward_key: str | None = None) -> Iterator[Traj
             group_id=f"trl-{step}-{_digest(repr(prompt))}",
             request=_column_request(row.get(ENVKIT_COLUMN), "trl"),
             messages=(*prompt, *completion),
-            # TRL's None is a rollout that could not be scored.
+            # None in TRL means a rollout that could not be scored.
             reward=None if value is None else _number(value, key, path, number),
             metadata={"step": step, "advantage": row.get("advantage")},
         )
 
 
 def prompt_messages(prompt: object, *, role: Role = "user") -> tuple[Message, ...]:
-    """Return a prompt of a dump as messages; images, which dumps leave out, are left out.
+    """Return a dump's prompt as messages, without images, which dumps omit.
 
     Args:
         prompt: Text, or a list of messages in any of the trainers' forms.
-        role: Whose words a text is.
+        role: Role for a prompt that is text.
     """
     if not isinstance(prompt, Sequence) or isinstance(prompt, str):
         return (message(role, str(prompt)),) if prompt else ()
@@ -208,7 +209,7 @@ def _parquet_rows(path: Path) -> list[dict[str, Any]]:
     try:
         return parquet.read_table(path).to_pylist()
     except (OSError, arrow.ArrowException) as error:
-        raise StorageError(f"{path} is no readable parquet file: {error}") from error
+        raise StorageError(f"{path} is not a readable parquet file: {error}") from error
 
 
 def _reward_column(rows: Sequence[Mapping[str, Any]], key: str | None) -> str:
@@ -223,7 +224,7 @@ def _reward_column(rows: Sequence[Mapping[str, Any]], key: str | None) -> str:
         return found[0]
     if key not in rows[0] or key is None:
         raise ConfigurationError(
-            f"the reward may be any of {found}: name its column with --reward-key, got {key!r}"
+            f"the reward may be any of {found}: choose its column with --reward-key, got {key!r}"
         )
     return key
 
@@ -235,7 +236,7 @@ def _column_request(value: object, name: str) -> EpisodeRequest:
 def _text(row: Mapping[str, Any], key: str, path: Path, number: int) -> str:
     value = row[key]
     if not isinstance(value, str):
-        raise StorageError(f"{path}, line {number}: {key!r} must be a text, got {value!r:.80}")
+        raise StorageError(f"{path}, line {number}: {key!r} must be a string, got {value!r:.80}")
     return value
 
 

@@ -11,12 +11,12 @@ from envkit_exchange.dump_texts import read_skyrl_dump, read_trl_dump, read_verl
 
 
 class DumpFormat(StrEnum):
-    """Whose dump it is."""
+    """The trainer that wrote a dump."""
 
     SLIME = "slime"
     """`--save-debug-rollout-data`: ids, mask, log-probabilities, reward, text."""
     MILES = "miles"
-    """The same."""
+    """As for slime."""
     VERL = "verl"
     """`trainer.rollout_data_dir`: text and score."""
     SKYRL = "skyrl"
@@ -26,25 +26,25 @@ class DumpFormat(StrEnum):
 
     @property
     def has_ids(self) -> bool:
-        """Whether the dump holds token ids, so that its trajectories can be trained on."""
+        """Whether the dump holds token ids, so its trajectories can be trained on."""
         return self in (DumpFormat.SLIME, DumpFormat.MILES)
 
 
 def read_dump(
     path: Path, kind: DumpFormat, options: SlimeOptions | None = None
 ) -> Iterator[Trajectory]:
-    """Yield what a dump holds as trajectories.
+    """Yield a dump's samples as trajectories.
 
-    What it does not hold is listed in a trajectory's `metadata["missing"]`.
+    A trajectory's `metadata["missing"]` lists missing fields.
 
     Args:
         path: The file.
-        kind: Who wrote it.
-        options: How it is read; only the reward's key matters for dumps without ids.
+        kind: The trainer that wrote it.
+        options: How to read it; dumps without ids only use the reward's key.
 
     Raises:
-        StorageError: It is no such dump.
-        ConfigurationError: An option that the dump needs, or does not know.
+        StorageError: The file is not such a dump.
+        ConfigurationError: An option is missing or does not apply to the dump.
         MissingDependencyError: The package that reads it is not installed.
     """
     given = options or SlimeOptions()
@@ -68,5 +68,5 @@ def _refuse_options(kind: DumpFormat, options: SlimeOptions) -> None:
     named = [name for name, is_given in wrong.items() if is_given]
     if named:
         raise ConfigurationError(
-            f"a dump of {kind} holds text alone and has no use for {', '.join(named)}"
+            f"a dump of {kind} holds only text and has no use for {', '.join(named)}"
         )

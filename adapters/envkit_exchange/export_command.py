@@ -52,11 +52,11 @@ def export(
     source: Annotated[
         str, typer.Argument(metavar="ID_OR_FILE", help="An environment, or a run or its file.")
     ],
-    kind: Annotated[ExportFormat, typer.Option("--format", help="The shape of the rows.")],
+    kind: Annotated[ExportFormat, typer.Option("--format", help="Format of the rows.")],
     out: Annotated[
         Path,
         typer.Option(
-            metavar="PATH", help="A .parquet or .jsonl file; for inspect .eval, for hf a folder."
+            metavar="PATH", help="A .parquet or .jsonl file; .eval for inspect, a folder for hf."
         ),
     ],
     count: Annotated[
@@ -73,7 +73,11 @@ def export(
     ] = None,
     split: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Such as train or test.", rich_help_panel=_TASKS_PANEL),
+        typer.Option(
+            metavar="NAME",
+            help="Name of the split, such as train or test.",
+            rich_help_panel=_TASKS_PANEL,
+        ),
     ] = None,
     images: Annotated[
         bool,
@@ -114,9 +118,9 @@ def export(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
-    """Write tasks as a trainer loads them, trajectories with exact tokens, or an Inspect log.
+    """Write tasks for a trainer's loader, trajectories with exact tokens, or an Inspect log.
 
-    Never leaves a partial file: --out appears once complete.
+    --out appears only once complete, never as a partial file.
     """
     for_tasks = {
         "-n": count is not None,
@@ -139,7 +143,7 @@ def export(
         _refuse_environment(source, kind)
         if steps and merge:
             raise ConfigurationError(
-                "--steps gives each turn its row and --merge joins them: name one"
+                "--steps writes one row per turn and --merge joins them: choose one"
             )
         if kind is ExportFormat.INSPECT and (steps or merge):
             raise ConfigurationError("an Inspect log has no rows: drop --steps and --merge")
@@ -168,8 +172,8 @@ def export(
 def _refuse_environment(source: str, kind: ExportFormat) -> None:
     if source in registry() and not Path(source).exists():
         raise ConfigurationError(
-            f"--format {kind.value} takes a run or its file, got the environment {source!r}: roll "
-            f"it out first with envkit rollout {source}"
+            f"--format {kind.value} takes a run or its file, got the environment {source!r}: first "
+            f"run envkit rollout {source}"
         )
 
 

@@ -46,11 +46,11 @@ def import_dump(
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run in --out.")] = False,
 ) -> None:
-    """Convert a debug dump to trajectories, and name missing fields.
+    """Convert a trainer's debug dump to trajectories.
 
-    Missing fields are named, and recorded in each trajectory's metadata.
+    Missing fields are reported, and recorded in each trajectory's metadata.
     """
-    if not file.exists():  # before what reads it asks for a package
+    if not file.exists():  # before a reader asks for a package
         raise StorageError(f"there is no dump {str(file)!r}")
     target = out / FILE_NAME
     if target.is_file() and target.stat().st_size and not overwrite:
@@ -75,5 +75,5 @@ def import_dump(
     if missing:
         note(f"the dump does not hold {', '.join(missing)}")
     if not kind.has_ids:
-        note("these trajectories can be read and reported, not trained on")
+        note("these trajectories can be read and reported, but not trained on")
     say(f"{out}: {len(trajectories)} trajectories")

@@ -1,8 +1,8 @@
-"""Trajectories as a log that Inspect (inspect_ai) reads, compares and shows.
+"""Write trajectories as a log for Inspect (inspect_ai).
 
-A log is a zip archive: a file for each sample, their summaries, and a header with what was played
-and the results. The layout is that of inspect_ai 0.3.285, inspect_ai/log/_recorders/eval.py. The
-package itself is not needed.
+A log is a zip archive with a file per sample, their summaries, and a header with the settings and
+results. The layout follows inspect_ai 0.3.285, inspect_ai/log/_recorders/eval.py. The package
+itself is not needed.
 """
 
 import hashlib
@@ -30,18 +30,18 @@ from envkit_exchange.trajectories import ExportTally, contents_of
 from envkit_exchange.trajectory_rows import Selection
 
 _VERSION: Final = 2
-"""Of Inspect's log format."""
+"""Version of Inspect's log format."""
 
 
 @dataclass(slots=True)
 class _Totals:
-    """What the header of a log says about its samples."""
+    """Totals over samples, for the header of a log."""
 
     env_ids: Counter[str] = field(default_factory=Counter[str])
     models: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
     epochs: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
     rewards: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
-    """Of each task's scored episodes."""
+    """Rewards of scored episodes, by task."""
     summaries: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     first_id: str = ""
     is_stopped: bool = False
@@ -58,10 +58,10 @@ class _Totals:
         self.summaries.append(sample.summary)
 
     def place(self, trajectory: Trajectory) -> tuple[str, int]:
-        """Return the task's id and the episode's number among its own."""
+        """Return the task's id and the episode's number within the task."""
         name = trajectory.group_id or trajectory.episode_id
         role = role_of(trajectory)
-        # The id becomes part of a file's name in the archive.
+        # The id becomes part of a file name in the archive.
         name = utf8(name if role is None else f"{name}-{role}").replace("/", "_")
         taken = self.epochs.setdefault(name, set())
         member: object = trajectory.metadata.get("member")
@@ -81,17 +81,18 @@ def export_inspect(
 ) -> ExportTally:
     """Write a trajectory file as an Inspect log.
 
-    A group becomes one sample with an epoch for each episode. A fault becomes the sample's error,
+    A group becomes one sample with an epoch per episode. A fault becomes the sample's error,
     without a score.
 
     Args:
         source: A trajectory file or a run directory.
-        target: The log, which ends in ".eval"; one that is there is replaced when it is whole.
-        selection: Which trajectories; how they would be cut into rows is not used.
+        target: The log, ending in ".eval"; an existing one is replaced once the new one is
+            complete.
+        selection: Which trajectories to export; its row options are ignored.
         progress: Called with the trajectories read so far and their number.
 
     Raises:
-        StorageError: Something cannot be read or written, or nothing is left to write.
+        StorageError: The source or target fails, or no trajectory is left to write.
     """
     total, tally, totals = contents_of(source).count, ExportTally(), _Totals()
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
@@ -148,7 +149,7 @@ def _spec(source: Source, totals: _Totals) -> dict[str, Any]:
     file = trajectory_file(source)
     with storage_errors(f"cannot read {file}"):
         written = datetime.fromtimestamp(file.stat().st_mtime, UTC)
-    # The same run gives the same ids, so that a log made twice is recognised.
+    # The same run gives the same ids, so a repeated export is recognisable.
     digest = hashlib.sha256(totals.first_id.encode("utf-8", "replace")).hexdigest()
     env_id = utf8(totals.env_ids.most_common(1)[0][0])
     ids = [*totals.epochs]
@@ -168,7 +169,7 @@ def _spec(source: Source, totals: _Totals) -> dict[str, Any]:
 
 
 def _results(totals: _Totals) -> dict[str, Any]:
-    """Return the mean reward as Inspect computes it: over tasks, of their mean over epochs."""
+    """Return the mean reward as Inspect computes it: the mean over epochs, then over tasks."""
     count = len(totals.summaries)
     scored = sum(map(len, totals.rewards.values()))
     means = [fmean(values) for values in totals.rewards.values()]

@@ -1,9 +1,8 @@
-"""A trajectory as a sample of an Inspect log.
+"""Convert a trajectory to a sample of an Inspect log.
 
-The shapes are those of inspect_ai 0.3.285: `EvalSample` and `EvalSampleSummary` in
-inspect_ai/log/_log.py, chat messages in inspect_ai/model/_chat_message.py. Long contents are kept
-once, as attachments that messages refer to, as `condense_sample` does it in inspect_ai/log/
-_condense.py.
+The formats follow inspect_ai 0.3.285: `EvalSample` and `EvalSampleSummary` in
+inspect_ai/log/_log.py, chat messages in inspect_ai/model/_chat_message.py. Long contents are stored
+once, as attachments that messages refer to, like `condense_sample` in inspect_ai/log/_condense.py.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,10 +18,10 @@ from envkit.trajectory.plain import to_plain
 from envkit.trajectory.trajectory import role_of
 
 SCORER: Final = "reward"
-"""Name of the one score that a sample has."""
+"""Name of a sample's only score."""
 _IMAGE_NOTE: Final = "[image]"
 _SHOWN_INPUT: Final = 2000
-"""Characters of a text in a summary, which a viewer loads for every sample at once."""
+"""Maximum characters of a text in a summary; a viewer loads all summaries at once."""
 _STOPS: Final[Mapping[str, str]] = {"length": "max_tokens", "stop": "stop"}
 _LIMITS: Final[Mapping[StopReason, str]] = {
     StopReason.ENV_TRUNCATED: "turn",
@@ -40,24 +39,24 @@ _LIMITS: Final[Mapping[StopReason, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """An episode, written for Inspect."""
+    """An episode in Inspect's format."""
 
     record: dict[str, Any]
     """The whole `EvalSample`."""
     summary: dict[str, Any]
     """Its `EvalSampleSummary`."""
     usage: Mapping[str, int]
-    """Tokens by Inspect's names."""
+    """Token counts, by Inspect's names."""
 
 
 @dataclass(slots=True)
 class _Attachments:
-    """Pictures of a sample by their hash, each once."""
+    """A sample's images by hash, each stored once."""
 
     uris: dict[str, str] = field(default_factory=dict[str, str])
 
     def add(self, image: Image) -> str:
-        """Return what a message says instead of the image."""
+        """Return the reference that replaces the image in a message."""
         self.uris.setdefault(image.sha256, image.data_uri())
         return f"attachment://{image.sha256}"
 
@@ -67,11 +66,11 @@ def sample_of(trajectory: Trajectory, *, sample_id: str, epoch: int) -> Sample:
 
     Args:
         trajectory: Finished, faulted or aborted.
-        sample_id: Of the task; the episodes of a group share it.
-        epoch: Tells them apart, from 1.
+        sample_id: Id of the task, shared by the episodes of a group.
+        epoch: Number of the episode in its group, from 1.
 
     Raises:
-        StorageError: Its metadata cannot be JSON.
+        StorageError: The metadata cannot be written as JSON.
     """
     kept = _Attachments()
     messages = _messages(trajectory, kept)
@@ -116,7 +115,7 @@ def sample_of(trajectory: Trajectory, *, sample_id: str, epoch: int) -> Sample:
 
 
 def model_of(trajectory: Trajectory) -> str:
-    """Return who replied, as `engine/model`; a folder of weights by its own name."""
+    """Return the model as `engine/model`, with only the folder name of local weights."""
     model: object = trajectory.metadata.get("model")
     engine = trajectory.engine or "unknown"
     if engine == "scripted" or not isinstance(model, str) or not model:
@@ -125,7 +124,7 @@ def model_of(trajectory: Trajectory) -> str:
 
 
 def _messages(trajectory: Trajectory, kept: _Attachments) -> list[dict[str, Any]]:
-    """Return the conversation; the calls of a reply are those that the environment read."""
+    """Return the conversation, with the calls that the environment parsed from each reply."""
     written: list[dict[str, Any]] = []
     call: Mapping[str, Any] | None = None
     turn = 0
@@ -161,7 +160,7 @@ def _content(entry: Message, kept: _Attachments) -> str | list[dict[str, str]]:
 
 
 def _call(call: Mapping[str, Any], turn: int) -> dict[str, Any]:
-    """Return a call; its id is made unique in the episode, as models count anew in each reply."""
+    """Return a call with an id unique in the episode, since models restart counting per reply."""
     arguments: Any = call.get("arguments")
     return {
         "id": utf8(f"turn{turn}-{call.get('id') or 'call'}"),
@@ -193,7 +192,7 @@ def _output(
 
 
 def _usage(trajectory: Trajectory) -> dict[str, int]:
-    """Return the tokens that an engine was sent and that it sampled, over all turns."""
+    """Return the tokens that the engine received and sampled, over all turns."""
     read = sum(turn.prompt_tokens for turn in trajectory.turns)
     written = sum(turn.response_tokens for turn in trajectory.turns)
     cached = sum(turn.cached_tokens for turn in trajectory.turns)
@@ -206,7 +205,7 @@ def _usage(trajectory: Trajectory) -> dict[str, int]:
 
 
 def _scores(trajectory: Trajectory) -> dict[str, Any] | None:
-    """Return the reward as a score; None if there is none, which Inspect counts as unscored."""
+    """Return the reward as a score; None without a reward, which Inspect counts as unscored."""
     if trajectory.reward is None:
         return None
     terms: dict[str, float] = {}
@@ -239,7 +238,7 @@ def _metadata(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def _reached(trajectory: Trajectory, limit: str) -> float:
-    """Return how far the episode came in what the limit counts; the record lacks the limit."""
+    """Return the count that reached the limit; the record does not hold the limit itself."""
     if limit == "time":
         return trajectory.duration_seconds
     if limit in ("token", "context"):
@@ -260,7 +259,7 @@ def _choices(task: Mapping[str, Any]) -> list[str] | None:
 
 
 def _brief_input(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the opening without its images and cut to a length."""
+    """Return the opening without images, truncated."""
     brief: list[dict[str, Any]] = []
     for entry in messages:
         content = entry["content"]

@@ -24,7 +24,7 @@ class VerdictCache:
         """Make an empty cache.
 
         Args:
-            capacity: Maximum verdicts; 0 keeps none.
+            capacity: Maximum number of verdicts; 0 disables the cache.
         """
         self._capacity = capacity
         self._lock = threading.Lock()

@@ -41,7 +41,7 @@ class CallLimits:
     """Concurrent attempts per event loop."""
 
     def __post_init__(self) -> None:
-        """Reject limits that no call can keep.
+        """Reject invalid limits.
 
         Raises:
             ConfigurationError: A limit is out of range.

@@ -1,7 +1,7 @@
 """A judge behind an OpenAI-compatible HTTP endpoint.
 
-The contract is that of OpenAI's API reference, `POST /v1/chat/completions`, which vLLM and SGLang
-serve too: errors are `{"error": {"message", "type", "code"}}` with a status, 429 carries
+The contract is `POST /v1/chat/completions` in OpenAI's API reference, which vLLM and SGLang also
+implement: errors are `{"error": {"message", "type", "code"}}` with a status, 429 carries
 `Retry-After`, and `response_format` enforces a JSON Schema.
 """
 
@@ -37,10 +37,10 @@ class Endpoint:
         length_field: str = "max_tokens",
         extras: Mapping[str, Any] | None = None,
     ) -> None:
-        """Describe the endpoint; nothing is sent before the first question.
+        """Describe the endpoint; the first question opens a connection.
 
         Args:
-            base_url: Up to and including the version, such as "http://127.0.0.1:8000/v1".
+            base_url: Address up to and including the version, such as "http://127.0.0.1:8000/v1".
             model: Name of the model on the server.
             api_key: Sent as a bearer token; None sends none.
             headers: Sent with every request.

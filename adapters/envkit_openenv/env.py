@@ -66,7 +66,7 @@ class OpenEnvEnv(AsyncEnv):
         max_turns: int | None = None,
         render_mode: str | None = None,
     ) -> None:
-        """Describe the server; nothing is sent before the first reset.
+        """Describe the server; the first reset connects to it.
 
         Args:
             base_url: Address of the server, required: `http://` or `https://` (`ws://` and `wss://`
@@ -181,7 +181,7 @@ class OpenEnvEnv(AsyncEnv):
         """
         if self._interface is None or self._session is None:
             raise EnvFault(
-                f"the session with the OpenEnv server at {self._address} is over; reset begins "
+                f"the session with the OpenEnv server at {self._address} is over; reset starts "
                 "another",
                 kind=FaultKind.CRASHED,
             )
@@ -323,7 +323,7 @@ class OpenEnvEnv(AsyncEnv):
         session = self._session
         if session is None:
             raise EnvFault(
-                f"there is no session with the OpenEnv server at {self._address}; reset begins one",
+                f"there is no session with the OpenEnv server at {self._address}; reset starts one",
                 kind=FaultKind.CRASHED,
             )
         try:

@@ -1,4 +1,4 @@
-"""Join or start a Ray cluster, without ending clusters of others."""
+"""Join or start a Ray cluster; only stop one that was started here."""
 
 import importlib
 import os
@@ -34,18 +34,18 @@ class Cluster:
     ray: Any
     """Ray's module."""
     is_ours: bool
-    """Whether `leave` disconnects: False in a process that Ray or a trainer has connected."""
+    """Whether `leave` disconnects. False if Ray or a trainer connected this process."""
     default_cpus: float
     """CPUs that a worker reserves by default."""
     left: threading.Event = field(default_factory=threading.Event)
-    """Event that ends the thread that started Ray."""
+    """Set to end the thread that started Ray."""
 
     @classmethod
     def join(cls, address: str | None) -> "Cluster":
         """Connect to a cluster; blocks for seconds if Ray must be started.
 
         Args:
-            address: As `RayOptions.address`.
+            address: As for `RayOptions.address`.
 
         Raises:
             MissingDependencyError: Ray is not installed.
@@ -64,7 +64,7 @@ class Cluster:
         options: dict[str, Any] = {"include_dashboard": False} if where == _LOCAL else {}
         try:
             left = _init(ray, address=where, log_to_driver=False, logging_level="ERROR", **options)
-        except Exception as error:  # Ray has an exception for each of its layers
+        except Exception as error:  # each layer of Ray raises its own exception
             raise _unreachable(where, error) from error
         return cls(ray=ray, is_ours=True, default_cpus=0.0 if where == _LOCAL else 1.0, left=left)
 

@@ -36,7 +36,7 @@ def check_hello(hello: Hello) -> None:
     if hello.version != version():
         raise ConfigurationError(
             f"the Ray worker on {hello.host} has envkit {hello.version} and this process has "
-            f"{version()}: install one version on every node of the cluster"
+            f"{version()}: install the same version on every node of the cluster"
         )
     if hello.error is not None:
         hello.error.add_note(f"raised by the Ray worker on {hello.host}, process {hello.pid}")
@@ -54,5 +54,5 @@ def unusable(reason: str) -> ConfigurationError:
     lines = [line.strip() for line in reason.splitlines() if "Error" in line] or [reason]
     return ConfigurationError(
         f"a Ray worker cannot load envkit: {lines[-1]}. Install envkit-rl {version()} with the "
-        "extra ray on every node of the cluster, or name it in ray.runtime_env"
+        "extra ray on every node of the cluster, or list it in ray.runtime_env"
     )

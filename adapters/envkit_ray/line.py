@@ -1,4 +1,4 @@
-"""The driver's channel to one worker: orders out and answers in, batched per call."""
+"""The driver's channel to one worker: sends orders, receives answers, batched per call."""
 
 import asyncio
 import pickle

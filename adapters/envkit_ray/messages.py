@@ -37,7 +37,7 @@ class Order:
     spec: EpisodeSpec
     """Its episode id is unique to this attempt."""
     earlier: Trajectory | None
-    """To resume; None plays from the start."""
+    """Trajectory to resume; None plays from the start."""
     limits: Limits | None
     sampling: Sampling | None
     interrupt: str
@@ -52,7 +52,7 @@ class Answer:
 
     played: tuple[Trajectory, ...] = ()
     error: EnvkitError | None = None
-    """Why the player rejected it, or ends the run; None if it was played."""
+    """Why the player rejected the order or ends the run; None if it was played."""
     snapshots: dict[int, bytes] = field(default_factory=dict[int, bytes])
     """States of the environment, for forks; empty if the order asked for none."""
     start: str | None = None
@@ -98,8 +98,8 @@ def loaded(data: bytes, what: str) -> Any:  # noqa: ANN401  # what was pickled
         return pickle.loads(data)
     except Exception as error:  # a module's import may raise anything
         raise ConfigurationError(
-            f"the worker cannot load {what}: {describe(error)}. Install the package that it comes "
-            "from on every node of the cluster, or name it in ray.runtime_env"
+            f"the worker cannot load {what}: {describe(error)}. Install its package on every node "
+            "of the cluster, or list it in ray.runtime_env"
         ) from error
 
 
@@ -116,13 +116,13 @@ def accepted(spec: EpisodeSpec, answer: Answer, lost: int) -> tuple[Trajectory, 
     """Return the records of an answer.
 
     Args:
-        spec: The caller's, whose group start and snapshots are brought up to date.
+        spec: The caller's spec, whose group start and snapshots are updated.
         answer: Answer of a worker, which knows only members that had finished.
         lost: Number of earlier attempts.
 
     Raises:
         EnvkitError: What the worker's player raised.
-        EnvFault: The episode started from another observation than its group.
+        EnvFault: The episode started from a different observation than its group.
     """
     if isinstance(answer.error, RunFailedError):
         raise RunFailedError(str(answer.error), answer.played)

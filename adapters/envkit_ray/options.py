@@ -21,7 +21,7 @@ class RayOptions:
     """CPUs that each worker reserves. None is 0 in a trainer's cluster, whose CPUs are usually all
     reserved, and on this machine alone; 1 on a cluster that `address` names."""
     max_attempts: int = 5
-    """Attempts per episode if its workers are lost; then it is a fault."""
+    """Attempts per episode if its workers are lost; after the last, the episode faults."""
     start_timeout_s: float = 180.0
     """Seconds for all workers to start, and for one to recover after all were lost."""
     runtime_env: Mapping[str, Any] = field(default_factory=dict[str, Any])

@@ -95,7 +95,7 @@ class RayPlayer:
         self._names = itertools.count()
 
     async def start(self) -> None:
-        """Join the cluster and start the workers, once; the first call of others does it too.
+        """Join the cluster and start the workers, once; other methods do so on their first call.
 
         Raises:
             ConfigurationError: No cluster answers, the workers do not fit or start in time, or one
@@ -107,7 +107,7 @@ class RayPlayer:
 
     @property
     def availability(self) -> Watched:
-        """Whether any worker answers, and reaches its engine."""
+        """Whether any worker answers and reaches its engine."""
         return self._workers
 
     @property
@@ -207,7 +207,7 @@ class RayPlayer:
         """Return how many instances all workers may have at once; None is unlimited.
 
         Raises:
-            EnvFault: Every worker is lost and none comes back.
+            EnvFault: Every worker is lost and none recovers.
             ConfigurationError: A worker cannot build it: its arguments are wrong, or the worker
                 lacks its package.
         """
@@ -306,7 +306,7 @@ class RayPlayer:
             return env
         if not callable(env):
             raise ConfigurationError(
-                "workers build environments themselves, got one that is built already "
+                "workers build environments themselves, got one that is already built "
                 f"({type(env).__name__}); pass its id, an EnvSource or a function of a module"
             )
         if not isinstance(env, FunctionSource):

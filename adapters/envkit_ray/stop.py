@@ -8,7 +8,7 @@ from envkit_ray.workers import Workers
 
 
 class Stop:
-    """Forwards a caller's interrupt to the workers, in the role of a request."""
+    """Forwards a caller's interrupt to the workers, as if it were a request."""
 
     def __init__(self, interrupt: Interrupt, workers: Workers) -> None:
         self.name = uuid.uuid4().hex

@@ -30,9 +30,9 @@ from envkit_ray.messages import (
 from envkit_ray.outbox import Outbox
 
 _BEGUN_AT_ONCE: Final = 16
-"""Concurrent episode starts, which may block the event loop."""
+"""Maximum concurrent episode starts, which may block the event loop."""
 _AT_ONCE: Final = 256
-"""Episodes that the garbage collection of a worker is set for; more cost a full collection."""
+"""Number of episodes the garbage collector is tuned for; more trigger a full collection."""
 _MANY: Final = 1 << 30
 """Assumed episodes of a worker, whose number is unknown."""
 
@@ -115,11 +115,11 @@ class Worker:
             return error
 
     async def stop(self, interrupt: str, reason: StopReason, grace_s: float) -> None:
-        """Fire an interrupt; its episodes return what they have. May be repeated.
+        """Fire an interrupt; its episodes return their turns so far. May be repeated.
 
         Args:
             interrupt: Its name in the orders.
-            reason: What it fires with.
+            reason: Reason passed to the interrupt.
             grace_s: As for `Interrupt`; 0 cuts running calls at once.
         """
         known = self._interrupts.get(interrupt)

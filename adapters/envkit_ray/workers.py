@@ -45,7 +45,7 @@ _LOST: Final = (
     "OutOfMemoryError",
     "TaskCancelledError",
 )
-"""Exceptions of Ray, with their subclasses, which say that a call will never be answered."""
+"""Ray exceptions, including subclasses, that mean a call will never be answered."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -67,7 +67,7 @@ class Member:
 
     @property
     def is_up(self) -> bool:
-        """Whether it answers, as far as is known."""
+        """Whether it answers, as last observed."""
         return self.line is not None
 
 
@@ -86,7 +86,7 @@ class Workers:
         """Start nothing yet.
 
         Args:
-            count: How many actors.
+            count: Number of actors.
             options: Where they run and what they reserve.
             recipe: As for `Worker`.
             keeps_features: As for `Worker`.
@@ -108,7 +108,7 @@ class Workers:
 
     @property
     def outage(self) -> Outage | None:
-        """Why nothing is played: all workers are down, or a worker's engine is away."""
+        """Why nothing is played: all workers are down, or a worker's engine is unavailable."""
         if any(one.is_up for one in self.members):
             return next((one.outage for one in self.members if one.is_up and one.outage), None)
         return Outage(
@@ -154,7 +154,7 @@ class Workers:
         """Send an order to a running worker.
 
         Raises:
-            WorkerLostError: The worker went away before it answered.
+            WorkerLostError: The worker was lost before it answered.
         """
         if member.line is None:
             raise WorkerLostError(self._reason)
@@ -164,7 +164,7 @@ class Workers:
         """Call a worker's method and return its answer.
 
         Raises:
-            WorkerLostError: The worker went away before it answered.
+            WorkerLostError: The worker was lost before it answered.
         """
         life = member.lives
         try:
@@ -182,11 +182,11 @@ class Workers:
         """Return a worker for an episode, waiting while all are down; `give_back` ends it.
 
         Args:
-            group_id: Members of a group go to one worker if that has little more to do than the
+            group_id: Members of a group go to the same worker unless it is much busier than the
                 others: they share images and the engine's prefix.
 
         Raises:
-            EnvFault: None came back in time.
+            EnvFault: No worker recovered in time.
         """
         up = await self.up()
         best = min(up, key=lambda one: one.load)
@@ -204,7 +204,7 @@ class Workers:
         """Return the workers that answer, waiting while there is none.
 
         Raises:
-            EnvFault: None came back in time.
+            EnvFault: No worker recovered in time.
         """
         if not any(one.is_up for one in self.members):
             await self._any_up()
@@ -312,7 +312,7 @@ class Workers:
                 await self._changed.wait_for(lambda: any(one.is_up for one in self.members))
         except TimeoutError as error:
             raise EnvFault(
-                f"all {len(self.members)} Ray workers are lost and none came back in "
+                f"all {len(self.members)} Ray workers are lost and none recovered in "
                 f"{self._options.start_timeout_s:g} s (ray.start_timeout_s): {self._reason}",
                 kind=FaultKind.CRASHED,
             ) from error
@@ -320,7 +320,7 @@ class Workers:
             self._waiting -= 1
 
     async def _look_after(self) -> None:
-        """Detect engines that are away, and idle workers that die."""
+        """Detect unavailable engines and idle workers that die."""
         while True:
             await asyncio.sleep(_LOOK_S)
             for one in self.members:
@@ -347,7 +347,7 @@ class Workers:
             f"{started} of {len(self.members)} Ray workers started in "
             f"{self._options.start_timeout_s:g} s. Each reserves {each:g} CPUs, and "
             f"{self._cluster.resources()}.{reason} Lower workers, or set ray.num_cpus=0 if they "
-            "may share CPUs that are reserved; raise ray.start_timeout_s if they are only slow"
+            "may share CPUs that are reserved; raise ray.start_timeout_s if they are just slow"
         )
 
     def _spawn(self, work: Any) -> None:  # noqa: ANN401  # a coroutine

@@ -35,16 +35,16 @@ class AnswerReader:
         """Describe the server.
 
         Args:
-            title: Such as "SGLang".
-            releases: That answer like this, such as "0.5.15 or later".
+            title: Name of the server, such as "SGLang".
+            releases: Releases with this answer format, such as "0.5.15 or later".
         """
         self._title, self._releases = title, releases
 
     def malformed(self, what: str, got: object) -> EngineFault:
-        """Return the fault of an answer that lacks something."""
+        """Return the fault for an answer that lacks a field."""
         return EngineFault(
             f"an answer of {self._title} must have {what}, got {reprlib.repr(got)[:200]}; is this "
-            f"{self._title} of release {self._releases}?"
+            f"{self._title} release {self._releases}?"
         )
 
     def json_object(self, body: bytes) -> dict[str, Any]:
@@ -84,10 +84,10 @@ class AnswerReader:
         """Return the ids and the log-probabilities of a list with an entry per token.
 
         Args:
-            entries: Of the answer.
+            entries: Entries of the answer.
             logprob: Key or position of the log-probability in an entry.
             token: Key or position of the id.
-            wanted: What the list should have been, for the message.
+            wanted: The expected list, for the message.
 
         Raises:
             EngineFault: It is not such a list.
@@ -112,7 +112,7 @@ def check_tokens(
     """Compare the ids of the log-probabilities with the answer's other copies.
 
     Args:
-        token_ids: Of the log-probabilities.
+        token_ids: Ids from the log-probabilities.
         output_ids: The list of sampled ids.
         completion_tokens: The server's count; None if it does not say.
 

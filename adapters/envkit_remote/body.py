@@ -16,11 +16,11 @@ class BodyRules:
     title: str
     """Name of the server, in messages."""
     sampling_keys: frozenset[str]
-    """Extras among the sampling parameters, without those that fields of `Sampling` own."""
+    """Extras among the sampling parameters, except those that have a field in `Sampling`."""
     request_keys: frozenset[str]
     """Extras next to the sampling parameters."""
     ban_bias: float
-    """Added to the logit of a banned token."""
+    """Bias added to the logit of a banned token."""
 
     def sampling_params(self, own: Mapping[str, Any], sampling: Sampling) -> dict[str, Any]:
         """Return sampling parameters with the extras that belong there, and the bans.

@@ -31,7 +31,7 @@ class CallSettings:
     timeout_s: float
     abort_grace_s: float
     spawn: Callable[[Coroutine[Any, Any, None]], None]
-    """Runs something in the background and waits for it when the engine is closed."""
+    """Runs a coroutine in the background and waits for it when the engine closes."""
 
 
 class Call:

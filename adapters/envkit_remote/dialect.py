@@ -13,7 +13,7 @@ from envkit_remote.facts import FlagCheck, ServerInfo
 from envkit_remote.transport import Answer, Transport
 
 Fetch = Callable[[str], Awaitable[bytes]]
-"""Gets the body of a path of the server, or raises an EngineFault."""
+"""Fetches a server path and returns its body, or raises an EngineFault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class Outgoing:
     """A request to send."""
 
     rid: str
-    """Its id at the server; new for every attempt."""
+    """The request's id at the server, new for every attempt."""
     fields: Mapping[str, Any]
     """Fields of the body, without id and images."""
     images: Sequence[Image]
@@ -35,7 +35,7 @@ class Dialect(ABC):
     name: ClassVar[str]
     """Name of the engine, in records."""
     title: ClassVar[str]
-    """Of the server, in messages."""
+    """Name of the server, in messages."""
     generate_path: ClassVar[str]
     abort_path: ClassVar[str]
     session_header: ClassVar[str]
@@ -47,7 +47,7 @@ class Dialect(ABC):
     raw_advice: ClassVar[str]
     """How to start a server that reports the log-probabilities of the sampled distribution."""
     changed_hint: ClassVar[str]
-    """What makes a server change the prompt it was sent."""
+    """Known reasons why a server changes the prompt."""
 
     @abstractmethod
     def generate_fields(
@@ -133,7 +133,7 @@ class Dialect(ABC):
         """Return the server's facts.
 
         Raises:
-            EngineFault: It does not report them, or not readably.
+            EngineFault: It does not report them, or they cannot be parsed.
         """
 
     @abstractmethod
@@ -149,6 +149,6 @@ class Dialect(ABC):
         """Return the kind shown by the answer to `kind_probe`; None if inconclusive."""
 
     async def flags(self, http: Transport) -> list[FlagCheck]:
-        """Return which of the flags that matter the server was started with."""
+        """Return which relevant flags the server was started with."""
         del http
         return []

@@ -51,7 +51,7 @@ class RemoteEngine:
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Store the settings; nothing is connected before the first request.
+        """Store the settings; the first request connects.
 
         Args:
             base_url: Address of a server or of its router, without a path such as /v1.
@@ -264,7 +264,7 @@ class RemoteEngine:
 
         Raises:
             ConfigurationError: The server was started without a needed flag, or serves another
-                model. A server that is away is not an error: the episodes wait for it.
+                model. An unavailable server is not an error: the episodes wait for it.
         """
         await check_server(self, self._http, codec, replace(sampling, max_new_tokens=1))
 

@@ -116,7 +116,7 @@ def connection_fault(
     return EngineFault(
         f"no {title} server could be reached at {url}: {reason}. Check that it is running, that "
         "its log says it is ready, that host and port are right, and that no proxy or firewall "
-        f"is in between; `curl {url}/health` must answer 200",
+        f"is in between; `curl {url}/health` must return 200",
         kind=FaultKind.TRANSIENT,
         is_away=True,
     )

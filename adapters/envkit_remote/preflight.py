@@ -16,7 +16,7 @@ from envkit_remote import faults
 from envkit_remote.transport import Transport
 
 _TEXT: Final = "Zürich, 東京: 12 + 30 = 42?\n\tif x != y: pass  # 🙂"
-"""Different tokenizers differ on some of it."""
+"""Text that different tokenizers split differently."""
 _TIMEOUT_S: Final = 30.0
 
 
@@ -43,12 +43,12 @@ async def check_server(
     Args:
         engine: Engine of the server.
         http: Transport to the same server.
-        codec: Of the run.
+        codec: Codec of the run.
         sampling: Sampling with a budget of one token.
 
     Raises:
-        ConfigurationError: See the message. Nothing is raised if the server is away or slow, which
-            the episodes wait for.
+        ConfigurationError: See the message. Nothing is raised if the server is unavailable or slow,
+            since the episodes wait for it.
     """
     await _compare_tokenizers(http, codec)
     encoded = codec.encode_prompt([message("user", "Say hello.")])

@@ -47,7 +47,8 @@ class ServerProbe:
         """Return the facts, fetching missing ones.
 
         Args:
-            sampling: Of the request to come; for some both kinds of log-probabilities agree.
+            sampling: Sampling of the next request; for some settings both kinds of
+                log-probabilities agree.
             token: Any token id of the served model, for a probe.
 
         Raises:
@@ -65,7 +66,7 @@ class ServerProbe:
         return self._info
 
     async def _learn_info(self) -> None:
-        # Not every router has the facts; if the server is away, the request itself reports it.
+        # Not every router has the facts; if the server is unavailable, the request reports it.
         self._ask_again_at = time.monotonic() + _ASK_AGAIN_S
         try:
             info = await self.fetch_info(self._timeout_s)

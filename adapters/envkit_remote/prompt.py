@@ -78,7 +78,7 @@ def check_length(prompt_tokens: int | None, train_length: int) -> None:
 
     Args:
         prompt_tokens: The server's count, images expanded; None if it did not get that far.
-        train_length: The ledger's.
+        train_length: The ledger's count.
 
     Raises:
         LedgerFault: They differ.
@@ -104,8 +104,8 @@ def check_prompt_ids(
     placeholder is unknown, every run counts as one; `prompt_tokens` checks the length elsewhere.
 
     Args:
-        theirs: As the server returned it; None if it did not.
-        wire_ids: As sent.
+        theirs: The prompt returned by the server, if any.
+        wire_ids: The ids that were sent.
         image_token_id: The placeholder; None is unknown.
         hint: What makes such a server change a prompt.
 

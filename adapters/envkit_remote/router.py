@@ -1,8 +1,8 @@
 """Several servers of one model as one engine: an episode stays on its server.
 
 A session (an episode) is placed once: on the server that has seen its first prompt, which has the
-prefix cached for the rest of the group, else on the one with the fewest sessions. A server that is
-away gets no requests until its health route answers again. Its sessions move to other servers:
+prefix cached for the rest of the group, or else on the one with the fewest sessions. An unavailable
+server gets no requests until its health route answers again. Its sessions move to other servers:
 requests carry all state, so the same ids are sent again.
 """
 
@@ -23,7 +23,7 @@ from envkit_remote.engine import RemoteEngine
 from envkit_remote.facts import FlagCheck, ServerHealth
 
 _ASK_AGAIN_S: Final = 1.0
-"""Seconds between checks of a server that is away; doubled up to `_ASK_AT_MOST_S`."""
+"""Seconds between checks of an unavailable server, doubled up to `_ASK_AT_MOST_S`."""
 _ASK_AT_MOST_S: Final = 30.0
 _MOST_SESSIONS: Final = 1 << 17
 _MOST_PROMPTS: Final = 1 << 14
@@ -50,14 +50,14 @@ class RoutedEngine:
         """Wrap the replicas' engines; they are closed with this one.
 
         Raises:
-            ConfigurationError: None, engines of different kinds, or one address twice.
+            ConfigurationError: No engines, engines of different kinds, or a repeated address.
         """
         urls = [engine.base_url for engine in engines]
         if not engines or len(set(urls)) != len(urls):
             raise ConfigurationError(f"a router needs different server addresses, got {urls}")
         if len({engine.name for engine in engines}) > 1:
             raise ConfigurationError(
-                "all servers of a router must be of one kind, got "
+                "all servers of a router must be of the same kind, got "
                 f"{sorted({engine.name for engine in engines})}"
             )
         self._replicas = [_Replica(engine) for engine in engines]
@@ -82,7 +82,7 @@ class RoutedEngine:
         return LogprobKind.SAMPLED
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """Sample one turn on the session's server, or on another one if that is away.
+        """Sample one turn on the session's server, or on another if that is unavailable.
 
         Raises:
             EngineFault: As the replica's engine; `is_away` only if all of them are.
@@ -114,7 +114,7 @@ class RoutedEngine:
                 self._running.pop(request.request_id, None)
 
     def _replica_of(self, request: GenerateRequest, tried: Sequence[_Replica]) -> _Replica:
-        """Return the server for a request: any server if all are away."""
+        """Return the server for a request: any server if all are unavailable."""
         now = time.monotonic()
         for replica in self._replicas:
             if replica.is_away and now >= replica.ask_at:
@@ -181,7 +181,7 @@ class RoutedEngine:
             replica.is_asking = False
 
     async def probe(self) -> None:
-        """Return if any server takes requests; the rollout asks while it waits for one.
+        """Return if any server accepts requests; the rollout polls this while waiting.
 
         Raises:
             EngineFault: No server accepts requests; `is_away` is set.
@@ -189,20 +189,20 @@ class RoutedEngine:
         await asyncio.gather(*(self._look_at(replica) for replica in self._replicas))
         if all(replica.is_away for replica in self._replicas):
             raise EngineFault(
-                f"none of the {len(self._replicas)} servers {self.base_url} takes requests",
+                f"none of the {len(self._replicas)} servers {self.base_url} accepts requests",
                 kind=FaultKind.TRANSIENT,
                 is_away=True,
             )
 
     async def health(self, *, timeout_s: float = 30.0) -> ServerHealth:
-        """Ask all servers; the result is healthy if all are and serve one model."""
+        """Check all servers; the result is healthy if all are healthy and serve the same model."""
         found = await self._of_all(lambda engine: engine.health(timeout_s=timeout_s))
         sick = [health for health in found if not health.healthy]
         if sick:
             return sick[0]
         served = {health.info.model for health in found if health.info is not None}
         if len(served) > 1:
-            detail = f"the servers must serve one model, got {sorted(map(str, served))}"
+            detail = f"the servers must serve the same model, got {sorted(map(str, served))}"
             return ServerHealth(
                 url=self.base_url, healthy=False, detail=detail, seconds=found[0].seconds
             )

@@ -1,4 +1,4 @@
-"""HTTP to one server: a connection pool per event loop, deadlines, and bodies that do not block."""
+"""HTTP to one server: a connection pool per event loop, deadlines, and non-blocking bodies."""
 
 import asyncio
 import io
@@ -63,13 +63,13 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         is_control: bool = False,
     ) -> Answer:
-        """Send a JSON body. Deadlines are the caller's: wrap the call in `asyncio.timeout`.
+        """Send a JSON body. The caller sets deadlines with `asyncio.timeout`.
 
         Args:
-            path: From the server's root.
+            path: Path from the server's root.
             body: Encoded JSON.
             headers: Added to those of every request.
-            is_control: True takes the pool that generation never fills.
+            is_control: True uses the pool that generation never fills.
         """
         # A reader instead of bytes: aiohttp then writes in chunks and yields between them.
         async with self._session(is_control=is_control).post(

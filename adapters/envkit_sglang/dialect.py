@@ -90,7 +90,7 @@ class SGLangDialect(Dialect):
         return response.parse_generation(answer, train_length=train_length, rid=rid)
 
     def prompt_ids(self, answer: Mapping[str, Any]) -> Any:  # noqa: ANN401  # whatever JSON holds
-        """Return the prompt; None of older servers and of aborted requests."""
+        """Return the prompt; None from older servers and aborted requests."""
         return answer.get("prompt_token_ids")
 
     def prompt_logprobs(self, answer: Mapping[str, Any]) -> tuple[float | None, ...]:

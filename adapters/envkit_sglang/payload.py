@@ -13,7 +13,7 @@ from envkit.rollout.engine import GenerateRequest, Sampling
 from envkit_remote.body import BodyRules
 
 BAN_BIAS: Final = -10_000.0
-"""Added to the logit of a banned token: probability 0 even in float16, and never infinite."""
+"""Bias added to the logit of a banned token: probability 0 even in float16, without infinities."""
 
 RULES: Final = BodyRules(
     title="SGLang",

@@ -1,4 +1,4 @@
-"""Sinks of other tools. None imports its library before it is made."""
+"""Sinks for other tools. Each imports its library only when constructed."""
 
 from envkit_sinks.opentelemetry import OpenTelemetrySink
 from envkit_sinks.parquet import ParquetSink

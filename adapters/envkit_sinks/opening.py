@@ -1,4 +1,4 @@
-"""The sinks that options of `envkit rollout` stand for; entry points of `envkit.sinks`."""
+"""Open the sinks of `envkit rollout` options; entry points of `envkit.sinks`."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from envkit_sinks.wandb import WandbSink
 
 
 def open_prometheus(port: int, run: SinkRun) -> PrometheusSink:
-    """Serve metrics at a port, and tell where."""
+    """Serve metrics at a port and print the address."""
     state = run.state
     sink = PrometheusSink(port=port, in_flight=lambda: state.in_flight, asked=lambda: state.total)
     run.say(f"metrics: {sink.url}")
@@ -36,7 +36,7 @@ def open_opentelemetry(_: bool, run: SinkRun) -> OpenTelemetrySink:
 
 
 def open_wandb(project: str | None, run: SinkRun) -> WandbSink:
-    """Start a W&B run, and tell how an offline one is uploaded."""
+    """Start a W&B run; for an offline one, print how to upload it."""
     sink = WandbSink(project=project or None, name=run.name, config=run.config)
     if sink.mode == "offline":
         run.say(f"W&B offline; upload it with: wandb sync {sink.directory}")

@@ -1,7 +1,7 @@
-"""A run as OpenTelemetry spans: a trace for each episode, with a span for each turn and its parts.
+"""Export a run as OpenTelemetry spans: a trace per episode, a span per turn and its parts.
 
-Names of attributes are those of the semantic conventions for generative AI
-(opentelemetry.io/docs/specs/semconv/gen-ai), and `envkit.*` for what those lack.
+Attribute names follow the semantic conventions for generative AI
+(opentelemetry.io/docs/specs/semconv/gen-ai), with `envkit.*` for anything they lack.
 """
 
 import time
@@ -18,37 +18,37 @@ _MESSAGE_CHARACTERS: Final = 1000
 
 
 class OpenTelemetrySink:
-    """Spans of finished episodes, sent as the standard OTEL_* variables say.
+    """Spans of finished episodes, exported as the standard OTEL_* variables configure.
 
     - `episode` holds `turn`; `turn` holds `generate`, which holds `queue`, then `env` and `encode`.
-    - Durations are those that were measured. An episode ends when it is written; its turns lie end
-      to end before that, and the time before the first one is the reset, the first prompt and
-      whatever failed on the way.
+    - Durations are measured. An episode ends when it is written, and its turns are placed back to
+      back before that. The time before the first turn covers the reset, the first prompt and any
+      failures.
     - A faulted episode has the status error, its `FaultKind` as `error.type` and the message.
-    - `write_metrics` sends one span `metrics`, with an attribute for each.
+    - `write_metrics` sends one span `metrics` with an attribute per metric.
     """
 
     def __init__(self, exporter: Any = None) -> None:  # noqa: ANN401  # a span exporter of the SDK
-        """Make its own tracer; the process's global one stays as it is.
+        """Create a separate tracer; the process's global one is unchanged.
 
         Args:
-            exporter: Takes the spans; None takes those that OTEL_TRACES_EXPORTER names: "otlp"
-                (the default; OTEL_EXPORTER_OTLP_ENDPOINT says where to), "console" (standard
-                error), "none", or those of installed packages.
+            exporter: Receives the spans. None uses those named by OTEL_TRACES_EXPORTER: "otlp" (the
+                default; OTEL_EXPORTER_OTLP_ENDPOINT sets the address), "console" (standard error),
+                "none", or those of installed packages.
 
         Raises:
             MissingDependencyError: opentelemetry-sdk or an exporter is not installed.
-            ConfigurationError: OTEL_TRACES_EXPORTER names an unknown one.
+            ConfigurationError: OTEL_TRACES_EXPORTER names an unknown exporter.
         """
         self._batch = SpanBatch(exporter)
         self._tracer: Any = self._batch.tracer
         self._trace: Any = self._batch.api
 
     def write(self, trajectory: Trajectory) -> None:
-        """Make the spans of one episode.
+        """Create the spans of one episode.
 
         Raises:
-            StorageError: The exporter could not send some.
+            StorageError: The exporter failed to send some spans.
         """
         end = time.time_ns()
         parts = sum(_turn_nanoseconds(turn) for turn in trajectory.own_turns)
@@ -63,10 +63,10 @@ class OpenTelemetrySink:
         self._batch.send_if_due()
 
     def write_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Make a span with the metrics as attributes, and send everything.
+        """Create a span with the metrics as attributes and send everything.
 
         Raises:
-            StorageError: The exporter could not send some.
+            StorageError: The exporter failed to send some spans.
         """
         now = time.time_ns()
         named = {f"envkit.metric.{name}": value for name, value in metrics.items()}
@@ -75,10 +75,10 @@ class OpenTelemetrySink:
         self._batch.send()
 
     def close(self) -> None:
-        """Send what is left and shut the exporter down.
+        """Send remaining spans and shut the exporter down.
 
         Raises:
-            StorageError: The exporter could not send some.
+            StorageError: The exporter failed to send some spans.
         """
         self._batch.close()
 
@@ -114,7 +114,7 @@ class OpenTelemetrySink:
         episode: Any,  # noqa: ANN401  # a span
         start: int,
     ) -> int:
-        """Make the spans of a turn and return when it ends."""
+        """Create the spans of a turn and return its end time."""
         generated = start + _nanoseconds(record.generate_seconds)
         stepped = generated + _nanoseconds(record.env_seconds)
         end = stepped + _nanoseconds(record.encode_seconds)
@@ -135,7 +135,7 @@ def _nanoseconds(seconds: float) -> int:
 
 
 def _turn_nanoseconds(turn: TurnRecord) -> int:
-    """Return how long a turn took; the queue is a part of generating."""
+    """Return a turn's duration; generation time includes the queue."""
     seconds = (turn.generate_seconds, turn.env_seconds, turn.encode_seconds)
     return sum(map(_nanoseconds, seconds))
 
@@ -155,7 +155,7 @@ def _episode_attributes(trajectory: Trajectory) -> dict[str, Any]:
     if trajectory.group_id is not None:
         attributes["envkit.group.id"] = utf8(trajectory.group_id)
     if trajectory.seed is not None:
-        attributes["envkit.seed"] = str(trajectory.seed)  # any size
+        attributes["envkit.seed"] = str(trajectory.seed)  # integers of any size
     return attributes
 
 

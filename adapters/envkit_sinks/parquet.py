@@ -1,4 +1,4 @@
-"""A run as one parquet file: a row for each trajectory, for pandas, DuckDB or `datasets`."""
+"""Write a run as one parquet file, a row per trajectory, for pandas, DuckDB or `datasets`."""
 
 import json
 import os
@@ -14,37 +14,37 @@ from envkit_exchange.tables import arrow
 from envkit_sinks.parquet_rows import row_of, schema_of_rows
 
 METRICS_KEY: Final = "envkit.metrics"
-"""Key of the file's metadata: the last argument of `write_metrics`, as JSON text."""
+"""Key in the file's metadata of the last `write_metrics` argument, as JSON text."""
 
 
 class ParquetSink:
-    """One parquet file, `envkit_sinks.parquet_rows` says which columns.
+    """One parquet file with the columns of `envkit_sinks.parquet_rows`.
 
-    Rows are written in groups during the run, under a temporary name beside the file: a parquet
-    file can be read only when it has its end. `close` writes the end and gives the file its name,
-    also after Ctrl-C. Without a trajectory there is no file.
+    Rows are written in groups during the run, to a temporary file next to the target, because a
+    parquet file is unreadable without its footer. `close` writes the footer and renames the file,
+    even after Ctrl-C. Without trajectories, no file is written.
     """
 
     def __init__(
         self, file: str | os.PathLike[str], *, overwrite: bool = False, group_rows: int = 64
     ) -> None:
-        """Choose the file, making its folder where it is missing.
+        """Choose the file and create its folder if needed.
 
         Args:
-            file: Where the rows go.
-            overwrite: Replace a file that is there, when the new one is whole.
-            group_rows: Trajectories that are kept in memory before they are written.
+            file: File for the rows.
+            overwrite: Replace an existing file once the new one is complete.
+            group_rows: Trajectories buffered in memory between writes.
 
         Raises:
             MissingDependencyError: pyarrow is not installed.
-            StorageError: Something is there already, or its folder cannot be made.
+            StorageError: The file already exists, or its folder cannot be created.
         """
         self._arrow: Any = arrow()
         self.file: Final = Path(file)
         if self.file.is_dir():
             raise StorageError(f"a parquet file must not be a folder, got {str(self.file)!r}")
         if self.file.exists() and not overwrite:
-            raise StorageError(f"{self.file} is there already: name another, or overwrite it")
+            raise StorageError(f"{self.file} already exists: choose another, or overwrite it")
         with storage_errors(f"cannot write {self.file}"):
             self.file.parent.mkdir(parents=True, exist_ok=True)
         self._temporary = self.file.with_name(f".{self.file.name}.{secrets.token_hex(4)}.tmp")
@@ -57,17 +57,17 @@ class ParquetSink:
         """Add a row.
 
         Raises:
-            StorageError: The disk is full or gone, or free-form data that JSON cannot hold.
+            StorageError: The write failed, or free-form data cannot be written as JSON.
         """
         self._waiting.append(row_of(trajectory))
         if len(self._waiting) >= self._group_rows:
             self._flush()
 
     def write_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Keep metrics in the file's metadata; the last ones stay.
+        """Keep metrics in the file's metadata, replacing earlier ones.
 
         Raises:
-            StorageError: The disk is full or gone.
+            StorageError: The write failed.
         """
         row = dict(metrics) if step is None else {"step": step, **metrics}
         self._flush()
@@ -75,10 +75,10 @@ class ParquetSink:
             self._writer.add_key_value_metadata({METRICS_KEY: json.dumps(row)})
 
     def close(self) -> None:
-        """Write what is left and the file's end, and give the file its name.
+        """Write remaining rows and the footer, then rename the file to its final name.
 
         Raises:
-            StorageError: The disk is full or gone; nothing is left of the file.
+            StorageError: The write failed; no file is left.
         """
         try:
             self._flush()

@@ -1,7 +1,7 @@
-"""A trajectory as one row of a table: how it ended, what it cost, its turns and what was said.
+"""Convert a trajectory to a table row: ending, cost, turns and texts.
 
 Rows are for analysis and hold no token ids; `envkit export` writes those for training. Free-form
-data is JSON text, so that every row has the same columns.
+data is JSON text, so every row has the same columns.
 """
 
 from collections.abc import Mapping
@@ -64,10 +64,10 @@ _COUNTS: Final = (
 
 
 def schema_of_rows(pa: Any) -> Any:  # noqa: ANN401  # pyarrow is untyped
-    """Return the columns; every row has them all, and null if there is nothing to say.
+    """Return the columns. Every row has them all; missing values are null.
 
     Args:
-        pa: pyarrow.
+        pa: The pyarrow module.
     """
     turn = pa.struct(
         [
@@ -97,7 +97,7 @@ def row_of(trajectory: Trajectory) -> dict[str, Any]:
     """Return the row of a trajectory.
 
     Raises:
-        StorageError: Free-form data that JSON cannot hold.
+        StorageError: Free-form data cannot be written as JSON.
     """
     fault = trajectory.fault
     return {
@@ -106,7 +106,7 @@ def row_of(trajectory: Trajectory) -> dict[str, Any]:
         "group_id": optional_utf8(trajectory.group_id),
         "rollout_id": utf8(rollout_id_of(trajectory)),
         "role": optional_utf8(role_of(trajectory)),
-        "seed": None if trajectory.seed is None else str(trajectory.seed),  # any size
+        "seed": None if trajectory.seed is None else str(trajectory.seed),  # integers of any size
         "task": json_text(trajectory.task, "task"),
         "engine": utf8(trajectory.engine),
         "stop_reason": trajectory.stop_reason.value,
@@ -150,7 +150,7 @@ def _reward_terms(trajectory: Trajectory) -> list[dict[str, Any]]:
 
 
 def _terms(turn: TurnRecord) -> dict[str, float]:
-    """Return the reward terms of a turn, as far as an environment gave numbers."""
+    """Return the numeric reward terms of a turn."""
     given: Any = turn.info.get("reward_terms")
     if not isinstance(given, Mapping):
         return {}

@@ -1,4 +1,4 @@
-"""Prometheus metrics of a run: an HTTP endpoint that exists during the run."""
+"""Prometheus metrics of a run, served over HTTP during the run."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -21,8 +21,8 @@ _PART_SECONDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 30, 60,
 class PrometheusSink:
     """Counters, gauges and histograms under `http://ADDRESS:PORT/metrics` until it is closed.
 
-    Counters and histograms have the label `env`. `envkit_metric{name=...}` are the last metrics of
-    `write_metrics`.
+    Counters and histograms have the label `env`. `envkit_metric{name=...}` holds the latest metrics
+    of `write_metrics`.
     """
 
     def __init__(
@@ -36,16 +36,16 @@ class PrometheusSink:
         """Open the endpoint.
 
         Args:
-            port: 0 takes a free one.
-            address: Where to listen; "0.0.0.0" lets other machines read it.
-            in_flight: Tells how many episodes are running, such as `lambda: state.in_flight`;
-                asked on a thread of the endpoint. None leaves that gauge out.
-            asked: Tells how many episodes were asked for.
+            port: 0 picks a free port.
+            address: Address to listen on; "0.0.0.0" lets other machines read it.
+            in_flight: Returns the number of running episodes, such as `lambda: state.in_flight`.
+                Called on a thread of the endpoint. None omits the gauge.
+            asked: Returns the number of requested episodes.
 
         Raises:
             MissingDependencyError: prometheus_client is not installed.
             ConfigurationError: The port is out of range.
-            ServiceError: The port is taken, or may not be used.
+            ServiceError: The port is taken or not permitted.
         """
         check_port(port)
         try:
@@ -57,8 +57,8 @@ class PrometheusSink:
         self._registry: Any = client.CollectorRegistry()
         self._instruments = _Instruments(client, self._registry)
         for name, text, read in (
-            ("envkit_episodes_in_flight", "Episodes that are running", in_flight),
-            ("envkit_episodes_asked", "Episodes that were asked for", asked),
+            ("envkit_episodes_in_flight", "Running episodes", in_flight),
+            ("envkit_episodes_asked", "Requested episodes", asked),
         ):
             if read is not None:
                 client.Gauge(name, text, registry=self._registry).set_function(read)
@@ -68,7 +68,7 @@ class PrometheusSink:
             )
         except OSError as error:
             raise ServiceError(
-                f"metrics cannot be served at {address}:{port}: {error}; name another port, or 0 "
+                f"metrics cannot be served at {address}:{port}: {error}; choose another port, or 0 "
                 "for a free one"
             ) from error
         self._is_closed = False
@@ -79,7 +79,7 @@ class PrometheusSink:
         self._instruments.count(trajectory)
 
     def write_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Show these metrics instead of the last ones."""
+        """Replace the metrics with these."""
         named = metrics if step is None else {"step": step, **metrics}
         self._instruments.metric.clear()
         for name, value in named.items():
@@ -96,7 +96,7 @@ class PrometheusSink:
 
 
 class _Instruments:
-    """What is counted of episodes."""
+    """Instruments for episodes."""
 
     def __init__(self, client: Any, registry: Any) -> None:  # noqa: ANN401  # untyped here
         def counter(name: str, text: str, *labels: str) -> Any:  # noqa: ANN401
@@ -110,18 +110,18 @@ class _Instruments:
 
         self.episodes = counter("episodes", "Finished episodes", "stop_reason")
         self.successes = counter("successes", "Episodes with a reward above 0")
-        self.faults = counter("faults", "Episodes that infrastructure ended", "kind", "where")
+        self.faults = counter("faults", "Episodes ended by infrastructure", "kind", "where")
         self.retries = counter("retries", "Recovered failures", "kind")
-        self.turns = counter("turns", "Replies of the model")
-        self.parse_errors = counter("parse_errors", "Replies that were not understood")
-        self.tool_calls = counter("tool_calls", "Tool calls that were understood")
-        self.tokens = counter("tokens", "Tokens of the ledgers and of their prompts", "kind")
-        self.images = counter("images", "Pictures of the ledgers")
-        self.reward = histogram("episode_reward", "Reward of an episode", _REWARDS)
-        self.length = histogram("episode_turns", "Replies of an episode", _TURNS)
+        self.turns = counter("turns", "Model replies")
+        self.parse_errors = counter("parse_errors", "Replies that could not be parsed")
+        self.tool_calls = counter("tool_calls", "Parsed tool calls")
+        self.tokens = counter("tokens", "Tokens in ledgers and their prompts", "kind")
+        self.images = counter("images", "Images in ledgers")
+        self.reward = histogram("episode_reward", "Reward per episode", _REWARDS)
+        self.length = histogram("episode_turns", "Replies per episode", _TURNS)
         self.seconds = histogram("episode_duration_seconds", "Duration of an episode", _SECONDS)
         self.part = histogram(
-            "turn_duration_seconds", "Duration of a turn's parts", _PART_SECONDS, "part"
+            "turn_duration_seconds", "Duration of each part of a turn", _PART_SECONDS, "part"
         )
         self.metric = client.Gauge(
             "envkit_metric", "Metrics of the run by name", ["name"], registry=registry

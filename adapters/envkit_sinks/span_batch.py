@@ -1,7 +1,7 @@
-"""Spans on their way to an exporter: collected, sent in batches, and none lost in silence.
+"""Collect spans, send them to an exporter in batches, and report every loss.
 
-The SDK's own BatchSpanProcessor drops spans when its queue is full, and tells failures to a log
-only. A sink must know what did not arrive.
+The SDK's BatchSpanProcessor drops spans when its queue is full and only logs failures. A sink must
+know which spans did not arrive.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Any, Final
 from envkit.errors import ConfigurationError, MissingDependencyError, StorageError, UnknownNameError
 
 _GROUP: Final = "opentelemetry_traces_exporter"
-"""Entry points of exporters, as the SDK's own configuration finds them."""
+"""Entry point group of exporters, as used by the SDK's own configuration."""
 _EXTRA: Final = "opentelemetry"
 _PROTOCOLS: Final = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
 _PACKAGES: Final = {
@@ -23,14 +23,14 @@ _PACKAGES: Final = {
 }
 _BATCH: Final = 512
 _SECONDS: Final = 5.0
-"""Both as the specification's defaults of OTEL_BSP_MAX_EXPORT_BATCH_SIZE and _SCHEDULE_DELAY."""
+"""Specification defaults of OTEL_BSP_MAX_EXPORT_BATCH_SIZE and OTEL_BSP_SCHEDULE_DELAY."""
 
 
 class SpanBatch:
-    """A tracer whose ended spans wait here until they are sent."""
+    """A tracer that buffers ended spans until they are sent."""
 
     def __init__(self, exporter: Any) -> None:  # noqa: ANN401  # a span exporter of the SDK
-        """Make the tracer; `OpenTelemetrySink` documents the argument and the errors."""
+        """Create the tracer; `OpenTelemetrySink` documents the argument and errors."""
         try:
             self.api: Any = import_module("opentelemetry.trace")
             sdk: Any = import_module("opentelemetry.sdk.trace")
@@ -50,7 +50,7 @@ class SpanBatch:
         self._is_closed = False
 
     def send_if_due(self) -> None:
-        """Send the spans when there are many, or when the last ones left some seconds ago."""
+        """Send the spans if there are enough, or if the last batch was sent seconds ago."""
         if len(self._ended) >= _BATCH or time.monotonic() >= self._due:
             self.send()
 
@@ -58,7 +58,7 @@ class SpanBatch:
         """Send all spans.
 
         Raises:
-            StorageError: An exporter did not take some; those are lost.
+            StorageError: An exporter rejected some spans, which are lost.
         """
         spans, self._ended = self._ended, []
         lost = 0
@@ -69,13 +69,13 @@ class SpanBatch:
                 lost += len(batch)
         self._due = time.monotonic() + _SECONDS
         if lost:
-            raise StorageError(f"the OpenTelemetry exporter did not take {lost} spans")
+            raise StorageError(f"the OpenTelemetry exporter rejected {lost} spans")
 
     def close(self) -> None:
         """Send all spans and shut the exporters down.
 
         Raises:
-            StorageError: An exporter did not take some.
+            StorageError: An exporter rejected some spans.
         """
         if self._is_closed:
             return
@@ -104,11 +104,11 @@ class SpanBatch:
 
 
 def exporters_of_environment() -> list[Any]:
-    """Return the exporters that OTEL_TRACES_EXPORTER names, "otlp" where it names none.
+    """Return the exporters that OTEL_TRACES_EXPORTER names, by default "otlp".
 
     Raises:
-        MissingDependencyError: The package of a standard one is not installed.
-        ConfigurationError: An unknown one, or an unknown OTEL_EXPORTER_OTLP_PROTOCOL.
+        MissingDependencyError: The package of a standard exporter is not installed.
+        ConfigurationError: The exporter or OTEL_EXPORTER_OTLP_PROTOCOL is unknown.
     """
     named = os.environ.get("OTEL_TRACES_EXPORTER") or "otlp"
     names = [name.strip() for name in named.split(",") if name.strip()]
@@ -116,7 +116,7 @@ def exporters_of_environment() -> list[Any]:
 
 
 def _exporter(name: str) -> Any:  # noqa: ANN401  # a span exporter of the SDK
-    if name == "console":  # standard output is for the command's result
+    if name == "console":  # standard output is reserved for the command's result
         export: Any = import_module("opentelemetry.sdk.trace.export")
         return export.ConsoleSpanExporter(out=sys.stderr, formatter=_line)
     entry_name = _otlp_name() if name == "otlp" else name
@@ -139,16 +139,16 @@ def _otlp_name() -> str:
         "OTEL_EXPORTER_OTLP_PROTOCOL"
     )
     if not protocol:
-        return "otlp_proto_http"  # what the extra brings
+        return "otlp_proto_http"  # installed by the extra
     if protocol.strip() not in _PROTOCOLS:
         raise ConfigurationError(
-            f"OTEL_EXPORTER_OTLP_PROTOCOL is {' or '.join(_PROTOCOLS)}, got {protocol!r}"
+            f"OTEL_EXPORTER_OTLP_PROTOCOL must be {' or '.join(_PROTOCOLS)}, got {protocol!r}"
         )
     return _PROTOCOLS[protocol.strip()]
 
 
 def _resource() -> Any:  # noqa: ANN401  # of the SDK
-    """Return the resource of OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES."""
+    """Return the resource that OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES define."""
     resources: Any = import_module("opentelemetry.sdk.resources")
     found = resources.Resource.create()
     default = str(found.attributes.get("service.name", "")).startswith("unknown_service")

@@ -1,7 +1,7 @@
-"""A run in TensorBoard: scalars, histograms, and the images of some episodes.
+"""Write a run to TensorBoard: scalars, histograms, and images of some episodes.
 
-The summaries have the form of TensorBoard's own numpy writer (tensorboard/plugins/*/summary_v2.py,
-`data_class` and tensors); neither torch nor tensorflow is imported.
+The summaries follow TensorBoard's own numpy writer (tensorboard/plugins/*/summary_v2.py,
+`data_class` and tensors). Neither torch nor tensorflow is imported.
 """
 
 import os
@@ -26,21 +26,21 @@ _FLUSH_SECONDS: Final = 10
 class TensorBoardSink:
     """Event files in a directory, for `tensorboard --logdir DIRECTORY`.
 
-    - `episode/...`: reward, turns, tokens, seconds and faulted of every episode as it finishes; its
+    - `episode/...`: reward, turns, tokens, seconds and faulted of every episode as it finishes; the
       step is the episode's number.
-    - `episode/images`: the images of the first episodes of every step of training.
+    - `episode/images`: images of the first episodes of each training step.
     - every metric of `write_metrics` under its own name, and `histogram/...` of the episodes since
-      the last call. Without a step of training, the step is the number of episodes so far.
+      the last call. Outside training, the step is the number of episodes so far.
 
-    Scalars are 32-bit floats, as TensorBoard's own writer makes them.
+    Scalars are 32-bit floats, as in TensorBoard's own writer.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, shown_episodes: int = 8) -> None:
-        """Open an event file; those that are there stay.
+        """Open a new event file; existing ones are kept.
 
         Args:
-            directory: Made where it is missing.
-            shown_episodes: Episodes of each step whose images are kept.
+            directory: Created if it does not exist.
+            shown_episodes: Episodes per step whose images are kept.
 
         Raises:
             MissingDependencyError: tensorboard is not installed.
@@ -48,7 +48,7 @@ class TensorBoardSink:
         """
         self._library = _Library()
         self.directory: Final = Path(directory)
-        with storage_errors(f"cannot write TensorBoard's files into {directory}"):
+        with storage_errors(f"cannot write TensorBoard files to {directory}"):
             self._events: Any = self._library.events.EventFileWriter(
                 str(directory), flush_secs=_FLUSH_SECONDS
             )
@@ -74,7 +74,7 @@ class TensorBoardSink:
         self._events.flush()
 
     def close(self) -> None:
-        """Write out what is left and close the file."""
+        """Flush and close the file."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -93,7 +93,7 @@ class TensorBoardSink:
 
 
 class _Library:
-    """The parts of tensorboard that write, imported when they are needed."""
+    """TensorBoard's writing functions, imported on first use."""
 
     def __init__(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""A run in Weights & Biases, offline unless there is an API key; it never asks and never waits."""
+"""Log a run to Weights & Biases, offline without an API key; never prompts or waits."""
 
 import netrc
 import os
@@ -33,13 +33,13 @@ _IMAGES: Final = "shown_pictures"
 
 
 class WandbSink:
-    """A run of its own in W&B's folder, also beside a run that a trainer has open.
+    """A separate W&B run, even if a trainer has its own run open.
 
     - `episode/...`: reward, turns, tokens, seconds and faulted of every episode, over
       `episode/number`;
-    - every metric of `write_metrics`, over `step`; the last ones are the run's summary;
-    - with them `histogram/...` of the episodes since the last call; and of the first of these
-      `shown_episodes`, a table, and `shown_pictures`, the last image of each.
+    - every metric of `write_metrics`, over `step`; the last values become the run's summary;
+    - `histogram/...` of the episodes since the last call, a table of the first `shown_episodes` of
+      them, and `shown_pictures`, the last image of each.
     """
 
     def __init__(
@@ -55,17 +55,18 @@ class WandbSink:
         """Start a run.
 
         Args:
-            project: None takes WANDB_PROJECT, else W&B's own.
-            name: What the page calls the run; None lets W&B choose.
-            config: What was played and how; JSON data.
-            directory: Where the folder `wandb` goes; None takes WANDB_DIR, else the current one.
-            mode: None takes WANDB_MODE; without that "online" if there is an API key
-                (WANDB_API_KEY or a netrc file), else "offline".
-            shown_episodes: Rows of the table of each step.
+            project: None uses WANDB_PROJECT, or else W&B's default.
+            name: Display name of the run; None lets W&B choose.
+            config: Settings of the run, as JSON data.
+            directory: Parent of the folder `wandb`; None uses WANDB_DIR, or else the current
+                folder.
+            mode: None uses WANDB_MODE. If that is not set, the mode is "online" with an API key
+                (WANDB_API_KEY or a netrc file) and "offline" without.
+            shown_episodes: Rows of each step's table.
 
         Raises:
             MissingDependencyError: wandb is not installed.
-            ConfigurationError: Online without an API key.
+            ConfigurationError: The mode is online, but there is no API key.
             ServiceError: The server does not answer.
         """
         try:
@@ -83,7 +84,7 @@ class WandbSink:
 
     @property
     def directory(self) -> Path:
-        """Folder of the run; `wandb sync` uploads one that was written offline."""
+        """Folder of the run; `wandb sync` uploads an offline one."""
         return Path(self._run.dir).parent
 
     def write(self, trajectory: Trajectory) -> None:
@@ -99,7 +100,7 @@ class WandbSink:
         self._log_at(at, {**metrics, **self._shown()})
 
     def close(self) -> None:
-        """Add what is left and end the run."""
+        """Log remaining data and finish the run."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -117,7 +118,7 @@ class WandbSink:
         directory: str | os.PathLike[str] | None,
     ) -> Any:  # noqa: ANN401  # wandb's run
         settings = self._wandb.Settings(
-            console="off",  # it would take over the terminal that shows the progress
+            console="off",  # it would take over the terminal that shows progress
             silent=True,
             init_timeout=_INIT_SECONDS,
         )
@@ -133,8 +134,8 @@ class WandbSink:
             )
         except self._wandb.Error as error:
             raise ServiceError(
-                f"W&B does not start a run ({error}); WANDB_MODE=offline keeps it on this machine, "
-                "and `wandb sync` uploads it later"
+                f"W&B failed to start a run ({error}); set WANDB_MODE=offline to keep it on this "
+                "machine, and upload it later with `wandb sync`"
             ) from error
 
     def _log_at(self, step: int, values: Mapping[str, Any]) -> None:
@@ -144,7 +145,7 @@ class WandbSink:
         self._run.log({_STEP: step, **values})
 
     def _shown(self) -> dict[str, Any]:
-        """Return histograms and the table, and begin the next step."""
+        """Return histograms and the table, and start the next step."""
         shown: dict[str, Any] = {
             f"histogram/{name}": self._wandb.Histogram(
                 np_histogram=(list(histogram.counts), list(histogram.edges))
@@ -155,7 +156,7 @@ class WandbSink:
             rows = [self._row(trajectory) for trajectory in self._window.shown]
             shown[_TABLE] = self._wandb.Table(columns=list(_COLUMNS), data=rows)
         if pictures := [p for trajectory in self._window.shown for p in self._picture(trajectory)]:
-            shown[_IMAGES] = pictures  # not in the table: offline that would lose them
+            shown[_IMAGES] = pictures  # not in the table, which would lose them offline
         self._window.restart()
         return shown
 
@@ -179,22 +180,23 @@ class WandbSink:
 
 
 def _last_reply(trajectory: Trajectory) -> str | None:
-    """Return what the model said last; None if it said nothing."""
+    """Return the model's last reply, or None."""
     replies = [entry for entry in trajectory.messages if entry["role"] == "assistant"]
     return utf8(text_of(replies[-1])) if replies else None
 
 
 def chosen_mode(mode: WandbMode | None) -> WandbMode:
-    """Return how W&B runs: as it is told, else online if there is an API key.
+    """Return the requested W&B mode, or else online if there is an API key.
 
     Raises:
-        ConfigurationError: An unknown mode, or online without an API key, for which W&B would ask.
+        ConfigurationError: The mode is unknown, or online without an API key, which W&B would
+            prompt for.
     """
     asked = mode or os.environ.get("WANDB_MODE")
     if asked is None:
         return "online" if has_api_key() else "offline"
     if asked not in ("online", "offline", "disabled"):
-        raise ConfigurationError(f"W&B's mode is online, offline or disabled, got {asked!r}")
+        raise ConfigurationError(f"W&B's mode must be online, offline or disabled, got {asked!r}")
     if asked == "online" and not has_api_key():
         raise ConfigurationError(
             "W&B online needs an API key: run `wandb login`, set WANDB_API_KEY, or set "
@@ -204,7 +206,7 @@ def chosen_mode(mode: WandbMode | None) -> WandbMode:
 
 
 def has_api_key() -> bool:
-    """Return whether W&B finds a key without asking: in the environment or in a netrc file."""
+    """Return whether W&B finds a key without prompting, in the environment or a netrc file."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     host = urlsplit(os.environ.get("WANDB_BASE_URL") or _HOST).netloc
@@ -214,6 +216,6 @@ def has_api_key() -> bool:
         try:
             if netrc.netrc(str(file)).authenticators(host) is not None:
                 return True
-        except (OSError, netrc.NetrcParseError):  # none, or one that W&B cannot read either
+        except (OSError, netrc.NetrcParseError):  # no file, or one that W&B cannot read either
             continue
     return False

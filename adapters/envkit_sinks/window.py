@@ -1,4 +1,4 @@
-"""What dashboards show of the episodes since the last step: figures, histograms, some episodes."""
+"""Data for dashboards about the episodes since the last step."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -8,7 +8,7 @@ from envkit.metrics import Aggregator, Histogram
 from envkit.trajectory.trajectory import Trajectory
 
 _SHOWN_IMAGES: Final = 8
-"""Pictures of a shown episode; the last ones, which show how it ended."""
+"""Images kept per shown episode: the last ones, which show how it ended."""
 
 
 class Window:
@@ -18,7 +18,7 @@ class Window:
         """Start empty.
 
         Args:
-            shown_episodes: So many of a step's episodes are kept to be shown, the first ones.
+            shown_episodes: Number of a step's first episodes to keep for display.
         """
         self._most = shown_episodes
         self._aggregator = Aggregator()
@@ -28,7 +28,7 @@ class Window:
         """Episodes since the last step."""
 
     def add(self, trajectory: Trajectory) -> bool:
-        """Take an episode; return whether it is one to show."""
+        """Add an episode; return whether to show it."""
         self.count += 1
         self._aggregator.add(trajectory)
         if len(self.shown) < self._most:
@@ -37,16 +37,16 @@ class Window:
         return False
 
     def histograms(self) -> Mapping[str, Histogram]:
-        """Return the histograms of these episodes, those of `envkit.metrics.histograms`."""
+        """Return these episodes' histograms, as from `envkit.metrics.histograms`."""
         return self._aggregator.histograms()
 
     def restart(self) -> None:
-        """Begin the next step."""
+        """Start the next step."""
         self._aggregator, self.shown, self.count = Aggregator(), [], 0
 
 
 def episode_figures(trajectory: Trajectory) -> dict[str, float]:
-    """Return the figures of one episode; no reward where it has none."""
+    """Return the figures of one episode, without a reward if it has none."""
     figures = {} if trajectory.reward is None else {"reward": trajectory.reward}
     return {
         **figures,
@@ -58,7 +58,7 @@ def episode_figures(trajectory: Trajectory) -> dict[str, float]:
 
 
 def shown_images(trajectory: Trajectory) -> tuple[Image, ...]:
-    """Return the last different images of an episode, in the order of their last showing."""
+    """Return an episode's last distinct images, in order of last appearance."""
     images = [image for segment in trajectory.segments for image in segment.images]
     different = {image.sha256: image for image in reversed(images)}
     return tuple(different.values())[:_SHOWN_IMAGES][::-1]

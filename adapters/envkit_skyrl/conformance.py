@@ -12,7 +12,7 @@ from envkit_skyrl.validation import GeneratorOutput, Pictures
 CONTRACT.check()
 
 _IMAGES: Final = Pictures(token_id=0, patches_per_token=4, patch_size=1176)
-"""Of a Qwen2.5-VL model: rows of text then have empty tensors of this width."""
+"""Image settings of a Qwen2.5-VL model, where text rows have empty tensors of this width."""
 
 
 def rows_of_groups(
@@ -37,7 +37,7 @@ def rows_of_groups(
         Played(
             group=trajectory.group_id or "0",
             trajectory_id=TrajectoryID(trajectory.group_id or "0", member),
-            trajectory=trajectory,
+            trajectories=(trajectory,),
         )
         for member, trajectory in enumerate(trajectories)
     ]

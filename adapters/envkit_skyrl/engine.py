@@ -41,7 +41,7 @@ class SkyRLEngine:
         cache_salt: Callable[[int], str] | None = None,
         weight_version: Callable[[], int | None] | None = None,
     ) -> None:
-        """Store the client; nothing is sent before the first request.
+        """Store the client; the first request uses it.
 
         Args:
             client: SkyRL's client; the trainer closes it.
@@ -50,9 +50,8 @@ class SkyRLEngine:
             image_token_id: The placeholder of an image; None rejects requests with images.
             logprob_kind: Whether the server reports log-probabilities of the sampled distribution
                 (vLLM's `logprobs_mode=processed_logprobs`) or of the raw logits.
-            timeout_s: Seconds for one turn; the client itself has no limit. A trainer that pauses
-                the server while it updates weights freezes requests for that long. None waits
-                forever.
+            timeout_s: Seconds for one turn; the client itself has no limit. Requests freeze while a
+                trainer pauses the server to update weights. None waits forever.
             cache_salt: Returns the salt of a weight version, so that only episodes that began with
                 the same weights share cached prefixes; None sends none.
             weight_version: Returns the number of weight updates; None asks the client, whose copy
@@ -76,7 +75,7 @@ class SkyRLEngine:
 
     @property
     def logprob_kind(self) -> LogprobKind:
-        """The kind that the server was started with."""
+        """The kind the server reports."""
         return self._logprob_kind
 
     async def generate(self, request: GenerateRequest) -> Generation:

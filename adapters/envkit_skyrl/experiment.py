@@ -104,12 +104,41 @@ def read_options(cfg: EnvkitTrainConfig) -> SkyRLOptions:
     """Return the validated `envkit` section.
 
     Raises:
-        ConfigurationError: An unknown key or a wrong value.
+        ConfigurationError: An unknown key, a wrong value, or settings of SkyRL that would count
+            rows instead of episodes.
     """
     section = getattr(cfg, "envkit", None)
     if section is not None and not isinstance(section, Mapping):
         raise ConfigurationError(f"envkit must be a mapping, got {type(section).__name__}")
-    return SkyRLOptions.from_mapping(section)
+    options = SkyRLOptions.from_mapping(section)
+    _check_algorithm(cfg, options)
+    return options
+
+
+def _check_algorithm(cfg: EnvkitTrainConfig, options: SkyRLOptions) -> None:
+    algorithm, step_wise = cfg.trainer.algorithm, cfg.generator.step_wise_trajectories
+    estimator, sampling = algorithm.advantage_estimator, algorithm.dynamic_sampling.type
+    problems = {
+        "envkit.turn_discount computes GRPO's advantages by turn; set "
+        f"trainer.algorithm.advantage_estimator=grpo, got {estimator!r}": (
+            options.turn_discount is not None and estimator != "grpo"
+        ),
+        # skyrl/train/utils/trainer_utils.py, handle_filter_sampling and handle_replace_sampling
+        "SkyRL's dynamic sampling cuts a batch after train_batch_size * n_samples_per_prompt rows, "
+        "and step-wise episodes have more; set trainer.algorithm.dynamic_sampling.type=null or "
+        f"generator.step_wise_trajectories=false, got {sampling!r}": (
+            sampling is not None and step_wise
+        ),
+        # skyrl/train/trainer.py, _normalize_advantages
+        "trainer.algorithm.advantage_batch_normalize takes the mean over every position of every "
+        "row, padding included, so it depends on how many rows an episode is; set it to false, or "
+        "generator.step_wise_trajectories=false": (
+            algorithm.advantage_batch_normalize and step_wise
+        ),
+    }
+    found = [message for message, is_wrong in problems.items() if is_wrong]
+    if found:
+        raise ConfigurationError("; ".join(found))
 
 
 def prepare_config(cfg: EnvkitTrainConfig) -> None:
@@ -121,12 +150,7 @@ def prepare_config(cfg: EnvkitTrainConfig) -> None:
     Raises:
         ConfigurationError: The `envkit` section is wrong; detected before anything starts.
     """
-    estimator = cfg.trainer.algorithm.advantage_estimator
-    if read_options(cfg).turn_discount is not None and estimator != "grpo":
-        raise ConfigurationError(
-            "envkit.turn_discount computes GRPO's advantages by turn; set "
-            f"trainer.algorithm.advantage_estimator=grpo, got {estimator!r}"
-        )
+    read_options(cfg)
     engine = cfg.generator.inference_engine
     if not engine.external_proxy_url and not engine.external_server_urls:
         engine.engine_init_kwargs = {

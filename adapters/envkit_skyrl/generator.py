@@ -28,7 +28,7 @@ from envkit_skyrl.engine import SkyRLEngine, weight_version_of
 from envkit_skyrl.images import InferenceClient
 from envkit_skyrl.options import SkyRLOptions
 from envkit_skyrl.remote import WorkerRecipe
-from envkit_skyrl.rows import Played, number_siblings, to_output
+from envkit_skyrl.rows import Played, to_output
 from envkit_skyrl.samples import Sample, read_samples
 from envkit_skyrl.sampling import to_sampling
 from envkit_skyrl.setup import check_logprobs, make_limits, prepare
@@ -162,7 +162,7 @@ class EnvGenerator(GeneratorInterface):
         started = time.perf_counter()
         player = self._get_player()
         plays = [self._play(player, sample, sampling, limits) for sample in samples]
-        played = number_siblings(await asyncio.gather(*plays))
+        played = await asyncio.gather(*plays)
         if not disable_tqdm:
             _LOG.info("played %d episodes in %.1f s", len(played), time.perf_counter() - started)
         _check_failures(played)
@@ -187,10 +187,10 @@ class EnvGenerator(GeneratorInterface):
 
     async def _play(
         self, player: AnyPlayer, sample: Sample, sampling: Sampling, limits: Limits
-    ) -> tuple[Played, ...]:
-        """Play one sample and return one result per agent; failures are part of the result."""
+    ) -> Played:
+        """Play one sample; a failure is part of the result."""
         started = time.perf_counter()
-        played: tuple[Trajectory | None, ...] = (None,)
+        played: tuple[Trajectory, ...] = ()
         error: Exception | None = None
         resumes = 0
         try:
@@ -201,15 +201,14 @@ class EnvGenerator(GeneratorInterface):
             played = found
         except Exception as caught:  # noqa: BLE001  # one sample must not cost the batch
             error = caught
-        one = Played(
+        return Played(
             group=sample.group,
             trajectory_id=sample.trajectory_id,
-            trajectory=None,
+            trajectories=played,
             error=error,
             resumes=resumes,
             seconds=time.perf_counter() - started,
         )
-        return tuple(replace(one, trajectory=trajectory) for trajectory in played)
 
     def _check_siblings(self, played: tuple[Trajectory, ...]) -> None:
         """Reject settings that would compare the agents of an episode wrongly.
@@ -222,14 +221,19 @@ class EnvGenerator(GeneratorInterface):
                 f"{played[0].env_id} has several agents, each with its own rows: set "
                 "generator.step_wise_trajectories=true"
             )
+        if self._options.turn_discount is not None:
+            raise ConfigurationError(
+                f"envkit.turn_discount compares the turns of one conversation, and "
+                f"{played[0].env_id} has several agents: drop it"
+            )
         share_one_reward(played, "SkyRL")
 
     def _output(self, played: Sequence[Played], *, with_logprobs: bool) -> GeneratorOutput:
         rows = to_output(played, replace(self._plan, with_logprobs=with_logprobs))
         output, tally = rows.output, rows.tally
         own: dict[str, float] = {
-            **aggregate(one.trajectory for one in played if one.trajectory is not None),
-            "unplayable": sum(one.trajectory is None for one in played),
+            **aggregate(trajectory for one in played for trajectory in one.trajectories),
+            "unplayable": sum(not one.trajectories for one in played),
             "masked": rows.masked,
             "resumes": sum(one.resumes for one in played),
             "rows/merged": tally.merged,

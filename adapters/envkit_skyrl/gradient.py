@@ -46,7 +46,7 @@ _REDUCTIONS: Final = {
 def training_batch(
     policy: Policy, trajectories: Sequence[Trajectory], shape: Shape, case: LossCase
 ) -> Any:  # noqa: ANN401  # SkyRL's TrainingInputBatch
-    """Return the batch that SkyRL's trainer hands to its workers, advantages scaled."""
+    """Return the batch that SkyRL's trainer passes to its workers, with scaled advantages."""
     output = rows_of_groups(trajectories, shape, filler_id=_filler(trajectories))
     trainer: Any = object.__new__(EnvkitTrainer)  # the constructor would start a run
     trainer.cfg, trainer.all_metrics = make_config(shape, case, len(trajectories)), {}

@@ -38,7 +38,7 @@ class WorkerPlayer(Player):
     """A player whose engine knows the trainer's weight version."""
 
     def __init__(self, recipe: WorkerRecipe) -> None:
-        """Make a player; the version is unknown until `follow` was called."""
+        """Make a player; the version is unknown until `follow` is called."""
         self._version: int | None = None
         engine = SkyRLEngine(recipe.client, weight_version=lambda: self._version, **recipe.engine)
         super().__init__(engine, recipe.make_codec(), recipe.config)

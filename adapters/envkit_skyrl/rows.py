@@ -7,7 +7,6 @@ members, so the baseline is unchanged.
 
 from collections import defaultdict
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -47,8 +46,11 @@ class RowPlan:
     filler_id: int
     """A token for placeholder rows."""
     placeholder: Row | None = None
-    """Row for a trajectory without a reward; None takes one filler token. A vision-language model
-    needs one with an image: its forward fails on a micro batch that has none."""
+    """Row for a trajectory without a reward; None uses one filler token.
+
+    A vision-language model needs a row with an image: its forward fails on a micro-batch without
+    one.
+    """
     pictures: Pictures | None = None
     """None for a text model, whose output has no tensors."""
 
@@ -61,10 +63,10 @@ class Played:
     """The prompt's id."""
     trajectory_id: TrajectoryId | None
     """None if the input had none."""
-    trajectory: Trajectory | None
-    """None if the sample could not be played."""
+    trajectories: tuple[Trajectory, ...] = ()
+    """One, or one for each agent of the episode; empty if the sample could not be played."""
     error: Exception | None = None
-    """Why not; None if it was played."""
+    """Why it could not be played, if so."""
     resumes: int = 0
     """Number of resumes after aborts by the server."""
     seconds: float = 0.0
@@ -72,35 +74,40 @@ class Played:
     @property
     def score(self) -> float | None:
         """The reward to learn from; None without a reward or without a reply."""
-        if self.trajectory is None or self.trajectory.is_faulted or not self.trajectory.turns:
+        rewards = {None if one.is_faulted else one.reward for one in self.trajectories}
+        if None in rewards or not any(one.turns for one in self.trajectories):
             return None
-        return self.trajectory.reward
+        return self.trajectories[-1].reward  # agents share one
 
     @property
     def failure(self) -> str | None:
         """Why the sample is not trained on, for people; None if it is."""
-        if self.error is not None or self.trajectory is None:
+        if self.error is not None or not self.trajectories:
             return f"{type(self.error).__name__}: {self.error}"
         if self.score is not None:
             return None
-        fault = self.trajectory.fault
-        if fault is not None:
-            return f"{self.trajectory.stop_reason.value} in {fault.where}: {fault.message}"
-        return f"it ended with {self.trajectory.stop_reason.value} before a reply was complete"
+        one = next((one for one in self.trajectories if one.fault), self.trajectories[-1])
+        if one.fault is not None:
+            return f"{one.stop_reason.value} in {one.fault.where}: {one.fault.message}"
+        return f"it ended with {one.stop_reason.value} before a reply was complete"
 
     @property
     def stop_reason(self) -> str:
-        """The reason in SkyRL's words.
+        """SkyRL's name of the stop reason.
 
         The environment's own end is clean, including its turn limit, unless the last reply was
-        truncated; every limit of the rollout counts as truncation.
+        truncated; every limit of the rollout counts as truncation. With several agents, each must
+        have ended cleanly.
         """
-        trajectory = self.trajectory
-        if trajectory is None or self.score is None:
+        if self.score is None:
             return ERROR
-        cut = trajectory.turns[-1].finish_reason != FinishReason.STOP
-        clean = trajectory.stop_reason in (StopReason.TERMINATED, StopReason.ENV_TRUNCATED)
-        return STOP if clean and not cut else LENGTH
+        return STOP if all(map(_is_clean, self.trajectories)) else LENGTH
+
+
+def _is_clean(trajectory: Trajectory) -> bool:
+    cut = trajectory.turns and trajectory.turns[-1].finish_reason != FinishReason.STOP
+    ends = (StopReason.TERMINATED, StopReason.ENV_TRUNCATED)
+    return trajectory.stop_reason in ends and not cut
 
 
 @dataclass(slots=True)
@@ -110,30 +117,15 @@ class Rows:
     output: GeneratorOutput
     tally: MergeTally = field(default_factory=MergeTally)
     masked: int = 0
-    """Untrained trajectories, which have no reward."""
+    """Untrained episodes, which have no reward."""
 
-
-def number_siblings(episodes: Sequence[tuple[Played, ...]]) -> tuple[Played, ...]:
-    """Return all results in order, with an id for each agent of an episode.
-
-    SkyRL identifies trajectories by their repetition, and counts its prompts by `instance_id`
-    (skyrl/train/utils/trainer_utils.py, compute_prompt_mini_batch_boundaries). If an episode of the
-    batch has several agents, the repetitions of a prompt are renumbered.
-    """
-    flat = tuple(one for episode in episodes for one in episode)
-    if len(flat) == len(episodes):
-        return flat
-    counts: defaultdict[str, int] = defaultdict(int)
-    numbered: list[Played] = []
-    for one in flat:
-        identity = one.trajectory_id
-        if identity is not None:
-            number = counts[identity.instance_id]
-            counts[identity.instance_id] += 1
-            identity = copy(identity)
-            identity.repetition_id = number
-        numbered.append(replace(one, trajectory_id=identity))
-    return tuple(numbered)
+    def count(self, tally: MergeTally) -> None:
+        """Add what joining the rows of a trajectory found."""
+        self.tally = MergeTally(
+            merged=self.tally.merged + tally.merged,
+            forked=self.tally.forked + tally.forked,
+            drifted_tokens=self.tally.drifted_tokens + tally.drifted_tokens,
+        )
 
 
 def to_output(played: Sequence[Played], plan: RowPlan) -> Rows:
@@ -144,12 +136,7 @@ def to_output(played: Sequence[Played], plan: RowPlan) -> Rows:
     for sample in played:
         scores[sample.group].append(sample.score)
     for sample in played:
-        found, tally = _rows_of(sample, plan, Baseline.of(scores[sample.group]).mean)
-        rows.tally = MergeTally(
-            merged=rows.tally.merged + tally.merged,
-            forked=rows.tally.forked + tally.forked,
-            drifted_tokens=rows.tally.drifted_tokens + tally.drifted_tokens,
-        )
+        found = _rows_of(sample, plan, Baseline.of(scores[sample.group]).mean, rows)
         if sample.score is None:
             rows.masked += 1
         elif sample.stop_reason != STOP:
@@ -164,20 +151,29 @@ def to_output(played: Sequence[Played], plan: RowPlan) -> Rows:
     return rows
 
 
-def _rows_of(sample: Played, plan: RowPlan, mean: float) -> tuple[tuple[Row, ...], MergeTally]:
-    """Return the rows of a sample, at least one, and the tally of their joined prompts."""
-    if sample.trajectory is None or sample.score is None:
-        return (_placeholder(plan, mean),), MergeTally()
+def _rows_of(sample: Played, plan: RowPlan, mean: float, rows: Rows) -> tuple[Row, ...]:
+    """Return the rows of a sample, at least one, and count joined prompts.
+
+    Agents of one episode share its reward, so their rows are steps of one trajectory: SkyRL then
+    counts the episode once in its group's baseline.
+    """
+    if sample.score is None:
+        return (_placeholder(plan, mean),)
     if not plan.step_wise:
-        if len(sample.trajectory.sequences()) > 1:
+        (trajectory,) = sample.trajectories
+        if len(trajectory.sequences()) > 1:
             raise ConfigurationError(
-                f"the history of episode {sample.trajectory.episode_id} was rewritten, so it is "
+                f"the history of episode {trajectory.episode_id} was rewritten, so it is "
                 "several rows: set generator.step_wise_trajectories=true, or envkit.history=keep"
             )
-        return (whole_row(sample.trajectory, filler_id=plan.filler_id),), MergeTally()
-    found = step_rows(sample.trajectory, filler_id=plan.filler_id)
-    joined, tally = merge_rows(found)
-    return (joined, tally) if plan.merge else (found, replace(tally, merged=0))
+        return (whole_row(trajectory, filler_id=plan.filler_id),)
+    found: list[Row] = []
+    for trajectory in sample.trajectories:
+        single = step_rows(trajectory, filler_id=plan.filler_id)
+        joined, tally = merge_rows(single)
+        rows.count(tally if plan.merge else replace(tally, merged=0))
+        found += joined if plan.merge else single
+    return (*(replace(row, reward=0.0, is_last=False) for row in found[:-1]), found[-1])
 
 
 def _unfinished(rows: Sequence[Row], plan: RowPlan) -> tuple[Row, ...]:
@@ -212,7 +208,7 @@ def _append(columns: dict[str, list[Any]], row: Row, sample: Played, plan: RowPl
     columns["rewards"].append(
         float(row.reward or 0.0) if plan.scalar_rewards else row.token_rewards(plan.placement)
     )
-    columns["stop_reasons"].append(sample.stop_reason if row.is_last else _reason(sample, row))
+    columns["stop_reasons"].append(sample.stop_reason)
     columns["trajectory_ids"].append(sample.trajectory_id)
     columns["trajectory_generation_times"].append(sample.seconds)
     if plan.step_wise:
@@ -221,13 +217,6 @@ def _append(columns: dict[str, list[Any]], row: Row, sample: Played, plan: RowPl
         pixels, grids = _tensors(row, plan.pictures)
         columns["pixel_values"].append(pixels)
         columns["image_grid_thw"].append(grids)
-
-
-def _reason(sample: Played, row: Row) -> str:
-    """Return why the last reply of an earlier row ended."""
-    turns = sample.trajectory.turns if sample.trajectory is not None else ()
-    finish = next((turn.finish_reason for turn in turns if turn.turn == row.turns[-1]), None)
-    return LENGTH if finish == FinishReason.LENGTH else STOP
 
 
 def _tensors(row: Row, pictures: Pictures) -> tuple[torch.Tensor, torch.Tensor]:

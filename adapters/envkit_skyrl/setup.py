@@ -89,7 +89,7 @@ def _check(
         "envkit.history starts a new row where the history is rewritten; set "
         "generator.step_wise_trajectories=true": branches and not step_wise,
         "envkit.pictures is true, but the model's template and processor do not give "
-        f"{sorted(_TENSORS)}, which SkyRL's trainer takes": (
+        f"{sorted(_TENSORS)}, which SkyRL's trainer needs": (
             options.pictures is True and not has_images
         ),
         "generator.merge_stepwise_output refuses images; set it to false and envkit.merge to "
@@ -174,8 +174,8 @@ def check_logprobs(
     raise ConfigurationError(
         f"the server reports raw log-probabilities, which are not those of temperature "
         f"{sampling.temperature}; set generator.inference_engine.engine_init_kwargs.logprobs_mode="
-        "processed_logprobs, or temperature 1. For servers that SkyRL did not start, say "
-        "envkit.engine.logprob_kind=sampled once they are started like that"
+        "processed_logprobs, or temperature 1. For servers that SkyRL did not start, start them "
+        "the same way and set envkit.engine.logprob_kind=sampled"
     )
 
 

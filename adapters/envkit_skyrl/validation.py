@@ -1,9 +1,8 @@
 """Check a generator's output for errors that SkyRL's own validator misses.
 
 SkyRL 0.4.0 (`validate_generator_output` in skyrl/train/utils/trainer_utils.py) checks lengths and
-the order of step-wise rows. A missing trajectory, an empty row, a log-probability that is not
-finite, a row that is too long or images without placeholders pass it, and the optimizer then trains
-on garbage.
+the order of step-wise rows. It accepts missing trajectories, empty or overlong rows, non-finite
+log-probabilities and images without placeholders, and the optimizer then trains on garbage.
 """
 
 import math
@@ -32,14 +31,14 @@ class TrajectoryId(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pictures:
-    """How a model of Qwen-VL's kind takes images."""
+    """How a Qwen-VL style model represents images."""
 
     token_id: int
     """The placeholder."""
     patches_per_token: int
-    """How many lines of pixel_values one placeholder stands for."""
+    """Rows of pixel_values per placeholder."""
     patch_size: int
-    """Numbers in one line of pixel_values."""
+    """Numbers per row of pixel_values."""
 
 
 def validate_output(
@@ -55,7 +54,7 @@ def validate_output(
         output: The generator's output.
         trajectory_ids: Ids of the input, in order; None if it had none.
         max_tokens: Maximum tokens per row; None is unbounded.
-        pictures: What an image is to the model; None leaves them uncounted.
+        pictures: The model's image settings; None does not count images.
 
     Raises:
         ContractError: The output breaks a rule; the message names row and rule.
@@ -104,6 +103,6 @@ def _images(row: dict[str, Any], pictures: Pictures | None) -> Iterator[str]:
     placed = ids.count(pictures.token_id) * pictures.patches_per_token
     if len(pixels) != patches or placed != patches:
         yield (
-            f"pixel_values must have one line for each patch, got {len(pixels)} lines, {patches} "
-            f"patches in image_grid_thw and placeholders for {placed}"
+            f"pixel_values must have one row per patch, got {len(pixels)} rows, {patches} patches "
+            f"in image_grid_thw and placeholders for {placed}"
         )

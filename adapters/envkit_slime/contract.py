@@ -28,7 +28,7 @@ SAMPLE_FIELDS: Final = (
     "to_dict",
     "from_dict",
 )
-"""Of `Sample`, in slime and in miles."""
+"""Fields of `Sample`, in slime and in miles."""
 
 CONTRACT: Final = Contract(
     package="slime",

@@ -69,7 +69,7 @@ class DataSource:
         groups: list[list[Any]] = self._source.get_samples(num_samples)
         for group in groups:
             if ENVKIT_COLUMN in group[0].metadata:
-                continue  # one that was put back
+                continue  # a returned group
             request = self._request_of(group[0].group_index)
             for sample in group:
                 sample.prompt = f"[{request.env_id}]"
@@ -77,7 +77,7 @@ class DataSource:
         return groups
 
     def add_samples(self, samples: list[list[Any]]) -> None:
-        """Put groups back."""
+        """Return groups to the buffer."""
         self._source.add_samples(samples)
 
     def get_buffer_length(self) -> int:

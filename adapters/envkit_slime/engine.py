@@ -97,7 +97,7 @@ class SlimeEngine:
 
     @property
     def logprob_kind(self) -> LogprobKind:
-        """That of the wrapped engine."""
+        """The wrapped engine's kind."""
         return self._engine.logprob_kind
 
     async def generate(self, request: GenerateRequest) -> Generation:
@@ -130,7 +130,7 @@ class SlimeEngine:
         """Return if the server accepts requests.
 
         Raises:
-            EngineFault: It does not, with `is_away`.
+            EngineFault: It does not; `is_away` is set.
         """
         if isinstance(self._engine, ProbingEngine):
             await self._engine.probe()

@@ -51,7 +51,7 @@ class SlimeForm(Form):
         return require("slime.observability.trace_utils").build_sglang_meta_trace_attrs(meta_info)
 
     def keeps_partial(self, args: Namespace) -> bool:
-        """Return whether slime puts aborted groups back into its data source."""
+        """Return whether slime returns aborted groups to its data source."""
         path: Any = getattr(args, "rollout_function_path", None)
         is_fully_async = isinstance(path, str) and "fully_async" in path
         return is_fully_async or super().keeps_partial(args)

@@ -53,9 +53,9 @@ def is_distilled(args: Namespace) -> bool:
 def sets_reward(args: Namespace, sample: Any, *, is_faulted: bool, evaluation: bool) -> bool:  # noqa: ANN401
     """Return whether `generate` sets a sample's reward; else the trainer calls a reward function.
 
-    The trainer calls a function of the user's, whose path stands in the sample or in
-    `--custom-rm-path`, only if the reward is still None; `--group-rm` requires that in miles
-    (rollout/rm_hub/__init__.py). It never sees faulted samples; a teacher does.
+    The trainer calls the user's function, named in the sample or by `--custom-rm-path`, only if the
+    reward is still None; `--group-rm` requires that in miles (rollout/rm_hub/__init__.py). It never
+    sees faulted samples; a teacher does.
     """
     if getattr(args, "group_rm", False):
         return False

@@ -229,7 +229,7 @@ def _write_aborted(
     keeps = job.form.keeps_partial(job.args) and not job.evaluation and not has_role(trajectory)
     sample.status = type(sample.status)("aborted")
     if not keeps or not trajectory.turns:
-        return sample  # it starts anew
+        return sample  # it starts over
     sample.metadata[STATE_KEY] = freeze(trajectory)
     if len(trajectory.sequences()) > 1:
         return sample  # a sample holds one row; the episode is kept whole in its metadata

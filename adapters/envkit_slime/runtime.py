@@ -47,7 +47,7 @@ class Runtime:
             options: Options of `SGLangEngine`, which override those from the arguments.
 
         Raises:
-            ConfigurationError: An option that the engine does not take.
+            ConfigurationError: The engine does not accept an option.
         """
         self.state = state
         self.stop_ids = _stop_ids(args)
@@ -180,7 +180,7 @@ def runtime_of(
     """Return the running loop's runtime for a state, made on first use.
 
     Raises:
-        ConfigurationError: An option that the engine does not take, or a bad address.
+        ConfigurationError: The engine does not accept an option, or an address is invalid.
     """
     url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}"
     mine = _runtimes.setdefault(asyncio.get_running_loop(), {})
@@ -191,7 +191,7 @@ def runtime_of(
 
 
 async def close_runtimes() -> None:
-    """Close what this module keeps for the running loop; a later episode makes it anew."""
+    """Close this module's state for the running loop; a later episode recreates it."""
     for runtime in _runtimes.pop(asyncio.get_running_loop(), {}).values():
         await runtime.aclose()
 

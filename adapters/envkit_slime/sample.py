@@ -30,5 +30,5 @@ def is_faulted(sample: Sample) -> bool:
 
 
 def trainer_of(sample: Sample) -> str:
-    """Return the package that the sample's class is of: slime or miles."""
+    """Return the package of the sample's class: slime or miles."""
     return type(sample).__module__.partition(".")[0]

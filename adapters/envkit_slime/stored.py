@@ -19,7 +19,7 @@ def freeze(trajectory: Trajectory) -> dict[str, Any]:
     """Return the trajectory as plain data.
 
     Raises:
-        StorageError: A task or an info holds something that is not JSON data.
+        StorageError: A task or info holds data that is not JSON.
     """
     images: dict[str, bytes] = {}
 
@@ -34,7 +34,7 @@ def thaw(state: object) -> Trajectory:
     """Return the trajectory of `freeze`.
 
     Raises:
-        StorageError: It was changed, or something is missing.
+        StorageError: The data was changed or is incomplete.
     """
     if not isinstance(state, dict) or set(cast("dict[str, Any]", state)) != {"record", "images"}:
         raise StorageError(f"a kept trajectory has a record and images, got {state!r:.80}")

@@ -20,9 +20,9 @@ from envkit_slime.upstream import require
 
 _REPLAY_COLUMNS: Final = (
     "rollout_routed_experts",
-    "rollout_top_p_token_ids",  # slime alone
-    "rollout_top_p_token_offsets",  # slime alone
-    "rollout_indexer_topk",  # miles alone
+    "rollout_top_p_token_ids",  # slime only
+    "rollout_top_p_token_offsets",  # slime only
+    "rollout_indexer_topk",  # miles only
 )
 
 
@@ -98,7 +98,7 @@ def write_row(
     Args:
         form: The trainer's form of samples.
         args: The trainer's arguments.
-        sample: A cleared one.
+        sample: A cleared sample.
         row: A row of `whole_row` or `step_rows`.
         tokenizer: Decodes the response for people and for text graders.
         earlier: State of the sample before this part of the episode; None for a new one.

@@ -63,7 +63,8 @@ _STATE: Final = _ThreadState()
 
 _LOCK: Final = threading.RLock()  # an engine may be garbage-collected while this is held
 _USERS: Final[dict[int, list[str]]] = {}
-"""By configuration: one entry for each engine that uses it, the attention before the first one."""
+"""By configuration: one entry per engine that uses it, each with the attention before the first
+one."""
 
 
 def use_packed_attention(text_config: Any) -> Callable[[], None]:  # noqa: ANN401
@@ -89,7 +90,7 @@ def use_packed_attention(text_config: Any) -> Callable[[], None]:  # noqa: ANN40
 
 @contextmanager
 def packed_row(segments: Sequence[Segment]) -> Generator[None]:
-    """Make forwards of this thread, inside the block, packed ones."""
+    """Run this thread's forwards inside the block as packed ones."""
     _STATE.segments = segments
     try:
         yield

@@ -38,14 +38,14 @@ def builtin_model_dir(
     """Return the folder of a built-in model.
 
     Args:
-        name: Which one.
+        name: The model's name.
         progress: Receives lines while the text model is built for the first time; None writes them
             to the log.
 
     Raises:
         UnknownNameError: There is no such model.
-        MissingDependencyError: torch, transformers or the weights of the text model are missing,
-            and it is asked for; the message is the line that installs them.
+        MissingDependencyError: The text model is requested, and torch, transformers or its weights
+            are missing; the message has the command that installs them.
         StorageError: The shipped files are damaged, or the text model cannot be written.
     """
     names = [str(one) for one in BuiltinModel]
@@ -57,7 +57,7 @@ def builtin_model_dir(
     folder = Path(str(files("envkit_transformers"))) / "models" / _FOLDERS[model]
     if not is_intact(folder, recipe=None):
         raise StorageError(
-            f"the built-in model in {folder} must have the sizes and SHA-256 hashes that it was "
-            "shipped with, got a missing or changed file; reinstall envkit-rl"
+            f"the files of the built-in model in {folder} must have their original sizes and "
+            "SHA-256 hashes, got a missing or changed file; reinstall envkit-rl"
         )
     return folder

@@ -53,22 +53,22 @@ def check_cache() -> str:
     except OSError as error:
         raise StorageError(
             f"the cache {folder} cannot be written ({error.strerror or error}), so the built-in "
-            f"text model cannot be made. Fix it with: export {CACHE_VARIABLE}=/a/folder/of/yours"
+            f"text model cannot be built. Fix it with: export {CACHE_VARIABLE}=/a/folder/of/yours"
         ) from error
 
 
 def built_folder(folder: Path, *, recipe: Mapping[str, Any], build: Callable[[Path], None]) -> Path:
-    """Return the folder, building it if it is missing, broken or of another recipe.
+    """Return the folder, building it if it is missing, damaged or from another recipe.
 
     Two processes may build concurrently: the results are equal, and the first is kept.
 
     Args:
         folder: The final place.
-        recipe: What the content depends on, as JSON data: a version, a seed, sizes.
-        build: Fills the empty folder that it gets.
+        recipe: Everything the contents depend on, as JSON data: a version, a seed, sizes.
+        build: Called with an empty folder to fill.
 
     Raises:
-        StorageError: The folder cannot be written; nothing half-built stays behind.
+        StorageError: The folder cannot be written; no partial folder is left.
     """
     if is_intact(folder, recipe=recipe):
         return folder
@@ -83,8 +83,8 @@ def built_folder(folder: Path, *, recipe: Mapping[str, Any], build: Callable[[Pa
         _put_in_place(fresh, folder, recipe=recipe, trash=workspace / "old")
     except OSError as error:
         raise StorageError(
-            f"cannot build {folder}: {error}; free some space or point {CACHE_VARIABLE} "
-            "at a folder that can be written"
+            f"cannot build {folder}: {error}; free some space or point {CACHE_VARIABLE} at a "
+            "writable folder"
         ) from error
     finally:
         if workspace is not None:
@@ -96,8 +96,8 @@ def is_intact(folder: Path, *, recipe: Mapping[str, Any] | None) -> bool:
     """Return whether the folder has exactly the files that its marker lists.
 
     Args:
-        folder: With or without a marker.
-        recipe: What it must have been made by; None takes any.
+        folder: A folder, with or without a marker.
+        recipe: Recipe that must have built it; None accepts any.
     """
     try:
         marker: Any = json.loads((folder / MARKER).read_text(encoding="utf-8"))
@@ -117,7 +117,7 @@ def write_marker(folder: Path, recipe: Mapping[str, Any]) -> None:
 
     Args:
         folder: A complete folder; files added later are not listed or checked.
-        recipe: What made it, as JSON data.
+        recipe: Recipe that built it, as JSON data.
     """
     files = {
         path.relative_to(folder).as_posix(): [path.stat().st_size, _digest(path)]

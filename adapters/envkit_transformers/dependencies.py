@@ -1,4 +1,4 @@
-"""Optional packages of this plugin: check for them, and quieten them."""
+"""Optional packages of this plugin: check for them, and silence their output."""
 
 import importlib.util
 from collections.abc import Generator
@@ -11,7 +11,7 @@ def require_hf() -> None:
     """Check that torch and transformers are installed, without importing them.
 
     Raises:
-        MissingDependencyError: One is not; the message is the line that installs it.
+        MissingDependencyError: One is missing; the message has the command that installs it.
     """
     for package in ("torch", "transformers"):
         if importlib.util.find_spec(package) is None:

@@ -1,8 +1,8 @@
 """The embedded engine: a transformers model in this process.
 
 This module is the asyncio side. One thread, `worker`, owns the model: it runs `scheduler`, which
-packs many sessions into one forward. Any number of event loops may use an engine, one after the
-other or at once.
+packs many sessions into one forward. Any number of event loops may use an engine, in sequence or
+concurrently.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class TransformersEngine:
     Qwen2.5-VL and Qwen3-VL, on any device. Others are rejected when the engine is created.
 
     While the engine lives, the model's text attention is the engine's own; a forward on another
-    thread (a trainer's) runs as with SDPA. `aclose` restores the old one.
+    thread (a trainer's) runs as with SDPA. `aclose` restores the previous one.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class TransformersEngine:
             max_batch_tokens: Tokens in one forward, of all sessions together.
             kv_budget_tokens: Tokens of key-value cache over all sessions; None takes a quarter of
                 the device's free memory.
-            device: Moves the model there; None leaves it where it is.
-            dtype: Converts the model; None leaves it as it is.
-            seed: For requests without their own seed.
+            device: Device to move the model to; None does not move it.
+            dtype: Type to convert the model to; None does not convert it.
+            seed: Seed for requests without their own.
             threads: CPU threads; None keeps torch's setting.
             weight_version: Reported with every generation until `update_weights`.
 
         Raises:
-            ConfigurationError: An option out of range, or a model that cannot be run packed.
+            ConfigurationError: An option is out of range, or the model cannot be run packed.
         """
         if max_batch_tokens < 2 or (kv_budget_tokens is not None and kv_budget_tokens < 1):
             raise ConfigurationError(
@@ -128,7 +128,7 @@ class TransformersEngine:
 
     @property
     def weight_version(self) -> str:
-        """The version that generations are tagged with now."""
+        """The version that generations are currently tagged with."""
         return self._scheduler.weight_version
 
     async def generate(self, request: GenerateRequest) -> Generation:
@@ -179,8 +179,8 @@ class TransformersEngine:
             version: Reported with every generation from then on.
 
         Raises:
-            EngineFault: The weights do not fit (nothing was changed), or the function raised (what
-                it changed stays); the version stays the old one.
+            EngineFault: The weights do not fit (nothing was changed), or the function raised (its
+                changes remain). The version does not change.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()

@@ -54,7 +54,7 @@ class PackedForward:
         names = inspect.signature(model.forward).parameters
         if "logits_to_keep" not in names or "position_ids" not in names:
             raise ConfigurationError(
-                f"{type(model).__name__} takes no position_ids or logits_to_keep, which the "
+                f"{type(model).__name__} accepts no position_ids or logits_to_keep, which the "
                 "embedded engine needs; serve the model with SGLang or vLLM"
             )
 

@@ -22,7 +22,7 @@ class KeyValueCache:
         self.length: int = 0
         """Tokens whose keys and values are in every layer."""
         self.expected: int = 0
-        """Tokens that the running request may reach: growth stops there."""
+        """Maximum tokens of the running request, which bounds growth."""
 
     @property
     def capacity(self) -> int:
@@ -41,7 +41,7 @@ class KeyValueCache:
     def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Write a layer's new columns (H, n, D) after the valid ones and return all of them.
 
-        The length stays as it is until `advance`, so a forward that fails changes nothing.
+        The length does not change until `advance`, so a failed forward changes nothing.
         """
         end = self.length + keys.shape[1]
         pair = self._layers.get(layer)

@@ -23,8 +23,7 @@ DTYPES: Final = ("auto", "float32", "bfloat16", "float16")
 class ModelProcessor:
     """A model's tokenizer and image processor.
 
-    transformers' own Qwen-VL processors cannot be built without torchvision, which nothing here
-    needs: their video half insists on it.
+    transformers' own Qwen-VL processors require torchvision for video, which nothing here needs.
     """
 
     tokenizer: Any
@@ -45,12 +44,13 @@ def create_engine(
 
     Args:
         model: A local folder or a hub name of a text or Qwen-VL style model, or the name of a
-            `BuiltinModel`; None takes the built-in one that sees.
+            `BuiltinModel`; None uses the built-in vision model.
         dtype: "float32", "bfloat16", "float16", or "auto": the checkpoint's own, except on a CPU
             without bfloat16 arithmetic, where it is float32 (bfloat16 is several times slower).
-        device: Such as "cuda:1"; None takes a CUDA device if there is one, else the CPU.
+        device: A device such as "cuda:1"; None uses a CUDA device if there is one, or else the CPU.
         progress: Receives lines while the built-in text model is built for the first time.
-        options: Of `TransformersEngine`: max_batch_tokens, kv_budget_tokens, seed, threads, ...
+        options: Options of `TransformersEngine`: max_batch_tokens, kv_budget_tokens, seed, threads,
+            ...
 
     Raises:
         MissingDependencyError: torch, transformers or the text model's weights are missing.
@@ -82,7 +82,7 @@ def load_model(
     Args:
         name: A local folder or a hub name.
         dtype: As for `create_engine`.
-        device: Where the weights go.
+        device: Device for the weights.
 
     Raises:
         ConfigurationError: There is no model, it lacks weights, or it has no tokenizer.
@@ -100,7 +100,7 @@ def load_model(
         if details["missing_keys"]:
             raise ConfigurationError(
                 f"{name!r} lacks weights for {sorted(details['missing_keys'])[:3]} "
-                f"({len(details['missing_keys'])} in all): the checkpoint is incomplete or of "
+                f"({len(details['missing_keys'])} in total): the checkpoint is incomplete or of "
                 "another architecture"
             )
         return model.to(device), load_processor(name)
@@ -134,7 +134,7 @@ def _checked_name(name: str) -> str:
             found = sorted(path.name for path in folder.iterdir())[:5]
             raise ConfigurationError(
                 f"the model folder {name!r} must hold a config.json, got {found or 'nothing'}; "
-                "name the folder that save_pretrained wrote"
+                "give the folder that save_pretrained wrote"
             )
         return str(folder)
     looks_local = name.startswith((".", "~", "/")) or name.count("/") != 1 or "\\" in name

@@ -59,7 +59,7 @@ class Prompt:
     ids: Ids  # (N,)
     positions: Ids  # (A, N)
     next_position: int
-    """Of the first sampled token, the same on every axis."""
+    """Position of the first sampled token, the same on every axis."""
     spans: tuple[ImageSpan, ...] = ()
 
     def __len__(self) -> int:
@@ -110,7 +110,7 @@ class PromptBuilder:
 
         Raises:
             EngineFault: Ids outside the vocabulary, no ids, or an image that cannot be processed.
-            LedgerFault: Placeholders, images and features do not belong together.
+            LedgerFault: Placeholders, images and features do not match.
         """
         wire = np.asarray(request.wire_ids, dtype=np.int64)
         if wire.ndim != 1 or not len(wire):
@@ -123,7 +123,7 @@ class PromptBuilder:
         if self._vision is None:
             if request.images:
                 raise LedgerFault(
-                    f"this is a text model, got {len(request.images)} images; take a "
+                    f"this is a text model, got {len(request.images)} images; use a "
                     "vision-language model or an environment without images"
                 )
             positions = np.arange(len(wire), dtype=np.int64)[None]
@@ -193,8 +193,8 @@ def _span(offset: int, image: Image, feature: ImageFeatures, merge: int) -> Imag
     length = time * height * width // merge**2
     if length != feature.token_count:
         raise LedgerFault(
-            f"an image of grid {(time, height, width)} has {length} tokens, "
-            f"but its features say {feature.token_count}: was another processor used?"
+            f"an image of grid {(time, height, width)} has {length} tokens, but its features say "
+            f"{feature.token_count}: did another processor make them?"
         )
     return ImageSpan(
         offset=offset,

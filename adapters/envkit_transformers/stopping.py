@@ -31,7 +31,7 @@ class StopRule:
             budget: Maximum new tokens.
 
         Raises:
-            EngineFault: Stop strings without a tokenizer, or an empty one.
+            EngineFault: There is no tokenizer for stop strings, or one is empty.
         """
         if sampling.stop and tokenizer is None:
             raise EngineFault("stop strings need a tokenizer; give the engine the model's")

@@ -32,7 +32,7 @@ _SEED: Final = 0
 # Small images, about 130 tokens each: larger ones gain nothing.
 _VISION: Final = VisionSize(max_pixels=320 * 320)
 _IMAGE_LOUDNESS: Final = 0.3
-"""Of the tower's output, in standard deviations of the token embeddings."""
+"""Scale of the tower's output, in standard deviations of the token embeddings."""
 _LINE_BREAK: Final = "Ċ"  # as byte-level vocabularies write it
 _RECIPE: Final = {"version": 1, "weights": WHEEL, "dtype": "bfloat16", "seed": _SEED}
 _LOGGER: Final = logging.getLogger(__name__)
@@ -44,14 +44,14 @@ Progress = Callable[[str], None]
 def text_model_dir(progress: Progress | None = None) -> Path:
     """Return the folder of the text model, building it if missing or broken.
 
-    Building it takes 15 to 60 seconds, 1.6 GB of memory at the peak and 280 MB of disk.
+    Building it takes 15 to 60 seconds, at most 1.6 GB of memory and 280 MB of disk.
 
     Args:
         progress: Receives a line before each long part; None writes them to the log.
 
     Raises:
         MissingDependencyError: torch, transformers or the wheel with the weights is missing; the
-            message is the line that installs it.
+            message has the command that installs it.
         StorageError: The cache folder cannot be written.
     """
     require_hf()
@@ -64,7 +64,7 @@ def text_model_dir(progress: Progress | None = None) -> Path:
     def build(target: Path) -> None:
         _build(target, report)
 
-    report(f"making the built-in text model in {folder} (once, up to a minute)")
+    report(f"building the built-in text model in {folder} (once, up to a minute)")
     with quiet_transformers():
         built = built_folder(folder, recipe=_RECIPE, build=build)
     report("the built-in text model is ready")
@@ -74,7 +74,7 @@ def text_model_dir(progress: Progress | None = None) -> Path:
 def _build(folder: Path, report: Progress) -> None:
     import torch
 
-    report("reading the tokenizer out of the weights file")
+    report("extracting the tokenizer from the weights file")
     tokenizer = load_tokenizer(tokenizer_dir())
     report("unpacking the weights")
     sizes, weights = load_weights()

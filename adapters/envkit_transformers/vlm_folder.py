@@ -54,7 +54,7 @@ def load_tokenizer(folder: Path) -> Any:  # noqa: ANN401  # a transformers token
     """Return the folder's tokenizer with the vision tokens and the chat template added.
 
     Args:
-        folder: One with tokenizer.json: the SmolLM2 one, or a real Qwen one.
+        folder: A folder with tokenizer.json, from SmolLM2 or a real Qwen model.
 
     Raises:
         ConfigurationError: The tokenizer has no single token for one of the ChatML markers.
@@ -68,7 +68,7 @@ def load_tokenizer(folder: Path) -> Any:  # noqa: ANN401  # a transformers token
     for token in (*VISION_TOKENS, "<|im_start|>", END_OF_TURN, "<|endoftext|>"):
         if len(tokenizer.encode(token, add_special_tokens=False)) != 1:
             raise ConfigurationError(
-                f"the tokenizer in {folder} must have {token!r} as one token; take a Qwen one"
+                f"the tokenizer in {folder} must have {token!r} as one token; use a Qwen tokenizer"
             )
     tokenizer.eos_token, tokenizer.pad_token = END_OF_TURN, "<|endoftext|>"
     tokenizer.chat_template = chat_template()
@@ -150,7 +150,7 @@ def build_config(
 
 
 def build_model(config: Any, *, seed: int) -> Any:  # noqa: ANN401  # transformers objects
-    """Return a randomly initialised model; the global generator is left as it was."""
+    """Return a randomly initialised model without changing the global generator."""
     import torch
     from transformers import Qwen2_5_VLForConditionalGeneration, Qwen3VLForConditionalGeneration
 
@@ -175,7 +175,7 @@ def save_folder(
 
     Args:
         folder: An existing empty folder.
-        model: Saved in the dtype it has.
+        model: The model, saved in its own dtype.
         tokenizer: From `load_tokenizer`.
         max_pixels: None for a text model.
     """
@@ -230,7 +230,7 @@ def _save_image_settings(
 
 
 def _rewrite_tokenizer_config(folder: Path, processor: str | None) -> None:
-    """Name classes that releases before transformers 5.20 know, too."""
+    """Use class names that releases before transformers 5.20 also know."""
     path = folder / "tokenizer_config.json"
     config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     for key in ("backend", "is_local", "local_files_only"):

@@ -18,10 +18,10 @@ def apply_update(model: Any, update: WeightUpdate) -> None:  # noqa: ANN401  # a
 
     Args:
         model: The engine's model.
-        update: Tensors are checked, all of them, before the first is copied.
+        update: New weights. All tensors are checked before the first is copied.
 
     Raises:
-        EngineFault: A name or a shape that the model does not have.
+        EngineFault: A name or shape does not match the model.
     """
     if not isinstance(update, Mapping):
         with torch.no_grad():

@@ -15,12 +15,12 @@ import torch
 from envkit.errors import EngineFault, Fault, FaultKind
 from envkit_transformers.scheduler import Scheduler
 
-_CLOSED: Final = "the embedded engine was closed; make a new one"
+_CLOSED: Final = "the embedded engine was closed; create a new one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """Something for the thread to do."""
+    """A command for the thread."""
 
     run: Callable[[], None]
     fail: Callable[[Fault], None]

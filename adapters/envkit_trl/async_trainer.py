@@ -44,14 +44,14 @@ class EnvAsyncGRPOTrainer(AsyncGRPOTrainer):
         freeze_vision: bool = False,
         **options: Any,  # noqa: ANN401  # of AsyncGRPOTrainer
     ) -> None:
-        """Make the trainer.
+        """Create the trainer.
 
         Args:
             model: As for AsyncGRPOTrainer: a name or a folder.
             rollout_worker: Plays the episodes and transfers the weights.
             freeze_vision: Train only the language model, as AsyncGRPOTrainer does. By default
                 everything is trained, as in GRPOTrainer.
-            options: args, train_dataset, processing_class (the tokenizer) and the like.
+            options: args, train_dataset, processing_class (the tokenizer) and others.
 
         Raises:
             ConfigurationError: `weight_transfer` is given; the worker's is used.
@@ -108,7 +108,7 @@ def _collated(collate: Any, examples: list[Any]) -> dict[str, Any]:  # noqa: ANN
     """Collate rows and add their image tensors, padded to one size.
 
     Raises:
-        LedgerFault: The rows of some processes show images and those of others do not.
+        LedgerFault: Only some processes have rows with images.
     """
     batch: dict[str, Any] = collate(examples)
     rows: list[Mapping[str, Any]] = []
@@ -122,8 +122,8 @@ def _collated(collate: Any, examples: list[Any]) -> dict[str, Any]:  # noqa: ANN
         rows.append(join_features(features[number] for number in _shown(ids)[1]))
     if any(rows) and not all(rows):
         raise LedgerFault(
-            "the rows of some processes show images and those of others none, which would stop "
-            "the collectives of the vision model; use a larger token_budget, or one process"
+            "only some processes have rows with images, which would hang the vision model's "
+            "collectives; use a larger token_budget, or one process"
         )
     for name in rows[0]:
         parts = [torch.as_tensor(row[name]) for row in rows]
@@ -182,7 +182,7 @@ def _positions(
         ids: Ids of the packed row, (N,).
         paths: For each segment, the indices from the root to its end.
         grids: Grids of the row's images, (number of images, 3).
-        model: Has `get_rope_index`.
+        model: A model with `get_rope_index`.
     """
     starts, _ = _shown(ids)
     order = torch.zeros_like(ids)
@@ -190,7 +190,7 @@ def _positions(
     positions = ids.new_full((3, 1, len(ids)), -1)
     for path in sorted(paths, key=len, reverse=True):
         if positions[0, 0, path[-1]] >= 0:
-            continue  # a longer path goes through all of it
+            continue  # a longer path includes all of it
         line = ids[path]
         images = order[path[_shown(line)[0]]]
         found, _ = model.get_rope_index(

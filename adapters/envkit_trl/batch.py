@@ -65,8 +65,8 @@ class BatchPlayer:
         )
         if config.may_branch(self.codec):
             raise ConfigurationError(
-                f"envkit.history {config.history!r} makes several rows of an episode, and "
-                "GRPOTrainer takes one for each completion: set it to keep, or use "
+                f"envkit.history {config.history!r} splits an episode into several rows, and "
+                "GRPOTrainer needs one per completion: set it to keep, or use "
                 "envkit_trl.EnvAsyncGRPOTrainer"
             )
         self._config, self._sampling = rollout_settings(trainer.args, config)
@@ -78,10 +78,10 @@ class BatchPlayer:
         _when_evaluated(trainer, self._forget_place)
 
     def play(self, requests: Sequence[EpisodeRequest]) -> tuple[Trajectory, ...]:
-        """Play one episode for each request, with the weights of the trainer's last step.
+        """Play one episode per request, with the weights of the trainer's last step.
 
         Raises:
-            ConfigurationError: Engine, sampling or an environment do not fit together.
+            ConfigurationError: Engine, sampling and environment are incompatible.
             RunFailedError: The first episodes all failed in the same way.
         """
         place = self._next_place(len(requests))
@@ -95,7 +95,7 @@ class BatchPlayer:
         self._loop.run(self._policy.sync(self._model(), version))
 
     def close(self) -> None:
-        """Close environments, the engine if it was made here, and the thread; idempotent."""
+        """Close environments, the engine if it was created here, and the thread; idempotent."""
         if self._player is not None:
             self._loop.run(self._player.aclose())
             self._player = None
@@ -137,12 +137,12 @@ async def play_batch(
     *,
     sampling: Sampling,
 ) -> tuple[Trajectory, ...]:
-    """Play one episode for each request and return the trajectories in the same order.
+    """Play one episode per request and return the trajectories in the same order.
 
-    The members of a group play one task from one seed, each with its own sampling seed.
+    The members of a group play the same task from the same seed, each with its own sampling seed.
 
     Raises:
-        ConfigurationError: Engine, sampling or an environment do not fit together.
+        ConfigurationError: Engine, sampling and environment are incompatible.
         RunFailedError: The first episodes all failed in the same way.
     """
     starts: dict[int, GroupStart] = {}
@@ -158,7 +158,7 @@ async def play_batch(
         if has_role(played[0]):
             raise ConfigurationError(
                 f"{request.env_id} has several agents, each with its own row, and TRL's "
-                "GRPOTrainer takes exactly one row for each prompt: use AsyncGRPOTrainer with "
+                "GRPOTrainer needs exactly one row per prompt: use AsyncGRPOTrainer with "
                 "envkit_trl's rollout worker"
             )
         return played[0]

@@ -42,7 +42,7 @@ def task_dataset(
 
     Args:
         env_id: A registered environment.
-        count: Number of tasks; None takes all of a finite source.
+        count: Number of tasks; None uses all of a finite source.
         seed: Seed of the rows' seeds, and of the tasks of an endless source.
         env_kwargs: Arguments of the environment.
         style: Content of the column "prompt".
@@ -66,12 +66,12 @@ def request_dataset(
     """Return requests as a dataset.
 
     Args:
-        requests: One for each row.
+        requests: One per row.
         style: Content of the column "prompt".
-        seed: The style OPENING derives seeds from it, for requests that have none.
+        seed: Source of seeds for requests without one, in the style OPENING.
 
     Raises:
-        ConfigurationError: An unknown style, or no request.
+        ConfigurationError: The style is unknown, or there is no request.
         MissingDependencyError: `datasets` is not installed.
     """
     known = [member.value for member in PromptStyle]

@@ -1,6 +1,6 @@
 """Environments for TRL's own tool loop (`GRPOTrainer(environment_factory=...)`).
 
-TRL takes every public method for a tool, calls `reset` with all fields of a dataset row, and calls
+TRL treats every public method as a tool, calls `reset` with all fields of a dataset row, and calls
 `get_reward` once per rollout (trl/trainer/grpo_trainer.py, 1.16). It plays a batch in lock-step and
 cannot end an episode; prefer `make_rollout_func` or `EnvGRPOTrainer`.
 """
@@ -114,7 +114,7 @@ class ToolEnvironment:
         request = EpisodeRequest.from_column(row.get(ENVKIT_COLUMN), default=self._request)
         if request.factory() != self._source:
             raise ConfigurationError(
-                f"the row asks for {request.factory()}, and this factory makes {self._source}; "
+                f"the row requests {request.factory()}, and this factory makes {self._source}; "
                 "give TRL a dictionary of factories and a column 'environment'"
             )
         seed = request.seed
@@ -186,7 +186,7 @@ class ToolEnvironment:
 
 
 class _Batches:
-    """Counts TRL's batches by resets: each resets an instance once, and always the first."""
+    """Counts TRL's batches by resets: each batch resets the first instance exactly once."""
 
     def __init__(self) -> None:
         self._seen: set[int] = set()
@@ -206,7 +206,7 @@ def final_reply(
     environments: Sequence[Any],
     **_: object,
 ) -> list[None]:
-    """Play the last reply of each rollout, for environments that take plain-text answers.
+    """Play the last reply of each rollout, for environments with plain-text answers.
 
     Name it in GRPOTrainer's `reward_funcs`: it runs before `get_reward` and scores nothing itself;
     the environments' rewards then include the answer. Rollouts that ended in a tool call, or whose

@@ -277,7 +277,7 @@ def _tokenizer(policy: Policy) -> Any:  # noqa: ANN401
 
 
 def _codec(policy: Policy, media_ids: Sequence[int] = ()) -> Any:  # noqa: ANN401
-    """Return a codec with what the adapters use."""
+    """Return a codec with the parts that the adapters use."""
     return SimpleNamespace(
         decode=lambda _: "",
         stop_ids=(policy.filler_id,),
@@ -327,7 +327,7 @@ def _explain(shape: Shape, case: LossCase, trajectories: Sequence[Trajectory]) -
     spreads = [Baseline.of(rewards).deviation for rewards in groups.values()]
     return Difference(
         norm_ratio=statistics.fmean((one + EPSILON) / (one + _EPSILON) for one in spreads),
-        reason=f"GRPOTrainer adds {_EPSILON} to the deviation, other trainers {EPSILON}",
+        reason=f"GRPOTrainer adds {_EPSILON} to the deviation, other trainers add {EPSILON}",
         setting='scale_rewards="none"',
     )
 

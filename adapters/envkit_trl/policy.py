@@ -26,11 +26,11 @@ class Policy:
     """An engine, and how it gets the trainer's latest weights."""
 
     def __init__(self, engine: Engine, hand_over: HandOver, *, is_owned: bool) -> None:
-        """Take an engine.
+        """Wrap an engine.
 
         Args:
             engine: Samples the replies.
-            hand_over: Sends it the weights.
+            hand_over: Sends weights to the engine.
             is_owned: Whether `aclose` closes the engine.
         """
         self.engine = engine
@@ -109,7 +109,7 @@ def embedded_policy(
 
 @contextmanager
 def evaluating(model: Any) -> Generator[None]:  # noqa: ANN401  # a torch module
-    """Switch a model to evaluation, where dropout is off, and back."""
+    """Switch a model to evaluation mode, without dropout, inside the block."""
     was_training: bool = model.training
     model.eval()
     try:

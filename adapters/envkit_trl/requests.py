@@ -71,8 +71,8 @@ class RequestIndex:
         key = canonical_prompt(row.get("prompt"))
         if self._by_prompt.setdefault(key, request) != request:
             raise ConfigurationError(
-                "two dataset rows have the same prompt but different requests, so a "
-                f"rollout_func cannot tell them apart; {_FIX}. Got {key:.200}"
+                "two dataset rows have the same prompt but different requests, so a rollout_func "
+                f"cannot distinguish them; {_FIX}. Got {key:.200}"
             )
 
 
@@ -96,7 +96,8 @@ def _plain(value: Any) -> Any:  # noqa: ANN401  # any JSON
 def _rows(dataset: Any) -> Iterable[Mapping[str, Any]]:  # noqa: ANN401
     if not hasattr(dataset, "select_columns"):
         return dataset
-    columns: Sequence[str] | None = dataset.column_names  # None if a stream does not know
+    # None if a stream does not declare its columns
+    columns: Sequence[str] | None = dataset.column_names
     if columns is not None and ENVKIT_COLUMN not in columns:
         return ()
     if not hasattr(dataset, "__len__"):

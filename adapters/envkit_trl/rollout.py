@@ -35,9 +35,10 @@ def make_rollout_func(
     Args:
         config: Environment, limits, retries, sampling and seed; a mapping is read strictly.
         engine: Samples the replies; None samples from the trainer's own model in this process.
-        hand_over: Sends every step's weights to the engine; None takes its `update_weights`.
+        hand_over: Sends every step's weights to the engine; None uses the engine's
+            `update_weights`.
         codec: Encodes observations; None builds one from the trainer's tokenizer.
-        rows: Rows with columns "prompt" and "envkit" to look up requests; None takes the trainer's
+        rows: Rows with columns "prompt" and "envkit" to look up requests; None uses the trainer's
             own datasets.
 
     Raises:
@@ -73,8 +74,8 @@ class EnvRollout:
         """Play one episode per prompt and return TRL's columns.
 
         Raises:
-            ConfigurationError: A prompt without a request, an environment with images, or
-                arguments that the rollouts cannot honour.
+            ConfigurationError: A prompt has no request, the environment shows images, or the
+                rollouts cannot honour an argument.
             RunFailedError: The first episodes all failed in the same way.
         """
         player = self.player or self.prepare(trainer)
@@ -91,7 +92,7 @@ class EnvRollout:
         )
 
     def close(self) -> None:
-        """Close environments, the engine if it was made here, and the thread; idempotent."""
+        """Close environments, the engine if it was created here, and the thread; idempotent."""
         if self.player is not None:
             self.player.close()
 
@@ -122,12 +123,12 @@ def rollout_columns(
 
     Args:
         trajectories: Text trajectories; one without a reward becomes an end token with mask 0.
-        end_id: A token that TRL takes for the end of a completion.
+        end_id: A token that TRL treats as the end of a completion.
         max_completion: TRL's `max_completion_length`.
 
     Raises:
         ConfigurationError: There are images, or a trajectory is more than one sequence.
-        LedgerFault: A row that TRL would train on wrongly; see `check_rows`.
+        LedgerFault: TRL would train on a row wrongly; see `check_rows`.
     """
     if any(images_of(trajectory.messages) for trajectory in trajectories):
         raise ConfigurationError(

@@ -25,8 +25,8 @@ def env_reward(
 ) -> list[float | None]:
     """Return the environments' rewards, as a TRL reward function.
 
-    None marks a faulted rollout: advantage 0 and excluded from its group's baseline, whatever other
-    reward functions return for it (see `leave_out_faults`).
+    None marks a faulted rollout: advantage 0 and excluded from its group's baseline, regardless of
+    other reward functions (see `leave_out_faults`).
 
     Args:
         env_reward: Rewards by row.
@@ -42,7 +42,7 @@ def env_reward(
 
 
 def leave_out_faults() -> None:
-    """Exclude faulted rollouts from TRL's scoring, whatever its reward functions return.
+    """Exclude faulted rollouts from TRL's scoring, regardless of its reward functions.
 
     TRL excludes a row only if every reward function returns None for it. A function that scores any
     completion would give a fault an advantage and shift its group's baseline. GRPOTrainer's
@@ -82,7 +82,7 @@ def episode_row(trajectory: Trajectory, *, end_id: int) -> Row:
 
     Args:
         trajectory: A trajectory of one sequence.
-        end_id: A token that TRL takes for the end of a completion.
+        end_id: A token that TRL treats as the end of a completion.
 
     Raises:
         ConfigurationError: The history was rewritten, so there is more than one sequence.
@@ -129,7 +129,7 @@ def check_rows(rows: Sequence[Row], *, image_id: int | None, max_completion: int
             )
         if any(row.loss_mask) and not row.loss_mask[-1]:
             raise LedgerFault(
-                f"row {number}: a completion must end with a token of the model, got one of the "
+                f"row {number}: a completion must end with a sampled token, got one from the "
                 "environment"
             )
         expected = sum(feature.token_count for feature in row.features)

@@ -47,18 +47,18 @@ def group_samples(
 ) -> tuple[list[Any], MergeTally]:
     """Return a group's `RolloutSample`s, and the tally of joined turns.
 
-    A trajectory gives one row per run of turns whose prompts extend each other, all with its
-    advantage. A faulted one gives none and is excluded from the baseline. With several agents, a
+    A trajectory yields one row per run of turns whose prompts extend each other, all with its
+    advantage. A faulted one yields none and is excluded from the baseline. With several agents, a
     role is compared with the same role in the group's other episodes.
 
     Args:
-        trajectories: The group's.
+        trajectories: Trajectories of the group.
         group_id: TRL's id of the group.
         version: Policy version when the group began, for rows whose engine reports no version.
         settings: How to write the rows.
 
     Raises:
-        ConfigurationError: There are images, and the trainer takes none.
+        ConfigurationError: There are images, and the trainer supports none.
         LedgerFault: Placeholders and images disagree.
     """
     if not settings.takes_images and any(images_of(entry.messages) for entry in trajectories):

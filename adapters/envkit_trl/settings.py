@@ -60,7 +60,7 @@ def check_turn_credit(args: Any, discount: float, *, has_reward_funcs: bool) -> 
     Args:
         args: GRPOConfig.
         discount: Discount of later turns' rewards.
-        has_reward_funcs: Whether rewards come from elsewhere than the environment.
+        has_reward_funcs: Whether rewards come from functions instead of the environment.
 
     Raises:
         ConfigurationError: The discount is out of range, or an option needs one advantage for an
@@ -81,7 +81,7 @@ def check_turn_credit(args: Any, discount: float, *, has_reward_funcs: bool) -> 
     if wrong:
         raise ConfigurationError(
             "turn_discount compares the environment's rewards of turns within groups, each in one "
-            f"process, got {wrong}; change these or leave turn_discount out"
+            f"process, got {wrong}; change these or omit turn_discount"
         )
 
 
@@ -93,7 +93,7 @@ def rollout_settings(
     TRL does not bound our completions, so `max_completion_length` becomes a limit.
 
     Raises:
-        ConfigurationError: An unknown key, or another temperature than the trainer's.
+        ConfigurationError: A key is unknown, or the temperature differs from the trainer's.
     """
     sampling = config.sampling_over(
         Sampling(

@@ -1,8 +1,8 @@
 """Write an environment's tools as methods, in the form that TRL reads.
 
-TRL takes the public methods of a class for tools and lets transformers read their schemas from type
-hints and Google docstrings (`get_json_schema`), so the schema of a `ToolSpec` is written back into
-those.
+TRL treats the public methods of a class as tools, and transformers reads their schemas from type
+hints and Google docstrings (`get_json_schema`). This module writes a `ToolSpec`'s schema in that
+form.
 """
 
 import inspect

@@ -66,10 +66,10 @@ class EnvGRPOTrainer(GRPOTrainer):
 
     Dataset: column "prompt" (any; the environment writes the real one) and column "envkit", an
     `EpisodeRequest` as JSON. Without that column the configuration's environment is played. The
-    members of a group play one task from one seed. Images of the dataset are not used.
+    members of a group play the same task from the same seed. Images of the dataset are not used.
 
     Faults: a rollout that failed for infrastructure reasons becomes one end token with mask 0 and
-        no reward. A broken contract (of an environment, a configuration) ends training.
+        no reward. A broken contract, such as an invalid configuration, ends training.
 
     Attributes:
         trajectories: Trajectories of the last generation, in row order.
@@ -90,7 +90,7 @@ class EnvGRPOTrainer(GRPOTrainer):
         turn_discount: float | None = None,
         **options: Any,  # noqa: ANN401  # of GRPOTrainer
     ) -> None:
-        """Make the trainer.
+        """Create the trainer.
 
         Args:
             model: As for GRPOTrainer.
@@ -102,17 +102,17 @@ class EnvGRPOTrainer(GRPOTrainer):
                 processing class.
             config: Environment, limits, retries, sampling and seed of the rollouts; a mapping is
                 read strictly.
-            reward_funcs: None takes the environments' rewards. Other functions get them in the
+            reward_funcs: None uses the environments' rewards. Other functions receive them in the
                 argument `env_reward`.
-            hand_over: Sends the model's weights to the engine under a version; None takes the
+            hand_over: Sends the model's weights to the engine under a version; None uses the
                 engine's own `update_weights`.
             turn_discount: None gives all tokens of an episode one advantage, as TRL does. A number
                 from 0 to 1 gives each turn its own: its reward plus discounted later ones, compared
                 with the same turn of the group's other members.
-            options: train_dataset, processing_class and the like.
+            options: train_dataset, processing_class and others.
 
         Raises:
-            ConfigurationError: An option that the rollouts cannot honour.
+            ConfigurationError: The rollouts cannot honour an option.
         """
         refused = sorted(_NOT_OURS & set(options))
         if refused:
@@ -203,7 +203,7 @@ class EnvGRPOTrainer(GRPOTrainer):
         return output
 
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
-        """Play one episode for each row and return TRL's columns (1.16: eight)."""
+        """Play one episode per row and return TRL's columns (1.16: eight)."""
         is_training = bool(self.model.training)
         self.trajectories = self.player.play(self._requests)
         self.mismatch, self._sampled_at = Mismatch(), self.state.global_step
@@ -294,8 +294,8 @@ class EnvGRPOTrainer(GRPOTrainer):
 class _LedgerImages:
     """Stands in for the image processor while TRL makes a batch.
 
-    It returns the tensors that the ledger's images were sampled with, so nothing is processed
-    twice, and engine and trainer see the same rounding.
+    It returns the tensors that the ledger's images were sampled with, so images are processed once,
+    and engine and trainer see the same rounding.
     """
 
     def __init__(self, original: Any) -> None:  # noqa: ANN401  # a transformers image processor

@@ -21,10 +21,10 @@ class EngineTransfer:
     """
 
     def __init__(self, engine: Engine, *, version: Callable[[], int]) -> None:
-        """Take an engine.
+        """Wrap an engine.
 
         Args:
-            engine: One with `update_weights`.
+            engine: An engine with `update_weights`.
             version: Returns the version of the next weights.
 
         Raises:
@@ -51,7 +51,7 @@ class EngineTransfer:
         """Copy the trainer's tensors into the engine's model.
 
         Raises:
-            EngineFault: Their names or shapes are not those of the engine's model.
+            EngineFault: Their names or shapes do not match the engine's model.
         """
         self.init_weight_transfer()
         if self._loop is not None:
@@ -79,7 +79,7 @@ class DiskHandOver:
     def __init__(
         self, base_url: str, folder: Path | str, *, server: str = "sglang", timeout_s: float = 600.0
     ) -> None:
-        """Name server and folder.
+        """Store the server and the folder.
 
         Args:
             base_url: URL of the server, such as "http://localhost:30000".
@@ -88,7 +88,7 @@ class DiskHandOver:
             timeout_s: Seconds for the server to load the weights.
 
         Raises:
-            ConfigurationError: Another kind of server.
+            ConfigurationError: The kind of server is unknown.
         """
         if server not in ("sglang", "vllm"):
             raise ConfigurationError(f'server must be "sglang" or "vllm", got {server!r}')
@@ -115,11 +115,11 @@ class DiskHandOver:
                         failed = answer.status != 200
                     if failed or '"success":false' in text.replace(" ", ""):
                         raise EngineFault(
-                            f"{url} refused the weights of step {version}: {text:.300}"
+                            f"{url} rejected the weights of step {version}: {text:.300}"
                         )
         except (aiohttp.ClientError, TimeoutError) as error:
             raise EngineFault(
-                f"the server at {url} did not take the weights of step {version}: "
+                f"the server at {url} failed to load the weights of step {version}: "
                 f"{type(error).__name__}: {error}",
                 kind=FaultKind.TRANSIENT,
             ) from error

@@ -34,7 +34,7 @@ _FULL_S: Final = 0.02
 
 
 class EnvRolloutWorker:
-    """Plays a dataset's episodes over and over and puts their rows into TRL's buffer.
+    """Plays a dataset's episodes repeatedly and puts their rows into TRL's buffer.
 
     Attributes:
         rollout_buffer: Queue of `RolloutSample`, read by the trainer.
@@ -66,14 +66,15 @@ class EnvRolloutWorker:
             codec: Encodes observations.
             config: Environment, limits, retries, sampling and seed; a mapping is read strictly.
             groups_at_once: Groups played concurrently.
-            buffer_rows: Rows that may wait for the trainer before the worker pauses. Fewer rows are
-                fresher: the trainer drops those older than `max_staleness` versions.
+            buffer_rows: Rows that may wait for the trainer before the worker pauses. A smaller
+                buffer holds fresher rows: the trainer drops those older than `max_staleness`
+                versions.
             most_failed_groups: Consecutive groups without a training row after which the worker
                 fails.
             scale_rewards: Divide advantages by the standard deviation of the group's rewards.
 
         Raises:
-            ConfigurationError: Arguments that the rollouts cannot honour, or no rows.
+            ConfigurationError: The rollouts cannot honour an argument, or there are no rows.
         """
         CONTRACT.check()
         check_arguments(args, who="EnvRolloutWorker", has_codec=True)

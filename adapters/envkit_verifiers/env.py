@@ -80,8 +80,8 @@ class VerifiersEnv(AsyncEnv):
 
         Args:
             environment: A name for `verifiers.load_environment`; required.
-            arguments: For the environment's own `load_environment`; JSON data.
-            split: "train" or "eval", which dataset provides the tasks.
+            arguments: Arguments of the environment's own `load_environment`, as JSON data.
+            split: Dataset that provides the tasks, "train" or "eval".
             call_format: How calls are written, a `ToolCallFormat`.
             max_turns: Replies before truncation if the environment has no limit; None takes the
                 environment's, or 32.
@@ -95,7 +95,7 @@ class VerifiersEnv(AsyncEnv):
         """
         if not environment:
             raise ConfigurationError(
-                "verifiers-v0 needs environment=, a name that verifiers.load_environment takes"
+                "verifiers-v0 needs environment=, a name for verifiers.load_environment"
             )
         if split not in _SPLITS:
             raise ConfigurationError(f"split must be one of {list(_SPLITS)}, got {split!r}")
@@ -104,7 +104,7 @@ class VerifiersEnv(AsyncEnv):
         limit = _limit_of(own)
         if max_turns is not None and limit is not None and max_turns != limit:
             raise ConfigurationError(
-                f"{environment!r} ends after {limit} replies by itself: omit max_turns, or "
+                f"{environment!r} itself ends after {limit} replies: omit max_turns, or "
                 f"pass the environment's own argument in arguments=, got max_turns={max_turns}"
             )
         super().__init__(max_turns=limit or max_turns or _DEFAULT_TURNS, render_mode=render_mode)
@@ -189,14 +189,14 @@ class VerifiersEnv(AsyncEnv):
         return Turn(shown.text, images=shown.images, info={"metrics": {}})
 
     async def on_aturn(self, response_text: str) -> Turn:
-        """Give the reply to the library's rollout.
+        """Pass the reply to the library's rollout.
 
         Raises:
             EnvFault: The environment or its rubric failed.
         """
         if self._episode is None:
             raise EnvFault(
-                "the rollout of the verifiers environment is over; reset begins another",
+                "the rollout of the verifiers environment is over; reset starts another",
                 kind=FaultKind.CRASHED,
             )
         parsed = read_reply(response_text, self._call_format, self.tools)
@@ -218,7 +218,7 @@ class VerifiersEnv(AsyncEnv):
         self._episode = None
         shown = show(found.last)
         info |= {"metrics": found.metrics, "reward_terms": found.terms, "stop": found.stop}
-        self._is_cut = found.is_cut and self.max_turns > 1  # a question takes one reply
+        self._is_cut = found.is_cut and self.max_turns > 1  # a request accepts one reply
         return Turn(
             shown.text,
             images=shown.images,

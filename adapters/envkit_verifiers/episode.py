@@ -94,8 +94,8 @@ class Episode:
         """
         if self._reply is not None:
             raise EnvFault(
-                "the verifiers environment must ask for one reply after the other, got a second "
-                "request at the same time",
+                "the verifiers environment must request one reply at a time, got a second "
+                "concurrent request",
                 kind=FaultKind.PERMANENT,
             )
         self._reply = asyncio.get_running_loop().create_future()
@@ -181,7 +181,8 @@ def _check_state(state: Any) -> None:  # noqa: ANN401
     if state.get("timed_out"):
         raise EnvFault(
             "the verifiers environment ran past its own timeout_seconds, which counts the time "
-            "that the policy takes; load it without, and limit steps by limits of the rollout",
+            "that the policy takes; load it without that timeout, and use the rollout's limits "
+            "instead",
             kind=FaultKind.TIMEOUT,
         )
 

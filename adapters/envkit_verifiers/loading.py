@@ -1,10 +1,10 @@
 """Load an environment of the verifiers library without its side effects on the process.
 
-Two things of the library would break a rollout. Its constructor replaces the handlers of SIGINT and
-SIGTERM, and so fails outside the main thread; this module keeps the handlers. Its rubrics catch
-exceptions of reward functions and score 0; this module wraps the functions to detect failures.
-`MathRubric` also scores its own failures 0, and only its log says so (verifiers/rubrics/
-math_rubric.py): its process pool broke, or it timed out, as happens on a busy machine.
+Two side effects would break a rollout. The constructor replaces the handlers of SIGINT and SIGTERM,
+which fails outside the main thread; this module keeps the handlers. Rubrics catch exceptions of
+reward functions and score 0; this module wraps the functions to detect failures. `MathRubric` also
+scores its own failures 0, and only its log says so (verifiers/rubrics/ math_rubric.py): its process
+pool broke, or it timed out, as happens on a busy machine.
 """
 
 import functools
@@ -60,7 +60,7 @@ def load(environment: str, arguments: Mapping[str, Any], max_turns: int | None) 
 
     Args:
         environment: A name for `verifiers.load_environment`.
-        arguments: For the environment's own `load_environment`; JSON data.
+        arguments: Arguments of the environment's own `load_environment`, as JSON data.
         max_turns: Maximum replies if the environment has no limit; None keeps it unlimited.
 
     Raises:
@@ -109,7 +109,7 @@ def _load(environment: str, arguments: Mapping[str, Any], max_turns: int | None)
     if env.rubric.has_group_rewards:
         raise ConfigurationError(
             f"the rubric of {environment!r} scores the episodes of a group together, and envkit "
-            "scores each by itself; use its other reward functions"
+            "scores each separately; use its other reward functions"
         )
     for one in env.envs if is_group else [env]:
         if max_turns is not None and one.max_turns <= 0:

@@ -27,7 +27,7 @@ def show(messages: Sequence[Any]) -> Shown:
     """Join the messages that follow a reply.
 
     Raises:
-        EnvFault: A role or a part that cannot be shown, or an image that cannot be read.
+        EnvFault: A role or part is unsupported, or an image cannot be read.
     """
     texts: list[str] = []
     images: list[Image] = []
@@ -89,7 +89,7 @@ def write_response(vf: Any, text: str, parsed: ParsedReply, turn: int) -> Any:  
         vf: The library.
         text: The sampled reply; text outside its calls becomes the content.
         parsed: The parsed reply.
-        turn: Counted from 0; call ids differ between turns.
+        turn: Number of the turn, from 0; call ids differ between turns.
     """
     calls = [
         vf.ToolCall(
@@ -112,7 +112,9 @@ def write_response(vf: Any, text: str, parsed: ParsedReply, turn: int) -> Any:  
 def _picture(source: Any) -> Image:  # noqa: ANN401
     url = source if isinstance(source, str) else source.get("url")
     if not isinstance(url, str) or not url.startswith("data:"):
-        raise _fault(f"must send images as data URIs, nothing is fetched, got {url!r:.{_SHOWN}}")
+        raise _fault(
+            f"must send images as data URIs, since envkit fetches nothing, got {url!r:.{_SHOWN}}"
+        )
     try:
         return Image.from_data_uri(url)
     except ImageError as error:

@@ -21,5 +21,5 @@ def _is_environment(dist: Distribution) -> bool:
     if not any(re.match(_REQUIRES, line, re.IGNORECASE) for line in dist.requires or ()):
         return False
     if any("extra ==" in line for line in dist.requires or () if re.match(_REQUIRES, line)):
-        return False  # an optional part of something else, as of envkit itself
+        return False  # an optional dependency, as in envkit itself
     return find_spec(dist.name.replace("-", "_").replace(".", "_")) is not None

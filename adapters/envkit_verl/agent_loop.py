@@ -46,16 +46,16 @@ class EnvAgentLoop(AgentLoopBase):
         tools: Any = None,  # noqa: ANN401  # verl's, always passed from 0.8.0 on
         **kwargs: Any,  # noqa: ANN401  # verl's own
     ) -> None:
-        """Take hydra's arguments; cheap, since verl calls it for every trajectory.
+        """Store hydra's arguments; cheap, since verl calls it for every trajectory.
 
         Args:
-            args: verl's own, for `AgentLoopBase`.
-            envkit: The fields of `envkit.rollout.RolloutConfig`; None takes the defaults, and every
+            args: Arguments of `AgentLoopBase`.
+            envkit: The fields of `envkit.rollout.RolloutConfig`; None uses the defaults; every
                 dataset row must then name its environment.
             rewards: "turns" or "last": where rewards are placed in V1's `rm_scores`. V0 has one
                 number per trajectory.
             tools: verl's tools; unused, since environments have their own.
-            kwargs: verl's own, for `AgentLoopBase`.
+            kwargs: Arguments of `AgentLoopBase`.
 
         Raises:
             ConfigurationError: An unknown option or value.
@@ -70,7 +70,7 @@ class EnvAgentLoop(AgentLoopBase):
         """Play one episode.
 
         Args:
-            sampling_params: verl's, without a token budget.
+            sampling_params: verl's sampling parameters, without a token budget.
             kwargs: The columns of the dataset row; V1 adds `session_id` and `global_steps`.
 
         Raises:
@@ -143,7 +143,7 @@ async def _check_rows(shared: SharedRollout, source: EnvSource, *, is_v1: bool) 
         if not roles:
             return
         cause = f"{source.env_id}, which has several agents,"
-    raise ConfigurationError(f"{cause} makes several rows of an episode, and {rule}")
+    raise ConfigurationError(f"{cause} splits an episode into several rows, and {rule}")
 
 
 def _check_options(kwargs: Mapping[str, Any], rewards: str) -> None:
@@ -163,7 +163,7 @@ def _check_options(kwargs: Mapping[str, Any], rewards: str) -> None:
 
 
 def _request(kwargs: Mapping[str, Any], config: RolloutConfig) -> EpisodeRequest:
-    """Return a row's request: the column `envkit`, else keys of its `extra_info`."""
+    """Return a row's request: the column `envkit`, or else keys of its `extra_info`."""
     extra: Mapping[str, Any] = kwargs.get("extra_info") or {}
     column: Any = kwargs.get(ENVKIT_COLUMN)
     if column is None:

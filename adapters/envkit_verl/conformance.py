@@ -6,7 +6,9 @@ from typing import Any, Final
 from envkit.images import Image
 from envkit.trajectory import RewardPlacement, Trajectory
 from envkit_conformance import Deliver, DeliveredRow, Projection, Shape
-from envkit_verl import EpisodeOutput  # names what to install if verl is missing
+
+# if verl is missing, raises an error that says what to install
+from envkit_verl import EpisodeOutput
 from envkit_verl.groups import Group
 from envkit_verl.output import Delivery, outputs_of
 from envkit_verl.settings import VLLM, VerlSettings

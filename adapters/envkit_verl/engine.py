@@ -76,7 +76,7 @@ class VerlEngine:
                 weights pauses its servers for minutes.
 
         Raises:
-            ConfigurationError: A timeout that is not positive.
+            ConfigurationError: The timeout is not positive.
         """
         if timeout_s is not None and not timeout_s > 0:
             raise ConfigurationError(f"timeout_s must be positive or None, got {timeout_s!r}")
@@ -134,7 +134,7 @@ class VerlEngine:
         self._begun.discard(session_id)
 
     async def aclose(self) -> None:
-        """Do nothing: client and servers are verl's."""
+        """Do nothing: verl owns the client and servers."""
 
     def _check_prompt(self, request: GenerateRequest) -> None:
         if request.session_id in self._begun:
@@ -242,7 +242,7 @@ class VerlEngine:
 
 
 def pictures(images: Sequence[Image]) -> list[Any]:
-    """Return images as PIL images of mode RGB, as verl's servers and processors take them."""
+    """Return images as RGB PIL images, the form that verl's servers and processors accept."""
     return [_rgb(image) for image in images]
 
 
@@ -251,7 +251,7 @@ def _rgb(image: Image) -> Any:  # noqa: ANN401  # a PIL image
     if picture.mode == "RGB":
         return picture
     found = _rgb_images.get(image)
-    if found is None:  # grey: converted once, although it is sent again in every turn
+    if found is None:  # grey: convert once, although it is sent in every turn
         found = _rgb_images[image] = picture.convert("RGB")
     return found
 

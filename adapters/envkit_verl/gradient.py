@@ -25,7 +25,9 @@ from envkit_conformance.gradient import (
     Policy,
     Reduction,
 )
-from envkit_verl import EpisodeOutput  # says what to install where verl is missing
+
+# if verl is missing, raises an error that says what to install
+from envkit_verl import EpisodeOutput
 from envkit_verl.conformance import SETTINGS
 from envkit_verl.groups import Group
 from envkit_verl.output import Delivery, outputs_of
@@ -68,7 +70,8 @@ def deliver(
     """Return the adapter's rows, with its handling of faults and rejected settings.
 
     Raises:
-        ConfigurationError: An episode of several rows would not weigh as much as one of one row.
+        ConfigurationError: An episode of several rows would have another weight than one with one
+            row.
     """
     settings = replace(SETTINGS, is_scaled=case.is_scaled, loss_agg_mode=MODES[case.reduction])
     rule = settings.why_one_row(is_v1=is_v1)
@@ -141,7 +144,7 @@ def policy_loss(
     """Return verl's loss of one optimizer step, for one rank.
 
     Args:
-        policy: Does the forward pass.
+        policy: Computes the forward pass.
         lines: Rows of the rank.
         advantages: (R,) per row.
         case: The setting of the loss.
@@ -242,7 +245,7 @@ def _placeholder(trajectories: Sequence[Trajectory]) -> Difference | None:
     if ratios == {1.0}:
         return None
     return Difference(
-        reason="V0 takes a row for each sample, and a fault's counts in its group's deviation",
+        reason="V0 needs a row per sample, and a fault's row counts in its group's deviation",
         setting="trainer.use_v1=true or algorithm.norm_adv_by_std_in_grpo=false",
         norm_ratio=ratios.pop() if len(ratios) == 1 else None,
     )

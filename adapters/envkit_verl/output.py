@@ -89,13 +89,13 @@ async def outputs_of(
     """Return the rows of an episode; the same fields are set in all of them.
 
     An episode without a reward waits for its group. V1 then gets no row, so no group statistic
-    includes it. V0 needs one row per sample, and V1 at least one per prompt: these get mask 0 and
-    the mean reward of the others, or 0.0.
+    includes it. V0 needs one row per sample and V1 at least one per prompt. Such rows get mask 0
+    and the mean reward of the others, or 0.0.
 
     Args:
         played: The trajectories of the episode's roles.
         member: The episode's membership in its group.
-        delivery: How rows are made.
+        delivery: How to build rows.
 
     Raises:
         ConfigurationError: The roles have different rewards, an episode is several rows that verl
@@ -145,8 +145,8 @@ def _warn(scored: _Scored, delivery: Delivery) -> None:
     text += "" if one.fault is None else f": {one.fault.message}"
     if not delivery.is_v1 and delivery.settings.is_scaled:
         text += (
-            ". verl's V0 trainer counts its row in the deviation of its group, which makes the "
-            "others' advantages larger; to leave it out, set trainer.use_v1=true or "
+            ". verl's V0 trainer counts its row in the deviation of its group, which inflates the "
+            "others' advantages; to exclude it, set trainer.use_v1=true or "
             "algorithm.norm_adv_by_std_in_grpo=false"
         )
     _LOGGER.warning("%s", text)

@@ -12,7 +12,7 @@ VLLM: Final = "vllm"
 TURNS: Final = "envkit_turns"
 """Name of the estimator of `envkit_verl.advantages`."""
 _OWN_PARAMETERS: Final = frozenset({"temperature", "top_p", "top_k"})
-"""Sampling parameters that are fields of `Sampling`; verl's others go to its extras."""
+"""Sampling parameters with a field in `Sampling`; verl's others become extras."""
 _ESTIMATORS_OF_ROWS: Final = ("grpo", "gae", "reinforce_plus_plus")
 """Estimators without group statistics, and GRPO, for which V1 counts only the last row of an
 episode."""
@@ -69,7 +69,7 @@ class VerlSettings:
         Its weight in the loss and in its group must be that of one row.
         """
         if not is_v1:
-            return "verl's V0 worker takes one; use trainer.use_v1=true"
+            return "verl's V0 worker accepts one; use trainer.use_v1=true"
         if self.loss_agg_mode == "seq-mean-token-mean":
             return (
                 "actor.loss_agg_mode=seq-mean-token-mean weighs each row like an episode; use "
@@ -89,7 +89,7 @@ class VerlSettings:
         """
         context = self.prompt_length + self.response_length
         if self.max_model_len is not None:
-            # SGLang's server keeps one token back (async_sglang_server.py:588 of verl 0.9.1).
+            # SGLang's server reserves one token (async_sglang_server.py:588 of verl 0.9.1).
             context = min(context, self.max_model_len - (self.backend == SGLANG))
         return own.tightest(
             Limits(

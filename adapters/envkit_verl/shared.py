@@ -30,19 +30,19 @@ class WorkerParts:
     processor: Any
     """None for a text model."""
     config: Any
-    """The trainer's."""
+    """The trainer's configuration."""
     data: Any
-    """`data`."""
+    """The section `data`."""
 
 
 class SharedRollout:
     """Long-lived state of `EnvAgentLoop`."""
 
     def __init__(self, parts: WorkerParts, options: Mapping[str, Any]) -> None:
-        """Make codec, engine and player on the running event loop.
+        """Create codec, engine and player on the running event loop.
 
         Args:
-            parts: From verl.
+            parts: Objects from verl.
             options: The `envkit` mapping of the loop's YAML entry.
 
         Raises:
@@ -55,7 +55,7 @@ class SharedRollout:
         )
         if self.config.workers:
             raise ConfigurationError(
-                "verl plays in Ray workers of its own, got envkit.workers="
+                "verl already plays in its own Ray workers, got envkit.workers="
                 f"{self.config.workers}; drop it and raise rollout.agent.num_workers"
             )
         self.settings = VerlSettings.from_config(parts.config)
@@ -121,7 +121,7 @@ def shared_rollout(parts: WorkerParts, options: Mapping[str, Any]) -> SharedRoll
 async def aclose_shared() -> None:
     """Close the environments and threads of the running event loop's rollouts.
 
-    verl ends its workers by ending their processes, so only tests and notebooks need this.
+    verl kills its worker processes, so only tests and notebooks need this.
     """
     known = _kept.pop(asyncio.get_running_loop(), {})
     await asyncio.gather(*(rollout.player.aclose() for rollout in known.values()))
@@ -180,7 +180,7 @@ def _generation_stops(tokenizer: Any) -> list[int]:  # noqa: ANN401  # a transfo
 
 
 def _routing_shape(tokenizer: Any) -> tuple[int, ...] | None:  # noqa: ANN401  # of transformers
-    """Return (layers, experts per token) from the model's config.json; None if it is not there.
+    """Return (layers, experts per token) from the model's config.json, or None.
 
     An episode may fail before a server reports the shape, and its row needs it too.
     """
@@ -196,6 +196,6 @@ def _routing_shape(tokenizer: Any) -> tuple[int, ...] | None:  # noqa: ANN401  #
 
 
 def _vocabulary_size(tokenizer: Any) -> int | None:  # noqa: ANN401  # a transformers tokenizer
-    """Return how many ids the model can sample; None takes the tokenizer's."""
+    """Return how many ids the model can sample; None uses the tokenizer's size."""
     folder = str(getattr(tokenizer, "name_or_path", ""))
     return vocabulary_size_of(folder) if folder and Path(folder).is_dir() else None

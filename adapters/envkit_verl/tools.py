@@ -58,7 +58,7 @@ def function_tools(
 
     Args:
         env_id: A registered environment.
-        names: Names of the tools; None takes all.
+        names: Names of the tools; None means all.
         env_kwargs: Arguments of the environment, which is created once and stays open.
 
     Raises:

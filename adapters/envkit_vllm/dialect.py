@@ -158,7 +158,7 @@ class VLLMDialect(Dialect):
         )
 
     def kind_matters(self, sampling: Sampling) -> bool:
-        """Return whether the kinds differ; plain sampling at temperature 0 or 1 equals."""
+        """Return whether the kinds differ; they agree for plain sampling at temperature 0 or 1."""
         return bool(
             sampling.temperature not in (0.0, 1.0)
             or sampling.top_p != 1.0

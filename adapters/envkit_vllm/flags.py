@@ -45,7 +45,7 @@ async def read_flags(http: Transport, dialect: "VLLMDialect") -> list[FlagCheck]
             is_set=development.status == 200,
             is_required=False,
             matters="no pause, weight or cache routes, which a trainer that updates weights needs; "
-            "keep it off an open network",
+            "do not expose them to an open network",
         )
     )
     return found

@@ -1,7 +1,7 @@
 """Requests to `/inference/v1/generate`: ids with one placeholder per image, and the images.
 
-The server ignores unknown keys, at the top and in `sampling_params`, so extras are checked against
-the keys of release 0.32 (vllm/sampling_params.py and
+The server ignores unknown keys, at the top level and in `sampling_params`, so extras are checked
+against the keys of release 0.32 (vllm/sampling_params.py and
 vllm/entrypoints/scale_out/token_in_token_out/protocol.py).
 """
 

@@ -81,6 +81,10 @@ class MultiAgentEnv(Env):
         """Return the tools of a role; those of `tools` by default."""
         return self.tools
 
+    def history_policy_of(self, role: str) -> str | Mapping[str, Any] | None:
+        """Return the history policy of a role; `history_policy` by default."""
+        return self.history_policy
+
     @property
     def addressed(self) -> tuple[str, ...]:
         """Roles that speak next, in the order of `roles`; empty after the episode's end."""

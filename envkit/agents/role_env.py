@@ -1,7 +1,8 @@
 """One role of a joint episode, as an environment that the rollout loop plays."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from envkit.agents.env import MultiAgentEnv
 from envkit.async_env import AsyncEnv
@@ -52,6 +53,11 @@ class RoleEnv(AsyncEnv):
     def joint_env(self) -> MultiAgentEnv:
         """The joint environment. Never call its `reset` or `step`."""
         return self._joint_env()
+
+    @property
+    def history_policy(self) -> str | Mapping[str, Any] | None:  # type: ignore[override]  # differs by role
+        """The role's history policy, as the joint environment sets it."""
+        return self.joint_env.history_policy_of(self.role)
 
     async def on_areset(self, task: Task) -> Turn:
         """Return the role's first observation."""

@@ -62,7 +62,7 @@ def view(
         while pages.show(number):
             number += 1
         if pages.readable == 0:
-            raise StorageError(f"{run} holds no readable episode")
+            raise StorageError(f"{run} has no readable episode")
 
 
 class _Pages:

@@ -182,6 +182,7 @@ class IsolatedEnv(Env):
             raise FrameError(f"max_turns {turns!r:.40}")
         self.system_prompt, self.max_turns = prompt, turns
         self.tools = _tools(state["tools"])
+        self.history_policy = state["history"]  # type: ignore[misc]  # each worker's own
 
 
 class IsolatedMultiAgentEnv(IsolatedEnv, MultiAgentEnv):
@@ -195,6 +196,10 @@ class IsolatedMultiAgentEnv(IsolatedEnv, MultiAgentEnv):
         """Return the tools of a role."""
         return self._role_tools.get(role, self.tools)
 
+    def history_policy_of(self, role: str) -> str | Mapping[str, Any] | None:
+        """Return the history policy of a role."""
+        return self._role_histories.get(role, self.history_policy)
+
     def _take_state(self, state: Any) -> None:  # noqa: ANN401  # as above
         super()._take_state(state)
         roles: Mapping[str, Any] = _mapping(state["roles"])
@@ -205,6 +210,7 @@ class IsolatedMultiAgentEnv(IsolatedEnv, MultiAgentEnv):
             if (prompt := _prompt(told["prompt"])) is not None
         }
         self._role_tools = {role: _tools(told["tools"]) for role, told in roles.items()}
+        self._role_histories = {role: told["history"] for role, told in roles.items()}
 
 
 def _prompt(told: Any) -> str | None:  # noqa: ANN401  # from a process that may send anything

@@ -23,7 +23,7 @@ import gymnasium
 import numpy as np
 
 from envkit.env import Env, Policy, PolicyContext
-from envkit.errors import ConfigurationError, ContractError, UnknownNameError
+from envkit.errors import ConfigurationError, ContractError, UnknownNameError, shown
 from envkit.isolation.frames import Connection, Frame
 from envkit.isolation.values import (
     error_out,
@@ -293,12 +293,14 @@ class ServedEnv:
             "system_prompt": _spoken(env.system_prompt),
             "max_turns": int(env.max_turns),
             "tools": [tool.to_json() for tool in env.tools],
+            "history": _setting(env.history_policy, self.name),
         }
         if self._joint is not None:
             state["roles"] = {
                 role: {
                     "prompt": _spoken(self._joint.system_prompt_of(role)),
                     "tools": [tool.to_json() for tool in self._joint.tools_of(role)],
+                    "history": _setting(self._joint.history_policy_of(role), self.name),
                 }
                 for role in self._joint.roles
             }
@@ -308,6 +310,17 @@ class ServedEnv:
 def _spoken(prompt: str | None) -> object:
     """Return a system prompt as a message, which marks the trusted parts."""
     return message("system", prompt) if isinstance(prompt, str) else prompt
+
+
+def _setting(policy: object, name: str) -> object:
+    """Return a history policy as JSON data."""
+    if isinstance(policy, Mapping):
+        return dict(cast("Mapping[str, Any]", policy))
+    if policy is not None and not isinstance(policy, str):
+        raise ContractError(
+            f"{name}.history_policy must be a name, a mapping or None, got {shown(policy)}"
+        )
+    return policy
 
 
 def _joint_in(env: Env) -> "MultiAgentEnv | None":

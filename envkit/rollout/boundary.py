@@ -38,6 +38,8 @@ class ResetOutcome:
     task: Task
     system_prompt: str | None
     tools: tuple[ToolSpec, ...]
+    history: str | dict[str, Any] | None
+    """The environment's own history policy; None appends everything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +136,7 @@ def reset_outcome(value: Any, env: Env, outer: Any) -> ResetOutcome:  # noqa: AN
         task=_task(env),
         system_prompt=_system_prompt(env),
         tools=_tools(env),
+        history=_history(env),
     )
 
 
@@ -309,6 +312,18 @@ def _system_prompt(env: Env) -> str | None:
             f"{type(env).__name__}.system_prompt must be a str or None, got {shown(prompt)}"
         )
     return prompt
+
+
+def _history(env: Env) -> str | dict[str, Any] | None:
+    setting: Any = env.history_policy
+    if isinstance(setting, Mapping):
+        return dict(cast("Mapping[str, Any]", setting))
+    if setting is not None and not isinstance(setting, str):
+        raise ContractError(
+            f"{type(env).__name__}.history_policy must be a name, a mapping or None, "
+            f"got {shown(setting)}"
+        )
+    return setting
 
 
 def _tools(env: Env) -> tuple[ToolSpec, ...]:

@@ -89,17 +89,22 @@ class EpisodeEncoder:
             images=images + (0 if starts_anew else len(ledger.images)),
         )
 
-    def space(self) -> int:
-        """Return the maximum tokens of an observation, leaving one for the reply."""
+    def space(self, encoded: Encoded, tokens: int) -> int:
+        """Return the maximum tokens of an observation, leaving one for the reply.
+
+        Args:
+            encoded: Contains the observation.
+            tokens: How many of its tokens are the observation's.
+        """
         limits, ledger = self._setup.limits, self._record.ledger
-        bounds = [
-            bound - used - 1
-            for bound, used in (
-                (limits.max_response_tokens, ledger.response_tokens),
-                (limits.max_context_tokens, ledger.train_length),
-            )
-            if bound is not None
-        ]
+        others = len(encoded.train_ids) - tokens
+        used = [(limits.max_context_tokens, others)]
+        if not encoded.is_prompt:  # a prompt does not count as a response
+            used = [
+                (limits.max_context_tokens, others + ledger.train_length),
+                (limits.max_response_tokens, others + ledger.response_tokens),
+            ]
+        bounds = [bound - count - 1 for bound, count in used if bound is not None]
         return max(0, min(bounds, default=sys.maxsize))
 
     def _prompt(self) -> Encoded:

@@ -10,22 +10,19 @@ trained, in the sequence that sampled them.
     history: "my_package.histories:drop_tool_output"           # your own function
 """
 
+import inspect
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final, cast
 
-from envkit.errors import (
-    ConfigurationError,
-    ContractError,
-    HistoryFault,
-    describe,
-    did_you_mean,
-    shown,
-)
-from envkit.messages import Message, Part, check_message, images_of
+from envkit.errors import ConfigurationError, describe, did_you_mean, shown
+from envkit.messages import Message, Part, images_of
 from envkit.rollout.setting_types import check_types
 from envkit.tokens import ChatCodec
+
+MAX_ANSWER_TOKENS: Final = 2**31 - 1
+"""Maximum of `Question.max_tokens`; engines take no larger number."""
 
 HistorySetting = str | Mapping[str, Any] | None
 """As in a configuration; None uses the environment's own."""
@@ -33,7 +30,10 @@ HistorySetting = str | Mapping[str, Any] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryView:
-    """The conversation that the model would see next."""
+    """The conversation that the model would see next.
+
+    Its messages are copies, so a policy may change them.
+    """
 
     opening: tuple[Message, ...]
     """The system prompt, if there is one, and the first observation, unchanged."""
@@ -50,9 +50,9 @@ class Question:
     """A question that the model answers before its history is rewritten. The answer is trained."""
 
     text: str
-    """Sent as a user message after the observation."""
+    """Sent as a user message after the observation. Must not be empty."""
     max_tokens: int
-    """Maximum tokens of the answer."""
+    """Maximum tokens of the answer, at least 1."""
     rewrite: Callable[[str], Sequence[Message]]
     """Builds the new conversation from the answer."""
 
@@ -160,13 +160,16 @@ class Summarise:
         """Reject a policy that asks immediately or allows no answer.
 
         Raises:
-            ConfigurationError: `at_tokens` or `max_tokens` is below 1.
+            ConfigurationError: `at_tokens` or `max_tokens` is out of range, or `prompt` is empty.
         """
         for name in ("at_tokens", "max_tokens"):
-            if getattr(self, name) < 1:
+            if not 1 <= getattr(self, name) <= MAX_ANSWER_TOKENS:
                 raise ConfigurationError(
-                    f"summarise: {name} must be at least 1, got {getattr(self, name)}"
+                    f"summarise: {name} must be at least 1 and at most {MAX_ANSWER_TOKENS}, "
+                    f"got {getattr(self, name)}"
                 )
+        if not self.prompt.strip():
+            raise ConfigurationError("summarise: prompt must not be empty")
 
     def __call__(self, view: HistoryView) -> Question | None:
         """Return the request for a summary if the context is long enough."""
@@ -191,7 +194,9 @@ _POLICIES: Final[Mapping[str, type]] = {
     "keep_last_turns": KeepLastTurns,
     "summarise": Summarise,
 }
+_NAMES: Final[Mapping[type, str]] = {cls: name for name, cls in _POLICIES.items()}
 _TEMPLATE: Final = ("keep", "rerender")
+_NAME_CHARACTERS: Final = 200
 
 
 def history_policy(setting: HistorySetting) -> HistoryPolicy | None:
@@ -241,67 +246,16 @@ def check_codec(setting: HistorySetting, codec: ChatCodec | None) -> None:
 
 
 def policy_name(policy: HistoryPolicy) -> str:
-    """Return a policy's name in the record."""
-    known: dict[object, str] = {cls: name for name, cls in _POLICIES.items()}
-    name = known.get(type(policy)) or getattr(policy, "__name__", type(policy).__name__)
-    return str(name)
-
-
-def checked_history(policy: HistoryPolicy, view: HistoryView, found: object) -> tuple[Message, ...]:
-    """Return the messages of a rewrite.
-
-    Args:
-        policy: The policy.
-        view: Its argument.
-        found: Its result.
-
-    Raises:
-        HistoryFault: They are not messages, end with a reply of the model, or contain an image that
-            the conversation does not.
-    """
-    name = policy_name(policy)
-    if isinstance(found, str) or not isinstance(found, Sequence) or not found:
-        raise HistoryFault(
-            f"history policy {name!r} must return None, a Question or a list of at least one "
-            f"message, got {shown(found)}"
-        )
+    """Return a policy's name in the record, even if reading it raises."""
+    known = _NAMES.get(type(policy))
+    if known is not None:
+        return known
     try:
-        messages = tuple(
-            check_message(cast("Message", entry), source=f"history policy {name!r}")
-            for entry in cast("Sequence[object]", found)
-        )
-    except ContractError as error:
-        raise HistoryFault(str(error)) from error
-    if messages[-1]["role"] not in ("user", "tool"):
-        raise HistoryFault(
-            f"history policy {name!r} must end with what the model answers, a user or tool "
-            f"message, got one of role {messages[-1]['role']!r}"
-        )
-    known = {image.sha256 for image in images_of(view.messages)}
-    if any(image.sha256 not in known for image in images_of(messages)):
-        raise HistoryFault(
-            f"history policy {name!r} may drop images but not add any: it returned one that the "
-            "conversation does not have"
-        )
-    return messages
-
-
-def applied(policy: HistoryPolicy, view: HistoryView) -> tuple[Message, ...] | Question | None:
-    """Apply a policy to a conversation and return the result; None to append.
-
-    Raises:
-        HistoryFault: It failed, or its result is invalid.
-    """
-    try:
-        found = policy(view)
-    except Exception as error:
-        raise HistoryFault(
-            f"history policy {policy_name(policy)!r} failed: {describe(error)}"
-        ) from error
-    if found is None or isinstance(found, Question):
-        return found
-    messages = checked_history(policy, view, found)
-    return None if messages == view.messages else messages
+        name: object = policy.__name__  # type: ignore[attr-defined]  # functions have one
+    except BaseException:  # noqa: BLE001  # foreign code
+        name = None
+    usable = isinstance(name, str) and 0 < len(name) <= _NAME_CHARACTERS
+    return str.__str__(cast("str", name)) if usable else type(policy).__name__
 
 
 def _check_gap(policy: Any, name: str, keep: int, least: int) -> None:  # noqa: ANN401
@@ -336,15 +290,41 @@ def _built(name: str, values: Mapping[str, Any]) -> HistoryPolicy:
 
 
 def _imported(place: str) -> HistoryPolicy:
+    name = f"the history policy {place!r}"
     try:
         found: object = pkgutil.resolve_name(place)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (Exception, SystemExit) as error:  # a module may raise anything
         raise ConfigurationError(
-            f"cannot import the history policy {place!r}: {error}; write it as module:function"
+            f"cannot import {name}: {describe(error)}; write it as module:function"
         ) from error
+    if isinstance(found, type):
+        raise ConfigurationError(
+            f"{name} is a class: name a function, or an object of the class that the module makes"
+        )
     if not callable(found):
-        raise ConfigurationError(f"the history policy {place!r} is not callable")
+        raise ConfigurationError(f"{name} is not callable")
+    _check_kind(found, name)
     return cast("HistoryPolicy", found)
+
+
+def _check_kind(function: Callable[..., object], name: str) -> None:
+    """Refuse a function that cannot be called with a view, or does not answer at once."""
+    for one in (function, type(function).__call__):
+        if inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one):
+            raise ConfigurationError(f"{name} must not be async: make it a plain function")
+        if inspect.isgeneratorfunction(one):
+            raise ConfigurationError(f"{name} is a generator: return a list of messages")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a builtin may not have one
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"{name} must take one argument, the HistoryView, got {signature}: bind the others "
+            "with functools.partial"
+        ) from error
 
 
 def with_note(entry: Message, note: str) -> Message:

@@ -6,8 +6,9 @@ episode then ends as a valid partial trajectory (ABORTED) or as a fault (EPISODE
 """
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Collection
 from typing import Final, Protocol, TypeVar
 
 from envkit.rollout.boundary import is_own_cancellation
@@ -260,3 +261,14 @@ class Interrupt:
                     if is_own_cancellation(error):
                         raise
             await asyncio.sleep(_REPEAT_S)
+
+
+async def until_done(tasks: Collection[asyncio.Task[None]]) -> None:
+    """Wait for tasks, whoever cancels the caller meanwhile.
+
+    Args:
+        tasks: Some that end soon: cancelled ones, or those that deliver a result.
+    """
+    while any(not task.done() for task in tasks):
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait(tasks)

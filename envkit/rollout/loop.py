@@ -41,7 +41,7 @@ from envkit.rollout.history import Question
 from envkit.rollout.host import EnvHost, StepDeadlineError
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.limits import Room, observation_stop, room_for_reply
-from envkit.rollout.record import EpisodeRecord, Rewrite, TurnDraft
+from envkit.rollout.record import EpisodeRecord, TurnDraft
 from envkit.rollout.recovery import (
     Attempt,
     CutFault,
@@ -49,7 +49,7 @@ from envkit.rollout.recovery import (
     end_session,
     play_with_restarts,
 )
-from envkit.rollout.rewriter import Rewriter
+from envkit.rollout.rewriter import Continuation, PolicyAbortedError, Rewriter
 from envkit.rollout.sampler import Sampler
 from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.threads.pool import WorkerPool
@@ -66,10 +66,12 @@ class Episode:
         self.env, self._interrupt = attempt.env, attempt.interrupt
         self._sampler = Sampler(setup, spec, attempt.interrupt)
         self._answers = ToolAnswers(setup.codec)
+        self._earlier: Trajectory | None = None  # until its state is rebuilt
         self.record = EpisodeRecord()
         self._encoder: EpisodeEncoder | None = None  # not needed for an engine that returns text
         if setup.codec is not None:
             self._encoder = EpisodeEncoder(setup, setup.codec, spec, pool, self.record)
+        self._rewriter = Rewriter(setup, self.record, pool, attempt.interrupt)
 
     async def run(self, earlier: Trajectory | None = None) -> StopReason:
         """Play until the episode ends and return why; faults go into the record.
@@ -102,29 +104,36 @@ class Episode:
         """Record an exception and return why it ends the episode."""
         is_aborted = self._interrupt.reason is StopReason.ABORTED
         if isinstance(error, CutFault) and is_aborted:
+            self._keep_cut_reply()
+            if self._earlier is not None:
+                self.record.env_snapshot = self._earlier.env_snapshot
             return StopReason.ABORTED  # the partial record is valid
         if isinstance(error, StepDeadlineError):
             return StopReason.STEP_TIMEOUT
+        reason = StopReason.LEDGER_FAULT
         if isinstance(error, EnvFault):
+            reason = StopReason.ENV_FAULT
             if place is FaultPlace.RESET and not self.env.was_built:
                 place = FaultPlace.BUILD
-            return self._faulted(place, error, StopReason.ENV_FAULT)
-        if isinstance(error, HistoryFault):
-            return self._faulted(FaultPlace.HISTORY, error, StopReason.LEDGER_FAULT)
-        if isinstance(error, EngineFault):
-            return self._faulted(FaultPlace.GENERATE, error, StopReason.ENGINE_FAULT)
-        if not isinstance(error, (LedgerFault, TemplateError, ImageError)):
-            error = LedgerFault(f"the episode failed: {describe(error)}").with_traceback(
-                error.__traceback__
-            )
-        return self._faulted(FaultPlace.LEDGER, error, StopReason.LEDGER_FAULT)
-
-    def _faulted(self, place: FaultPlace, fault: Exception, reason: StopReason) -> StopReason:
-        self.record.faulted(place, fault)
+            elif place is FaultPlace.RESET and self.env.is_taking_over:
+                place = FaultPlace.SNAPSHOT
+        elif isinstance(error, HistoryFault):
+            place = FaultPlace.HISTORY
+        elif isinstance(error, EngineFault):
+            place, reason = FaultPlace.GENERATE, StopReason.ENGINE_FAULT
+        else:
+            place = FaultPlace.LEDGER
+            if not isinstance(error, (LedgerFault, TemplateError, ImageError)):
+                fault = LedgerFault(f"the episode failed: {describe(error)}")
+                error = fault.with_traceback(error.__traceback__)
+        self.record.faulted(place, error)
         return reason
 
     async def _begin(self, earlier: Trajectory | None) -> None:
-        record = self.record
+        record, encoder = self.record, self._encoder
+        if earlier is not None and earlier.segments and encoder is not None:
+            self._earlier = earlier  # first: an abort of the reset must not lose it
+            record.take_over(earlier, await encoder.with_features(earlier.segments))
         reset = await self.env.reset()
         if isinstance(self.env.env, MultiAgentEnv):
             raise ConfigurationError(
@@ -136,12 +145,12 @@ class Episode:
         record.initial_observation_hash = reset.hash
         if self._spec.group_start is not None:
             self._spec.group_start.compare(reset.hash)
-        encoder = self._encoder
-        self._rewriter = Rewriter(self._setup, self.env.env, record, self._pool)
+        self._rewriter.choose(reset.history, type(self.env.env).__name__)
         if encoder is not None:
             encoder.tools = reset.tools or None
-        if earlier is not None and earlier.segments and encoder is not None:
-            await self._take_over(earlier, encoder)
+        if self._earlier is not None:
+            await self._take_over(self._earlier)
+            self._earlier = None
             return
         if reset.system_prompt is not None:
             record.say(message("system", reset.system_prompt))
@@ -151,10 +160,9 @@ class Episode:
         if self._spec.group_start is not None:  # only after encoding succeeded
             self._spec.group_start.expected = reset.hash
 
-    async def _take_over(self, earlier: Trajectory, encoder: EpisodeEncoder) -> None:
-        """Continue an aborted trajectory: ledger, messages, turns and the environment's state."""
+    async def _take_over(self, earlier: Trajectory) -> None:
+        """Rebuild the environment's state of an aborted trajectory, and send what it still owes."""
         record = self.record
-        record.take_over(earlier, await encoder.with_features(earlier.segments))
         done = [turn for turn in record.turns if turn.purpose is None]
         await self.env.take_over(
             [turn.response_text for turn in done],
@@ -174,8 +182,7 @@ class Episode:
         record, ledger = self.record, self.record.ledger
         ended = self._stop_before_turn()
         if ended is not None:
-            if ledger.reply_ids(record.turn):  # aborted again before the reply continued
-                self._take_reply(self._new_draft(), ledger.segments[-1])
+            self._keep_cut_reply()
             return ended
         room = self._room()
         known = ledger.whole_reply(record.turn)  # the abort came between a reply and its step
@@ -194,6 +201,12 @@ class Episode:
                 return await self._after_step(draft, step, entry)
             known, room = None, self._room()
 
+    def _keep_cut_reply(self) -> None:
+        """Keep the turn of a cut reply if a resumed episode ends before it continues the reply."""
+        record = self.record
+        if record.draft is None and record.ledger.reply_ids(record.turn):
+            self._take_reply(self._new_draft(), record.ledger.segments[-1])
+
     def _new_draft(self) -> TurnDraft:
         """Begin the turn, with the tokens of a reply that an abort cut."""
         record, ledger = self.record, self.record.ledger
@@ -207,7 +220,7 @@ class Episode:
 
     def _stop_before_turn(self) -> StopReason | None:
         limits = self._setup.limits
-        if self._is_late() and not self.record.turns:
+        if self._interrupt.check_deadline() and not self.record.turns:
             raise self._deadline_fault("before the first turn ended")
         if self._interrupt.reason is not None:
             return self._interrupt.reason
@@ -217,7 +230,7 @@ class Episode:
 
     async def _is_aborted_before_step(self, draft: TurnDraft) -> bool:
         await self._let_finished_pass()
-        if self._is_late():  # an unanswered reply must not be trained with reward 0
+        if self._interrupt.check_deadline():  # an unanswered reply must not earn reward 0
             raise self._deadline_fault(f"while the engine sampled turn {draft.turn}")
         return self._interrupt.reason is StopReason.ABORTED
 
@@ -226,9 +239,6 @@ class Episode:
         brake = self._interrupt.brake
         if brake is not None and self._interrupt.reason is None and not brake.is_open:
             await brake.wait()
-
-    def _is_late(self) -> bool:
-        return self._interrupt.check_deadline()
 
     def _deadline_fault(self, when: str) -> EngineFault:
         return EngineFault(
@@ -270,7 +280,7 @@ class Episode:
         else:
             self._add_text(draft, generation.text)
         if aborted:
-            if self._is_late():
+            if self._interrupt.check_deadline():
                 raise self._deadline_fault(f"while the engine sampled turn {draft.turn}")
             return StopReason.ABORTED
         is_cut = generation.finish_reason is FinishReason.LENGTH
@@ -345,41 +355,60 @@ class Episode:
         pending: tuple[Message, ...],
         observation: Observation | None = None,
     ) -> StopReason | None:
-        """Append the observation if it fits; return why the episode ends, or None."""
-        record, encoder, rewriter = self.record, self._encoder, self._rewriter
-        if encoder is None:
-            await rewriter.consult(0)
-            shown = len(images_of(record.view))
-            return observation_stop(
-                self._setup.limits, response_tokens=0, context_tokens=0, images=shown
-            )
+        """Append the observation, as the history policy wants it, if it fits.
+
+        Args:
+            pending: Its message, already in the record.
+            observation: The environment may shorten it; None if there is nothing to shorten.
+
+        Returns:
+            Why the episode ends, or None.
+        """
+        try:
+            if self._encoder is None:
+                return await self._show_text()
+            return await self._append_what_fits(pending, observation, self._encoder)
+        except PolicyAbortedError:
+            return StopReason.ABORTED
+
+    async def _show_text(self) -> StopReason | None:
+        """Apply the history policy for an engine that returns text."""
+        await self._rewriter.consult(0)
+        images = len(images_of(self.record.view))
+        return observation_stop(
+            self._setup.limits, response_tokens=0, context_tokens=0, images=images
+        )
+
+    async def _append_what_fits(
+        self, pending: tuple[Message, ...], observation: Observation | None, encoder: EpisodeEncoder
+    ) -> StopReason | None:
+        record, rewriter = self.record, self._rewriter
         started = time.perf_counter()
-        encoded = await encoder.observation(pending)
-        if rewriter.policy is not None:
-            tokens = len(encoded.train_ids)
-            length = tokens if encoded.is_prompt else record.ledger.train_length + tokens
-            found = await rewriter.consult(length)
-            if isinstance(found, Question):
-                return await self._ask(pending, found, encoder)
-            if found is not None:
-                return await self._restart(found, encoder)
-        stop = encoder.overshoot(encoded)
+        while True:
+            found = await rewriter.next(pending, encoder)
+            stop = encoder.overshoot(found.encoded)
+            if stop is None:
+                break
+            rewriter.take_back(found)
+            shorter = await self._shorter(observation, found.space)
+            if shorter is None:
+                return stop
+            record.unsay()
+            record.say(shorter)
+            pending, observation = (shorter,), None
+        seconds = time.perf_counter() - started
+        await encoder.check(found.messages, found.encoded)
+        record.add_observation(found.encoded, seconds, found.rewrite)
+        return None if found.question is None else await self._ask(found, found.question, encoder)
+
+    async def _shorter(self, observation: Observation | None, space: int) -> Message | None:
+        """Return the message of a shorter observation, if the environment makes one."""
         draft = self.record.draft
         step = None if draft is None else draft.step
-        if stop is not None and observation is not None and draft is not None and step is not None:
-            shorter = await self.env.shorten(observation, encoder.space())
-            if shorter is not None:
-                pending = (self._answered(shorter, draft, step),)
-                record.unsay()
-                record.say(pending[0])
-                encoded = await encoder.observation(pending)
-                stop = encoder.overshoot(encoded)
-        if stop is not None:
-            return stop
-        seconds = time.perf_counter() - started
-        await encoder.check(pending, encoded)
-        self.record.add_observation(encoded, seconds)
-        return None
+        if observation is None or draft is None or step is None:
+            return None
+        shorter = await self.env.shorten(observation, space)
+        return None if shorter is None else self._answered(shorter, draft, step)
 
     def _drop_draft(self) -> None:
         """Take back a reply in progress, unless an abort before its first token has done so."""
@@ -389,17 +418,8 @@ class Episode:
             self.record.ledger.drop_reply(draft.turn)
             self.record.draft = None
 
-    async def _restart(self, rewrite: Rewrite, encoder: EpisodeEncoder) -> StopReason | None:
-        """Start a sequence from the rewritten history, if it fits."""
-        started = time.perf_counter()
-        encoded = replace(await encoder.prompt(), is_prompt=True)
-        stop = encoder.overshoot(encoded)
-        if stop is None:
-            self.record.add_observation(encoded, time.perf_counter() - started, rewrite)
-        return stop
-
     async def _ask(
-        self, pending: tuple[Message, ...], question: Question, encoder: EpisodeEncoder
+        self, asked: Continuation, question: Question, encoder: EpisodeEncoder
     ) -> StopReason | None:
         """Have the model answer a history policy, then start a sequence from the answer.
 
@@ -407,18 +427,9 @@ class Episode:
         resumed episode asks again.
         """
         record, rewriter = self.record, self._rewriter
-        started = time.perf_counter()
-        asked = rewriter.asked(pending, question)
-        encoded = await encoder.observation(asked)
-        stop = encoder.overshoot(encoded)
-        if stop is not None:
-            rewriter.take_back(pending, asked)
-            return stop
-        await encoder.check(asked, encoded)
-        record.add_observation(encoded, time.perf_counter() - started)
         record.close_turn()
-        is_joined = len(asked) == len(pending)
-        said = [*record.messages[:-1], *(pending[-1:] if is_joined else ())]
+        is_joined = len(asked.messages) == len(asked.pending)
+        said = [*record.messages[:-1], *(asked.pending[-1:] if is_joined else ())]
         record.before_question = (len(record.ledger.segments) - 1, len(record.turns), said)
         room = self._room(question.max_tokens)
         if room.tokens < 1:
@@ -429,10 +440,15 @@ class Episode:
         ended = await self._reply(draft, room)
         if ended is StopReason.ABORTED:
             self._drop_draft()
-            rewriter.take_back(pending, asked)
+            rewriter.take_back(asked)
         if ended is not None:
             return ended
-        return await self._restart(await rewriter.answered(question, draft.response_text), encoder)
+        started = time.perf_counter()
+        found = await rewriter.answered(question, draft.response_text, encoder)
+        stop = encoder.overshoot(found.encoded)
+        if stop is None:
+            record.add_observation(found.encoded, time.perf_counter() - started, found.rewrite)
+        return stop
 
     def _answered(self, entry: Message, draft: TurnDraft, step: Step) -> Message:
         """Return the environment's message in the form that the template renders."""

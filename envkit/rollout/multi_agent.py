@@ -1,8 +1,8 @@
-"""Play episodes of environments with several agents: each role through the one loop.
+"""Play episodes of environments with several agents, each role through the same loop.
 
-The joint environment keeps its deadlines, retries and recovery; a single role has none. A limit
-that ends one role ends that role alone. A fault or an abort of one ends the episode for all of
-them: no reward is ever computed from a part of an episode.
+Deadlines, retries and recovery apply to the joint environment, not to a single role. A limit ends
+only the role that reached it. A fault or an abort ends the episode for all roles: no reward is ever
+computed from part of an episode.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit.trajectory.trajectory import ROLE, Trajectory
 
 ROLLOUT_ID: Final = "rollout_id"
-"""Key of `Trajectory.metadata`: equal for the siblings of one episode, and for them alone."""
+"""Key of `Trajectory.metadata`: an id that the siblings of one episode share."""
 AGENT: Final = "agent"
 """Key of `Trajectory.metadata`: what happened to an agent's requests."""
 SIBLINGS: Final = "siblings"
@@ -31,7 +31,7 @@ SIBLINGS: Final = "siblings"
 
 
 def has_role(trajectory: Trajectory) -> bool:
-    """Return whether it is of an episode of several agents, even if no role ever replied."""
+    """Return whether its episode has several agents, even if no role ever replied."""
     return ROLE in trajectory.metadata
 
 
@@ -44,27 +44,52 @@ def can_resume(trajectory: Trajectory) -> bool:
 
 
 def rollout_id_of(trajectory: Trajectory) -> str:
-    """Return what the siblings of an episode share; the episode's own id if it has none."""
+    """Return the id that the siblings of an episode share, or the episode's own id."""
     shared = trajectory.metadata.get(ROLLOUT_ID)
     return shared if isinstance(shared, str) else trajectory.episode_id
+
+
+async def check_forkable(setup: Setup, host: EnvHost) -> None:
+    """Refuse an episode that cannot be forked, before it is played.
+
+    Args:
+        setup: As for `play_any`.
+        host: As for `play_any`.
+
+    Raises:
+        ConfigurationError: There is no codec, or the environment has several agents.
+    """
+    if setup.codec is None:
+        raise ConfigurationError(
+            f"play_tree forks a token ledger, which engine {setup.engine.name!r} does not record: "
+            "it returns text; play with an engine that returns ids, such as sglang"
+        )
+    if not host.is_usable:
+        with contextlib.suppress(EnvFault):  # the episode builds it again, under its budget
+            await host.ensure(timeout_s=setup.retries.reset_timeout_s)
+    if host.is_usable and isinstance(host.env, MultiAgentEnv):
+        raise ConfigurationError(
+            f"play_tree plays environments with one agent, got {type(host.env).__name__} with the "
+            f"roles {list(host.env.roles)}; play it with Player.play or collect"
+        )
 
 
 async def play_any(
     setup: Setup, spec: EpisodeSpec, host: EnvHost, pool: WorkerPool, interrupt: Interrupt
 ) -> tuple[Trajectory, ...]:
-    """Play an episode of any environment: one trajectory for each role that replied.
+    """Play an episode of any environment and return one trajectory for each role that replied.
 
     Args:
-        setup: Engine, codec, limits, budgets, and what differs between roles.
-        spec: Which episode.
-        host: Where its environment lives; usable for another episode afterwards.
+        setup: Engine, codec, limits, budgets and settings per role.
+        spec: The episode to play.
+        host: Holds its environment; usable for another episode afterwards.
         pool: Threads for blocking calls.
         interrupt: Fires to end the episode early with valid partial trajectories.
     """
     if setup.agent is not None:
         return await setup.agent(setup, spec, host, pool, interrupt)
     if not host.is_usable:
-        with contextlib.suppress(EnvFault):  # the episode builds it again, under its budget
+        with contextlib.suppress(EnvFault):  # the episode retries the build, under its budget
             await host.ensure(timeout_s=setup.retries.reset_timeout_s)
     if not host.is_usable or not isinstance(host.env, MultiAgentEnv):
         return (await play_episode(setup, spec, host, pool, interrupt),)
@@ -79,7 +104,7 @@ class _MultiAgentEpisode:
         self._setup, self._spec, self._host, self._pool = setup, spec, host, pool
 
     async def play(self, attempt: Attempt) -> tuple[Trajectory, ...]:
-        """Play one attempt; nothing but a configuration error or a lost episode leaves it."""
+        """Play one attempt; raise only `ConfigurationError` or `EpisodeLostError`."""
         env, interrupt = attempt.env, attempt.interrupt
         try:
             reset = await env.reset()
@@ -98,7 +123,7 @@ class _MultiAgentEpisode:
         if verdict is not None and verdict.stop_reason is StopReason.ENV_FAULT:
             self._replace_env()
         played = {role: joint.trajectories[role] for role in roles if role in joint.trajectories}
-        if not played:  # the run was stopped before any role could begin
+        if not played:  # the run was stopped before any role could start
             return (self._without_replies(attempt, dict(reset.task)),)
         finished = {
             role: replace(
@@ -144,7 +169,7 @@ class _MultiAgentEpisode:
         for role in (*plan.engines, *plan.samplings):
             if role not in roles:
                 raise ConfigurationError(
-                    f"engines and samplings are given by role, got {role!r}; the roles of "
+                    f"engines and samplings need the name of a role, got {role!r}; the roles of "
                     f"{self._spec.env_id} are {list(roles)}"
                 )
 
@@ -172,14 +197,14 @@ class _MultiAgentEpisode:
         return played, Verdict(stop_reason=StopReason.ENV_FAULT, fault=fault)
 
     def _failed_reset(self, attempt: Attempt, fault: EnvFault) -> Trajectory:
-        """Return the record of an episode that failed before any role has a trajectory."""
+        """Return the record of an episode that failed before any role had a trajectory."""
         record = EpisodeRecord()
         record.faulted(FaultPlace.RESET, fault)
         self._replace_env()
         return self._without_role(attempt, record, StopReason.ENV_FAULT)
 
     def _replace_env(self) -> None:
-        """Have the next episode start with a fresh environment, if one can be built."""
+        """Make the next episode start with a new environment, if one can be built."""
         if self._host.can_rebuild:
             self._host.mark_broken()
 
@@ -210,7 +235,7 @@ def _grader_fault(error: BaseException) -> EnvFault:
 
 
 def _concluded(trajectory: Trajectory, verdict: Verdict | None) -> Trajectory:
-    """Return a role's trajectory as the end of the whole episode wants it."""
+    """Apply the verdict on the whole episode, if any, to a role's trajectory."""
     if verdict is None:
         return trajectory
     return replace(trajectory, stop_reason=verdict.stop_reason, fault=verdict.fault, reward=None)

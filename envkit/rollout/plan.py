@@ -1,4 +1,4 @@
-"""What a run plays, and how far it is."""
+"""The plan of a run, and its progress."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,61 +11,61 @@ from envkit.tasks import Task
 from envkit.trajectory.trajectory import Trajectory
 
 Played = tuple[Trajectory, ...]
-"""The records of one episode: one, or with several agents one for each role."""
+"""The records of one episode: one per role if it has several agents, else one."""
 Deliver = Callable[[Played], Awaitable[object]]
-"""Takes the records of a finished episode; returns once they are safe."""
+"""Takes the records of a finished episode and returns once they are stored."""
 
 
 @dataclass(kw_only=True)
 class RolloutState:
-    """How far a run is. Updated in place; a progress bar may read it at any time.
+    """Progress of a run, updated in place; a progress bar may read it at any time.
 
-    Give it to one run after another to continue what a tail has parked.
+    Pass the same state to consecutive runs to continue the groups that the tail parked.
     """
 
     total: int = 0
-    """Episodes that were asked for."""
+    """Episodes in the batch."""
     started: int = 0
     finished: int = 0
     """Delivered, dropped, or about to be."""
     in_flight: int = 0
     undelivered: int = 0
-    """Finished episodes that wait to be written."""
+    """Finished episodes that are waiting to be delivered."""
     most_undelivered: int = 0
-    """The highest that `undelivered` ever was."""
+    """Peak of `undelivered`."""
     faulted: int = 0
     """Delivered with a fault."""
     retried: int = 0
-    """Faulted episodes that were played again."""
+    """Faulted episodes that were retried."""
     dropped: list[Trajectory] = field(default_factory=list[Trajectory])
-    """Members of groups that a fault (DROP_GROUP) or stale tokens (`Stale.DROP`) withheld."""
+    """Members of groups dropped for a fault (DROP_GROUP) or stale tokens (`Stale.DROP`)."""
     cut: list[Trajectory] = field(default_factory=list[Trajectory])
-    """Members of groups that the tail stopped and left out."""
+    """Members of groups that the tail stopped and excluded."""
     parked: list[ParkedGroup] = field(default_factory=list[ParkedGroup])
-    """Groups that the tail stopped, for the next run with this state."""
+    """Groups that the tail stopped; the next run with this state continues them."""
     availability: Watched | None = None
-    """Of the engine, or of the workers that play; None before the run."""
+    """Whether the engine, or the remote workers, answer; None before the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """Which episodes a run plays."""
+    """The episodes that a run plays."""
 
     episodes: int
-    """How many in all; a multiple of `group_size`."""
+    """Total number of episodes; a multiple of `group_size`."""
     group_size: int = 1
-    """Members of a group play one task from one initial state."""
+    """Episodes per group; all members play the same task from the same initial state."""
     concurrency: int = 64
-    """Episodes at once; an environment's `max_sessions` lowers it."""
+    """Maximum number of concurrent episodes; an environment's `max_sessions` lowers it."""
     tasks: Sequence[Task | None] | None = None
-    """Task of each group, in order; None draws them with the seed."""
+    """Task of each group, in order; None draws it with the seed."""
     seeds: Sequence[int | None] | None = None
-    """Seed of each group, in order; None derives it from the run's."""
+    """Seed of each group, in order; None derives it from the run's seed."""
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """JSON data to keep with every record."""
+    """JSON data to store with every record."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that do not fit together.
+        """Validate the counts.
 
         Raises:
             ConfigurationError: See the message.
@@ -80,7 +80,7 @@ class RunPlan:
             )
 
     def check(self, *, new_groups: int) -> None:
-        """Refuse fewer tasks or seeds than there are groups to start.
+        """Check that there is a task and a seed for every group to start.
 
         Raises:
             ConfigurationError: See the message.
@@ -95,11 +95,11 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What an earlier, interrupted run has left."""
+    """The state that an interrupted run left behind."""
 
     delivered: frozenset[int] = frozenset()
-    """Indices of the episodes that need not be played: group * group_size + member."""
+    """Indices of the episodes that are done: group * group_size + member."""
     unfinished: Mapping[int, Trajectory] = field(default_factory=dict[int, Trajectory])
     """Aborted trajectories to resume, by index."""
     starts: Mapping[int, str] = field(default_factory=dict[int, str])
-    """Hash of the first observation of groups that have begun, by group."""
+    """Hash of the first observation of each group that has started, by group."""

@@ -1,7 +1,7 @@
-"""Play single episodes for a caller that asks for many: a trainer's rollout workers, or a run.
+"""Play single episodes on request, for a run or for a trainer's rollout workers.
 
-Threads are shared, and an environment is used again for the next episode that asks for the same
-one. A player belongs to the event loop that it was made on.
+Episodes share threads, and environments are reused by later episodes with the same source. A player
+belongs to the event loop that it was created on.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from envkit.rollout.host import AnyEnv, EnvFactory, EnvHost
 from envkit.rollout.interrupt import CallCutError, Interrupt
 from envkit.rollout.limits import Backoff, Limits, RetryBudget
 from envkit.rollout.loop import play_episode
-from envkit.rollout.multi_agent import can_resume, has_role, play_any
+from envkit.rollout.multi_agent import can_resume, check_forkable, has_role, play_any
 from envkit.rollout.recovery import end_session
 from envkit.rollout.self_check import SelfCheck
 from envkit.rollout.setup import EpisodeSpec, PlayAgent, RolePlan, Setup
@@ -37,13 +37,13 @@ from envkit.trajectory.trajectory import Trajectory
 
 _NO_LIMIT_S: Final = 86_400.0
 _CHECK_S: Final = 120.0
-"""For an engine to check itself; a slow one is left to the episodes and their own limits."""
+"""Deadline of an engine's self-check. A slower engine faces only the limits of the episodes."""
 
 
 class AnyPlayer(Protocol):
-    """What plays the episodes of a run: a `Player`, or workers that have one each.
+    """Plays the episodes of a run: a `Player`, or workers with one `Player` each.
 
-    The methods are those of `Player`.
+    See `Player` for the methods.
     """
 
     config: RolloutConfig
@@ -80,11 +80,11 @@ class AnyPlayer(Protocol):
         ...
 
     async def end_session(self, episode_id: str) -> None:
-        """End an engine's session that was kept open for forks."""
+        """End an engine session that was kept open for forks."""
         ...
 
     async def check_engines(self, interrupt: Interrupt) -> None:
-        """Let engines that can check themselves do so."""
+        """Run the self-checks of the engines that have one."""
         ...
 
     async def roles_of(self, env: AnyEnv | EnvFactory) -> tuple[str, ...]:
@@ -92,16 +92,16 @@ class AnyPlayer(Protocol):
         ...
 
     async def max_sessions(self, source: Source) -> int | None:
-        """Return how many instances of an environment may live at once."""
+        """Return how many instances of an environment may exist at once."""
         ...
 
     async def aclose(self) -> None:
-        """Close the environments that are kept."""
+        """Close the environments that were kept for reuse."""
         ...
 
 
 class Player:
-    """Plays and resumes episodes with one engine and one codec, any number at once."""
+    """Plays and resumes any number of concurrent episodes with one engine and one codec."""
 
     def __init__(
         self,
@@ -115,20 +115,21 @@ class Player:
 
         Args:
             engine: Samples the replies; the caller closes it.
-            codec: Encodes what the environments say. None for an engine that returns text, such as
+            codec: Encodes the environments' messages. None for an engine that returns text, such as
                 a `ChatEngine`: its trajectories have no token ledger and cannot be trained on.
-            config: Limits, retries, sampling and isolation; None takes the defaults.
-            roles: What differs between the roles of environments with several agents; None takes
-                the configuration's.
+            config: Limits, retries, sampling and isolation; None uses the defaults.
+            roles: Settings per role for environments with several agents; None uses those of
+                the configuration.
 
         Raises:
-            ConfigurationError: Engine and settings do not fit together, or they ask for workers.
+            ConfigurationError: The engine and the settings conflict, or the settings ask for
+                workers.
         """
         self.config = config or RolloutConfig()
         if self.config.workers:
             raise ConfigurationError(
-                "this player plays in this process and cannot start workers, got "
-                f"workers={self.config.workers}; drop workers, or play with envkit_ray.RayPlayer"
+                "a Player plays in this process and cannot start workers, got "
+                f"workers={self.config.workers}; drop workers, or use envkit_ray.RayPlayer"
             )
         self._setup = Setup(
             engine=engine,
@@ -157,20 +158,20 @@ class Player:
         """Play one episode and return a record for each role that replied.
 
         An environment with one agent gives one record. The records of several agents share
-        `rollout_id` in their metadata, and their episode and group ids end with the role. Whatever
-        fails inside the episode becomes a faulted record.
+        `rollout_id` in their metadata, and their episode and group ids end with the role. Any
+        failure inside the episode becomes a faulted record.
 
         Args:
             env: An environment, which the caller closes; a function that builds one, which is
                 closed after the episode; or a `Source`, whose environments are kept for later
                 episodes.
-            spec: Which episode; None draws one.
+            spec: The episode to play; None draws one.
             interrupt: Ends the episode early with a valid partial trajectory.
-            limits: For this episode instead of the player's.
-            sampling: For this episode instead of the player's.
+            limits: Replace the player's limits for this episode.
+            sampling: Replaces the player's sampling for this episode.
 
         Raises:
-            ConfigurationError: Engine, sampling or environment do not fit together.
+            ConfigurationError: Engine, sampling and environment are incompatible.
             RunFailedError: This player's first episodes all failed in the same way, or the tokens
                 of several differ from the full render.
         """
@@ -179,6 +180,8 @@ class Player:
         setup = self._setup_with(limits, sampling)
         interrupt = interrupt or Interrupt()
         async with self._lend(env) as host:
+            if spec.snapshots is not None:
+                await check_forkable(setup, host)
             return await self._episodes.recorded(
                 spec, play_any(setup, spec, host, self._pool, interrupt)
             )
@@ -196,21 +199,21 @@ class Player:
     ) -> tuple[Trajectory, ...]:
         """Resume an aborted trajectory, images included, and return the whole record.
 
-        Its snapshot, or a replay of the recorded replies that is compared outcome by outcome,
-        restores the environment. A reply that was cut in the middle is continued: its tokens so far
+        The environment is restored from its snapshot, or by replaying the recorded replies and
+        comparing every outcome. A reply that was cut off is continued: its tokens so far
         keep their own segment, log-probabilities and weight version.
 
         Args:
-            trajectory: One whose `stop_reason` is ABORTED.
+            trajectory: A trajectory whose `stop_reason` is ABORTED.
             env: As for `play`.
             member: `EpisodeSpec.member` of the episode.
             interrupt: As for `play`.
-            limits: As for `play`; the budgets count what the trajectory has already used.
+            limits: As for `play`; the budgets include what the trajectory has already used.
             sampling: As for `play`.
             snapshots: As for `EpisodeSpec`.
 
         Raises:
-            ConfigurationError: The trajectory did not end by an abort, or has no seed.
+            ConfigurationError: The trajectory was not aborted, or has no seed.
             RunFailedError: As for `play`.
         """
         spec = replace(resumed_spec(trajectory, member), snapshots=snapshots)
@@ -220,10 +223,10 @@ class Player:
             return await self._episodes.recorded(spec, _alone(rest))
 
     async def end_session(self, episode_id: str) -> None:
-        """End an engine's session that `snapshots` kept open; unknown ones are ignored.
+        """End an engine session that `snapshots` kept open; unknown ids are ignored.
 
         Args:
-            episode_id: The episode's.
+            episode_id: Id of the episode.
         """
         await end_session(self.engine, episode_id)
 
@@ -234,8 +237,8 @@ class Player:
             env: As for `play`; a function or a source is called.
 
         Raises:
-            EnvFault: It could not be built.
-            ConfigurationError: Its arguments are wrong.
+            EnvFault: The environment could not be built.
+            ConfigurationError: The environment does not accept its arguments.
         """
         async with self._lend(env) as host:
             await host.ensure(timeout_s=self._setup.retries.reset_timeout_s)
@@ -243,7 +246,7 @@ class Player:
 
     @property
     def engine(self) -> Engine:
-        """What samples the replies."""
+        """The engine that samples the replies."""
         return self._setup.engine
 
     @property
@@ -252,21 +255,21 @@ class Player:
         return availability_of(self.engine)
 
     async def max_sessions(self, source: Source) -> int | None:
-        """Return how many instances of an environment may live at once; None is unlimited.
+        """Return how many instances of an environment may exist at once; None is unlimited.
 
         Args:
             source: Builds the first instance, which is kept for an episode.
 
         Raises:
-            ConfigurationError: Its arguments are wrong.
+            ConfigurationError: The environment does not accept its arguments.
         """
         return await self._env_pool(source).max_sessions()
 
     async def check_engines(self, interrupt: Interrupt) -> None:
-        """Let engines that can check themselves do so, as the start of a run does.
+        """Run the self-checks of the engines that have one; a run does so when it starts.
 
         Args:
-            interrupt: Ends a check that takes long; the run then goes on without it.
+            interrupt: Ends a slow check; the run then continues without it.
 
         Raises:
             ConfigurationError: An engine would fail every episode.
@@ -281,7 +284,7 @@ class Player:
                         await interrupt.cut(engine.check(setup.codec, setup.sampling))
 
     async def aclose(self) -> None:
-        """Close the environments that are kept, and end the threads; closing twice is fine."""
+        """Close the environments kept for reuse and end the threads; closing twice is fine."""
         pools, self._env_pools = self._env_pools, {}
         await asyncio.gather(*(pool.close() for pool in pools.values()))
         self._pool.close()
@@ -329,8 +332,8 @@ class Player:
         if self.config.isolation == "none":
             return env
         raise ConfigurationError(
-            "isolation 'process' needs a function that builds the environment, got one that is "
-            "built already; pass its id or an EnvSource"
+            "isolation 'process' needs a function that builds the environment, got an environment; "
+            "pass its id or an EnvSource"
         )
 
 
@@ -347,17 +350,17 @@ async def play_through(
     max_aborts: int,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> tuple[tuple[Trajectory, ...], int]:
-    """Play an episode past the aborts of its server, as around an update of the weights.
+    """Play an episode to its end even if the server aborts it, as during a weight update.
 
     Args:
         play: Plays the episode, or resumes the trajectory that it is given.
-        earlier: An aborted trajectory to begin with; None starts the episode.
-        max_aborts: How often the episode is resumed; after one more abort it is a transient fault
-            of the engine.
-        is_stopped: Whether the caller wants aborted episodes back as they are.
+        earlier: An aborted trajectory to resume first; None starts the episode.
+        max_aborts: How often to resume the episode; one more abort is a transient fault of the
+            engine.
+        is_stopped: Whether the caller wants aborted episodes returned unchanged.
 
     Returns:
-        The records, as from `Player.play`, and how often the server aborted.
+        The records, as from `Player.play`, and the number of aborts.
     """
     backoff, rng = Backoff(), random.Random()
     for aborts in count():
@@ -365,13 +368,13 @@ async def play_through(
         if played[0].stop_reason is not StopReason.ABORTED or is_stopped():
             return played, aborts
         if aborts == max_aborts:
-            return tuple(_given_up(one, aborts + 1) for one in played), aborts + 1
+            return tuple(_faulted(one, aborts + 1) for one in played), aborts + 1
         earlier = played[0] if can_resume(played[0]) else None
         await asyncio.sleep(backoff.delay(aborts, rng))
     raise AssertionError("count() has no end")
 
 
-def _given_up(trajectory: Trajectory, aborts: int) -> Trajectory:
+def _faulted(trajectory: Trajectory, aborts: int) -> Trajectory:
     message = f"the server aborted the episode's request {aborts} times; is it being shut down?"
     fault = FaultRecord(where=FaultPlace.GENERATE, kind=FaultKind.TRANSIENT, message=message)
     return replace(trajectory, stop_reason=StopReason.ENGINE_FAULT, fault=fault, reward=None)
@@ -391,21 +394,21 @@ async def play(
     """Play one episode of an environment with one agent and return its record.
 
     A failure inside the episode does not raise: it gives a trajectory with a fault, no reward and
-    no trained token. `Player.play` takes more settings, and environments with several agents.
+    no trained tokens. `Player.play` accepts more settings, and environments with several agents.
 
     Args:
         env: An environment, which the caller closes, or a function that builds one, which is closed
-            here. One that is bound to the thread that made it must come as a function.
+            here. Pass a function if the environment is bound to the thread that creates it.
         engine: Samples the replies.
-        codec: Encodes what the environment says, as the model's chat template does.
-        limits: Where to end; None bounds nothing but the environment's own turns.
-        retries: Deadlines and budgets; None takes the defaults.
-        sampling: Temperature and length of replies; None takes the defaults.
-        seed: Of the environment; None draws one, which is in the record.
-        task: Plays this task; None draws one with the seed.
+        codec: Encodes the environment's messages as the model's chat template does.
+        limits: Limits of the episode; None leaves only the environment's own turn limit.
+        retries: Deadlines and budgets; None uses the defaults.
+        sampling: Temperature and length of replies; None uses the defaults.
+        seed: Seed of the environment; None draws one, which the record contains.
+        task: The task to play; None draws one with the seed.
 
     Raises:
-        ConfigurationError: Engine, sampling or environment do not fit together, or the environment
+        ConfigurationError: Engine, sampling and environment are incompatible, or the environment
             has several agents.
     """
     spec = EpisodeSpec(task=task) if seed is None else EpisodeSpec(seed=seed, task=task)
@@ -415,7 +418,7 @@ async def play(
     finally:
         await player.aclose()
     if has_role(played[0]):
-        raise ConfigurationError("this environment has several agents: play it with Player.play")
+        raise ConfigurationError("this environment has several agents; use Player.play")
     return played[0]
 
 
@@ -432,16 +435,16 @@ async def resume(
     """Resume an aborted trajectory and return the whole record; see `Player.resume`.
 
     Args:
-        trajectory: One whose `stop_reason` is ABORTED.
+        trajectory: A trajectory whose `stop_reason` is ABORTED.
         env: As for `play`.
         engine: As for `play`.
-        codec: As for `play`; the same template as before.
-        limits: As for `play`; the budgets count what the trajectory has already used.
+        codec: As for `play`; it must use the same template as before.
+        limits: As for `play`; the budgets include what the trajectory has already used.
         retries: As for `play`.
         sampling: As for `play`.
 
     Raises:
-        ConfigurationError: The trajectory did not end by an abort, or has no seed.
+        ConfigurationError: The trajectory was not aborted, or has no seed.
     """
     player = Player(engine, codec, _config(limits, retries))
     try:
@@ -459,7 +462,7 @@ def _config(limits: Limits | None, retries: RetryBudget | None) -> RolloutConfig
 
 
 def resumed_spec(trajectory: Trajectory, member: int) -> EpisodeSpec:
-    """Return which episode an aborted trajectory is.
+    """Return the spec that continues an aborted trajectory's episode.
 
     Raises:
         ConfigurationError: It cannot be resumed.

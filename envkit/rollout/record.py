@@ -92,6 +92,8 @@ class EpisodeRecord:
         self.before_question: tuple[int, int, list[Message]] | None = None
         """Segments, turns and messages before the last question of a history policy."""
         self.turns: list[TurnRecord] = []
+        self.questions = 0
+        """How many of the turns answered a history policy, not the environment."""
         self.draft: TurnDraft | None = None
         self.task: Task = {}
         self.reset_info: dict[str, Any] = {}
@@ -108,7 +110,7 @@ class EpisodeRecord:
     @property
     def played(self) -> int:
         """How many replies the environment has answered."""
-        return sum(turn.purpose is None for turn in self.turns)
+        return len(self.turns) - self.questions
 
     def say(self, entry: Message) -> None:
         """Add a message to the conversation."""
@@ -129,12 +131,15 @@ class EpisodeRecord:
             earlier: The trajectory.
             segments: Its own, with the processor's outputs.
         """
-        self.origin = earlier.origin
+        self.origin, self.task = earlier.origin, dict(earlier.task)
+        self.reset_info = dict(earlier.reset_info)
+        self.initial_observation_hash = earlier.initial_observation_hash
         self.turns = [
             turn
             for turn in earlier.turns
             if turn.observation_hash is not None or turn.purpose is not None
         ]
+        self.questions = _questions(self.turns)
         shared = 0 if self.origin is None else self.origin.segments
         self.ledger.replay(segments, earlier.branches, shared=shared)
         self.messages = self.view = list(earlier.messages)
@@ -162,6 +167,7 @@ class EpisodeRecord:
         """File the turn in progress, complete or not."""
         if self.draft is not None:
             self.turns.append(self.draft.finish())
+            self.questions += self.draft.purpose is not None
             self.draft = None
 
     def _take_question_back(self) -> None:
@@ -173,6 +179,7 @@ class EpisodeRecord:
             return
         segments, turns, self.messages = self.before_question
         del self.ledger.segments[segments:], self.turns[turns:]
+        self.questions = _questions(self.turns)
 
     def faulted(self, where: FaultPlace, fault: BaseException) -> None:
         """Note the failure that ends the episode."""
@@ -262,3 +269,7 @@ class EpisodeRecord:
             env_snapshot=self.env_snapshot,
             metadata=spec.metadata,
         )
+
+
+def _questions(turns: Sequence[TurnRecord]) -> int:
+    return sum(turn.purpose is not None for turn in turns)

@@ -16,7 +16,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -25,7 +25,7 @@ from envkit.errors import EnvFault, FaultKind
 from envkit.messages import Message
 from envkit.rollout.boundary import ResetOutcome, StepOutcome, is_own_cancellation
 from envkit.rollout.engine import Engine
-from envkit.rollout.host import EnvHost
+from envkit.rollout.host import EnvHost, StepDeadlineError
 from envkit.rollout.interrupt import CallCutError, Interrupt
 from envkit.rollout.limits import RetryBudget
 from envkit.rollout.setup import EpisodeSpec, Setup
@@ -83,6 +83,8 @@ class RecoveringEnv:
         self._capabilities = Capabilities()
         self.spent = spent
         """Retries of the whole episode so far, restarts included."""
+        self.is_taking_over = False
+        """Whether the state of an earlier trajectory is, or was, to be rebuilt."""
         self.retries: Counter[str] = Counter()
         """Retries of the current turn, by `FaultKind`."""
 
@@ -160,7 +162,7 @@ class RecoveringEnv:
     async def take_over(
         self, replies: list[str], hashes: list[str], snapshot: bytes | None, start: str
     ) -> None:
-        """Bring a reset environment to the state after some recorded replies.
+        """Bring a reset environment to the state after some recorded replies, under the budget.
 
         Args:
             replies: What the model said, in order.
@@ -170,8 +172,10 @@ class RecoveringEnv:
 
         Raises:
             EpisodeLostError: The environment declares neither, so the episode starts again.
-            EnvFault: The start or the replay differed, or no restart is allowed.
+            EnvFault: The start or the replay differed, no restart is allowed, or the budget is
+                spent.
         """
+        self.is_taking_over = True
         is_same = start == self._reset_hash
         can_resume = snapshot is not None or self._capabilities.replay_safe
         if not can_resume and (replies or not is_same):
@@ -187,11 +191,12 @@ class RecoveringEnv:
                 "the environment started from another observation than the trajectory to resume",
                 kind=FaultKind.PERMANENT,
             )
-        if snapshot is not None:
-            await self._restore(snapshot)
-        else:
-            await self._replay(replies, hashes)
-        self._replies, self._hashes = list(replies), list(hashes)
+        self.retries.clear()
+        self._replies, self._hashes, self._before = list(replies), list(hashes), snapshot
+        try:
+            await self._rebuild()
+        except EnvFault as fault:
+            await self._recover(fault)
 
     async def snapshot(self) -> bytes | None:
         """Return the environment's state, or None if it has no snapshot.
@@ -276,14 +281,21 @@ class RecoveringEnv:
                     "an environment that declares replay_safe or snapshot must not",
                     kind=FaultKind.PERMANENT,
                 )
+        await self._rebuild()
+
+    async def _rebuild(self) -> None:
+        """Bring a reset environment to the state after the recorded replies."""
         if self._before is None:
-            await self._replay(self._replies, self._hashes)
+            await self._replay()
         else:
             await self._restore(self._before)
 
-    async def _replay(self, replies: Sequence[str], hashes: Sequence[str]) -> None:
-        for turn, (text, expected) in enumerate(zip(replies, hashes, strict=True)):
-            outcome = await self._play(text, turn)
+    async def _replay(self) -> None:
+        for turn, (text, expected) in enumerate(zip(self._replies, self._hashes, strict=True)):
+            try:
+                outcome = await self._play(text, turn)
+            except StepDeadlineError as late:  # the reply was answered in time when it was recorded
+                raise EnvFault(f"replaying turn {turn}: {late}", kind=FaultKind.TIMEOUT) from late
             if outcome.hash != expected:
                 raise EnvFault(
                     f"replaying the recorded replies gave another outcome at turn {turn}; "

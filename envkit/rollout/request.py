@@ -1,7 +1,7 @@
-"""What one sample of a trainer asks for: which environment, which task.
+"""Requests in a trainer's dataset: which environment and which task a sample plays.
 
-A request travels through a trainer's dataset as one JSON column named `ENVKIT_COLUMN`, so that
-nothing depends on how a trainer treats nested columns.
+A request is one JSON column named `ENVKIT_COLUMN`, because trainers treat nested columns
+differently.
 """
 
 import json
@@ -36,22 +36,23 @@ class EpisodeRequest:
         """Read a request.
 
         Args:
-            value: A mapping, its JSON text, or None where a row has no such column.
-            default: Gives what the row leaves out; without it the row must name an environment.
+            value: A mapping, its JSON text, or None if the row has no such column.
+            default: Supplies what the row leaves out; without it the row must name an environment.
 
         Raises:
-            ConfigurationError: No JSON object, unknown keys, or no environment is named.
+            ConfigurationError: The value is not a JSON object, has unknown keys, or names no
+                environment.
         """
         data = _mapping(value)
         unknown = sorted(set(data) - _KEYS)
         if unknown:
             raise ConfigurationError(
-                f"column {ENVKIT_COLUMN!r} may hold {sorted(_KEYS)}, got {unknown} besides"
+                f"column {ENVKIT_COLUMN!r} may only have the keys {sorted(_KEYS)}, got {unknown}"
             )
         env_id = data.get("env_id", default.env_id if default else None)
         if not isinstance(env_id, str):
             raise ConfigurationError(
-                f"no environment is named: give 'env_id' in the rollout's configuration or in "
+                f"no environment is named: set 'env_id' in the rollout's configuration or in "
                 f"column {ENVKIT_COLUMN!r} of every row, got {env_id!r}"
             )
         base = default if default and default.env_id == env_id else cls(env_id=env_id)
@@ -63,7 +64,7 @@ class EpisodeRequest:
         """Return the request as JSON text for `ENVKIT_COLUMN`.
 
         Raises:
-            ConfigurationError: Arguments or task hold something that is not valid JSON.
+            ConfigurationError: The arguments or the task are not JSON data.
         """
         data: dict[str, Any] = {"env_id": self.env_id}
         if self.env_kwargs:
@@ -75,7 +76,7 @@ class EpisodeRequest:
         return canonical_json(data)
 
     def factory(self) -> EnvSource:
-        """Return what builds the environment; equal requests give equal, hashable sources."""
+        """Return the environment's source; equal requests give equal, hashable sources."""
         return EnvSource(self.env_id, canonical_json(dict(self.env_kwargs)))
 
 

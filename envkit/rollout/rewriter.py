@@ -1,36 +1,75 @@
 """Applies the history policy of one episode to its record."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Final
+from typing import Final, TypeVar
 
-from envkit.env import Env
-from envkit.errors import ConfigurationError, HistoryFault, describe
+from envkit.errors import ConfigurationError, FaultKind, HistoryFault, describe
 from envkit.messages import Message
+from envkit.rollout.encoding import EpisodeEncoder
 from envkit.rollout.history import (
+    HistoryPolicy,
+    HistorySetting,
     HistoryView,
     KeepLastImages,
     KeepLastTurns,
     Question,
     Summarise,
-    applied,
     check_codec,
-    checked_history,
     history_policy,
     policy_name,
     with_note,
 )
+from envkit.rollout.interrupt import CallCutError, Interrupt
+from envkit.rollout.policy_call import PolicyCall
 from envkit.rollout.record import EpisodeRecord, Rewrite
 from envkit.rollout.setup import Setup
 from envkit.threads.pool import WorkerPool
+from envkit.threads.workers import DeadlineError
+from envkit.tokens import Encoded
+from envkit.trajectory.stop import StopReason
 
-_QUICK: Final = (KeepLastImages, KeepLastTurns, Summarise)
+T = TypeVar("T")
+
+_OWN: Final = (KeepLastImages, KeepLastTurns, Summarise)
+
+
+class PolicyAbortedError(Exception):
+    """An abort interrupted a call of the policy; the record is a valid partial one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continuation:
+    """What would follow the last reply: an observation, a question or a rewritten history."""
+
+    encoded: Encoded
+    messages: tuple[Message, ...]
+    """What the environment said, with the question if there is one."""
+    pending: tuple[Message, ...]
+    """What the environment said."""
+    space: int
+    """Maximum tokens of the observation for this to fit."""
+    rewrite: Rewrite | None = None
+    question: Question | None = None
 
 
 class Rewriter:
     """Asks the policy after every observation, and keeps what the model sees up to date."""
 
-    def __init__(self, setup: Setup, env: Env, record: EpisodeRecord, pool: WorkerPool) -> None:
+    def __init__(
+        self, setup: Setup, record: EpisodeRecord, pool: WorkerPool, interrupt: Interrupt
+    ) -> None:
+        self._setup, self._record, self._pool = setup, record, pool
+        self._interrupt = interrupt
+        self._call: PolicyCall | None = None
+        self._shown = record.view
+        """The conversation before the last rewrite."""
+        self.policy: HistoryPolicy | None = None
+        """None where everything is appended."""
+        self.reason = ""
+
+    def choose(self, env_setting: HistorySetting, env_name: str) -> None:
         """Take the rollout's policy, or the environment's own.
 
         Raises:
@@ -38,18 +77,16 @@ class Rewriter:
                 ids that a chat endpoint lacks, or asks the codec to follow the template, which is a
                 setting of the rollout.
         """
-        self._setup, self._record, self._pool = setup, record, pool
-        setting = setup.history
+        setting = self._setup.history
         if setting is None:
-            setting = env.history_policy
+            setting = env_setting
             if setting == "rerender":
                 raise ConfigurationError(
-                    f'{type(env).__name__}.history_policy must name a policy, got "rerender", '
+                    f'{env_name}.history_policy must name a policy, got "rerender", '
                     "which depends on the model: set it in the rollout's configuration"
                 )
-            check_codec(setting, setup.codec)
+            check_codec(setting, self._setup.codec)
         self.policy = history_policy(setting)
-        """None where everything is appended."""
         self.reason = "" if self.policy is None else policy_name(self.policy)
 
     async def consult(self, context_tokens: int) -> Rewrite | Question | None:
@@ -60,33 +97,92 @@ class Rewriter:
 
         Raises:
             HistoryFault: The policy failed, or its result is invalid.
+            PolicyAbortedError: An abort interrupted it.
             ConfigurationError: It asks the model something, and no codec counts its tokens.
         """
         policy = self.policy
         if policy is None:
             return None
-        view = self._view(context_tokens)
-        if isinstance(policy, _QUICK):
-            found = applied(policy, view)
-        else:  # somebody's code may take long
-            found = await self._pool.computing.run(lambda: applied(policy, view))
-        if isinstance(found, Question):
-            if self._setup.codec is None:
-                raise ConfigurationError(
-                    f"history policy {self.reason!r} asks the model a question, which needs an "
-                    "engine that returns token ids; a chat endpoint takes keep_last_images or "
-                    "keep_last_turns"
-                )
+        is_own = type(policy) in _OWN
+        self._call = call = PolicyCall(
+            policy, self.reason, self._view(context_tokens), copies=not is_own
+        )
+        found = call() if is_own else await self._run(call)
+        if isinstance(found, Question) and self._setup.codec is None:
+            raise ConfigurationError(
+                f"history policy {self.reason!r} asks the model a question, which needs an "
+                "engine that returns token ids; a chat endpoint takes keep_last_images or "
+                "keep_last_turns"
+            )
+        if found is None or isinstance(found, Question):
             return found
-        return None if found is None else self._record.rewrite(found, self.reason)
+        return self._record.rewrite(found, self.reason)
 
-    def asked(self, pending: tuple[Message, ...], question: Question) -> tuple[Message, ...]:
+    async def next(self, pending: tuple[Message, ...], encoder: EpisodeEncoder) -> Continuation:
+        """Return what would follow the last reply, which may not fit.
+
+        Args:
+            pending: What the environment said, already in the record.
+            encoder: Of the episode.
+
+        Raises:
+            HistoryFault: As for `consult`, or what the policy made cannot be encoded.
+            PolicyAbortedError: As for `consult`.
+            ConfigurationError: As for `consult`.
+        """
+        record, messages = self._record, pending
+        encoded = await encoder.observation(pending)
+        delta = len(encoded.train_ids)
+        known = record.ledger.train_length
+        length = delta if encoded.is_prompt else known + delta
+        tokens = max(0, delta - known) if encoded.is_prompt else delta
+        self._shown = record.view
+        found = await self.consult(length)
+        if isinstance(found, Question):
+            messages = self._asked(pending, found)
+            encoded = await self._encoded(encoder.observation(messages))
+        elif found is not None:
+            encoded = replace(await self._encoded(encoder.prompt()), is_prompt=True)
+        return Continuation(
+            encoded=encoded,
+            messages=messages,
+            pending=pending,
+            space=encoder.space(encoded, tokens),
+            rewrite=found if isinstance(found, Rewrite) else None,
+            question=found if isinstance(found, Question) else None,
+        )
+
+    def take_back(self, unsent: Continuation) -> None:
+        """Remove a question from the conversation, or show it as before a rewrite."""
+        self._record.view = self._shown
+        if unsent.question is None:
+            return
+        self._record.unsay()
+        if len(unsent.messages) == len(unsent.pending):
+            self._record.say(unsent.pending[-1])
+
+    async def answered(
+        self, question: Question, answer: str, encoder: EpisodeEncoder
+    ) -> Continuation:
+        """Return the history that is rewritten with the answer to a question.
+
+        Raises:
+            HistoryFault: As for `next`.
+            PolicyAbortedError: As for `next`.
+        """
+        call = self._call
+        assert call is not None  # it asked
+        found = await self._run(lambda: call.rewritten(question, answer))
+        rewrite = self._record.rewrite(found, self.reason)
+        encoded = replace(await self._encoded(encoder.prompt()), is_prompt=True)
+        return Continuation(encoded=encoded, messages=(), pending=(), space=0, rewrite=rewrite)
+
+    def _asked(self, pending: tuple[Message, ...], question: Question) -> tuple[Message, ...]:
         """Add a question to the conversation; return the messages that the model answers.
 
         It joins a user message, since many templates refuse two of them in a row.
         """
         record, last = self._record, pending[-1]
-        self._view_before = self._view(0)
         if last["role"] == "user":
             record.unsay()
             asked = (*pending[:-1], with_note(last, question.text))
@@ -95,31 +191,28 @@ class Rewriter:
         record.say(asked[-1])
         return asked
 
-    def take_back(self, pending: tuple[Message, ...], asked: Sequence[Message]) -> None:
-        """Remove a question from the conversation."""
-        self._record.unsay()
-        if len(asked) == len(pending):
-            self._record.say(pending[-1])
+    async def _run(self, call: Callable[[], T]) -> T:
+        """Call foreign code on a thread, no longer than a step of the environment may take."""
+        timeout_s = self._setup.policy_timeout_s
+        running = self._pool.run(call, timeout_s=timeout_s)
+        try:
+            return await self._interrupt.cut(running)
+        except DeadlineError as error:
+            why = f"{error} (retries.step_timeout_s)"
+        except CallCutError as error:
+            if self._interrupt.reason is StopReason.ABORTED:
+                raise PolicyAbortedError from error
+            why = "the episode's deadline (limits.episode_timeout_s) interrupted it"
+        raise HistoryFault(f"history policy {self.reason!r} failed: {why}", kind=FaultKind.TIMEOUT)
 
-    async def answered(self, question: Question, text: str) -> Rewrite:
-        """Rewrite the history with the answer to a question.
-
-        Raises:
-            HistoryFault: As for `consult`.
-        """
-        policy, view = self.policy, self._view_before
-        assert policy is not None  # it asked
-
-        def rewritten() -> tuple[Message, ...]:
-            try:
-                found = question.rewrite(text)
-            except Exception as error:
-                raise HistoryFault(
-                    f"history policy {self.reason!r} failed: {describe(error)}"
-                ) from error
-            return checked_history(policy, view, found)
-
-        return self._record.rewrite(await self._pool.computing.run(rewritten), self.reason)
+    async def _encoded(self, encoding: Awaitable[Encoded]) -> Encoded:
+        """Encode what the policy made; blame the policy for what the template refuses."""
+        try:
+            return await encoding
+        except Exception as error:
+            raise HistoryFault(
+                f"what history policy {self.reason!r} made cannot be encoded: {describe(error)}"
+            ) from error
 
     def _view(self, context_tokens: int) -> HistoryView:
         record = self._record

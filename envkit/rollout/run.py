@@ -1,14 +1,13 @@
 """Play many episodes at once: bounded concurrency, groups, bounded delivery, a clean stop.
 
-Every episode runs by itself: none waits for another's turn. A finished one is delivered before its
-slot takes the next, and all others are held back while several wait to be delivered, so only a
-handful of finished trajectories is ever unwritten.
+Episodes run independently: none waits for another's turn. A slot delivers its finished episode
+before it starts the next one. While several deliveries are pending, all other episodes pause, so
+only a handful of finished trajectories is ever unwritten.
 """
 
 import asyncio
-import contextlib
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -16,7 +15,7 @@ from envkit.errors import ConfigurationError, RunFailedError
 from envkit.rollout.collecting import collecting, tend
 from envkit.rollout.config import FaultPolicy
 from envkit.rollout.host import EnvFactory
-from envkit.rollout.interrupt import Brake, Interrupt
+from envkit.rollout.interrupt import Brake, Interrupt, until_done
 from envkit.rollout.multi_agent import can_resume
 from envkit.rollout.plan import Deliver, Played, Progress, RolloutState, RunPlan
 from envkit.rollout.player import AnyPlayer
@@ -29,10 +28,10 @@ from envkit.seeds import derive_seed
 from envkit.tasks import Task
 from envkit.trajectory.trajectory import STALE_TOKENS, TAIL, TIMES_PARKED
 
-_MOST_UNDELIVERED: Final = 4
-"""Finished episodes that wait for delivery before the others are held back."""
+_MAX_UNDELIVERED: Final = 4
+"""Pending deliveries at which the other episodes pause."""
 _STARTED_AT_ONCE: Final = 16
-"""Episodes whose start may hold the event loop: thousands would hold it for seconds."""
+"""Episodes started before the event loop runs again; thousands would block it for seconds."""
 
 
 @dataclass(slots=True)
@@ -44,16 +43,16 @@ class _Group:
     missing: int
     """Members that have not finished."""
     held: dict[int, Played] = field(default_factory=dict[int, Played])
-    """Members that have ended and wait for their siblings."""
+    """Members that have ended and are waiting for their siblings."""
     times_parked: int = 0
 
     @property
     def mark(self) -> dict[str, int]:
-        """What its records say about having been parked."""
+        """Metadata that says how often the group was parked."""
         return {TIMES_PARKED: self.times_parked} if self.times_parked else {}
 
     def parked(self) -> ParkedGroup:
-        """Return it as a later run wants it."""
+        """Return the group for a later run."""
         return ParkedGroup(
             group_id=self.group_id,
             seed=self.seed,
@@ -83,14 +82,14 @@ class Run:
             env: A registered environment, or a function that builds one.
             player: Plays the episodes; the caller closes it. Its configuration has the seed, the
                 environment's arguments and the fault policy.
-            plan: Which episodes.
+            plan: The episodes to play.
             interrupt: Ends the run early: running episodes are delivered as aborted.
-            state: Filled with the progress. Groups that an earlier run parked in it come first.
-            progress: Of an earlier run of the same plan, which this one completes.
+            state: Updated with the progress. Groups that an earlier run parked in it come first.
+            progress: Progress of an earlier run of the same plan, which this one completes.
 
         Raises:
-            ConfigurationError: Arguments for a function, or fewer tasks or seeds than groups that
-                the tail may start.
+            ConfigurationError: The configuration has arguments for a function, or the plan has
+                fewer tasks or seeds than the tail may start groups.
         """
         self._player, self._plan, self._config = player, plan, player.config
         self._source: Source = source_of(env, self._config.env_kwargs)
@@ -99,19 +98,19 @@ class Run:
         self.state = state if state is not None else RolloutState()
         self._progress = progress or Progress()
         self.undelivered: list[Played] = []
-        """Finished episodes that could not be delivered, after `play` has raised."""
+        """Finished episodes that could not be delivered, set when `play` raises."""
         self._tail = self._config.tail
         limit = self._tail.max_staleness
         self._freshness = None if limit is None else Freshness(limit)
         self._groups: dict[int, _Group] = {}
         self._parked = dict(enumerate(self.state.parked))
-        """Groups of an earlier run that have not begun yet, by their number in this one."""
+        """Groups of an earlier run that have not started yet, by their number in this run."""
         self._parked_count = len(self._parked)
         self._started = self._tail.started(plan.episodes // plan.group_size)
         plan.check(new_groups=self._started - self._parked_count)
         self._unfinished = dict(self._progress.unfinished)
         self._complete = 0
-        """Groups that count for the batch."""
+        """Complete groups of the batch."""
         self._is_full = False
         """Whether the batch is complete, so that stragglers are being stopped."""
         self._ending = self.interrupt
@@ -119,26 +118,26 @@ class Run:
         self._streak = FaultStreak(plan.concurrency)
         self._failure: BaseException | None = None
         self._delivering: set[asyncio.Task[None]] = set()
-        """Workers whose episode has finished; these must not be cancelled."""
+        """Workers that are delivering a finished episode; these must not be cancelled."""
         self._is_cancelled = False
 
     async def play(self, deliver: Deliver) -> None:
-        """Play all episodes that are missing.
+        """Play all missing episodes.
 
-        Cancel the task to drop what runs; fire the interrupt to keep it as aborted trajectories. In
-        both cases what is finished is delivered first.
+        Cancel the task to drop running episodes; fire the interrupt to keep them as aborted
+        trajectories. In both cases finished episodes are delivered first.
 
         Args:
-            deliver: Called with each finished episode, several at a time; an episode's slot plays
-                the next one only after it returned. If it raises, no further episode starts. What
-                the tail has stopped comes last, marked in its metadata.
+            deliver: Called with each finished episode, several concurrently; a slot starts its
+                next episode only after the call returned. If it raises, no further episode starts.
+                Episodes that the tail stopped come last, marked in their metadata.
 
         Raises:
             ConfigurationError: The environment cannot be built with its arguments, or the engine's
                 server cannot play the run.
-            RunFailedError: The first episodes all failed alike, too many in a row, or several by
-                tokens that differ from the full render.
-            Exception: What `deliver` raised; `undelivered` then holds what is finished.
+            RunFailedError: The first episodes all failed in the same way, too many failed in a
+                row, or the tokens of several differ from the full render.
+            Exception: The exception of `deliver`; `undelivered` then holds the finished episodes.
         """
         state = self.state
         state.total, state.availability = self._episodes(), self._player.availability
@@ -149,8 +148,8 @@ class Run:
             await self._play_missing(deliver)
         finally:
             await self.interrupt.discard(self._ending)
-            state.parked = list(self._parked.values())  # a group that has begun is this run's
-        for group in tuple(self._groups.values()):  # incomplete: the run, or its tail, was stopped
+            state.parked = list(self._parked.values())  # started groups now belong to this run
+        for group in tuple(self._groups.values()):  # incomplete: the run or its tail was stopped
             await (self._set_aside if self._is_full else self._release)(group, deliver)
         if self._failure is not None:
             raise self._failure
@@ -160,20 +159,20 @@ class Run:
         missing = [] if self._is_full else self._missing()
         self._indices = iter(missing)
         sessions = await self._player.max_sessions(self._source)
-        most = min(plan.concurrency, len(missing))
-        most = most if sessions is None else min(most, sessions)
+        slots = min(plan.concurrency, len(missing))
+        slots = slots if sessions is None else min(slots, sessions)
         if missing:
             await self._player.check_engines(self._ending)
-            with collecting(len(missing), at_once=most):
-                await self._play_all(most, deliver)
+            with collecting(len(missing), at_once=slots):
+                await self._play_all(slots, deliver)
 
     def _episodes(self) -> int:
-        """Return how many episodes make the batch."""
+        """Return how many episodes the batch has."""
         size = self._plan.group_size
         return self._tail.needed(self._plan.episodes // size) * size
 
     def _missing(self) -> list[int]:
-        """Return the indices of the episodes that may be started, in order."""
+        """Return the indices of the episodes to play, in order."""
         size = self._plan.group_size
         done = self._progress.delivered | {
             number * size + member
@@ -195,10 +194,10 @@ class Run:
             if not self._is_full and self._parked[number].is_complete(size):
                 await self._end(number, self._group(number), deliver)
 
-    async def _play_all(self, most: int, deliver: Deliver) -> None:
+    async def _play_all(self, slots: int, deliver: Deliver) -> None:
         workers: list[asyncio.Task[None]] = []
         try:
-            for _ in range(most):
+            for _ in range(slots):
                 workers.append(asyncio.create_task(self._work(deliver)))
                 if len(workers) % _STARTED_AT_ONCE == 0:
                     await asyncio.sleep(0)
@@ -210,13 +209,13 @@ class Run:
             for worker in workers:
                 if worker not in self._delivering:
                     worker.cancel()
-            await _until_done(workers)
+            await until_done(workers)
             raise
         finally:
             await self.interrupt.close()
 
     async def _work(self, deliver: Deliver) -> None:
-        """Play one episode after another; a finished one is delivered, whoever cancels the run."""
+        """Play and deliver one episode after another, even if the run is cancelled meanwhile."""
         this = asyncio.current_task()
         assert this is not None
         while self._ending.reason is None and not self._is_cancelled:
@@ -247,7 +246,7 @@ class Run:
                 )
             )
             if not _is_faulted(resumed):
-                return resumed  # else it starts again: masking long episodes would bias the run
+                return resumed  # else start over: masking long episodes would bias the run
         place = {"group": number, "member": member}
         spec = EpisodeSpec(
             env_id=self._source.env_id,
@@ -270,7 +269,7 @@ class Run:
         )
 
     async def _attempt(self, play: Callable[[], Awaitable[Played]]) -> Played:
-        """Play; an episode that shows the run to be pointless is still delivered."""
+        """Play; on a `RunFailedError`, stop the run and return its last episode."""
         try:
             return await play()
         except RunFailedError as failure:
@@ -340,7 +339,7 @@ class Run:
             await self._release(group, deliver)
 
     async def _end(self, number: int, group: _Group, deliver: Deliver) -> None:
-        """Release a group whose members have all ended; it may complete the batch."""
+        """Release a group whose members have all ended, which may complete the batch."""
         del self._groups[number]
         self._freshen(group)
         is_short = self._is_dropped(group) or any(map(is_aborted, group.held.values()))
@@ -363,7 +362,7 @@ class Run:
             await self._deliver(episode, deliver)
 
     def _is_dropped(self, group: _Group) -> bool:
-        """Whether a fault, or stale tokens, of one of its members withhold the group."""
+        """Whether a fault or stale tokens of one member drop the whole group."""
         if self._config.on_fault is FaultPolicy.DROP_GROUP and any(
             map(_is_faulted, group.held.values())
         ):
@@ -373,13 +372,13 @@ class Run:
         )
 
     def _holds_groups(self) -> bool:
-        """Whether a group is delivered whole or not at all."""
+        """Whether a group is delivered only as a whole."""
         drops_stale = self._freshness is not None and self._tail.stale is Stale.DROP
         drops_faulted = self._config.on_fault is FaultPolicy.DROP_GROUP
         return self._tail.cuts or drops_faulted or drops_stale
 
     def _freshen(self, group: _Group) -> None:
-        """Mask what weights of long ago have sampled."""
+        """Mask the tokens that outdated weights sampled."""
         if self._freshness is None:
             return
         try:
@@ -392,7 +391,7 @@ class Run:
             group.held[member] = tuple(map(self._freshness.masked, played))
 
     async def _set_aside(self, group: _Group, deliver: Deliver) -> None:
-        """Keep what the tail has stopped; whoever stores episodes gets it with a mark."""
+        """Keep a group that the tail stopped, and deliver its episodes with a mark."""
         if self._tail.then is Stragglers.PARK:
             self.state.parked.append(group.parked())
         else:
@@ -405,35 +404,28 @@ class Run:
         state = self.state
         state.undelivered += 1
         state.most_undelivered = max(state.most_undelivered, state.undelivered)
-        if state.undelivered >= _MOST_UNDELIVERED and self._failure is None:
+        if state.undelivered >= _MAX_UNDELIVERED and self._failure is None:
             self._brake.hold()
         try:
             await deliver(episode)
         except asyncio.CancelledError:
             self.undelivered.append(episode)
             raise
-        except Exception as error:  # noqa: BLE001  # raised again when all episodes have stopped
+        except Exception as error:  # noqa: BLE001  # re-raised once all episodes have stopped
             self.undelivered.append(episode)
             self._stop(error)
         finally:
             state.undelivered -= 1
-            if state.undelivered < _MOST_UNDELIVERED:
+            if state.undelivered < _MAX_UNDELIVERED:
                 self._brake.release()
 
     def _stop(self, failure: BaseException) -> None:
-        """End the run: no further episode starts, running ones end early."""
+        """End the run: no further episodes start, and running ones end early."""
         self._failure = self._failure or failure
         self._brake.release()
         self.interrupt.fire()
 
 
-async def _until_done(tasks: Collection[asyncio.Task[None]]) -> None:
-    """Wait for tasks, whoever cancels the caller meanwhile."""
-    while any(not task.done() for task in tasks):
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait(tasks)
-
-
 def _is_faulted(episode: Played) -> bool:
-    """Whether infrastructure ended it; that ends all roles."""
+    """Whether an infrastructure fault ended the episode, which ends all its roles."""
     return any(trajectory.is_faulted for trajectory in episode)

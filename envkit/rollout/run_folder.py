@@ -1,9 +1,9 @@
-"""A run's folder: what is played, what is finished, and how an interrupted run is resumed.
+"""A run's folder: its settings, its finished episodes, and what resuming it needs.
 
-`run.json` holds the settings from the start. Finished episodes are appended to
-`trajectories.jsonl`, each as one write, before their slot takes the next one. A signal adds the
-unfinished ones as aborted trajectories. Resuming moves those to `unfinished.jsonl`, from which they
-are continued, and plays what is missing.
+`run.json` holds the settings from the start. Each finished episode is appended to
+`trajectories.jsonl` in one write, before its slot starts the next one. A signal appends the
+unfinished ones as aborted trajectories. Resuming moves those to `unfinished.jsonl`, continues
+them, and plays the missing episodes.
 """
 
 import contextlib
@@ -44,16 +44,16 @@ SCHEMA: Final = 1
 
 
 class RunFolder(Closing):
-    """The folder of one run, open for writing. One process has it at a time."""
+    """The folder of one run, open for writing by one process at a time."""
 
     def __init__(
         self, path: Path, writer: TrajectoryWriter, settings: Mapping[str, Any], progress: Progress
     ) -> None:
         self.path: Final = path
         self.settings: Final = settings
-        """What `create` was given, as JSON data."""
+        """The settings passed to `create`, as JSON data."""
         self.progress: Final = progress
-        """What an earlier process finished and what it left unfinished."""
+        """The finished and unfinished episodes of an earlier process."""
         self._writer = writer
         self._worker: Worker | None = None
         self._waiting: deque[_Delivery] = deque()
@@ -62,23 +62,23 @@ class RunFolder(Closing):
     def create(
         cls, path: Path, settings: Mapping[str, Any], *, overwrite: bool = False
     ) -> "RunFolder":
-        """Begin a run.
+        """Start a run.
 
         Args:
-            path: The folder, made if it is missing.
-            settings: Everything that decides what is played, as JSON data.
-            overwrite: Replace a run that is there.
+            path: The folder, created if it is missing.
+            settings: Everything that determines which episodes are played, as JSON data.
+            overwrite: Replace an existing run.
 
         Raises:
-            StorageError: It holds a run already, another process writes it, or it cannot be
-                written.
+            StorageError: The folder already holds a run, another process is writing it, or it
+                cannot be written.
             ConfigurationError: The settings lack `group_size`.
         """
         if not isinstance(settings.get("group_size"), int):
-            raise ConfigurationError("the settings of a run must name its group_size, an integer")
+            raise ConfigurationError("a run's settings must have group_size, an integer")
         if not overwrite and (path / RUN_FILE).exists():
             raise StorageError(
-                f"{path} holds a run already: resume it, overwrite it, or name another folder"
+                f"{path} already holds a run: resume it, overwrite it, or choose another folder"
             )
         writer = TrajectoryWriter(path, mode="overwrite" if overwrite else "create")
         try:
@@ -96,11 +96,12 @@ class RunFolder(Closing):
 
         Args:
             path: The folder.
-            settings: Refused if they differ from those of the run; None takes the run's.
+            settings: Must equal the run's settings; None uses those.
 
         Raises:
-            StorageError: It is not a run, is being written, or a line cannot be read.
-            ConfigurationError: Another version of envkit made it, or its settings changed.
+            StorageError: The folder is not a run, another process is writing it, or a line cannot
+                be read.
+            ConfigurationError: Another version of envkit created the run, or its settings changed.
         """
         recorded = read_settings(path)
         if settings is not None:
@@ -114,7 +115,7 @@ class RunFolder(Closing):
         return cls(path, writer, recorded, progress)
 
     def finished(self) -> Iterator[Trajectory]:
-        """Yield the trajectories that the folder holds, one at a time.
+        """Yield the folder's trajectories one at a time.
 
         Raises:
             StorageError: A line cannot be read.
@@ -124,17 +125,17 @@ class RunFolder(Closing):
     async def deliver(
         self, played: Played, *, then: Callable[[Trajectory], None] | None = None
     ) -> Played:
-        """Store the records of an episode and return them as they were stored.
+        """Store the records of an episode and return them as stored.
 
-        A record that JSON cannot hold is stored as a fault without its contents. Episodes that
-        finish while others are being written share the next write.
+        A record that JSON cannot represent is stored as a fault without its contents. Episodes
+        that finish while others are being written share the next write.
 
         Args:
             played: The records.
-            then: Called with each stored record, on the thread that writes.
+            then: Called with each stored record, on the writing thread.
 
         Raises:
-            StorageError: The disk is full or gone; the file is as it was before the call.
+            StorageError: The disk is full or gone; the file is unchanged.
         """
         if self._worker is None:
             self._worker = Worker(Mailbox())
@@ -145,12 +146,12 @@ class RunFolder(Closing):
         return delivery.outcome()
 
     def rescue(self, episodes: Sequence[Played]) -> Path:
-        """Write finished episodes that this folder did not take to a folder for temporary files.
+        """Write finished episodes that this folder could not store to a temporary folder.
 
         Raises:
             StorageError: That folder cannot be written either.
         """
-        with storage_errors("cannot make a folder for what is finished"):
+        with storage_errors("cannot create a temporary folder for finished episodes"):
             folder = Path(tempfile.mkdtemp(prefix="envkit-rescued-"))
         save([one for played in episodes for one in played], folder / FILE_NAME)
         return folder
@@ -163,12 +164,12 @@ class RunFolder(Closing):
         self._writer.close()
 
     def complete(self) -> None:
-        """Remove what a completed run no longer needs."""
+        """Remove the file that only an unfinished run needs."""
         with storage_errors(f"cannot remove {self.path / UNFINISHED_FILE}"):
             (self.path / UNFINISHED_FILE).unlink(missing_ok=True)
 
     def _store_waiting(self) -> None:
-        """Store all episodes that wait, as one write."""
+        """Store all waiting episodes in one write."""
         batch: list[_Delivery] = []
         lines: list[PreparedTrajectory] = []
         with contextlib.suppress(IndexError):
@@ -179,12 +180,12 @@ class RunFolder(Closing):
                 delivery.stored, prepared = self._prepared(delivery.played)
                 lines += prepared
             self._writer.append(*lines)
-        except Exception as error:  # noqa: BLE001  # raised where each of them is awaited
+        except Exception as error:  # noqa: BLE001  # re-raised where each of them is awaited
             for delivery in batch:
                 delivery.error = error
             return
         for delivery in batch:
-            delivery.tell()
+            delivery.call_back()
 
     def _prepared(self, played: Played) -> tuple[Played, list[PreparedTrajectory]]:
         stored: list[Trajectory] = []
@@ -208,21 +209,21 @@ class _Delivery:
         self.stored: Played = ()
         self.error: Exception | None = None
 
-    def tell(self) -> None:
-        """Call what wants to know of each stored record; it may fail."""
+    def call_back(self) -> None:
+        """Call the callback, which may fail, with each stored record."""
         if self._then is None:
             return
         try:
             for trajectory in self.stored:
                 self._then(trajectory)
-        except Exception as error:  # noqa: BLE001  # raised where it is awaited
+        except Exception as error:  # noqa: BLE001  # re-raised where it is awaited
             self.error = error
 
     def outcome(self) -> Played:
-        """Return the records as they were stored.
+        """Return the records as stored.
 
         Raises:
-            Exception: Why they were not.
+            Exception: The reason why they were not stored, or the callback's error.
         """
         if self.error is not None:
             raise self.error
@@ -234,11 +235,11 @@ def read_settings(path: Path) -> dict[str, Any]:
 
     Raises:
         StorageError: The folder is not a run.
-        ConfigurationError: Another version of envkit made it, or it was changed.
+        ConfigurationError: Another version of envkit created the run, or its settings changed.
     """
     file = path / RUN_FILE
     if not file.is_file():
-        raise StorageError(f"{path} is not the folder of a run: it has no {RUN_FILE}")
+        raise StorageError(f"{path} is not a run folder: it has no {RUN_FILE}")
     with storage_errors(f"cannot read {file}"):
         text = file.read_bytes()
     try:
@@ -246,17 +247,17 @@ def read_settings(path: Path) -> dict[str, Any]:
         schema, version, seal = data["schema"], data["envkit"], data["seal"]
         settings = cast("dict[str, Any]", dict(data["settings"]))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise StorageError(f"{file} is not the description of a run: {error}") from error
+        raise StorageError(f"{file} does not describe a run: {error}") from error
     if schema != SCHEMA or version != envkit.__version__:
         raise ConfigurationError(
-            f"{path} was made by envkit {version} (format {schema}); this is {envkit.__version__} "
-            f"(format {SCHEMA}), which may play differently: resume it with the version that made "
-            "it, or begin a new run"
+            f"envkit {version} (format {schema}) created {path}; this is {envkit.__version__} "
+            f"(format {SCHEMA}), which may play differently: resume with the version that created "
+            "the run, or start a new run"
         )
     if seal != _seal(settings):
         raise ConfigurationError(
-            f"{file} was changed after the run began, so its episodes would not belong together; "
-            "restore it, or begin a new run"
+            f"{file} was changed after the run started, so its episodes would have different "
+            "settings; restore the file, or start a new run"
         )
     return settings
 
@@ -281,13 +282,13 @@ def _check_same(path: Path, recorded: Mapping[str, Any], settings: Mapping[str, 
     changed = [name for name in names if recorded.get(name) != settings.get(name)]
     if changed:
         raise ConfigurationError(
-            f"the settings of {path} are not those of the run to resume: {', '.join(changed)} "
-            "changed; begin a new run for them"
+            f"{path} can only be resumed with its own settings, got different values of "
+            f"{', '.join(changed)}; start a new run for them"
         )
 
 
 def _recover(path: Path, writer: TrajectoryWriter, group_size: int) -> Progress:
-    """Move unfinished episodes to their own file and return what is left to do."""
+    """Move unfinished episodes to their own file and return the run's progress."""
     _drop_lines_without_images(path, writer)
     stored = list(read_index(path))
     whole = _whole_episodes(path, stored)
@@ -315,7 +316,7 @@ def _recover(path: Path, writer: TrajectoryWriter, group_size: int) -> Progress:
 
 
 def _drop_lines_without_images(path: Path, writer: TrajectoryWriter) -> None:
-    """Drop trajectories that a power cut left with empty image files; they are played again."""
+    """Drop trajectories whose image files a power cut left empty; they are played again."""
     with storage_errors(f"cannot read {path}"):
         empty = [file for file in (path / IMAGE_FOLDER).glob("*.png") if not file.stat().st_size]
         if not empty:
@@ -333,7 +334,7 @@ def _drop_lines_without_images(path: Path, writer: TrajectoryWriter) -> None:
 
 
 def _episode(stored: StoredEpisode) -> str:
-    """Return what the siblings of an episode share."""
+    """Return the id that the siblings of an episode share."""
     return str(stored.metadata.get(ROLLOUT_ID, stored.episode_id))
 
 
@@ -347,10 +348,10 @@ def _stored_twice(path: Path) -> StorageError:
 
 
 def _whole_episodes(path: Path, stored: Iterable[StoredEpisode]) -> dict[str, bool]:
-    """Return by episode whether all of its siblings are stored.
+    """Return for each episode whether all its siblings are stored.
 
     Raises:
-        StorageError: There are more of them than the episode has.
+        StorageError: The file holds more siblings than the episode has.
     """
     counts: dict[str, int] = {}
     wanted: dict[str, int] = {}
@@ -367,13 +368,13 @@ def _index(path: Path, metadata: Mapping[str, Any], group_size: int) -> int:
         return int(metadata["group"]) * group_size + int(metadata["member"])
     except (KeyError, TypeError, ValueError) as error:
         raise StorageError(
-            f"{path / FILE_NAME} holds an episode without its place in the run ({error}); it was "
-            "not written by a run"
+            f"{path / FILE_NAME} holds an episode without its group and member ({error}); a run "
+            "did not write it"
         ) from error
 
 
 def _set_apart(path: Path, numbers: set[int], writer: TrajectoryWriter) -> None:
-    """Move lines of the trajectory file to the unfinished ones."""
+    """Move lines of the trajectory file to the file of unfinished episodes."""
     if not numbers:
         return
     apart, kept = path / UNFINISHED_FILE, set[int]()
@@ -390,7 +391,7 @@ def _set_apart(path: Path, numbers: set[int], writer: TrajectoryWriter) -> None:
 
 
 def _emptied(trajectory: Trajectory, error: StorageError) -> Trajectory:
-    """Return a faulted record in place of one that cannot be stored."""
+    """Return a faulted record to replace one that cannot be stored."""
     fault = FaultRecord(where=FaultPlace.LEDGER, kind=FaultKind.PERMANENT, message=str(error))
     metadata = {
         name: trajectory.metadata[name]

@@ -1,7 +1,7 @@
-"""Asks the engine for a reply, and accepts only an answer that belongs to the ledger.
+"""Asks the engine for a reply, and accepts only an answer that fits the ledger.
 
-A failure of one request is retried under the budget of its turn. An engine that is away is waited
-for instead, together with all other episodes that use it.
+A failed request is retried within the budget of its turn. If the engine is unavailable, the episode
+waits for it, together with all other episodes that use it.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from envkit.trajectory.stop import StopReason
 T = TypeVar("T")
 
 _request_ids: Final = random.Random(secrets.randbits(128))
-"""Unique among processes, and without a call to the system for every request."""
+"""Unique across processes, without a system call per request."""
 _ABORT_PATIENCE_S: Final = 2.0
 """How long an engine may take to answer an abort before its call is cancelled."""
 _NOT_SENT: Final = Generation(
@@ -58,15 +58,15 @@ class Sampler:
     async def generate(
         self, draft: TurnDraft, room: Room, record: EpisodeRecord, env: Env
     ) -> Generation:
-        """Sample a reply under the retry budget; failed attempts are counted in the draft.
+        """Sample a reply within the retry budget; the draft counts failed attempts.
 
         Returns:
-            The reply. An abort without tokens if the episode was stopped while it waited.
+            The reply, or an abort without tokens if the episode was stopped while it waited.
 
         Raises:
             EngineFault: The budget is spent, or the fault is not retryable.
-            LedgerFault: The answer does not belong to the ledger.
-            ConfigurationError: The engine refuses a setting.
+            LedgerFault: The answer does not fit the ledger.
+            ConfigurationError: The engine rejects a setting.
         """
         budget = _TurnBudget(self._setup.retries)
         while True:
@@ -80,7 +80,7 @@ class Sampler:
                 return await self._send(request, ticket, draft)
             except EngineFault as fault:
                 if self._interrupt.reason is None:
-                    # The only request that runs and breaks the connection may be the reason why.
+                    # If the only running request breaks the connection, it may be the cause.
                     crashes = ticket.is_trial and fault.kind is FaultKind.CRASHED
                     budget.spend(fault, is_own=crashes or not fault.is_away)
                     draft.engine_retries += 1
@@ -94,16 +94,16 @@ class Sampler:
     async def abort(self, request_id: str) -> None:
         """Wake the episode if it waits between two attempts; the interrupt calls this."""
         if self._wait is not None:
-            with suppress(RuntimeError):  # it is waking already
+            with suppress(RuntimeError):  # already waking
                 self._wait.reschedule(asyncio.get_running_loop().time())
 
     async def _admission(
         self, request_id: str, draft: TurnDraft, budget: "_TurnBudget"
     ) -> Ticket | None:
-        """Wait until the engine may be asked; None if the episode was stopped before.
+        """Wait for permission to send a request; None if the episode is stopped first.
 
         Raises:
-            EngineFault: The engine stayed away too long, or the episode's time is over.
+            EngineFault: The engine was unavailable for too long, or the episode's time is up.
         """
         known = self._availability
         ticket = await self._waited(
@@ -121,19 +121,19 @@ class Sampler:
         name = self._setup.engine.name
         if self._interrupt.reason is not None:
             raise EngineFault(
-                f"the episode's time was over while engine {name!r} was away{last}",
+                f"the episode's time ran out while engine {name!r} was unavailable{last}",
                 kind=FaultKind.TIMEOUT,
                 is_away=True,
             )
         raise EngineFault(
-            f"engine {name!r} was away for longer than RetryBudget.engine_away_s, "
+            f"engine {name!r} was unavailable for longer than RetryBudget.engine_away_s, "
             f"{self._setup.retries.engine_away_s:g} s{last}",
             kind=FaultKind.TRANSIENT,
             is_away=True,
         )
 
     async def _send(self, request: GenerateRequest, ticket: Ticket, draft: TurnDraft) -> Generation:
-        """Ask the engine once, and tell the other episodes whether it is there."""
+        """Send the request once, and share with other episodes whether the engine answered."""
         engine, known = self._setup.engine, self._availability
         self._interrupt.enter(request.request_id, engine)
         try:
@@ -143,7 +143,7 @@ class Sampler:
                 engine=engine.name,
                 vocabulary_size=self._vocabulary_size,
             )
-        except BaseException as error:  # an engine may be anybody's code
+        except BaseException as error:  # an engine is foreign code
             if is_own_cancellation(error):
                 raise
             if isinstance(error, CallCutError):
@@ -165,7 +165,7 @@ class Sampler:
         return generation
 
     async def _pause(self, request_id: str, attempt: int, draft: TurnDraft) -> None:
-        """Wait after failed attempt number `attempt`, unless the episode has to stop."""
+        """Wait after failed attempt number `attempt`, unless the episode is interrupted."""
         seconds = self._setup.retries.backoff.delay(attempt, self._rng)
         until = asyncio.get_running_loop().time() + seconds
         await self._waited(request_id, asyncio.Event().wait, until=until, draft=draft)
@@ -178,7 +178,7 @@ class Sampler:
         until: float | None,
         draft: TurnDraft,
     ) -> T | None:
-        """Await something; None once the time is over or the episode has to stop."""
+        """Await the work; None at the deadline or if the episode is interrupted."""
         if self._interrupt.reason is not None:
             return None
         started = time.perf_counter()
@@ -225,7 +225,7 @@ class Sampler:
 
 
 class _TurnBudget:
-    """What one turn may still try."""
+    """The retries and the waiting time that one turn has left."""
 
     def __init__(self, retries: RetryBudget) -> None:
         self._retries = retries
@@ -246,7 +246,7 @@ class _TurnBudget:
 
         Args:
             fault: How it failed.
-            is_own: Whether the request is to blame, and not an engine that is away.
+            is_own: Whether the request caused it, rather than an unavailable engine.
 
         Raises:
             EngineFault: The budget is spent; this is the given fault.
@@ -262,9 +262,9 @@ class _TurnBudget:
 
 
 def _as_fault(error: BaseException, name: str) -> EngineFault | LedgerFault | ConfigurationError:
-    """Return what an engine raised as an error that ends its own episode.
+    """Return an engine's exception as an error that ends only its own episode.
 
-    A `ConfigurationError` stays what it is: it would end every episode.
+    A `ConfigurationError` is returned unchanged: it would end every episode.
     """
     if isinstance(error, EngineFault | LedgerFault | ConfigurationError):
         return error

@@ -1,7 +1,7 @@
-"""An engine whose replies a policy function writes: oracles, baselines and tests.
+"""An engine whose replies come from a policy function: for oracles, baselines and tests.
 
-Its replies go through the codec like any other engine's, and it is as strict about its input: the
-placeholders must match the images.
+The codec handles its replies like those of any engine. It is as strict about its input as a real
+engine: the placeholders must match the images.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ _NAME: Final = "scripted"
 
 
 class ScriptedEngine:
-    """Answers with what a policy writes; log-probabilities are 0.0, since the script is certain."""
+    """Answers with a policy's replies. Log-probabilities are 0.0, since the policy is certain."""
 
     def __init__(
         self,
@@ -27,11 +27,11 @@ class ScriptedEngine:
         *,
         latency: Callable[[GenerateRequest], float] | None = None,
     ) -> None:
-        """Make the engine.
+        """Create the engine.
 
         Args:
-            codec: Turns the policy's text into ids; use the rollout's.
-            policy: Writes the replies, on the event loop: it must be quick.
+            codec: Turns the policy's text into ids; use the rollout's codec.
+            policy: Writes the replies. It must be fast, since it runs on the event loop.
             latency: Seconds to wait before each answer; None answers at once.
         """
         self._codec, self._policy, self._latency = codec, policy, latency
@@ -44,7 +44,7 @@ class ScriptedEngine:
 
     @property
     def logprob_kind(self) -> LogprobKind:
-        """SAMPLED: the script's only choice has probability 1."""
+        """SAMPLED: the policy's only choice has probability 1."""
         return LogprobKind.SAMPLED
 
     async def generate(self, request: GenerateRequest) -> Generation:
@@ -87,13 +87,13 @@ class ScriptedEngine:
             event.set()
 
     async def end_session(self, session_id: str) -> None:
-        """Keep nothing, free nothing."""
+        """Do nothing: sessions hold no resources."""
 
     async def aclose(self) -> None:
-        """Hold nothing, release nothing."""
+        """Do nothing: the engine holds no resources."""
 
     async def _wait(self, request: GenerateRequest) -> bool:
-        """Wait for the latency; True when an abort came first."""
+        """Wait for the latency; True if an abort came first."""
         if self._latency is None:
             return False
         event = self._running[request.request_id] = asyncio.Event()

@@ -1,8 +1,8 @@
-"""Compare a share of a run's observations with full renders while it goes.
+"""Compare a share of a run's observations with full renders during the run.
 
-Calibration proves a template on canned conversations; this proves it on the real ones. Every
-observation of an environment's first episodes is compared, then a small share. A difference faults
-the trajectory, and several stop the run: the codec is wrong then, and later rows would be as well.
+Calibration checks a template on canned conversations; this checks it on real ones. It compares
+every observation of an environment's first episodes, then a small share. A difference faults the
+trajectory. Several stop the run, because the codec is wrong and later rows would be too.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ from envkit.trajectory.trajectory import Trajectory
 DEFAULT_SHARE: Final = 0.01
 _FIRST_EPISODES: Final = 8
 """Episodes of each environment whose observations are all compared."""
-_MOST_DIFFERENT: Final = 3
-"""Trajectories with a difference after which the run stops."""
+_MAX_DIFFERENT: Final = 3
+"""Trajectories with a difference at which the run stops."""
 _SHOWN: Final = 3_000
-"""Characters of each text in the message; both fit into what a record keeps of it."""
+"""Characters of each text in the message; a record has room for both."""
 _DRAWS: Final = 2**31
 
 
@@ -31,7 +31,7 @@ class SelfCheck:
 
         Args:
             mode: Which differences fail; "off" compares nothing.
-            share: Of the observations after the first episodes, 0 to 1.
+            share: Share of observations to compare after the first episodes, 0 to 1.
         """
         self.mode: SanityMode = mode
         self.share = share
@@ -42,8 +42,9 @@ class SelfCheck:
         """Return whether to compare the observation after a turn.
 
         Args:
-            env_id: Counts its own first episodes.
-            episode_id: With the turn it determines the draw, so a resumed episode draws the same.
+            env_id: First episodes are counted per environment.
+            episode_id: Determines the draw together with the turn, so a resumed episode draws the
+                same.
             turn: Index of the reply.
         """
         if self.mode == "off":
@@ -79,13 +80,13 @@ class SelfCheck:
         """
         failed = [one for one in played if one.is_faulted and self._is_different(one)]
         self._different += len(failed)
-        if not failed or self._different < _MOST_DIFFERENT:
+        if not failed or self._different < _MAX_DIFFERENT:
             return None
         fault = failed[-1].fault
         return (
             f"{self._different} trajectories have an observation whose tokens differ from the full "
-            "render of the chat template, so rows of this run would not be what the model reads; "
-            f"the last: {'' if fault is None else fault.message}"
+            "render of the chat template, so rows of this run would not match what the model "
+            f"reads; the last: {'' if fault is None else fault.message}"
         )
 
     def _is_different(self, trajectory: Trajectory) -> bool:
@@ -96,7 +97,7 @@ class SelfCheck:
 
 
 def _around_difference(one: str, other: str) -> tuple[str, str]:
-    """Return both texts, quoted; of long ones the part around the first difference."""
+    """Return both texts, quoted; long ones are cut to the part around the first difference."""
     pairs = enumerate(zip(one, other, strict=False))
     first = next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
     start = max(0, first - _SHOWN // 2) if max(len(one), len(other)) > _SHOWN else 0

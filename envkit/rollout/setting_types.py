@@ -1,6 +1,6 @@
-"""Checks the values of settings, whether they come from Python, a file, or a trainer's mapping.
+"""Checks the types of settings, whether they come from Python, a file, or a trainer's mapping.
 
-The annotations of the settings' dataclasses say what fits, so no setting is declared twice.
+The annotations of the settings' dataclasses are the only declaration of each type.
 """
 
 import math
@@ -16,23 +16,23 @@ from envkit.errors import ConfigurationError
 _NAMES: dict[object, str] = {
     int: "an integer",
     float: "a finite number",
-    str: "a text",
+    str: "a string",
     type(None): "null",
 }
 
 
 def check_types(cls: type, values: Mapping[str, Any], where: str) -> None:
-    """Refuse values that do not have the type of the fields that they are for.
+    """Check that values have the types of their fields.
 
-    An integer is accepted for a float, and a list for a tuple. A boolean is not a number.
+    A float field accepts an integer, and a tuple field a list. A boolean is not a number.
 
     Args:
         cls: A dataclass that has all the fields.
-        values: By field.
-        where: What the settings are called, for the message.
+        values: Values by field name.
+        where: Name of the settings, for the message.
 
     Raises:
-        ConfigurationError: A value of another type.
+        ConfigurationError: A value has the wrong type.
     """
     hints = _hints(cls)
     for name, value in values.items():
@@ -43,16 +43,16 @@ def check_types(cls: type, values: Mapping[str, Any], where: str) -> None:
 
 
 def check_fields(settings: Any, where: str) -> None:  # noqa: ANN401  # any dataclass
-    """Refuse settings with a value of another type than its field; see `check_types`.
+    """Check that all settings have the types of their fields; see `check_types`.
 
-    The value of an Enum's member stands for the member, which takes its place.
+    An Enum field also accepts the value of a member, which is replaced by the member.
 
     Args:
         settings: An instance of a dataclass, from its `__post_init__`.
-        where: What the settings are called, for the message.
+        where: Name of the settings, for the message.
 
     Raises:
-        ConfigurationError: A value of another type.
+        ConfigurationError: A value has the wrong type.
     """
     cls = cast("type[Any]", type(settings))
     for name, hint in _hints(cls).items():

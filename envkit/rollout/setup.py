@@ -67,6 +67,13 @@ class Setup:
     """What the model still sees of an episode; None takes the environment's own setting."""
     agent: PlayAgent | None = None
     """Plays the episodes instead of the rollout loop; None for the loop."""
+    joint_retries: RetryBudget | None = None
+    """Of the joint environment, for a role in it; None where there is one agent."""
+
+    @property
+    def policy_timeout_s(self) -> float | None:
+        """Maximum seconds of a call of a history policy. A role's policy waits for no sibling."""
+        return (self.joint_retries or self.retries).step_timeout_s
 
     def __post_init__(self) -> None:
         """Refuse a combination that would record wrong numbers.
@@ -95,8 +102,9 @@ class Setup:
     def of_role(self, role: str) -> "Setup":
         """Return how a role is played.
 
-        A role waits for its siblings, so it has no deadlines: those of the joint environment and
-        of the episode hold for all roles at once. Sampling seeds differ between the roles.
+        A role waits for its siblings, so its steps have no deadlines: those of the joint
+        environment and of the episode hold for all roles at once. Sampling seeds differ between
+        the roles.
         """
         sampling = self.roles.samplings.get(role, self.sampling)
         if sampling.seed is not None:
@@ -111,6 +119,7 @@ class Setup:
             sampling=sampling,
             self_check=self.self_check,
             history=self.history,
+            joint_retries=self.retries,
         )
 
 

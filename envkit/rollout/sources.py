@@ -1,4 +1,4 @@
-"""Where the environments of a rollout come from: their sources, and the pool that lends them."""
+"""Sources that build a rollout's environments, and the pool that lends them."""
 
 import asyncio
 import json
@@ -32,8 +32,8 @@ class EnvSource:
         """Return a new environment.
 
         Raises:
-            UnknownNameError: No environment of this id is registered in this process.
-            ConfigurationError: It does not take the arguments.
+            UnknownNameError: No environment with this id is registered in this process.
+            ConfigurationError: The environment does not accept the arguments.
         """
         return make(self.env_id, **json.loads(self.arguments))
 
@@ -54,14 +54,14 @@ Source = EnvSource | FunctionSource
 
 
 def source_of(env: str | EnvFactory, arguments: Mapping[str, Any]) -> Source:
-    """Return what builds an environment.
+    """Return the source of an environment.
 
     Args:
         env: A registered id, or a function.
         arguments: Keyword arguments of a registered environment.
 
     Raises:
-        ConfigurationError: Arguments for a function, which has its own.
+        ConfigurationError: A function was given with arguments.
     """
     if isinstance(env, FunctionSource):
         return env
@@ -72,7 +72,8 @@ def source_of(env: str | EnvFactory, arguments: Mapping[str, Any]) -> Source:
             return FunctionSource(env, partial(make, env, **dict(arguments)))
     if arguments:
         raise ConfigurationError(
-            "env_kwargs belong to a registered environment's id; put them into the function instead"
+            "env_kwargs need a registered environment's id, got a function; set them in the "
+            "function instead"
         )
     return FunctionSource(getattr(env, "__name__", "env"), env)
 
@@ -82,15 +83,16 @@ def isolated(
 ) -> "IsolatedSource":
     """Return a factory that builds the same environment in its own worker process.
 
-    A worker that exits, crashes, hangs, runs out of memory or starts too many processes is lost
-    alone, with everything it started: the caller gets an `EnvFault`.
+    A worker that exits, crashes, hangs, runs out of memory or starts too many processes takes down
+    only itself and the processes that it started: the caller gets an `EnvFault`.
 
     Args:
-        factory: An `EnvSource`, or anything that can be pickled, such as a function of a module.
-        memory_mb: MiB of address space that the worker, and each process that it starts, may take
-            beyond what it holds before the environment is built; None is unlimited. Do not set it
-            for browsers, which reserve far more than they use.
-        start_timeout_s: Deadline of starting and building an environment; None waits forever.
+        factory: An `EnvSource`, or anything picklable, such as a module-level function.
+        memory_mb: MiB of address space that the worker, and each process that it starts, may use
+            on top of what the worker uses before it builds the environment; None is unlimited. Do
+            not set it for browsers, which reserve far more than they use.
+        start_timeout_s: Deadline for starting the worker and building the environment; None waits
+            forever.
 
     Raises:
         ConfigurationError: The factory cannot be pickled, or a number is not positive.
@@ -98,7 +100,7 @@ def isolated(
     for name, value in (("memory_mb", memory_mb), ("start_timeout_s", start_timeout_s)):
         if value is not None and value <= 0:
             raise ConfigurationError(f"{name} must be positive or None, got {value}")
-    from envkit.isolation import IsolatedSource  # watches forks of this process; rarely needed
+    from envkit.isolation import IsolatedSource  # rarely needed, and it hooks into forks
 
     options: dict[str, Any] = {"memory_mb": memory_mb, "start_timeout_s": start_timeout_s}
     if isinstance(factory, EnvSource):
@@ -108,47 +110,47 @@ def isolated(
 
 
 def _pickled(factory: EnvFactory) -> tuple[bytes, tuple[str, ...]]:
-    """Return a factory as bytes, and the modules that reading them imports."""
+    """Return the pickled factory and the modules that unpickling it imports."""
     try:
         data = pickle.dumps(factory)
-    except Exception as error:  # pickle raises whatever the object's own code does
+    except Exception as error:  # the object's own code can raise anything
         raise ConfigurationError(
-            "an environment that runs in a worker process needs a factory that can be pickled, "
-            f"such as a function of a module or an EnvSource, got {factory!r:.120}: {error}"
+            "an environment in a worker process needs a picklable factory, such as a module-level "
+            f"function or an EnvSource, got {factory!r:.120}: {error}"
         ) from error
     modules = {
         name for _, name, _ in pickletools.genops(data) if isinstance(name, str)
     } & sys.modules.keys()
     if "__main__" in modules:
         raise ConfigurationError(
-            "an environment that runs in a worker process needs a factory of a module that the "
-            f"worker can import, got {factory!r:.120} of the main script; move it into a module"
+            "an environment in a worker process needs a factory from a module that the worker can "
+            f"import, got {factory!r:.120} from the main script; move it into a module"
         )
     return data, tuple(sorted(modules))
 
 
 class EnvPool:
-    """Lends environments and obeys their `max_sessions`."""
+    """Lends environments, at most `max_sessions` at a time."""
 
     def __init__(self, factory: EnvFactory, pool: WorkerPool, *, timeout_s: float | None) -> None:
-        """Make an empty pool.
+        """Create an empty pool.
 
         Args:
             factory: Builds an environment.
             pool: Threads for blocking calls.
-            timeout_s: Seconds that building one may take; None waits forever.
+            timeout_s: Deadline for building an environment, in seconds; None waits forever.
         """
         self._factory, self._pool, self._timeout_s = factory, pool, timeout_s
         self._idle: list[EnvHost] = []
         self._first = asyncio.Lock()
         self._sessions: asyncio.Semaphore | None = None
         self._is_known = False
-        self._most: int | None = None
+        self._max_sessions: int | None = None
         self._is_closed = False
 
     @asynccontextmanager
     async def lend(self) -> AsyncGenerator[EnvHost]:
-        """Lend a host, waiting while as many are in use as the environment allows.
+        """Lend a host; wait while all sessions that the environment allows are in use.
 
         Raises:
             ConfigurationError: The environment cannot be built with its arguments.
@@ -168,39 +170,39 @@ class EnvPool:
                 self._sessions.release()
 
     async def max_sessions(self) -> int | None:
-        """Build the first environment and return its `max_sessions`; None is unlimited, or unknown.
+        """Build the first environment and return its `max_sessions`; None is unlimited or unknown.
 
         Raises:
             ConfigurationError: The environment cannot be built with its arguments.
         """
         if self._is_known:
-            return self._most
+            return self._max_sessions
         async with self._first:
             if self._is_known:
-                return self._most
+                return self._max_sessions
             host = EnvHost(self._pool, factory=self._factory)
             self._idle.append(host)
             try:
                 await host.ensure(timeout_s=self._timeout_s)
             except EnvFault:
-                return None  # its episode builds it again, under the retry budget
-            self._most = host.capabilities.max_sessions
-            self._sessions = None if self._most is None else asyncio.Semaphore(self._most)
+                return None  # the episode retries the build, within the retry budget
+            most = self._max_sessions = host.capabilities.max_sessions
+            self._sessions = None if most is None else asyncio.Semaphore(most)
             self._is_known = True
-            return self._most
+            return most
 
     async def close(self) -> None:
-        """Close what is idle; what is lent is closed when it comes back."""
+        """Close idle hosts now and lent ones when they are returned."""
         self._is_closed = True
         idle, self._idle = self._idle, []
         await asyncio.gather(*(host.close() for host in idle))
 
 
 def canonical_json(data: object) -> str:
-    """Return JSON data as text that is equal for equal data.
+    """Return canonical JSON text: equal data gives equal text.
 
     Raises:
-        ConfigurationError: It is not JSON data.
+        ConfigurationError: The data is not JSON data.
     """
     try:
         return json.dumps(data, sort_keys=True, ensure_ascii=False, allow_nan=False)

@@ -1,8 +1,8 @@
-"""Replies that weights of long ago have sampled: masked, or withheld with their group.
+"""Tokens sampled by outdated weights: masked, or dropped with their group.
 
 Importance weights correct for a policy that is a few updates old; beyond that their variance grows
-without bound. The age of a token is counted in updates of the weights, as in SkyRL's
-`max_staleness_steps` and TRL's `max_staleness`, from the newest ones that the run has seen.
+without bound. A token's age is the number of weight updates between its version and the newest one
+that the run has seen, as in SkyRL's `max_staleness_steps` and TRL's `max_staleness`.
 """
 
 from dataclasses import replace
@@ -14,43 +14,44 @@ from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.trajectory import STALE_TOKENS, Trajectory
 
 _FIRST: Final = "default"
-"""What SGLang and vLLM call the weights that they were started with."""
+"""SGLang's and vLLM's name for the weights that they were started with."""
 
 
 class Stale(StrEnum):
     """What happens to tokens that are too old."""
 
     MASK = "mask"
-    """They get loss mask 0; the rest of the episode is trained."""
+    """They get loss mask 0; the rest of the episode is trained on."""
     DROP = "drop"
-    """Their group is left out; `RolloutState.dropped` has it."""
+    """Their group is left out and kept in `RolloutState.dropped`."""
 
 
 class Freshness:
-    """Knows the newest weights of a run."""
+    """Tracks the newest weights of a run."""
 
     def __init__(self, max_staleness: int) -> None:
-        """Begin with no weights seen.
+        """Start with no weights seen.
 
         Args:
-            max_staleness: Updates after which a token is too old; 0 keeps only the newest weights'.
+            max_staleness: Maximum age of a token in updates; 0 keeps only tokens of the newest
+                weights.
         """
         self._limit, self._newest = max_staleness, 0
 
     def note(self, trajectory: Trajectory) -> None:
-        """Learn of newer weights.
+        """Record the weight versions of a trajectory.
 
         Raises:
-            ConfigurationError: The engine does not number its weights.
+            ConfigurationError: A weight version is not an integer.
         """
         sampled = (part for part in trajectory.segments if part.kind is SegmentKind.MODEL)
         self._newest = max([self._newest, *map(_version, sampled)])
 
     def masked(self, trajectory: Trajectory) -> Trajectory:
-        """Return a record with its tokens masked where they are too old, counted in its metadata.
+        """Return the trajectory with its stale tokens masked, and counted in its metadata.
 
         Args:
-            trajectory: One that was noted.
+            trajectory: One that was passed to `note`.
         """
         stale = {
             number
@@ -76,6 +77,6 @@ def _version(segment: Segment) -> int:
         return int(version or "")
     except ValueError as error:
         raise ConfigurationError(
-            "tail.max_staleness counts updates, so the engine must name its weights by integers, "
-            f"got {version!r}; name them so when you update them, or leave max_staleness out"
+            "tail.max_staleness counts updates, so weight versions must be integers, got "
+            f"{version!r}; set an integer with each update, or leave max_staleness out"
         ) from error

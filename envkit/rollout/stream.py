@@ -29,30 +29,30 @@ async def collect(
 ) -> AsyncGenerator[Trajectory, None]:
     """Play episodes and yield their records as they finish.
 
-    A record counts as delivered when the loop asks for the next one. Close the generator, or leave
-    its `async for` by an exception, and every running episode is cancelled and every environment
-    closed. `Run` takes an interrupt, engines of single roles, and an earlier run's progress.
+    A record is delivered once the loop asks for the next one. Closing the generator, or leaving
+    its `async for` with an exception, cancels all running episodes and closes all environments.
+    `Run` also accepts an interrupt, engines per role, and an earlier run's progress.
 
     Args:
         env_id: A registered environment, or a function that builds one.
         engine: Samples the replies; the caller closes it.
-        codec: Encodes what the environments say.
+        codec: Encodes the environments' messages.
         episodes: As in `RunPlan`.
         group_size: As in `RunPlan`.
         concurrency: As in `RunPlan`.
-        config: Limits, retries, sampling, seed and the environment's arguments; None takes the
+        config: Limits, retries, sampling, seed and the environment's arguments; None uses the
             defaults.
         tasks: As in `RunPlan`.
-        state: Filled with the progress. What `config.tail` has parked in it comes first.
+        state: Updated with the progress. Groups that `config.tail` parked in it come first.
 
     Yields:
-        One trajectory for each episode of the batch, in the order they finish; in an environment
-        with several agents one for each role that replied, those of an episode together.
+        One trajectory per episode of the batch, in the order they finish. With several agents, one
+        per role that replied; those of an episode come together.
 
     Raises:
-        ConfigurationError: Numbers that do not fit together, or an environment that cannot be
-            built with its arguments.
-        RunFailedError: The first episodes all failed alike; they were yielded.
+        ConfigurationError: The plan is invalid, or the environment cannot be built with its
+            arguments.
+        RunFailedError: The first episodes all failed in the same way; they were yielded.
     """
     plan = RunPlan(episodes=episodes, group_size=group_size, concurrency=concurrency, tasks=tasks)
     player = Player(engine, codec, config)
@@ -83,7 +83,7 @@ async def delivered(run: Run) -> AsyncGenerator[Trajectory, None]:
         if TAIL in episode[0].metadata:
             return
         if is_closed:
-            raise asyncio.CancelledError("nobody takes the trajectories any more")
+            raise asyncio.CancelledError("the generator is closed")
         taken = asyncio.get_running_loop().create_future()
         waiting.add(taken)
         ready.put_nowait((episode, taken))

@@ -1,7 +1,7 @@
-"""Keep a failure inside its episode, and tell a wrong setting from bad luck.
+"""Contain failures in their episode, and stop runs that only fail.
 
-Whatever fails inside an episode ends that episode alone. Episodes that all fail in the same way end
-the run: nothing would be trained.
+A failure inside an episode ends only that episode. If all first episodes fail in the same way, the
+run ends, because there would be nothing to train on.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from envkit.trajectory.stop import FaultPlace, StopReason
 from envkit.trajectory.trajectory import Trajectory
 
 _ALIKE: Final = 8
-"""Episodes that must fail alike before any succeeds. Fewer could be bad luck."""
+"""Number of first episodes that must fail in the same way. Fewer could be bad luck."""
 _IN_A_ROW: Final = 32
 _SHOWN: Final = 300
 
 
 class FirstEpisodes:
-    """Watches the first episodes of each environment, until one ends without a fault."""
+    """Watches the first episodes of each environment until one ends without a fault."""
 
     def __init__(self) -> None:
         self._succeeded: set[str] = set()
@@ -35,10 +35,10 @@ class FirstEpisodes:
         return env_id in self._succeeded
 
     def note(self, env_id: str, played: Sequence[Trajectory]) -> str | None:
-        """Count an episode; return why more of them are pointless, or None.
+        """Count an episode; return why further episodes are pointless, or None.
 
         Args:
-            env_id: Whose episode it is.
+            env_id: Environment of the episode.
             played: The records of the episode.
         """
         if env_id in self._succeeded:
@@ -49,7 +49,7 @@ class FirstEpisodes:
             self._failures.pop(env_id, None)
             return None
         if FaultKind(fault.kind) is not FaultKind.PERMANENT:
-            return None  # a server that is away may come back
+            return None  # an unavailable server may come back
         first_line = (fault.message.splitlines() or [""])[0][:_SHOWN]
         failures = self._failures.setdefault(env_id, Counter())
         failures[f"{fault.where}: {first_line}"] += 1
@@ -58,12 +58,12 @@ class FirstEpisodes:
             return None
         return (
             f"the first {count} episodes of {env_id} failed in the same way, at {what}; "
-            "nothing would be trained. Fix the environment or its settings"
+            "there would be nothing to train on. Fix the environment or its settings"
         )
 
 
 class Supervision:
-    """Makes a record of every episode of a player, and watches what they have in common."""
+    """Records every episode of a player, and watches for failures that they share."""
 
     def __init__(self, self_check: SelfCheck, engine: str) -> None:
         """Start with no episode seen.
@@ -78,15 +78,15 @@ class Supervision:
     async def recorded(
         self, spec: EpisodeSpec, playing: Awaitable[tuple[Trajectory, ...]]
     ) -> tuple[Trajectory, ...]:
-        """Play an episode in its own task; whatever fails ends this episode alone.
+        """Play an episode in its own task; a failure ends only this episode.
 
         Args:
-            spec: Which episode.
+            spec: The episode.
             playing: Returns its records.
 
         Raises:
-            ConfigurationError: Raised before any episode of the environment succeeded.
-            RunFailedError: More episodes are pointless.
+            ConfigurationError: Playing raised it, and no episode of the environment has succeeded.
+            RunFailedError: Further episodes are pointless.
         """
         try:
             played = await asyncio.ensure_future(playing)
@@ -96,7 +96,7 @@ class Supervision:
             fault = EngineFault("the engine cancelled its own task")
             played = (self.without_play(spec, fault),)
         except RunFailedError:
-            raise  # of a player that plays elsewhere
+            raise  # from a player in another process
         except ConfigurationError as error:
             if not self._first.any_succeeded(spec.env_id):
                 raise
@@ -112,8 +112,8 @@ class Supervision:
         """Return the record of an episode that ended before it had one.
 
         Args:
-            spec: Which episode.
-            error: What failed; None for an episode that was aborted.
+            spec: The episode.
+            error: The failure; None if the episode was aborted.
         """
         record = EpisodeRecord()
         record.task = dict(spec.task or {})
@@ -126,15 +126,15 @@ class Supervision:
 
 
 class FaultStreak:
-    """Counts episodes that fault one after another."""
+    """Counts consecutive faulted episodes."""
 
     def __init__(self, concurrency: int) -> None:
         """Start at zero.
 
         Args:
-            concurrency: Episodes at once; that many may fail together by one cause.
+            concurrency: Concurrent episodes; one cause may fault all of them.
         """
-        self._most = max(_IN_A_ROW, 2 * concurrency)
+        self._limit = max(_IN_A_ROW, 2 * concurrency)
         self._count = 0
 
     def note(self, played: Sequence[Trajectory]) -> str | None:
@@ -145,7 +145,7 @@ class FaultStreak:
         """
         fault = next((one.fault for one in played if one.fault is not None), None)
         self._count = 0 if fault is None else self._count + 1
-        if fault is None or self._count < self._most:
+        if fault is None or self._count < self._limit:
             return None
         return (
             f"{self._count} episodes in a row faulted, the last at {fault.where}: {fault.message}"

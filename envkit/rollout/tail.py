@@ -1,9 +1,9 @@
-"""The long tail of a batch: when it is complete, and what becomes of the episodes still running.
+"""The long tail of a batch: when the batch is complete, and what happens to running episodes.
 
-A few long episodes can hold a synchronous trainer's whole batch. Starting more groups than the
-batch needs and stopping once it is complete keeps the engine busy, at the price of a bias towards
-short episodes unless the stragglers are continued. The same idea as slime's over-sampling with
-partial rollouts and as DAPO's dynamic sampling (arXiv 2503.14476).
+A few long episodes can hold up a synchronous trainer's whole batch. Starting more groups than the
+batch needs, and stopping once it is complete, keeps the engine busy. This biases the batch towards
+short episodes unless the stragglers are continued. slime's over-sampling with partial rollouts and
+DAPO's dynamic sampling (arXiv 2503.14476) use the same idea.
 """
 
 import math
@@ -20,18 +20,18 @@ from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
 
 _ROUNDING: Final = 1e-9
-"""1.1 times 10 groups are 11, not 12."""
+"""Tolerance: 10 groups times 1.1 are 11, not 12."""
 
 
 class Stragglers(StrEnum):
-    """What happens to groups that are not complete when the batch is."""
+    """What happens to groups that are incomplete once the batch is complete."""
 
     WAIT = "wait"
-    """The batch is complete when all of them are."""
+    """There are none: the batch waits for all groups."""
     DROP = "drop"
-    """They are stopped and left out; `RolloutState.cut` has them."""
+    """They are stopped, excluded, and kept in `RolloutState.cut`."""
     PARK = "park"
-    """They are stopped, and continued by the next run that gets the same `RolloutState`."""
+    """They are stopped; the next run with the same `RolloutState` continues them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,18 +39,18 @@ class Tail:
     """When a batch is complete."""
 
     oversample: float = 1.0
-    """Groups that may be started for each one that is asked for."""
+    """Groups to start, as a multiple of the requested groups."""
     stop_at: float = 1.0
-    """Share of the groups asked for that completes the batch."""
+    """Share of the requested groups that completes the batch."""
     then: Stragglers = Stragglers.WAIT
     max_staleness: int | None = None
-    """Updates of the weights after which a sampled token is too old, counted to the newest ones
-    that the run has seen when it delivers the episode; None bounds nothing. It needs an engine that
-    names its weights by integers."""
+    """Maximum age of a sampled token in weight updates, relative to the newest weights that the run
+    has seen when it delivers the episode. None is unlimited. The engine's weight versions must be
+    integers."""
     stale: Stale = Stale.MASK
 
     def __post_init__(self) -> None:
-        """Refuse numbers that make no batch.
+        """Validate the numbers.
 
         Raises:
             ConfigurationError: See the message.
@@ -68,7 +68,7 @@ class Tail:
             )
         if not self.cuts and (self.oversample, self.stop_at) != (1, 1):
             raise ConfigurationError(
-                "tail.then 'wait' waits for every group, so oversample and stop_at mean nothing; "
+                "tail.then 'wait' waits for every group, so oversample and stop_at have no effect; "
                 "set then to 'drop' or 'park'"
             )
 
@@ -78,11 +78,11 @@ class Tail:
         return self.then is not Stragglers.WAIT
 
     def started(self, groups: int) -> int:
-        """Return how many groups a batch of so many may start."""
+        """Return how many groups to start for a batch of `groups`."""
         return math.ceil(groups * self.oversample - _ROUNDING)
 
     def needed(self, groups: int) -> int:
-        """Return how many complete groups make the batch complete."""
+        """Return how many complete groups complete a batch of `groups`."""
         return max(1, math.ceil(groups * self.stop_at - _ROUNDING))
 
 
@@ -94,22 +94,22 @@ class ParkedGroup:
     seed: int
     task: Task | None
     initial_observation_hash: str | None
-    """None if no member had begun."""
+    """None if no member had started."""
     members: Mapping[int, tuple[Trajectory, ...]] = field(
         default_factory=dict[int, tuple[Trajectory, ...]]
     )
-    """Records by member, finished or aborted; a member without any starts anew."""
+    """Records by member, finished or aborted; a member without records starts over."""
     times: int = 1
-    """How many batches have parked it."""
+    """How many batches have parked the group."""
 
     def is_complete(self, group_size: int) -> bool:
-        """Whether all its members have ended."""
+        """Whether all members have ended."""
         ended = [played for played in self.members.values() if not is_aborted(played)]
         return len(ended) == group_size
 
 
 def is_aborted(played: tuple[Trajectory, ...]) -> bool:
-    """Return whether somebody stopped the episode."""
+    """Return whether the episode was aborted."""
     return any(one.stop_reason is StopReason.ABORTED for one in played)
 
 

@@ -1,7 +1,7 @@
-"""Files that say which tasks a run plays.
+"""Files that list the tasks of a run.
 
 A line is either a task of the environment, or a dataset row with a request in the column `envkit`,
-as `envkit export` and `envkit filter` write it. A request also fixes the seed.
+as written by `envkit export` and `envkit filter`. A request also sets the seed.
 """
 
 import os
@@ -16,16 +16,17 @@ _SHOWN: Final = 120
 
 
 def read_requests(path: str | os.PathLike[str], env_id: str) -> tuple[EpisodeRequest, ...]:
-    """Return what the lines of a task file ask for, all with the same arguments.
+    """Return the requests in a task file, all with the same arguments.
 
     Args:
         path: A JSON lines file.
         env_id: The environment that plays them.
 
     Raises:
-        DatasetError: The file cannot be read, holds no task, or a line is not a JSON object.
-        ConfigurationError: A request is malformed, or asks for another environment or other
-            arguments than the first one.
+        DatasetError: The file cannot be read, has no tasks, or a line is not a JSON object or has
+            a malformed request.
+        ConfigurationError: A request is for another environment, or for other arguments than the
+            first one.
     """
     source = read_tasks(path)
     default = EpisodeRequest(env_id=env_id)
@@ -42,14 +43,14 @@ def read_requests(path: str | os.PathLike[str], env_id: str) -> tuple[EpisodeReq
             raise DatasetError(f"{where}: {error}") from error
         if request.env_id != env_id:
             raise ConfigurationError(
-                f"{where} must be a task of {env_id}, got one of {request.env_id}"
+                f"{where} must be a task of {env_id}, got a task of {request.env_id}"
             )
         found.append(request)
     for number, request in enumerate(found, start=1):
         if request.env_kwargs != found[0].env_kwargs:
             raise ConfigurationError(
-                f"{str(path)!r}: all tasks must have the same env_kwargs, since one run plays "
-                f"them, got {dict(found[0].env_kwargs)!s:.{_SHOWN}} first and "
+                f"{str(path)!r}: all tasks of a run must have the same env_kwargs, got "
+                f"{dict(found[0].env_kwargs)!s:.{_SHOWN}} for task 1 and "
                 f"{dict(request.env_kwargs)!s:.{_SHOWN}} for task {number}; split the file"
             )
     return tuple(found)

@@ -7,17 +7,18 @@ them. `envkit.advantages.tree_advantages` turns the leaves' rewards into credit 
 """
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+import inspect
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, cast
 
 import gymnasium
 import numpy as np
 
-from envkit.errors import ConfigurationError
+from envkit.errors import ConfigurationError, RunFailedError, describe, shown
 from envkit.rollout.host import AnyEnv, EnvFactory
-from envkit.rollout.interrupt import Interrupt
-from envkit.rollout.multi_agent import has_role
+from envkit.rollout.interrupt import Interrupt, until_done
 from envkit.rollout.player import AnyPlayer
 from envkit.rollout.setup import EpisodeSpec
 from envkit.seeds import derive_seed
@@ -25,6 +26,8 @@ from envkit.trajectory.fork import fork_before
 from envkit.trajectory.segment import SegmentKind
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
+
+OnLeaf = Callable[[Trajectory], object]
 
 
 class Branching(Protocol):
@@ -36,7 +39,7 @@ class Branching(Protocol):
         ...
 
     def turns_of(self, trunk: Trajectory) -> Sequence[int]:
-        """Return before which turns of the trunk, counted from 0, in ascending order."""
+        """Return before which turns, counted from 0. Leaves that are shorter are not forked."""
         ...
 
 
@@ -51,11 +54,12 @@ class AtTurns:
         """Refuse turns or a width that fork nothing.
 
         Raises:
-            ConfigurationError: No turn, a negative one, or a width below 2.
+            ConfigurationError: No turn, one that is not an integer from 0, or a width below 2.
         """
-        if not self.turns or min(self.turns) < 0:
+        if not _turns_in(self.turns):
             raise ConfigurationError(
-                f"AtTurns takes turns counted from 0, at least one, got {self.turns}"
+                "AtTurns takes a tuple of turns counted from 0, at least one, "
+                f"got {shown(self.turns)}"
             )
         _check_width(self.width)
 
@@ -68,7 +72,8 @@ class AtTurns:
 class ByEntropy:
     """Fork before the turns where the model was least sure: the highest mean of -log p.
 
-    That mean over the sampled tokens estimates the entropy of a reply from one sample.
+    That mean over the sampled tokens estimates the entropy of a reply from one sample. Replies
+    whose log-probabilities are all 0, such as scripted ones, say nothing about the model: no fork.
     """
 
     forks: int = 2
@@ -81,8 +86,10 @@ class ByEntropy:
         Raises:
             ConfigurationError: No fork, or a width below 2.
         """
-        if self.forks < 1:
-            raise ConfigurationError(f"ByEntropy takes at least one fork, got {self.forks}")
+        if not _is_integer(self.forks) or self.forks < 1:
+            raise ConfigurationError(
+                f"ByEntropy takes at least one fork, an integer, got forks={self.forks!r:.80}"
+            )
         _check_width(self.width)
 
     def turns_of(self, trunk: Trajectory) -> Sequence[int]:
@@ -91,7 +98,7 @@ class ByEntropy:
         for segment in trunk.segments:
             if segment.kind is SegmentKind.MODEL:
                 logprobs.setdefault(segment.turn, []).extend(segment.logprobs)
-        surprisal = {turn: -float(np.mean(one)) for turn, one in logprobs.items() if one}
+        surprisal = {turn: -float(np.mean(one)) for turn, one in logprobs.items() if any(one)}
         answered = [turn for turn in surprisal if _is_forkable(trunk, turn)]
         return sorted(sorted(answered, key=lambda turn: (-surprisal[turn], turn))[: self.forks])
 
@@ -103,7 +110,9 @@ async def play_tree(
     branching: Branching,
     spec: EpisodeSpec | None = None,
     token_budget: int | None = None,
+    concurrency: int = 64,
     interrupt: Interrupt | None = None,
+    on_leaf: OnLeaf | None = None,
 ) -> tuple[Trajectory, ...]:
     """Play one episode and its forks; return the leaves, the trunk first.
 
@@ -115,104 +124,203 @@ async def play_tree(
         player: Plays and resumes the episodes.
         branching: Where to fork, and how often.
         spec: Which episode; its `group_id` marks all leaves. None draws one.
-        token_budget: Sampled tokens of the whole tree, after which no fork begins; None is
-            unlimited.
-        interrupt: Ends the tree early with valid partial trajectories.
+        token_budget: Sampled tokens of the whole tree; None is unlimited. A fork begins only below
+            it, where one that is still playing counts with what its parent sampled from that turn
+            on. A fork that has begun is played to its end.
+        concurrency: Maximum forks at once.
+        interrupt: Ends the tree early: finished leaves are kept, running ones become valid partial
+            trajectories.
+        on_leaf: Called once with each leaf as soon as it has ended, before another takes its
+            place; what it returns is awaited if it can be. A leaf that has ended reaches it even
+            if the tree is cancelled or an error ends it.
 
     Raises:
         ConfigurationError: The environment has several agents, or engine and codec record no
-            ledger; or as for `Player.play`.
+            ledger; `branching` or a number is invalid; or as for `Player.play`.
+        RunFailedError: As for `Player.play`.
+        Exception: What `on_leaf` raised.
     """
-    spec, interrupt = spec or EpisodeSpec(), interrupt or Interrupt()
-    spec = replace(spec, group_id=spec.group_id or spec.episode_id)
-    snapshots: dict[int, bytes] = {}
-    (trunk, *others) = await player.play(
-        env, replace(spec, snapshots=snapshots), interrupt=interrupt
+    width = _width_of(branching)
+    _check_positive("concurrency", concurrency)
+    if token_budget is not None:
+        _check_positive("token_budget, if not None for unlimited,", token_budget)
+    spec = spec or EpisodeSpec()
+    tree = _Tree(
+        env=env,
+        player=player,
+        spec=replace(spec, group_id=spec.group_id or spec.episode_id),
+        budget=token_budget,
+        concurrency=1 if isinstance(env, gymnasium.Env) else concurrency,
+        interrupt=interrupt or Interrupt(),
+        on_leaf=on_leaf,
     )
-    if others or has_role(trunk):
-        raise ConfigurationError("play_tree plays environments with one agent")
-    tree = _Tree(env, player, spec, token_budget, interrupt)
-    tree.leaves[trunk.episode_id] = trunk
-    tree.snapshots[trunk.episode_id] = snapshots
     try:
-        for turn in branching.turns_of(trunk):
-            parents = [one for one in tree.leaves.values() if _is_forkable(one, turn)]
-            await tree.grow(
-                [
-                    tree.fork(parent, turn, number)
-                    for parent in parents
-                    for number in range(1, branching.width)
-                ]
-            )
+        trunk = await tree.play_trunk()
+        if any(_is_forkable(trunk, turn) for turn in range(len(trunk.turns))):
+            for turn in _turns_of(branching, trunk):
+                await tree.grow(turn, width)
     finally:  # until then the engine keeps what forks share
-        for episode_id in tree.snapshots:
-            await player.end_session(episode_id)
-    return tuple(tree.leaves.values())
+        await tree.end_sessions()
+    return tree.in_order()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Tree:
     """The leaves played so far, and how more are added."""
 
-    def __init__(
-        self,
-        env: AnyEnv | EnvFactory,
-        player: AnyPlayer,
-        spec: EpisodeSpec,
-        token_budget: int | None,
-        interrupt: Interrupt,
-    ) -> None:
-        self._env, self._player, self._spec = env, player, spec
-        self._budget, self._interrupt = token_budget, interrupt
-        self.leaves: dict[str, Trajectory] = {}
-        """By episode id, in the order in which they began."""
-        self.snapshots: dict[str, dict[int, bytes]] = {}
-        """By episode id: the environment's state by the number of replies that it had answered."""
+    env: AnyEnv | EnvFactory
+    player: AnyPlayer
+    spec: EpisodeSpec
+    budget: int | None
+    concurrency: int
+    interrupt: Interrupt
+    on_leaf: OnLeaf | None
+    leaves: dict[str, Trajectory] = field(default_factory=dict[str, Trajectory])
+    """By name, in the order in which they ended. A name is the episode's id, unless the player had
+    to play it anew under another one."""
+    snapshots: dict[str, dict[int, bytes]] = field(default_factory=dict[str, dict[int, bytes]])
+    """By name, in the order in which they began: the environment's state by the number of replies
+    that it had answered."""
+    running: dict[str, int] = field(default_factory=dict[str, int])
+    """By name: the tokens that a fork is expected to sample."""
 
-    def fork(self, parent: Trajectory, turn: int, number: int) -> Trajectory:
-        """Return a fork that has not been played yet."""
-        played = sum(one.purpose is None for one in parent.turns[:turn])
-        known = self.snapshots[parent.episode_id]
-        fork = fork_before(
-            parent,
-            turn,
-            episode_id=f"{parent.episode_id}.{turn}.{number}",
-            env_snapshot=known.get(played),
-        )
-        self.snapshots[fork.episode_id] = {n: one for n, one in known.items() if n <= played}
-        return fork
+    def in_order(self) -> tuple[Trajectory, ...]:
+        """Return the leaves in the order in which they began."""
+        return tuple(self.leaves[name] for name in self.snapshots if name in self.leaves)
 
-    async def grow(self, forks: Sequence[Trajectory]) -> None:
+    async def play_trunk(self) -> Trajectory:
+        """Play the episode that is forked."""
+        name = self.spec.episode_id
+        known = self.snapshots[name] = {}
+        spec = replace(self.spec, snapshots=known)
+        await self._ended(name, self.player.play(self.env, spec, interrupt=self.interrupt))
+        return self.leaves[name]
+
+    async def grow(self, turn: int, width: int) -> None:
         """Play the forks of a turn while the budget lasts."""
-        if isinstance(self._env, gymnasium.Env):
-            for fork in forks:
-                if self._may_start():
-                    self.leaves[fork.episode_id] = await self._resume(fork)
-        elif self._may_start():
-            tasks = [asyncio.ensure_future(self._resume(fork)) for fork in forks]
+        parents = [
+            name
+            for name in self.snapshots
+            if name in self.leaves and _is_forkable(self.leaves[name], turn)
+        ]
+        waiting = deque((parent, n) for parent in parents for n in range(1, width))
+        workers = [
+            asyncio.ensure_future(self._work(waiting, turn))
+            for _ in range(min(self.concurrency, len(waiting)))
+        ]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await until_done(workers)
+
+    async def end_sessions(self) -> None:
+        """Let the engine forget the episodes."""
+        known = dict.fromkeys((*self.snapshots, *(one.episode_id for one in self.leaves.values())))
+        await asyncio.gather(*map(self.player.end_session, known))
+
+    async def _work(self, waiting: deque[tuple[str, int]], turn: int) -> None:
+        while waiting and self._may_start():
+            parent, number = waiting.popleft()
+            name = f"{parent}.{turn}.{number}"
+            self.running[name] = sum(
+                one.token_count
+                for one in self.leaves[parent].segments
+                if one.kind is SegmentKind.MODEL and one.turn >= turn
+            )
             try:
-                played = await asyncio.gather(*tasks)
+                await self._ended(name, self._resume(self._fork(parent, turn, name)))
             finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-            self.leaves |= {leaf.episode_id: leaf for leaf in played}
+                del self.running[name]
+
+    def _fork(self, parent: str, turn: int, name: str) -> Trajectory:
+        """Return a fork that has not been played yet."""
+        trajectory, known = self.leaves[parent], self.snapshots[parent]
+        played = sum(one.purpose is None for one in trajectory.turns[:turn])
+        self.snapshots[name] = {n: one for n, one in known.items() if n <= played}
+        return fork_before(trajectory, turn, episode_id=name, env_snapshot=known.get(played))
 
     def _may_start(self) -> bool:
-        if self._interrupt.reason is not None:
+        if self.interrupt.reason is not None:
             return False
         spent = sum(leaf.sampled_token_count for leaf in self.leaves.values())
-        return self._budget is None or spent < self._budget
+        return self.budget is None or spent + sum(self.running.values()) < self.budget
 
-    async def _resume(self, fork: Trajectory) -> Trajectory:
-        place = fork.episode_id.removeprefix(self._spec.episode_id)
-        (leaf,) = await self._player.resume(
+    async def _resume(self, fork: Trajectory) -> tuple[Trajectory, ...]:
+        place = fork.episode_id.removeprefix(self.spec.episode_id)
+        return await self.player.resume(
             fork,
-            self._env,
-            member=derive_seed(self._spec.member, place),
-            interrupt=self._interrupt,
+            self.env,
+            member=derive_seed(self.spec.member, place),
+            interrupt=self.interrupt,
             snapshots=self.snapshots[fork.episode_id],
         )
-        return leaf
+
+    async def _ended(self, name: str, playing: Awaitable[tuple[Trajectory, ...]]) -> None:
+        """Play a leaf and deliver it, also if it shows that more are pointless."""
+        try:
+            played = await playing
+        except RunFailedError as failure:
+            for leaf in failure.played:
+                await self._deliver(name, leaf)
+            raise
+        (leaf,) = played  # `check_forkable` has refused several agents
+        await self._deliver(name, leaf)
+
+    async def _deliver(self, name: str, leaf: Trajectory) -> None:
+        self.leaves[name] = leaf
+        if self.on_leaf is None:
+            return
+        delivering = asyncio.ensure_future(_called(self.on_leaf, leaf))
+        try:
+            await asyncio.shield(delivering)
+        except asyncio.CancelledError:
+            await until_done((delivering,))
+            raise
+
+
+async def _called(on_leaf: OnLeaf, leaf: Trajectory) -> None:
+    result = on_leaf(leaf)
+    if inspect.isawaitable(result):
+        await result
+
+
+def _turns_of(branching: Branching, trunk: Trajectory) -> list[int]:
+    """Return the chosen turns in ascending order, each once.
+
+    Raises:
+        ConfigurationError: `turns_of` failed, or returned something else.
+    """
+    where = f"{type(branching).__name__}.turns_of"
+    try:
+        found: Any = branching.turns_of(trunk)
+        turns = _turns_in(found)
+    except ConfigurationError:
+        raise
+    except Exception as error:  # a third party's function
+        raise ConfigurationError(f"{where} failed: {describe(error)}") from error
+    if turns is None:
+        raise ConfigurationError(
+            f"{where} must return turns counted from 0, such as [1, 2], got {shown(found)}"
+        )
+    return sorted(set(turns))
+
+
+def _width_of(branching: Branching) -> int:
+    """Return the number of continuations.
+
+    Raises:
+        ConfigurationError: It is not a branching, or its width is invalid.
+    """
+    width: Any = getattr(branching, "width", None)
+    if not callable(getattr(branching, "turns_of", None)):
+        raise ConfigurationError(
+            "branching must be an object with width and turns_of(trunk), such as AtTurns or "
+            f"ByEntropy, got {shown(branching)}"
+        )
+    _check_width(width)
+    return int(width)
 
 
 def _is_forkable(trajectory: Trajectory, turn: int) -> bool:
@@ -228,6 +336,26 @@ def _is_forkable(trajectory: Trajectory, turn: int) -> bool:
     return is_over and is_recorded and record.purpose is None
 
 
-def _check_width(width: int) -> None:
-    if width < 2:
-        raise ConfigurationError(f"a fork has at least 2 continuations, got width={width}")
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _turns_in(values: Any) -> list[int] | None:  # noqa: ANN401  # a caller's value
+    """Return turns as integers, or None if that is not what the values are."""
+    if not isinstance(values, Iterable):
+        return None
+    found = list(cast("Iterable[Any]", values))
+    is_sound = all(_is_integer(value) and value >= 0 for value in found)
+    return [int(value) for value in found] if is_sound else None
+
+
+def _check_width(width: Any) -> None:  # noqa: ANN401  # a caller's value
+    if not _is_integer(width) or width < 2:
+        raise ConfigurationError(
+            f"a fork has at least 2 continuations, an integer, got width={width!r:.80}"
+        )
+
+
+def _check_positive(name: str, value: Any) -> None:  # noqa: ANN401  # a caller's value
+    if not _is_integer(value) or value < 1:
+        raise ConfigurationError(f"{name} must be a positive integer, got {value!r:.80}")

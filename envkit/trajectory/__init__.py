@@ -1,4 +1,4 @@
-"""The record of an episode: its token ledger, its turns, their proof and their storage."""
+"""The record of an episode: token ledger, turns, certificate, checks and storage."""
 
 from envkit.trajectory.certificate import Certificate, certify
 from envkit.trajectory.checks import Problem, Rule, check_trajectory

@@ -1,11 +1,11 @@
-"""A proof that a ledger is the one that was recorded: a hash chain over its segments.
+"""A proof that a ledger is unchanged since it was recorded: a hash chain over its segments.
 
-Link n covers everything up to segment n, so the first link that differs names the first segment
-that was changed. The seal covers the number of links and how the episode ended, so a shortened
-ledger has another seal. Anybody can recompute it from a file, without a model.
+Link n covers everything up to segment n, so the first link that differs identifies the first
+changed segment. The seal covers the number of links and how the episode ended, so a shortened
+ledger has a different seal. Anyone can recompute it from a file, without a model.
 
-The chain shows accidents and careless edits. It is not a signature: whoever rewrites the ledger can
-also rewrite the certificate.
+The chain detects accidents and careless edits. It is not a signature: whoever rewrites the ledger
+can also rewrite the certificate.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from envkit.trajectory.trajectory import Trajectory
 
 ALGORITHM: Final = "sha256-chain-1"
 _CHUNK: Final = 1 << 14
-"""Values that one call converts: it holds the interpreter for about a millisecond."""
+"""Values that one call converts, which holds the GIL for about a millisecond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,35 +35,36 @@ class Certificate:
     links: tuple[str, ...]
     """Hexadecimal SHA-256 after the header (first) and after each segment."""
     seal: str
-    """Over the last link, the number of segments, the stop reason, the reward, and the branches."""
+    """SHA-256 of the last link, the segment count, the stop reason, the reward and the branches."""
 
     def difference(self, other: "Certificate") -> str | None:
-        """Say where another certificate departs from this one; None when they are equal.
+        """Return what differs from another certificate; None if they are equal.
 
         Args:
-            other: Recomputed from the ledger at hand; this one is what was recorded.
+            other: Recomputed from the current ledger, while this one was recorded.
         """
         if self == other:
             return None
         if self.algorithm != other.algorithm:
-            return f"it was made by {self.algorithm!r}, this is {other.algorithm!r}"
+            return f"its certificate uses {self.algorithm!r}, not {other.algorithm!r}"
         for index, (recorded, found) in enumerate(zip(self.links, other.links, strict=False)):
             if recorded != found:
                 return "the task or the episode's identity" if index == 0 else _segment(index - 1)
         if len(self.links) != len(other.links):
-            return f"{len(self.links) - 1} segments were recorded, {len(other.links) - 1} are here"
+            return f"{len(self.links) - 1} segments were recorded, got {len(other.links) - 1}"
         return "the stop reason, the reward, or where the branches start"
 
 
 def certify(trajectory: Trajectory) -> Certificate:
     """Return the certificate of a trajectory.
 
-    It covers episode, environment, seed and task; of every segment its kind, turn, ids, mask,
-    log-probabilities, image hashes, reward, weight version and finish reason; where branches start;
-    and the end. It does not cover timings, messages and metadata.
+    It covers the episode id, environment, seed and task; the kind, turn, ids, mask,
+    log-probabilities, image hashes, reward, weight version and finish reason of every segment;
+    where branches start; and how the episode ended. It does not cover timings, messages or
+    metadata.
 
     Raises:
-        StorageError: A task that is not JSON data.
+        StorageError: The task is not JSON data.
     """
     link = _header(trajectory)
     links = [link]
@@ -81,7 +82,7 @@ def certify(trajectory: Trajectory) -> Certificate:
 
 
 def _tree(trajectory: Trajectory) -> Iterator[str]:
-    """Yield where branches and forks start; nothing for a linear episode, as in old records."""
+    """Yield where branches and forks start; nothing for a linear episode, as in older versions."""
     for one in trajectory.branches:
         yield f"branch {one.segment} {one.parent} {one.at} {one.reason}"
     origin = trajectory.origin
@@ -121,7 +122,7 @@ def _columns(segment: Segment) -> "tuple[str | bytes | _Numbers, ...]":
 
 @dataclass(frozen=True, slots=True)
 class _Numbers:
-    """A column of numbers, eight bytes each, made a chunk at a time."""
+    """A column of numbers as bytes, eight per number, converted in chunks."""
 
     dtype: str
     values: Packed
@@ -130,7 +131,7 @@ class _Numbers:
         for start in range(0, len(self.values), _CHUNK):
             array = self.values[start : start + _CHUNK].astype(self.dtype)
             if self.dtype == "<f8":
-                array[np.isnan(array)] = np.nan  # one bit pattern for all of them
+                array[np.isnan(array)] = np.nan  # one bit pattern for every NaN
             yield array.tobytes()
 
 
@@ -139,7 +140,7 @@ def _number(value: float | None) -> bytes:
 
 
 def _hash(previous: bytes, *columns: str | bytes | _Numbers) -> bytes:
-    """Hash columns with their lengths, so that no two lists of columns run together."""
+    """Hash columns with their lengths, so different lists of columns never give the same bytes."""
     digest = hashlib.sha256(previous)
     for column in columns:
         if isinstance(column, _Numbers):
@@ -154,7 +155,7 @@ def _hash(previous: bytes, *columns: str | bytes | _Numbers) -> bytes:
 
 
 def _utf8(text: str) -> bytes:
-    """Encode text as a file gives it back: two halves of a pair side by side are one character."""
+    """Encode text as it reads back from a file: adjacent surrogate halves form one character."""
     try:
         return text.encode()
     except UnicodeEncodeError:

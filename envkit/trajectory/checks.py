@@ -1,6 +1,6 @@
-"""The rules that every recorded trajectory keeps, checked from the record alone.
+"""Rules for every recorded trajectory, checked from the record alone.
 
-Lengths, mask values and masks outside model segments are refused by `Segment` itself.
+`Segment` itself validates lengths, mask values and masks outside model segments.
 """
 
 import math
@@ -21,29 +21,30 @@ from envkit.trajectory.trajectory import Trajectory, TurnRecord
 
 
 class Rule(StrEnum):
-    """What a problem violates."""
+    """The rule that a problem violates."""
 
     READABLE = "readable"
-    """Every line is a record of a known schema, and columns of a segment have one length."""
+    """Every line is a record of a known schema, and the columns of a segment have equal lengths."""
     CERTIFICATE = "certificate"
-    """The hash chain of the ledger is the recorded one."""
+    """The hash chain of the ledger equals the recorded one."""
     LEDGER = "ledger"
-    """A ledger starts with a prompt, ends with a reply and counts its turns without a gap."""
+    """A ledger starts with a prompt, ends with a reply and numbers its turns without gaps."""
     TREE = "tree"
-    """Every branch starts inside an earlier sequence, a fork starts as its parent did, and each
-    sampled token has one owner."""
+    """Every branch starts inside an earlier sequence, a fork starts with its parent's tokens, and
+    each sampled token has one owner."""
     PREFIX = "prefix"
     """Every turn's prompt is the whole ledger before it: the recorded lengths agree."""
     LOGPROBS = "logprobs"
     """Log-probabilities are finite and at most 0."""
     IMAGES = "images"
-    """Images, placeholders and the images of the messages agree."""
+    """The images and placeholders of the ledger and the images of the messages agree."""
     IMAGE_FILES = "image_files"
-    """Every image file is there and has the pixels that its name says."""
+    """Every image file exists, and its pixels match the hash in its name."""
     REWARD = "reward"
-    """Rewards are finite; an episode's is the sum of its turns', None after a fault or an abort."""
+    """Rewards are finite. An episode's reward is the sum of its turns' rewards, and None after a
+    fault or an abort."""
     FAULT = "fault"
-    """A fault is recorded exactly where infrastructure ended the episode, and masks all tokens."""
+    """A fault is recorded if and only if infrastructure ended the episode, and masks all tokens."""
     STOP = "stop"
     """The stop reason agrees with the last turn."""
     GROUP = "group"
@@ -52,14 +53,14 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One rule that a trajectory breaks."""
+    """A violation of one rule by a trajectory."""
 
     rule: Rule
     message: str
     line: int | None = None
-    """Of the file, counted from 1; None for a trajectory that is in memory."""
+    """Line of the file, counted from 1; None for a trajectory in memory."""
     episode_id: str | None = None
-    """None when the line cannot be read."""
+    """None if the line cannot be read."""
 
     def __str__(self) -> str:
         place = "" if self.line is None else f"line {self.line}: "
@@ -67,12 +68,12 @@ class Problem:
 
 
 def check_trajectory(trajectory: Trajectory) -> tuple[Problem, ...]:
-    """Return every rule that the trajectory breaks; empty when it is sound.
+    """Return every violation of a rule; empty if the trajectory is sound.
 
-    Files, certificates and groups are checked by `verify_file`.
+    `verify_file` also checks files, certificates and groups.
     """
     broken = tuple(_tree(trajectory))
-    if broken:  # the other rules follow the sequences
+    if broken:  # the other rules depend on the sequences
         return tuple(
             Problem(rule=Rule.TREE, message=text, episode_id=trajectory.episode_id)
             for text in broken
@@ -94,7 +95,7 @@ def check_trajectory(trajectory: Trajectory) -> tuple[Problem, ...]:
 
 
 def replies(trajectory: Trajectory) -> dict[int, list[Segment]]:
-    """Return the model segments of each turn; an abort cuts a reply into more than one."""
+    """Return the model segments of each turn; an abort splits a reply into several."""
     found: dict[int, list[Segment]] = {}
     for segment in trajectory.segments:
         if segment.kind is SegmentKind.MODEL:
@@ -105,29 +106,29 @@ def replies(trajectory: Trajectory) -> dict[int, list[Segment]]:
 def _ledger(trajectory: Trajectory) -> Iterator[str]:
     segments = trajectory.segments
     if segments and segments[0].kind is not SegmentKind.PROMPT:
-        yield f"a ledger starts with a prompt, got a segment of kind {segments[0].kind}"
+        yield f"a ledger must start with a prompt, got a segment of kind {segments[0].kind}"
     if segments and segments[-1].kind is SegmentKind.OBSERVATION:
-        yield "an observation after the last reply is never in the ledger"
+        yield "a ledger must end with a reply, got an observation after the last one"
     numbers = [turn.turn for turn in trajectory.turns]
     if numbers != list(range(len(numbers))):
-        yield f"turn records are numbered from 0 without a gap, got {numbers}"
+        yield f"turn records must be numbered from 0 without gaps, got {numbers}"
     upcoming = 0
     for index, segment in enumerate(segments):
         same_reply = index > 0 and segments[index - 1].kind is SegmentKind.MODEL
         is_model = segment.kind is SegmentKind.MODEL
         expected = {upcoming, upcoming - 1} if is_model and same_reply else {upcoming}
         if segment.turn not in expected:
-            yield f"segment {index} ({segment.kind}) must be of turn {upcoming}, got {segment.turn}"
+            yield f"segment {index} ({segment.kind}) must have turn {upcoming}, got {segment.turn}"
             return
         if is_model:
             upcoming = segment.turn + 1
     if not trajectory.has_ledger:
         return
-    unheard = len(numbers) - upcoming  # 1 where the engine failed before the first token
-    # An episode that could not be resumed keeps the tokens of the reply that an abort had cut.
-    unfiled = 1 if trajectory.is_faulted else 0
-    if not -unfiled <= unheard <= 1:
-        yield f"{upcoming} replies are in the ledger, but {len(numbers)} turns are recorded"
+    without_reply = len(numbers) - upcoming  # 1 if the engine failed before the first token
+    # An episode that could not be resumed keeps the tokens of the reply that an abort cut off.
+    without_record = 1 if trajectory.is_faulted else 0
+    if not -without_record <= without_reply <= 1:
+        yield f"the ledger has {upcoming} replies, but {len(numbers)} turns are recorded"
 
 
 def _tree(trajectory: Trajectory) -> Iterator[str]:
@@ -144,11 +145,11 @@ def _tree(trajectory: Trajectory) -> Iterator[str]:
         yield "an episode cannot be forked from itself"
     if not 0 < origin.segments <= len(trajectory.segments):
         yield (
-            f"a fork shares 1 to {len(trajectory.segments)} segments of its parent, "
+            f"a fork must share 1 to {len(trajectory.segments)} segments of its parent, "
             f"got {origin.segments}"
         )
     if not 0 <= origin.turns <= len(trajectory.turns):
-        yield f"a fork shares at most {len(trajectory.turns)} turns, got {origin.turns}"
+        yield f"a fork can share at most {len(trajectory.turns)} turns, got {origin.turns}"
     for index, segment in enumerate(trajectory.segments[: origin.segments]):
         if segment.array("loss_mask").any():
             yield (
@@ -163,7 +164,7 @@ def _prefix(trajectory: Trajectory) -> Iterator[str]:
     for number, sequence in enumerate(trajectory.sequences()):
         length = 0
         for index, segment in enumerate(sequence.segments):
-            is_own = index >= sequence.at  # what it shares was checked in its parent
+            is_own = index >= sequence.at  # shared segments were checked in the parent
             follows_trunk = 0 < index == sequence.at and segment.kind is SegmentKind.OBSERVATION
             if is_own and not follows_trunk:  # the turn before it is another sequence's
                 yield from _length(recorded, segment, length, seen, f"{index} of sequence {number}")
@@ -180,7 +181,7 @@ def _prefix(trajectory: Trajectory) -> Iterator[str]:
 def _length(
     recorded: Mapping[int, TurnRecord], segment: Segment, length: int, seen: set[int], place: str
 ) -> Iterator[str]:
-    """Compare what the turns record of a segment with the tokens in the ledger before it."""
+    """Compare token counts in the turn records with the ledger."""
     turn = recorded.get(segment.turn)
     if segment.kind is SegmentKind.MODEL and turn is not None and segment.turn not in seen:
         seen.add(segment.turn)
@@ -193,8 +194,8 @@ def _length(
         before = recorded.get(segment.turn - 1)
         if before is not None and before.observation_tokens != segment.token_count:
             yield (
-                f"segment {place} has {segment.token_count} tokens, turn {before.turn} "
-                f"records {before.observation_tokens} of its observation"
+                f"segment {place} has {segment.token_count} tokens, but turn {before.turn} "
+                f"records {before.observation_tokens} for its observation"
             )
 
 
@@ -202,7 +203,7 @@ def _logprobs(trajectory: Trajectory) -> Iterator[str]:
     for index, segment in enumerate(trajectory.segments):
         values = segment.logprobs
         if all(map(math.isfinite, values)) and max(values, default=0.0) <= LOGPROB_SLACK:
-            continue  # quicker than a look at each
+            continue  # faster than checking one by one
         bad = next(v for v in values if not (math.isfinite(v) and v <= LOGPROB_SLACK))
         yield f"segment {index} has a log-probability of {bad!r}"
 
@@ -225,19 +226,22 @@ def _images(trajectory: Trajectory) -> Iterator[str]:
     for sequence in trajectory.sequences()[:1]:
         sent = [image.sha256 for segment in sequence.segments for image in segment.images]
         if sent != shown[: len(sent)]:
-            yield f"the {len(sent)} images of the ledger are not the first that the messages show"
+            yield f"the {len(sent)} images of the ledger are not the first images of the messages"
 
 
 def _reward(trajectory: Trajectory) -> Iterator[str]:
     unscored = trajectory.is_faulted or trajectory.stop_reason is StopReason.ABORTED
     rewards = [turn.reward for turn in trajectory.turns if turn.reward is not None]
-    end = f"an episode that ended by {trajectory.stop_reason}"
+    end = f"an episode that ended with {trajectory.stop_reason}"
     if unscored and trajectory.reward is not None:
-        yield f"{end} has no reward, got {trajectory.reward}"
+        yield f"{end} must have no reward, got {trajectory.reward}"
     elif not unscored and trajectory.reward is None:
-        yield f"{end} has a reward, got None"
+        yield f"{end} must have a reward, got None"
     elif trajectory.reward is not None and not _equal(trajectory.reward, math.fsum(rewards)):
-        yield f"the reward is the sum of the turns', {math.fsum(rewards)}, got {trajectory.reward}"
+        yield (
+            f"the reward must be the sum of the turns' rewards, {math.fsum(rewards)}, "
+            f"got {trajectory.reward}"
+        )
     by_turn = {turn.turn: turn.reward for turn in trajectory.turns}
     for number, parts in replies(trajectory).items():
         expected = [None] * (len(parts) - 1) + [by_turn.get(number)]
@@ -252,12 +256,12 @@ def _equal(left: float, right: float) -> bool:
 
 def _fault(trajectory: Trajectory) -> Iterator[str]:
     if trajectory.is_faulted and trajectory.fault is None:
-        yield f"the episode ended by {trajectory.stop_reason}, but no fault is recorded"
+        yield f"the episode ended with {trajectory.stop_reason}, but no fault is recorded"
     if not trajectory.is_faulted and trajectory.fault is not None:
-        yield f"a fault is recorded, but the episode ended by {trajectory.stop_reason}"
+        yield f"a fault is recorded, but the episode ended with {trajectory.stop_reason}"
     rows = trajectory.steps(merge=True) if trajectory.is_faulted and trajectory.has_ledger else ()
     if any(any(row.loss_mask) for row in rows):
-        yield "a faulted episode must not train a token"
+        yield "a faulted episode must have mask 0 everywhere"
 
 
 def _stop(trajectory: Trajectory) -> Iterator[str]:
@@ -265,30 +269,30 @@ def _stop(trajectory: Trajectory) -> Iterator[str]:
     if trajectory.stop_reason in (StopReason.TERMINATED, StopReason.ENV_TRUNCATED) and (
         last is None or last.reward is None
     ):
-        yield f"{trajectory.stop_reason} comes from a completed step, but the last turn has none"
+        yield f"{trajectory.stop_reason} needs a completed step, but the last turn has none"
     if trajectory.stop_reason is StopReason.TURN_TOKENS and (
         last is None or last.finish_reason != "length"
     ):
         found = None if last is None else last.finish_reason
-        yield f"turn_tokens ends with a reply cut by its length, got finish reason {found!r}"
+        yield f"turn_tokens needs a last reply with finish reason 'length', got {found!r}"
 
 
 def _placeholders(segments: Sequence[Segment]) -> str | None:
     """Return what is wrong with images and placeholders, or None.
 
-    A stored trajectory names no placeholder token. It is found from the ids alone: a wire id that
-    occurs once for every image of every segment and nowhere else, and whose expansion turns the
-    wire ids into the train ids. Most models repeat it; some write rows and markers.
+    A stored trajectory does not name its placeholder token, so it is inferred from the ids. It is a
+    wire id that occurs exactly once per image and nowhere else, and whose expansion turns the
+    wire ids into the train ids. Most models repeat it; some expand it to rows and markers.
 
     Args:
-        segments: Of one trajectory, in order.
+        segments: Segments of one trajectory, in order.
     """
     candidates: set[int] | None = None
     elsewhere: set[int] = set()
     for index, segment in enumerate(segments):
         if not segment.images:
             if not np.array_equal(segment.array("wire_ids"), segment.array("train_ids")):
-                return f"segment {index} has no image, but its wire ids and train ids differ"
+                return f"segment {index} has no images, but its wire ids and train ids differ"
             elsewhere.update(segment.wire_ids)
             continue
         fitting = _fitting(segment)
@@ -304,7 +308,7 @@ def _placeholders(segments: Sequence[Segment]) -> str | None:
 
 
 def _fitting(segment: Segment) -> set[int]:
-    """Return the ids that explain the segment; only those that repeat themselves if any does."""
+    """Return the ids that can be the placeholder; only those expanded by repetition if any is."""
     wire, train = segment.wire_ids, segment.train_ids
     occurrences = Counter(wire)
     possible = {
@@ -318,14 +322,14 @@ def _fitting(segment: Segment) -> set[int]:
     repeated = {
         token
         for token in possible
-        # Counting first: comparing is slow, and a long prompt has hundreds of candidates.
+        # Count first: comparing is slow, and a long prompt has hundreds of candidates.
         if trained[token] - occurrences[token] == grown and _without_runs(token, wire, train)
     }
     return repeated or {token for token in possible if _expands(token, wire, train)}
 
 
 def _without_runs(token: int, wire: Sequence[int], train: Sequence[int]) -> bool:
-    """Whether wire and train are equal once runs of `token` count as one."""
+    """Whether wire and train are equal once runs of `token` are collapsed to one."""
 
     def collapse(ids: Sequence[int]) -> list[int]:
         before = chain((None,), ids)
@@ -340,7 +344,7 @@ def _shared_prefix(left: Sequence[int], right: Sequence[int]) -> int:
 
 
 def _expands(token: int, wire: tuple[int, ...], train: tuple[int, ...]) -> bool:
-    """Whether replacing each `token` of wire by one or more ids can give train."""
+    """Whether replacing each `token` in wire by one or more ids can give train."""
     chunks = _split(wire, token)
     if train[: len(chunks[0])] != chunks[0]:
         return False
@@ -361,7 +365,7 @@ def _split(ids: tuple[int, ...], token: int) -> list[tuple[int, ...]]:
 
 
 def _find(chunk: tuple[int, ...], ids: tuple[int, ...], start: int) -> int:
-    """Return where the chunk first occurs at or after `start`; -1 if it does not."""
+    """Return the first position of the chunk at or after `start`, or -1."""
     if not chunk:
         return start if start <= len(ids) else -1
     size = len(chunk)

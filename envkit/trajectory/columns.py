@@ -1,8 +1,8 @@
 """The columns of a segment: typed arrays that read as tuples of Python numbers.
 
-An id takes 4 bytes, or 8 if one of its column is 2**31 or more. A log-probability takes 4, or 8 if
-single precision would change one of its column. So a column reads back as exactly the numbers that
-were recorded. A column that follows from the segment's kind takes no space.
+Each id takes 4 bytes, or 8 if any id of the column is 2**31 or more. Each log-probability takes 4
+bytes, or 8 if single precision would change any value of the column. A column therefore reads back
+as exactly the recorded numbers. A column that follows from the segment's kind takes no space.
 """
 
 import operator
@@ -23,7 +23,7 @@ _FLOATS: Final[frozenset[type]] = frozenset({float})
 
 
 class Column(Generic[T]):
-    """A dataclass field that is packed when it is set, and a tuple whenever it is read."""
+    """A dataclass field that packs its values when set and returns a tuple when read."""
 
     def __init__(
         self,
@@ -33,9 +33,9 @@ class Column(Generic[T]):
         """Choose how values are stored.
 
         Args:
-            pack: Returns the array.
-            implied: Returns the column of an object that stores None for it; None for a column
-                that is always given.
+            pack: Converts the values to an array.
+            implied: Computes the column of an object that stores None for it; None if the column is
+                always given.
         """
         self._pack, self._implied = pack, implied
         self.slot = ""
@@ -51,7 +51,7 @@ class Column(Generic[T]):
     def __get__(self, instance: object, owner: type) -> tuple[T, ...]: ...
 
     def __get__(self, instance: object | None, owner: type) -> tuple[T, ...] | None:
-        if instance is None:  # a dataclass asks for the default of its field
+        if instance is None:  # the dataclass reads the default of its field
             if self._implied is None:
                 raise AttributeError(self.slot[1:])
             return None
@@ -84,21 +84,21 @@ def packed_ids(ids: Sequence[int]) -> Packed:
 
 
 def packed_mask(mask: Sequence[int]) -> Packed:
-    """Return a loss mask in a byte each.
+    """Return a loss mask, one byte per value.
 
     Raises:
         LedgerFault: A value is neither 0 nor 1.
     """
     values = set(mask)
     if not values <= {0, 1}:
-        raise LedgerFault(f"loss masks are 0 or 1, got {sorted(values)}")
+        raise LedgerFault(f"loss masks must be 0 or 1, got {sorted(values)}")
     return _frozen(np.array(mask, np.int8))
 
 
 def packed_logprobs(values: Sequence[float]) -> Packed:
-    """Return log-probabilities in single precision if that changes none of them, else in double.
+    """Return log-probabilities in single precision if that is lossless, else in double.
 
-    Engines that compute in single precision lose nothing by it.
+    It is lossless for engines that compute in single precision.
 
     Raises:
         LedgerFault: A value is not a number.

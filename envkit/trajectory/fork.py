@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 from envkit.errors import ConfigurationError
-from envkit.trajectory.segment import SegmentKind
+from envkit.trajectory.plain import detached
+from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.sequence import Origin
 from envkit.trajectory.stop import StopReason
-from envkit.trajectory.trajectory import Trajectory
+from envkit.trajectory.trajectory import Trajectory, TurnRecord
 
 
 def fork_before(
@@ -14,8 +15,8 @@ def fork_before(
 ) -> Trajectory:
     """Return everything before a reply as an aborted episode that can be resumed.
 
-    Segments, images and processor outputs are shared with the parent, which keeps their tokens:
-    here they have mask 0.
+    Token columns, images and processor outputs are shared with the parent, which keeps their
+    tokens: here they have mask 0. Dicts and lists that a caller could change are copied.
 
     Args:
         trajectory: The parent, of one agent and with a ledger.
@@ -57,11 +58,34 @@ def fork_before(
         stop_reason=StopReason.ABORTED,
         fault=None,
         env_snapshot=env_snapshot,
-        segments=tuple(segment.as_context() for segment in trajectory.segments[:cut]),
-        branches=tuple(one for one in trajectory.branches if one.segment < cut),
+        task=detached(trajectory.task),
+        reset_info=detached(trajectory.reset_info),
+        metadata=detached(trajectory.metadata),
+        segments=tuple(_context(segment) for segment in trajectory.segments[:cut]),
+        branches=tuple(
+            replace(one, history=detached(one.history))
+            for one in trajectory.branches
+            if one.segment < cut
+        ),
         origin=_origin(trajectory, cut, turn),
-        turns=trajectory.turns[:turn],
-        messages=trajectory.messages[: _message_of(trajectory, turn)],
+        turns=tuple(map(_own_turn, trajectory.turns[:turn])),
+        messages=detached(trajectory.messages[: _message_of(trajectory, turn)]),
+    )
+
+
+def _context(segment: Segment) -> Segment:
+    """Return a segment of the parent as a fork sees it."""
+    context = segment.as_context()
+    return context.with_extras(detached(context.extras)) if context.extras else context
+
+
+def _own_turn(turn: TurnRecord) -> TurnRecord:
+    """Return a turn that shares nothing which can be changed."""
+    return replace(
+        turn,
+        info=detached(turn.info),
+        tool_call=detached(turn.tool_call),
+        env_retries=detached(turn.env_retries),
     )
 
 

@@ -1,4 +1,4 @@
-"""The images beside a trajectory file, each once, by hash."""
+"""The images next to a trajectory file, stored once each by hash."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,36 +21,38 @@ class ImageFolder:
         self._read: WeakValueDictionary[str, Image] = WeakValueDictionary()
 
     def file(self, sha256: str) -> Path:
-        """Return where the image of this hash is.
+        """Return the path of the image with this hash.
 
         Raises:
             StorageError: The text is not a hash, so it must not become a path.
         """
         if len(sha256) != 64 or not set(sha256) <= set("0123456789abcdef"):
-            raise StorageError(f"an image is named by 64 hexadecimal digits, got {sha256!r:.80}")
+            raise StorageError(
+                f"an image's name must be 64 lowercase hexadecimal digits, got {sha256!r:.80}"
+            )
         return self.path / f"{sha256}.png"
 
     def holds(self, sha256: str) -> bool:
-        """Whether the image of this hash has a file that is not empty."""
+        """Whether the image with this hash has a non-empty file."""
         try:
             return self.file(sha256).stat().st_size > 0
         except OSError:
             return False
 
     def write(self, image: Image, *, durable: bool = False) -> None:
-        """Write the image unless it is there.
+        """Write the image if it is not stored yet.
 
         Raises:
-            StorageError: It cannot be written; nothing is left of it.
+            StorageError: The image cannot be written; no partial file remains.
         """
         if self.holds(image.sha256):
             return
-        with storage_errors(f"cannot make the folder {self.path}"):
+        with storage_errors(f"cannot create the folder {self.path}"):
             self.path.mkdir(parents=True, exist_ok=True)
         replace_file(self.file(image.sha256), image.png_bytes(), durable=durable)
 
     def read(self, sha256: str) -> Image:
-        """Return the image. Its file is opened on first use; a missing one raises then.
+        """Return the image. Its file is opened on first use, and a missing file raises then.
 
         Raises:
             StorageError: The text is not a hash.
@@ -70,7 +72,7 @@ def _reader(target: Path) -> Callable[[], bytes]:
         except OSError as error:
             raise StorageError(
                 f"the image file {target} of a trajectory cannot be read: {error.strerror}; "
-                "keep the images folder beside the trajectory file"
+                "keep the images folder next to the trajectory file"
             ) from error
 
     return read

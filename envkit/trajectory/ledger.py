@@ -1,4 +1,4 @@
-"""The token ledger while an episode runs: append-only, checked at every append."""
+"""The token ledger of a running episode: append-only, checked at every append."""
 
 import math
 from array import array
@@ -16,7 +16,7 @@ from envkit.trajectory.sequence import TEMPLATE, Branch, sequences_of
 
 
 class Ledger:
-    """Records what the model saw and sampled.
+    """Records the tokens that the model saw and sampled.
 
     `wire_ids`, `images`, `features` and `train_length` describe the current sequence, which is the
     whole trajectory unless its history was rewritten.
@@ -28,18 +28,18 @@ class Ledger:
         self.features: list[ImageFeatures] = []
         self.train_length = 0
         self.response_tokens = 0
-        """Replies and observations so far, images expanded; prompts do not count."""
+        """Tokens of replies and observations so far, images expanded, without prompts."""
         self.sampled_tokens = 0
-        """Tokens of replies that this episode sampled itself, over all sequences."""
+        """Tokens that this episode itself sampled, over all sequences."""
         self.branches: list[Branch] = []
         self._wire_ids: array[int] = array("i")
         self._joined = 0  # segments that the current sequence's `_wire_ids` covers, and all before
 
     @property
     def wire_ids(self) -> "array[int]":
-        """The sequence so far, one placeholder per image; not to be changed.
+        """The sequence so far, one placeholder per image. Do not modify it.
 
-        An array, because requests hold one of a whole context while thousands of them wait.
+        It is an array because thousands of waiting requests each hold a whole context.
         """
         new = self.segments[self._joined :]
         if new:
@@ -58,7 +58,7 @@ class Ledger:
         message_count: int | None = None,
         history: tuple[int | Message, ...] = (),
     ) -> None:
-        """Begin a sequence with a prompt; the arguments beside it are those of `Branch`."""
+        """Start a sequence with a prompt; see `Branch` for the other arguments."""
         segment = _context(SegmentKind.PROMPT, encoded, turn)
         if self.segments:
             self.branches.append(
@@ -74,7 +74,7 @@ class Ledger:
         self._append(segment)
 
     def add_observation(self, encoded: Encoded, *, turn: int) -> None:
-        """Append what the environment said before reply number `turn`."""
+        """Append the observation before reply number `turn`."""
         self._append(_context(SegmentKind.OBSERVATION, encoded, turn))
         self.response_tokens += len(encoded.train_ids)
 
@@ -88,15 +88,15 @@ class Ledger:
         weight_version: str | None,
         extras: Mapping[str, Any],
     ) -> None:
-        """Append exactly what the engine sampled.
+        """Append exactly the tokens that the engine sampled.
 
         Raises:
-            LedgerFault: Ids and log-probabilities of different lengths, or a log-probability that
-                is not a finite number of at most 0.
+            LedgerFault: Ids and log-probabilities have different lengths, or a log-probability is
+                not finite or above 0.
         """
         if len(token_ids) != len(logprobs):
             raise LedgerFault(
-                "an engine must return one log-probability for each token, got "
+                "an engine must return one log-probability per token, got "
                 f"{len(token_ids)} ids and {len(logprobs)} log-probabilities in turn {turn}"
             )
         if len(logprobs) and not (
@@ -104,7 +104,7 @@ class Ledger:
         ):
             bad = next(v for v in logprobs if not (math.isfinite(v) and v <= LOGPROB_SLACK))
             raise LedgerFault(
-                f"log-probabilities are finite and at most 0, got {bad!r} in turn {turn}"
+                f"log-probabilities must be finite and at most 0, got {bad!r} in turn {turn}"
             )
         ids = tuple(token_ids)
         self._append(
@@ -123,21 +123,21 @@ class Ledger:
         self.sampled_tokens += len(ids)
 
     def reply_ids(self, turn: int) -> tuple[int, ...]:
-        """Return the sampled ids of a turn, joined where an abort had cut it in two."""
+        """Return the sampled ids of a turn, joined if an abort split the reply."""
         first = len(self.segments)
         while first and self._is_reply(first - 1, turn):
             first -= 1
         return column_of(self.segments[first:], "wire_ids")
 
     def whole_reply(self, turn: int) -> Segment | None:
-        """Return the last segment of a turn's reply if the engine ended it, not an abort."""
+        """Return the last segment of a turn's reply; None if there is none or it was aborted."""
         last = self.segments[-1] if self.segments else None
         if last is None or last.kind is not SegmentKind.MODEL or last.turn != turn:
             return None
         return None if last.finish_reason == "abort" else last
 
     def drop_reply(self, turn: int) -> None:
-        """Take a rejected reply back, before anything was appended after it."""
+        """Remove a rejected reply, which must be the last entry."""
         while self.segments and self._is_reply(-1, turn):
             dropped = self.segments.pop()
             if self._joined > len(self.segments):
@@ -151,12 +151,12 @@ class Ledger:
     def replay(
         self, segments: Sequence[Segment], branches: Sequence[Branch] = (), *, shared: int = 0
     ) -> None:
-        """Take over the segments of an earlier part of the episode.
+        """Append the recorded segments of an earlier part of the episode.
 
         Args:
-            segments: In order.
+            segments: The segments in order.
             branches: Where their sequences start.
-            shared: How many of them belong to the trajectory that this one is forked from.
+            shared: How many segments belong to the trajectory that this one is forked from.
         """
         for sequence in sequences_of(segments, branches, shared=shared):
             if sequence.branch is not None:
@@ -170,12 +170,12 @@ class Ledger:
         self.sampled_tokens = sum(one.token_count for one in own if one.kind is SegmentKind.MODEL)
 
     def finished(self, rewards: Mapping[int, float]) -> tuple[Segment, ...]:
-        """Return the segments of the record, without what follows the last reply.
+        """Return the segments up to the last reply, with rewards.
 
-        Branches that start there are removed from `branches`.
+        Branches that start after the last reply are removed from `branches`.
 
         Args:
-            rewards: By turn; each goes on the last model segment of its turn.
+            rewards: Reward by turn, stored on the last model segment of the turn.
         """
         segments = list(self.segments)
         while len(segments) > 1 and segments[-1].kind is not SegmentKind.MODEL:
@@ -190,7 +190,7 @@ class Ledger:
         return tuple(segments)
 
     def _start_sequence(self, trunk: Sequence[Segment] = ()) -> None:
-        """Begin a sequence, with the segments that it shares with another one."""
+        """Start a sequence with the segments that it shares with another one."""
         self.images, self.features, self.train_length = [], [], 0
         self._wire_ids, self._joined = array("i", column_of(trunk, "wire_ids")), len(self.segments)
         for segment in trunk:

@@ -1,12 +1,12 @@
 """Strict JSON for the free-form parts of a record: tasks, infos, messages, an engine's extras.
 
-JSON has no image, no bytes, no array, no infinity and no key but text. Such a value is written as
-an object with one tagged key, so that it comes back as it was::
+JSON cannot represent images, bytes, arrays, infinities or keys other than strings. Such a value
+becomes an object with one tagged key, so it reads back unchanged::
 
     {"$image": sha256}   {"$float": "nan"}   {"$bytes": base64}   {"$array": [dtype, shape, base64]}
-    {"$pairs": [[key, value], ...]}   for mappings with keys that are not text or look like a tag
+    {"$pairs": [[key, value], ...]}   for mappings whose keys are not strings or look like a tag
 
-Two things change: a tuple comes back as a list and a NumPy scalar as a Python number.
+Two types change: a tuple reads back as a list, and a NumPy scalar as a Python number.
 """
 
 import base64
@@ -25,24 +25,25 @@ from envkit.images import Image
 TAG: Final = "$"
 
 Keep = Callable[[Image], None]
-"""Is given every image that is written by reference."""
+"""Called with every image that is written by reference."""
 Find = Callable[[str], Image]
-"""Gives the image of a hash."""
+"""Returns the image with a given hash."""
 
 MAX_DEPTH: Final = 100
-"""How deep lists and objects may be nested; a reader's own recursion ends near 300."""
+"""Maximum nesting of lists and objects; readers hit their recursion limit near 300."""
 MAX_VALUES: Final = 10_000_000
-"""Values in one free-form part; objects that share their parts can be endless."""
+"""Maximum number of values in one free-form part; nested shared objects can expand endlessly."""
 
 _CHUNK: Final = 1 << 13
-"""Values that one call of the C encoder writes: it holds the interpreter for a few milliseconds."""
+"""Values per call of the C encoder, which holds the GIL for a few milliseconds."""
 _CHARACTERS: Final = 1 << 20
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
-"""ASCII escapes keep lone surrogates and exotic line breaks, which models emit, on one line."""
+"""ASCII escapes keep a record on one line even if a model emits unusual line breaks, and can
+represent lone surrogates."""
 _CONTAINERS: Final = frozenset({list, dict})
 _PLAIN_TYPES: Final = frozenset({type(None), bool, str})
 _SMALL: Final = 1 << 63
-"""Integers below need no look at their number of bits."""
+"""Smaller integers need no check of their bit length."""
 
 # JSON values are foreign data on both sides of this file, hence Any.
 
@@ -51,19 +52,19 @@ def to_plain(value: Any, where: str, keep: Keep) -> Any:  # noqa: ANN401
     """Return the value as strict JSON data.
 
     Args:
-        value: What an environment, an engine or a caller put into a record.
+        value: Data from an environment, an engine or a caller.
         where: Its place in the record, for the error, such as "turns[2].info".
         keep: Called with every image, which is written by reference.
 
     Raises:
-        StorageError: A value that is not JSON data and none of the types of the module's table, or
-            too deep or too large a one.
+        StorageError: The value is neither JSON data nor of a type in the module's table, or it is
+            nested too deeply or too large.
     """
     return _Plain(keep).convert(value, where, 0)
 
 
 def check_plain(value: Any, where: str) -> None:  # noqa: ANN401
-    """Refuse what `to_plain` refuses, quickly where nothing is nested.
+    """Check that `to_plain` accepts the value; fast if nothing is nested.
 
     Args:
         value: As for `to_plain`.
@@ -77,7 +78,7 @@ def check_plain(value: Any, where: str) -> None:  # noqa: ANN401
 
 
 def _is_flat(entries: dict[object, object]) -> bool:
-    """Whether nothing is nested and everything is surely JSON data."""
+    """Whether nothing is nested and everything is certainly JSON data."""
     for key, item in entries.items():
         if type(key) is not str:
             return False
@@ -90,15 +91,15 @@ def _is_flat(entries: dict[object, object]) -> bool:
 
 
 def from_plain(value: Any, where: str, image: Find) -> Any:  # noqa: ANN401
-    """Return what `to_plain` was given.
+    """Return the value that `to_plain` converted.
 
     Args:
         value: JSON data.
         where: Its place in the record, for the error.
-        image: Gives the image of a hash.
+        image: Returns the image with a given hash.
 
     Raises:
-        StorageError: An object with an unknown or broken tag.
+        StorageError: An object has an unknown tag or an invalid value for it.
     """
     if isinstance(value, list):
         items = cast("list[Any]", value)
@@ -111,8 +112,24 @@ def from_plain(value: Any, where: str, image: Find) -> Any:  # noqa: ANN401
         try:
             return _untag(tag, content, where, image)
         except (TypeError, ValueError, KeyError, binascii.Error) as error:
-            raise StorageError(f"{where} has a broken {tag!r} value: {error}") from error
+            raise StorageError(f"{where} has an invalid {tag!r} value: {error}") from error
     return {key: from_plain(item, f"{where}.{key}", image) for key, item in entries.items()}
+
+
+def detached(value: Any) -> Any:  # noqa: ANN401
+    """Return the value with dicts and lists that nothing else holds; what they contain is shared.
+
+    Args:
+        value: A free-form part of a record.
+    """
+    if isinstance(value, Mapping):
+        entries = cast("Mapping[Any, Any]", value)
+        return {key: detached(item) for key, item in entries.items()}
+    if isinstance(value, list):
+        return [detached(item) for item in cast("list[Any]", value)]
+    if type(value) is tuple:
+        return tuple(detached(item) for item in cast("tuple[Any, ...]", value))
+    return value
 
 
 def plain_float(value: float) -> float | dict[str, str]:
@@ -121,7 +138,7 @@ def plain_float(value: float) -> float | dict[str, str]:
 
 
 def plain_number(value: Any) -> Any:  # noqa: ANN401
-    """Return a number, NumPy's too, as strict JSON data; anything else as it is."""
+    """Return a Python or NumPy number as strict JSON data, and anything else unchanged."""
     number = value
     if isinstance(value, np.floating):
         number = float(cast("Any", value))
@@ -131,22 +148,22 @@ def plain_number(value: Any) -> Any:  # noqa: ANN401
 
 
 def json_text(value: Mapping[str, Any], where: str) -> str:
-    """Return free-form data as JSON text; its images by their hash, as in trajectory files.
+    """Return free-form data as JSON text, with images by hash as in trajectory files.
 
     Args:
         value: The data.
-        where: What it is, for the error.
+        where: Its name, for the error.
 
     Raises:
-        StorageError: JSON cannot hold it.
+        StorageError: JSON cannot represent it.
     """
     return json.dumps(to_plain(value, where, lambda _: None), sort_keys=True)
 
 
 def json_chunks(value: Any) -> Iterator[str]:  # noqa: ANN401
-    """Yield strict, compact JSON text in parts, no one of which keeps other threads waiting.
+    """Yield strict, compact JSON text in parts that each block other threads only briefly.
 
-    The parts joined are what `json.dumps` returns for the whole.
+    The joined parts equal the output of `json.dumps`.
 
     Args:
         value: Strict JSON data.
@@ -190,18 +207,18 @@ def _list_chunks(values: list[Any]) -> Iterator[str]:
 
 
 _MAX_BITS: Final = 4096
-"""Readers in other languages refuse far shorter integers; Python refuses texts of 4,300 digits."""
+"""Other languages reject far shorter integers; Python refuses to parse 4,300 digits or more."""
 
 
 def _is_small(values: Any) -> bool:  # noqa: ANN401  # a sized iterable of JSON data
-    """Whether one call may write them: few, nothing nested, and no long text."""
+    """Whether one call may write them: few values, nothing nested, and no long strings."""
     if len(values) > _CHUNK or not _CONTAINERS.isdisjoint(map(type, values)):
         return False
     return all(len(value) <= _CHARACTERS for value in values if type(value) is str)
 
 
 class _Plain:
-    """Converts one value, counting what it consists of."""
+    """Converts one value and counts its parts."""
 
     def __init__(self, keep: Keep) -> None:
         self._keep = keep
@@ -210,14 +227,14 @@ class _Plain:
     def convert(self, value: Any, where: str, depth: int) -> Any:  # noqa: ANN401
         if type(value) in _PLAIN_TYPES or isinstance(value, str):
             return value
-        if isinstance(value, dict):  # before the kinds that take longer to tell
+        if isinstance(value, dict):  # before types that are slower to check
             entries = cast("dict[Any, Any]", value)
             self._count(len(entries), where, depth)
             return self._mapping(entries, where, depth + 1)
         if isinstance(value, int) and value.bit_length() > _MAX_BITS:
             raise StorageError(
-                f"{where} must hold integers of at most {_MAX_BITS} bits to be stored, got one of "
-                f"{value.bit_length()}"
+                f"{where} can only hold integers of at most {_MAX_BITS} bits, got one of "
+                f"{value.bit_length()} bits"
             )
         if isinstance(value, int | float | np.integer | np.floating | np.bool_):
             return plain_number(value)
@@ -238,17 +255,20 @@ class _Plain:
             return _array(cast("NDArray[Any]", value), where)
         raise StorageError(
             f"{where} must be JSON data, bytes, an array or an image to be stored, "
-            f"got {type(value).__name__}; convert it where it is made"
+            f"got {type(value).__name__}; convert it where it is created"
         )
 
     def _count(self, number: int, where: str, depth: int) -> None:
         self._values += number
         if depth >= MAX_DEPTH:
             raise StorageError(
-                f"{where[:80]}... must be nested at most {MAX_DEPTH} deep to be stored, got more"
+                f"{where[:80]}... can be nested at most {MAX_DEPTH} levels deep, got more"
             )
         if self._values > MAX_VALUES:
-            raise StorageError(f"{where} and all before it hold more than {MAX_VALUES} values")
+            raise StorageError(
+                f"a free-form part of a record can have at most {MAX_VALUES} values, got more at "
+                f"{where}"
+            )
 
     def _mapping(self, entries: Mapping[Any, Any], where: str, depth: int) -> dict[str, Any]:
         is_text = all(isinstance(key, str) for key in entries)
@@ -266,20 +286,20 @@ class _Plain:
 
 
 def _check_key(key: object, where: str) -> None:
-    """Refuse a key that could not be read back: lists and objects cannot be keys."""
+    """Check that a key can be read back: lists and objects cannot be keys."""
     if isinstance(key, tuple):
         for part in cast("tuple[Any, ...]", key):
             _check_key(part, where)
     elif not (key is None or isinstance(key, str | bytes | int | float | np.number | np.bool_)):
         raise StorageError(
-            f"{where} must have keys of text, numbers, bytes or tuples of these to be stored, "
+            f"{where} can only have keys that are strings, numbers, bytes or tuples of these, "
             f"got one of type {type(key).__name__}"
         )
 
 
 def _array(value: NDArray[Any], where: str) -> dict[str, list[Any]]:
     if value.dtype.hasobject or not value.dtype.itemsize:
-        raise StorageError(f"{where} must hold numbers to be stored, got an array of objects")
+        raise StorageError(f"{where} must be an array of numbers, got an array of objects")
     payload = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode("ascii")
     return {"$array": [value.dtype.str, list(value.shape), payload]}
 
@@ -302,7 +322,7 @@ def _untag(tag: str, content: Any, where: str, image: Find) -> Any:  # noqa: ANN
 
 
 def _key(key: Any) -> Any:  # noqa: ANN401
-    """Return a key as it was: a tuple, which JSON data has as a list."""
+    """Return the original key; a list in JSON was a tuple."""
     if isinstance(key, list):
         return tuple(_key(part) for part in cast("list[Any]", key))
     return key

@@ -1,8 +1,8 @@
-"""Training rows: what a trainer takes from a ledger, whole or by turn, and the exact merge of rows.
+"""Training rows of a ledger, one per trajectory or per turn, and the exact merge of rows.
 
-Every adapter takes its rows from here and only renames them, so ids, mask, log-probabilities and
+Every adapter gets its rows from here and only renames fields, so ids, mask, log-probabilities and
 rewards are the same in every trainer. A row is a prompt and a response: everything before its first
-model token is the prompt, and the response ends on a model token. Axes: R response ids.
+model token is the prompt, and the response ends with a model token. Axes: R response ids.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class RewardPlacement(StrEnum):
-    """Where rewards stand in a per-token reward column."""
+    """Placement of rewards in a per-token reward column."""
 
     LAST = "last"
     """The trajectory's reward on the last token of its last row, 0.0 elsewhere."""
@@ -38,25 +38,25 @@ class Row:
     """Train ids before the first model token of the row, image placeholders expanded."""
     response_ids: tuple[int, ...]  # (R,), never empty
     loss_mask: tuple[int, ...]  # (R,) of 0 and 1
-    logprobs: tuple[float, ...]  # (R,) sampled distribution; 0.0 where the model sampled nothing
+    logprobs: tuple[float, ...]  # (R,) sampled distribution; 0.0 for tokens not sampled
     images: tuple[Image, ...] = ()
-    """Of prompt and response, in the order of their placeholders."""
+    """Images of prompt and response, in the order of their placeholders."""
     features: tuple[ImageFeatures, ...] = field(default=(), repr=False, compare=False)
     """Processor outputs of `images`; empty in a trajectory that was loaded from a file."""
     reward: float | None
-    """The trajectory's reward on the last row, 0.0 on the others; None after a fault or an abort,
-    where there is none."""
+    """The trajectory's reward on the last row, 0.0 on the others; None after a fault or an
+    abort."""
     turn_rewards: tuple[tuple[int, float], ...] = ()
-    """For each rewarded turn: the index in `response_ids` of its last token, and its reward."""
+    """For each rewarded turn, the index of its last token in `response_ids`, and its reward."""
     turns: tuple[int, ...]
     """Indices of the turns whose replies the row trains on."""
     weight_versions: tuple[str | None, ...] = ()
-    """One for each run of sampled tokens; None where the engine did not tell."""
+    """One for each run of sampled tokens; None if the engine did not report it."""
     segments: tuple[Segment, ...] = field(default=(), repr=False, compare=False)
-    """What the response consists of, in order; empty in a placeholder and after `merge_rows`."""
+    """Segments of the response, in order; empty in a placeholder and after `merge_rows`."""
     is_last: bool
     is_placeholder: bool = False
-    """Stands for a trajectory in which the model sampled nothing; nothing in it is trained."""
+    """Whether the row represents a trajectory without sampled tokens; it has mask 0 everywhere."""
 
     @cached_property
     def tensors(self) -> Tensors:
@@ -64,7 +64,7 @@ class Row:
         return join_features(self.features)
 
     def token_rewards(self, placement: RewardPlacement = RewardPlacement.LAST) -> list[float]:
-        """Return the rewards by response token, (R,); all 0.0 where there is no reward."""
+        """Return the reward of each response token, (R,); all 0.0 if there is no reward."""
         rewards = [0.0] * len(self.response_ids)
         if self.reward is None:
             return rewards
@@ -78,31 +78,31 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeTally:
-    """What a merge found where one row followed another of the same trajectory."""
+    """How many rows of a trajectory a merge joined, and how many it could not."""
 
     merged: int = 0
-    """Rows whose prompt began with everything before them, and were joined to it."""
+    """Rows whose prompt starts with all tokens before them, and that were joined."""
     forked: int = 0
-    """Rows whose prompt differed, and stayed rows of their own."""
+    """Rows whose prompt differs, and that stayed separate."""
     drifted_tokens: int = 0
-    """Tokens that the forks' prompts did not keep of what came before them."""
+    """Earlier tokens from the first difference on, over all forked rows."""
 
 
 def rows_of(
     sequences: Sequence[TokenSequence], reward: float | None, *, is_trained: bool, merge: bool
 ) -> tuple[Row, ...]:
-    """Return the rows of a ledger's turns; none where the model sampled nothing.
+    """Return the rows of a ledger's turns; none if the model sampled nothing.
 
     Rows without a trained token are left out if any row has one.
 
-    A row's response has only tokens that its sequence owns, and what was said between them. What
-    the sequence shares with another one is part of the prompt, so no token is trained twice.
+    A row's response has only tokens that its sequence owns, and the observations between them.
+    Tokens shared with another sequence are part of the prompt, so no token is trained twice.
 
     Args:
-        sequences: Of one trajectory, in order.
-        reward: The trajectory's, which the last row gets.
-        is_trained: False masks every token and leaves the turns' rewards out.
-        merge: False gives a row for each turn, with everything before it as its prompt. True gives
+        sequences: Sequences of one trajectory, in order.
+        reward: The trajectory's reward, for the last row.
+        is_trained: False masks every token and leaves out the turns' rewards.
+        merge: False gives one row per turn, with everything before it as its prompt. True gives
             one row for each run of turns whose prompts extend each other exactly.
     """
     rows: list[Row] = []
@@ -127,9 +127,9 @@ def placeholder_row(segments: Sequence[Segment], reward: float | None, *, filler
     """Return the row of a ledger in which the model sampled nothing.
 
     Args:
-        segments: The prompt as far as there is one.
-        reward: The trajectory's.
-        filler_id: Stands for the response, with mask 0, and for a prompt that is missing.
+        segments: The prompt, if any.
+        reward: The trajectory's reward.
+        filler_id: The only id of the response, with mask 0, and of a missing prompt.
     """
     return Row(
         prompt_ids=column_of(segments, "train_ids") or (filler_id,),
@@ -146,19 +146,21 @@ def placeholder_row(segments: Sequence[Segment], reward: float | None, *, filler
 
 
 def merge_rows(rows: Sequence[Row]) -> tuple[tuple[Row, ...], MergeTally]:
-    """Join the rows of one trajectory where a prompt begins with exactly what came before it.
+    """Join each row whose prompt starts with exactly the tokens and images before it.
 
-    One differing token or image forks: the row stays its own row. Nothing is realigned, so
-    no sampled token is given up.
+    A row with one differing token or image stays separate. Nothing is realigned, so no sampled
+    token is lost.
 
     Args:
-        rows: Of one trajectory, in order.
+        rows: Rows of one trajectory, in order.
 
     Raises:
         LedgerFault: A row other than the last one is marked as the last.
     """
     if any(row.is_last for row in rows[:-1]):
-        raise LedgerFault("merge_rows takes the rows of one trajectory: only the last is marked")
+        raise LedgerFault(
+            "merge_rows takes the rows of one trajectory: only the last one may have is_last"
+        )
     merged: list[Row] = []
     clean = forked = drifted = 0
     for row in rows:
@@ -177,7 +179,7 @@ def merge_rows(rows: Sequence[Row]) -> tuple[tuple[Row, ...], MergeTally]:
 
 
 class _Columns:
-    """The columns of one sequence, flattened once; rows are slices of them."""
+    """The columns of one sequence, flattened once; each row is a slice."""
 
     def __init__(self, sequence: Sequence[Segment], *, is_trained: bool) -> None:
         self._sequence = sequence
@@ -224,7 +226,7 @@ class _Columns:
 def _turn_spans(sequence: TokenSequence) -> Iterator[tuple[int, int]]:
     """Yield the first and last segment of each reply that the sequence owns.
 
-    An abort and a resume leave more than one segment of a reply.
+    A reply that was aborted and resumed has more than one segment.
     """
     segments = sequence.segments
     first: int | None = None
@@ -244,7 +246,7 @@ def _turn_spans(sequence: TokenSequence) -> Iterator[tuple[int, int]]:
 
 
 def _extends(held: Row, row: Row) -> bool:
-    """Return whether the row's images begin with those held."""
+    """Return whether the row's images start with those held."""
     return row.images[: len(held.images)] == held.images
 
 
@@ -268,7 +270,7 @@ def _joined(held: Row, row: Row, length: int) -> Row:
 
 
 def _common(left: Sequence[int], right: Sequence[int]) -> int:
-    """Return how many ids both begin with."""
+    """Return the length of the shared prefix."""
     for number, (one, other) in enumerate(zip(left, right, strict=False)):
         if one != other:
             return number
@@ -278,5 +280,5 @@ def _common(left: Sequence[int], right: Sequence[int]) -> int:
 def _flat(parts: Iterable[tuple[T, ...]]) -> tuple[T, ...]:
     joined: list[T] = []
     for part in parts:
-        joined += part  # copies a block; four times as fast as a tuple of an iterator
+        joined += part  # copies a block; four times as fast as building a tuple from an iterator
     return tuple(joined)

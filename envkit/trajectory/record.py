@@ -1,8 +1,8 @@
-"""A trajectory as one JSON object, and back.
+"""Convert a trajectory to one JSON object and back.
 
-The dataclasses are the schema: every field is one key, in the order of its declaration, written and
-read by its type. Every column of the ledger is written out, masks and zeros too: a reader in any
-language needs no rule to rebuild it. Processor tensors are not written; they are recomputed from
+The dataclasses are the schema: every field is one key, in order of declaration, converted according
+to its type. Every column of the ledger is written in full, masks and zeros included, so a reader in
+any language can use it directly. Processor tensors are not written; they are recomputed from
 the images.
 """
 
@@ -33,17 +33,17 @@ from envkit.trajectory.trajectory import Trajectory, TurnRecord
 T = TypeVar("T")
 
 SCHEMA: Final = 1
-"""Version of the object's shape; raised when an older reader would misread it."""
+"""Schema version; incremented when older readers would misread new records."""
 
 _CHUNK: Final = 1 << 14
-"""Values that one call looks at: it holds the interpreter for about a millisecond."""
+"""Values checked per call, which holds the GIL for about a millisecond."""
 _MAX_INTEGER: Final = 2**63
 _DERIVED: Final = frozenset({"features"})
 """Fields that are not stored."""
 _ADDED_LATER: Final = frozenset(
     {"traceback", "clamped_logprobs", "neutralised", "sanity", "branches", "origin", "purpose"}
 )
-"""Fields that older files do not have: left out while they are None or empty."""
+"""Fields that older files lack. They are omitted if None or empty."""
 _HEAD: Final = (
     "episode_id",
     "env_id",
@@ -54,41 +54,41 @@ _HEAD: Final = (
     "metadata",
 )
 _OLD_PLACES: Final = {"encode": FaultPlace.LEDGER}
-"""What earlier versions called a fault's place."""
+"""Names of fault places in earlier versions."""
 
 
 def encode(trajectory: Trajectory, certificate: Certificate, keep: Keep) -> dict[str, Any]:
     """Return the trajectory as strict JSON data.
 
     Args:
-        trajectory: What to write.
-        certificate: Of this trajectory.
+        trajectory: The trajectory to write.
+        certificate: Its certificate.
         keep: Called with every image; the record refers to it by hash.
 
     Raises:
-        StorageError: A field of the wrong type, or a value in a free-form part that JSON cannot
-            hold.
+        StorageError: A field has the wrong type, or JSON cannot represent a value in a free-form
+            part.
     """
     row = write_fields(trajectory, "", keep)
     return {"schema": SCHEMA, **row, "certificate": write_fields(certificate, "certificate", keep)}
 
 
 def decode(row: object, image: Find) -> tuple[Trajectory, Certificate]:
-    """Return the trajectory and its recorded certificate, which is not compared here.
+    """Return the trajectory and its recorded certificate, without comparing them.
 
     Args:
         row: JSON data.
-        image: Gives the image of a hash.
+        image: Returns the image with a given hash.
 
     Raises:
-        StorageError: Another schema, or a field that is missing or has the wrong type.
-        LedgerFault: A segment whose columns do not line up.
+        StorageError: The schema is unknown, or a field is missing or has the wrong type.
+        LedgerFault: The columns of a segment are inconsistent.
     """
     record = _object(row, "")
     schema = _INTEGER.read(_get(record, "schema", ""), "schema", image)
     if schema > SCHEMA:
         raise StorageError(
-            f"the record has schema {schema}, this envkit reads up to {SCHEMA}; "
+            f"the record has schema {schema}, but this envkit reads schemas up to {SCHEMA}; "
             "upgrade with: pip install -U envkit-rl"
         )
     if schema < 1:
@@ -101,14 +101,14 @@ def decode(row: object, image: Find) -> tuple[Trajectory, Certificate]:
 
 
 def decode_head(row: object, image: Find) -> dict[str, Any]:
-    """Return the fields of a record that name its episode, checked.
+    """Return the fields that identify a record's episode.
 
     Args:
         row: JSON data; the ledger may be missing.
-        image: Gives the image of a hash.
+        image: Returns the image with a given hash.
 
     Raises:
-        StorageError: A field that is missing or has the wrong type.
+        StorageError: A field is missing or has the wrong type.
     """
     record = _object(row, "")
     kinds = _kinds_of(Trajectory)
@@ -119,12 +119,12 @@ def write_fields(value: object, where: str, keep: Keep) -> dict[str, Any]:
     """Return a dataclass of the record as JSON data.
 
     Args:
-        value: A trajectory, or a part of one.
+        value: A trajectory or a part of it.
         where: Its place in the record, for the error; empty for the record itself.
         keep: Called with every image.
 
     Raises:
-        StorageError: A field that cannot be written.
+        StorageError: A field cannot be written.
     """
     return {
         name: kind.write(getattr(value, name), f"{where}.{name}" if where else name, keep)
@@ -162,16 +162,16 @@ def _wrong(where: str, rule: str, value: object) -> StorageError:
 
 
 def _shown(value: object) -> str:
-    """Return the value for an error; foreign objects by their type, as their repr may raise."""
+    """Format a value for an error; foreign objects by type only, since their repr may raise."""
     if type(value) in (bool, int, float, str, list, dict, type(None)):
-        with contextlib.suppress(ValueError, RecursionError):  # 5,000 digits, a list in itself
+        with contextlib.suppress(ValueError, RecursionError):  # 5,000 digits, a list of itself
             return f"{value!r:.80}"
     return f"a value of type {type(value).__name__}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How values of one type are written and read; both raise a StorageError that says where."""
+    """Writes and reads values of one type; both raise a `StorageError` that names the place."""
 
     write: Callable[[Any, str, Keep], Any]
     read: Callable[[Any, str, Find], Any]
@@ -185,12 +185,12 @@ def _kinds_of(cls: type) -> dict[str, _Kind]:
 
 
 def _checked(rule: str, accepts: Callable[[Any], bool], *, same: bool = True) -> _Kind:
-    """Return the kind of values that JSON has.
+    """Return the kind for values that JSON represents directly.
 
     Args:
-        rule: What they are, for the error.
-        accepts: Whether a value is one.
-        same: Whether a value is written as it is.
+        rule: Description of valid values, for the error.
+        accepts: Whether a value is valid.
+        same: Whether values are written unchanged; False converts NumPy numbers.
     """
 
     def check(value: Any, where: str, _: object) -> Any:  # noqa: ANN401
@@ -210,7 +210,7 @@ def _optional(kind: _Kind) -> _Kind:
 
 
 def _items(kind: _Kind) -> _Kind:
-    """Return the kind of tuples of a kind."""
+    """Return the kind for tuples whose items have a given kind."""
 
     def write(values: Sequence[Any], where: str, keep: Keep) -> list[Any]:
         return [kind.write(value, f"{where}[{n}]", keep) for n, value in enumerate(values)]
@@ -263,7 +263,7 @@ def _read_number(value: Any, where: str, find: Find) -> float:  # noqa: ANN401
 
 
 def _column(write: Callable[[Sequence[Any], str], Sequence[Any]]) -> Callable[..., list[Any]]:
-    """Return the writer of a column of the ledger, a chunk at a time."""
+    """Return a function that writes a column of the ledger in chunks."""
 
     def whole(values: Sequence[Any], where: str, _: object) -> list[Any]:
         found: list[Any] = []
@@ -275,8 +275,8 @@ def _column(write: Callable[[Sequence[Any], str], Sequence[Any]]) -> Callable[..
 
 
 def _ids(values: Sequence[Any], where: str) -> Sequence[int]:
-    """Check ids or a mask; NumPy's numbers, which engines put among them, become Python's."""
-    if set(map(type, values)) - {int}:  # quicker than a look at each
+    """Check ids or a mask; convert NumPy numbers, which engines may return, to Python's."""
+    if set(map(type, values)) - {int}:  # faster than checking one by one
         values = [plain_number(value) for value in values]
     whole = all(type(value) is int for value in values)
     if values and not (whole and 0 <= min(values) <= max(values) < _MAX_INTEGER):
@@ -375,7 +375,7 @@ def _read_history(value: Any, where: str, find: Find) -> tuple[int | Message, ..
 _INTEGER: Final = _checked(
     "an integer", lambda value: type(value) is int and abs(value) < _MAX_INTEGER, same=False
 )
-_TEXT: Final = _checked("a text", lambda value: isinstance(value, str))
+_TEXT: Final = _checked("a string", lambda value: isinstance(value, str))
 _NUMBER: Final = _Kind(_write_number, _read_number)
 _MAPPING: Final = _Kind(_write_mapping, _read_mapping)
 _BY_TYPE: Final[Mapping[Any, _Kind]] = {
@@ -409,4 +409,4 @@ _BY_TYPE: Final[Mapping[Any, _Kind]] = {
 }
 _ANYTHING: Final = _Kind(to_plain, from_plain)
 _BY_NAME: Final = {"tool_call": _ANYTHING, "parse_error": _ANYTHING}
-"""Fields whose value is what an environment's author put into `info`, of any type."""
+"""Fields with a value of any type, taken from an environment's `info`."""

@@ -1,6 +1,6 @@
-"""The pieces of a token ledger: runs of ids that share a role in the loss.
+"""Segments of a token ledger: runs of ids with the same role in the loss.
 
-Axes: T train ids of a segment, W wire ids of it (W <= T).
+Axes: T train ids of a segment, W wire ids (W <= T).
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,21 +18,21 @@ from envkit.trajectory.columns import Column, Packed, packed_ids, packed_logprob
 ColumnName = Literal["wire_ids", "train_ids", "loss_mask", "logprobs"]
 
 LOGPROB_SLACK: Final = 2**-7
-"""How far above 0 a log-probability may lie: one rounding step of bfloat16 at probability 1.
+"""How far above 0 a log-probability may be: one rounding step of bfloat16 at probability 1.
 
-Engines that compute in half precision report such values; they are clamped to 0 and counted."""
+Engines that compute in half precision return such values. They are clamped to 0 and counted."""
 
 
 class SegmentKind(StrEnum):
-    """What a segment is, which decides its loss mask."""
+    """The kind of a segment, which determines its loss mask."""
 
     PROMPT = "prompt"
-    """The start of a sequence. A later one in a trajectory starts a branch, because the history was
-    rewritten or another conversation began (see `sequence`)."""
+    """The start of a sequence. A later prompt in a trajectory starts a branch, because the history
+    was rewritten or another conversation started (see `sequence`)."""
     MODEL = "model"
-    """Exactly what the engine sampled."""
+    """Exactly the tokens that the engine sampled."""
     OBSERVATION = "observation"
-    """What the environment said, with the template's tokens around it."""
+    """The environment's messages, with the template's tokens around them."""
 
 
 def _mask_of_kind(segment: "Segment") -> tuple[int, ...]:
@@ -47,36 +47,36 @@ def _zeros(segment: "Segment") -> tuple[float, ...]:
 class Segment:
     """One run of the ledger. Only a MODEL segment can have mask 1.
 
-    Columns are stored as arrays, at most 16 bytes per token. Reading one makes a tuple, exactly
-    the numbers that were recorded: read it once and keep it. `token_count` and `array` make none.
+    Columns are stored as arrays, at most 16 bytes per token. Reading one builds a tuple of exactly
+    the recorded numbers, so read it once and keep it. `token_count` and `array` build no tuple.
     """
 
     kind: SegmentKind
     turn: int
-    """Index of the model reply that this is, or that follows it, from 0."""
+    """Index, from 0, of this model reply, or of the reply that follows this segment."""
     wire_ids: Column[int] = Column(packed_ids)  # noqa: RUF009  # (W,)
     train_ids: Column[int] = Column(packed_ids)  # noqa: RUF009  # (T,)
     loss_mask: Column[int] = Column(packed_mask, _mask_of_kind)  # noqa: RUF009
-    """(T,) of 0 and 1; given None, 1 in MODEL segments and 0 elsewhere."""
+    """(T,) of 0 and 1; None means 1 in MODEL segments and 0 elsewhere."""
     logprobs: Column[float] = Column(packed_logprobs, _zeros)  # noqa: RUF009
-    """(T,) of the sampled distribution; given None, 0.0 everywhere, as outside MODEL."""
+    """(T,) of the sampled distribution; None means 0.0 everywhere, as outside MODEL."""
     images: tuple[Image, ...] = ()
     features: tuple[ImageFeatures, ...] = field(default=(), repr=False, compare=False)
     """Processor outputs of `images`; empty in a trajectory that was loaded from a file."""
     reward: float | None = None
-    """Of the turn, on MODEL segments; None elsewhere, and where no reward was computed."""
+    """Reward of the turn, on MODEL segments; None elsewhere, or if no reward was computed."""
     weight_version: str | None = None
     finish_reason: str | None = None
     """`FinishReason` of the engine, on MODEL segments."""
     extras: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False)
-    """What the engine reported besides (routed experts, ...), on MODEL segments."""
+    """Anything else the engine reported (routed experts, ...), on MODEL segments."""
 
     def __post_init__(self) -> None:
-        """Refuse a segment whose columns do not line up.
+        """Check that the columns are consistent.
 
         Raises:
-            LedgerFault: Unequal lengths, a mask that is not 0/1, a mask or log-probability outside
-                a MODEL segment, or MODEL ids that differ between wire and train.
+            LedgerFault: The lengths differ, the mask is not 0/1, a segment other than MODEL has a
+                mask or log-probability, or wire and train ids of a MODEL segment differ.
         """
         wire, train = self.array("wire_ids"), self.array("train_ids")
         mask, logprobs = self._stored("loss_mask"), self._stored("logprobs")
@@ -84,20 +84,20 @@ class Segment:
         lengths = (count, *(count if one is None else len(one) for one in (mask, logprobs)))
         if len(set(lengths)) != 1:
             raise LedgerFault(
-                f"train_ids, loss_mask and logprobs must have one length, got {lengths} "
+                f"train_ids, loss_mask and logprobs must have equal lengths, got {lengths} "
                 f"in the {self.kind} segment of turn {self.turn}"
             )
         is_model, is_same = self.kind is SegmentKind.MODEL, np.array_equal(wire, train)
         if is_model and (not is_same or self.images):
             raise LedgerFault(
-                "a model segment is exactly the sampled ids and has no image, got "
+                "a model segment has exactly the sampled ids and no images, got "
                 f"{len(wire)} wire ids, {count} train ids and "
                 f"{len(self.images)} images in turn {self.turn}"
             )
         if not is_model and any(one is not None and one.any() for one in (mask, logprobs)):
             raise LedgerFault(
-                f"only model segments carry loss or log-probabilities, got some in the {self.kind} "
-                f"segment of turn {self.turn}"
+                f"only model segments can have mask 1 or log-probabilities, got some in the "
+                f"{self.kind} segment of turn {self.turn}"
             )
         if is_same:
             object.__setattr__(self, "_train_ids", wire)
@@ -108,7 +108,7 @@ class Segment:
 
     @property
     def token_count(self) -> int:
-        """How many train ids it has, T."""
+        """Number of train ids, T."""
         return len(self.array("train_ids"))
 
     def array(self, name: ColumnName) -> Packed:
@@ -132,15 +132,19 @@ class Segment:
         """Return the segment without the processor's outputs."""
         return self._with("features", ())
 
+    def with_extras(self, extras: Mapping[str, Any]) -> "Segment":
+        """Return the segment with other reports of the engine."""
+        return self._with("extras", extras)
+
     def as_context(self) -> "Segment":
-        """Return the segment as other sequences see it, with mask 0; the ids are shared."""
+        """Return the segment as context of another sequence, with mask 0 and shared ids."""
         if self.kind is not SegmentKind.MODEL:
             return self
         mask = np.broadcast_to(np.int8(0), self.token_count)
         return self._with("_loss_mask", mask)
 
     def _with(self, changed: str, value: object) -> "Segment":
-        copy = object.__new__(Segment)  # its columns were checked when they were recorded
+        copy = object.__new__(Segment)  # the columns were checked when they were recorded
         for name in _STORED:
             object.__setattr__(copy, name, value if name == changed else getattr(self, name))
         return copy
@@ -166,6 +170,6 @@ def column_of(segments: Sequence[Segment], name: Literal["logprobs"]) -> tuple[f
 
 
 def column_of(segments: Sequence[Segment], name: ColumnName) -> tuple[float, ...]:
-    """Return a column of several segments, one after the other."""
+    """Return a column of several segments, concatenated."""
     parts = [segment.array(name) for segment in segments]
     return tuple(np.concatenate(parts).tolist()) if parts else ()

@@ -1,10 +1,10 @@
-"""The tree of sequences in a trajectory, and who owns each sampled token.
+"""The tree of sequences in a trajectory, and the owner of each sampled token.
 
-A sequence is one run of tokens that the model could have seen in one context. The first one starts
-with the prompt. Every other one is a branch: it shares the first `at` segments of an earlier
-sequence and adds its own, or it starts with a prompt of its own because the history was rewritten
-(`at` is 0). Each sampled token is owned by the sequence that recorded it; in every other sequence
-it is context, mask 0. A forked episode starts with segments of another trajectory, which owns them.
+A sequence is a run of tokens that fits in one context of the model. The first one starts with the
+prompt. Every other one is a branch: it shares the first `at` segments of an earlier sequence and
+adds its own, or it starts with a new prompt because the history was rewritten (`at` is 0). The
+sequence that recorded a sampled token owns it; in every other sequence it is context with mask 0. A
+forked episode starts with segments of another trajectory, which owns them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from envkit.messages import Message
 from envkit.trajectory.segment import Segment, SegmentKind, column_of
 
 TEMPLATE: Final = "template"
-"""Reason of a branch where the chat template rewrote the history (policy "rerender")."""
+"""Reason of a branch that starts because the chat template rewrote the history ("rerender")."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,19 +24,19 @@ class Branch:
     """Where a sequence other than the first one starts, and why."""
 
     segment: int
-    """Index in the trajectory's segments of the first one that the branch adds."""
+    """Index of the branch's first new segment in the trajectory's segments."""
     parent: int | None
     """Index of the sequence that it continues or replaces. None for an unrelated conversation,
     such as a sub-agent's."""
     at: int = 0
-    """How many segments of the parent it shares, counted from the parent's start."""
+    """Number of segments that it shares with its parent, from the parent's start."""
     reason: str = TEMPLATE
-    """What started it: the name of a history policy, "template", or a caller's own word."""
+    """Why it started: the name of a history policy, "template", or any string from the caller."""
     message_count: int | None = None
-    """Messages of the trajectory that were said before it started; None if not recorded."""
+    """Number of the trajectory's messages before it started; None if not recorded."""
     history: tuple[int | Message, ...] = ()
-    """The conversation as the model saw it at the start: the index of an unchanged message of the
-    trajectory, or the message that a policy wrote. Empty if not recorded."""
+    """The conversation that the model saw at its start. Each entry is the index of an unchanged
+    message of the trajectory, or a message that a policy wrote. Empty if not recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +44,13 @@ class Origin:
     """The trajectory that a forked episode continues."""
 
     episode_id: str
-    """Of the parent, which owns the shared tokens."""
+    """Id of the parent, which owns the shared tokens."""
     segments: int
-    """How many of the first segments are the parent's; all of them have mask 0."""
+    """Number of leading segments that belong to the parent; all have mask 0."""
     turns: int
-    """How many of the first turns are the parent's; their rewards count in both episodes."""
+    """Number of leading turns that belong to the parent; their rewards count in both episodes."""
     root: str
-    """Of the first parent, which was forked from none. Its server has the shared tokens cached."""
+    """Id of the oldest ancestor, which is not a fork. Its server has the shared tokens cached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,15 +58,15 @@ class TokenSequence:
     """One sequence of a trajectory, complete from its first token."""
 
     segments: tuple[Segment, ...]
-    """Shared ones first; model segments that another sequence owns have mask 0."""
+    """Shared segments first; model segments that another sequence owns have mask 0."""
     owned: int
-    """Index in `segments` of the first one that this sequence owns."""
+    """Index in `segments` of the first segment that this sequence owns."""
     parent: int | None = None
     at: int = 0
     reason: str | None = None
     """None for the first sequence."""
     branch: Branch | None = None
-    """What the record says of its start; None for the first sequence."""
+    """The recorded start of the sequence; None for the first one."""
 
     @property
     def own(self) -> tuple[Segment, ...]:
@@ -84,14 +84,14 @@ def sequences_of(
     """Split a ledger into its sequences; usually one.
 
     Args:
-        segments: Of one trajectory, in order.
-        branches: Where sequences start. A prompt in the middle that no branch names starts one
-            too, as in records of earlier versions.
-        shared: How many of the first segments belong to another trajectory.
+        segments: Segments of one trajectory, in order.
+        branches: Where sequences start. A later prompt without a branch also starts one, as in
+            records of earlier versions.
+        shared: Number of leading segments that belong to another trajectory.
 
     Raises:
-        LedgerFault: A branch outside the ledger, from a sequence that does not come before it, or
-            at a segment that its parent does not have.
+        LedgerFault: A branch starts outside the ledger, its parent does not come before it, or it
+            shares a segment that its parent does not have.
     """
     if not segments:
         return ()
@@ -123,23 +123,23 @@ def branch_history(branch: Branch, messages: Sequence[Message]) -> tuple[Message
     """Return the conversation that a branch started from; empty if it was not recorded.
 
     Args:
-        branch: Of a trajectory.
-        messages: The trajectory's.
+        branch: A branch of a trajectory.
+        messages: The trajectory's messages.
 
     Raises:
-        LedgerFault: The branch names a message that the trajectory does not have.
+        LedgerFault: The branch refers to a message that the trajectory does not have.
     """
     for entry in branch.history:
         if isinstance(entry, int) and not 0 <= entry < len(messages):
             raise LedgerFault(
-                f"the branch at segment {branch.segment} shows message {entry}, but the "
-                f"trajectory has {len(messages)}"
+                f"the branch at segment {branch.segment} refers to message {entry}, but the "
+                f"trajectory has only {len(messages)}"
             )
     return tuple(messages[one] if isinstance(one, int) else one for one in branch.history)
 
 
 def _starts(segments: Sequence[Segment], branches: Sequence[Branch]) -> list[Branch]:
-    """Return all branches in order, those that old records leave out included."""
+    """Return all branches in order, including those that older records omit."""
     named = {branch.segment: branch for branch in branches}
     if len(named) != len(branches):
         raise LedgerFault("two branches start at the same segment")
@@ -164,14 +164,17 @@ def _rules(
     branch: Branch, found: Sequence[TokenSequence], segments: Sequence[Segment]
 ) -> Iterator[tuple[str, bool]]:
     count = len(segments)
-    yield f"a branch starts at a segment from 1 to {count - 1}", 0 < branch.segment < count
+    yield f"a branch must start at a segment from 1 to {count - 1}", 0 < branch.segment < count
     parent = branch.parent
     known = parent is None or 0 <= parent < len(found)
-    yield "the parent of a branch is an earlier sequence", known
+    yield "the parent of a branch must be an earlier sequence", known
     length = 0 if parent is None else len(found[parent].segments)
-    yield f"it can share at most {length} segments of its parent", 0 <= branch.at <= length
+    yield f"it can share at most {length} segments with its parent", 0 <= branch.at <= length
     is_prompt = segments[branch.segment].kind is SegmentKind.PROMPT
-    yield "a branch starts with a prompt exactly if it shares nothing", is_prompt == (not branch.at)
+    yield (
+        "a branch must start with a prompt if it shares nothing, and only then",
+        is_prompt == (not branch.at),
+    )
 
 
 def _shown(branch: Branch) -> str:

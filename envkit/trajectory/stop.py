@@ -1,4 +1,4 @@
-"""Why an episode ended, and where its infrastructure failed if that is why."""
+"""Why an episode ended, and where its infrastructure failed if it did."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,14 +7,14 @@ from typing import Final, Self
 from envkit.errors import Fault, FaultKind, describe, message_of, traceback_of
 
 MAX_TEXT: Final = 16_384
-"""Characters that are kept: the start of a fault's message, the end of its traceback."""
+"""Characters kept from the start of a fault's message and from the end of its traceback."""
 
 
 class StopReason(StrEnum):
-    """Why an episode ended. Exactly one for each trajectory."""
+    """Why an episode ended. Each trajectory has exactly one."""
 
     TERMINATED = "terminated"
-    """The environment said that the task is over."""
+    """The environment reported that the task is over."""
     ENV_TRUNCATED = "env_truncated"
     """The environment's own turn limit was reached."""
     MAX_TURNS = "max_turns"
@@ -32,10 +32,10 @@ class StopReason(StrEnum):
     EPISODE_TIMEOUT = "episode_timeout"
     """`Limits.episode_timeout_s` has passed."""
     STEP_TIMEOUT = "step_timeout"
-    """The environment's step ran past its deadline, and the environment attributes that to the
+    """The environment's step missed its deadline, and the environment attributes that to the
     reply (`Capabilities.on_step_timeout`)."""
     ABORTED = "aborted"
-    """Somebody stopped the rollout; the trajectory is valid as far as it goes, and resumable."""
+    """The rollout was stopped; the partial trajectory is valid and can be resumed."""
     ENV_FAULT = "env_fault"
     """The environment failed and no retry recovered it."""
     ENGINE_FAULT = "engine_fault"
@@ -50,7 +50,7 @@ class StopReason(StrEnum):
 
     @property
     def is_truncation(self) -> bool:
-        """Whether a limit ended the episode, as opposed to its task being over."""
+        """Whether a limit ended the episode before its task was over."""
         return self in (
             StopReason.ENV_TRUNCATED,
             StopReason.MAX_TURNS,
@@ -68,7 +68,7 @@ class FaultPlace(StrEnum):
     """What an episode was doing when its infrastructure failed."""
 
     BUILD = "build"
-    """Making the environment."""
+    """Building the environment."""
     RESET = "reset"
     STEP = "step"
     SNAPSHOT = "snapshot"
@@ -91,11 +91,11 @@ class FaultRecord:
     kind: FaultKind
     message: str
     traceback: str | None = None
-    """Where it was raised; None if the fault was not an exception of this process."""
+    """None if the fault was not an exception in this process."""
 
     @classmethod
     def of(cls, where: FaultPlace, error: BaseException) -> Self:
-        """Describe an exception, however broken: one whose `__str__` raises, or a huge one.
+        """Describe any exception, even a huge one or one whose `__str__` raises.
 
         Args:
             where: What the episode was doing.

@@ -1,9 +1,9 @@
-"""Trajectory files: one JSON object a line, and every image once beside them.
+"""Trajectory files: one JSON object per line, with every image stored once next to them.
 
-A run directory holds `trajectories.jsonl` and `images/<sha256>.png`. A line is written by one call
-and ends with a newline, so a writer that is killed leaves at most one cut line, at the end, which
-readers name and `TrajectoryWriter(mode="append")` removes. A file appears under its name only when
-it is whole.
+A run directory holds `trajectories.jsonl` and `images/<sha256>.png`. One call writes a line with
+its newline, so a killed writer leaves at most one cut line, at the end. Readers report it and
+`TrajectoryWriter(mode="append")` removes it. Image files and files written by `save` appear only
+once they are complete.
 """
 
 import contextlib
@@ -39,28 +39,28 @@ class StoredLine:
     line: int
     """Counted from 1."""
     trajectory: Trajectory | None
-    """None when the line cannot be read."""
+    """None if the line cannot be read."""
     certificate: Certificate | None
-    """As recorded, not compared with the trajectory; None when the line cannot be read."""
+    """As recorded, not compared with the trajectory; None if the line cannot be read."""
     error: StorageError | None = None
     """Why the line cannot be read."""
     is_cut: bool = False
-    """The last line has no end: its writer was stopped, or the disk was full."""
+    """Whether it is an incomplete last line: its writer was stopped, or the disk was full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedTrajectory:
-    """A trajectory that can be stored: all that is left to do is writing."""
+    """An encoded trajectory, ready to be written."""
 
     episode_id: str
     line: bytes
     images: tuple[Image, ...]
-    """Encoded, each once."""
+    """New images, encoded, each once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredEpisode:
-    """What the index of a file says of one trajectory."""
+    """The index entry of one trajectory in a file."""
 
     line: int
     """Counted from 1."""
@@ -74,38 +74,38 @@ class StoredEpisode:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the episode came to its end; an aborted one can be resumed."""
+        """Whether the episode ended; an aborted one can be resumed."""
         return self.stop_reason is not StopReason.ABORTED
 
 
 class TrajectoryWriter(Closing):
     """Appends finished trajectories to a run directory.
 
-    Every trajectory is on its way to the disk when `append` returns: a crash of this process loses
-    none. A write that fails takes its partial line back and raises; what was written before stays.
-    One writer has the directory at a time, whatever its process; threads may share it.
+    The operating system has every trajectory when `append` returns, so a crash of this process
+    loses none. A failed write removes its partial line and raises; earlier lines are unaffected. A
+    directory has one writer at a time across all processes; threads may share it.
     """
 
     def __init__(self, directory: Source, *, mode: Mode = "create", durable: bool = False) -> None:
-        """Open the directory, making it if it is missing.
+        """Open the directory, creating it if it is missing.
 
         Args:
             directory: The run directory.
-            mode: "create" refuses a directory that holds trajectories; "append" adds to them, and
-                removes an unfinished last line; "overwrite" drops them.
-            durable: Also wait until the disk has each line (fsync), which survives a power cut and
-                costs a few milliseconds a line.
+            mode: "create" fails if the directory holds trajectories; "append" adds to them, and
+                removes an incomplete last line; "overwrite" drops them.
+            durable: Wait until each line is on disk (fsync). Lines then survive a power cut, at a
+                cost of a few milliseconds per line.
 
         Raises:
-            StorageError: The directory cannot be written, has another writer, or holds trajectories
-                already.
-            ConfigurationError: An unknown mode.
+            StorageError: The directory cannot be written, has another writer, or already holds
+                trajectories.
+            ConfigurationError: The mode is unknown.
         """
         if mode not in ("create", "append", "overwrite"):
             raise ConfigurationError(f"mode must be create, append or overwrite, got {mode!r}")
         self.path: Final = Path(directory) / FILE_NAME
         self.cut_bytes = 0
-        """Length of the unfinished line that append mode removed; 0 when the file was whole."""
+        """Bytes of the incomplete line that append mode removed; 0 if there was none."""
         self._images = ImageFolder(self.path.parent / IMAGE_FOLDER)
         self._durable = durable
         with storage_errors(f"cannot open {self.path} for writing"):
@@ -118,7 +118,7 @@ class TrajectoryWriter(Closing):
                 self._file.clear()
             elif self._file.size:
                 raise StorageError(
-                    f"{self.path} holds trajectories already; name another directory, or ask for "
+                    f"{self.path} already holds trajectories; choose another directory, or use "
                     "mode 'append' or 'overwrite'"
                 )
         except BaseException:
@@ -126,24 +126,24 @@ class TrajectoryWriter(Closing):
             raise
 
     def prepare(self, trajectory: Trajectory) -> PreparedTrajectory:
-        """Encode a trajectory without writing anything, and so learn whether it can be stored.
+        """Encode a trajectory without writing it.
 
-        It computes only, in steps of a few milliseconds: call it on a worker thread.
+        The work is CPU-bound, in steps of a few milliseconds: call it on a worker thread.
 
         Raises:
-            StorageError: A value, an image or the whole cannot be stored; the error names the
-                episode.
+            StorageError: The trajectory, or a value or image in it, cannot be stored; the error
+                names the episode.
         """
         return _prepared(trajectory, self._images)
 
     def append(self, *prepared: PreparedTrajectory) -> None:
-        """Write prepared trajectories, new images first and all lines as one write.
+        """Write prepared trajectories: new images first, then all lines in one write.
 
         Raises:
             StorageError: The disk is full or gone, the file was deleted or replaced, or the writer
-                is closed. The file is as it was before the call.
+                is closed. The file is unchanged.
         """
-        self._file.check()  # before the folder of images would be made again
+        self._file.check()  # before the image folder of a deleted run would be recreated
         for one in prepared:
             for image in one.images:
                 self._images.write(image, durable=self._durable)
@@ -153,7 +153,7 @@ class TrajectoryWriter(Closing):
         """Drop every line whose number, counted from 1, is not wanted.
 
         Raises:
-            StorageError: The file cannot be replaced; it stays as it was.
+            StorageError: The file cannot be replaced; it is unchanged.
         """
         self._file.keep_lines(wanted)
 
@@ -171,14 +171,14 @@ class TrajectoryWriter(Closing):
 
 
 def save(trajectories: Trajectory | Iterable[Trajectory], path: Source) -> None:
-    """Write a trajectory file, replacing one of that name when it is whole.
+    """Write a trajectory file, replacing an existing one only once the new one is complete.
 
     Args:
-        trajectories: One, or any number.
-        path: The file, such as "run.jsonl"; its images go into `images/` beside it.
+        trajectories: One trajectory or several.
+        path: The file, such as "run.jsonl"; its images go into `images/` next to it.
 
     Raises:
-        StorageError: The file cannot be written; one that was there stays as it was.
+        StorageError: The file cannot be written; an existing one is unchanged.
     """
     target = Path(path)
     rows = (trajectories,) if isinstance(trajectories, Trajectory) else trajectories
@@ -189,7 +189,7 @@ def save(trajectories: Trajectory | Iterable[Trajectory], path: Source) -> None:
 
 
 def load(path: Source) -> tuple[Trajectory, ...]:
-    """Read a trajectory file or a run directory whole.
+    """Return all trajectories of a file or a run directory.
 
     Raises:
         StorageError: See `read_trajectories`.
@@ -204,10 +204,11 @@ def read_trajectories(path: Source, *, skip_cut_line: bool = False) -> Iterator[
 
     Args:
         path: The file, or the directory that holds `trajectories.jsonl`.
-        skip_cut_line: Leave out an unfinished last line instead of raising after the others.
+        skip_cut_line: Skip an incomplete last line instead of raising after the others.
 
     Raises:
-        StorageError: No such file, a newer schema, or a line that cannot be read.
+        StorageError: The file does not exist, has a newer schema, or has a line that cannot be
+            read.
     """
     for stored in read_lines(path):
         if stored.trajectory is not None:
@@ -217,7 +218,7 @@ def read_trajectories(path: Source, *, skip_cut_line: bool = False) -> Iterator[
 
 
 def read_lines(path: Source) -> Iterator[StoredLine]:
-    """Yield every line of a file or a run directory, readable or not; empty lines are skipped.
+    """Yield every non-empty line of a file or a run directory, readable or not.
 
     Raises:
         StorageError: The file itself cannot be read.
@@ -229,10 +230,10 @@ def read_lines(path: Source) -> Iterator[StoredLine]:
 
 
 def trajectory_file(path: Source) -> Path:
-    """Return the trajectory file that a path names, itself or the one in a run directory.
+    """Return the trajectory file for a path to the file or to its run directory.
 
     Raises:
-        StorageError: There is none.
+        StorageError: The file does not exist.
     """
     given = Path(path)
     file = given / FILE_NAME if given.is_dir() else given
@@ -242,16 +243,16 @@ def trajectory_file(path: Source) -> Path:
 
 
 def read_index(path: Source) -> Iterator[StoredEpisode]:
-    """Yield what is needed to resume a run: of every trajectory all but its ledger and its turns.
+    """Yield an index entry for every trajectory, with the fields needed to resume a run.
 
-    Nothing of the ledger is parsed and no image is read. An unfinished last line is left out, as
-    `TrajectoryWriter(mode="append")` removes it.
+    It parses no ledger and reads no image. It skips an incomplete last line, which
+    `TrajectoryWriter(mode="append")` removes.
 
     Args:
         path: The file, or the directory that holds `trajectories.jsonl`.
 
     Raises:
-        StorageError: No such file, or a line before the last that cannot be read.
+        StorageError: The file does not exist, or a complete line cannot be read.
     """
     file = trajectory_file(path)
     images = ImageFolder(file.parent / IMAGE_FOLDER)
@@ -264,7 +265,7 @@ def read_index(path: Source) -> Iterator[StoredEpisode]:
 
 
 def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a file that are not empty, and their numbers."""
+    """Yield the non-empty lines of a file with their numbers."""
     with storage_errors(f"cannot read {file}"), file.open("rb") as stream:
         for number, line in enumerate(stream, start=1):
             if line.strip():
@@ -277,7 +278,7 @@ def _stored_episode(number: int, line: bytes, images: ImageFolder) -> StoredEpis
 
 
 def _head(line: bytes) -> object:
-    """Return the fields that our own writer puts before the ledger; of another line, all fields."""
+    """Return the fields before the ledger if our own writer wrote the line, else all fields."""
     text = line.decode("utf-8")
     if text.startswith("{") and text.endswith("}\n") and "\0" not in text:
         fields: dict[str, Any] = {}
@@ -304,7 +305,7 @@ def _prepared(trajectory: Trajectory, folder: ImageFolder) -> PreparedTrajectory
 
     def keep(image: Image) -> None:
         if image.sha256 not in images and not folder.holds(image.sha256):
-            image.png_bytes()  # broken bytes are found now
+            image.png_bytes()  # raise now if its bytes are invalid
             images[image.sha256] = image
 
     try:
@@ -312,8 +313,8 @@ def _prepared(trajectory: Trajectory, folder: ImageFolder) -> PreparedTrajectory
         line = "".join(json_chunks(row)).encode("ascii") + b"\n"
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # records hold foreign objects, whose methods raise anything
-        # Not {error}: the text of a foreign exception may raise too.
+    except BaseException as error:  # foreign objects in records can raise anything
+        # Not {error}: the `__str__` of a foreign exception may raise too.
         reason = str(error) if isinstance(error, EnvkitError) else type(error).__name__
         raise StorageError(f"episode {_name(trajectory)} cannot be stored: {reason}") from error
     return PreparedTrajectory(
@@ -327,13 +328,13 @@ def _name(trajectory: Trajectory) -> str:
 
 
 def parse_line(file: Path, number: int, line: bytes, images: ImageFolder) -> StoredLine:
-    """Return what one line holds, readable or not.
+    """Parse one line, readable or not.
 
     Args:
-        file: Named in the error of a line that cannot be read.
-        number: Of the line, from 1.
+        file: Named in the error if the line cannot be read.
+        number: Number of the line, from 1.
         line: Its bytes, with the newline if it has one.
-        images: The images beside the file.
+        images: The images next to the file.
     """
     try:
         row: object = json.loads(line)
@@ -341,7 +342,7 @@ def parse_line(file: Path, number: int, line: bytes, images: ImageFolder) -> Sto
         is_cut = not line.endswith(b"\n")
         what = (
             "is cut off: its writer was stopped, or the disk was full. The lines before it are "
-            "whole; a TrajectoryWriter in mode 'append' removes it"
+            "intact; a TrajectoryWriter in mode 'append' removes it"
             if is_cut
             else f"is not valid JSON: {error}"
         )

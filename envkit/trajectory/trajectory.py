@@ -1,6 +1,6 @@
 """The record of one episode: its ledger, its turns and how it ended.
 
-Everything that a trainer or a report needs is derived from the segments. Axes: T train ids of the
+Trainers and reports derive everything they need from the segments. Axes: T train ids of the
 trajectory's sequence, K turns.
 """
 
@@ -25,16 +25,16 @@ from envkit.trajectory.sequence import (
 from envkit.trajectory.stop import FaultRecord, StopReason
 
 TIME_PARTS: Final = ("queue", "generate", "env", "encode")
-"""What the time of a turn goes to."""
+"""Parts of a turn's time."""
 TAIL: Final = "tail"
 """Key of the metadata: how the tail of a batch cut the episode, "drop" or "park"."""
 TIMES_PARKED: Final = "times_parked"
 """Key of the metadata: how many batches have parked the episode's group."""
 STALE_TOKENS: Final = "stale_tokens"
-"""Key of the metadata: tokens that are masked because their weights were too old."""
+"""Key of the metadata: number of tokens that are masked because their weights were too old."""
 ROLE: Final = "role"
-"""Key of `Trajectory.metadata`: whose trajectory it is. None for an episode of several agents that
-failed before any role replied."""
+"""Key of `Trajectory.metadata`: the role that the trajectory belongs to. None for an episode of
+several agents that ended before any role replied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,40 +45,40 @@ class TurnRecord:
     prompt_tokens: int
     """Context length of the turn, images expanded."""
     purpose: str | None = None
-    """What a reply was for that never went to the environment, such as "summary"; else None."""
+    """Purpose of a reply that did not go to the environment, such as "summary"; else None."""
     cached_tokens: int = 0
-    """How many of them the engine took from its prefix cache."""
+    """Prompt tokens that the engine took from its prefix cache."""
     response_tokens: int = 0
     observation_tokens: int = 0
     """Train ids appended after the reply; 0 after the last one."""
     image_count: int = 0
     """New images in the observation after the reply."""
     image_bytes: int = 0
-    """Of their files, in the format that they came in, or PNG for drawn ones."""
+    """Size of their files, in the original format, or as PNG for drawn images."""
     neutralised: int | None = None
-    """Texts of the observation that had control tokens or characters that no tokenizer takes."""
+    """Texts of the observation with control tokens or characters that no tokenizer accepts."""
     queue_seconds: float = 0.0
     generate_seconds: float = 0.0
     env_seconds: float = 0.0
     encode_seconds: float = 0.0
     engine_retries: int = 0
     resamples: int = 0
-    """Replies thrown away because they did not parse (`resample_on_parse_error`)."""
+    """Replies discarded because they did not parse (`resample_on_parse_error`)."""
     response_text: str = ""
     finish_reason: str = ""
     parse_error: str | None = None
-    """`info["parse_error"]` of the environment; None when the reply was understood."""
+    """`info["parse_error"]` of the environment; None if the reply parsed."""
     weight_version: str | None = None
     clamped_logprobs: int = 0
-    """Log-probabilities a little above 0 that became 0: rounding of a half-precision engine."""
+    """Log-probabilities slightly above 0 that were set to 0: half-precision rounding."""
     observation_hash: str | None = None
-    """Of the observation after the reply, to compare a replay with; None without a done step."""
+    """Hash of the step's outcome, to compare with a replay; None if the step did not complete."""
     env_retries: Mapping[str, int] = field(default_factory=dict[str, int])
     """Failed attempts of this turn's step by `FaultKind`, all recovered."""
     tool_call: Mapping[str, Any] | None = None
     """`info["tool_call"]` of the environment; None without one."""
     reward: float | None = None
-    """None when the step did not complete."""
+    """None if the step did not complete."""
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The environment's `info` of the step, deterministic JSON data."""
     sanity: SanityStatus | None = None
@@ -87,21 +87,21 @@ class TurnRecord:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Where the time went, in the order of `TIME_PARTS`."""
+        """Seconds per part of the turn, in the order of `TIME_PARTS`."""
         values = (self.queue_seconds, self.generate_seconds, self.env_seconds, self.encode_seconds)
         return dict(zip(TIME_PARTS, values, strict=True))
 
     def with_observation(self, encoded: Encoded, seconds: float) -> "TurnRecord":
-        """Return the record of a turn whose observation is appended later, by a resumed episode."""
+        """Return the record with the observation that a resumed episode appends."""
         return replace(self, **observed(encoded), encode_seconds=self.encode_seconds + seconds)
 
     def without_observation(self) -> "TurnRecord":
-        """Return the record of a last turn: nothing was appended after its reply."""
+        """Return the record as the last turn, with nothing appended after its reply."""
         return replace(self, observation_tokens=0, image_count=0, image_bytes=0, neutralised=None)
 
 
 def observed(encoded: Encoded) -> dict[str, Any]:
-    """Return what a turn records of the observation that was appended after its reply."""
+    """Return a turn's fields for the observation that was appended after its reply."""
     return {
         "observation_tokens": len(encoded.train_ids),
         "image_count": len(encoded.images),
@@ -118,7 +118,7 @@ class Trajectory:
     env_id: str
     seed: int | None
     group_id: str | None = None
-    """Episodes of one task that a trainer compares share it; None outside a group."""
+    """Shared by the episodes of one task that a trainer compares; None outside a group."""
     task: Mapping[str, Any]
     reward: float | None
     """Sum of the turns' rewards; None after a fault and for an aborted episode."""
@@ -126,15 +126,15 @@ class Trajectory:
     fault: FaultRecord | None = None
     reset_info: Mapping[str, Any] = field(default_factory=dict[str, Any])
     initial_observation_hash: str | None = None
-    """Equal across a group: proof that its members started from the same state."""
+    """Equal across a group, which proves that its members started from the same state."""
     env_restarts: int = 0
-    """Whole-episode restarts with a fresh environment, after steps that could not be recovered."""
+    """Restarts of the whole episode with a new environment, after unrecoverable steps."""
     duration_seconds: float = 0.0
     engine: str = ""
     env_snapshot: bytes | None = field(default=None, repr=False)
-    """State of the environment at an abort, for `resume`; None where the env has no snapshot."""
+    """State of the environment at an abort, for `resume`; None if it has no snapshots."""
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What the caller wants to keep with it; JSON data."""
+    """JSON data that the caller stores with it."""
     segments: tuple[Segment, ...]
     branches: tuple[Branch, ...] = ()
     """Where sequences other than the first one start (see `sequences`)."""
@@ -142,11 +142,11 @@ class Trajectory:
     """The trajectory that this one was forked from; None for an episode that is not a fork."""
     turns: tuple[TurnRecord, ...]
     messages: tuple[Message, ...]
-    """The conversation for people to read; never tokenised again."""
+    """The conversation for people to read; it is never tokenized again."""
 
     @property
     def is_faulted(self) -> bool:
-        """Whether infrastructure ended the episode: no reward, no trained token."""
+        """Whether an infrastructure fault ended the episode: no reward, no trained tokens."""
         return self.stop_reason.is_fault
 
     @property
@@ -161,9 +161,9 @@ class Trajectory:
 
     @property
     def image_count(self) -> int:
-        """How many images the model was shown, over every sequence of the ledger.
+        """Number of images that the model saw, over every sequence of the ledger.
 
-        Without a ledger they are counted in the messages before the last reply.
+        Without a ledger, it counts the images in the messages before the last reply.
         """
         if self.has_ledger:
             return sum(len(segment.images) for segment in self.segments)
@@ -172,29 +172,29 @@ class Trajectory:
 
     @property
     def trained_token_count(self) -> int:
-        """Those of them with mask 1; 0 for a faulted episode."""
+        """Tokens with mask 1; 0 for a faulted episode."""
         if self.is_faulted:
             return 0
         return int(sum(segment.array("loss_mask").sum() for segment in self.segments))
 
     @property
     def own_segments(self) -> tuple[Segment, ...]:
-        """Segments that are not those of the trajectory that it was forked from."""
+        """Segments without those of the trajectory that this one was forked from."""
         return self.segments if self.origin is None else self.segments[self.origin.segments :]
 
     @property
     def own_turns(self) -> tuple[TurnRecord, ...]:
-        """Turns that are not those of the trajectory that it was forked from."""
+        """Turns without those of the trajectory that this one was forked from."""
         return self.turns if self.origin is None else self.turns[self.origin.turns :]
 
     @property
     def step_count(self) -> int:
-        """Replies that went to the environment, those before a fork included."""
+        """Replies that went to the environment, including those before a fork."""
         return sum(turn.purpose is None for turn in self.turns)
 
     @property
     def sampled_token_count(self) -> int:
-        """Tokens that this episode sampled itself, summaries included, whatever their mask."""
+        """Tokens that this episode itself sampled, summaries and masked tokens included."""
         own = self.own_segments
         return sum(segment.token_count for segment in own if segment.kind is SegmentKind.MODEL)
 
@@ -207,7 +207,7 @@ class Trajectory:
         return column_of(self._single(), "wire_ids")
 
     def loss_mask(self) -> tuple[int, ...]:
-        """Return the mask, (T,) of 0 and 1; all 0 for a faulted trajectory."""
+        """Return the loss mask, (T,) of 0 and 1; all 0 for a faulted trajectory."""
         if self.is_faulted:
             return (0,) * sum(segment.token_count for segment in self._single())
         return column_of(self._single(), "loss_mask")
@@ -225,7 +225,7 @@ class Trajectory:
         return join_features(f for segment in self._single() for f in segment.features)
 
     def sequences(self) -> tuple[TokenSequence, ...]:
-        """Return the runs of tokens that the model saw in one context each; usually one.
+        """Return the sequences, each a run of tokens in one context; usually one.
 
         Raises:
             LedgerFault: A branch does not fit the ledger.
@@ -237,11 +237,11 @@ class Trajectory:
         """Return the conversation as the model saw it, up to the reply of a turn.
 
         Args:
-            turn: Index of the reply. What a rewrite before it dropped is left out, as far as the
-                record says what was.
+            turn: Index of the reply. Messages that an earlier rewrite dropped are left out, if the
+                rewrite was recorded.
 
         Raises:
-            LedgerFault: A branch names a message that the trajectory does not have.
+            LedgerFault: A branch refers to a message that the trajectory does not have.
         """
         replies = [n for n, entry in enumerate(self.messages) if entry["role"] == "assistant"]
         end = replies[turn] + 1 if turn < len(replies) else len(self.messages)
@@ -252,14 +252,14 @@ class Trajectory:
         return self.messages[:end]
 
     def steps(self, *, merge: bool = False) -> tuple[Row, ...]:
-        """Return training rows; none where the model sampled nothing (see `projection`).
+        """Return training rows; none if the model sampled nothing (see `projection`).
 
         Args:
-            merge: False gives a row for each model turn, with everything before it as its prompt.
+            merge: False gives one row per model turn, with everything before it as its prompt.
                 True gives one row for each run of turns whose prompts extend each other exactly.
 
         Raises:
-            ConfigurationError: It has no ledger.
+            ConfigurationError: The trajectory has no ledger.
         """
         self._require_ledger()
         reward = None if self.is_faulted else self.reward
@@ -268,23 +268,23 @@ class Trajectory:
     def _require_ledger(self) -> None:
         if not self.has_ledger:
             raise ConfigurationError(
-                f"episode {self.episode_id} has no token ledger: {self.engine!r} recorded text and "
-                "no token ids, as chat endpoints and text dumps do. It can be evaluated but not "
-                "trained on; play its task with an engine that returns ids, such as sglang"
+                f"episode {self.episode_id} has no token ledger, since {self.engine!r} recorded "
+                "only text, as chat endpoints and text dumps do. It can be evaluated but not "
+                "trained on; play its task with an engine that returns token ids, such as sglang"
             )
 
     def _single(self) -> Sequence[Segment]:
         self._require_ledger()
         if len(self.sequences()) > 1:
             raise ConfigurationError(
-                "this trajectory is more than one sequence, because its history was rewritten or "
+                "this trajectory has more than one sequence, because its history was rewritten or "
                 "branched; use steps(merge=True) instead"
             )
         return self.segments
 
 
 def role_of(trajectory: Trajectory) -> str | None:
-    """Return whose trajectory it is; None if the environment has one agent."""
+    """Return the role of a trajectory; None if the environment has one agent."""
     role = trajectory.metadata.get(ROLE)
     return role if isinstance(role, str) else None
 
@@ -292,20 +292,20 @@ def role_of(trajectory: Trajectory) -> str | None:
 def whole_row(trajectory: Trajectory, *, filler_id: int) -> Row:
     """Return the trajectory as one row.
 
-    A trajectory in which the model sampled nothing becomes a placeholder: its prompt as far as
-    there is one, and one filler token with mask 0. A faulted one has mask 0 everywhere.
+    A trajectory in which the model sampled nothing becomes a placeholder: its prompt, if any, and
+    one filler token with mask 0. A faulted one has mask 0 everywhere.
 
     Args:
-        trajectory: Of one sequence.
-        filler_id: A token of the model's vocabulary that may stand where there is none, such as
-            the end-of-sequence token.
+        trajectory: A trajectory with one sequence.
+        filler_id: A token id of the model's vocabulary for placeholders, such as the
+            end-of-sequence token.
 
     Raises:
-        ConfigurationError: The trajectory is more than one sequence; use `step_rows(merge=True)`.
+        ConfigurationError: The trajectory has more than one sequence; use `step_rows(merge=True)`.
     """
     if len(trajectory.sequences()) > 1:
         raise ConfigurationError(
-            "this trajectory is more than one sequence, because its history was rewritten or "
+            "this trajectory has more than one sequence, because its history was rewritten or "
             "branched, and cannot be one training row; use step_rows(merge=True)"
         )
     return step_rows(trajectory, filler_id=filler_id, merge=True)[0]
@@ -315,7 +315,7 @@ def step_rows(trajectory: Trajectory, *, filler_id: int, merge: bool = False) ->
     """Return the trajectory as at least one row; the last one is marked and carries the reward.
 
     Args:
-        trajectory: Any, faulted ones included.
+        trajectory: Any trajectory; it may be faulted.
         filler_id: As for `whole_row`.
         merge: As for `Trajectory.steps`.
     """

@@ -1,4 +1,4 @@
-"""Re-checking a stored run without a model: what `envkit verify FILE` runs."""
+"""Check a stored run without a model, as `envkit verify FILE` does."""
 
 import contextlib
 import os
@@ -19,23 +19,23 @@ from envkit.trajectory.trajectory import Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport:
-    """What a check of a trajectory file found."""
+    """The result of checking a trajectory file."""
 
     path: Path
     trajectories: int
-    """Readable ones."""
+    """Number of readable trajectories."""
     tokens: int
     """Train ids of all ledgers."""
     trained_tokens: int
-    """Tokens with mask 1 in what a trainer gets."""
+    """Tokens with mask 1 in the training rows."""
     images: int
-    """Different image files that were read and compared."""
+    """Distinct image files that were read and compared."""
     problems: tuple[Problem, ...]
-    """In the order of the lines."""
+    """Problems in line order; those between episodes come last."""
 
     @property
     def is_sound(self) -> bool:
-        """Whether there are trajectories and nothing is wrong with them."""
+        """Whether the file has trajectories and no problems."""
         return self.trajectories > 0 and not self.problems
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ def verify_file(path: str | os.PathLike[str]) -> VerifyReport:
 
 
 def check_certificate(trajectory: Trajectory, recorded: Certificate) -> str | None:
-    """Return where a trajectory departs from its recorded certificate, or None."""
+    """Return how a trajectory differs from its recorded certificate, or None."""
     difference = recorded.difference(certify(trajectory))
     return None if difference is None else f"the ledger was changed: {difference}"
 
@@ -98,7 +98,7 @@ class _Checker:
         self.trajectories += 1
         self._lineage.add(trajectory, stored.line)
         self.tokens += trajectory.token_count
-        with contextlib.suppress(LedgerFault):  # the tree is broken, which is a problem below
+        with contextlib.suppress(LedgerFault):  # an invalid tree, which is reported below
             rows = trajectory.steps(merge=True) if trajectory.has_ledger else ()
             self.trained_tokens += sum(sum(row.loss_mask) for row in rows)
         self.problems += [
@@ -112,7 +112,7 @@ class _Checker:
         ]
 
     def finish(self) -> None:
-        """Check what only the whole file shows."""
+        """Check the relations between episodes, which need the whole file."""
         self.problems += self._lineage.problems()
 
     def _certificate(self, trajectory: Trajectory, recorded: Certificate) -> Iterator[Problem]:
@@ -135,7 +135,7 @@ class _Checker:
     def _group(self, trajectory: Trajectory) -> Iterator[Problem]:
         if trajectory.group_id is None or trajectory.initial_observation_hash is None:
             return
-        if trajectory.is_faulted:  # perhaps for starting elsewhere; it is not compared
+        if trajectory.is_faulted:  # perhaps because it started elsewhere, so do not compare it
             return
         found = trajectory.initial_observation_hash
         first = self._group_starts.setdefault(trajectory.group_id, found)

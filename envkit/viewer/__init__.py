@@ -1,4 +1,4 @@
-"""The viewer of runs: its data, its front end, and the file that holds both."""
+"""The run viewer: its data, its front end, and the self-contained report."""
 
 from envkit.viewer.single_file import write_diff, write_report
 

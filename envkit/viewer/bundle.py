@@ -1,7 +1,7 @@
-"""The front end: its document, and its modules as one script.
+"""The front end: its document, and its modules bundled into one script.
 
-The modules share one scope there, so a name stands for one thing at the top of all of them, imports
-name what they take without renaming it, and no two modules import each other.
+The bundled modules share one scope. Top-level names must therefore be unique across modules,
+imports must not rename, and there must be no import cycles.
 """
 
 import base64
@@ -25,24 +25,24 @@ _NAME: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shell:
-    """The document without its data, which stands between `head` and `tail` with the script."""
+    """The document without its data, which goes between `head` and `tail` with the script."""
 
     policy: str
-    """What the page may load and run, as in `head`."""
+    """The Content-Security-Policy, as in `head`."""
     head: str
     script: str
-    """An element."""
+    """The script element."""
     tail: str
 
 
 def shell(entry: str, *, title: str, styles: Iterable[str], sources: str) -> Shell:
-    """Return the document of a front end: only its own style and script apply.
+    """Return the document of a front end; its policy allows only its own styles and script.
 
     Args:
-        entry: Name of its first module, without its ending.
-        title: Of the document.
+        entry: Name of the entry module, without extension.
+        title: Title of the document.
         styles: Names of its style sheets.
-        sources: What the policy allows besides style and script, such as "img-src data:".
+        sources: Other sources that the policy allows, such as "img-src data:".
     """
     style, script = "".join(map(asset, styles)), bundled(entry)
     policy = (
@@ -59,27 +59,27 @@ def shell(entry: str, *, title: str, styles: Iterable[str], sources: str) -> She
 
 
 def policy_hash(text: str) -> str:
-    """Return the source of a Content-Security-Policy that allows exactly this style or script."""
+    """Return the Content-Security-Policy source that allows exactly this style or script."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}"
 
 
 def asset(name: str) -> str:
-    """Return the text of a file of the front end."""
+    """Return the text of a front-end file."""
     folder = resources.files("envkit.viewer").joinpath("assets")
     return folder.joinpath(name).read_text(encoding="utf-8")
 
 
 def bundled(entry: str) -> str:
-    """Return a module and all it imports as one classic script.
+    """Return a module and all its imports as one classic script.
 
-    A classic script runs where it stands in the document, so the page is drawn before the data
-    after it is read; a module would wait for the whole file.
+    A classic script runs at its place in the document, so the page renders before the browser has
+    read the data after it; a module would wait for the whole file.
 
     Args:
-        entry: Name of the module, without its ending.
+        entry: Name of the module, without extension.
 
     Raises:
-        ValueError: Two modules have the same name at their top, or import each other.
+        ValueError: Two modules define the same top-level name, or there is an import cycle.
     """
     modules = dict(_ordered(entry, []))
     owners: dict[str, str] = {}
@@ -88,17 +88,18 @@ def bundled(entry: str) -> str:
             for top in re.findall(r"\w+", found):
                 if owners.setdefault(top, name) != name:
                     raise ValueError(
-                        f"the modules of one script share a scope, so a name must be at the top of "
-                        f"one of them, got {top} in {owners[top]}.js and {name}.js; rename one"
+                        f"bundled modules share a scope, so top-level names must be unique, got "
+                        f"{top} in {owners[top]}.js and {name}.js; rename one"
                     )
     body = "\n".join(_EXPORT.sub("", _IMPORT.sub("", text)) for text in modules.values())
     return f'(() => {{\n"use strict";\n{body}}})();'
 
 
 def _ordered(name: str, above: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield modules so that each follows what it imports; one may come more than once."""
+    """Yield modules after their imports; a module may be repeated."""
     if name in above:
-        raise ValueError(f"modules must not import each other, got {' -> '.join([*above, name])}")
+        cycle = " -> ".join([*above, name])
+        raise ValueError(f"bundled modules cannot have import cycles, got {cycle}")
     text = asset(f"{name}.js")
     for _, imported in _IMPORT.findall(text):
         yield from _ordered(imported, [*above, name])

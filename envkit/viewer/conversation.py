@@ -1,4 +1,4 @@
-"""The turns of an episode as JSON data: what was said, done, seen and sampled."""
+"""The turns of an episode as JSON data: messages, actions, images and tokens."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,22 +14,22 @@ from envkit.viewer.words import call_words, marks_of, thought_of
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What was said, turn by turn."""
+    """The messages of an episode by turn."""
 
     turns: list[dict[str, Any]]
     final: list[dict[str, Any]]
-    """What the environment said after the last reply."""
+    """The environment's messages after the last reply."""
 
 
 def conversation(trajectory: Trajectory, keep: Keep) -> Conversation:
     """Return the conversation of an episode.
 
     Args:
-        trajectory: What to show.
+        trajectory: The trajectory to show.
         keep: Called with each image.
 
     Raises:
-        StorageError: A free-form part holds what JSON cannot.
+        StorageError: JSON cannot represent a free-form part.
     """
     heard: list[dict[str, Any]] = []
     seen: list[str] = []
@@ -45,7 +45,7 @@ def conversation(trajectory: Trajectory, keep: Keep) -> Conversation:
             _turn(next(records, None), entry, heard, seen, ledger.get(len(turns), ()), keep)
         )
         heard = []
-    for record in records:  # a turn whose reply is not among the messages
+    for record in records:  # turns without a reply in the messages
         segments = ledger.get(len(turns), ())
         turns.append(_turn(record, None, heard, seen, segments, keep))
         heard = []
@@ -78,7 +78,7 @@ def _turn(
 def _recorded(
     record: TurnRecord, calls: list[str], seen: Sequence[str], keep: Keep
 ) -> dict[str, Any]:
-    """Return what the rollout recorded of a turn."""
+    """Return the data that comes from a turn's record."""
     marks, left_out = marks_of(record.info)
     words = [mark["words"] for mark in marks]
     if not words and record.parse_error is None:
@@ -113,7 +113,7 @@ _SHOWN_ELSEWHERE = frozenset({"marks", "reward_terms", "parse_error", "tool_call
 
 
 def _placed(mark: Mapping[str, Any], seen: Sequence[str], keep: Keep) -> dict[str, Any]:
-    """Return a mark with the name of the image it is on if it names one."""
+    """Return a mark with the hash of its image, if it refers to one."""
     index = mark.get("image")
     on = seen[index] if type(index) is int and 0 <= index < len(seen) else None
     return {**to_plain(mark, "mark", keep), "on": on}
@@ -127,7 +127,7 @@ def _by_turn(segments: Sequence[Segment]) -> dict[int, list[Segment]]:
 
 
 def _tokens(segments: Sequence[Segment]) -> dict[str, Any]:
-    """Return a turn's tokens: those of its context and those that the model sampled."""
+    """Return a turn's new context tokens and the tokens that the model sampled."""
     context = [i for s in segments if s.kind is not SegmentKind.MODEL for i in s.train_ids]
     model = [segment for segment in segments if segment.kind is SegmentKind.MODEL]
     return {
@@ -156,7 +156,7 @@ def _texts(parts: Sequence[Part]) -> Iterator[str]:
 
 
 def _rounded(values: Sequence[float]) -> list[Any]:  # JSON data
-    """Return log-probabilities as a page shows them: four places after the point."""
+    """Return log-probabilities rounded for display, to four decimal places."""
     if all(map(math.isfinite, values)):
         return [round(value, 4) for value in values]
     return [plain_float(round(value, 4)) for value in values]

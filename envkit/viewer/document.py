@@ -1,7 +1,7 @@
-"""One HTML file that needs no network, no server and no other file.
+"""One self-contained HTML file, which needs no network, server or other file.
 
-Content of a rollout is foreign: it reaches the script only as data. The page's policy lets only its
-own script and style run and loads no address at all.
+Rollout content is untrusted and reaches the script only as data. The page's policy allows only its
+own script and style, and no URL.
 """
 
 import os
@@ -20,15 +20,15 @@ from envkit.viewer.search import Piece
 Decode = Callable[[Sequence[int]], str]
 
 IMAGE_BUDGET_BYTES = 48 * 1024 * 1024
-"""Characters of image data in one file, in base64; other images are links to `images/`."""
+"""Maximum base64 characters of image data in one file; other images are links to `images/`."""
 SHOWN_NOTES: Final = 12
 
 
 class Document:
-    """Collects the runs of one file, and writes it."""
+    """Collects the runs of one file and writes it."""
 
     def __init__(self) -> None:
-        """Start an empty file."""
+        """Start with no runs."""
         self._blocks: list[tuple[str, str]] = []
         self._searched: list[list[tuple[int, list[Piece]]]] = []
         self._pictures = Pictures()
@@ -37,18 +37,18 @@ class Document:
         """What the file leaves out."""
 
     def start_run(self) -> None:
-        """Let the episodes that follow belong to the next run."""
+        """Start a run, to which the next episodes belong."""
         self._searched.append([])
 
     def add_episode(
         self, episode: Episode, pieces: list[Piece], folder: ImageFolder | None
     ) -> None:
-        """Put an episode into the current run.
+        """Add an episode to the current run.
 
         Args:
-            episode: What to show.
-            pieces: What the search looks at.
-            folder: Where the files of its images are; None for images in memory.
+            episode: The episode to show.
+            pieces: Its searchable texts.
+            folder: Folder of its image files; None for images in memory.
         """
         name = f"episode-{len(self._searched) - 1}-{episode.row.number}"
         self._blocks.append((name, pack(episode.data)))
@@ -64,16 +64,16 @@ class Document:
         index: dict[str, Any],
         decode: Decode | None,
     ) -> Path:
-        """Write the file, whole or not at all.
+        """Write the file atomically.
 
         Args:
             target: The file.
-            title: Of the document.
-            index: JSON data of the runs, and of their comparison.
-            decode: Turns token ids into text; None leaves ids.
+            title: Title of the document.
+            index: JSON data of the runs and of their comparison.
+            decode: Turns token ids into text; None shows ids.
 
         Raises:
-            StorageError: It cannot be written; one that was there stays as it was.
+            StorageError: The file cannot be written; an existing one is unchanged.
         """
         path = Path(target)
         pieces = self._pieces(title, index, decode)
@@ -82,12 +82,12 @@ class Document:
 
     def _pieces(self, title: str, index: dict[str, Any], decode: Decode | None) -> Iterator[str]:
         page = shell("single", title=title, styles=["style.css"], sources="img-src data: blob:")
-        # First of all: an image left out is a note in the index.
+        # Images come first, because an image left out adds a note to the index.
         images = list(self._pictures.blocks(IMAGE_BUDGET_BYTES, self.notes))
         yield page.head
         notes = _shortened(self.notes)
         yield _block("index", "application/json", safe_json({**index, "notes": notes}))
-        # The script stands before the episodes: it draws while the rest is read.
+        # The script comes before the episodes, so it renders while the browser reads the rest.
         yield page.script
         for number, searched in enumerate(self._searched):
             yield _block(f"search-{number}", "text/plain", pack(searched))
@@ -100,7 +100,7 @@ class Document:
 
 
 def vocabulary(token_ids: Iterable[int], decode: Decode | None) -> dict[int, str] | None:
-    """Return the text of each token id; None without a decoder."""
+    """Return the text of each token id, or None without a decoder."""
     return None if decode is None else {i: decode([i]) for i in sorted(token_ids)}
 
 

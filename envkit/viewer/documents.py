@@ -1,7 +1,7 @@
-"""Other files of the folder that the viewer knows: certificates of environments, evaluations.
+"""Other files that the viewer shows: certificates of environments, and evaluations.
 
-`envkit certify` and `envkit eval` write them as JSON. They are known by their shape, since a
-certificate has any name. What a file holds is foreign: values of another kind are left out.
+`envkit certify` and `envkit eval` write them as JSON. Their keys identify them, since a certificate
+can have any name. Their content is untrusted, so values of the wrong type are left out.
 """
 
 import json
@@ -12,11 +12,11 @@ _KINDS: Final = {
     "certificate": ("target", "passed", "is_complete", "lines"),
     "evaluation": ("schema", "counting", "is_complete", "lines", "runs"),
 }
-"""By the keys of the object."""
-_MOST_LINES: Final = 200
-_MOST_EVIDENCE: Final = 20
-_LONGEST: Final = 2_000
-_LARGEST: Final = 1e300
+"""Keys that identify each kind of document."""
+_MAX_LINES: Final = 200
+_MAX_EVIDENCE: Final = 20
+_MAX_TEXT: Final = 2_000
+_MAX_NUMBER: Final = 1e300
 
 
 def read_document(text: bytes) -> dict[str, Any] | None:
@@ -32,7 +32,7 @@ def read_document(text: bytes) -> dict[str, Any] | None:
     data = _mapping(found)
     for kind, keys in _KINDS.items():
         if all(key in data for key in keys) and isinstance(data["lines"], list):
-            lines = [_mapping(line) for line in cast("list[Any]", data["lines"])[:_MOST_LINES]]
+            lines = [_mapping(line) for line in cast("list[Any]", data["lines"])[:_MAX_LINES]]
             build = _certificate if kind == "certificate" else _evaluation
             return {"kind": kind, "is_complete": data["is_complete"] is True, **build(data, lines)}
     return None
@@ -99,16 +99,16 @@ def _number(given: object) -> float | None:
     """Return a finite number; None for anything else."""
     if isinstance(given, bool) or not isinstance(given, (int, float)):
         return None
-    return given if abs(given) < _LARGEST else None
+    return given if abs(given) < _MAX_NUMBER else None
 
 
 def _text(given: object) -> str:
     try:
-        return (given if isinstance(given, str) else json.dumps(given))[:_LONGEST]
+        return (given if isinstance(given, str) else json.dumps(given))[:_MAX_TEXT]
     except RecursionError:
         return "…"
 
 
 def _texts(given: object) -> list[str]:
     entries = cast("list[Any]", given) if isinstance(given, list) else []
-    return [_text(entry) for entry in entries[:_MOST_EVIDENCE]]
+    return [_text(entry) for entry in entries[:_MAX_EVIDENCE]]

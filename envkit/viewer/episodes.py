@@ -1,4 +1,4 @@
-"""One episode as JSON data: what its page shows."""
+"""One episode as JSON data for its page."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,19 +18,19 @@ from envkit.viewer.sequences import sequences
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """One trajectory, ready to be shown."""
+    """One trajectory, ready to show."""
 
     row: EpisodeRow
     data: dict[str, Any]
     """JSON data; see `episode`."""
     images: tuple[Image, ...]
-    """In the order of their first use."""
+    """Images in order of first use."""
     token_ids: frozenset[int] = field(repr=False)
     """Every train id, for the vocabulary."""
 
     @property
     def is_broken(self) -> bool:
-        """Whether a rule or the certificate does not hold."""
+        """Whether a rule is violated or the certificate does not match."""
         return "broken" in self.row.flags
 
 
@@ -43,16 +43,16 @@ def episode(
 ) -> Episode:
     """Prepare one trajectory for its page.
 
-    What was said is a tree: see `envkit.viewer.sequences`.
+    The conversation is a tree: see `envkit.viewer.sequences`.
 
     Args:
-        trajectory: What to show.
-        recorded: The certificate of its file; None for a trajectory in memory.
+        trajectory: The trajectory to show.
+        recorded: The certificate from its file; None for a trajectory in memory.
         number: Its line in the file, from 1.
-        folder: Where its images' files are; None for images in memory.
+        folder: Folder of its image files; None for images in memory.
 
     Raises:
-        StorageError: A free-form part holds what JSON cannot.
+        StorageError: JSON cannot represent a free-form part.
     """
     images: dict[Image, None] = {}
 

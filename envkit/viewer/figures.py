@@ -1,4 +1,4 @@
-"""The figures of a run: what decides first, then what explains, as JSON data."""
+"""The figures of a run as JSON data."""
 
 import math
 from collections import Counter, defaultdict
@@ -26,8 +26,8 @@ def figures(
     """Return the figures of a run.
 
     Args:
-        rows: Of all its episodes.
-        aggregator: Has all its episodes.
+        rows: The rows of all its episodes.
+        aggregator: An aggregator with all its episodes.
         recorded: The metrics that the rollout wrote; empty if there are none.
     """
     plain = aggregator.result()
@@ -64,15 +64,15 @@ def figures(
 
 
 def elapsed_seconds(metrics: Mapping[str, float], recorded: Mapping[str, float]) -> float | None:
-    """Return the run's wall-clock time by the metrics that its rollout wrote; None without.
+    """Return the run's wall-clock time from the metrics that its rollout wrote, or None.
 
     Args:
-        metrics: Of the trajectories at hand.
-        recorded: From the file beside them; unused if it is about other trajectories.
+        metrics: Metrics of the trajectories.
+        recorded: Metrics from the file next to them; ignored if they describe other trajectories.
     """
-    about_the_same = ("episodes", "tokens/response/total")
+    must_agree = ("episodes", "tokens/response/total")
     speed = recorded.get("throughput/tokens_per_second", 0.0)
-    if speed <= 0 or any(metrics.get(name) != recorded.get(name) for name in about_the_same):
+    if speed <= 0 or any(metrics.get(name) != recorded.get(name) for name in must_agree):
         return None
     return metrics["tokens/response/total"] / speed or None
 
@@ -84,7 +84,7 @@ def finite_rewards(rows: Iterable[EpisodeRow]) -> list[float]:
 
 
 def groups_of(rows: Iterable[EpisodeRow]) -> dict[str, list[EpisodeRow]]:
-    """Return the episodes of each group; one without a group is alone."""
+    """Return the episodes of each group; an episode without a group is a group by itself."""
     found: dict[str, list[EpisodeRow]] = {}
     for row in rows:
         key = f"\0{row.number}" if row.group_id is None else f"{row.group_id}\0{row.role or ''}"
@@ -93,7 +93,7 @@ def groups_of(rows: Iterable[EpisodeRow]) -> dict[str, list[EpisodeRow]]:
 
 
 def _mean(rows: Sequence[EpisodeRow], groups: Mapping[str, Sequence[EpisodeRow]]) -> Any:  # noqa: ANN401
-    """Return the mean reward; its interval draws groups, which are independent of each other."""
+    """Return the mean reward; its interval resamples groups, which are independent."""
     if not rows:
         return None
     means = [fmean(row.reward or 0.0 for row in members) for members in groups.values()]
@@ -176,9 +176,9 @@ def distribution(name: str, unit: str, values: Sequence[float]) -> dict[str, Any
     """Return a distribution as JSON data: up to four distinct values as counts, else a histogram.
 
     Args:
-        name: Of what.
+        name: Name of the quantity.
         unit: "s" for seconds, else empty.
-        values: At least one.
+        values: At least one value.
     """
     ordered = sorted(round(value, 4) for value in values)
     low, high = ordered[0], ordered[-1]

@@ -1,4 +1,4 @@
-"""The folder that `envkit ui` shows: where its runs are, and files opened only below it."""
+"""The folder that `envkit ui` shows: it finds runs and opens only files inside the folder."""
 
 import errno
 import os
@@ -18,11 +18,11 @@ from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
 from envkit.trajectory.storage import FILE_NAME
 
 MAX_FOLDERS: Final = 10_000
-"""So many folders are looked into."""
+"""Maximum number of folders to search."""
 MAX_DOCUMENTS: Final = 500
 _MAX_JSON_BYTES: Final = 4 << 20
 _OPEN_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""Not through a link; and a pipe must not block."""
+"""Do not follow links, and do not block on a pipe."""
 _MEDIA: Final = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -33,24 +33,24 @@ _MEDIA: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a look through the folder found."""
+    """The runs and documents found in the folder."""
 
     runs: Mapping[str, Path] = field(default_factory=dict[str, Path])
-    """Folders that hold trajectories, or will, by their path below the root."""
+    """Folders that hold trajectories, or will, by path relative to the root."""
     documents: Mapping[str, Path] = field(default_factory=dict[str, Path])
-    """Other JSON files, by their path below the root."""
+    """Other JSON files, by path relative to the root."""
     note: str = ""
-    """What was left out; empty if nothing was."""
+    """Describes what was skipped; empty if nothing was."""
 
 
 class Folder:
-    """A folder whose files can be read, and no others: links are not followed."""
+    """Reads files inside one folder, without following links."""
 
     def __init__(self, root: Path) -> None:
-        """Take the folder; the root itself may be a link.
+        """Resolve the root, which may be a link itself.
 
         Raises:
-            StorageError: It does not exist or is not a folder.
+            StorageError: The root does not exist or is not a folder.
         """
         if not root.is_dir():
             what = "is not a folder" if root.exists() else "does not exist"
@@ -58,10 +58,11 @@ class Folder:
         self.root: Final = root.resolve()
 
     def open(self, path: Path) -> BinaryIO:
-        """Open a file below the root for reading.
+        """Open a file inside the root for reading.
 
         Raises:
-            StorageError: It cannot be read, is a link or not a regular file, or is elsewhere.
+            StorageError: The file cannot be read, is a link, is not a regular file, or is outside
+                the root.
         """
         with storage_errors(f"cannot read {path.name}"):
             parent = path.parent.resolve(strict=True)
@@ -82,16 +83,16 @@ class Folder:
         """Return a JSON file's bytes.
 
         Raises:
-            StorageError: As for `open`, or it is longer than 4 MiB.
+            StorageError: As for `open`, or the file is larger than 4 MiB.
         """
         with self.open(path) as stream, storage_errors(f"cannot read {path.name}"):
             data = stream.read(_MAX_JSON_BYTES + 1)
         if len(data) > _MAX_JSON_BYTES:
-            raise StorageError(f"{path.name} is longer than {_MAX_JSON_BYTES} bytes")
+            raise StorageError(f"{path.name} is larger than {_MAX_JSON_BYTES} bytes")
         return data
 
     def images(self, run: Path) -> ImageFolder:
-        """Return the images of a run; links among them are refused."""
+        """Return the image folder of a run; it rejects links."""
         return _OwnImages(self, run / IMAGE_FOLDER)
 
     def read_image(self, run: Path, sha256: str) -> tuple[bytes, str]:
@@ -99,13 +100,13 @@ class Folder:
 
         Raises:
             StorageError: The name is not a hash, or as for `open`.
-            ImageError: The file is too long or not an image.
+            ImageError: The file is too large or not an image.
         """
         target = ImageFolder(run / IMAGE_FOLDER).file(sha256)
         with self.open(target) as stream, storage_errors(f"cannot read {target.name}"):
             data = stream.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
-            raise ImageError(f"{target.name} is longer than {MAX_BYTES} bytes")
+            raise ImageError(f"{target.name} is larger than {MAX_BYTES} bytes")
         for start, kind in _MEDIA:
             if data.startswith(start):
                 return data, kind
@@ -114,7 +115,7 @@ class Folder:
         raise ImageError(f"{target.name} is not an image file")
 
     def find(self) -> Found:
-        """Look through the folder for runs and other JSON files."""
+        """Search the folder for runs and other JSON files."""
         runs: dict[str, Path] = {}
         documents: dict[str, Path] = {}
         looked = links = 0
@@ -127,7 +128,7 @@ class Folder:
             is_run = FILE_NAME in files or RUN_FILE in files
             if is_run:
                 runs[self._name(folder)] = folder
-            # Images are many and never folders of runs.
+            # Skip image folders: they are large and never hold runs.
             waiting += [folder / one for one in folders if not (is_run and one == IMAGE_FOLDER)]
             for one in files:
                 is_other = one.endswith(".json") and one not in (RUN_FILE, METRICS_FILE)
@@ -136,7 +137,7 @@ class Folder:
         notes = [f"Only the first {MAX_FOLDERS:,} folders are searched."] if waiting else []
         if links:
             folders = counted(links, "linked folder")
-            notes.append(f"Not followed: {folders}. Give envkit ui the folder itself.")
+            notes.append(f"Skipped {folders}. Pass the target folder to envkit ui instead.")
         own = self._name(self.root)
         if own in runs and (other := _plain(self.root.name)) and other not in runs:
             runs = {other if name == own else name: path for name, path in runs.items()}
@@ -147,17 +148,17 @@ class Folder:
 
 
 class _OwnImages(ImageFolder):
-    """Image files below the root; one that is a link counts as missing."""
+    """Image files inside the root; a link counts as missing."""
 
     def __init__(self, folder: Folder, path: Path) -> None:
         super().__init__(path)
         self._folder = folder
 
     def file(self, sha256: str) -> Path:
-        """Return where the image of this hash is.
+        """Return the path of the image with this hash.
 
         Raises:
-            StorageError: The text is not a hash, or the file is a link or elsewhere.
+            StorageError: The text is not a hash, or the file is a link or outside the root.
         """
         target = super().file(sha256)
         if target.is_symlink() or not target.resolve().is_relative_to(self._folder.root):
@@ -166,9 +167,9 @@ class _OwnImages(ImageFolder):
 
 
 def _entries(folder: Path) -> tuple[list[str], list[str], int]:
-    """Return names of files and folders in order, and how many folders are links.
+    """Return the sorted names of files and folders, and the number of links to folders.
 
-    Hidden names are left out, and so is a folder that cannot be read.
+    Hidden names are skipped. An unreadable folder counts as empty.
     """
     files: list[str] = []
     folders: list[str] = []
@@ -184,11 +185,11 @@ def _entries(folder: Path) -> tuple[list[str], list[str], int]:
                     files.append(entry.name)
                 else:
                     links += entry.is_symlink() and entry.is_dir()
-    except OSError:  # gone, or not ours to read
+    except OSError:  # gone, or not readable
         pass
     return sorted(files), sorted(folders), links
 
 
 def _plain(name: str) -> str:
-    """Return a name for addresses and JSON: other bytes than UTF-8 become escapes."""
+    """Return a name for URLs and JSON: bytes that are not UTF-8 become escapes."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")

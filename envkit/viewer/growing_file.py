@@ -1,4 +1,4 @@
-"""The lines of a file that another process may be appending to, each read once."""
+"""Reads each line once from a file that another process may be appending to."""
 
 import json
 import os
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import BinaryIO, Final
 
 MAX_LINE_BYTES: Final = 256 << 20
-"""A longer line is not read."""
+"""Longer lines are skipped."""
 _SAMPLE: Final = 256
-"""Bytes that tell whether a file is still the one that was read."""
+"""Bytes compared to detect that a file was replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,24 +18,24 @@ class Line:
     """One line of the file."""
 
     number: int
-    """From 1; empty lines count."""
+    """Counted from 1, empty lines included."""
     start: int
-    """Where it starts, in bytes."""
+    """Byte offset of its start."""
     data: bytes | None
-    """With its newline; None if it is too long."""
+    """The line with its newline; None if it is too long."""
 
 
 class GrowingFile:
-    """Remembers how far a file was read, and whether it is still the same file."""
+    """Tracks how far a file was read, and detects that it was replaced."""
 
     def __init__(self) -> None:
         """Start before the first line."""
         self.end: int = 0
-        """Of the lines that were read, in bytes."""
+        """Byte offset after the last line read."""
         self.count = 0
-        """Lines that were read."""
+        """Number of lines read."""
         self.is_behind = True
-        """Whether the file holds whole lines that were not read yet."""
+        """Whether the file may have complete lines that were not read yet."""
         self._size = 0
         self._stamp: tuple[int, ...] = ()
         self._head = self._tail = b""
@@ -43,30 +43,30 @@ class GrowingFile:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the beginning of a line stood at the end when the file was last read."""
+        """Whether the file ended with an incomplete line when it was last read."""
         return not self.is_behind and self._size > self.end
 
     def has_changed(self, found: os.stat_result) -> bool:
-        """Whether there may be something to read.
+        """Whether there may be something new to read.
 
         Args:
-            found: Of the open file.
+            found: Status of the open file.
         """
         return self.is_behind or stamp_of(found) != self._stamp
 
     def is_replaced(self, stream: BinaryIO, found: os.stat_result) -> bool:
-        """Whether the lines that were read are no longer those at the beginning of the file.
+        """Whether the file no longer starts with the lines that were read.
 
         Args:
             stream: The open file.
-            found: Of it.
+            found: Its status.
         """
         if not self._stamp:
             return False
         if self._stamp[:2] != (found.st_dev, found.st_ino) or found.st_size < self.end:
             return True
         if self._tail and not self._tail.endswith(b"\n") and found.st_size > self.end:
-            return True  # the last line got its newline, and maybe more
+            return True  # the last line got its newline, and maybe more text
         stream.seek(0)
         if stream.read(len(self._head)) != self._head:
             return True
@@ -74,12 +74,12 @@ class GrowingFile:
         return stream.read(len(self._tail)) != self._tail
 
     def read(self, stream: BinaryIO, found: os.stat_result, budget_s: float) -> Iterator[Line]:
-        """Yield lines that were not read yet; an unfinished last line waits for its end.
+        """Yield unread lines, without an incomplete last one.
 
         Args:
             stream: The open file.
-            found: Of it.
-            budget_s: About how long to read.
+            found: Its status.
+            budget_s: Approximate time to read, in seconds.
         """
         self._stamp, self._size = stamp_of(found), found.st_size
         self.is_behind = True
@@ -90,7 +90,7 @@ class GrowingFile:
             is_piece = len(data) == MAX_LINE_BYTES and not data.endswith(b"\n")
             if not is_piece and not data.endswith(b"\n"):
                 self.is_behind = False
-                if not _is_json(data):  # nothing, or a line that is still being written
+                if not _is_json(data):  # empty, or a line that is still being written
                     return
             start, self.end = self.end, self.end + len(data)
             self._head = self._head or data[:_SAMPLE]
@@ -103,7 +103,7 @@ class GrowingFile:
 
 
 def stamp_of(found: os.stat_result) -> tuple[int, ...]:
-    """Return what changes whenever a file is written or replaced."""
+    """Return a value that changes whenever the file is written or replaced."""
     return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 

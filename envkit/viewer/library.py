@@ -1,4 +1,4 @@
-"""All runs of a folder: found, read a little at a time, and summed up for the table of runs."""
+"""Finds all runs of a folder, reads them in small steps, and summarizes them in a table."""
 
 import threading
 import time
@@ -13,19 +13,19 @@ from envkit.viewer.live_run import LiveRun
 from envkit.viewer.summary import summary
 
 MAX_BYTES: Final = 768 << 20
-"""Indexes of runs that take more are let go of, except those that were asked for last."""
+"""Memory limit for the indexes of runs; beyond it, the least recently requested ones are freed."""
 _SCAN_S: Final = 2.0
 _SLICE_S: Final = 0.1
-"""How long one step reads, so that requests wait no longer."""
+"""How long one step reads; a request waits at most that long."""
 _WATCHED_S: Final = 60.0
-"""How long a run counts as watched after it was asked for."""
+"""How long a run counts as watched after a request for it."""
 
 
 class Library:
-    """The runs below a folder. `step` reads; the other methods answer from what was read."""
+    """The runs inside a folder. `step` reads them; the other methods return what it has read."""
 
     def __init__(self, folder: Folder, *, decode: Decode | None = None) -> None:
-        """Take a folder without looking into it.
+        """Start without reading the folder.
 
         Args:
             folder: Opens its files.
@@ -34,13 +34,14 @@ class Library:
         self.decode: Final = decode
         self.folder: Final = folder
         self.version = 0
-        """Rises with every change of any run or document."""
+        """Increases with every change of any run or document."""
         self._runs: dict[str, LiveRun] = {}
-        self._asked: dict[str, float] = {}
-        """When each run was last asked for."""
-        self._kept: dict[str, tuple[int, dict[str, Any]]] = {}
-        """Summaries by run, with the revision that they are of."""
-        self._forgotten: set[str] = set()
+        self._requested: dict[str, float] = {}
+        """Time of the last request for each run."""
+        self._summaries: dict[str, tuple[int, dict[str, Any]]] = {}
+        """Summary of each run, with its revision."""
+        self._freed: set[str] = set()
+        """Runs whose index was freed."""
         self._documents: dict[str, tuple[Any, dict[str, Any] | None]] = {}
         self._note = ""
         self._is_scanned = False
@@ -48,9 +49,9 @@ class Library:
         self._lock = threading.Lock()
 
     def step(self) -> bool:
-        """Look for new runs where it is time, and read on; return whether more is to be read.
+        """Scan for new runs if due, else read the next part; return whether there is more to do.
 
-        It takes about 0.1 seconds. One thread at a time may call it.
+        Reading takes about 0.1 seconds. Only one thread at a time may call it.
         """
         now = time.monotonic()
         if now >= self._next_scan:
@@ -63,34 +64,34 @@ class Library:
         if not behind:
             self._check_watched()
             return False
-        chosen = max(behind, key=lambda run: (self._asked.get(run.name, 0.0), run.modified))
+        chosen = max(behind, key=lambda run: (self._requested.get(run.name, 0.0), run.modified))
         self._refresh(chosen, _SLICE_S)
         self._shrink()
         return True
 
     @property
     def is_empty(self) -> bool:
-        """Whether no run was found so far."""
+        """Whether no run has been found so far."""
         return not self._runs
 
     def _is_wanted(self, run: LiveRun) -> bool:
-        return run.is_behind and run.name not in self._forgotten
+        return run.is_behind and run.name not in self._freed
 
     def _refresh(self, run: LiveRun, budget_s: float) -> None:
         if run.refresh(budget_s):
             self.version += 1
 
     def _check_all(self) -> None:
-        """See which runs grew; nothing is read of one that is behind anyway."""
+        """Check which runs grew, except those that still have unread lines anyway."""
         for run in list(self._runs.values()):
             if not run.is_behind:
                 self._refresh(run, 0.01)
 
     def _check_watched(self) -> None:
         now = time.monotonic()
-        for name, asked in list(self._asked.items()):
+        for name, asked in list(self._requested.items()):
             run = self._runs.get(name)
-            if run is not None and now - asked < _WATCHED_S and name not in self._forgotten:
+            if run is not None and now - asked < _WATCHED_S and name not in self._freed:
                 self._refresh(run, 0.02)
 
     def _scan(self, found: Found) -> None:
@@ -104,9 +105,9 @@ class Library:
             }
             changed = before.keys() != self._runs.keys()
             for name in before.keys() - self._runs.keys():
-                self._kept.pop(name, None)
-                self._forgotten.discard(name)
-                self._asked.pop(name, None)
+                self._summaries.pop(name, None)
+                self._freed.discard(name)
+                self._requested.pop(name, None)
         changed |= self._read_documents(found)
         changed |= found.note != self._note or not self._is_scanned
         self._note, self._is_scanned = found.note, True
@@ -129,27 +130,27 @@ class Library:
         return changed
 
     def _shrink(self) -> None:
-        """Let go of the indexes that were not asked for the longest time; summaries stay."""
-        held = {name: run.size for name, run in self._runs.items() if name not in self._forgotten}
+        """Free the least recently requested indexes if they use too much memory; keep summaries."""
+        held = {name: run.size for name, run in self._runs.items() if name not in self._freed}
         total = sum(held.values())
-        for name in sorted(held, key=lambda name: self._asked.get(name, 0.0)):
+        for name in sorted(held, key=lambda name: self._requested.get(name, 0.0)):
             run = self._runs[name]
             if total <= MAX_BYTES or len(held) == 1:
                 return
             if run.is_behind or run.is_live:
                 continue
             self._summary(run)
-            self._forgotten.add(name)
-            run.forget()
+            self._freed.add(name)
+            run.free()
             total -= held.pop(name)
 
     def run(self, name: str) -> LiveRun | None:
-        """Return a run, which is read before others from now on; None if there is none."""
+        """Return a run and read it before others from now on; None if there is no such run."""
         run = self._runs.get(name)
         if run is None:
             return None
-        self._asked[name] = time.monotonic()
-        self._forgotten.discard(name)
+        self._requested[name] = time.monotonic()
+        self._freed.discard(name)
         return run
 
     def state(self) -> dict[str, Any]:
@@ -175,10 +176,10 @@ class Library:
         }
 
     def _summary(self, run: LiveRun) -> dict[str, Any]:
-        kept = self._kept.get(run.name)
-        if kept is not None and (kept[0] == run.revision or run.name in self._forgotten):
+        kept = self._summaries.get(run.name)
+        if kept is not None and (kept[0] == run.revision or run.name in self._freed):
             return kept[1]
         revision = run.revision
         made = summary(run)
-        self._kept[run.name] = (revision, made)
+        self._summaries[run.name] = (revision, made)
         return made

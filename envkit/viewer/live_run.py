@@ -1,6 +1,6 @@
-"""A run that may be growing: its index, read from the file as far as it is written.
+"""The index of a run that may be growing, read from the file as it is written.
 
-Episodes are not kept. A page of one reads its line again, by its place in the file.
+Episodes are not kept in memory. The page of an episode reads its line again, by offset.
 """
 
 import json
@@ -35,45 +35,45 @@ from envkit.viewer.search_text import SearchText
 from envkit.viewer.writers import is_locked
 
 _ROW_BYTES: Final = 8_000
-"""Measured: a row, and what the figures keep of its episode."""
+"""Measured size of a row and of the figures' data for its episode."""
 _FOREIGN: Final = (ArithmeticError, LookupError, TypeError, ValueError, RecursionError)
-"""What data of unexpected shape raises where it is counted."""
+"""Exceptions from indexing data with an unexpected shape."""
 _RECENT_S: Final = 30.0
-_MOST_NOTES: Final = 50
+_MAX_NOTES: Final = 50
 
 
 class LiveRun:
     """One run of a folder. Safe to share between threads; every method may read files."""
 
     def __init__(self, name: str, path: Path, folder: Folder) -> None:
-        """Take a run without reading it.
+        """Start without reading the run.
 
         Args:
-            name: Unique in the folder.
+            name: Its unique name in the folder.
             path: Its own folder.
             folder: Opens its files.
         """
         self.name: Final = name
         self.path: Final = path
         self.epoch = time.time_ns() // 1_000_000
-        """Rises when the file was replaced, so that rows known before count no more. It starts
-        with the time: a run that was deleted and played again is another one."""
+        """Increases when the file is replaced, which invalidates earlier rows. It starts at the
+        current time, so a run that is deleted and played again gets a different epoch."""
         self.revision = 0
-        """Rises with every change."""
+        """Increases with every change."""
         self.is_live = False
         """Whether a rollout is writing it."""
         self.modified = 0.0
-        """When the trajectories were last written, in seconds since 1970; 0 without any."""
+        """When the trajectories were last written, in seconds since 1970; 0 if there are none."""
         self.settings: Mapping[str, Any] = {}
-        """As the rollout recorded them; empty without."""
+        """The settings that the rollout recorded; empty if there are none."""
         self._was_locked = self._has_grown = False
-        """Whether a writer had the file, and whether the file grew, since it is watched."""
-        self._is_there = True
+        """Whether a writer had locked the file, and whether the file grew, since the start."""
+        self._exists = True
         self._problem = ""
-        """Why the file cannot be read; empty if it can, or is not there yet."""
+        """Why the file cannot be read; empty if it can, or does not exist yet."""
         self._folder = folder
         self._names = ImageFolder(path / IMAGE_FOLDER)
-        """For the index, which opens no image."""
+        """For the index, which opens no images."""
         self._images = folder.images(path)
         self._lock = threading.Lock()
         self._settings_stamp: tuple[int, ...] = ()
@@ -83,16 +83,16 @@ class LiveRun:
         self._data = RunData(self.name)
         self._text = SearchText()
         self._places = array("Q")
-        """Where the line of each row starts."""
+        """Byte offset of each row's line."""
         self._file = GrowingFile()
         self._recorded_stamp: tuple[int, ...] = ()
-        self._unnoted = 0
-        """Lines that cannot be read beyond those that are named."""
+        self._unlisted = 0
+        """Number of skipped lines without a note."""
 
     @property
     def is_behind(self) -> bool:
-        """Whether the file holds lines that were not read yet."""
-        return self._is_there and self._file.is_behind
+        """Whether the file has lines that were not read yet."""
+        return self._exists and self._file.is_behind
 
     @property
     def count(self) -> int:
@@ -101,33 +101,33 @@ class LiveRun:
 
     @property
     def size(self) -> int:
-        """Bytes in memory, roughly."""
+        """Approximate memory use in bytes."""
         return _ROW_BYTES * len(self._data.rows) + self._text.size
 
     @property
     def expected(self) -> int | None:
-        """Episodes that the rollout is to play; None if it did not say."""
+        """Number of episodes that the rollout plays; None if it was not recorded."""
         value = self.settings.get("episodes")
         return value if type(value) is int and value > 0 else None
 
     @property
     def step(self) -> float | None:
-        """Training step that the metrics beside the run name; None without."""
+        """Training step in the metrics next to the run; None if there is none."""
         step = self._data.recorded.get("step")
         return step if step is not None and math.isfinite(step) else None
 
-    def forget(self) -> None:
-        """Let go of the index, which `refresh` reads again."""
+    def free(self) -> None:
+        """Free the index; `refresh` reads it again."""
         with self._lock:
             self.epoch += 1
             self.revision += 1
             self._restart()
 
     def refresh(self, budget_s: float) -> bool:
-        """Read what was written since; return whether anything changed.
+        """Read new lines; return whether anything changed.
 
         Args:
-            budget_s: About how long; `is_behind` says whether there is more.
+            budget_s: Approximate time to read, in seconds; `is_behind` says whether there is more.
         """
         with self._lock:
             before, was_behind = self.revision, self.is_behind
@@ -135,19 +135,19 @@ class LiveRun:
             try:
                 with self._folder.open(self.path / FILE_NAME) as stream, storage_errors("disk"):
                     self._catch_up(stream, budget_s)
-                self._set_problem("", is_there=True)
+                self._set_problem("", exists=True)
             except StorageError as error:
                 if self._file.end:
                     self._replaced()
-                is_named = os.path.lexists(self.path / FILE_NAME)  # else not yet, or gone
-                self._set_problem(str(error) if is_named else "", is_there=False)
+                is_named = os.path.lexists(self.path / FILE_NAME)  # else not created yet, or gone
+                self._set_problem(str(error) if is_named else "", exists=False)
                 self._set_live(False)
-            self.revision += self.is_behind != was_behind  # the end may come without a new line
+            self.revision += self.is_behind != was_behind  # can change without a new line
             return self.revision != before
 
-    def _set_problem(self, text: str, *, is_there: bool) -> None:
-        self.revision += (text, is_there) != (self._problem, self._is_there)
-        self._problem, self._is_there = text, is_there
+    def _set_problem(self, text: str, *, exists: bool) -> None:
+        self.revision += (text, exists) != (self._problem, self._exists)
+        self._problem, self._exists = text, exists
 
     def _catch_up(self, stream: BinaryIO, budget_s: float) -> None:
         found = os.fstat(stream.fileno())
@@ -162,10 +162,9 @@ class LiveRun:
         self._set_live(self._has_writer(found))
 
     def _has_writer(self, found: os.stat_result) -> bool:
-        """Whether a rollout writes the file.
+        """Whether a rollout is writing the file.
 
-        Its lock tells. A writer whose lock this machine does not list, on another one, is known by
-        the growth of its file.
+        The file's lock shows it. A writer on another machine has no lock here; its file grows.
         """
         is_held = is_locked(found)
         self._was_locked |= is_held
@@ -207,13 +206,13 @@ class LiveRun:
         self._text.add(line.number, pieces)
 
     def _note(self, text: str) -> None:
-        if len(self._data.notes) < _MOST_NOTES:
+        if len(self._data.notes) < _MAX_NOTES:
             self._data.notes.append(text)
         else:
-            self._unnoted += 1
+            self._unlisted += 1
 
     def _read_settings(self) -> None:
-        """Read run.json where it changed."""
+        """Read run.json if it changed."""
         file = self.path / RUN_FILE
         try:
             stamp = stamp_of(file.stat())
@@ -230,7 +229,7 @@ class LiveRun:
             self.revision += 1
 
     def _read_recorded(self) -> None:
-        """Read the metrics that the rollout left where they changed."""
+        """Read the metrics that the rollout wrote, if they changed."""
         file = self.path / METRICS_FILE
         try:
             stamp = stamp_of(file.stat())
@@ -243,11 +242,11 @@ class LiveRun:
         self.revision += bool(self._data.recorded)
 
     def index(self, *, since: int = 0, epoch: int | None = None) -> dict[str, Any]:
-        """Return what the front end's `run()` gives, as JSON data.
+        """Return the data of the front end's `run()`, as JSON data.
 
         Args:
-            since: So many rows are known already and left out.
-            epoch: Of the known rows; another one than the run's makes all rows count as new.
+            since: Number of rows that the caller already has; they are left out.
+            epoch: Epoch of those rows; if it differs from the run's, all rows are returned.
         """
         with self._lock:
             start = since if epoch == self.epoch else 0
@@ -272,7 +271,7 @@ class LiveRun:
             return finite_rewards(self._data.rows)
 
     def group_means(self) -> list[float]:
-        """Return the mean reward of each group, best first; one without a group is alone."""
+        """Return the mean reward of each group, best first; see `groups_of`."""
         with self._lock:
             groups = groups_of(self._data.rows)
         rewards = filter(None, map(finite_rewards, groups.values()))
@@ -292,22 +291,22 @@ class LiveRun:
             notes.append(f"Line {self._file.count + 1} is cut off: its writer was stopped.")
         if self._problem:
             notes.append(f"The trajectories cannot be read: {self._problem}.")
-        if self._unnoted:
-            notes.append(f"Left out: {counted(self._unnoted, 'more line')}, not named below.")
+        if self._unlisted:
+            notes.append(f"Left out: {counted(self._unlisted, 'more line')}, not listed below.")
         if self._text.left_out:
             kept = count - self._text.left_out
-            notes.append(f"The search covers the first {kept:,} episodes: the rest is too long.")
+            notes.append(f"Search covers only the first {kept:,} episodes: the run is too large.")
         return notes
 
     def episode(self, number: int, decode: Decode | None = None) -> dict[str, Any] | None:
-        """Return the data of one episode with its "vocabulary"; None if there is none.
+        """Return the data of one episode with its "vocabulary"; None if there is no such episode.
 
         Args:
             number: Its line, from 1.
             decode: Turns token ids into text, for the vocabulary; None leaves ids.
 
         Raises:
-            StorageError: The file changed since, or cannot be read.
+            StorageError: The file has changed, or cannot be read.
         """
         with self._lock:
             at = bisect_left(self._data.rows, number, key=lambda row: row.number)
@@ -319,18 +318,18 @@ class LiveRun:
             line = stream.readline(MAX_LINE_BYTES)
         stored = parse_line(self.path / FILE_NAME, number, line, self._images)
         if stored.trajectory is None:
-            raise StorageError("the file of the run has changed; load the page again")
+            raise StorageError("the run's file has changed; reload the page")
         found = episode(stored.trajectory, stored.certificate, number=number, folder=self._images)
         return {**found.data, "vocabulary": vocabulary(found.token_ids, decode)}
 
     def search(self, query: str) -> dict[int, dict[str, Any]]:
-        """Return where each episode holds a text; see `SearchText.find`."""
+        """Return the first hit in each episode; see `SearchText.find`."""
         with self._lock:
             return self._text.find(query)
 
 
 def _row(stored: StoredLine, trajectory: Trajectory) -> EpisodeRow:
-    """Return the row of a readable line; its rules and its certificate are checked."""
+    """Return the row of a readable line, after checking its rules and its certificate."""
     problems = check_trajectory(trajectory)
     recorded = stored.certificate
     is_broken = bool(problems) or (

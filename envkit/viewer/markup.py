@@ -1,4 +1,4 @@
-"""Foreign content in a form that a page can hold: nothing of it can become markup or run."""
+"""Encodes untrusted content for a page, so it can neither become markup nor run."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ _COMPRESSION: Final = 6
 
 
 def pack(data: object) -> str:
-    """Return JSON data compressed and in base64, for `unpack` of the page's script."""
+    """Return JSON data compressed and in base64, for the page script's `unpack`."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     packed = zlib.compress(text.encode("ascii"), _COMPRESSION)
     return base64.b64encode(packed).decode("ascii")
@@ -28,7 +28,7 @@ def safe_json(data: object) -> str:
 
 
 def wire_json(data: Any) -> bytes:  # noqa: ANN401  # JSON data
-    """Return JSON; numbers that it cannot hold, from a hostile file, become null."""
+    """Return JSON; infinities and NaN, from a hostile file, become null."""
     try:
         text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     except ValueError:
@@ -45,5 +45,5 @@ def _finite(data: Any) -> Any:  # noqa: ANN401  # JSON data
 
 
 def safe_html(text: str) -> str:
-    """Return text for HTML; lone surrogates, which UTF-8 cannot hold, become question marks."""
+    """Return escaped HTML text; lone surrogates, which UTF-8 cannot encode, become `?`."""
     return escape(utf8(text))

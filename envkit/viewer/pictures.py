@@ -1,8 +1,8 @@
-"""The images of a page, each once, in base64.
+"""The images of a page in base64, each once.
 
-A stored image is taken as its file holds it, without decoding: that its parts have their recorded
-checksums shows that the file is whole. That its pixels are those of its name is for `envkit verify`
-to say, which decodes them all.
+The page embeds the file of a stored image without decoding it: the checksums of its chunks show
+that the file is intact. `envkit verify` decodes all images and checks that their pixels match their
+names.
 """
 
 import base64
@@ -25,31 +25,31 @@ class Pictures:
         self._kept: dict[str, tuple[Image, ImageFolder | None]] = {}
 
     def keep(self, images: Iterable[Image], folder: ImageFolder | None) -> None:
-        """Take images; one that is here already is not taken twice.
+        """Add images; those already added are ignored.
 
         Args:
-            images: Of an episode.
-            folder: Where their files are; None for images in memory.
+            images: The images of an episode.
+            folder: Folder of their files; None for images in memory.
         """
         for image in images:
             self._kept.setdefault(image.sha256, (image, folder))
 
     def blocks(self, budget: int, notes: list[str]) -> Iterator[tuple[str, str]]:
-        """Yield hash and PNG file, in base64, of each image, and let go of it.
+        """Yield the hash and base64 PNG of each image, and free it.
 
         Args:
-            budget: So many characters at most; an image beyond it is left out.
-            notes: Gets a line about what is missing or left out.
+            budget: Maximum number of characters; images beyond it are left out.
+            notes: Receives a note about each missing image and about those left out.
         """
         skipped = 0
-        while self._kept:  # each is let go once it is written: decoded images are large
+        while self._kept:  # free each one once it is written, since decoded images are large
             sha256 = next(iter(self._kept))
             image, folder = self._kept.pop(sha256)
             try:
                 content = _base64(image, folder)
             except (ImageError, StorageError) as error:
                 text = str(error)
-                if folder is not None:  # the page may travel; the machine's path says nothing there
+                if folder is not None:  # a page may be shared, so do not show a local path
                     text = text.replace(f"{folder.path.parent}/", "")
                 notes.append(f"An image is missing: {text}")
                 continue
@@ -60,20 +60,20 @@ class Pictures:
             yield sha256, content
         if skipped:
             notes.append(
-                f"{skipped} images are not in this file because it would grow too large; they "
-                "are linked to the folder images/ beside it."
+                f"{skipped} images are not embedded because this file would become too large; it "
+                "links to them in the folder images/ next to it."
             )
 
 
 def picture_size(image: Image, folder: ImageFolder | None) -> tuple[int, int]:
-    """Return width and height in pixels; those of a PNG file without decoding it.
+    """Return width and height in pixels, without decoding PNG files.
 
     Args:
-        image: Any.
-        folder: Where its file is; None for an image in memory.
+        image: The image.
+        folder: Folder of its file; None for an image in memory.
 
     Raises:
-        ImageError: It cannot be decoded.
+        ImageError: The image cannot be decoded.
         StorageError: Its file cannot be read.
     """
     if folder is not None:
@@ -81,7 +81,7 @@ def picture_size(image: Image, folder: ImageFolder | None) -> tuple[int, int]:
             with folder.file(image.sha256).open("rb") as file:
                 head = file.read(24)
         except OSError:
-            head = b""  # the image itself says what is wrong with its file
+            head = b""  # reading the image itself reports the error
         if len(head) == 24 and head.startswith(_SIGNATURE) and head[12:16] == b"IHDR":
             width, height = struct.unpack(">II", head[16:24])
             return width, height
@@ -89,7 +89,7 @@ def picture_size(image: Image, folder: ImageFolder | None) -> tuple[int, int]:
 
 
 def is_whole_png(data: bytes) -> bool:
-    """Whether every chunk of a PNG file is there with its checksum, up to the last one."""
+    """Whether a PNG file is complete and the checksums of all its chunks match."""
     if not data.startswith(_SIGNATURE):
         return False
     place = len(_SIGNATURE)
@@ -113,7 +113,7 @@ def _base64(image: Image, folder: ImageFolder | None) -> str:
         try:
             data = read_image_file(folder.file(image.sha256))
         except OSError:
-            data = b""  # the image itself says what is wrong with its file
+            data = b""  # reading the image itself reports the error
     if not is_whole_png(data):
-        data = image.png_bytes()  # not `data_uri`, which the image would keep
+        data = image.png_bytes()  # not `data_uri`, which the image would cache
     return base64.b64encode(data).decode("ascii")

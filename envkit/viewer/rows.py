@@ -1,4 +1,4 @@
-"""One row of the index for each episode: what lists, figures and pairs read."""
+"""One index row per episode, used by lists, figures and comparisons."""
 
 import hashlib
 import json
@@ -23,23 +23,23 @@ class EpisodeRow:
     """One episode in a list."""
 
     number: int
-    """Its line in the file, from 1; or its place among trajectories in memory."""
+    """Its line in the file, or its position among trajectories in memory, from 1."""
     episode_id: str
     env_id: str
     seed: int | None
     group_id: str | None
     role: str | None
-    """Of the agent in an episode of several; None elsewhere."""
+    """Role of the agent in an episode of several agents, else None."""
     member: int | None
-    """Its number in its group, from 0; None if the rollout did not record it."""
+    """Its index in its group, from 0; None if the rollout did not record it."""
     family: str
-    """Of the task; empty if the environment names none."""
+    """Family of the task; empty if the environment names none."""
     task_hash: str
     """Equal for equal tasks."""
     replies_hash: str
     """Equal for equal replies of the model."""
     excerpt: str
-    """The start of the first user text, on one line."""
+    """The start of the first user message, on one line."""
     reward: float | None
     stop_reason: StopReason
     turns: int
@@ -50,7 +50,7 @@ class EpisodeRow:
     images: int
     seconds: float
     slowest: str
-    """Which turn took longest and what of it, such as "turn 2, env"; empty without a turn."""
+    """The slowest turn and its slowest part, such as "turn 2, env"; empty without turns."""
     not_understood: int
     """Replies that the environment could not parse."""
     terms: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -58,13 +58,13 @@ class EpisodeRow:
     thumbnail: str | None
     """SHA-256 of the last image; None without one."""
     flags: tuple[str, ...]
-    """"fault", "broken", "parse error", "retry", "restart"."""
+    """Any of "fault", "broken", "parse error", "retry", "restart"."""
     note: str
-    """The fault and broken rules."""
+    """Messages of the fault and of violated rules."""
 
     @property
     def is_solved(self) -> bool:
-        """Whether the reward exceeds `SOLVED_ABOVE`, as `success/rate` of the metrics counts."""
+        """Whether the reward exceeds `SOLVED_ABOVE`, as in the metric `success/rate`."""
         return self.reward is not None and self.reward > SOLVED_ABOVE
 
     def to_json(self) -> list[Any]:
@@ -127,13 +127,13 @@ def episode_row(
     problems: tuple[Problem, ...] = (),
     is_broken: bool = False,
 ) -> EpisodeRow:
-    """Return what a list shows of a trajectory.
+    """Return the row of a trajectory.
 
     Args:
-        trajectory: Any, faulted ones too.
+        trajectory: Any trajectory; it may be faulted.
         number: Its line in the file, from 1.
-        problems: What `check_trajectory` found; empty if it was not checked.
-        is_broken: Whether a rule or the certificate does not hold.
+        problems: The result of `check_trajectory`; empty if it was not checked.
+        is_broken: Whether a rule is violated or the certificate does not match.
     """
     turns, fault = trajectory.turns, trajectory.fault
     said = [problem.message for problem in problems]
@@ -168,9 +168,9 @@ def episode_row(
 
 
 def title_of(trajectory: Trajectory) -> str:
-    """Return the first user text on one line, else the task's id, else the episode's.
+    """Return the first user message on one line, else the task's id, else the episode's.
 
-    A task's own description may be data rather than text, so the conversation decides.
+    The message comes first because a task's description may be data rather than text.
     """
     asked = (text_of(entry) for entry in trajectory.messages if entry["role"] == "user")
     text = " ".join(next((one for one in asked if one.strip()), "").split())
@@ -225,7 +225,7 @@ def _digest(data: object) -> str:
 
 
 def _forget(image: Image) -> None:
-    """Take an image of a task, which its hash represents."""
+    """Ignore an image of a task, which its hash represents."""
 
 
 def _text(data: Mapping[str, Any], name: str) -> str:

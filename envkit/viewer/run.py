@@ -1,4 +1,4 @@
-"""A run as the viewer shows it: read once, in the order of its file."""
+"""The viewer's data of a run, read once in file order."""
 
 import json
 import os
@@ -20,21 +20,21 @@ Source = str | os.PathLike[str] | Iterable[Trajectory]
 
 @dataclass(frozen=True, slots=True)
 class RunSource:
-    """A run to read once, from its first trajectory to its last."""
+    """A run to read once."""
 
     given: Source
     """A trajectory file, a run directory, or trajectories."""
 
     @property
     def origin(self) -> str:
-        """What to call it: folder and file, without the path before them."""
+        """Display name: folder and file, without the rest of the path."""
         if isinstance(self.given, (str, os.PathLike)):
             return "/".join(trajectory_file(self.given).resolve().parts[-2:])
         return "trajectories in memory"
 
     @property
     def name(self) -> str:
-        """The run's directory, or the file where it has another name than a run's."""
+        """Name of the run directory, or of the file if it is not named like a run's file."""
         path = Path(self.origin)
         return path.parent.name if path.name == FILE_NAME else path.name
 
@@ -51,15 +51,15 @@ class RunSource:
             yield StoredLine(line=number, trajectory=trajectory, certificate=None)
 
     def image_folder(self) -> ImageFolder | None:
-        """Return where the images' files are; None for trajectories in memory."""
+        """Return the folder of the image files; None for trajectories in memory."""
         if isinstance(self.given, (str, os.PathLike)):
             return ImageFolder(trajectory_file(self.given).parent / IMAGE_FOLDER)
         return None
 
     def recorded_metrics(self) -> dict[str, float]:
-        """Return the metrics that the rollout left beside its trajectories; empty without any.
+        """Return the metrics that the rollout wrote next to its trajectories; empty without any.
 
-        Only the rollout itself knows its wall-clock time. A file that is damaged counts as none.
+        Only the rollout itself knows its wall-clock time. A damaged file is ignored.
         """
         if not isinstance(self.given, (str, os.PathLike)):
             return {}
@@ -73,13 +73,13 @@ class RunSource:
 
 
 def unreadable(stored: StoredLine) -> str:
-    """Return why a line is left out, without the machine's path."""
+    """Return why a line is left out, without the local path."""
     text = str(stored.error)
     return f"Left out: {text[text.find(f'line {stored.line}') :]}"
 
 
 def numbers_of(text: bytes) -> dict[str, float]:
-    """Return the numbers of a JSON object by name; none if the text is damaged."""
+    """Return the numbers of a JSON object by name; empty if the text is damaged."""
     try:
         found: object = json.loads(text)
     except (ValueError, RecursionError):
@@ -91,46 +91,46 @@ def numbers_of(text: bytes) -> dict[str, float]:
 
 
 class RunData:
-    """Collects the index of a run: a row for each episode, and its figures.
+    """Collects the index of a run: a row per episode, and the figures.
 
-    Trajectories are not kept, so a run can grow while it is shown.
+    It does not keep trajectories, so a run can grow while it is shown.
     """
 
     def __init__(self, name: str) -> None:
         """Start an empty run.
 
         Args:
-            name: Of the run, unique in its viewer.
+            name: Name of the run, unique in its viewer.
         """
         self.name = name
         self.rows: list[EpisodeRow] = []
         self.notes: list[str] = []
-        """What is not as it should be, shown above the figures."""
+        """Problems, shown above the figures."""
         self.recorded: dict[str, float] = {}
         """The metrics that the rollout wrote, for the throughput; empty without any."""
         self.engines: dict[str, None] = {}
         self._aggregator = Aggregator()
         self._figures: dict[str, Any] = {}
         self._figures_of: tuple[int, dict[str, float]] | None = None
-        """Episodes and recorded metrics that the kept figures count."""
+        """Number of episodes and recorded metrics in the cached figures."""
 
     def add(self, trajectory: Trajectory, row: EpisodeRow) -> None:
-        """Take one episode.
+        """Add one episode.
 
         Args:
-            trajectory: Counted in the figures, not kept.
-            row: Of the same episode.
+            trajectory: Counted in the figures, but not kept.
+            row: The row of the same episode.
         """
         self._aggregator.add(trajectory)
         self.engines.setdefault(trajectory.engine)
         self.rows.append(row)
 
     def add_unreadable(self, stored: StoredLine) -> None:
-        """Note a line that cannot be read."""
+        """Add a note about a line that cannot be read."""
         self.notes.append(unreadable(stored))
 
     def figures(self) -> dict[str, Any]:
-        """Return the figures of all episodes, as JSON data; kept until something is new."""
+        """Return the figures of all episodes as JSON data, cached until something changes."""
         counted = (len(self.rows), self.recorded)
         if self._figures_of != counted:
             self._figures_of = counted
@@ -141,11 +141,11 @@ class RunData:
         return self._figures
 
     def index(self, *, start: int = 0, most: int | None = None) -> dict[str, Any]:
-        """Return what the front end's `run()` gives, as JSON data.
+        """Return the data of the front end's `run()`, as JSON data.
 
         Args:
-            start: So many rows are known already and left out.
-            most: How many rows to list at most; the figures count all. None lists all.
+            start: Number of rows that the caller already has; they are left out.
+            most: Maximum number of rows; the figures count all. None lists all.
         """
         return {
             "name": self.name,

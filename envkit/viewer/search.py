@@ -1,4 +1,4 @@
-"""What the search looks at in an episode."""
+"""The searchable texts of an episode."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -8,15 +8,15 @@ from envkit.trajectory.trajectory import Trajectory
 from envkit.viewer.rows import title_of
 
 Piece = tuple[str, str]
-"""Where a text is, such as "reply 3", and the text."""
-_MOST: Final = 200_000
-"""Characters of one episode that are searched."""
+"""The place of a text, such as "reply 3", and the text."""
+_MAX_CHARACTERS: Final = 200_000
+"""Maximum number of searchable characters per episode."""
 
 
 def search_pieces(trajectory: Trajectory) -> list[Piece]:
-    """Return the texts of an episode that the search looks at, in the order of the conversation.
+    """Return the searchable texts of an episode, in the order of the conversation.
 
-    The system prompt is left out: it is the same in every episode, so its words find all of them.
+    The system prompt is left out: it is the same in every episode, so its words would match all.
     """
     return list(_limited(_pieces(trajectory)))
 
@@ -44,7 +44,7 @@ def _pieces(trajectory: Trajectory) -> Iterator[Piece]:
 
 
 def _limited(pieces: Iterator[Piece]) -> Iterator[Piece]:
-    left = _MOST
+    left = _MAX_CHARACTERS
     for where, text in pieces:
         if left <= 0:
             return

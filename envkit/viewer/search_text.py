@@ -1,4 +1,4 @@
-"""The searchable text of a run in memory, for searches of all episodes at once."""
+"""The searchable text of a run in memory, to search all its episodes at once."""
 
 import sys
 from array import array
@@ -13,41 +13,41 @@ BEFORE: Final = 24
 AFTER: Final = 40
 """Characters shown after a hit."""
 MAX_BYTES: Final = 96 << 20
-"""So much text of one run is searched, in lower case and as it is written together."""
+"""Memory limit for the text of one run, in lowercase and original case together."""
 _END: Final = b"\xff"
-"""Ends a piece; no UTF-8 text holds it, so no hit reaches from one piece into the next."""
+"""Ends a piece. It never occurs in UTF-8 text, so no hit spans two pieces."""
 
 
 class SearchText:
-    """Text of many episodes, one after another.
+    """The concatenated text of many episodes.
 
-    Searching a few large buffers is much faster than searching 10,000 lists of strings: a hit costs
-    a binary search, and an episode without one costs nothing of its own.
+    Searching one large buffer is much faster than searching 10,000 lists of strings: each hit costs
+    a binary search, and an episode without hits costs nothing extra.
     """
 
     def __init__(self) -> None:
-        """Start without any text."""
+        """Start with no text."""
         self._lower = bytearray()
         self._shown = bytearray()
-        """The same places as in `_lower`, in the original case."""
+        """Text in the original case, at the same offsets as in `_lower`."""
         self._starts = array("Q")
         self._numbers = array("Q")
-        """Of each piece, its episode."""
+        """The episode of each piece."""
         self._wheres: list[str] = []
         self.left_out = 0
         """Episodes without searchable text, because the run has too much of it."""
 
     @property
     def size(self) -> int:
-        """Bytes in memory."""
+        """Memory use in bytes."""
         return len(self._lower) + len(self._shown) + 24 * len(self._starts)
 
     def add(self, number: int, pieces: Sequence[Piece]) -> None:
-        """Take the text of one episode.
+        """Add the text of one episode.
 
         Args:
-            number: Higher than that of any episode before.
-            pieces: As `search_pieces` returns them.
+            number: Number of the episode; higher than any before.
+            pieces: As returned by `search_pieces`.
         """
         if self.size > MAX_BYTES:
             self.left_out += 1
@@ -61,13 +61,13 @@ class SearchText:
             self._shown += (shown if len(shown) == len(lower) else lower) + _END
 
     def find(self, query: str) -> dict[int, dict[str, Any]]:
-        """Return the first place of a text in each episode that holds it, ignoring case.
+        """Return the first hit in each episode, ignoring case.
 
         Args:
-            query: What to look for; surrounding space is ignored. An empty one finds nothing.
+            query: The text to find, without surrounding space; an empty query finds nothing.
 
         Returns:
-            By number: "where", and the text "before", "hit" and "after".
+            By episode number: "where", and the text "before", "hit" and "after".
         """
         wanted = _utf8(query.strip().lower())
         found: dict[int, dict[str, Any]] = {}
@@ -100,4 +100,4 @@ def _utf8(text: str) -> bytes:
 
 
 def _text(data: bytes | bytearray) -> str:
-    return data.decode("utf-8", "ignore")  # a character may be cut at either side
+    return data.decode("utf-8", "ignore")  # a character may be cut at either end

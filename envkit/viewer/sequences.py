@@ -1,20 +1,20 @@
 """The tree of an episode as JSON data: which turns the model sampled from which history.
 
-A sequence is a stretch of turns whose prompts extend each other. Each is an object:
+A sequence is a run of turns whose prompts extend each other. Each is an object:
 
 | key | |
 | --- | --- |
 | `parent` | index of the sequence that it continues; null for the first |
-| `branch_turn` | how many turns of the path up to its parent come before it |
+| `branch_turn` | number of turns before it on the path through its parent |
 | `reason` | why it starts, as text; empty for the first |
-| `prompt` | what the model saw then, null if it shares its parent's history |
-| `reward` | of the episode that ends here; null if that is the reward of the whole |
-| `turns` | its own |
-| `final` | what the environment said after its last reply |
+| `prompt` | what the model saw at its start; null if it shares its parent's history |
+| `reward` | reward of the episode that ends here; null if it equals the whole episode's reward |
+| `turns` | its own turns |
+| `final` | the environment's messages after its last reply |
 
-A prompt has `images` and `tokens`, a count: its ids are the first of the context of its first turn.
-A sequence without a child ends a branch. Sequences with equal `parent` and `branch_turn` are
-siblings. A sequence follows its parent in the list.
+A prompt has `images` and `tokens`, a count: its ids are the first ones in the context of its first
+turn. A sequence without children ends a branch. Sequences with equal `parent` and `branch_turn` are
+siblings. Parents come before their children in the list.
 """
 
 from typing import Any, Final
@@ -28,11 +28,11 @@ _REASONS: Final = {TEMPLATE: "the chat template renders earlier replies differen
 
 
 def sequences(trajectory: Trajectory, said: Conversation, keep: Keep) -> list[dict[str, Any]]:
-    """Return the sequences of an episode; a linear one without a rewrite has one.
+    """Return the sequences of an episode; a linear episode without rewrites has one.
 
     Args:
-        trajectory: What to show.
-        said: Its turns.
+        trajectory: The trajectory to show.
+        said: Its conversation.
         keep: Called with each image of a prompt.
     """
     found: list[dict[str, Any]] = []
@@ -56,7 +56,7 @@ def sequences(trajectory: Trajectory, said: Conversation, keep: Keep) -> list[di
 
 
 def _prompt(sequence: TokenSequence, keep: Keep) -> dict[str, Any]:
-    """Return what a sequence was rendered from: its prompt alone, not what came later."""
+    """Return the prompt at the start of a sequence, without later segments."""
     prompt = sequence.segments[0]
     for image in prompt.images:
         keep(image)

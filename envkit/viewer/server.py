@@ -1,16 +1,16 @@
-"""The server of `envkit ui`: the viewer over all runs of a folder, for this machine alone.
+"""The server of `envkit ui`: the viewer for all runs of a folder, on this machine only.
 
-It listens on the loopback address and only reads. Runs hold what models and websites said, and
-other pages in the same browser, other users of the machine and other names for its address are not
-to reach them:
+It listens on the loopback address and is read-only. Runs hold text from models and websites. It
+must not be reachable from other pages in the same browser, by other users of the machine, or under
+other host names:
 
-| request | answer |
+| request | response |
 | --- | --- |
-| without the key, in the address or in the cookie that the address sets | 401 |
-| of a page of another site, by `Origin` or `Sec-Fetch-Site` | 403 |
+| without the key, in the URL or in the cookie that the URL sets | 401 |
+| from a page of another site, by `Origin` or `Sec-Fetch-Site` | 403 |
 | with a `Host` that is neither an IP address nor localhost (DNS rebinding) | 403 |
 | other than GET and HEAD | 405 |
-| of a run, an episode or an image that is not there | 404 |
+| for a run, an episode or an image that does not exist | 404 |
 """
 
 import asyncio
@@ -33,13 +33,13 @@ from envkit.viewer.markup import wire_json
 
 HOST: Final = "127.0.0.1"
 MAX_QUERY: Final = 400
-"""Characters of a search."""
+"""Maximum length of a search in characters."""
 _KEY: Final = "key"
 _LONGEST_WAIT_S: Final = 20.0
 _IDLE_S: Final = 0.4
 _TICK_S: Final = 0.1
 _OPEN_SITES: Final = ("same-origin", "none")
-"""Values of Sec-Fetch-Site: this page itself, or an address that a person typed."""
+"""Values of Sec-Fetch-Site for this page itself, and for a URL that a person typed."""
 _HEADERS: Final = {
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -56,10 +56,10 @@ def create_app(library: Library, *, key: str) -> web.Application:
     """Return the application.
 
     Args:
-        library: What to show; the application reads on in the background while it runs.
-        key: What a request has to show.
+        library: The runs to show; the application keeps reading them in the background.
+        key: Key that every request must present.
     """
-    access = Access(key=None, host=HOST)  # its rule on Origin and Host; the key is checked here
+    access = Access(key=None, host=HOST)  # checks Origin and Host; the key is checked here
     secret = key.encode()
 
     @web.middleware
@@ -70,9 +70,9 @@ def create_app(library: Library, *, key: str) -> web.Application:
             given = request.query[_KEY] if is_entry else request.cookies.get(_cookie(request), "")
             if refusal is None and not hmac.compare_digest(given.encode(errors="replace"), secret):
                 what = "wrong" if given else "missing"
-                refusal = _problem(401, f"the key is {what}: open the address that envkit ui wrote")
+                refusal = _problem(401, f"the key is {what}: open the URL that envkit ui printed")
             response = refusal or await handler(request)
-            if is_entry and refusal is None:  # the page then takes the key out of its address
+            if is_entry and refusal is None:  # the page then removes the key from its URL
                 name = _cookie(request)
                 response.set_cookie(name, key, httponly=True, samesite="Strict", path="/")
             return response
@@ -101,13 +101,13 @@ async def serve(
     """Serve until the task is cancelled.
 
     Args:
-        library: What to show.
-        key: What a request has to show.
-        port: 0 takes a free one.
-        on_ready: Called with the address, key included, once the server listens.
+        library: The runs to show.
+        key: Key that every request must present.
+        port: The port; 0 uses any free one.
+        on_ready: Called with the URL, key included, once the server listens.
 
     Raises:
-        ServiceError: The port cannot be listened on.
+        ServiceError: The server cannot listen on the port.
     """
     runner = web.AppRunner(create_app(library, key=key), access_log=None, shutdown_timeout=0.5)
     await runner.setup()
@@ -116,7 +116,7 @@ async def serve(
             await web.TCPSite(runner, HOST, port).start()
         except OSError as error:
             raise ServiceError(
-                f"port {port} of {HOST} is taken: name another one, or --port 0 for any free one"
+                f"port {port} of {HOST} is in use: choose another one, or --port 0 for any free one"
             ) from error
         taken = cast("tuple[str, int]", runner.addresses[0])[1]
         on_ready(f"http://{HOST}:{taken}/?{_KEY}={key}")
@@ -126,7 +126,7 @@ async def serve(
 
 
 async def _reading(app: web.Application) -> AsyncIterator[None]:
-    """Read runs on a thread of the pool as long as the application runs."""
+    """Read runs on a pool thread while the application runs."""
 
     async def read() -> None:
         while True:
@@ -141,7 +141,7 @@ async def _reading(app: web.Application) -> AsyncIterator[None]:
 
 
 def _refused(request: web.Request, access: Access) -> web.Response | None:
-    """Return why a request may not come from where it does; None if it may."""
+    """Return a refusal if a request comes from a disallowed origin, else None."""
     if not request.headers.get("Host"):
         return _problem(403, "a request must name its host")
     refusal = access.refusal(request.headers.items())
@@ -155,7 +155,7 @@ def _refused(request: web.Request, access: Access) -> web.Response | None:
 
 
 def _cookie(request: web.Request) -> str:
-    """Return the cookie's name: those of a host are shared by all its ports."""
+    """Return the cookie's name, which has the port because cookies are shared by all ports."""
     return f"envkit-ui-{request.url.port}"
 
 
@@ -166,7 +166,7 @@ async def _add_headers(request: web.Request, response: web.StreamResponse) -> No
 
 
 class _Page:
-    """The document: the front end with its script and style, known by their hashes."""
+    """The document: the front end with its script and style, allowed by their hashes."""
 
     def __init__(self) -> None:
         page = shell(
@@ -178,7 +178,7 @@ class _Page:
         self._policy, self._text = page.policy, page.head + page.script + page.tail
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Return it."""
+        """Return the document."""
         headers = {"Content-Security-Policy": f"{self._policy}; frame-ancestors 'none'"}
         return web.Response(text=self._text, content_type="text/html", headers=headers)
 
@@ -201,12 +201,12 @@ async def _episode(request: web.Request) -> web.Response:
 async def _search(request: web.Request) -> web.Response:
     run, query = _named(request), request.query.get("q", "")
     if len(query) > MAX_QUERY:
-        return _problem(400, f"a search may have {MAX_QUERY} characters, got {len(query)}")
+        return _problem(400, f"a search can have at most {MAX_QUERY} characters, got {len(query)}")
     return await _json(lambda: list(run.search(query).items()))
 
 
 async def _diff(request: web.Request) -> web.Response:
-    """Answer once both runs are read: half of a run says nothing about the other half."""
+    """Compare two runs once both are fully read; until then, report the progress."""
     first, second = _named(request, "first"), _named(request, "second")
     reading = [run.name for run in (first, second) if run.is_behind]
     if reading:
@@ -216,7 +216,7 @@ async def _diff(request: web.Request) -> web.Response:
 
 
 async def _changes(request: web.Request) -> web.Response:
-    """Answer when anything is new, or after some seconds."""
+    """Answer once anything changed, or after 20 seconds."""
     library, known = request.app[_LIBRARY], _whole(request, "version")
     for _ in range(int(_LONGEST_WAIT_S / _TICK_S)):
         if library.version != known:
@@ -239,18 +239,18 @@ async def _image(request: web.Request) -> web.Response:
 def _named(request: web.Request, parameter: str = "name") -> LiveRun:
     run = request.app[_LIBRARY].run(request.query.get(parameter, ""))
     if run is None:
-        raise web.HTTPNotFound(reason="there is no such run here")
+        raise web.HTTPNotFound(reason="no such run")
     return run
 
 
 def _whole(request: web.Request, parameter: str) -> int:
-    """Return a parameter that is a whole number; 0 if it is missing or anything else."""
+    """Return an integer parameter; 0 if it is missing or invalid."""
     text = request.query.get(parameter, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0
 
 
 async def _json(build: Callable[[], Any]) -> web.Response:
-    """Answer with data that is built and written on a thread; None is not found."""
+    """Respond with data that is built and serialized on a thread; None gives 404."""
 
     def written() -> bytes | None:
         data = build()
@@ -263,7 +263,7 @@ async def _json(build: Callable[[], Any]) -> web.Response:
     except EnvkitError as error:
         return _problem(404, str(error))
     if body is None:
-        return _problem(404, "there is no such episode here")
+        return _problem(404, "no such episode")
     return web.Response(body=body, content_type="application/json")
 
 

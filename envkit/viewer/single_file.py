@@ -12,7 +12,7 @@ from envkit.viewer.run import RunData, RunSource, Source
 from envkit.viewer.search import search_pieces
 
 MAX_EPISODES: Final = 10_000
-"""So many episodes of a run one file shows one by one unless it is told otherwise."""
+"""Default for the maximum number of episodes that one file lists per run."""
 
 
 def write_report(
@@ -29,8 +29,8 @@ def write_report(
         source: A trajectory file, a run directory, or trajectories.
         out_html: The file to write.
         decode: Turns token ids into text, to show tokens as text; None shows ids.
-        title: Of the document; None names the source.
-        max_episodes: So many episodes are in the file one by one; the figures count all.
+        title: Title of the document; None uses the name of the run.
+        max_episodes: Maximum number of episodes to list; the figures count all.
 
     Returns:
         The path of the report.
@@ -38,7 +38,7 @@ def write_report(
     Raises:
         StorageError: The source cannot be read or has no readable episode, or the report cannot be
             written.
-        ConfigurationError: `max_episodes` below 1.
+        ConfigurationError: `max_episodes` is below 1.
     """
     _check_max_episodes(max_episodes)
     document = Document()
@@ -59,16 +59,16 @@ def write_diff(
 ) -> Path:
     """Write the comparison of two runs.
 
-    Episodes are matched by environment and seed; see `envkit.viewer.pairs`. Differences are those
-    of the second run to the first.
+    Episodes are matched by environment and seed; see `envkit.viewer.pairs`. Differences are second
+    run minus first.
 
     Args:
         first: A trajectory file, a run directory, or trajectories.
-        second: The same, of the run to compare it with.
+        second: The run to compare it with, in the same form.
         out_html: The file to write.
         decode: Turns token ids into text, to show tokens as text; None shows ids.
-        title: Of the document; None names both runs.
-        max_episodes: So many episodes of each run are in the file; the figures count all.
+        title: Title of the document; None uses the names of both runs.
+        max_episodes: Maximum number of episodes to list per run; the figures count all.
 
     Returns:
         The path of the page.
@@ -76,7 +76,7 @@ def write_diff(
     Raises:
         StorageError: A run cannot be read or has no readable episode, or the page cannot be
             written.
-        ConfigurationError: `max_episodes` below 1, or the runs share no environment and seed.
+        ConfigurationError: `max_episodes` is below 1, or the runs share no environment and seed.
     """
     _check_max_episodes(max_episodes)
     document = Document()
@@ -121,7 +121,7 @@ def _read(source: RunSource, name: str | None, document: Document, max_episodes:
     if not run.rows:
         reason = f": {run.notes[0]}" if run.notes else ""
         place = source.given if isinstance(source.given, (str, os.PathLike)) else source.origin
-        raise StorageError(f"{place!s} holds no readable episode{reason}")
+        raise StorageError(f"{place!s} has no readable episode{reason}")
     if len(run.rows) > max_episodes:
         run.notes.insert(
             0,

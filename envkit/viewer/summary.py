@@ -1,4 +1,4 @@
-"""What the table of runs shows of one run, as JSON data."""
+"""A row of the run table, as JSON data."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,11 +10,11 @@ from typing import Any, Final, cast
 from envkit.viewer.live_run import LiveRun
 
 _BUCKETS: Final = 24
-_FEWEST: Final = 4
+_MIN_PER_BUCKET: Final = 4
 _CELLS: Final = 36
-_MOST_SETTINGS: Final = 500
-_LONGEST: Final = 500
-_DEEPEST: Final = 8
+_MAX_SETTINGS: Final = 500
+_MAX_TEXT: Final = 500
+_MAX_DEPTH: Final = 8
 _SHOWN: Final = (
     "environments",
     "reward",
@@ -27,11 +27,11 @@ _SHOWN: Final = (
     "seconds",
     "stops",
 )
-"""Of the figures of a run."""
+"""Figures that a row contains."""
 
 
 def summary(run: LiveRun) -> dict[str, Any]:
-    """Return the row of a run; the figures are of the episodes read so far."""
+    """Return the row of a run, with the figures of the episodes read so far."""
     figures, settings, rewards = run.figures(), run.settings, run.rewards()
     planned = settings.get("env_id")
     sampled = dict(figures["metrics"]).get("tokens/response/mean")
@@ -64,7 +64,7 @@ def _state(run: LiveRun) -> str:
 
 
 def _policy(settings: Mapping[str, Any]) -> str:
-    """Return what played: the scripted policy, or the model by the last part of its name."""
+    """Return the name of the scripted policy, or the last part of the model's name."""
     given = settings.get("engine")
     engine = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
     for key in ("policy", "model", "chat", "name"):
@@ -80,41 +80,41 @@ def _seed(settings: Mapping[str, Any]) -> int | None:
 
 
 def _spark(rewards: Sequence[float]) -> list[float]:
-    """Return mean rewards of up to 24 stretches of the file, in its order; none of a short file."""
-    count = min(_BUCKETS, len(rewards) // _FEWEST)
+    """Return mean rewards of up to 24 buckets in file order; empty for a short file."""
+    count = min(_BUCKETS, len(rewards) // _MIN_PER_BUCKET)
     ends = [len(rewards) * n // count for n in range(count + 1)] if count else []
     return [round(fmean(rewards[a:b]), 4) for a, b in pairwise(ends)]
 
 
 def _cells(means: Sequence[float]) -> list[float]:
-    """Return up to 36 of the groups' means, spread evenly from the best to the worst."""
+    """Return up to 36 of the groups' means, evenly spaced from best to worst."""
     count = min(_CELLS, len(means))
     places = [n * (len(means) - 1) // max(1, count - 1) for n in range(count)]
     return [round(means[place], 4) for place in places]
 
 
 def flat(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return nested settings as one level of text.
+    """Flatten nested settings to text values.
 
     Args:
-        settings: JSON data, as a file holds it.
+        settings: JSON data from a file.
 
     Returns:
-        By names such as "config.sampling.temperature"; at most 500, and 500 characters of each.
+        Values by names such as "config.sampling.temperature": at most 500, of 500 characters each.
     """
     found: dict[str, str] = {}
     waiting: list[tuple[str, Any]] = list(settings.items())[::-1]
-    while waiting and len(found) < _MOST_SETTINGS:
+    while waiting and len(found) < _MAX_SETTINGS:
         name, value = waiting.pop()
         inner = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-        if inner and name.count(".") < _DEEPEST:
+        if inner and name.count(".") < _MAX_DEPTH:
             waiting += [(f"{name}.{key}", inner[key]) for key in reversed(inner)]
         else:
-            found[name[:_LONGEST]] = _written(cast("object", value))[:_LONGEST]
+            found[name[:_MAX_TEXT]] = _as_text(cast("object", value))[:_MAX_TEXT]
     return found
 
 
-def _written(value: object) -> str:
+def _as_text(value: object) -> str:
     try:
         return value if isinstance(value, str) else json.dumps(value)
     except RecursionError:

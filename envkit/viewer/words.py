@@ -1,4 +1,4 @@
-"""The model's actions in words, and the rest of its reply."""
+"""The model's actions as text, and the rest of its reply."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,9 @@ _OPENINGS: Final = ('[{"', '{"', "[ {", '{ "', "```json")
 
 
 def marks_of(info: Mapping[str, Any]) -> tuple[list[dict[str, Any]], int]:
-    """Return the marks of recorded info, each with its "words", and how many were left out.
+    """Return the marks in recorded info, each with its "words", and the number left out.
 
-    A mark that breaks the contract has only its words, so nothing is drawn for it.
+    A mark that violates the contract gets only words, so the page draws nothing for it.
     """
     given = info.get("marks")
     if not isinstance(given, list):
@@ -31,7 +31,7 @@ def _said(mark: Any) -> dict[str, Any]:  # noqa: ANN401  # what a file holds
 
 
 def call_words(call: Mapping[str, Any]) -> str:
-    """Return a tool call in words: its name and its arguments; one of another shape as JSON."""
+    """Return a tool call as text: name and arguments, or JSON if it has an unknown shape."""
     function = call.get("function")
     source = cast("Mapping[str, Any]", function) if isinstance(function, dict) else call
     if "name" not in source:
@@ -52,7 +52,7 @@ def call_words(call: Mapping[str, Any]) -> str:
 
 
 def thought_of(turn: TurnRecord, *, has_actions: bool) -> str:
-    """Return the reply without its actions, which are shown in words; all of it without any."""
+    """Return the reply without its actions, which are shown separately."""
     text = turn.response_text
     if not has_actions:
         return text

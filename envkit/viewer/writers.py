@@ -1,6 +1,6 @@
-"""Whether another process has a file locked for writing.
+"""Whether another process has locked a file for writing.
 
-Trying the lock would answer too, but a writer that starts at that moment would be refused.
+It reads the list of locks, because trying to lock the file could make a starting writer fail.
 """
 
 import os
@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Final
 
 _LOCKS: Final = Path("/proc/locks")
-"""Linux lists every lock that this machine's processes have."""
+"""Linux lists the locks of all processes on this machine here."""
 
 
 def is_locked(found: os.stat_result) -> bool:
-    """Return whether a writer has the file's lock; False if the system does not tell.
+    """Return whether a writer holds the file's lock; False if the system does not list locks.
 
     Args:
-        found: Of the file.
+        found: Status of the file.
     """
     try:
         lines = _LOCKS.read_text("ascii", "replace").splitlines()

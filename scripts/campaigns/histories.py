@@ -27,6 +27,7 @@ def main() -> None:
     parser.add_argument("--operations", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=0, help="of the first family")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many")
+    parser.add_argument("--json", type=Path, help="write the counts here")
     options = parser.parse_args()
     counts: Counter[str] = Counter()
     seed, shown = options.seed, 0.0
@@ -47,6 +48,9 @@ def main() -> None:
         **dict(sorted(counts.items())),
     }
     sys.stdout.write(json.dumps(figures, indent=2) + "\n")
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -175,7 +175,7 @@ async def test_play_gives_a_fault_when_no_worker_comes_back(ray: FakeRay) -> Non
         ray.actors[0].die()
         (one,) = await episode
     assert one.fault is not None
-    assert "none came back in 2 s" in one.fault.message
+    assert "none recovered in 2 s" in one.fault.message
 
 
 async def test_worker_that_only_lost_its_connection_stops_the_episode_that_is_played_again(
@@ -463,7 +463,7 @@ def test_options_that_do_not_fit_are_refused(
 
 async def test_built_environment_and_local_function_are_refused(ray: FakeRay) -> None:
     async with playing() as player:
-        with pytest.raises(ConfigurationError, match="built already"):
+        with pytest.raises(ConfigurationError, match="already built"):
             await player.play(DotsEnv())
         with pytest.raises(ConfigurationError, match="must be a function of a module"):
             await player.play(lambda: DotsEnv(rounds=1))

@@ -193,7 +193,7 @@ async def test_health_finds_a_dead_server_and_another_model() -> None:
     async with routed(*servers) as engine:
         health = await engine.health()
         assert not health.healthy
-        assert "one model, got ['a', 'b']" in health.detail
+        assert "the same model, got ['a', 'b']" in health.detail
         servers[1].settings.model = "a"
         assert (await engine.health()).healthy
         await servers[1].stop()
@@ -203,7 +203,7 @@ async def test_health_finds_a_dead_server_and_another_model() -> None:
 
 
 def test_router_refuses_servers_that_do_not_belong_together() -> None:
-    with pytest.raises(ConfigurationError, match="one kind"):
+    with pytest.raises(ConfigurationError, match="same kind"):
         RoutedEngine([VLLMEngine("http://host:1"), SGLangEngine("http://host:2")])
     with pytest.raises(ConfigurationError, match="different server addresses"):
         RoutedEngine([])

@@ -83,7 +83,7 @@ def test_a_sound_output_passes() -> None:
         (put("pixel_values", 2, None), "row 2: .* needs pixel_values and image_grid_thw, empty"),
         (
             put("pixel_values", 0, torch.ones(8, 8)),
-            "row 0: pixel_values must have one line for each patch, got 8",
+            "row 0: pixel_values must have one row per patch, got 8",
         ),
         (put("prompt_token_ids", 0, [1, 9, 9]), "row 0: .* placeholders for 8"),
         (put("trajectory_ids", 2, IDS[0]), r"missing: \['a_1'\]"),

@@ -261,7 +261,7 @@ def test_certify_prints_the_lines_so_far_after_ctrl_c(file: Path) -> None:
 
     assert told == "contract: pass\n"
     assert process.returncode == 130, err
-    assert "stopped; these are the lines so far" in err
+    assert "stopped; results so far:" in err
     assert "contract  pass" in out
     assert "replies" not in out
 

@@ -127,7 +127,7 @@ def test_endpoint_that_refuses_max_tokens_gets_the_newer_field() -> None:
         (
             lambda: ChatServer({"content": None, "finish_reason": "content_filter"}),
             (),
-            "a content filter of the endpoint withheld the reply",
+            "the endpoint's content filter withheld the reply",
         ),
         (
             lambda: ChatServer(echo),

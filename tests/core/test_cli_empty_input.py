@@ -20,9 +20,9 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("command", "code", "says"),
     [
-        ("report runs/none", 1, "runs/none/trajectories.jsonl holds no readable episode"),
+        ("report runs/none", 1, "runs/none/trajectories.jsonl has no readable episode"),
         ("verify runs/none", 1, ""),
-        ("view runs/none", 1, "runs/none holds no readable episode"),
+        ("view runs/none", 1, "runs/none has no readable episode"),
         ("filter empty.jsonl --out kept.jsonl", 1, "empty.jsonl: no episode to filter"),
         ("filter runs/none --out kept.jsonl --json", 1, "runs/none: no episode to filter"),
         (

@@ -118,7 +118,7 @@ def test_prices_give_the_cost_of_the_tokens_that_were_counted(model: Path) -> No
     turns = [turn for one in load("out/toy-echo-v0") for turn in one.turns]
     expected = sum(3 * turn.prompt_tokens + 15 * turn.response_tokens for turn in turns) / 1e6
     assert lines()[0]["cost"] == pytest.approx(expected)
-    assert "in all" in shown.out
+    assert "in total" in shown.out
 
 
 def test_interrupted_evaluation_keeps_its_episodes_and_continues(model: Path) -> None:

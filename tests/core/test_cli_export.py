@@ -148,7 +148,7 @@ def test_folder_without_access_ends_in_one_line(monkeypatch: pytest.MonkeyPatch)
         ),
         (
             ("run.jsonl", "--format", "sft", "--steps", "--merge", "--out", "x.jsonl"),
-            "name one",
+            "choose one",
         ),
         (("canary-v0", "--format", "trl", "-n", 2, "--out", "taken.jsonl"), "add --overwrite"),
         (("canary-v0", "--format", "trl", "-n", 2, "--out", "folder.jsonl"), "got the folder"),

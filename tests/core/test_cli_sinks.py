@@ -100,7 +100,7 @@ def test_a_sink_that_cannot_be_opened_stops_before_anything_is_played(model: Pat
     with taken:
         port = taken.getsockname()[1]
         for options, code, message in (
-            (["--parquet", "mine.parquet"], 1, "is there already"),
+            (["--parquet", "mine.parquet"], 1, "already exists"),
             (["--metrics-port", port], 1, f"127.0.0.1:{port}"),
             (["--wandb-project", "demo"], 2, "add --wandb"),
             (["--metrics-port", 0, "--tensorboard", "mine.parquet"], 1, "TensorBoard"),

@@ -72,7 +72,7 @@ def test_ui_says_that_its_port_is_taken(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         outcome = run_envkit("ui", tmp_path, "--port", port, "--no-open")
     assert outcome.code == 1
-    assert f"port {port} of 127.0.0.1 is taken" in outcome.last_error
+    assert f"port {port} of 127.0.0.1 is in use" in outcome.last_error
 
 
 @pytest.mark.parametrize("name", ["missing", "file"])

@@ -146,7 +146,7 @@ def test_command_takes_other_recordings(points: None, tmp_path: Path) -> None:
     assert "image tensors are not compared: add --model" in shown.err
     wrong = run_envkit("conformance", "--model", "anything")
     assert wrong.code == 2
-    assert "--model belongs to --recordings" in wrong.last_error
+    assert "--model needs --recordings" in wrong.last_error
 
 
 # ---- the class and the plugin

@@ -123,14 +123,14 @@ DEFECTS: dict[str, tuple[Shape, str, Spoil, str]] = {
         WHOLE,
         "tool_calls",
         on_row(0, add_observation),
-        "response ids go on after the 102 tokens expected, got 3 more "
+        "response ids continue after the 102 tokens expected, got 3 more "
         "(an observation after the last reply?)",
     ),
     "rows in another order": (
         STEPS,
         "thinking_rerender",
         reverse,
-        "row 0 of 3: prompt ids go on after the 29 tokens expected, got 48 more; "
+        "row 0 of 3: prompt ids continue after the 29 tokens expected, got 48 more; "
         "these are the ids of row 2: the order of the rows is wrong",
     ),
     "last row lost": (
@@ -162,8 +162,8 @@ DEFECTS: dict[str, tuple[Shape, str, Spoil, str]] = {
         WHOLE,
         "engine_fault_later",
         on_row(0, lambda row: replace(row, reward=0.0, is_unscorable=False)),
-        "a trajectory without a reward is not marked as unscorable, "
-        "the trainer would take the reward 0.0",
+        "a trajectory without a reward is not marked as unscorable; "
+        "the trainer would use the reward 0.0",
     ),
     "fault without a row": (
         STEPS,
@@ -242,16 +242,16 @@ def test_swapped_images_of_one_size_are_found_by_their_values() -> None:
 
     outcome = check(projection(WHOLE, spoil), one)
     assert outcome.message == (
-        f"tensor pixel_values differs in image {earlier}: image {later} of the row is in its place"
+        f"tensor pixel_values differs in image {earlier}: image {later} of the row is there instead"
     )
 
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (swap_pictures, "image 0 is another image: image 3 of the row is in its place"),
+        (swap_pictures, "image 0 is a different image: image 3 of the row is there instead"),
         (drop_picture, "3 images were delivered, expected 4"),
-        (other_image, "image 3 is another image than the recorded one"),
+        (other_image, "image 3 is a different image than the recorded one"),
         (without_images, "no image was delivered, expected 4"),
     ],
 )

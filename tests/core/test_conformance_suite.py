@@ -253,7 +253,7 @@ def test_adapter_that_drops_images_instead_of_refusing_fails() -> None:
     outcome = check(subject(dropping, Content.IMAGES), BY_NAME["images"])
     assert outcome.verdict is Verdict.FAIL
     assert outcome.message == (
-        "delivered 1 rows of a trajectory with images, which it declares that it cannot carry; "
+        "delivered 1 rows of a trajectory with images, which it declares it cannot carry; "
         "refuse with a ConfigurationError instead"
     )
 
@@ -283,7 +283,9 @@ def test_adapter_that_flattens_several_sequences_fails() -> None:
 
     outcome = check(subject(flat), BY_NAME["thinking_rerender"])
     assert outcome.verdict is Verdict.FAIL
-    assert outcome.message.startswith("delivered 1 rows where the core has none of shape 'whole'")
+    assert outcome.message.startswith(
+        "delivered 1 rows although the core has none of shape 'whole'"
+    )
 
 
 @pytest.mark.parametrize("cannot", [(), (Content.IMAGES,)])

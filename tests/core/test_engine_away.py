@@ -209,7 +209,7 @@ async def test_deadline_of_a_parked_episode_is_a_fault_without_reward() -> None:
     assert trajectory.stop_reason is StopReason.ENGINE_FAULT
     assert trajectory.reward is None
     assert trajectory.fault is not None
-    assert "time was over while engine 'scripted' was away" in trajectory.fault.message
+    assert "time ran out while engine 'scripted' was unavailable" in trajectory.fault.message
 
 
 async def test_cancelled_episode_leaves_the_queue() -> None:

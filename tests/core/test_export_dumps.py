@@ -346,7 +346,7 @@ def test_another_parquet_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="columns prompt and completion"):
         loaded(tmp_path / "a.parquet", DumpFormat.TRL)
     (tmp_path / "b.parquet").write_bytes(b"no parquet")
-    with pytest.raises(StorageError, match="no readable parquet file"):
+    with pytest.raises(StorageError, match="not a readable parquet file"):
         loaded(tmp_path / "b.parquet", DumpFormat.TRL)
 
 

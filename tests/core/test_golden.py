@@ -131,7 +131,7 @@ def test_an_episode_that_goes_on_longer_is_a_change(recorded: dict[str, Any]) ->
     found = [str(entry) for entry in changes(longer)]
 
     assert any("terminated: 'true' became 'false'" in line for line in found) or any(
-        "goes on after its 2 recorded turns" in line for line in found
+        "the episode continues after its 2" in line for line in found
     )
 
 
@@ -196,6 +196,6 @@ def test_a_file_that_is_no_recording_fails_the_line(tmp_path: Path) -> None:
     outcome = run_envkit("certify", "canary-v0", "--only", "golden", "--golden", other)
 
     assert outcome.code == 1
-    assert "is no golden file" in outcome.out
+    assert "is not a golden file" in outcome.out
     with pytest.raises(StorageError, match="cannot read"):
         load(tmp_path / "missing.json")

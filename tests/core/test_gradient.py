@@ -31,7 +31,7 @@ from envkit_conformance.gradient import (
 from envkit_conformance.gradient.cases import CASES
 from envkit_conformance.gradient.episodes import CONTROLS, episode_sets
 from envkit_conformance.gradient.formula import plain_advantages, plain_backward
-from envkit_conformance.gradient.suite import measure
+from envkit_conformance.gradient.suite import check_controls, measure
 
 
 def _plain(policy: Policy, episodes: Sequence[Trajectory], shape: Shape, case: LossCase) -> None:
@@ -63,8 +63,11 @@ def path(**changes: Any) -> GradientPath:
     return GradientPath(**{**given, **changes})
 
 
+MISTAKES = {control.name for control in CONTROLS}
+
+
 def verdicts(found: Sequence[Comparison]) -> set[str]:
-    return {one.verdict for one in found if one.episodes not in CONTROLS}
+    return {one.verdict for one in found if one.episodes not in MISTAKES}
 
 
 def test_sets_of_episodes_are_whole_groups_of_sound_trajectories() -> None:
@@ -101,9 +104,31 @@ def test_old_policy_leaves_the_clip_on_both_sides() -> None:
 def test_suite_calls_the_formula_itself_equal_and_finds_every_mistake() -> None:
     found = list(compare_paths([path()]))
     assert verdicts(found) == {Verdict.EQUAL}
-    assert {one.episodes for one in found} >= {"clean", "fault", "two groups", "rewritten"}
-    mistakes = [one for one in found if one.episodes in CONTROLS]
+    sets = {one.name for one in episode_sets() if not one.has_images}
+    assert {one.episodes for one in found} == sets | MISTAKES
+    mistakes = [one for one in found if one.episodes in MISTAKES]
     assert [one.verdict for one in mistakes] == [Verdict.FOUND] * len(CONTROLS)
+
+
+def test_suite_fails_a_path_on_which_a_mistake_makes_no_difference() -> None:
+    """Even where the norm is known to differ: that difference must not hide the mistake."""
+    known = Difference(reason="it is doubled", setting="none", norm_ratio=2.0)
+    sound = {one.name: one.trajectories for one in episode_sets()}
+    repaired = [
+        (tuple(map(control.mistake, sound[control.episodes])), sound[control.episodes])
+        for control in CONTROLS
+    ]
+
+    def blind(policy: Policy, episodes: Sequence[Trajectory], shape: Shape, case: LossCase) -> None:
+        (right,) = {id(good): good for bad, good in repaired if bad == tuple(episodes)}.values()
+        _plain(policy, right, shape, case)
+        for parameter in policy.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad *= 2
+
+    found = list(check_controls(path(backward=blind, explain=_saying(known))))
+    assert {one.episodes for one in found} == MISTAKES
+    assert {one.verdict for one in found} == {Verdict.FAIL}
 
 
 def test_suite_finds_rows_that_count_as_episodes() -> None:
@@ -119,7 +144,7 @@ def test_suite_finds_rows_that_count_as_episodes() -> None:
 
     found = list(compare_paths([path(backward=by_rows)]))
     failed = {one.episodes for one in found if one.verdict is Verdict.FAIL}
-    assert failed == {"rewritten"}  # the cosine is 1: only the norm tells
+    assert failed == {"rewritten", "compaction", "sub-agent"}  # only the norm tells
 
 
 @pytest.mark.slow
@@ -165,7 +190,7 @@ def test_stored_gradients_are_compared_across_files(tmp_path: Path) -> None:
     stored = load_gradients(tmp_path)
     assert {one.path for one in stored} == {"one", "other"}
     found = pairs(stored)[("one", "other")]
-    assert found.cases == 4 * sum(one.reduction is not Reduction.CONSTANT for one in CASES)
+    assert found.cases == 7 * sum(one.reduction is not Reduction.CONSTANT for one in CASES)
     assert found.cosine == pytest.approx(1.0)
     assert found.norm_error == pytest.approx(0.0)
 
@@ -219,14 +244,14 @@ def absent() -> GradientPath:
 def test_command_keeps_gradients_and_compares_them(points: None, tmp_path: Path) -> None:
     shown = run_envkit("conformance", "--gradient", "--adapter", "GOOD", "--save", tmp_path)
     assert shown.code == 0, shown.err
-    assert "19 gradients: 16 equal, 3 found" in shown.out
+    assert "35 gradients: 28 equal, 7 found" in shown.out
     stored = load_gradients(tmp_path)
     save_gradients(compare_paths([path(name="other")]), tmp_path, "other")
-    assert len(stored) == 19
+    assert len(stored) == 35
     across = run_envkit("conformance", "--gradient", "--across", tmp_path)
     assert across.code == 0, across.err
     assert "good" in across.out
-    assert "(16)" in across.out
+    assert "(28)" in across.out
 
 
 def test_command_names_gradients_that_differ(points: None) -> None:

@@ -260,7 +260,7 @@ def ask_badly(view: HistoryView) -> Question:
         ("speak", "a user or tool message"),
         ("invent", "not add any"),
         ("fail", "no such screen"),
-        ("lie", "at least one message"),
+        ("lie", "a list of messages"),
         ("ask_badly", "at least one message"),
     ],
 )

@@ -294,7 +294,7 @@ def test_isolated_keeps_wrappers_and_asynchronous_hooks_in_the_worker() -> None:
 
 
 def test_isolated_refuses_what_a_worker_cannot_build() -> None:
-    with pytest.raises(ConfigurationError, match="can be pickled"):
+    with pytest.raises(ConfigurationError, match="picklable"):
         isolated(lambda: Harmful(max_turns=3))
     with pytest.raises(ConfigurationError, match="memory_mb must be positive"):
         isolated(Harmful, memory_mb=0)

@@ -203,8 +203,8 @@ async def test_run_folder_refuses_other_settings_and_a_second_writer(tmp_path: P
         before = {file: file.read_bytes() for file in path.iterdir()}
         with pytest.raises(StorageError, match="another writer"):
             RunFolder.resume(path)
-        with pytest.raises(StorageError, match="holds a run already"):
+        with pytest.raises(StorageError, match="already holds a run"):
             RunFolder.create(path, {"group_size": 1, "seed": 0})
-    with pytest.raises(ConfigurationError, match="seed changed"):
+    with pytest.raises(ConfigurationError, match="different values of seed"):
         RunFolder.resume(path, {"group_size": 1, "seed": 1})
     assert {file: file.read_bytes() for file in path.iterdir()} == before

@@ -120,7 +120,7 @@ class _Refusing(SpanExporter):
 def test_spans_that_the_exporter_does_not_take_are_counted_aloud() -> None:
     sink = OpenTelemetrySink(_Refusing())
     sink.write(example())
-    with pytest.raises(StorageError, match="did not take 17 spans"):
+    with pytest.raises(StorageError, match="rejected 17 spans"):
         sink.write_metrics({"episodes": 1.0})
     sink.close()
 

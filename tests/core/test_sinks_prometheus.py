@@ -127,7 +127,7 @@ def test_endpoint_is_for_this_machine_alone_and_gone_when_closed() -> None:
 def test_a_port_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ServiceError, match=f"127.0.0.1:{port}.*name another port"):
+        with pytest.raises(ServiceError, match=f"127.0.0.1:{port}.*choose another port"):
             PrometheusSink(port=port)
 
 

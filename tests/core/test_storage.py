@@ -135,7 +135,7 @@ def test_storage_never_follows_a_path_in_place_of_a_hash(tmp_path: Path) -> None
     save(example(), tmp_path / "run.jsonl")
     file = tmp_path / "run.jsonl"
     file.write_text(file.read_text().replace(picture(0).sha256, "../../etc/passwd"))
-    with pytest.raises(StorageError, match="64 hexadecimal digits"):
+    with pytest.raises(StorageError, match="64 lowercase hexadecimal digits"):
         load(file)
 
 
@@ -154,7 +154,7 @@ def test_storage_says_that_a_newer_envkit_is_needed(tmp_path: Path) -> None:
         ('"env_id":"fake-v0",', "", "env_id is missing"),
         ('"stop_reason":"terminated"', '"stop_reason":"bored"', "stop_reason must be one of"),
         ('"turn":1,"prompt_tokens"', '"turn":1.5,"prompt_tokens"', r"turns\[1\].turn must be"),
-        ('"loss_mask":[1,1,1]', '"loss_mask":[1,1]', "one length"),
+        ('"loss_mask":[1,1,1]', '"loss_mask":[1,1]', "equal lengths"),
         ('"role":"user"', '"role":"nobody"', "role"),
         ("}", "", "is not valid JSON"),
     ],
@@ -311,7 +311,7 @@ def test_writer_keeps_the_file_when_an_image_cannot_be_written(tmp_path: Path) -
     with TrajectoryWriter(tmp_path) as writer:
         writer.write(build((), stop_reason=StopReason.ENGINE_FAULT))
         (tmp_path / "images").write_text("a file where the folder should be")
-        with pytest.raises(StorageError, match="cannot make the folder"):
+        with pytest.raises(StorageError, match="cannot create the folder"):
             writer.write(example(0))
     assert len(load(tmp_path)) == 1
 
@@ -348,7 +348,7 @@ def test_writer_refuses_a_second_one_and_keeps_the_first(tmp_path: Path) -> None
 
 def test_writer_that_was_refused_holds_no_lock(tmp_path: Path) -> None:
     save(example(0), tmp_path / "trajectories.jsonl")
-    with pytest.raises(StorageError, match="holds trajectories already"):
+    with pytest.raises(StorageError, match="already holds trajectories"):
         TrajectoryWriter(tmp_path)
     with TrajectoryWriter(tmp_path, mode="append") as writer:
         writer.write(example(1))

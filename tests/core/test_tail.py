@@ -358,7 +358,7 @@ async def test_tokens_of_weights_that_are_too_old_are_not_trained(stale: Stale) 
 
 async def test_staleness_is_refused_where_weights_have_no_numbers() -> None:
     tail = Tail(max_staleness=1)
-    with pytest.raises(ConfigurationError, match="by integers, got 'script'"):
+    with pytest.raises(ConfigurationError, match="must be integers, got 'script'"):
         await batch(ScriptedEngine(text_codec(), say_turn), tail, groups=4)
 
 

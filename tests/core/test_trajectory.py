@@ -123,8 +123,8 @@ def test_trajectory_without_a_reply_has_no_rows() -> None:
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        ("loss_mask", (1, 1), "one length"),
-        ("logprobs", (-1.0,), "one length"),
+        ("loss_mask", (1, 1), "equal lengths"),
+        ("logprobs", (-1.0,), "equal lengths"),
         ("loss_mask", (1, 2, 1), "0 or 1"),
         ("wire_ids", (1, 2), "exactly the sampled ids"),
         ("images", (picture(0),), "exactly the sampled ids"),

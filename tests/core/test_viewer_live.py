@@ -264,7 +264,7 @@ def test_run_counts_damaged_lines_beyond_those_it_names(tmp_path: Path) -> None:
     run = opened(tmp_path)
     read_all(run)
     notes = run.index()["notes"]
-    assert notes[0] == "Left out: 3 more lines, not named below."
+    assert notes[0] == "Left out: 3 more lines, not listed below."
     assert len(notes) == 51
 
 
@@ -306,7 +306,9 @@ def test_search_says_how_many_episodes_it_leaves_out(
     stored(tmp_path, 3)
     run = opened(tmp_path)
     read_all(run)
-    assert run.index()["notes"] == ["The search covers the first 1 episodes: the rest is too long."]
+    assert run.index()["notes"] == [
+        "Search covers only the first 1 episodes: the run is too large."
+    ]
     assert run.count == 3
 
 
@@ -323,7 +325,7 @@ def test_folder_finds_runs_and_no_links(tmp_path: Path) -> None:
     (inside / "fake" / FILE_NAME).symlink_to(outside / "secret" / FILE_NAME)
     found = Folder(inside).find()
     assert sorted(found.runs) == ["a", "deep/b", "planned"]
-    assert found.note == "Not followed: 1 linked folder. Give envkit ui the folder itself."
+    assert found.note == "Skipped 1 linked folder. Pass the target folder to envkit ui instead."
 
 
 def test_folder_that_is_a_run_is_named_after_itself(tmp_path: Path) -> None:

@@ -304,7 +304,7 @@ async def test_server_says_that_its_port_is_taken(folder: Path) -> None:
     address = await taken
     assert address.startswith("http://127.0.0.1:")
     port = int(address.split(":")[2].split("/")[0])
-    with pytest.raises(ServiceError, match=rf"port {port} .* is taken"):
+    with pytest.raises(ServiceError, match=rf"port {port} .* is in use"):
         await serve(library, key=KEY, port=port)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):

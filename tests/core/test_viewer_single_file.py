@@ -154,7 +154,7 @@ def test_report_says_what_it_left_out(tmp_path: Path, monkeypatch: pytest.Monkey
     rows = [example(n) for n in range(3)]
     found = Page(write_report(rows, tmp_path / "report.html", max_episodes=2))
     assert "the list shows the first 2 and leaves out 1" in found.notes
-    assert "2 images are not in this file" in found.notes
+    assert "2 images are not embedded" in found.notes
     assert [name for name in found.blocks if name.startswith("image-")] == [
         f"image-{picture(0).sha256}"
     ]

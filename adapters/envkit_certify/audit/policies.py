@@ -1,4 +1,4 @@
-"""Policies that solve nothing: their return is what an environment gives away."""
+"""Policies that solve nothing: whatever they earn, the environment gives away."""
 
 import itertools
 import json
@@ -34,7 +34,7 @@ class Moment:
     """The whole conversation."""
     steps: Sequence[Step]
     seed: int
-    """The episode's own."""
+    """The episode's seed."""
     rng: random.Random
     """Random generator that continues through the episode."""
 
@@ -76,9 +76,9 @@ def trivial_policies(
     """Return the policies that apply to an environment, and the others with the reason.
 
     Args:
-        env: After a reset, so that tools which come with a task are there.
-        hooks: Those of the environment.
-        lessons: From the oracle on other tasks; None without an oracle.
+        env: Already reset, so it has the tools that come with a task.
+        hooks: The environment's audit hooks.
+        lessons: What the oracle did on other tasks; None without an oracle.
     """
     no_oracle = "it has no oracle to learn it from"
     found: dict[str, Reply | str] = {"empty reply": lambda _: ""}
@@ -98,7 +98,7 @@ def trivial_policies(
         else lambda moment: hooks.reply(moment.texts[0][:_LONGEST_COPY]),
         "repeats the last observation": lambda moment: moment.texts[-1][:_LONGEST_COPY],
         "calls every tool at once": _calls_all if env.tools else "it has no tools",
-        "calls one tool a turn": _calls_one if env.tools else "it has no tools",
+        "calls one tool per turn": _calls_one if env.tools else "it has no tools",
         **_guesses(hooks),
         "closed book": "no hook 'closed_book'"
         if hooks.closed_book is None
@@ -130,10 +130,10 @@ def _reply_to_similar(questions: Sequence[tuple[str, Sequence[str]]]) -> Reply:
 def most_similar(known: Sequence[tuple[str, T]]) -> Callable[[str], T | None]:
     """Return a function that looks up the value of the most similar text.
 
-    Texts are alike if they share many of their distinct runs of four characters (Jaccard index).
+    Similarity is the Jaccard index over character 4-grams.
 
     Args:
-        known: Texts, each with what belongs to it; of equally similar texts, the first one counts.
+        known: Texts with their values; ties go to the first.
 
     Returns:
         A function of a text; it returns None if no text is known.
@@ -158,12 +158,12 @@ def _overlap(left: set[str], right: set[str]) -> float:
 
 
 def _frequent_with_scorer(env: Env, hooks: AuditHooks, answers: Sequence[str]) -> Reply | str:
-    """Return a policy that scores frequent answers in turn, then gives the right one."""
+    """Return a policy that scores frequent answers one by one, then submits the right one."""
     ask = hooks.ask or _scorer(env)
     if ask is None:
         return "no hook 'ask', and no tool takes one string"
     if not answers:
-        return "no value of a task stands in a reply of the oracle"
+        return "no task value appears in an oracle reply"
     heard = hooks.heard_right or _sounds_right
 
     def reply(moment: Moment) -> str:
@@ -212,7 +212,7 @@ def _guesses(hooks: AuditHooks) -> dict[str, Reply | str]:
         return "\n".join(hooks.reply(choice) for choice in choices(moment.task))
 
     def guess(moment: Moment) -> str:
-        assert ask is not None  # else it is not offered
+        assert ask is not None  # the policy is not offered otherwise
         assert heard is not None
         options = list(choices(moment.task)) or [""]
         right = next((n for n, step in enumerate(moment.steps) if heard(step)), None)
@@ -239,7 +239,7 @@ def _calls_one(moment: Moment) -> str:
 
 
 def fill_call(spec: ToolSpec) -> str:
-    """Return a call of a tool with some arguments that its schema takes."""
+    """Return a call of a tool with some arguments that match its schema."""
     return write_call(spec.name, fill(spec.parameters))
 
 
@@ -249,7 +249,7 @@ def write_call(name: str, arguments: object) -> str:
 
 
 def fill(schema: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any JSON data
-    """Return some value that a JSON Schema takes."""
+    """Return some value that matches a JSON Schema."""
     for key in ("const", "default"):
         if key in schema:
             return schema[key]
@@ -288,13 +288,13 @@ def leaves(data: object) -> list[str]:
 
 
 def gold_of(task: Mapping[str, Any], reply: str) -> str | None:
-    """Return the longest value of a task that stands in the oracle's reply as a word."""
+    """Return the longest task value that appears in the oracle's reply as a word."""
     found = [leaf for leaf in leaves(task) if leaf and holds(reply, leaf)]
     return max(found, key=len, default=None)
 
 
 def holds(text: str, answer: str) -> bool:
-    """Return whether an answer stands in a text, as its own word."""
+    """Return whether an answer appears in a text as a whole word."""
     if answer.lower() not in text.lower():
         return False
     pattern = rf"(?<![\w.])(?<!\w-){re.escape(answer)}(?!\w|\.\d|-\w)"

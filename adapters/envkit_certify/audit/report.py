@@ -14,11 +14,11 @@ class PolicyResult:
 
     name: str
     returns: tuple[float, ...]
-    """Sum of rewards of each episode, in the order of the seeds."""
+    """Sum of rewards per episode, in seed order."""
     faults: int = 0
     """Episodes with an infrastructure fault; they have no return."""
     problem: str | None = None
-    """The first exception of another kind, which no reply may cause; None without one."""
+    """The first exception other than a fault, which no reply may cause; None if there was none."""
 
     @property
     def mean(self) -> float | None:
@@ -59,7 +59,7 @@ class Disagreement:
     """An answer that two graders score differently."""
 
     task_index: int
-    """Which of the audit's tasks, in the order of its seeds."""
+    """Index of the task, in seed order."""
     answer: str
     grade: float
     second_grade: float
@@ -71,22 +71,22 @@ class AuditReport:
 
     env_id: str
     episodes: int
-    """That each policy was to play."""
+    """Planned episodes per policy."""
     seed: int
     policies: tuple[PolicyResult, ...]
     """Trivial policies, best paid first."""
     unplayed: tuple[Unplayed, ...]
     oracle: PolicyResult | None
-    """What solving earns; None without an oracle."""
+    """The oracle's result; None without an oracle."""
     chance_level: float | None
-    """As the environment states it; None if it does not."""
+    """Declared by the environment; None if it declares none."""
     compared_answers: int
-    """By two graders; 0 without a second one."""
+    """Answers scored by two graders; 0 without a second one."""
     disagreement_count: int
     disagreements: tuple[Disagreement, ...]
-    """The first twenty."""
+    """The first twenty disagreements."""
     is_complete: bool
-    """False if it was stopped early; the figures cover the played episodes."""
+    """False if the audit was stopped early; the figures cover the played episodes."""
 
     @property
     def best(self) -> PolicyResult | None:
@@ -114,7 +114,7 @@ class AuditReport:
 
 
 def ranked(results: Sequence[PolicyResult]) -> tuple[PolicyResult, ...]:
-    """Return the results, the best paid first, those without a return last."""
+    """Return the results, best paid first; those without a return come last."""
     return tuple(
         sorted(results, key=lambda r: (r.mean is None, -(r.mean if r.mean is not None else 0.0)))
     )

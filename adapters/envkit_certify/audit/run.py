@@ -29,10 +29,10 @@ _KEPT_DISAGREEMENTS: Final = 20
 _FREQUENT: Final = 8
 """Maximum frequent answers tried with the scorer."""
 _LESSONS: Final = 500
-"""Most episodes of the oracle from which the most frequent reply is learned."""
+"""Maximum oracle episodes from which the most frequent reply is learned."""
 
 Progress = Callable[[int, int], None]
-"""Gets the number of episodes that were played, and of those that will be."""
+"""Called with the number of played episodes and the total."""
 
 
 @dataclass(slots=True)
@@ -53,19 +53,19 @@ def audit_env(
     policies: Mapping[str, Policy] | None = None,
     progress: Progress | None = None,
 ) -> AuditReport:
-    """Measure what trivial policies earn, and where two graders differ.
+    """Measure what trivial policies earn and where two graders differ.
 
     Args:
-        env: An environment without wrappers; it is reset, and not closed.
-        episodes: That each policy plays, on the same tasks.
-        seed: Another seed draws other tasks.
-        hooks: Ways to guess and to grade; None takes those of the environment's `audit_hooks()`,
-            where it has them.
-        policies: More to play by name, such as a model that answers without looking.
-        progress: Told after each episode.
+        env: An environment without wrappers. The audit resets it and leaves it open.
+        episodes: Episodes per policy, on the same tasks.
+        seed: Determines the tasks.
+        hooks: Ways to guess and to grade; None uses the environment's `audit_hooks()`, if it has
+            any.
+        policies: More policies by name, such as a model that answers without looking.
+        progress: Called after each episode.
 
     Raises:
-        ConfigurationError: No episodes.
+        ConfigurationError: `episodes` is below 1.
     """
     audit = Audit(env, episodes=episodes, seed=seed, hooks=hooks, policies=policies)
     audit.run(progress)
@@ -87,7 +87,7 @@ class Audit:
         """Prepare an audit; the arguments are those of `audit_env`.
 
         Raises:
-            ConfigurationError: No episodes.
+            ConfigurationError: `episodes` is below 1.
         """
         if episodes < 1:
             raise ConfigurationError(f"episodes must be at least 1, got {episodes}")
@@ -104,7 +104,7 @@ class Audit:
         self._is_complete = False
 
     def run(self, progress: Progress | None = None) -> None:
-        """Play everything; may be stopped by an exception, such as that of Ctrl-C."""
+        """Play everything. An exception such as KeyboardInterrupt may stop it."""
         told = progress or _silent
         oracle = _oracle_of(self._env)
         lessons = None if oracle is None else self._lessons(oracle)
@@ -215,7 +215,7 @@ class Audit:
             try:
                 steps = self._episode(noted, derive_seed("audit learning", self._seed, number))
             except EnvFault:
-                continue  # counted where it matters: in the episodes that are played for the report
+                continue  # counted in the episodes that are played for the report
             counts += [Counter[str]() for _ in range(len(replies) - len(counts))]
             for counter, reply, step in zip(counts, replies, steps, strict=False):
                 counter[reply] += 1
@@ -260,7 +260,7 @@ def _oracle_of(env: Env) -> Reply | None:
 
 
 def _as_reply(policy: Policy) -> Reply:
-    """Return a policy of the usual kind as one that an audit plays."""
+    """Adapt a policy to the audit's policy interface."""
 
     def reply(moment: Moment) -> str:
         context = PolicyContext(

@@ -1,8 +1,8 @@
-"""Golden trajectories: recorded episodes that must play again, byte by byte.
+"""Golden trajectories: recorded episodes that must replay byte for byte.
 
 A `-v0` means that the same seed, task and replies give the same observations, images, rewards and
-info. A golden file holds such episodes with the replies written out, so that a replay needs no
-policy: what differs is the environment. Images are kept by the hash of their pixels.
+info. A golden file holds such episodes with their replies, so a replay needs no policy and any
+difference comes from the environment. Images are kept by the hash of their pixels.
 """
 
 from envkit_certify.golden.changes import Change, changes

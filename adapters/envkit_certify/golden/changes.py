@@ -12,7 +12,7 @@ from envkit_certify.golden.recording import Progress, plain, play
 
 _EXCERPT: Final = 60
 _SETTINGS: Final = ("system_prompt", "tools", "max_turns")
-"""Facts shared by most episodes, reported without naming an episode."""
+"""Facts shared by most episodes; their changes are reported without naming an episode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class Change:
     """One difference from the recording."""
 
     where: str
-    """Such as "oracle, seed 3, turn 2: reward"."""
+    """Where it is, such as "oracle, seed 3, turn 2: reward"."""
     before: Any
     after: Any
 
@@ -36,13 +36,13 @@ def changes(
 ) -> list[Change]:
     """Replay a golden file and return the differences, in order.
 
-    An episode whose seed draws another task is played with the recorded task too, so that a changed
-    draw does not hide a changed game. Only the first difference of an episode's turns is reported,
-    as later ones follow from it.
+    If a seed now draws another task, the episode is replayed with the recorded task as well, so a
+    changed draw cannot hide a changed game. Only the first difference among an episode's turns is
+    reported, since later ones follow from it.
 
     Args:
         golden: What `record` returned.
-        make: Makes the environment; None makes the one that was recorded.
+        make: Makes the environment; None makes the recorded one.
         progress: As for `record`.
     """
     found: list[Change] = []
@@ -103,7 +103,7 @@ def _replayed(env: Env, episode: Mapping[str, Any], task: Any) -> dict[str, Any]
 
     def said(context: PolicyContext) -> str:
         if context.turn >= len(replies):
-            raise EnvkitError(f"the episode goes on after its {len(replies)} recorded turns")
+            raise EnvkitError(f"the episode continues after its {len(replies)} recorded turns")
         return replies[context.turn]
 
     try:
@@ -113,8 +113,8 @@ def _replayed(env: Env, episode: Mapping[str, Any], task: Any) -> dict[str, Any]
 
 
 def _differences(where: str, before: Any, after: Any) -> Iterator[Change]:  # noqa: ANN401  # any JSON data
-    """Yield the leaves that differ, or a whole value whose kind or length changed."""
-    if line(before) == line(after):  # not ==, by which true is 1 and 1 is 1.0
+    """Yield the leaves that differ, or a whole value if its type or length changed."""
+    if line(before) == line(after):  # not ==, which equates true, 1 and 1.0
         return
     if isinstance(before, dict) and isinstance(after, dict):
         old, new = cast("dict[str, Any]", before), cast("dict[str, Any]", after)
@@ -132,7 +132,7 @@ def _differences(where: str, before: Any, after: Any) -> Iterator[Change]:  # no
 
 
 def _excerpt(before: Any, after: Any) -> str:  # noqa: ANN401  # any JSON data
-    """Return both values, from shortly before the place where they begin to differ."""
+    """Return excerpts of both values, starting shortly before the first difference."""
     old, new = (v if isinstance(v, str) else json.dumps(v) for v in (before, after))
     pairs = enumerate(zip(old, new, strict=False))
     same = next((n for n, (left, right) in pairs if left != right), min(len(old), len(new)))

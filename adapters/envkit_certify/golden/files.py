@@ -1,4 +1,4 @@
-"""Golden files: JSON with one line for each task and episode, so that a diff can be read."""
+"""Golden files: JSON with one line per task and episode, for readable diffs."""
 
 import json
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ def load(path: str | Path) -> dict[str, Any]:
     found = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
     if found.get("format") != FORMAT or not {"env_id", "kwargs", "tasks", "episodes"} <= set(found):
         raise StorageError(
-            f"{str(path)!r} is no golden file of format {FORMAT}; record it with `envkit golden`"
+            f"{str(path)!r} is not a golden file of format {FORMAT}; record it with `envkit golden`"
         )
     return found
 
 
 def save(golden: Mapping[str, Any], path: str | Path) -> None:
-    """Write a golden file, whole or not at all, one line for each task and episode.
+    """Write a golden file atomically, one line per task and episode.
 
     Raises:
         StorageError: It cannot be written.
@@ -42,5 +42,5 @@ def save(golden: Mapping[str, Any], path: str | Path) -> None:
 
 
 def line(data: Any) -> str:  # noqa: ANN401  # any JSON data
-    """Return data as one line, the same for equal data."""
+    """Return data as one line; equal data gives equal lines."""
     return json.dumps(data, sort_keys=True, ensure_ascii=True)

@@ -13,12 +13,12 @@ from envkit.registration import make
 from envkit.turns import Observation, Step
 
 FORMAT: Final = 1
-"""Of the file; another number is refused."""
+"""Version of the file format; any other is refused."""
 _LONGEST_EPISODE: Final = 16
 _LONGEST_REPLY: Final = 200
 
 Progress = Callable[[int, int], None]
-"""Gets the number of episodes that were played, and of all."""
+"""Called with the number of played episodes and the total."""
 
 
 def record(
@@ -28,16 +28,16 @@ def record(
     seeds: Sequence[int] = range(6),
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Play scripted policies and return the golden file's content as JSON data.
+    """Play scripted policies and return the golden file's contents as JSON data.
 
-    The policies: the oracle, if there is one; one that alternates it with bad replies; and one
-    of bad replies alone.
+    The policies are the oracle (if there is one), a mix of oracle and bad replies, and bad replies
+    alone.
 
     Args:
         env_id: A registered environment.
         kwargs: Arguments of its constructor.
-        seeds: Each policy plays all of them.
-        progress: Told after each episode.
+        seeds: Played by every policy.
+        progress: Called after each episode.
 
     Raises:
         ContractError: The environment does not declare `deterministic`.
@@ -46,7 +46,8 @@ def record(
     try:
         if not env.capabilities.deterministic:
             raise ContractError(
-                f"{env_id} does not declare capabilities.deterministic, so nothing can be golden"
+                f"{env_id} does not declare capabilities.deterministic, so it cannot have golden "
+                "files"
             )
         policies = _policies(env)
         total = len(policies) * len(seeds)
@@ -74,7 +75,7 @@ def record(
 
 
 def plain(data: Any) -> Any:  # noqa: ANN401  # any JSON data
-    """Return the data as a file gives it back, so that what is compared is of one kind."""
+    """Round-trip the data through JSON, so both sides of a comparison have the same types."""
     return json.loads(json.dumps(data))
 
 
@@ -96,7 +97,7 @@ def _policies(env: Env) -> dict[str, Policy]:
 
 
 def play(env: Env, seed: int, policy: Policy, task: Any = None) -> dict[str, Any]:  # noqa: ANN401  # any JSON data
-    """Play one episode and return it as data; None draws the task with the seed."""
+    """Play one episode and return it as data. If `task` is None, the seed draws the task."""
     observation, info = env.reset(seed=seed, options=None if task is None else {"task": task})
     drawn = plain(env.task)
     start = {
@@ -132,7 +133,7 @@ def _answer(env: Env, step: Step) -> dict[str, Any]:
 
 
 def _seen(env: Env, observation: Observation) -> dict[str, Any]:
-    """Return what the model sees, its images by size and hash."""
+    """Return what the model sees, with images as size and hash."""
     images = [
         {"sha256": image.sha256, "width": image.size[0], "height": image.size[1]}
         for image in observation["images"]

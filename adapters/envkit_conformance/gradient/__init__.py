@@ -1,7 +1,7 @@
-"""Equal gradients: recorded episodes through adapters into the trainers' own losses.
+"""Compare gradients: recorded episodes go through adapters into the trainers' own losses.
 
-Token-for-token equal rows can still train differently: by what a group's mean counts, by what a
-loss divides by, by how many rows an episode has. This suite compares what comes out at the end.
+Rows with equal tokens can still train differently, depending on which episodes a group mean counts,
+what the loss divides by, and how many rows an episode has. This suite compares the final gradient.
 """
 
 from envkit_conformance.gradient.cases import (

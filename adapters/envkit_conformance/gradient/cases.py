@@ -1,4 +1,4 @@
-"""What the gradient suite asks of a trainer's loss, and how a trainer takes part."""
+"""Cases of the gradient suite, and how a trainer takes part."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from envkit_conformance.gradient.policy import Policy
 
 GROUP_SIZE: Final = 4
-"""Episodes of one prompt in every set of episodes."""
+"""Episodes per prompt in every set of episodes."""
 CONSTANT_TOKENS: Final = 512
 """The constant that `Reduction.CONSTANT` divides by."""
 CLIP: Final = 0.2
-"""How far the ratio to the older policy may leave 1 before PPO's loss is flat."""
+"""PPO's clip range: beyond this distance from 1, the ratio to the old policy has no gradient."""
 COSINE_TOLERANCE: Final = 1e-6
 NORM_TOLERANCE: Final = 1e-4
 
 
 class Reduction(StrEnum):
-    """How the losses of tokens become one number. N episodes, T_e trained tokens of episode e."""
+    """How token losses become one number, for N episodes with T_e trained tokens in episode e."""
 
     EPISODE_MEAN = "episode-mean"
-    """1 / (N T_e): every episode weighs the same."""
+    """1 / (N T_e): every episode has the same weight."""
     TOKEN_MEAN = "token-mean"
-    """1 / sum of T_e: every token weighs the same."""
+    """1 / sum of T_e: every token has the same weight."""
     CONSTANT = "constant"
     """1 / (N C) with C = `CONSTANT_TOKENS` (Dr. GRPO: Liu et al. 2025, "Understanding R1-Zero-Like
     Training", section 3.2)."""
@@ -39,10 +39,12 @@ class LossCase:
 
     reduction: Reduction
     is_scaled: bool = False
-    """Whether advantages are divided by the deviation of their group."""
+    """Whether advantages are divided by the group's standard deviation."""
     is_off_policy: bool = False
-    """False takes the policy's own log-probabilities as the old ones, so that every ratio is 1.
-    True takes `Policy.old_logprobs`, with ratios on both sides of the clip."""
+    """False uses the policy's own log-probabilities as the old ones, so every ratio is 1.
+
+    True uses `Policy.old_logprobs`, with ratios on both sides of the clip.
+    """
 
     @property
     def name(self) -> str:
@@ -66,7 +68,7 @@ class Difference:
 
     reason: str
     setting: str
-    """What makes them equal, or "none"."""
+    """Setting that makes them equal, or "none"."""
     norm_ratio: float | None = None
     """The trainer's norm over the plain one, where the direction is the same; None if the
     direction differs too."""
@@ -75,25 +77,25 @@ class Difference:
 Backward = Callable[["Policy", Sequence[Trajectory], Shape, LossCase], None]
 """Computes the gradient of one optimizer step and leaves it in the policy's parameters.
 
-The trajectories are whole groups of `GROUP_SIZE`, told apart by `group_id`; a faulted one has no
-reward. They go through the adapter as in a run, with its defaults for faults, and through the
+The trajectories are whole groups of `GROUP_SIZE`, identified by `group_id`; a faulted one has no
+reward. They go through the adapter as in a run, with its default fault handling, then through the
 trainer's own reward normalisation, advantages and loss. A ConfigurationError refuses the case.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientPath:
-    """One way from trajectories to a gradient through a trainer."""
+    """One path from trajectories to a gradient through a trainer."""
 
     name: str
-    """Such as "verl-v1"."""
+    """The path's name, such as "verl-v1"."""
     shapes: tuple[Shape, ...]
-    """How the adapter can make rows."""
+    """Row shapes that the adapter can make."""
     reductions: frozenset[Reduction]
-    """Those that the trainer has."""
+    """Reductions that the trainer supports."""
     takes_images: bool
     backward: Backward
     explain: Callable[[Shape, LossCase, Sequence[Trajectory]], Difference | None]
-    """Return the difference that is known for a case; None if the gradients are equal."""
+    """Return the known difference for a case; None if the gradients are equal."""
     tolerance: float = NORM_TOLERANCE
-    """Of the norm ratio."""
+    """Tolerance of the norm ratio."""

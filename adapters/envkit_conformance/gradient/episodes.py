@@ -1,6 +1,6 @@
-"""Which recorded episodes are compared: sets of whole groups, and broken copies of them."""
+"""Recorded episodes to compare: sets of whole groups, and deliberately broken copies."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,22 +17,29 @@ class EpisodeSet:
     name: str
     about: str
     trajectories: tuple[Trajectory, ...]
-    """Groups of `GROUP_SIZE`, one after the other."""
+    """Consecutive groups of `GROUP_SIZE`."""
     has_images: bool = False
     needs_rows: bool = False
-    """Whether an episode is more than one sequence, so that it cannot be one row."""
+    """Whether an episode has several sequences and so cannot be one row."""
 
     def suits(self, shape: Shape) -> bool:
-        """Return whether rows of this shape can be made."""
+        """Return whether the set can be delivered in this row shape."""
         return not (self.needs_rows and shape is Shape.WHOLE)
 
 
 def episode_sets() -> tuple[EpisodeSet, ...]:
-    """Return the sets, made of the recordings that come with envkit."""
+    """Return the sets, built from envkit's recordings."""
     known = {one.name: one.trajectory for one in shipped_recordings()}
     text = [known["text"], known["tool_calls"], known["response_tokens_reply"]]
     images = [known["images"], known["reply_cut"], known["max_images"]]
     rewritten = [known["thinking_rerender"], *text[1:]]
+    compacted = [known["compaction"], *text[1:]]
+    delegated = [known["sub_agent"], *text[:2]]
+    dropped = [known["dropped_screenshot"], *images[1:]]
+    trunk, first, second, below = (
+        known[f"fork_{name}"] for name in ("trunk", "first", "second", "of_fork")
+    )
+    first, below = _with_bonus(first, 1.0), _with_bonus(below, -0.5)
     return (
         EpisodeSet(
             name="clean",
@@ -46,7 +53,7 @@ def episode_sets() -> tuple[EpisodeSet, ...]:
         ),
         EpisodeSet(
             name="two groups",
-            about="the set 'fault' and a group in which everybody earned more",
+            about="the set 'fault' and a group with higher rewards throughout",
             trajectories=(
                 *_group("a", [*text, faulted(known["text"])]),
                 *_group("b", [_with_bonus(one, 3.0) for one in (*text, known["turn_tokens"])]),
@@ -54,7 +61,7 @@ def episode_sets() -> tuple[EpisodeSet, ...]:
         ),
         EpisodeSet(
             name="images",
-            about="pictures in several turns, one truncated, one faulted",
+            about="images in several turns, one truncated, one faulted",
             trajectories=_group("a", [*images, known["env_fault_in_step"]]),
             has_images=True,
         ),
@@ -64,17 +71,44 @@ def episode_sets() -> tuple[EpisodeSet, ...]:
             trajectories=_group("a", [*rewritten, faulted(known["text"])]),
             needs_rows=True,
         ),
+        EpisodeSet(
+            name="compaction",
+            about="an episode of four rows, because its history was summarised, and a faulted one",
+            trajectories=_group("a", [*compacted, faulted(known["compaction"])]),
+            needs_rows=True,
+        ),
+        EpisodeSet(
+            name="sub-agent",
+            about="an episode of three rows, one of them a sub-agent's, and a faulted one",
+            trajectories=_group("a", [*delegated, faulted(known["sub_agent"])]),
+            needs_rows=True,
+        ),
+        EpisodeSet(
+            name="dropped screenshot",
+            about="an episode of two rows with images, an old one dropped, and a faulted one",
+            trajectories=_group("a", [*dropped, faulted(known["dropped_screenshot"])]),
+            has_images=True,
+            needs_rows=True,
+        ),
+        EpisodeSet(
+            name="forks",
+            about="two trees of four leaves: a leaf of the first faulted, the trunk of the second",
+            trajectories=(
+                *_group("a", [trunk, first, faulted(second), below]),
+                *_group("b", [faulted(trunk), first, second, below]),
+            ),
+        ),
     )
 
 
 def faulted(trajectory: Trajectory) -> Trajectory:
-    """Return an episode as if its environment had failed after the last reply."""
+    """Return the episode as if its environment had failed after the last reply."""
     fault = FaultRecord(where=FaultPlace.STEP, kind=FaultKind.PERMANENT, message="it fell over")
     return replace(trajectory, stop_reason=StopReason.ENV_FAULT, fault=fault, reward=None)
 
 
 def fault_as_zero(trajectory: Trajectory) -> Trajectory:
-    """Return a faulted episode as one that ended with reward 0; others as they are."""
+    """Return a faulted episode as if it had ended with reward 0; others unchanged."""
     if not trajectory.is_faulted:
         return trajectory
     segments = tuple(_trained(one) for one in trajectory.segments)
@@ -84,19 +118,19 @@ def fault_as_zero(trajectory: Trajectory) -> Trajectory:
 
 
 def mask_shifted(trajectory: Trajectory) -> Trajectory:
-    """Return an episode whose replies are trained from their second token on."""
+    """Return the episode with the mask of each reply shifted by one token."""
 
-    def shifted(segment: Segment) -> Segment:
+    def late(segment: Segment) -> Segment:
         if segment.kind is not SegmentKind.MODEL:
             return segment
-        mask = (0, *segment.loss_mask[1:])
-        return replace(segment, loss_mask=mask)
+        return replace(segment, loss_mask=(0, *segment.loss_mask[1:]))
 
-    return replace(trajectory, segments=tuple(map(shifted, trajectory.segments)))
+    moved = observation_trained(trajectory)
+    return replace(moved, segments=tuple(map(late, moved.segments)))
 
 
 def observation_trained(trajectory: Trajectory) -> Trajectory:
-    """Return an episode that trains on the token after each reply, which nobody sampled."""
+    """Return the episode with training on the token after each reply, which was not sampled."""
     segments = list(trajectory.segments)
     for place in range(len(segments) - 1):
         reply, after = segments[place : place + 2]
@@ -120,12 +154,35 @@ def observation_trained(trajectory: Trajectory) -> Trajectory:
     return replace(trajectory, segments=tuple(segments))
 
 
-CONTROLS: Final[Mapping[str, Callable[[Trajectory], Trajectory]]] = {
-    "fault trained as reward 0": fault_as_zero,
-    "first token of each reply unmasked": mask_shifted,
-    "a token of each observation trained": observation_trained,
-}
-"""Mistakes that the comparison must find, each made in every episode of the set 'fault'."""
+def shared_trained(trajectory: Trajectory) -> Trajectory:
+    """Return a fork that also trains what its parent sampled; others as they are."""
+    if trajectory.origin is None:
+        return trajectory
+    return replace(trajectory, segments=tuple(map(_trained, trajectory.segments)), origin=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """A mistake that the comparison must find."""
+
+    name: str
+    episodes: str
+    """Name of the set in whose episodes it is made."""
+    mistake: Callable[[Trajectory], Trajectory]
+
+
+CONTROLS: Final = (
+    *(
+        Control(name=f"{name}{place}", episodes=episodes, mistake=mistake)
+        for episodes, place in (("fault", ""), ("compaction", ", several rows"))
+        for name, mistake in (
+            ("fault trained as reward 0", fault_as_zero),
+            ("mask of each reply shifted by one", mask_shifted),
+            ("a token of each observation trained", observation_trained),
+        )
+    ),
+    Control(name="forks train what they share", episodes="forks", mistake=shared_trained),
+)
 
 
 def _group(name: str, trajectories: Sequence[Trajectory]) -> tuple[Trajectory, ...]:
@@ -136,7 +193,7 @@ def _group(name: str, trajectories: Sequence[Trajectory]) -> tuple[Trajectory, .
 
 
 def _with_bonus(trajectory: Trajectory, bonus: float) -> Trajectory:
-    """Return an episode whose last reply earned more."""
+    """Return the episode with a higher reward for its last reply."""
     (*turns, last) = trajectory.turns
     segments = list(trajectory.segments)
     place = max(n for n, one in enumerate(segments) if one.kind is SegmentKind.MODEL)

@@ -1,10 +1,10 @@
-"""The plain formula that every trainer is compared with.
+"""The reference formula that every trainer is compared with.
 
     loss = - sum_e w_e sum_{t in e} min(r_t A_e, clip(r_t, 1 - c, 1 + c) A_e)
 
-r_t is the ratio to the older policy, A_e the episode's reward minus the mean of its group (Shao et
+r_t is the ratio to the old policy, A_e the episode's reward minus its group's mean (Shao et
 al. 2024, "DeepSeekMath", section 4.1), w_e the weight of the reduction. An episode has one weight
-and one advantage, however many rows it became. A faulted one counts in N and nowhere else.
+and one advantage, regardless of its number of rows. A faulted episode counts only in N.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from envkit_conformance.gradient.policy import Policy
 
 
 def plain_backward(policy: Policy, trajectories: Sequence[Trajectory], case: LossCase) -> None:
-    """Leave the gradient of the formula in the policy's parameters."""
+    """Accumulate the formula's gradient in the policy's parameters."""
     rows = [trajectory.steps(merge=True) for trajectory in trajectories]
     tokens = [sum(sum(row.loss_mask) for row in of_one) for of_one in rows]
     advantages = plain_advantages(trajectories, is_scaled=case.is_scaled)

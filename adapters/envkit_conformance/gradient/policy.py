@@ -1,7 +1,7 @@
-"""The tiny policy whose gradients are compared: the same function of its inputs everywhere.
+"""The tiny policy whose gradients are compared, identical for every trainer.
 
-The recordings have the vocabulary of a real model. Their ids are mapped to a small one, so that a
-model in double precision has 10^5 parameters and differences of rounding stay near 1e-7.
+The recordings use a real model's vocabulary. Mapping its ids to a small one gives a model with 10^5
+parameters in double precision, whose rounding differences stay near 1e-7.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,12 +21,12 @@ except ImportError as error:
     raise MissingDependencyError.for_extra("comparing gradients", "torch", "hf") from error
 
 _VISION_TOKENS: Final = {"vision_start": 151652, "vision_end": 151653, "image": 151655}
-"""Of Qwen2.5-VL, whose ids the recordings with images have."""
+"""Qwen2.5-VL's vision token ids, used by the recordings with images."""
 _COMMON: Final[Mapping[str, Any]] = {"tie_word_embeddings": False, "attn_implementation": "sdpa"}
 _SEED: Final = 20_26
 _SPREAD: Final = 0.08
 _OLDER: Final = 0.01
-"""Deviation of what separates the older policy's weights: some ratios leave the clip, most stay."""
+"""Standard deviation of the old policy's weight noise: a few ratios are clipped, most are not."""
 
 
 class Policy:
@@ -36,14 +36,14 @@ class Policy:
         """Make the weights from a fixed seed.
 
         Args:
-            has_images: Whether it takes images.
+            has_images: Whether the policy takes images.
         """
         self._small, self.filler_id = _vocabulary()
         self.vocabulary_size = len(self._small)
         """V."""
         self.has_images = has_images
         self.model = self._make(noise=0.0)
-        """Its parameters collect the gradient."""
+        """The model whose parameters accumulate the gradient."""
 
     @cached_property
     def _older(self) -> torch.nn.Module:
@@ -57,8 +57,8 @@ class Policy:
         """Return (n, V) with their graph.
 
         Args:
-            ids: Of the small vocabulary, (n,).
-            tensors: The processor's outputs for the row's images; None or empty without any.
+            ids: Ids of the small vocabulary, (n,).
+            tensors: The processor's outputs for the row's images; None or empty if there are none.
         """
         return self._logits(self.model, ids, tensors)
 
@@ -71,12 +71,12 @@ class Policy:
     def old_logprobs(
         self, ids: Sequence[int], tensors: Mapping[str, Any] | None = None
     ) -> torch.Tensor:
-        """Return the same of the older policy, (n - 1,), without a graph."""
+        """Return the old policy's log-probabilities, (n - 1,), without a graph."""
         with torch.no_grad():
             return _chosen(self._logits(self._older, ids, tensors), ids)
 
     def take_gradient(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Return the gradient as one vector, parameters in the order of their names; then clear it.
+        """Return the gradient as one vector, ordered by parameter name, then clear it.
 
         A parameter without a gradient counts as zeros.
         """
@@ -93,7 +93,7 @@ class Policy:
         with torch.no_grad():
             for _, parameter in sorted(model.named_parameters()):
                 if parameter.ndim < 2:
-                    continue  # norms keep their ones, biases their zeros
+                    continue  # norms stay at one, biases at zero
                 shape = tuple(parameter.shape)
                 weights = draw.normal(0, _SPREAD, shape) + other.normal(0, noise, shape)
                 parameter.copy_(torch.as_tensor(weights))

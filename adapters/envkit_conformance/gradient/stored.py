@@ -1,4 +1,4 @@
-"""Gradients in files, so that trainers of different environments can be compared."""
+"""Store gradients in files, to compare trainers from different Python environments."""
 
 import json
 import os
@@ -24,7 +24,7 @@ class Stored:
     path: str
     shape: str
     key: str
-    """Set of episodes and case."""
+    """Episode set and case."""
     verdict: str
     cosine: float | None
     norm_ratio: float | None
@@ -93,13 +93,13 @@ class Pair:
 
     cases: int
     cosine: float
-    """The smallest."""
+    """The smallest cosine."""
     norm_error: float
     """The largest distance of a ratio of norms from 1."""
 
 
 def pairs(stored: Sequence[Stored]) -> dict[tuple[str, str], Pair]:
-    """Compare every two paths directly, whatever the plain formula says."""
+    """Compare every two paths directly, without the reference formula."""
     vectors: dict[str, dict[str, list[Vector]]] = {}
     for one in stored:
         if one.verdict == Verdict.EQUAL.value and one.vector is not None:

@@ -220,7 +220,9 @@ async def test_cluster_with_another_version_of_envkit_is_refused(
     path = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
     other = {"env_vars": {"PYTHONPATH": path}}
     async with playing(settings(1, runtime_env=other)) as player:
-        with pytest.raises(ConfigurationError, match="install one version on every node") as error:
+        with pytest.raises(
+            ConfigurationError, match="install the same version on every node"
+        ) as error:
             await player.start()
     assert f"has envkit 9.9 and this process has {installed.version}:" in str(error.value)
 

@@ -1,4 +1,4 @@
-"""Several agents through SkyRL's real trainer: each role's rows are a trajectory of its own."""
+"""Several agents through SkyRL's real trainer: their rows are one trajectory, one episode."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,20 +32,33 @@ def say_five(ask: Any) -> str:
     return "5"
 
 
-async def test_each_role_is_a_trajectory_and_the_trainer_takes_the_rows(run: MakeRun) -> None:
+async def test_roles_of_an_episode_are_steps_of_one_trajectory(run: MakeRun) -> None:
     made = make(run, say_five)
     output = await made.generate([REQUEST])
 
     ids = [entry.to_string() for entry in output["trajectory_ids"]]
-    ends = [key for key, last in zip(ids, output["is_last_step"], strict=True) if last]
-    assert ends == ["0_0", "0_1", "0_2", "0_3"]
-    rewards = [
-        sum(row)
-        for row, last in zip(output["rewards"], output["is_last_step"], strict=True)
-        if last
-    ]
-    assert rewards == [0.25] * 4
-    assert len(advantages(await made.train(output))) >= len(ids)
+    rows = list(zip(ids, output["is_last_step"], output["rewards"], strict=True))
+    assert [key for key, last, _ in rows if last] == ["0_0", "0_1"]
+    assert [sum(row) for _, last, row in rows if last] == [0.25] * 2
+    assert not any(sum(row) for _, last, row in rows if not last)
+    assert len(ids) == 8  # two turns of two roles in each episode
+    assert all(map(any, output["loss_masks"]))
+    assert len(advantages(await made.train(output))) == len(ids)
+
+
+async def test_episodes_with_different_numbers_of_roles_count_once(run: MakeRun) -> None:
+    """Member 0 wins before the keeper speaks, so it has one role less than the others."""
+    made = make(run, lambda ask: "5" if ask.member else "3", samples=4)
+    batch = await made.train(await made.generate([REQUEST]))
+    rows = advantages(batch)
+    assert rows[0] == 1.5  # (1 - 0.4375) / 0.375, over four episodes
+    assert set(rows[1:]) == {-0.5}
+
+
+async def test_turns_of_several_agents_are_not_compared(run: MakeRun) -> None:
+    made = make(run, say_five, envkit={"adjust_rewards": "team_last", "turn_discount": 0.5})
+    with pytest.raises(ConfigurationError, match="turn_discount"):
+        await made.generate([REQUEST])
 
 
 async def test_one_row_for_each_sample_is_refused(run: MakeRun) -> None:

@@ -72,6 +72,20 @@ def test_a_misspelt_setting_is_refused_before_ray_starts() -> None:
         configured("envkit.limts.max_turns=3")
 
 
+@pytest.mark.parametrize(
+    ("setting", "word"),
+    [
+        ("trainer.algorithm.dynamic_sampling.type=filter", "dynamic_sampling"),
+        ("trainer.algorithm.dynamic_sampling.type=replace", "dynamic_sampling"),
+        ("trainer.algorithm.advantage_batch_normalize=true", "advantage_batch_normalize"),
+    ],
+)
+def test_settings_that_count_rows_are_refused_for_step_wise_rows(setting: str, word: str) -> None:
+    with pytest.raises(ConfigurationError, match=word):
+        configured(setting)
+    configured(setting, "generator.step_wise_trajectories=false", "envkit.merge=false")
+
+
 def test_skyrls_own_command_finds_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[Any] = []
     monkeypatch.setattr(command, "initialize_ray", ran.append)

@@ -246,7 +246,7 @@ async def test_skyrl_must_hold_11_every_row_has_tensors_that_match_its_placehold
         assert grid.shape[1:] == (3,)
         assert (prompt + response).count(token) * 4 == len(pixels) == int(grid.prod(-1).sum())
     output["pixel_values"][0] = output["pixel_values"][0][:-4]
-    with pytest.raises(ContractError, match="one line for each patch"):
+    with pytest.raises(ContractError, match="one row per patch"):
         validate_output(
             output, made.batch()["trajectory_ids"], pictures=made.generator.pictures,
         )  # fmt: skip

@@ -159,7 +159,7 @@ def test_trl_must_hold_3_an_empty_or_dangling_completion_is_refused() -> None:
     empty = _row(response_ids=(), loss_mask=(), logprobs=())
     with pytest.raises(LedgerFault, match="from 1 to 8"):
         check_rows([empty], image_id=None, max_completion=8)
-    with pytest.raises(LedgerFault, match="end with a token of the model"):
+    with pytest.raises(LedgerFault, match="end with a sampled token"):
         check_rows([_row(loss_mask=(1, 1, 0))], image_id=None, max_completion=8)
 
 

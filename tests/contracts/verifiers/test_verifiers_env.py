@@ -203,7 +203,7 @@ def test_loading_leaves_signal_handlers_alone_and_works_on_any_thread() -> None:
         ({"environment": "sums", "arguments": {"size": 3}}, "size"),
         ({"environment": "sums", "split": "test"}, r"\['train', 'eval'\], got 'test'"),
         ({"environment": "guessing"}, "no train dataset; pass split='eval'"),
-        ({"environment": "calculator", "max_turns": 9}, "ends after 4 replies by itself"),
+        ({"environment": "calculator", "max_turns": 9}, "itself ends after 4 replies"),
         (
             {"environment": "judged", "arguments": {"how": "group"}},
             "scores the episodes of a group",
