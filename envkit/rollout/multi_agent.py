@@ -57,8 +57,14 @@ async def check_forkable(setup: Setup, host: EnvHost) -> None:
         host: As for `play_any`.
 
     Raises:
-        ConfigurationError: There is no codec, or the environment has several agents.
+        ConfigurationError: There is no codec, an agent plays the episodes, or the environment has
+            several.
     """
+    if setup.agent is not None:
+        raise ConfigurationError(
+            "play_tree forks the rollout loop and cannot fork a program in the middle: drop the "
+            "setting agent"
+        )
     if setup.codec is None:
         raise ConfigurationError(
             f"play_tree forks a token ledger, which engine {setup.engine.name!r} does not record: "
