@@ -1,9 +1,9 @@
-"""Measure the real browser: steps a second and what a reset takes.
+"""Measure the real browser: steps per second and reset time.
 
-A step is a click that changes the page, a screenshot and one look at the page's state. "small" is a
-page of 320x420 pixels, "screen" one of 672x448; "pages" are small ones in one browser, played at
-the same time. A reset opens a fresh session on a page that was kept ready and loads a task's page;
-"reload" loads it anew in the same session. Goals: 100 steps a second on one page, 20 ms a reset.
+A step is a click that changes the page, a screenshot and one read of the page's state. "small" is a
+page of 320x420 pixels, "screen" one of 672x448; "pages" are small ones played concurrently in one
+browser. A reset opens a fresh session on a spare page and loads a task's page; "reload" reloads it
+in the same session. Goals: 100 steps per second on one page, 20 ms per reset.
 
     python benchmarks/browser.py [--json FILE]
 """
@@ -44,7 +44,7 @@ async def play(page: Page, steps: int) -> None:
 async def steps_per_second(
     pool: BrowserPool, options: PageOptions, pages: int, steps: int
 ) -> float:
-    """Return the steps of all pages together, a second."""
+    """Return the steps per second of all pages together."""
     opened = [await pool.open(options) for _ in range(pages)]
     for page in opened:
         await page.goto()
@@ -63,7 +63,7 @@ async def reset_milliseconds(pool: BrowserPool, resets: int) -> tuple[float, flo
     again: list[float] = []
     page = await pool.open(SMALL)
     for _ in range(resets):
-        await asyncio.sleep(0.3)  # an episode, while the next page is made ready
+        await asyncio.sleep(0.3)  # an episode, while the next page is prepared
         started = time.perf_counter()
         await pool.release(page)
         page = await pool.open(SMALL)
@@ -99,7 +99,7 @@ async def measure(steps: int, resets: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the figures, and write them where `--json` says."""
+    """Print the figures, and write them as JSON if requested."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--steps", type=int, default=400)

@@ -1,10 +1,10 @@
-"""Measure what a text observation costs beyond the tokenizer's own encode time.
+"""Measure a text observation's overhead on top of tokenization.
 
 For each real template: the median time of `encode_observation` on a 200-token user observation
 minus the median time in which the tokenizer encodes the same text (Rust backend, called directly),
-at turn 1 and after 100 turns of history, which is passed. Both are measured in alternation.
-Goals: at most 25 us beyond encoding; turn 100 / turn 1 at most 1.1. "rendered" is the same through
-the template itself, which observations take that the template treats in a special way.
+at turn 1 and after 100 turns of history, which is passed. Both are measured in alternation. Goals:
+at most 25 us on top of encoding; turn 100 / turn 1 at most 1.1. "rendered" is the same through the
+template itself, for observations that the template treats specially.
 
     python benchmarks/delta.py [--json FILE] [--model DIR ...]
 """
@@ -64,7 +64,7 @@ def observation(tokenizer: Any, tokens: int, *, start: str = "") -> Message:  # 
 
 
 def medians(first: Callable[[], object], second: Callable[[], object], rounds: int) -> list[float]:
-    """Return the median of each in microseconds, called in alternation."""
+    """Return each function's median in microseconds, calling them in alternation."""
     samples: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
         for call, kept in zip((first, second), samples, strict=True):
@@ -141,7 +141,7 @@ def main() -> None:
     }
     for name, result in results.items():
         print(f"{name:12s} " + "  ".join(f"{key} {value}" for key, value in result.items()))
-    print(f"worst: {beyond} us beyond encoding (goal {GOAL_US}), turn 100 / turn 1 {ratio}")
+    print(f"worst: {beyond} us on top of encoding (goal {GOAL_US}), turn 100 / turn 1 {ratio}")
     if options.json:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")

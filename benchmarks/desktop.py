@@ -1,9 +1,9 @@
-"""Measure the simulated desktop: steps a second on one core, each with an encoded screenshot.
+"""Measure the simulated desktop: steps per second on one core, with encoded screenshots.
 
-"edit" types a character into a field of a level 5 form or ticks a box of it; "repaint" drags a
-window across the screen and back; "oracle" plays whole episodes of all families, resets included;
-"full" draws and encodes everything anew. Counted per second of CPU time. Goals: 1,000 edits and
-250 full repaints.
+"edit" types a character into a field of a level 5 form or ticks a box; "repaint" drags a
+window across the screen and back; "oracle" plays whole episodes of all families, including resets;
+"full" redraws and re-encodes everything. Counted per second of CPU time. Goals: 1,000 edits and 250
+full repaints.
 
     python benchmarks/desktop.py [--json FILE]
 """
@@ -55,7 +55,7 @@ def drags_per_second(steps: int) -> float:
 
 
 def repaints_per_second(count: int) -> float:
-    """Return images of a busy desktop, drawn and encoded from nothing, per second."""
+    """Return fully drawn and encoded images of a busy desktop per second."""
     desk = _env("change_settings", 1).desk
     started = time.process_time()
     for _ in range(count):
@@ -64,7 +64,7 @@ def repaints_per_second(count: int) -> float:
 
 
 def oracle_steps_per_second(episodes: int) -> float:
-    """Return steps of whole episodes, resets and the oracle's planning included, per second."""
+    """Return steps per second of whole episodes, including resets and the oracle's planning."""
     env = ComputerUseEnv()
     oracle, steps = env.oracle(), 0
     started = time.process_time()
@@ -85,7 +85,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--steps", type=int, default=1000, help="how many steps of each kind")
+    parser.add_argument("--steps", type=int, default=1000, help="number of steps of each kind")
     options = parser.parse_args()
     edits_per_second(50)  # loads the font
     figures = {

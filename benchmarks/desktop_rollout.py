@@ -1,10 +1,10 @@
-"""Play many desktop episodes at once through the rollout, and watch the event loop meanwhile.
+"""Play many concurrent desktop episodes and measure stalls of the event loop.
 
-The oracle writes the replies, a real chat codec with an image processor encodes them and the
-screenshots. A watchdog wakes up every five milliseconds; how late it comes is how long the loop was
-blocked, or how long the process did not get the machine. The processor time that the process used
-meanwhile tells the two apart: "own" stalls are no longer than that. The process is pinned to two
-cores. A stall may last 50 ms at most (DESIGN.md, 12.11).
+The oracle writes the replies, and a real chat codec with an image processor encodes them and the
+screenshots. A watchdog wakes up every five milliseconds; its delay is the time that the loop was
+blocked or the process did not run. The CPU time used meanwhile distinguishes the two: "own" stalls
+are at most that long. The process is pinned to two cores. A stall may last at most 50 ms
+(DESIGN.md, 12.11).
 
     python benchmarks/desktop_rollout.py [--episodes 256] [--concurrency 256] [--json FILE]
 """
@@ -27,12 +27,12 @@ LONGEST_STALL_MS = 50.0
 
 
 class Watchdog:
-    """Measures how late the loop runs a task that sleeps for one beat at a time."""
+    """Measures the delay of a task that sleeps for one interval at a time."""
 
     def __init__(self) -> None:
         self.late_ms: list[float] = []
         self.own_ms: list[float] = []
-        """Of each, at most what the process computed in that time."""
+        """Stalls, each capped by the CPU time that the process used meanwhile."""
         self._task: asyncio.Task[None] | None = None
 
     async def _watch(self) -> None:
@@ -53,7 +53,7 @@ class Watchdog:
 
 
 async def rollout(codec: ChatCodec, episodes: int, concurrency: int) -> dict[str, Any]:
-    """Return turns, seconds, rewards and stalls of episodes that run at once."""
+    """Return turns, seconds, rewards and stalls of concurrent episodes."""
     engine = ScriptedEngine(codec, oracle())
     limits = Limits(max_turns=40, max_response_tokens=100_000, max_context_tokens=100_000)
     turns, solved, faults = 0, 0, 0

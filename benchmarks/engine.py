@@ -1,10 +1,10 @@
-"""Speed of the embedded engine on multi-turn conversations, against `model.generate`.
+"""Compare the embedded engine's speed on multi-turn conversations with `model.generate`.
 
-The same conversations are played three times with the same model and the same number of sampled
-tokens a turn: by the engine (cache kept between turns, all sessions in one forward), by
-`model.generate` over all conversations at once (left-padded, whole history each turn), and by
-`model.generate` one conversation after the other. Times of one run belong together: compare ratios.
-On a machine that others use, CPU seconds are the steadier measure; both are printed.
+The same conversations are played three times with the same model and number of sampled tokens per
+turn: by the engine (cache kept between turns, all sessions in one forward), by `model.generate`
+over all conversations at once (left-padded, whole history each turn), and by `model.generate` one
+conversation at a time. Only compare ratios from a single run. On a shared machine, CPU seconds are
+steadier; both are printed.
 """
 
 import argparse
@@ -33,11 +33,11 @@ TARGETS: Final = {"batched": 2.0, "one_by_one": 5.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What is played.
+    """The workload.
 
-    By default a prompt of 1,024 tokens (instructions, tools, images, the question), which the
-    members of a group share, and short observations. Prompts that nobody shares, and short
-    ones, leave the engine less to save: `--group 1 --prompt-tokens 512`.
+    By default a prompt of 1,024 tokens (instructions, tools, images, the question), shared by the
+    members of a group, and short observations. Unshared or short prompts leave the engine less to
+    save: `--group 1 --prompt-tokens 512`.
     """
 
     conversations: int
@@ -50,11 +50,11 @@ class Workload:
 
     @property
     def sampled(self) -> int:
-        """Tokens that each contender samples."""
+        """Tokens that each method samples."""
         return self.conversations * self.turns * self.reply_tokens
 
     def new_tokens(self, conversation: int, turn: int) -> list[int]:
-        """Return what the environment says before a turn; lengths differ a little."""
+        """Return the environment's text before a turn, of slightly varying length."""
         owner = conversation // self.group if turn == 0 else conversation
         count = (self.prompt_tokens if turn == 0 else self.observation_tokens) + owner
         start = 1000 + 997 * owner + 131 * turn
@@ -122,7 +122,7 @@ def _play_rows(model: Any, load: Workload, numbers: list[int]) -> None:  # noqa:
 
 
 class Stopwatch:
-    """Keeps the best round of each contender, in seconds of the clock and of the CPU."""
+    """Keeps each method's best round, in wall and CPU seconds."""
 
     def __init__(self) -> None:
         self.wall: dict[str, float] = {}
@@ -139,7 +139,7 @@ class Stopwatch:
 
 
 async def engine_rounds(model: Any, load: Workload, watch: Stopwatch, rounds: int) -> None:  # noqa: ANN401
-    """Measure the embedded engine, its start left out."""
+    """Measure the embedded engine, excluding startup."""
     engine = TransformersEngine(model)
     await play_engine(engine, WARM_UP)
     for _ in range(rounds):
@@ -149,7 +149,7 @@ async def engine_rounds(model: Any, load: Workload, watch: Stopwatch, rounds: in
 
 
 def run(model_name: str, dtype: str, load: Workload, *, rounds: int) -> dict[str, Any]:
-    """Measure the three contenders and return the figures."""
+    """Measure the three methods and return the figures."""
     with quiet_transformers():
         model, _ = load_model(model_name, dtype=dtype)
     watch = Stopwatch()
@@ -176,7 +176,7 @@ def run(model_name: str, dtype: str, load: Workload, *, rounds: int) -> dict[str
 
 
 def main() -> None:
-    """Parse the options, print the figures, write them as JSON where asked."""
+    """Parse the options, print the figures, and write them as JSON if requested."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", help="folder or hub name; the built-in model without it")
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
@@ -187,7 +187,7 @@ def main() -> None:
     parser.add_argument("--prompt-tokens", type=int, default=1024)
     parser.add_argument("--observation-tokens", type=int, default=32)
     parser.add_argument("--reply-tokens", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=1, help="the best of so many counts")
+    parser.add_argument("--rounds", type=int, default=1, help="rounds; the best one counts")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -1,7 +1,7 @@
-"""What `envkit eval` costs on top of `envkit rollout`: the same episodes of a scripted policy.
+"""Measure the overhead of `envkit eval` over `envkit rollout` on the same scripted episodes.
 
-Both commands run in processes of their own, in turn; the figure is the ratio of their CPU times,
-imports included, which others on a shared machine disturb less than the clock's.
+Both commands run alternately, each in its own process. The figure is the ratio of their CPU times,
+including imports; CPU time varies less than wall time on a shared machine.
 """
 
 import argparse

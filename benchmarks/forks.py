@@ -1,4 +1,4 @@
-"""What a fork holds in memory beside its trunk: its own turns, and no copy of what it shares.
+"""What a fork holds in memory beside its trunk: its own turns, and no copy of tokens or images.
 
 A scripted policy plays a trunk of ten turns, each with an image and thousands of tokens. Then every
 fork goes back to before the last turn and plays it again. All trajectories are kept. Memory is what

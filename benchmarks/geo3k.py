@@ -1,7 +1,7 @@
-"""Measure the geometry environment: fresh problems with diagrams a second, and the grader.
+"""Measure the geometry environment: fresh problems with diagrams per second, and the grader.
 
-Problems are counted per second of CPU time on one core, gradings by the clock. Goals: at least 150
-problems a second, the grader's median at most 0.1 ms.
+Problems are counted per second of CPU time on one core, gradings by wall time. Goals: at least 150
+problems per second, a grader median of at most 0.1 ms.
 
     python benchmarks/geo3k.py [--json FILE]
 """
@@ -68,7 +68,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--problems", type=int, default=600, help="how many problems to draw")
+    parser.add_argument("--problems", type=int, default=600, help="number of problems to draw")
     parser.add_argument("--rounds", type=int, default=300, help="how often to grade each answer")
     options = parser.parse_args()
     median, p95 = grader_milliseconds(options.rounds)

@@ -1,15 +1,15 @@
-"""Measure what a hostile answer costs each grader: the goal is 5 ms of CPU time at most.
+"""Measure what a hostile answer costs each grader; the goal is at most 5 ms of CPU time.
 
-Every answer below is given at several lengths up to what the environment hands to its grader. The
-figure of an answer is the fastest of three tries, so that a busy machine changes little; the worst
-answer of each grader is printed. Replies of 16,000 characters that are made of
-the same pieces are read too, and so are the longest replies that are read at all, with a goal of
-2 s. `--all` grades with every dataset of reasoning-gym instead of a few.
+Every answer below is given at several lengths, up to the maximum that the environment passes to its
+grader. The figure of an answer is the fastest of three tries, so a busy machine changes little. The
+worst answer of each grader is printed. Replies of 16,000 characters made of the same pieces are
+also parsed, as are the longest accepted replies, with a goal of 2 s. `--all` grades with every
+dataset of reasoning-gym instead of a few.
 
-Before that, the geometry grader gets the cases of its policy (docs/environments/geo3k.md): how many
-verdicts differ, and how long one takes. Goals: no wrong answer passes, at most 2% of the right ones
-are refused, a median of 0.1 ms. `--others` gives the cases to math-verify and mathruler too, if
-they are installed, and stops them after 2 s each; the bombs are left out, they hang there.
+First, the geometry grader gets the cases of its policy (docs/environments/geo3k.md), which measures
+differing verdicts and time. Goals: no wrong answer passes, at most 2% of right ones are rejected, a
+median of 0.1 ms. `--others` also gives the cases to math-verify and mathruler, if installed, with a
+limit of 2 s each; the bombs are excluded because these libraries hang on them.
 
     python benchmarks/grading.py [--json FILE] [--all] [--others]
 """
@@ -42,7 +42,7 @@ from envkit_search.protocol import (
 
 GOAL_MS: Final = 5.0
 LONGEST_GOAL_MS: Final = 2000.0
-"""For the longest reply that is read at all: quadratic work would take minutes."""
+"""Goal for the longest accepted reply; quadratic work would take minutes."""
 TRIES: Final = 3
 REPLY: Final = 16_000
 OTHERS_SECONDS: Final = 2.0
@@ -107,7 +107,7 @@ def _milliseconds(work: Callable[[str], object], answer: str) -> float:
 
 
 def policy_figures(rounds: int = 5) -> dict[str, float]:
-    """Return how the geometry grader does on the cases of its policy."""
+    """Return the geometry grader's figures on the cases of its policy."""
     cases = policy_cases()
     samples: list[float] = []
     for answer, gold, *_ in cases * rounds:
@@ -130,7 +130,7 @@ def policy_cases() -> list[tuple[str, str, int, str]]:
 def verdicts(
     name: str, accepts: Callable[[str, str], bool], cases: Sequence[tuple[str, str, int, str]]
 ) -> dict[str, float]:
-    """Return how often a grader differs from the policy; one that raises refuses."""
+    """Return how often a grader differs from the policy; an exception counts as a rejection."""
     counts = dict.fromkeys(("right", "right refused", "wrong", "wrong passed", "out of time"), 0.0)
     for answer, gold, score, _ in cases:
         counts["right" if score else "wrong"] += 1
@@ -151,7 +151,7 @@ class _OutOfTimeError(BaseException):
 
 
 def other_figures() -> dict[str, float]:
-    """Return how math-verify and mathruler do on the same cases, called as verl calls them."""
+    """Return figures of math-verify and mathruler on the same cases, called as in verl."""
     import signal
 
     from math_verify import (  # pyright: ignore[reportMissingImports]
@@ -207,7 +207,7 @@ READERS: Final[dict[str, Callable[[str], object]]] = {
 
 
 def own_graders() -> Iterator[tuple[str, Callable[[str], object], int]]:
-    """Yield the graders and readers of geo3k and search, and the longest text each is given."""
+    """Yield the graders and parsers of geo3k and search, with their maximum input length."""
     for gold in ("2\\sqrt{3}", "12", "(3, -4)", "2:3"):
         yield f"geo3k answer to {gold}", partial(grade_geometry, gold=gold), 4000
     yield "geo3k box in a reply", last_boxed, REPLY
@@ -218,7 +218,7 @@ def own_graders() -> Iterator[tuple[str, Callable[[str], object], int]]:
 
 
 def reasoning_gym_graders(*, is_all: bool) -> Iterator[tuple[str, Callable[[str], object], int]]:
-    """Yield datasets and what grades an answer to their first task."""
+    """Yield datasets with a grader for their first task."""
     from envkit_reasoning_gym import COLLECTION
     from envkit_reasoning_gym.env import ReasoningGymEnv
 

@@ -1,4 +1,4 @@
-"""How long `import envkit` takes and how much memory the core needs, each in a fresh process."""
+"""Measure the time of `import envkit` and the core's memory, each in a fresh process."""
 
 import argparse
 import json
@@ -17,7 +17,7 @@ MEMORY = (
 
 
 def measure(code: str, times: int) -> float:
-    """Return the median of what a program prints, over fresh processes."""
+    """Return the median of a program's printed number over fresh processes."""
     runs = [
         float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
         for _ in range(times)

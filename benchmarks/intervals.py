@@ -1,9 +1,9 @@
-"""How often the intervals of `envkit eval` hold the true mean, by simulation.
+"""Simulate how often the intervals of `envkit eval` contain the true mean.
 
-Each trial draws tasks whose chances to be solved follow a distribution with a known mean, plays
-every task k times, and asks whether the interval holds that mean. A 95% interval should do so in
-95% of the trials. The two columns beside it say what else could have been done: resampling all
-samples alike, as if those of one task were independent, and the plain percentiles.
+Each trial draws tasks whose success probabilities follow a distribution with a known mean, plays
+every task k times, and checks whether the interval contains that mean. A 95% interval should do so
+in 95% of the trials. The other two columns show alternatives: resampling all samples as if those of
+one task were independent, and plain percentiles.
 """
 
 import argparse
@@ -26,11 +26,11 @@ TASKS: Final[dict[str, tuple[Rates, float]]] = {
     "easy or hard, 50%": (lambda rng, n: rng.beta(0.3, 0.3, n), 0.5),
     "mostly hard, 20%": (lambda rng, n: rng.beta(0.5, 2.0, n), 0.2),
 }
-"""Chances to be solved, and their mean."""
+"""Success probabilities and their mean."""
 
 
 def coverage(rates: Rates, mean: float, *, tasks: int, samples: int, trials: int) -> dict[str, Any]:
-    """Return the shares of trials whose interval held the mean, and the mean width."""
+    """Return the share of trials whose interval contained the mean, and the mean width."""
     rng = np.random.default_rng(2026)
     hits = dict.fromkeys(("envkit", "samples", "percentile"), 0)
     told, width = 0, 0.0

@@ -1,8 +1,8 @@
-"""What a step costs in a worker process: `python benchmarks/isolation.py`.
+"""Measure the cost of a step in a worker process: `python benchmarks/isolation.py`.
 
-The same replies are played in this process and in a worker, taking turns, and the best round of
-each counts: other load on the machine only makes a round slower. Hashing and PNG encoding of new
-images are included on both sides, since every record needs them.
+The same replies are played alternately in this process and in a worker. The best round of each
+counts, because other load only makes a round slower. Both sides include hashing and PNG encoding of
+new images, since every record needs them.
 """
 
 import time
@@ -37,7 +37,7 @@ class Echo(Env):
 
 
 def seconds_per_step(env: AnyEnv, reply: str, steps: int) -> float:
-    """Play some steps, resetting where an episode ends, and return the mean time of one."""
+    """Play some steps, resetting after each episode, and return the mean time per step."""
     left, seed, started = steps, 0, time.perf_counter()
     while left > 0:
         env.reset(seed=seed)
@@ -51,7 +51,7 @@ def seconds_per_step(env: AnyEnv, reply: str, steps: int) -> float:
 
 
 def compare(name: str, factory: Callable[[], AnyEnv], reply: str, steps: int) -> None:
-    """Print what a step costs without and with isolation."""
+    """Print the cost of a step with and without isolation."""
     direct, worker = factory(), isolated(factory)()
     try:
         rounds = [
@@ -62,11 +62,11 @@ def compare(name: str, factory: Callable[[], AnyEnv], reply: str, steps: int) ->
         direct.close()
         worker.close()
     plain, apart = (min(column) * 1e3 for column in zip(*rounds, strict=True))
-    print(f"{name}: {plain:.2f} ms a step, {apart:.2f} ms isolated")
+    print(f"{name}: {plain:.2f} ms per step, {apart:.2f} ms isolated")
 
 
 def start() -> None:
-    """Print how long a worker takes to start, the first and later ones."""
+    """Print the startup time of the first and later workers."""
     factory = isolated(EnvSource("canary-v0", '{"turns": 2}'))
     times: list[float] = []
     for _ in range(STARTS):

@@ -1,8 +1,8 @@
-"""Measure a judge: the time of a cached verdict, and requests a second to a local server.
+"""Measure a judge: the time of a cached verdict, and requests per second to a local server.
 
-Goal: a cache hit at the 99th percentile under 1 ms. A hit is a whole `Judge.grade`: rendering the
-question, hashing it, and looking it up; it never waits, so its CPU time is counted. The server
-answers at once, so that the second figure is the client's and the server's own work on one core.
+Goal: a 99th percentile of cache hits under 1 ms. A hit is a whole `Judge.grade`: rendering the
+question, hashing it and looking it up. It never waits, so its CPU time is counted. The server
+answers immediately, so the second figure is the work of client and server on one core.
 
     python benchmarks/judge.py [--json FILE]
 """
@@ -51,7 +51,7 @@ async def hit_microseconds(judge: Judge, characters: int, rounds: int) -> list[f
 
 
 async def requests_per_second(judge: Judge, count: int) -> float:
-    """Return how many different questions a second are answered."""
+    """Return the number of different questions answered per second."""
     contexts = [context_of(number, 400) for number in range(count)]
     started = time.perf_counter()
     await asyncio.gather(*(judge.grade(CRITERIA, context) for context in contexts))

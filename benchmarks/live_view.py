@@ -1,9 +1,9 @@
-"""What the live view costs: CPU seconds of a rollout with it, and of the same one without.
+"""Measure the live view's cost: CPU seconds of a rollout with and without it.
 
-Both run the command in its own process, its standard error on a pseudo terminal of 120
-columns, one of them with --quiet. The pairs are interleaved; the episodes are scripted. On a busy
-machine CPU seconds of equal work differ by several percent, so the share of the process's CPU time
-that drawing took is measured too, inside the process.
+Both run the command in its own process with standard error on a pseudo terminal of 120 columns, one
+of them with --quiet. The pairs are interleaved; the episodes are scripted. On a busy machine, CPU
+seconds of equal work differ by several percent, so the process also measures the share of its CPU
+time spent drawing.
 
     python benchmarks/live_view.py
     python benchmarks/live_view.py --env canary-v0 --episodes 1000 --pairs 7 --json FILE
@@ -56,7 +56,7 @@ class Rollout:
 
     seconds: float
     drawing_seconds: float
-    """Of these, in drawing frames; 0 without the view."""
+    """CPU seconds spent drawing frames; 0 without the view."""
     bytes_drawn: int
 
 

@@ -1,14 +1,14 @@
-"""What the rollout loop costs: CPU time of a turn, and how close many episodes come to ideal.
+"""Measure the rollout loop: CPU time per turn, and the makespan of many episodes.
 
-Overhead: episodes of a text environment that answers at once, replies from a script, a real
-tokenizer and chat template. Process CPU time divided by turns, and the same less the tokenizer's
-share, which is what the codec takes for the same texts by itself.
+Overhead: episodes of an instant text environment with scripted replies, a real tokenizer and a real
+chat template. Process CPU time divided by turns, and the same without the codec's share, which is
+measured separately on the same texts.
 
-Makespan: thousands of episodes at once whose replies and steps take log-normal times. Ideal is the
-longest episode's own waiting; the rest is what the loop adds. The process is pinned to one core.
+Makespan: thousands of concurrent episodes whose replies and steps take log-normal times. Ideal is
+the longest episode's own waiting; the loop adds the rest. The process is pinned to one core.
 
-Collections: how long the longest garbage collection held the event loop meanwhile, in CPU time of
-its thread, which others on a shared machine lengthen less than the clock's.
+Collections: the longest block of the event loop by a garbage collection, in CPU time of its thread,
+which varies less than wall time on a shared machine.
 """
 
 import argparse
@@ -36,7 +36,7 @@ ANSWER = "The search found nothing new, so try another door of the long corridor
 
 
 class Instant(Env):
-    """Answers at once; ten turns."""
+    """Answers immediately; ten turns."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(thread_safe=True)
 
@@ -60,7 +60,7 @@ class Waiting(AsyncEnv):
         self._waits = waits
 
     async def on_areset(self, task: Task) -> Turn:
-        """Start at once; the number of turns comes with the task."""
+        """Start immediately; the task sets the number of turns."""
         return Turn("You stand in a corridor.")
 
     async def on_aturn(self, response_text: str) -> Turn:
@@ -71,7 +71,7 @@ class Waiting(AsyncEnv):
 
 
 class Waits:
-    """The waiting times of every episode, drawn beforehand."""
+    """The waiting times of every episode, drawn in advance."""
 
     def __init__(self, episodes: int, mean_s: float, sigma: float, seed: int = 0) -> None:
         rng = random.Random(seed)
@@ -85,7 +85,7 @@ class Waits:
         self.env = [draw(n, 0.25) for n in turns]
 
     def of_reply(self, request: GenerateRequest) -> float:
-        """Return how long the engine takes for a reply, in seconds."""
+        """Return the engine's time for a reply, in seconds."""
         assert request.context is not None
         return self.engine[int(request.context.task["number"])][request.context.turn]
 
@@ -96,7 +96,7 @@ class Waits:
 
 @cache
 def drawn_waits(episodes: int, mean_s: float, sigma: float) -> Waits:
-    """Return the waiting times that all processes draw alike, once for each process."""
+    """Return the waiting times, equal in all processes and cached per process."""
     return Waits(episodes, mean_s, sigma)
 
 
@@ -106,7 +106,7 @@ def reply(context: PolicyContext) -> str:
 
 
 async def overhead(codec: ChatCodec, episodes: int, config: RolloutConfig) -> float:
-    """Return microseconds of CPU time for one turn."""
+    """Return microseconds of CPU time per turn."""
     engine, turns = ScriptedEngine(codec, reply), 0
     started = time.process_time()
     async for trajectory in collect(
@@ -117,10 +117,10 @@ async def overhead(codec: ChatCodec, episodes: int, config: RolloutConfig) -> fl
 
 
 def turn_cost(codec: ChatCodec) -> dict[str, float]:
-    """Return CPU time of a turn in microseconds: in all, the codec's, the loop's, the self-check's.
+    """Return CPU microseconds per turn: total, codec, loop and self-check.
 
-    The self-check is switched off for the loop's. Its own is that of a run of 1,000 episodes, the
-    first of which it compares in full.
+    The loop's figure is without the self-check. The self-check's figure comes from a run of 1,000
+    episodes, of which it compares the first ones in full.
     """
     plain, checking = RolloutConfig(sanity="off"), RolloutConfig()
     asyncio.run(overhead(codec, 20, plain))  # warm up
@@ -140,7 +140,7 @@ def turn_cost(codec: ChatCodec) -> dict[str, float]:
 
 
 def codec_share(codec: ChatCodec, times: int = 2000) -> float:
-    """Return microseconds that the codec takes for one turn's texts by itself."""
+    """Return microseconds that the codec alone takes for one turn's texts."""
     message: Message = {"role": "user", "content": ANSWER}
     text = "I open door 5 and look for the key after it."
     sampled = codec.encode_reply(text)
@@ -176,7 +176,7 @@ class Collections:
 
 
 async def makespan(codec: ChatCodec, episodes: int, mean_s: float) -> dict[str, float]:
-    """Return ideal and measured seconds of all episodes at once, and the longest collection."""
+    """Return ideal and measured seconds of all concurrent episodes, and the longest collection."""
     waits, collections, left = Waits(episodes, mean_s, sigma=0.8), Collections(), episodes
 
     def latency(request: GenerateRequest) -> float:
@@ -211,7 +211,9 @@ def main() -> None:
     """Measure, print, and write JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", help="folder of a tokenizer (default: the built-in model)")
-    parser.add_argument("--episodes", type=int, default=4096, help="at once, for the makespan")
+    parser.add_argument(
+        "--episodes", type=int, default=4096, help="concurrent episodes, for the makespan"
+    )
     parser.add_argument("--mean-s", type=float, default=4.0, help="mean seconds of a reply")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
@@ -223,9 +225,9 @@ def main() -> None:
         **asyncio.run(makespan(codec, options.episodes, options.mean_s)),
     }
     print(
-        f"loop: {figures['overhead_us']:.0f} us CPU a turn on top of the codec's "
+        f"loop: {figures['overhead_us']:.0f} us CPU per turn on top of the codec's "
         f"{figures['codec_us']:.0f} us (median of five runs), the self-check "
-        f"{figures['self_check_us']:.0f} us; {options.episodes} episodes at once took "
+        f"{figures['self_check_us']:.0f} us; {options.episodes} concurrent episodes took "
         f"{figures['measured_s']:.1f} s, ideal {figures['ideal_s']:.1f} s, "
         f"ratio {figures['ratio']:.3f}; "
         f"longest collection {figures['longest_collection_ms']:.0f} ms"

@@ -3,7 +3,7 @@
     python benchmarks/miniwob_oracle.py [--tasks a,b] [--seeds 200] [--policy oracle]
         [--first 0] [--environments 3] [--json FILE]
 
-Prints for each task how many seeds ended with reward 1 and, of the others, the first.
+Prints the number of seeds per task that ended with reward 1, and the first that did not.
 """
 
 import argparse
@@ -27,7 +27,7 @@ async def is_solved(env: MiniwobEnv, policy: Policy, name: str, seed: int) -> bo
 
 
 async def play(names: list[str], options: argparse.Namespace) -> dict[str, int]:
-    """Play all tasks, several at a time, and return how many seeds of each were solved."""
+    """Play all tasks, several at a time, and return the solved seeds of each."""
     waiting, solved = list(names), dict.fromkeys(names, 0)
 
     async def work() -> None:

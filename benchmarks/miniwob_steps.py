@@ -1,8 +1,8 @@
-"""Measure MiniWoB++ in the real browser: steps a second, and how long a reset takes.
+"""Measure MiniWoB++ in the real browser: steps per second and reset time.
 
-A step is a click, half a second of the page's time and an encoded screenshot, in each of several
-environments at once. A reset shows another problem of the same task. Wall time on whatever the
-machine has free. Goals: 100 steps a second on one page, reset under 20 ms.
+A step is a click, half a second of page time and an encoded screenshot, in several concurrent
+environments. A reset shows another problem of the same task. Wall time, so it depends on the
+machine's load. Goals: 100 steps per second on one page, reset under 20 ms.
 
     python benchmarks/miniwob_steps.py [--json FILE]
 """
@@ -39,7 +39,7 @@ async def reset_milliseconds(count: int) -> float:
 
 
 async def steps_per_second(environments: int, steps: int) -> float:
-    """Return the steps a second of all environments together, resets left out."""
+    """Return the steps per second of all environments together, without resets."""
     envs = [MiniwobEnv(task=TASK, max_turns=10**6) for _ in range(environments)]
     for env in envs:
         await _reset(env, 0)
@@ -47,7 +47,7 @@ async def steps_per_second(environments: int, steps: int) -> float:
     async def play(env: MiniwobEnv, seed: int) -> None:
         rng = random.Random(seed)
         for _ in range(steps // environments):
-            # Above the Submit button and below the bar, so that no episode ends.
+            # Above the Submit button and below the bar, so no episode ends.
             await env.astep(CLICK % (rng.randrange(320), rng.randrange(104, 140)))
 
     started = time.perf_counter()
@@ -73,7 +73,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--steps", type=int, default=400, help="how many steps of each kind")
+    parser.add_argument("--steps", type=int, default=400, help="number of steps of each kind")
     options = parser.parse_args()
     figures = asyncio.run(measure(options.steps))
     for name, value in figures.items():

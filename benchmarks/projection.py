@@ -1,12 +1,12 @@
-"""What it costs to hand one long trajectory to a trainer.
+"""Measure the cost of passing one long trajectory to a trainer.
 
 A trajectory of 20 turns, 16,200 tokens and 20 images goes through the core's projections and
 through every installed adapter that can be imported here, up to the trainer's own object. The time
-of joining the image tensors is taken off, as it depends on the images alone. Goal: at most 2 ms.
+for joining image tensors is subtracted, because it depends only on the images. Goal: at most 2 ms.
 
     python benchmarks/projection.py [--json FILE]
 
-An adapter needs its trainer: run this with the interpreter of a contract environment for those.
+An adapter needs its trainer, so use the interpreter of its contract environment.
 """
 
 import argparse
@@ -96,7 +96,7 @@ def best_ms(call: Callable[[], object], rounds: int = 100) -> float:
 
 
 def measure() -> dict[str, float]:
-    """Return milliseconds by projection, joining of image tensors taken off."""
+    """Return milliseconds by projection, without joining image tensors."""
     trajectory = long_trajectory()
     rows = step_rows(trajectory, filler_id=0)
     joining = {
@@ -124,7 +124,7 @@ def measure() -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the figures and write them as JSON where asked."""
+    """Print the figures, and write them as JSON if requested."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

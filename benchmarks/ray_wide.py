@@ -1,9 +1,9 @@
-"""How close tens of thousands of episodes at once, in a few Ray workers, come to ideal.
+"""Measure the makespan of tens of thousands of concurrent episodes in a few Ray workers.
 
-Environment and replies wait for log-normal times, long enough that CPU time is not the limit; the
+Environment and replies wait for log-normal times, long enough that CPU time is not the limit. The
 replies are tokens of a real tokenizer. Ideal is the longest episode's own waiting. Memory is the
-proportional set size of the driver and its workers, the most of samples taken every few seconds;
-Ray's own processes are not in it.
+maximum proportional set size of the driver and its workers, sampled every few seconds, without
+Ray's own processes.
 
     python benchmarks/ray_wide.py
     python benchmarks/ray_wide.py --episodes 4096 --mean-s 10
@@ -47,7 +47,7 @@ def waiting_player(config: RolloutConfig, *, model: str, episodes: int, mean_s: 
 
 
 def memory_of(pids: list[int]) -> int:
-    """Return the bytes that processes hold, pages that they share counted once."""
+    """Return the memory of processes in bytes, counting shared pages once."""
     held = 0
     for pid in pids:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
@@ -58,7 +58,7 @@ def memory_of(pids: list[int]) -> int:
 
 
 async def wide(episodes: int, workers: int, mean_s: float, model: str) -> dict[str, float]:
-    """Play all episodes at once and return what was measured."""
+    """Play all episodes concurrently and return the measurements."""
     config = RolloutConfig(workers=workers)
     make = partial(
         waiting_player, config.of_worker(), model=model, episodes=episodes, mean_s=mean_s
@@ -113,7 +113,7 @@ def main() -> int:
         "--mean-s",
         type=float,
         default=40.0,
-        help="mean seconds of a reply; longer steps than now come near their deadline of 120 s",
+        help="mean seconds of a reply; larger values bring steps near their deadline of 120 s",
     )
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()

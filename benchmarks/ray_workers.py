@@ -1,16 +1,16 @@
-"""What Ray workers cost, and whether killing them loses an episode.
+"""Measure the cost of Ray workers, and check that killing them loses no episode.
 
 Cost: CPU seconds per episode of one process, and of the driver and the workers together, for the
-same seeds in turns. The replies come from the environment's oracle; environments, images and tokens
-are real. Each round plays new seeds on both sides; the figure of a side is its cheapest round,
-because other work on the machine only adds CPU time. What starting costs is printed apart, and so
-are Ray's own processes (raylet, gcs_server, agents), which neither side is charged for. CPU time is
-the kernel's count of all threads of a process. Ray's threads in driver and workers take some of it
-each second, whatever is played (idle_..._ms_per_s), so a slow machine has more per episode;
-driver_busy_ms is without it.
+same seeds, alternately. The replies come from the environment's oracle; environments, images and
+tokens are real. Each round plays new seeds on both sides. A side's figure is its cheapest round,
+because other work on the machine only adds CPU time. Startup and Ray's own processes (raylet,
+gcs_server, agents) are printed separately and charged to neither side. CPU time is the kernel's
+count over all threads of a process. Ray's threads in driver and workers use some every second
+regardless of load (idle_..._ms_per_s), so a slow machine has more per episode; driver_busy_ms
+excludes it.
 
-Kills: a run whose workers are killed by SIGKILL again and again. The replies are text and the
-environment is small, so that a worker starts quickly. Every episode must be delivered once.
+Kills: a run whose workers are repeatedly killed by SIGKILL. Replies are text and the environment is
+small, so workers start quickly. Every episode must be delivered exactly once.
 
     python benchmarks/ray_workers.py
     python benchmarks/ray_workers.py --kills 200 --episodes 20000
@@ -56,20 +56,20 @@ AT_ONCE: Final = 16
 MOST_CPU: Final = 1.08
 MOST_DRIVER_MS: Final = 1.5
 EPISODES: Final = {"computer-use-v0": 60, "geo3k-v0": 200}
-"""Of a round."""
+"""Episodes per round."""
 _IDLE_S: Final = 3.0
 _TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def oracle_player(env_id: str, model: str, config: RolloutConfig) -> Player:
-    """Return a player whose replies the environment's oracle writes."""
+    """Return a player whose replies come from the environment's oracle."""
     env: Any = envkit.make(env_id).unwrapped
     codec = load_codec(model, tools=env.tools)
     return Player(ScriptedEngine(codec, env.oracle()), codec, config)
 
 
 def stat_of(pid: int) -> list[str]:
-    """Return the kernel's fields about a process, from its state on; none if it is gone."""
+    """Return the kernel's fields for a process, from its state on; empty if it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -83,7 +83,7 @@ def cpu_of(pids: list[int]) -> float:
 
 
 def daemons(workers: list[int]) -> list[int]:
-    """Return the processes that Ray runs for itself, below this one."""
+    """Return Ray's own processes below this one."""
     everyone = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
     parents = {pid: int(stat[1]) for pid in everyone if (stat := stat_of(pid))}
     ours, found = {os.getpid()}, set[int]()
@@ -94,9 +94,9 @@ def daemons(workers: list[int]) -> list[int]:
 
 
 async def play(player: AnyPlayer, env_id: str, seeds: range) -> int:
-    """Play a run of one episode for each seed and return its turns.
+    """Play one episode per seed and return the turns.
 
-    New seeds each time: what a process remembers of images must not help it.
+    Seeds are new each time, so cached images cannot help.
     """
     plan = RunPlan(episodes=len(seeds), seeds=seeds, concurrency=AT_ONCE)
     run = Run(env_id, player, plan)
@@ -106,7 +106,7 @@ async def play(player: AnyPlayer, env_id: str, seeds: range) -> int:
 async def cost(
     env_id: str, model: str, workers: int, episodes: int, rounds: int
 ) -> dict[str, float]:
-    """Measure one process and workers in turns."""
+    """Measure one process and workers, alternately."""
     config = RolloutConfig(workers=workers)
     alone = replace(config, workers=0)
     make = partial(oracle_player, env_id, model, alone)
@@ -177,13 +177,13 @@ class TextEngine:
         )
 
     async def abort(self, request_id: str) -> None:
-        """Let it answer."""
+        """Do nothing: the reply comes soon."""
 
     async def end_session(self, session_id: str) -> None:
-        """Keep nothing."""
+        """Do nothing: no state is kept."""
 
     async def aclose(self) -> None:
-        """Hold nothing."""
+        """Do nothing: nothing is open."""
 
 
 class Corridor(AsyncEnv):
@@ -194,7 +194,7 @@ class Corridor(AsyncEnv):
         return Turn("You stand in a corridor.")
 
     async def on_aturn(self, response_text: str) -> Turn:
-        """Say something; the third time is the end."""
+        """Answer; the third turn ends the episode."""
         return Turn("Go on.", reward=0.5, done=self.turn == 2)
 
 
@@ -204,7 +204,7 @@ def text_player(config: RolloutConfig) -> Player:
 
 
 async def kills(count: int, episodes: int, workers: int) -> dict[str, float]:
-    """Kill workers while a run is played, and count what it delivers."""
+    """Kill workers during a run, and count deliveries."""
     config = RolloutConfig(workers=workers, seed=1)
     player = RayPlayer(partial(text_player, replace(config, workers=0)), config)
     await player.start()
@@ -249,9 +249,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("env_ids", nargs="*", default=list(EPISODES), help="of the cost")
     parser.add_argument("--kills", type=int, default=0, help="kill this many workers instead")
-    parser.add_argument("--episodes", type=int, default=20_000, help="of the run with kills")
+    parser.add_argument(
+        "--episodes", type=int, default=20_000, help="episodes of the run with kills"
+    )
     parser.add_argument("--workers", type=int, help="2 for the cost, 4 with kills")
-    parser.add_argument("--rounds", type=int, default=8, help="of the cost, one after another")
+    parser.add_argument("--rounds", type=int, default=8, help="rounds of the cost measurement")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     figures: dict[str, dict[str, float]] = {}

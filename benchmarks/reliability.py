@@ -1,7 +1,7 @@
-"""Whether a run survives: faults, kills, signals, hours, and thousands of episodes at once.
+"""Check that runs survive faults, kills, signals, hours, and thousands of concurrent episodes.
 
-Each part prints its figures and what they should be; `--json` keeps them. Without a choice of parts
-all of them run, in the sizes that the documentation quotes, which takes about two hours:
+Each part prints its figures and targets; `--json` stores them. By default all parts run at the
+sizes quoted in the documentation, which takes about two hours:
 
     python benchmarks/reliability.py --campaign --turns 20000
     python benchmarks/reliability.py --kill --signals --runs 5
@@ -9,7 +9,7 @@ all of them run, in the sizes that the documentation quotes, which takes about t
     python benchmarks/reliability.py --wide --at-once 2048 --mean-s 1
     python benchmarks/reliability.py --loop
 
-What is lost or doubled is counted by the environments and engines of these files, not by envkit.
+The environments and engines of these files count losses and duplicates, independently of envkit.
 """
 
 import argparse
@@ -80,7 +80,7 @@ CHEAP: tuple[Check, ...] = (("overhead_us <= 195", lambda figures: figures["over
 
 
 def tell(part: str, figures: dict[str, Any], checks: tuple[Check, ...]) -> bool:
-    """Print the figures of a part and the checks that they fail; return whether all hold."""
+    """Print a part's figures and failed checks; return whether all passed."""
     print(f"{part}:")
     for name, value in figures.items():
         print(f"  {name}: {value:.3f}" if isinstance(value, float) else f"  {name}: {value}")
@@ -90,7 +90,7 @@ def tell(part: str, figures: dict[str, Any], checks: tuple[Check, ...]) -> bool:
 
 
 def play(options: argparse.Namespace) -> dict[str, tuple[dict[str, Any], bool]]:
-    """Run the parts that were asked for."""
+    """Run the requested parts."""
     model = options.model or str(builtin_model_dir("builtin-text"))
     codec = load_codec(model)
     results: dict[str, tuple[dict[str, Any], bool]] = {}
@@ -125,7 +125,7 @@ def play(options: argparse.Namespace) -> dict[str, tuple[dict[str, Any], bool]]:
 
 
 def main() -> None:
-    """Measure, print, and write JSON; the exit code is 1 where a figure is not as wanted."""
+    """Measure, print, and write JSON; the exit code is 1 if a figure misses its target."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -135,14 +135,14 @@ def main() -> None:
     add = parser.add_argument
     add("--model", help="folder of a tokenizer (default: the built-in model)")
     add("--turns", type=int, default=1_000_000, help="scripted turns of the campaign")
-    add("--rate", type=float, default=0.2, help="share of calls that fail in the campaign")
-    add("--concurrency", type=int, default=256, help="at once, in campaign and soak")
-    add("--runs", type=int, default=100, help="runs for each signal")
+    add("--rate", type=float, default=0.2, help="fraction of calls that fail in the campaign")
+    add("--concurrency", type=int, default=256, help="concurrent episodes in campaign and soak")
+    add("--runs", type=int, default=100, help="runs per signal")
     add("--episodes", type=int, default=400, help="episodes of a run that is killed")
     add("--minutes", type=float, default=30.0, help="length of the soak")
-    add("--settle-minutes", type=float, default=5.0, help="memory is compared from here on")
+    add("--settle-minutes", type=float, default=5.0, help="minutes before memory is compared")
     add("--soak-mean-s", type=float, default=0.2, help="mean seconds of a reply in the soak")
-    add("--at-once", type=int, default=16_384, help="episodes at once in the wide run")
+    add("--at-once", type=int, default=16_384, help="concurrent episodes in the wide run")
     add("--mean-s", type=float, default=4.0, help="mean seconds of a reply in the wide run")
     add("--json", type=Path, help="write the figures here")
     options = parser.parse_args()

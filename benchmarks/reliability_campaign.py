@@ -1,7 +1,7 @@
-"""A fault campaign whose bookkeeping is not the library's.
+"""A fault campaign with bookkeeping independent of the library.
 
 The environment logs every reply that it applied, the engine every reply that it gave. Each
-trajectory is compared with both when it is delivered, and what was begun and never delivered is
+trajectory is compared with both on delivery. Episodes that started but were never delivered are
 counted at the end.
 """
 
@@ -45,12 +45,12 @@ BUDGET = RetryBudget(
 
 @dataclass(kw_only=True)
 class Books:
-    """What was really done, by episode."""
+    """What actually happened, by episode."""
 
     applied: dict[str, Counter[tuple[int, int]]] = field(
         default_factory=dict[str, Counter[tuple[int, int]]]
     )
-    """How often each (turn, attempt) was applied."""
+    """Number of times each (turn, attempt) was applied."""
     said: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     """The engine's replies, in order."""
     steps: int = 0
@@ -58,13 +58,13 @@ class Books:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def apply(self, episode: str, turn: int, attempt: int) -> None:
-        """Note that an environment changed its state by a reply."""
+        """Record that a reply changed an environment's state."""
         with self.lock:
             self.steps += 1
             self.applied.setdefault(episode, Counter())[turn, attempt] += 1
 
     def count_fault(self, kind: str) -> None:
-        """Note that something failed on purpose."""
+        """Record a deliberate failure."""
         with self.lock:
             self.faults[kind] += 1
 
@@ -87,7 +87,7 @@ class CountedEnv(Env):
         return Turn(f"Say four things about number {int(self.np_random.integers(1000))}.")
 
     def on_turn(self, response_text: str) -> Turn:
-        """Apply the reply, and fail before that, after that, or not at all."""
+        """Apply the reply, and fail before it, after it, or not at all."""
         key = self.step_key
         assert key is not None
         rng = random.Random(derive_seed("step", key.episode_id, key.turn, key.attempt))
@@ -111,7 +111,7 @@ class CountedEnv(Env):
         return {"history": self._history}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Put the history back."""
+        """Restore the history."""
         self._history = list(state["history"])
 
     def _fail(self, rng: random.Random) -> None:
@@ -138,7 +138,7 @@ class RestartedEnv(CountedEnv):
 
 
 class CountedEngine(ScriptedEngine):
-    """Logs what it says, and fails as often as the environment."""
+    """Logs its replies, and fails as often as the environment."""
 
     def __init__(self, codec: ChatCodec, books: Books, rate: float) -> None:
         super().__init__(codec, _say)
@@ -164,23 +164,22 @@ def _say(context: PolicyContext) -> str:
 
 @dataclass(kw_only=True)
 class Verdict:
-    """What does not agree, by kind."""
+    """Discrepancies, by kind."""
 
     turns: int = 0
     episodes: int = 0
     faulted: int = 0
     lost: int = 0
-    """Replies that a finished episode does not have, and episodes that were never delivered."""
+    """Replies missing from a finished episode, and episodes never delivered."""
     doubled: int = 0
-    """Attempts that were applied twice, replies that a state holds twice, episodes delivered
-    twice."""
+    """Attempts applied twice, replies twice in a state, episodes delivered twice."""
     paid_faults: int = 0
     """Faulted episodes with a reward or a trained token."""
     wrong_rewards: int = 0
-    """Finished episodes with another reward than the environment gave."""
+    """Finished episodes whose reward differs from the environment's."""
 
     def take(self, trajectory: Trajectory, books: Books, seen: set[str]) -> None:
-        """Compare a delivered trajectory with the books, and close its page."""
+        """Compare a delivered trajectory with the books and remove its entry."""
         name = trajectory.episode_id
         self.episodes += 1
         self.turns += len(trajectory.turns)
@@ -205,7 +204,7 @@ class Verdict:
 async def campaign(
     codec: ChatCodec, *, turns: int, rate: float, concurrency: int
 ) -> dict[str, Any]:
-    """Play about so many turns in three kinds of environment; return what did not agree."""
+    """Play about this many turns in three kinds of environment; return the discrepancies."""
     verdict, books = Verdict(), Books()
     started = time.perf_counter()
     kinds: tuple[Callable[[Books, float], CountedEnv], ...] = (

@@ -1,7 +1,7 @@
-"""Runs of the real command that are killed or signalled, and resumed until they are done.
+"""Kill or signal runs of the real command, and resume them until they are complete.
 
-The environment logs each episode that it finished to its own file, so what was lost is counted
-outside the library. A run is `envkit rollout ... --out DIR`, then `envkit rollout --resume DIR`.
+The environment logs each finished episode to its own file, so losses are counted outside the
+library. A run is `envkit rollout ... --out DIR`, then `envkit rollout --resume DIR`.
 """
 
 import asyncio
@@ -55,13 +55,13 @@ class PacedEnv(AsyncEnv):
         self._turns, self._shade = 2, 0
 
     async def on_areset(self, task: Task) -> Turn:
-        """Draw how long the episode is, and what it shows."""
+        """Draw the episode's length and image."""
         self._turns = int(self.np_random.integers(2, 5))
         self._shade = int(self.np_random.integers(256))
         return Turn(f"Count to {self._turns}.", images=self._images(0))
 
     async def on_aturn(self, response_text: str) -> Turn:
-        """Wait, answer, and note the end."""
+        """Wait, answer, and log the end."""
         await asyncio.sleep(self._wait_s * (0.5 + self._shade / 255))
         done = self.turn + 1 >= self._turns
         if done:
@@ -75,7 +75,7 @@ class PacedEnv(AsyncEnv):
         return {"turns": self._turns, "shade": self._shade}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Put them back."""
+        """Restore the length and the shade."""
         self._turns, self._shade = state["turns"], state["shade"]
 
     def oracle(self) -> Policy:
@@ -89,45 +89,45 @@ class PacedEnv(AsyncEnv):
         return (Image.from_pil(PilImage.new("RGB", (56, 56), (shade, 9, 9))),)
 
     def _note(self) -> None:
-        """Log the end of an episode as one write; the line is there whatever kills us next."""
+        """Log the end of an episode in one write, which survives any kill."""
         assert self.step_key is not None
         with Path(os.environ[_LOG]).open("ab", buffering=0) as stream:
             stream.write(self.step_key.episode_id.partition("~")[0].encode() + b"\n")
 
 
 def register() -> None:
-    """Make the environment known in this process."""
+    """Register the environment in this process."""
     envkit.register(ENV_ID, entry_point=PacedEnv)
 
 
 @dataclass(kw_only=True)
 class Ended:
-    """What the runs of one signal came to."""
+    """Results of the runs for one signal."""
 
     runs: int = 0
     finished: int = 0
-    """Episodes that their environment had finished before the signal's effect."""
+    """Episodes that their environment finished before the signal took effect."""
     finished_lost: int = 0
-    """Those of them that are not in the file after the process is gone."""
+    """Of these, episodes missing from the file after the process exited."""
     announced: int = 0
     """Episodes whose line was in the file before the signal."""
     announced_lost: int = 0
     unfinished_stored: int = 0
-    """Stored as aborted, to be resumed."""
+    """Episodes stored as aborted, to be resumed."""
     unsound: int = 0
-    """Runs whose file did not verify after the process was gone, cut last line aside."""
+    """Runs whose file failed verification after exit, apart from a truncated last line."""
     resumes: int = 0
     resume_failed: int = 0
-    """Runs that could not be brought to their end."""
+    """Runs that could not be completed."""
     missing: int = 0
-    """Episodes that are not in the file after the last resume."""
+    """Episodes missing from the file after the last resume."""
     doubled: int = 0
-    """Episodes that are there twice."""
+    """Episodes stored twice."""
     unsound_after: int = 0
     codes: Counter[str] = field(default_factory=Counter[str])
     """Exit codes of the signalled processes."""
     seconds_to_end: list[float] = field(default_factory=list[float])
-    """From the signal to the end of the process."""
+    """Seconds from the signal to process exit."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures."""
@@ -147,7 +147,7 @@ class KilledRun:
         self._log.touch()
 
     def play(self, signals: Sequence[int], ended: Ended) -> None:
-        """Start the run, send the signals at a random time, and resume until it is done."""
+        """Start the run, send signals at a random time, and resume until it is complete."""
         ended.runs += 1
         process = self._start(
             "rollout", ENV_ID, "--policy", "oracle", "--model", self._model,
@@ -191,7 +191,7 @@ class KilledRun:
         """Wait for a random number of lines, send the signals, and wait for the end.
 
         Returns:
-            Ids of the episodes whose line was in the file before.
+            Ids of the episodes whose line was already in the file.
         """
         wanted = self._rng.randrange(1, self._episodes)
         deadline = time.monotonic() + _PATIENCE_S
@@ -216,7 +216,7 @@ class KilledRun:
         return before
 
     def _resume(self, ended: Ended) -> None:
-        """Resume until the command says that the run is done, killing some attempts too."""
+        """Resume until the command reports completion, killing some attempts."""
         code = None
         for attempt in range(_MOST_RESUMES):
             process = self._start("rollout", "--resume", str(self._out), "--quiet")
@@ -225,7 +225,7 @@ class KilledRun:
                 time.sleep(2.0 + self._rng.random())
                 process.kill()
             code = process.wait()
-            if code in (0, 2):  # done, or the command knows no such option
+            if code in (0, 2):  # done, or the command has no such option
                 break
         ended.resume_failed += code != 0
         stored = [one for one in self._stored() if one.stop_reason is not StopReason.ABORTED]
@@ -248,7 +248,7 @@ class KilledRun:
             return []
 
     def _is_sound(self, *, may_be_cut: bool) -> bool:
-        """Verify the file; say on standard output what is wrong with it."""
+        """Verify the file; print problems to standard output."""
         try:
             problems = verify_file(self._out).problems
         except StorageError as error:
@@ -262,7 +262,7 @@ class KilledRun:
 
 
 def kill_runs(kind: str, *, runs: int, episodes: int, model: str, seed: int = 0) -> dict[str, Any]:
-    """Kill or signal so many runs, resume each, and return what came of them."""
+    """Kill or signal this many runs, resume each, and return the results."""
     ended = Ended()
     rng = random.Random(f"{kind}-{seed}")
     for _ in range(runs):

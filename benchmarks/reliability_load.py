@@ -30,7 +30,7 @@ OBSERVATION = "The corridor goes on; two doors are open and one is locked. " * 4
 
 
 class Log:
-    """What the environments of a run saw happen, counted outside the library."""
+    """Events seen by a run's environments, counted outside the library."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -40,7 +40,7 @@ class Log:
         """Seconds that each episode's environment waited."""
 
     def count_written(self, _trajectory: Trajectory) -> None:
-        """Note that a trajectory was stored; a soak keeps no more of it."""
+        """Count a stored trajectory; a soak keeps nothing else of it."""
         self.written += 1
 
 
@@ -53,7 +53,7 @@ class CorridorEnv(AsyncEnv):
         self._turns = 1
 
     async def on_areset(self, task: Task) -> Turn:
-        """Start at once."""
+        """Start immediately."""
         self._turns = int(self.np_random.integers(1, 6))
         return Turn(OBSERVATION)
 
@@ -72,7 +72,7 @@ class CorridorEnv(AsyncEnv):
 
 @contextlib.contextmanager
 def server(mean_s: float) -> Generator[str]:
-    """Run the server in its own process; gives its address."""
+    """Run the server in its own process and yield its address."""
     file = Path(__file__).with_name("reliability_server.py")
     command = [sys.executable, str(file), "--mean-s", str(mean_s)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -85,7 +85,7 @@ def server(mean_s: float) -> Generator[str]:
 
 @dataclass(kw_only=True)
 class Samples:
-    """What was measured once a second."""
+    """Measurements taken once per second."""
 
     at_s: list[float] = field(default_factory=list[float])
     rss_mb: list[float] = field(default_factory=list[float])
@@ -105,7 +105,7 @@ class Samples:
         self.descriptors.append(len(os.listdir("/proc/self/fd")))
 
     def after(self, settle_s: float, values: list[Any]) -> list[Any]:
-        """Return the part of a column that counts; all of it in a run that was too short."""
+        """Return the counted part of a column, or all of it if the run was too short."""
         part = [value for at, value in zip(self.at_s, values, strict=True) if at >= settle_s]
         return part or values
 
@@ -181,7 +181,7 @@ async def soak(
 
 
 async def wide(codec: ChatCodec, *, episodes: int, mean_s: float) -> dict[str, Any]:
-    """Play all episodes at once; compare the time with what they need at least."""
+    """Play all episodes concurrently; compare the time with the minimum."""
     raise_file_limit()
     log, written = Log(), list[Trajectory]()
     most_unwritten = 0

@@ -1,7 +1,7 @@
-"""A server of SGLang's `/generate` that samples nothing: for load, in its own process.
+"""A load-test server for SGLang's `/generate` that samples nothing, in its own process.
 
-Replies are fixed ids and the client's stop token. Each takes a log-normal time that is a function
-of its session and its prompt's length, so that the client can say what the waiting came to.
+Replies are fixed ids and the client's stop token. Each takes a log-normal time determined by its
+session and prompt length, so the client can compute the total waiting.
 """
 
 import argparse
@@ -18,14 +18,14 @@ REPLY_IDS = list(range(100, 112))
 
 
 def raise_file_limit() -> int:
-    """Allow as many descriptors as the system lets us have; return how many."""
+    """Raise the descriptor limit to the system's maximum and return it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
 
 
 def draw_wait(mean_s: float, sigma: float, *key: object) -> float:
-    """Return a log-normal time that the key alone decides."""
+    """Return a log-normal time determined by the key."""
     if mean_s <= 0:
         return 0.0
     digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
@@ -34,12 +34,12 @@ def draw_wait(mean_s: float, sigma: float, *key: object) -> float:
 
 
 def reply_wait(mean_s: float, session: str, prompt_tokens: int) -> float:
-    """Return how long the server takes for a reply."""
+    """Return the server's time for a reply."""
     return draw_wait(mean_s, 0.8, session, prompt_tokens)
 
 
 class Server:
-    """Answers `/generate` and what a client asks a server about itself."""
+    """Answers `/generate` and the information routes."""
 
     def __init__(self, mean_s: float) -> None:
         self._mean_s = mean_s

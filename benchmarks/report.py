@@ -1,12 +1,12 @@
-"""Measure the single file: writing it, its size, and how fast a real browser shows and searches it.
+"""Measure the single-file report: writing, size, and display and search in a real browser.
 
-A run of made-up episodes is stored first: each of 5 turns with a drawn figure for each turn, out of
-600 different ones, 100 sampled tokens a turn and 100 tokens of text in the prompt and each
-observation. "write" reads that run and writes the file. "first paint" and "page ready" are counted
-from the navigation by the browser itself, "whole file" until everything is parsed, "search" and
-"sort" from the input until the result is drawn, "open episode" from the change of the address until
-its image is there. Goals for 10,000 episodes on two cores: first paint in 1.5 s, a search in
-200 ms, an episode in 300 ms.
+A run of synthetic episodes is stored first: 5 turns each, with one of 600 drawn figures per turn,
+100 sampled tokens per turn, and 100 tokens of text in the prompt and each observation. "write"
+reads that run and writes the file. The browser itself measures "first paint" and "page ready" from
+the navigation. "whole file" ends when everything is parsed, "search" and "sort" last from the input
+until the result is drawn, "open episode" from the change of the address until its image is loaded.
+Goals for 10,000 episodes on two cores: first paint in 1.5 s, a search in 200 ms, an episode in 300
+ms.
 
     python benchmarks/report.py [--episodes 10000] [--json FILE]
 """
@@ -146,7 +146,7 @@ def _turn(rng: random.Random, turn: int, said: str, shown: Image) -> TurnRecord:
 
 
 def in_browser(page_file: Path, opened: int) -> dict[str, float]:
-    """Return how fast a browser shows and searches the file, the median of some openings."""
+    """Return a browser's times to show and search the file, as medians over several loads."""
     from playwright.sync_api import sync_playwright
 
     found: dict[str, list[float]] = {}
@@ -216,7 +216,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--episodes", type=int, default=10_000, help="how many")
     parser.add_argument(
-        "--opened", type=int, default=3, help="how often the browser opens the file"
+        "--opened", type=int, default=3, help="number of times the browser opens the file"
     )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

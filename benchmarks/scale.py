@@ -1,16 +1,17 @@
-"""What one process pays for tokens and images: bytes per ledger token, CPU time per image turn.
+"""Measure the cost of tokens and images: bytes per ledger token, CPU time per image turn.
 
 Ledger: a conversation of 16,384 tokens, as an engine that computes in single precision reports it.
-Counted are the columns of its segments with their objects, and what a waiting request holds.
+Counts the columns of its segments with their objects, and the contents of a waiting request.
 
-Image turns: oracle episodes of the simulated desktop through the rollout, at two screen sizes. The
-CPU time of the whole process, divided by turns; every turn has a new screenshot. The least of five
-runs counts: others on a shared machine only add. The tensors of each finished episode are read, as
-a trainer does, or left alone, as an evaluation does.
+Image turns: oracle episodes of the simulated desktop through the rollout, at two screen sizes. CPU
+time of the whole process divided by turns; every turn has a new screenshot. The minimum of five
+runs counts, because other load only adds time. The tensors of each finished episode are read, as by
+a trainer, or not, as in an evaluation.
 
 Forks: bytes that a fork in the middle of a long desktop episode allocates, and its parent's.
 
-Stages: what becomes of one new image, by itself. Pickling: an episode sent to another process.
+Stages: the processing steps of one new image, measured separately. Pickling: an episode sent to
+another process.
 
     python benchmarks/scale.py [--part ledger|turns|forks|stages|pickle ...] [--json FILE]
 """
@@ -77,7 +78,7 @@ def ledger() -> Figures:
 
 
 def deep_size(roots: Iterable[object]) -> int:
-    """Return the bytes of objects and everything they hold, each once; classes are left out."""
+    """Return the bytes of objects and everything they hold, each once, without classes."""
     seen, size, todo = set[int](), 0, list(roots)
     while todo:
         one = todo.pop()
@@ -123,12 +124,12 @@ def turns(codec: ChatCodec, lazy: ChatCodec, episodes: int) -> Figures:
                 asyncio.run(play(one, size, episodes, seed=seed, reads=one is codec))[0]
                 for seed in range(2, 7)
             ]
-            figures[f"ms per turn at {shape}, {name}"] = min(runs)  # others only add
+            figures[f"ms per turn at {shape}, {name}"] = min(runs)  # other load only adds time
     return figures
 
 
 def forks(codec: ChatCodec) -> Figures:
-    """Return bytes of an episode of a screenshot per turn, and of a fork before its last turn."""
+    """Return bytes of an episode with a screenshot per turn, and of a fork before its last turn."""
 
     def wait(context: PolicyContext) -> str:
         env: Any = context.env.unwrapped
@@ -161,7 +162,7 @@ def forks(codec: ChatCodec) -> Figures:
 
 
 def stages(codec: ChatCodec) -> Figures:
-    """Return CPU milliseconds of what becomes of one new image."""
+    """Return CPU milliseconds of each processing step of a new image."""
     figures: Figures = {}
     for size in SIZES:
         observation, _ = envkit.make("computer-use-v0", width=size[0], height=size[1]).reset(seed=5)
@@ -189,14 +190,14 @@ def stages(codec: ChatCodec) -> Figures:
 
 
 def known(image: Image) -> None:
-    """Ask for what every turn asks of a new image: its identity and the bytes of a file."""
+    """Compute what every turn needs of a new image: its identity and file bytes."""
     name: Any = getattr(image, "file_format", "png")
     assert image.sha256
     assert image.encoded(name)
 
 
 def sent(codec: ChatCodec) -> Figures:
-    """Return what an episode without tensors costs on its way to another process."""
+    """Return the cost of sending an episode without tensors to another process."""
     _, played = asyncio.run(play(codec, SIZES[0], 8, seed=9, reads=False))
     light = [
         replace(one, segments=tuple(replace(segment, features=()) for segment in one.segments))
@@ -217,7 +218,7 @@ def sent(codec: ChatCodec) -> Figures:
 
 
 def best_ms(function: Callable[[], object], times: int = 9) -> float:
-    """Return the least CPU milliseconds of a call; on a shared machine others only add."""
+    """Return the minimum CPU milliseconds of a call, since other load only adds time."""
     taken: list[float] = []
     for _ in range(times):
         started = time.thread_time()
@@ -233,7 +234,7 @@ def main() -> None:
     )
     names = ("ledger", "turns", "forks", "stages", "pickle")
     parser.add_argument("--part", choices=names, action="append", help="default: all")
-    parser.add_argument("--episodes", type=int, default=10, help="of each run of image turns")
+    parser.add_argument("--episodes", type=int, default=10, help="episodes per run of image turns")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     eager, lazy = (

@@ -1,13 +1,13 @@
-"""Measure the search engine on the shipped facts: queries a second, load time and memory.
+"""Measure the search engine on the bundled facts: queries per second, load time and memory.
 
 Queries are counted per second of CPU time on one core, with three hits each: page titles, short
 queries such as "population of Oslo", and whole questions. Loading is measured in a fresh process,
-imports apart; memory is the peak of that process, numpy and envkit included. Goals: at least 2,000
-queries a second in the mean of the three kinds, loading under 1 s, under 300 MB.
+without imports; memory is the peak of that process, including numpy and envkit. Goals: at least
+2,000 queries per second on average over the three kinds, loading under 1 s, under 300 MB.
 
-With `--tantivy` the same queries go to an index on disk, and the overlap of both rankings is
-printed: the share of our three hits that tantivy has among its three, and how often the first one
-is the same. `--large N` compares both on a fictional world of N things as well.
+With `--tantivy` the same queries also go to an index on disk, and the overlap of both rankings is
+printed: the share of our three hits among tantivy's three, and how often the first hit is the same.
+`--large N` also compares both on a fictional world of N things.
 
     python benchmarks/search.py [--tantivy] [--large 200000] [--json FILE]
 """
@@ -87,7 +87,7 @@ def world_seconds(size: int) -> float:
 def tantivy_figures(
     name: str, index: Bm25Index, documents: Iterable[Document], texts: Sequence[str]
 ) -> dict[str, float]:
-    """Return how tantivy compares with an index in memory over the same documents."""
+    """Compare tantivy with an in-memory index over the same documents."""
     with tempfile.TemporaryDirectory() as folder:
         started = time.process_time()
         disk = build_index(Path(folder) / "index", documents)
@@ -132,7 +132,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--queries", type=int, default=3000, help="how many of each kind")
+    parser.add_argument("--queries", type=int, default=3000, help="number of queries of each kind")
     parser.add_argument("--tantivy", action="store_true", help="compare with an index on disk")
     parser.add_argument("--large", type=int, metavar="N", help="and on a world of N things")
     options = parser.parse_args()

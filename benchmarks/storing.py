@@ -1,8 +1,8 @@
-"""How long storing one very long trajectory keeps other threads from running.
+"""Measure how long storing a very long trajectory blocks other threads.
 
 A trajectory of 40 turns and 255,000 tokens is prepared on a worker thread, as a rollout does. The
-main thread stands for the event loop: it asks to run every millisecond, and the longest time that
-it had to wait is what storing costs a run. Goal: at most 20 ms beyond the machine's own noise.
+main thread stands in for the event loop: it tries to run every millisecond, and its longest wait is
+the cost of storing. Goal: at most 20 ms above the machine's own noise.
 
     python benchmarks/storing.py [--tokens 255000] [--json FILE]
 """
@@ -60,7 +60,7 @@ def _segment(rng: np.random.Generator, kind: SegmentKind, turn: int, count: int)
 
 
 def longest_wait(work: threading.Thread | None, seconds: float) -> float:
-    """Return the longest time between two turns of this thread, in milliseconds."""
+    """Return the longest gap between two wake-ups of this thread, in milliseconds."""
     longest, ends = 0.0, time.perf_counter() + seconds
     last = time.perf_counter()
     while work.is_alive() if work is not None else last < ends:

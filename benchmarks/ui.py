@@ -1,12 +1,12 @@
-"""Measure `envkit ui` on a large run: how fast it is read, shown by a real browser, and searched.
+"""Measure `envkit ui` on a large run: reading, display in a real browser, and search.
 
-The run is that of `benchmarks/report.py`: made-up episodes of 5 turns with a drawn figure each, 100
-sampled tokens a turn and 100 tokens of text in each observation. "table of runs" and "first rows"
-count from the navigation, while the server reads in the background; "index" is from its start until
-the last episode was read. All later figures are of the whole run: "run page" and "list" from the
-change of the address until the page is drawn, "search" from the input until its hits are drawn,
-"open episode" until its image is there. "search server" is the request alone. Goals for 10,000
-episodes on two cores: first paint in 1.5 s, a search in 200 ms, an episode in 300 ms.
+The run is that of `benchmarks/report.py`: synthetic episodes of 5 turns with a drawn figure each,
+100 sampled tokens per turn and 100 tokens of text in each observation. "table of runs" and "first
+rows" count from the navigation, while the server reads in the background; "index" is the server's
+time until the last episode was read. All later figures cover the whole run: "run page" and "list"
+from the change of the address until the page is drawn, "search" from the input until its hits are
+drawn, "open episode" until its image is loaded. "search server" is the request alone. Goals for
+10,000 episodes on two cores: first paint in 1.5 s, a search in 200 ms, an episode in 300 ms.
 
     python benchmarks/ui.py [--episodes 10000] [--json FILE]
 """

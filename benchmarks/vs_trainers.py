@@ -1,21 +1,21 @@
-"""CPU time a turn: trainers' own rollout loops against envkit's adapter in the same trainer.
+"""Compare CPU time per turn of trainers' own rollout loops and envkit's adapter.
 
 For each trainer with a contest under `trainers/`, its contract environment plays the same episodes
 twice: the same images, the same replies, one strict fake server without latency whose own time is
-taken off. 64 episodes at once, 20 turns each, a new image of 224 by 224 pixels in every turn, and
-no image in two episodes. Counted is the rollout: encode, request, decode, environment, append;
-what the trainer does with finished episodes stands apart. Goal: envkit takes at most a third of the
-best of the own loops.
+subtracted. 64 concurrent episodes, 20 turns each, a new image of 224 by 224 pixels in every turn,
+and no image shared by two episodes. The figure covers the rollout: encode, request, decode,
+environment, append. The trainer's processing of finished episodes is reported separately. Goal:
+envkit needs at most a third of the fastest own loop.
 
     python benchmarks/vs_trainers.py [--json FILE] [--trainer NAME ...] [--episodes N] [--turns N]
 
 The environments are those of `make contract-NAME`; a missing one is built. Own loops:
 
-- verl: `tool_agent` in the V0 worker. The server is an object in the process, for Ray's transport
-  would be the same for both.
+- verl: `tool_agent` in the V0 worker. The server is an object in the process, because Ray's
+  transport would be the same for both.
 - SkyRL: `SkyRLVLMGymGenerator`, over SkyRL's own HTTP client, to a server in another process. The
-  protocol carries the tensors of every image in every request, about 800 kB each, which is most
-  of both sides' time; 16 episodes move 8 GB on each side, so it plays no more unless asked to.
+  protocol carries the tensors of every image in every request, about 800 kB each, which takes most
+  of both sides' time. 16 episodes move 8 GB on each side, so it plays no more by default.
 - TRL: GRPOTrainer's tool loop with an `environment_factory`; its replies come from a script.
 """
 
@@ -33,7 +33,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 CONTESTS: Final = Path(__file__).resolve().parent / "trainers"
 GOAL: Final = 3.0
 EPISODES: Final = {"skyrl": 16}
-"""How many episodes at once where it is not 64."""
+"""Concurrent episodes, if not 64."""
 FOLDERS: Final = (".", "envs", "adapters", "tests", "benchmarks/trainers")
 
 
@@ -43,7 +43,7 @@ def trainers() -> list[str]:
 
 
 def interpreter(trainer: str) -> Path:
-    """Return the Python of a trainer's contract environment, building it when it is missing."""
+    """Return the Python of a trainer's contract environment, building it if needed."""
     sys.path.insert(0, str(ROOT / "scripts" / "contracts"))
     from environment import ensure_environment  # pyright: ignore[reportMissingImports]
     from recipes import RECIPES  # pyright: ignore[reportMissingImports]
@@ -82,7 +82,7 @@ def play(trainer: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the lines of the table: milliseconds of CPU a turn."""
+    """Return the lines of the table: CPU milliseconds per turn."""
     best = min(figures["own"]["cpu_ms_per_turn"] for figures in results.values())
     lines = [
         f"{'trainer':<12} {'episodes':>9} {'own loop':>9} {'envkit':>9} {'ratio':>7} "
@@ -98,14 +98,14 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
             f"{envkit['batch_ms_per_turn']:>12.2f}"
         )
     lines.append(
-        f"ms of CPU a turn; to best: the fastest own loop, {best:.2f} ms, against envkit in this "
-        f"trainer (goal {GOAL:g}x); batch: what the trainer does with finished episodes"
+        f"ms of CPU per turn; to best: the fastest own loop, {best:.2f} ms, against envkit in this "
+        f"trainer (goal {GOAL:g}x); batch: the trainer's processing of finished episodes"
     )
     return lines
 
 
 def main() -> None:
-    """Play all contests, print one table, write the figures where asked."""
+    """Play all contests, print one table, and write the figures if requested."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

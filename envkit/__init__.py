@@ -1,7 +1,7 @@
 """The Gymnasium of multimodal agent reinforcement learning.
 
-Write an environment with `Env`, `Turn`, `Image` and `tool`; register it or ship it as a plugin;
-make it by id; check it. Other packages, such as `envkit.rollout`, are imported on first use.
+Write an environment with `Env`, `Turn`, `Image` and `tool`, register it or ship it as a plugin,
+make it by id, and check it. Other packages, such as `envkit.rollout`, are imported on first use.
 """
 
 from importlib import import_module

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from envkit.errors import ConfigurationError
 
 _KEY_BYTES: Final = 24
-_SHORTEST_KEY: Final = 16
+_MIN_KEY_LENGTH: Final = 16
 _LAST_PORT: Final = 65_535
 _LOCAL_NAME: Final = "localhost"
 _LOCAL_ADDRESS: Final = "127.0.0.1"
@@ -31,10 +31,10 @@ def check_port(port: int) -> None:
     """Check the port of a server.
 
     Args:
-        port: 0 takes a free one.
+        port: The port; 0 uses any free one.
 
     Raises:
-        ConfigurationError: It is out of range.
+        ConfigurationError: The port is out of range.
     """
     if not 0 <= port <= _LAST_PORT:
         raise ConfigurationError(f"port must be 0 to {_LAST_PORT}, got {port}")
@@ -74,9 +74,9 @@ class Access:
         if self.key is None:
             return
         is_plain = self.key.isascii() and self.key.isprintable() and " " not in self.key
-        if len(self.key) < _SHORTEST_KEY or not is_plain:
+        if len(self.key) < _MIN_KEY_LENGTH or not is_plain:
             raise ConfigurationError(
-                f"a key must have at least {_SHORTEST_KEY} printable ASCII characters and no "
+                f"a key must have at least {_MIN_KEY_LENGTH} printable ASCII characters and no "
                 f"space, got {len(self.key)} characters"
             )
 
@@ -137,7 +137,7 @@ def choose_access(
     """Build the access rule from a command's options.
 
     Args:
-        key: None takes the variable's value, or generates a random key if it is not set.
+        key: None uses the variable's value, or generates a random key if it is not set.
         host: Where the server will listen.
         variable: Name of the environment variable.
         without_key: Admit every client that can reach the server; the variable is ignored.

@@ -5,6 +5,7 @@ episode has no reward, so it is excluded from mean and deviation and its advanta
 that cannot exclude a member get the mean of the others instead.
 """
 
+import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -167,43 +168,49 @@ def turn_advantages(
 
 
 def tree_advantages(
-    leaves: Sequence[Trajectory], *, local_share: float = 0.5
+    leaves: Iterable[Trajectory], *, local_share: float = 0.5
 ) -> dict[str, tuple[float, ...]]:
     """Return the credit of each turn in a tree of forked episodes.
 
     Forks cut an episode's own turns into spans. The value of a span is the mean reward of the
     leaves that contain it, and the value of the root is the mean over all leaves. A turn is
     credited with `(1 - local_share) * (V(span) - V(root)) + local_share * (V(span) - V(parent))`,
-    where the parent is the span before the latest fork. Episodes that begin anew, such as the
+    where the parent is the span before the latest fork. Episodes that are not forks, such as the
     members of a GRPO group, are children of one root, so several trees of a task are compared
     with each other. Without forks, and with forks before turn 0, this is the reward minus the
     group's mean.
 
-    Values, the global and the local difference are those of TreeRL (Hou et al. 2025, "TreeRL: LLM
-    Reinforcement Learning with On-Policy Tree Search"). TreeRL adds the two differences; here they
-    are averaged, half of that, so that a tree and a group have one scale. TreeRL also divides by
-    the square root of the number of leaves below a span, because it trains a shared span once for
-    each of them; envkit trains it once, so nothing is divided.
+    The values and the global and local differences are those of TreeRL (Hou et al. 2025, "TreeRL:
+    LLM Reinforcement Learning with On-Policy Tree Search"). TreeRL adds the two differences; here
+    they are averaged, so trees and groups have the same scale. TreeRL also divides by the square
+    root of the number of leaves below a span, because it trains a shared span once per leaf. envkit
+    trains it once and does not divide.
 
     Args:
-        leaves: Every leaf of one or more trees of one task, in any order. Those without a reward
-            (faulted or aborted) are left out, and their own turns get 0.0.
+        leaves: Every leaf of one or more trees of one task, in any order. Leaves without a reward
+            (faulted or aborted) are excluded, and their own turns get 0.0.
         local_share: Weight of the local difference, from 0 to 1.
 
     Returns:
-        By episode id, one number for each of the K turns: (K,). Turns that belong to the parent
+        One number for each of the K turns, (K,), by episode id. Turns that belong to the parent
         get 0.0; the parent's entry has their credit.
 
     Raises:
-        ConfigurationError: `local_share` is out of range, two leaves have one id, or an origin is
-            missing or circular.
+        ConfigurationError: `local_share` is out of range, two leaves have the same id, a reward is
+            not finite, or an origin is missing, circular or outside its episode.
     """
     if not 0.0 <= local_share <= 1.0:
         raise ConfigurationError(f"local_share must be from 0 to 1, got {local_share}")
+    leaves = tuple(leaves)
     by_id = {leaf.episode_id: leaf for leaf in leaves}
     if len(by_id) != len(leaves):
-        raise ConfigurationError("tree_advantages takes each leaf once, got an episode id twice")
+        raise ConfigurationError("leaves must have different episode ids, got the same id twice")
     rewarded = [leaf for leaf in leaves if leaf.reward is not None]
+    for leaf in rewarded:
+        if not math.isfinite(leaf.reward or 0.0):
+            raise ConfigurationError(
+                f"rewards must be finite, got {leaf.reward} of leaf {leaf.episode_id!r}"
+            )
     spans = _spans_of(rewarded, by_id)
     values = _values_of(rewarded, spans)
     credit = {leaf.episode_id: [0.0] * len(leaf.turns) for leaf in leaves}
@@ -234,16 +241,22 @@ def _path(leaf: Trajectory, by_id: Mapping[str, Trajectory]) -> Iterator[tuple[s
                 + ("is not among the leaves" if parent is None else "comes from it in turn")
                 + "; pass all leaves of the tree, as play_tree returned them"
             )
+        most = min(len(here.turns), len(parent.turns))
+        if not 0 <= here.origin.turns <= most:
+            raise ConfigurationError(
+                f"leaf {here.episode_id!r} can share 0 to {most} turns with its origin "
+                f"{parent.episode_id!r}, got {here.origin.turns}"
+            )
         seen.add(parent.episode_id)
         end, here = min(end, here.origin.turns), parent
-        if end > _first_turn(parent) or parent.origin is None:  # else it shares none of its own
+        if end > _first_turn(parent) or parent.origin is None:  # else it shares no turn it owns
             yield parent.episode_id, end
 
 
 def _spans_of(
     leaves: Sequence[Trajectory], by_id: Mapping[str, Trajectory]
 ) -> dict[str, list[_Span]]:
-    """Return the spans of each leaf from its first turn on; empty ones are left out."""
+    """Return the non-empty spans of each leaf, from its first turn on."""
     paths = {leaf.episode_id: list(_path(leaf, by_id)) for leaf in leaves}
     forks: dict[str, set[int]] = {}
     for path in paths.values():

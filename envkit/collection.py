@@ -2,7 +2,7 @@
 
 An id looks like `reasoning_gym/jugs-v0`. A distribution declares a collection with one entry point
 in the group `envkit.collections`: its name is the namespace and its value points to a `Collection`.
-It is read only when one of its environments is made or listed, so an unused collection costs
+It is imported only when one of its environments is made or listed, so an unused collection costs
 nothing.
 """
 

@@ -1,10 +1,10 @@
 """The environment contract between authors and callers.
 
 An author subclasses `Env` and writes two hooks, `on_reset(task) -> Turn` and
-`on_turn(response_text) -> Turn`. The base owns seeding, the draw of the task, the turn count,
+`on_turn(response_text) -> Turn`. The base class handles seeding, drawing tasks, counting turns,
 truncation at `max_turns`, the fixed keys of observation and info, and the error of a step after
-the end. It is a `gymnasium.Env`: the action is the model's raw reply, the observation is what the
-model reads next.
+the end. It is a `gymnasium.Env`: the action is the model's raw reply, and the observation is the
+model's next input.
 """
 
 import copy
@@ -50,12 +50,12 @@ class Capabilities:
     """Capabilities that an environment declares. The defaults declare none."""
 
     thread_safe: bool = False
-    """Steps may run on any thread; otherwise each instance keeps one thread of its own."""
+    """Steps may run on any thread; otherwise each instance keeps its own thread."""
     compute_bound: bool = False
     """Steps are CPU-bound and never wait. Only a few then run at once: Python runs one thread at a
     time, and each additional one would delay the event loop further."""
     replay_safe: bool = False
-    """reset(seed, task) and the same replies rebuild the same state, without outside effects."""
+    """reset(seed, task) and the same replies rebuild the same state, without side effects."""
     snapshot: bool = False
     """`snapshot` and `restore` are supported."""
     deterministic: bool = False
@@ -65,8 +65,8 @@ class Capabilities:
     on_step_timeout: Literal["fault", "truncate"] = "fault"
     """Handling of a step that exceeds `RetryBudget.step_timeout_s`. "fault" masks the episode: a
     slow backend must not cost reward. "truncate" ends it with the rewards so far, for environments
-    that run what the model wrote: if a hang were always masked, a policy could learn to hang
-    instead of failing."""
+    that run the model's code: if a hang were always masked, a policy could learn to hang instead of
+    failing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ Policy = Callable[[PolicyContext], str]
 
 
 class Env(gymnasium.Env[Observation, str]):
-    """The base of every environment; see the module docstring for the two hooks."""
+    """The base class of every environment; see the module docstring for the two hooks."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 1}  # type: ignore[misc]  # Gymnasium declares an instance attribute
     capabilities: ClassVar[Capabilities] = Capabilities()
@@ -95,7 +95,7 @@ class Env(gymnasium.Env[Observation, str]):
     tools: tuple[ToolSpec, ...] = ()
     tasks: TaskSource | None = None
     history_policy: ClassVar[str | Mapping[str, Any] | None] = None
-    """The history policy of rollouts that name none, such as
+    """The default history policy of rollouts, such as
     `{"keep_last_images": {"keep": 3, "drop_at": 6}}`; None appends everything."""
     step_key: StepKey | None = None
     """Set by a rollout before every step; None if there are no retries. An environment with a
@@ -133,7 +133,7 @@ class Env(gymnasium.Env[Observation, str]):
             options: `{"task": {...}}` plays that task; otherwise one is drawn with `np_random`.
 
         Raises:
-            ConfigurationError: The options have another form.
+            ConfigurationError: The options are invalid.
         """
         return self._begin(self.on_reset(self._prepare(seed, options)))
 
@@ -156,8 +156,8 @@ class Env(gymnasium.Env[Observation, str]):
 
         Args:
             observation: What `step` returned.
-            tokens: Approximate room in tokens, including the template's own; `sys.maxsize` if only
-                the number of images exceeds its limit.
+            tokens: Approximate number of tokens that fit, including the template's own;
+                `sys.maxsize` if only the number of images exceeds its limit.
         """
         return None
 

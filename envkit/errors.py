@@ -11,7 +11,7 @@ The tree::
     ├── TemplateError (ValueError)             a chat template cannot express the messages
     ├── DatasetError (ValueError)              a data file has the wrong columns or an invalid row
     ├── ImageError (ValueError)                bytes that are not a readable image, or are too large
-    ├── ServiceError (RuntimeError)         a port, a server or an account refuses
+    ├── ServiceError (RuntimeError)            a port, a server or an account cannot be used
     ├── RunFailedError (RuntimeError)          the episodes of a run all fail in the same way
     ├── StorageError (OSError)                 a trajectory file cannot be written or read
     └── Fault (RuntimeError)                   infrastructure failed; never a reward
@@ -31,7 +31,7 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
-_MOST_NAMES: Final = 20
+_MAX_NAMES: Final = 20
 _NEAR_NAMES: Final = 5
 _SHOWN_CHARACTERS: Final = 200
 _brief: Final = reprlib.Repr()
@@ -50,13 +50,18 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.4) -> str | None:
-    """Return the known name most like a name; None where none reaches the cutoff, 0 to 1."""
+    """Return the closest known name, or None if no similarity reaches the cutoff, 0 to 1."""
     return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=cutoff)), None)
 
 
 def describe(error: BaseException) -> str:
     """Return the type and the message of an exception, even if its `__str__` raises."""
-    return f"{type(error).__name__}: {message_of(error)}"
+    return f"{type_name(error)}: {message_of(error)}"
+
+
+def type_name(value: object) -> str:
+    """Return the name of a foreign value's type, even if its metaclass hides it."""
+    return type.__dict__["__name__"].__get__(type(value))
 
 
 def message_of(error: BaseException) -> str:
@@ -76,11 +81,11 @@ def traceback_of(error: BaseException) -> str:
 
 
 def shown(value: Any) -> str:  # noqa: ANN401  # foreign data
-    """Return the type of a foreign value and the start of its text, even if its `__repr__` raises.
+    """Return the type of a foreign value and the start of its repr, even if `__repr__` raises.
 
-    Long texts and collections are cut before they are written out.
+    Long strings and collections are truncated before they are formatted.
     """
-    name = type(value).__name__
+    name = type_name(value)
     try:
         return f"{name}: {_brief.repr(value):.{_SHOWN_CHARACTERS}}"
     except BaseException:  # noqa: BLE001  # foreign code, or an integer too long to print
@@ -103,7 +108,7 @@ class FaultKind(StrEnum):
 
 
 class EnvkitError(Exception):
-    """The root of all errors that envkit raises on purpose."""
+    """The base class of all errors that envkit raises on purpose."""
 
 
 class ConfigurationError(EnvkitError, ValueError):
@@ -124,7 +129,7 @@ class UnknownNameError(ConfigurationError, LookupError):
         """
         names = sorted(known)
         listed = names
-        if len(names) > _MOST_NAMES:
+        if len(names) > _MAX_NAMES:
             listed = difflib.get_close_matches(name, names, n=_NEAR_NAMES, cutoff=0.0)
         hidden = len(names) - len(listed)
         rest = f" and {hidden} others" if hidden else ""
@@ -165,7 +170,7 @@ class ImageError(EnvkitError, ValueError):
 
 
 class ServiceError(EnvkitError, RuntimeError):
-    """A port is taken, or a server or an account refuses; the arguments may be right."""
+    """A port is in use, or a server or an account rejects requests; the arguments may be right."""
 
 
 class RunFailedError(EnvkitError, RuntimeError):
@@ -182,7 +187,7 @@ class StorageError(EnvkitError, OSError):
 
 
 class Fault(EnvkitError, RuntimeError):
-    """Infrastructure failed. A faulted trajectory has no reward and no trained token."""
+    """Infrastructure failed. A faulted trajectory has no reward and no trained tokens."""
 
     def __init__(
         self, message: str, *, kind: FaultKind = FaultKind.PERMANENT, retryable: bool | None = None
@@ -226,10 +231,10 @@ class EngineFault(Fault):
             message: What happened, and what to do about it.
             kind: The kind of failure, for the retry policy.
             retryable: Whether the same request may succeed; None follows the kind.
-            is_away: Whether the engine itself is unreachable or refuses all requests for now (a
-                refused connection, a 429, a 503). All episodes then wait for it. False blames this
-                request alone.
-            retry_after_s: Seconds the server asked to wait; None if it did not say.
+            is_away: Whether the engine is unavailable: it cannot be reached, or rejects all
+                requests for now (a refused connection, a 429, a 503). All episodes then wait for
+                it. False means that only this request failed.
+            retry_after_s: Delay that the server requested, in seconds; None if it did not.
         """
         super().__init__(message, kind=kind, retryable=retryable)
         self.is_away: bool = is_away

@@ -2,8 +2,8 @@
 
 Everything that can fail in a test or drill shares one plan: backends, fake servers, engines,
 `envkit.wrappers.InjectFaults`. A call is identified by a scope ("step"), a key (the episode, the
-turn) and an attempt number. The plan decides what happens to it; the caller makes it happen.
-Threads and call order do not matter, so a failing run can be replayed from its seed.
+turn) and an attempt number. The plan decides what happens to it, and the caller carries it out.
+Threads and call order do not matter, so a failing run can be reproduced from its seed.
 """
 
 import threading
@@ -20,7 +20,7 @@ RETRYABLE_KINDS: Final = (FaultKind.TIMEOUT, FaultKind.TRANSIENT, FaultKind.CRAS
 ANY_SCOPE: Final = "*"
 """Key for all other scopes in a mapping by scope."""
 _DRAWS: Final = 2**31
-_KEPT: Final = 10_000
+_MAX_LOGGED: Final = 10_000
 """Maximum injected faults that a plan records individually; all are counted."""
 
 Key = tuple[object, ...]
@@ -58,10 +58,10 @@ class FaultPlan:
 
         Args:
             rate: Share of the calls that fail, 0 to 1, for all scopes or by scope. A scope that is
-                not listed takes the rate of "*", or else 0.
-            seed: Another seed fails other calls.
+                not listed uses the rate of "*", or else 0.
+            seed: A different seed makes different calls fail.
             kinds: The kinds to draw from, all equally likely, for all scopes or by scope. A scope
-                that is not listed takes the kinds of "*", or else the default.
+                that is not listed uses the kinds of "*", or else the default.
             schedule: Calls that always fail: `(scope, *key, attempt)` -> kind.
             worst_attempts: Maximum attempts of one call that fail by rate; the next attempt then
                 succeeds. None means no limit.
@@ -120,12 +120,12 @@ class FaultPlan:
             kind = self.decide(scope, *key, attempt=attempt)
             if kind is not None:
                 self.injected[kind] += 1
-                if len(self.log) < _KEPT:
+                if len(self.log) < _MAX_LOGGED:
                     self.log.append(Injected(scope=scope, key=key, attempt=attempt, kind=kind))
         return kind
 
     def number(self, *parts: object) -> int:
-        """Return a 31-bit number of the plan's seed, for a detail such as the place of a cut."""
+        """Return a 31-bit number derived from the seed, for details such as where to cut."""
         return derive_seed("fault detail", self.seed, *parts)
 
     def to_json(self) -> dict[str, Any]:

@@ -33,7 +33,7 @@ MAX_BYTES: Final = 5 * MAX_PIXELS
 stored and read again."""
 
 _PNG_LEVEL: Final = 1
-"""zlib's fastest."""
+"""zlib's fastest level."""
 _BLOCK_BYTES: Final = 1 << 16
 """Bytes of pixels copied at once: Pillow's buffer size, which avoids a new mapping."""
 _PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
@@ -57,7 +57,7 @@ _DECODER_ERRORS: Final = (
     PilImage.DecompressionBombError,
     PilImage.DecompressionBombWarning,
 )
-"""What Pillow's decoders raise on damaged bytes."""
+"""Exceptions that Pillow's decoders raise for damaged bytes."""
 
 
 class DecodedImage(NamedTuple):
@@ -66,7 +66,7 @@ class DecodedImage(NamedTuple):
     picture: PilImage.Image
     """Mode L or RGB, without metadata."""
     image_format: str
-    """Of the file, such as "png"."""
+    """Format of the file, such as "png"."""
     exact: bytes | None
     """The file without its metadata, if it holds exactly these pixels. None if they were converted,
     such as composited onto white, or if removing metadata is not supported for its format."""
@@ -76,7 +76,7 @@ def decode_image(data: bytes) -> DecodedImage:
     """Decode an image file.
 
     Raises:
-        ImageError: It is damaged, too large, or in a format that is not in `FORMATS`.
+        ImageError: The file is damaged, too large, or in a format that is not in `FORMATS`.
     """
     check_length(len(data))
     if data.startswith(_PNG_SIGNATURE):
@@ -106,7 +106,7 @@ def decode_image(data: bytes) -> DecodedImage:
 
 
 def png_of(picture: PilImage.Image) -> bytes:
-    """Return an image of mode L or RGB as PNG, its rows unfiltered.
+    """Return an image of mode L or RGB as PNG with unfiltered rows.
 
     Drawings have flat areas that compress as well without filters. Trying the five filters on each
     row, as Pillow does, takes two to three times as long and makes photos a tenth smaller.
@@ -131,11 +131,11 @@ def png_of(picture: PilImage.Image) -> bytes:
 
 
 def read_image_file(path: str | os.PathLike[str]) -> bytes:
-    """Read a file, unless it is too long.
+    """Read a file, unless it is too large.
 
     Raises:
-        OSError: It cannot be read.
-        ImageError: It is longer than `MAX_BYTES`.
+        OSError: The file cannot be read.
+        ImageError: The file is larger than `MAX_BYTES`.
     """
     with Path(path).open("rb") as stream:
         check_length(os.fstat(stream.fileno()).st_size)
@@ -148,7 +148,7 @@ def check_length(length: int) -> None:
     """Check the length of a file.
 
     Raises:
-        ImageError: It is longer than `MAX_BYTES`.
+        ImageError: The length exceeds `MAX_BYTES`.
     """
     if length > MAX_BYTES:
         raise ImageError(f"an image file must have at most {MAX_BYTES} bytes, got {length}")
@@ -158,7 +158,7 @@ def check_size(size: tuple[int, int]) -> None:
     """Check width and height.
 
     Raises:
-        ImageError: One is 0, or there are more than `MAX_PIXELS` pixels.
+        ImageError: A side is 0, or there are more than `MAX_PIXELS` pixels.
     """
     width, height = size
     if width <= 0 or height <= 0 or width * height > MAX_PIXELS:

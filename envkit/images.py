@@ -6,7 +6,7 @@ trajectories that share an image share its bytes. A pickle contains its identity
 the receiver neither decodes nor hashes until it reads pixels.
 
 A lossy file (JPEG, WebP) gives these pixels with this process's decoder. Another program's decoder
-may silently give others, so code that sends images to other programs asks for PNG.
+may silently give different ones, so code that sends images to other programs uses PNG.
 
 Decoded pixels are cached. The process keeps the most recently decoded ones, up to
 `PIXEL_CACHE_BYTES`, and an image decodes its bytes again if its pixels were evicted. A drawn image
@@ -83,7 +83,7 @@ if hasattr(os, "register_at_fork"):  # another thread may hold the lock while th
 
 @final
 class Image:
-    """One image; equal to another exactly when mode, size and pixels are equal.
+    """One image. Two images are equal if and only if mode, size and pixels are equal.
 
     Build one with `from_pil`, `from_array`, `from_bytes`, `from_data_uri`, `open` or `deferred`.
     """
@@ -93,7 +93,7 @@ class Image:
         "_decoded",
         "_encoded",
         "_format",
-        "_is_promised",
+        "_is_unverified",
         "_lock",
         "_sha256",
         "_shape",
@@ -102,10 +102,10 @@ class Image:
 
     def __init__(self, source: bytes | Callable[[], bytes] | None) -> None:
         if isinstance(source, PilImage.Image):
-            raise ImageError("an image of a Pillow image is built with Image.from_pil(image)")
+            raise ImageError("Image(...) takes no Pillow image; use Image.from_pil(image)")
         self._source = source  # None for a drawn image that has not been encoded yet
         self._format: str | None = None  # of the source, if it holds exactly these pixels
-        self._is_promised = False  # whether the identity was given and not verified yet
+        self._is_unverified = False  # whether the identity was given and not verified yet
         self._decoded: PilImage.Image | None = None
         self._shape: tuple[str, tuple[int, int]] | None = None
         self._sha256: str | None = None
@@ -167,7 +167,7 @@ class Image:
         """Read a file.
 
         Raises:
-            ImageError: It cannot be read, or is too long.
+            ImageError: The file cannot be read, or is too large.
         """
         try:
             return cls.from_bytes(read_image_file(path))
@@ -182,7 +182,7 @@ class Image:
         another identity.
         """
         image = cls(read)
-        image._sha256, image._is_promised = sha256, True
+        image._sha256, image._is_unverified = sha256, True
         return image
 
     @classmethod
@@ -191,7 +191,7 @@ class Image:
     ) -> "Image":
         """Rebuild a pickled image; its identity is verified when its pixels are first read."""
         image = cls(data)
-        image._sha256, image._is_promised = sha256, True
+        image._sha256, image._is_unverified = sha256, True
         image._shape, image._format = shape, image_format
         return image
 
@@ -216,7 +216,7 @@ class Image:
         """Read and decode the image without keeping its pixels.
 
         Raises:
-            ImageError: As `pil`.
+            ImageError: As for `pil`.
         """
         with self._lock:
             if self._decoded is None:
@@ -232,12 +232,12 @@ class Image:
         data = source() if callable(source) else source
         assert data is not None  # a drawn image has its pixels until it has bytes
         found = decode_image(data)
-        if self._is_promised and self._sha256 != (identity := _identity(found.picture)):
+        if self._is_unverified and self._sha256 != (identity := _identity(found.picture)):
             raise ImageError(
                 f"the image must have sha256 {self._sha256}, got pixels of {identity}; "
                 "its file was changed, or it is lossy and was decoded differently elsewhere"
             )
-        self._is_promised = False
+        self._is_unverified = False
         self._format = found.image_format if found.exact is not None else None
         self._source = found.exact or data
         self._shape = (found.picture.mode, found.picture.size)
@@ -281,10 +281,10 @@ class Image:
         return self._format or "png"
 
     def encoded(self, image_format: str = "png") -> bytes:
-        """Return the image in a file format ("png", "jpeg", "webp"), encoded once and kept.
+        """Return the image in a file format ("png", "jpeg", "webp"), cached per format.
 
         Original bytes in this format are returned without metadata if they decode to exactly these
-        pixels; a transparent PNG is encoded again. PNG and WebP encoding is lossless.
+        pixels; a transparent PNG is re-encoded. PNG and WebP encoding is lossless.
 
         Raises:
             ImageError: The format is not supported, or the image's bytes are damaged.
@@ -321,7 +321,7 @@ class Image:
         """Whether size, identity and file are available without processing pixels.
 
         Args:
-            image_format: Format of the file; None takes the image's own `file_format`.
+            image_format: Format of the file; None uses the image's own `file_format`.
         """
         if self._shape is None or self._sha256 is None:
             return False

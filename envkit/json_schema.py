@@ -1,8 +1,8 @@
 """Fast import of jsonschema.
 
 jsonschema imports optional packages that check formats. One of them, `rfc3987_syntax`, which
-Jupyter installs, compiles a grammar on import. This takes a second of CPU time and serves only the
-formats "iri" and "iri-reference", so here it is imported when such a format is first checked.
+Jupyter installs, compiles a grammar on import. This takes a second of CPU time and is only needed
+for the formats "iri" and "iri-reference", so it is imported when such a format is first checked.
 """
 
 import sys

@@ -17,9 +17,9 @@ answer, terminate, wait, call                   text, status, seconds, label
 ==============================================  ==============================================
 
 Coordinates are pixels of the image that the model saw before the reply, origin at the top left.
-Every mark may carry `image` (index into all images of the episode, from 0; absent: the last one
+Every mark may have `image` (index into all images of the episode, from 0; by default the last one
 seen), `ok: false` with a `note` (no effect, outside, refused), and `agent`. Kinds that are
-not in the table are allowed, with any of these keys; they are shown in words.
+not in the table are allowed, with any of these keys; viewers show them as text.
 """
 
 import math
@@ -62,7 +62,7 @@ def _is_number(value: object) -> bool:
         return False
     try:
         return math.isfinite(value)
-    except OverflowError:  # an integer that no float holds
+    except OverflowError:  # an integer beyond the range of a float
         return False
 
 
@@ -134,7 +134,7 @@ def mark_problems(marks: object) -> Iterator[str]:
     given = cast(list[object], marks)
     if len(given) > MAX_MARKS:
         yield (
-            f"info['marks'] must hold at most {MAX_MARKS} marks per turn, got {len(given)}; "
+            f"info['marks'] can hold at most {MAX_MARKS} marks per turn, got {len(given)}; "
             "omit the rest"
         )
     for number, mark in enumerate(islice(given, MAX_MARKS)):
@@ -159,11 +159,11 @@ def _problems(mark: object) -> Iterator[str]:
         if key in fields and not is_right(fields[key]):
             yield f"[{key!r}] must be {rule}, got {shown(fields[key])}"
     if "note" in fields and fields.get("ok") is not False:
-        yield " has a 'note', which explains 'ok': false, got no such 'ok'"
+        yield " must have 'ok': false if it has a 'note', got no such 'ok'"
     size = sum(len(text.encode("utf-8", "replace")) for text in _texts(fields))
     if size > MAX_TEXT_BYTES:
         yield (
-            f" must hold at most {MAX_TEXT_BYTES} bytes of text, got {size}; "
+            f" can hold at most {MAX_TEXT_BYTES} bytes of text, got {size}; "
             "shorten it with envkit.marks.clip"
         )
 
@@ -201,7 +201,7 @@ def scale_marks(
     Args:
         marks: Marks in pixels of the image before resizing. They are not modified.
         across: New width divided by old width.
-        down: New height divided by old height; None takes `across`.
+        down: New height divided by old height; None uses `across`.
 
     Raises:
         ConfigurationError: A factor is not a positive number.
@@ -231,13 +231,13 @@ def _scaled(mark: Mapping[str, Any], across: float, down: float) -> Mark:
 
 
 def _times(value: float, factor: float) -> float:
-    """Scale, in hundredths of a pixel; a whole number stays an int."""
+    """Scale and round to hundredths of a pixel; a whole number becomes an int."""
     product = round(value * factor, 2)
     return int(product) if product == int(product) else product
 
 
 def words(mark: Mapping[str, Any]) -> str:
-    """Return an action in words, on one line, such as "click 409, 257".
+    """Describe an action on one line, such as "click 409, 257".
 
     Args:
         mark: A valid mark of any kind.
@@ -251,7 +251,7 @@ def words(mark: Mapping[str, Any]) -> str:
 
 
 def actions_in(info: Mapping[str, Any]) -> list[str]:
-    """Return the actions of a turn in words, from recorded info of any origin; never raises.
+    """Describe the actions of a turn, from recorded info of any origin; never raises.
 
     Args:
         info: Info of a step. Invalid marks are described as unreadable, and those beyond

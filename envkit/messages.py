@@ -73,7 +73,7 @@ def _ranges(text: str) -> tuple[tuple[int, int], ...]:
 class Message(TypedDict):
     """One chat message.
 
-    Images belong in `user` messages, and in `tool` messages where the chat template renders them
+    Images belong in `user` messages, and in `tool` messages if the chat template renders them there
     (`codec.audit().image_roles`).
     """
 
@@ -89,7 +89,7 @@ class Message(TypedDict):
 def message(role: Role, text: str, images: Sequence[Image] = ()) -> Message:
     """Build a message with images before the text, as vision models are trained.
 
-    The content is a plain string if there is no image.
+    The content is a plain string if there are no images.
     """
     if isinstance(text, Trusted):
         ranges = [[start, end] for start, end in text.ranges]
@@ -177,7 +177,7 @@ def _check_part(part: object, role: str, source: str) -> None:
     if fields.get("type") == "image" and isinstance(fields.get("image"), Image):
         if role not in ("user", "tool"):
             raise ContractError(
-                f"{source}: images must travel in a 'user' or 'tool' message, got role {role!r}; "
+                f"{source}: images must be in a 'user' or 'tool' message, got role {role!r}; "
                 "chat templates drop them elsewhere"
             )
         return

@@ -26,8 +26,8 @@ def load_plugin(
     Args:
         group: Entry-point group, such as "envkit.engines".
         name: Name of the entry point.
-        kind: What the group holds, for messages: "engine".
-        extra: Of `envkit-rl`, with what the plugin needs; None is the name.
+        kind: Kind of plugin, for messages, such as "engine".
+        extra: Extra of `envkit-rl` with the plugin's dependencies; None uses `name`.
 
     Raises:
         UnknownNameError: No plugin has this name.
@@ -54,7 +54,7 @@ def load_policy(place: str) -> Callable[..., Any]:
     """Return the policy at `module:name`.
 
     Raises:
-        ConfigurationError: It does not exist.
+        ConfigurationError: The policy does not exist or is not callable.
     """
     if not all(place.partition(":")):
         raise ConfigurationError(f"--policy takes MODULE:NAME, got {place!r}")

@@ -1,10 +1,10 @@
 """Find, register and make environments by id, on top of Gymnasium's registry.
 
 An id is `name-vN`; Gymnasium knows it as `envkit/name-vN`. Other distributions add environments
-with an entry point of the group `envkit.envs`: its name is the id, its value the place of an
+with an entry point in the group `envkit.envs`: its name is the id, and its value points to an
 `EnvSpec`, such as `envkit_geo3k:SPEC`. Listing reads only package metadata; a plugin is imported
 when one of its environments is made. Environments of a collection have its namespace in their id,
-for Gymnasium too: `namespace/name-vN` (see `envkit.collection`).
+also in Gymnasium: `namespace/name-vN` (see `envkit.collection`).
 """
 
 import json
@@ -49,12 +49,12 @@ class EnvSpec:
     id: str
     """`name-vN`; in a collection `namespace/name-vN`."""
     entry_point: str | Creator
-    """`module:Class`. In a listing, the place of a plugin's own spec, which is not imported yet. A
-    class that cannot be imported by name works in this process alone."""
+    """`module:Class`. In a listing, `module:name` of a plugin's spec, which is not imported yet. A
+    class that cannot be imported by name works only in this process."""
     description: str = ""
     """One line; empty in a listing until `spec` imports the plugin."""
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
-    """Constructor arguments, JSON data; those of `make` come on top."""
+    """Constructor arguments, JSON data; those given to `make` override them."""
     nondeterministic: bool = False
     """Whether the same seed, task and replies may give a different episode."""
     distribution: str | None = None
@@ -62,9 +62,9 @@ class EnvSpec:
 
 
 _registered: dict[str, EnvSpec] = {}
-"""By id: what `register` added, and the specs of plugins that are imported."""
+"""By id: specs that `register` added, and those of imported plugins."""
 _plugins: dict[str, list[EntryPoint]] = {}
-"""By id: the entry points that installed distributions list. More than one is a conflict."""
+"""By id: the entry points of installed distributions. More than one is a conflict."""
 
 
 def register(
@@ -88,14 +88,14 @@ def register(
         nondeterministic: Whether the same seed, task and replies may give a different episode.
 
     Raises:
-        ConfigurationError: The id is malformed or belongs to something else, the entry point is not
-            a place, or the arguments are not JSON data.
+        ConfigurationError: The id is malformed or taken, the entry point is invalid, or the
+            arguments are not JSON data.
     """
     name = _local_id(id)
     if "/" in name:
         raise ConfigurationError(
-            f"an environment id must look like 'name-v0', got {id!r}: a namespace belongs to an "
-            "installed collection"
+            f"an environment id must look like 'name-v0', got {id!r}; only installed collections "
+            "have a namespace"
         )
     added = EnvSpec(
         id=name,
@@ -105,7 +105,7 @@ def register(
         nondeterministic=nondeterministic,
     )
     _check_json(added)
-    _make_room(added)
+    _remove_replaced(added)
     try:
         _add_to_gymnasium(added)
     except gymnasium.error.Error as error:
@@ -113,22 +113,22 @@ def register(
     _registered[name] = added
 
 
-def _make_room(added: EnvSpec) -> None:
-    """Remove the entry that a spec replaces; raise if the id is taken by something else."""
+def _remove_replaced(added: EnvSpec) -> None:
+    """Remove the entry that a spec replaces; raise if a different environment has the id."""
     if _gym_id(added.id) not in gymnasium.registry:
         return
     known = _listing(added.id, gymnasium.registry[_gym_id(added.id)])
     if known.distribution is not None or _name_of(known) != _name_of(added):
         owner = f" by {known.distribution!r}" if known.distribution else ""
         raise ConfigurationError(
-            f"environment {added.id!r} is registered already{owner}, as {_name_of(known)}, and "
-            f"{_name_of(added)} is something else; take another name or the next -vN"
+            f"environment {added.id!r} is already registered{owner} as {_name_of(known)}, got "
+            f"{_name_of(added)}; use another name or the next -vN"
         )
     del gymnasium.registry[_gym_id(added.id)]
 
 
 def _name_of(found: EnvSpec) -> str:
-    """Return the module and name of what a spec makes."""
+    """Return the module and name of a spec's entry point."""
     point = found.entry_point
     if isinstance(point, str):
         return point
@@ -137,18 +137,18 @@ def _name_of(found: EnvSpec) -> str:
 
 
 def register_plugins() -> None:
-    """Read the installed entry points and tell Gymnasium about new ones; imports no plugin.
+    """Read the installed entry points and register new ones in Gymnasium; imports no plugin.
 
-    `import envkit` does this, and every listing does it again, so that a plugin installed in
-    between is found.
+    `import envkit` does this, and every listing repeats it, to find plugins that were installed in
+    between.
     """
     found: dict[str, list[EntryPoint]] = {}
     for point in entry_points(group=ENTRY_POINT_GROUP):
         found.setdefault(point.name, []).append(point)
-    _plugins.update(found)  # before the removals: another thread may be looking
+    _plugins.update(found)  # before the removals, since another thread may be reading
     for gone in _plugins.keys() - found.keys():
         del _plugins[gone]
-        if gone not in _registered:  # otherwise its class exists and keeps working
+        if gone not in _registered:  # otherwise its class is imported and keeps working
             gymnasium.registry.pop(_gym_id(gone), None)
     for name, points in found.items():
         if _gym_id(name) in gymnasium.registry:
@@ -178,13 +178,13 @@ def spec(id: str) -> EnvSpec:  # noqa: A002  # Gymnasium's word
     """Return the specification of an environment; imports its plugin.
 
     Args:
-        id: `name-vN`, or `name` for the latest version, with or without `envkit/`; of a collection
+        id: `name-vN`, or `name` for the latest version, with or without `envkit/`; in a collection
             `namespace/name-vN`.
 
     Raises:
-        UnknownNameError: No such environment; suggests the nearest.
+        UnknownNameError: There is no such environment; the message suggests the nearest name.
         ContractError: The plugin fails to import or has no `EnvSpec` there, or two distributions
-            bring the same id. The message names them.
+            provide the same id. The message names them.
     """
     name = _resolve(id)
     if name in _plugins and name not in _registered:
@@ -211,7 +211,7 @@ def members(namespace: str) -> Mapping[str, EnvSpec]:
     except Exception as error:
         raise ContractError(f"the collection {namespace!r} cannot be listed: {error!r}") from error
     owner = collections()[namespace]
-    told: Mapping[str, str] = cast(Any, listed) if isinstance(listed, Mapping) else {}
+    descriptions: Mapping[str, str] = cast(Any, listed) if isinstance(listed, Mapping) else {}
     found: dict[str, EnvSpec] = {}
     for name in names:
         member = _ID.fullmatch(name)
@@ -222,7 +222,7 @@ def members(namespace: str) -> Mapping[str, EnvSpec]:
         found[f"{namespace}/{name}"] = EnvSpec(
             id=f"{namespace}/{name}",
             entry_point=collection.entry_point,
-            description=told.get(name, collection.description),
+            description=descriptions.get(name, collection.description),
             kwargs={collection.argument: name if collection.keeps_version else member.group(1)},
             distribution=owner,
         )
@@ -253,11 +253,11 @@ def make(
         kwargs: Constructor arguments, such as max_turns.
 
     Raises:
-        UnknownNameError: No such environment; suggests the nearest.
-        ConfigurationError: The constructor does not accept the arguments, or needs others. Write
+        UnknownNameError: There is no such environment; the message suggests the nearest name.
+        ConfigurationError: The constructor does not accept the arguments, or needs others. Use
             `max_turns` instead of `max_episode_steps`: an environment must know its last turn.
-        ContractError: The plugin fails to import, two distributions bring the same id, or what was
-            made is no `envkit.Env`.
+        ContractError: The plugin fails to import, two distributions provide the same id, or the
+            result is not an `envkit.Env`.
     """
     if "max_episode_steps" in kwargs:
         raise ConfigurationError("pass max_turns instead of max_episode_steps")
@@ -283,12 +283,12 @@ def _refused_arguments(
     unknown = [name for name in given if name not in known]
     if not unknown:
         return ConfigurationError(
-            f"{found.id} cannot be made with {typed}: {reason}. See `envkit info {found.id}`"
+            f"{found.id} cannot be built with {typed}: {reason}. See `envkit info {found.id}`"
         )
     names = ", ".join(map(repr, unknown))
     meant = "".join(did_you_mean(name, known) for name in unknown)
     return ConfigurationError(
-        f"{found.id} cannot be made with {typed}: it takes no argument {names}.{meant} "
+        f"{found.id} cannot be built with {typed}: it takes no argument {names}.{meant} "
         f"It takes {', '.join(sorted(known)) or 'none'}; see `envkit info {found.id}`"
     )
 
@@ -298,17 +298,17 @@ def make_plugin(plugin: str, **kwargs: Any) -> AnyEnv:  # noqa: ANN401  # as in 
 
     Args:
         plugin: The environment's id.
-        kwargs: Constructor arguments, on top of those in the plugin's spec.
+        kwargs: Constructor arguments, which override those in the plugin's spec.
 
     Raises:
-        ContractError: As `make` does.
+        ContractError: As for `make`.
     """
     found = spec(plugin)
     return _checked(_creator(found)(**{**found.kwargs, **kwargs}), found)
 
 
 def _gym_id(name: str) -> str:
-    """Return Gymnasium's id: its namespace is ours, or that of a collection."""
+    """Return Gymnasium's id, with envkit's namespace unless a collection has its own."""
     return name if "/" in name else f"{NAMESPACE}/{name}"
 
 
@@ -405,7 +405,7 @@ def _load(name: str, points: list[EntryPoint]) -> EnvSpec:
     owners = _owners(points)
     if len(points) > 1:
         raise ContractError(
-            f"environment {name!r} is brought by more than one distribution: {owners}. "
+            f"environment {name!r} is provided by more than one distribution: {owners}. "
             "Uninstall all but one"
         )
     place = f"environment {name!r} of the distribution {owners!r} ({points[0].value})"

@@ -1,8 +1,8 @@
 """The retry delay that a server requests in its response headers.
 
 `Retry-After` is whole seconds or a date (RFC 9110, 10.2.3); some servers send fractions of seconds.
-`retry-after-ms` is OpenAI's own and more precise, so it comes first. Other values are
-ignored as if absent: a bad header is not a reason to abandon a call.
+`retry-after-ms` is OpenAI's own header and more precise, so it comes first. Invalid values are
+ignored: a bad header is no reason to abandon a call.
 """
 
 import re
@@ -27,8 +27,8 @@ def retry_after(
     """Return the seconds to wait, 0 to `LONGEST_S`; None without a readable header.
 
     Args:
-        headers: Of the answer; names in lower case or as the standard writes them, or a mapping
-            that does not tell them apart, such as aiohttp's.
+        headers: Headers of the response. Names are in lowercase or in the standard spelling, or the
+            mapping ignores case, as aiohttp's does.
         wall_clock: Seconds since 1970, for a date.
     """
     milliseconds = _decimal(_header(headers, "retry-after-ms"))

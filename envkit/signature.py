@@ -1,7 +1,7 @@
 """The JSON schema of a Python function, from its type hints and its Google docstring.
 
 The conventions follow transformers 5 (`get_json_schema` in utils/chat_template_utils.py), because
-models are prompted with schemas of that form; a test compares the two. Differences: the schema of
+models are prompted with schemas of that form; a test compares the two. Unlike there, the schema of
 the return value is left out, and errors say what to write.
 """
 
@@ -62,7 +62,7 @@ def describe(function: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
 
 
 def known_arguments(maker: Any) -> set[str]:  # noqa: ANN401  # a class or a function
-    """Return the arguments that a function takes, or a class and those it inherits from."""
+    """Return the argument names of a function, or of a class and its base classes."""
     kinds = maker.__mro__ if isinstance(maker, type) else (maker,)
     return {
         name

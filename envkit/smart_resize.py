@@ -21,10 +21,10 @@ class Size(NamedTuple):
 class SmartResize:
     """The resize rule of the Qwen-VL image processors.
 
-    Both sides become multiples of `factor`; an image outside the bounds on its area is scaled into
-    them with its shape kept. As `smart_resize` of transformers
-    (src/transformers/models/qwen2_vl/image_processing_qwen2_vl.py) does, whose `round` also takes
-    halves to the even number.
+    Both sides become multiples of `factor`. An image whose area is out of bounds is scaled into
+    them, keeping its aspect ratio. The result equals `smart_resize` of transformers
+    (src/transformers/models/qwen2_vl/image_processing_qwen2_vl.py), which also rounds halves to
+    even.
     """
 
     factor: int
@@ -43,7 +43,7 @@ class SmartResize:
         """Return the size that the model sees.
 
         Args:
-            size: Width and height of the image that was sent, in pixels.
+            size: Width and height of the original image in pixels.
 
         Raises:
             ConfigurationError: The processor would reject the aspect ratio.
@@ -51,11 +51,10 @@ class SmartResize:
         width, height = size
         if max(size) > MAX_ASPECT_RATIO * min(size):
             raise ConfigurationError(
-                f"the sides of an image may differ by at most {MAX_ASPECT_RATIO} times, "
-                f"got {width}x{height}"
+                f"an image's aspect ratio can be at most {MAX_ASPECT_RATIO}, got {width}x{height}"
             )
         factor = self.factor
-        # A side below half a factor rounds to 0, so that such an image counts as too small.
+        # A side below half a factor rounds to 0, so the image counts as too small.
         seen = Size(round(width / factor) * factor, round(height / factor) * factor)
         area = seen.width * seen.height
         if area > self.max_pixels:

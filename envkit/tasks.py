@@ -62,7 +62,7 @@ def read_tasks(path: str | os.PathLike[str]) -> ListSource:
     """Read tasks from a JSON lines file, one object per line; empty lines are skipped.
 
     Raises:
-        DatasetError: The file cannot be read, holds no task, or a line is not a JSON object.
+        DatasetError: The file cannot be read, has no tasks, or a line is not a JSON object.
     """
     rows: list[Task] = []
     try:
@@ -84,7 +84,7 @@ def read_tasks(path: str | os.PathLike[str]) -> ListSource:
             )
         rows.append(cast(Task, row))
     if not rows:
-        raise DatasetError(f"{str(path)!r} must hold at least one task, got an empty file")
+        raise DatasetError(f"{str(path)!r} must have at least one task, got an empty file")
     return ListSource(rows)
 
 

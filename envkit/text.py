@@ -7,7 +7,7 @@ def utf8(text: str) -> str:
 
 
 def optional_utf8(text: str | None) -> str | None:
-    """Return the same; None stays None."""
+    """Return the same as `utf8`, or None for None."""
     return None if text is None else utf8(text)
 
 

@@ -35,20 +35,20 @@ class ToolEnv(AsyncEnv):
         tasks = [{"prompt": "What is 12 times 12?", "answer": "144"}]
         env = envkit.ToolEnv([multiply], tasks, is_right)
 
-    Task: `prompt`, what the model reads first; and optionally `tools`, a list of names or of JSON
-        schemas that says which of the tools this task offers, and how they are described.
-    Observation: the prompt; then the results of the calls, or what was wrong with them. Images
-        that a tool returns are shown.
-    Action: a reply with one call or several, which run at the same time; or the final answer.
-    Reward: the reward's terms, when the episode ends; 0.0 before. `RewardContext.info` holds
-        `turns`, `tool_calls` (how many ran) and `tool_errors` (how many failed, by kind).
-    Episode end: a reply without a call terminates, `max_turns` replies truncate; the answer is then
-        empty.
+    Task: `prompt`, the first observation; and optionally `tools`, a list of names or JSON schemas
+        that selects and describes the tools for this task.
+    Observation: the prompt; then the results or errors of the calls. Images that a tool returns are
+        shown.
+    Action: a reply with one or more calls, which run concurrently; or the final answer.
+    Reward: the sum of the reward's terms when the episode ends; 0.0 before. `RewardContext.info`
+        has `turns`, `tool_calls` (how many ran) and `tool_errors` (how many failed, by kind).
+    Episode end: a reply without a call terminates the episode. `max_turns` replies truncate it, and
+        the answer is then empty.
     Budget: `max_turns` replies; for calls see `ToolSet`.
     Info: `tool_call`, the first call of the reply; `tool_results`, name and status of each;
         `tool_errors`, failures in the episode so far by kind: unreadable, invalid, crashed,
-        timeout, dropped. `parse_error` is set where the model wrote something wrong, not where a
-        tool failed.
+        timeout, dropped. `parse_error` is set if the model wrote an invalid call, not if a tool
+        failed.
     """
 
     def __init__(
@@ -69,30 +69,30 @@ class ToolEnv(AsyncEnv):
         """Create the environment.
 
         Args:
-            tools: Functions, tools or a set, such as one from `load_tools`.
+            tools: Functions, tools or a `ToolSet`, such as one from `load_tools`.
             tasks: A source, or the tasks themselves.
-            reward: A function of the `RewardContext`, terms, or `Rewards`; synchronous or not.
+            reward: A function of the `RewardContext`, terms, or `Rewards`; may be asynchronous.
             system_prompt: None means no system prompt; chat templates already describe the tools.
-            prompt: Makes what the model reads first, with images if need be; None takes
+            prompt: Builds the first observation, with images if needed; None uses
                 `task["prompt"]`.
-            max_turns: Replies in an episode.
+            max_turns: Replies per episode.
             format: How the model writes calls, a `ToolCallFormat`.
-            feedback_role: Role of results without images. "user" for chat templates that know no
-                tool role.
+            feedback_role: Role of results without images; "user" for chat templates without a tool
+                role.
             is_pure: Whether tools and reward depend only on their arguments. If True, the
                 environment declares itself deterministic and safe to replay.
             oracle: A policy that solves the tasks, for tests and demos; None means no oracle.
             render_mode: As for every environment.
 
         Raises:
-            ConfigurationError: A tool, a limit, a term or an argument is wrong.
+            ConfigurationError: A tool, a limit, a term or an argument is invalid.
         """
         super().__init__(max_turns=max_turns, render_mode=render_mode)
         if feedback_role not in ("tool", "user"):
             raise ConfigurationError(
                 f"feedback_role must be 'tool' or 'user', got {feedback_role!r}"
             )
-        parse_tool_calls("", format)  # an unknown format is refused now
+        parse_tool_calls("", format)  # reject an unknown format now
         self._all_tools = ToolSet.of(tools)
         self._runner = ToolRunner(self._all_tools)
         self.tools = self._all_tools.specs
@@ -110,10 +110,10 @@ class ToolEnv(AsyncEnv):
         self._calls = 0
 
     def oracle(self) -> Policy:
-        """Return the policy that was given.
+        """Return the oracle passed to the constructor.
 
         Raises:
-            ConfigurationError: None was.
+            ConfigurationError: There is no oracle.
         """
         return super().oracle() if self._oracle is None else self._oracle
 
@@ -138,7 +138,7 @@ class ToolEnv(AsyncEnv):
             if not isinstance(task.get("prompt"), str):
                 raise DatasetError(
                     f"a task of ToolEnv needs the string 'prompt', got the keys {sorted(task)}; "
-                    "or pass prompt=, a function that makes it"
+                    "or pass prompt=, a function that builds it"
                 )
             return Turn(task["prompt"])
         made: Any = self._prompt(task)  # an author's function may return anything
@@ -149,7 +149,7 @@ class ToolEnv(AsyncEnv):
         return made if isinstance(made, Turn) else Turn(made)
 
     async def on_aturn(self, response_text: str) -> Turn:
-        """Run the reply's calls, or take it as the final answer.
+        """Run the reply's calls, or accept the reply as the final answer.
 
         Raises:
             EnvFault: A tool's backend failed, or a term of the reward could not be computed.
@@ -221,9 +221,9 @@ class ToolEnv(AsyncEnv):
 
 
 def _text_of(reply: ParsedReply, results: Sequence[ToolResult]) -> str:
-    """Return what the model reads: the results in the order of its calls, then what went wrong.
+    """Return the observation's text: the results in the order of the calls, then the problems.
 
-    A single result stands alone; several carry the names of their tools.
+    Several results are labelled with the names of their tools; a single one is not.
     """
     problems = [plain(error, _MAX_SENTENCE) for error in reply.errors[:_MAX_SENTENCES]]
     if (more := len(reply.errors) - len(problems)) > 0:
@@ -245,7 +245,7 @@ def _text_of(reply: ParsedReply, results: Sequence[ToolResult]) -> str:
 
 
 def _recorded(call: ToolCall) -> dict[str, Any]:
-    """Return a call for info; arguments of a hostile length are cut."""
+    """Return a call for info, with overlong arguments truncated."""
     record = call.to_json()
     written = json.dumps(call.arguments, ensure_ascii=False)
     if len(written) > _MAX_RECORDED:

@@ -1,8 +1,8 @@
 """Tools that a model may call, described in JSON Schema.
 
-A `ToolSpec` comes from a typed, documented Python function or from a JSON schema. Arguments that a
-model wrote are validated by jsonschema; what is wrong with them comes back as sentences, because a
-bad call is data for the next observation and never an exception.
+A `ToolSpec` comes from a typed, documented Python function or from a JSON schema. jsonschema
+validates a model's arguments. Problems are returned as sentences, because a bad call is data for
+the next observation and never an exception.
 """
 
 import inspect
@@ -22,7 +22,7 @@ _NO_ARGUMENTS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
 
 
 class _Validator(Protocol):
-    """The interface used of a jsonschema validator."""
+    """The part of a jsonschema validator that is used here."""
 
     def iter_errors(self, instance: Any) -> Any: ...  # noqa: ANN401  # jsonschema's signature
 
@@ -34,10 +34,10 @@ class ToolSpec:
     name: str
     description: str
     parameters: Mapping[str, Any] = field(default_factory=lambda: dict(_NO_ARGUMENTS), hash=False)
-    """JSON Schema of the arguments object. An argument that it does not list is an error, unless
-    the schema says `additionalProperties` itself."""
+    """JSON Schema of the arguments object. Unlisted arguments are errors, unless the schema sets
+    `additionalProperties`."""
     function: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
-    """What to call, synchronous or asynchronous; None for a schema alone. Lost when pickled."""
+    """The synchronous or asynchronous function; None for a schema alone. Lost when pickled."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -60,7 +60,7 @@ class ToolSpec:
 
         Args:
             function: A function or a bound method, synchronous or asynchronous.
-            name: None takes the function's own.
+            name: Name of the tool; None uses the function's.
 
         Raises:
             ConfigurationError: A hint or a description is missing, or a type has no JSON form.
@@ -75,7 +75,7 @@ class ToolSpec:
 
     @classmethod
     def from_json(cls, schema: Mapping[str, Any]) -> "ToolSpec":
-        """Take the chat-completions form, or its inner `function` object alone.
+        """Build from the chat-completions form, or from its inner `function` object alone.
 
         Raises:
             ConfigurationError: The name is missing or a field has the wrong type.
@@ -112,7 +112,7 @@ class ToolSpec:
 
     @property
     def is_async(self) -> bool:
-        """Whether calling the spec returns something to await."""
+        """Whether calling the spec returns a coroutine."""
         return inspect.iscoroutinefunction(self.function)
 
     def validate(self, arguments: object) -> list[str]:
@@ -130,7 +130,7 @@ class ToolSpec:
         """Call the function; an asynchronous one returns its coroutine.
 
         Raises:
-            ConfigurationError: The spec was made from a schema and has no function.
+            ConfigurationError: The spec was built from a schema and has no function.
         """
         if self.function is None:
             raise ConfigurationError(
@@ -155,7 +155,7 @@ class ToolSpec:
             library.Draft202012Validator.check_schema(schema)
         except library.exceptions.SchemaError as error:
             raise ConfigurationError(
-                f"tool {self.name!r}: parameters are no valid JSON Schema: {error.message}"
+                f"tool {self.name!r}: parameters must be a valid JSON Schema: {error.message}"
             ) from error
         return cast(_Validator, library.Draft202012Validator(_with_null(schema)))
 
@@ -170,7 +170,7 @@ def tool(
     """Turn a typed, documented function into a `ToolSpec`: `@tool` or `@tool(name="...")`.
 
     Raises:
-        ConfigurationError: As `ToolSpec.from_function` does; a method is refused, because the
+        ConfigurationError: As for `ToolSpec.from_function`; also for a method, because the
             decorator cannot know its instance.
     """
 
@@ -186,7 +186,7 @@ def tool(
 
 
 def _with_null(schema: Any) -> Any:  # noqa: ANN401  # any JSON
-    """Return the schema with `nullable` written out: JSON Schema itself does not know the word."""
+    """Return the schema with `nullable` expanded, since JSON Schema has no such keyword."""
     if isinstance(schema, list):
         return [_with_null(entry) for entry in cast(list[Any], schema)]
     if not isinstance(schema, dict):

@@ -23,7 +23,7 @@ def draw_page(entries: Sequence[str], images: Sequence[Image] = ()) -> NDArray[n
     """Return a page of shape (height, width, 3) with the newest text and the newest images.
 
     Args:
-        entries: What was said so far; the end is shown when the page is full.
+        entries: The conversation so far; only its end is shown if it does not fit.
         images: Images of the newest observation, drawn side by side at the bottom.
     """
     width, height = PAGE_SIZE

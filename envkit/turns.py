@@ -43,21 +43,21 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True, init=False)
 class Turn:
-    """What an author's hook returns. A field of the wrong type raises `ContractError`."""
+    """The return value of an author's hook. A field of the wrong type raises `ContractError`."""
 
     text: str
     images: tuple[Image, ...]
     """Given as a sequence of `Image`, Pillow images, or uint8 arrays of shape (height, width) or
     (height, width, 3 or 4)."""
     role: ObservationRole
-    """"tool" for a tool's answer. It becomes a user message where the model's chat template does
-    not render tool messages, or drops their images."""
+    """"tool" for a tool's result. It becomes a user message if the model's chat template does not
+    render tool messages, or drops their images."""
     reward: float
     done: bool
-    """True when the task is over (termination). Truncation at `max_turns` is the base's work."""
+    """True if the task is over (termination). The base class truncates at `max_turns`."""
     info: Mapping[str, Any]
-    """Deterministic JSON data: no clock, no random identifier, no latency. The base adds `turn`,
-    and `tool_call` (None), `parse_error` (None) and `reward_terms` ({}) where they are missing."""
+    """Deterministic JSON data: no times, random ids or latencies. The base class adds `turn`, and
+    the defaults of `tool_call` (None), `parse_error` (None) and `reward_terms` ({})."""
 
     def __init__(
         self,
@@ -80,18 +80,18 @@ class StepKey(NamedTuple):
     """Identifies one attempt of one step, for backends that must not apply a step twice."""
 
     episode_id: str
-    """With its own suffix after every `resume`, whose replays are not repetitions."""
+    """Has a new suffix after every `resume`, so its replays are not taken for repeated calls."""
     turn: int
     attempt: int
-    """Counts the retries of the episode so far. After each, the state was put back, so a later
-    attempt may carry an earlier turn again: a replay."""
+    """Number of retries in the episode so far. Each retry restores the state first, so a later
+    attempt may replay an earlier turn."""
 
 
 def observe(turn: object, hook: str) -> Observation:
-    """Return the observation of what a hook returned.
+    """Return the observation in a hook's return value.
 
     Raises:
-        ContractError: It is not a `Turn`.
+        ContractError: The value is not a `Turn`.
     """
     if not isinstance(turn, Turn):
         raise ContractError(
@@ -109,7 +109,7 @@ def _check_turn(
         raise _refusal("images must be a tuple or list of images, such as [image]", images)
     if role not in ("user", "tool"):
         raise _refusal("role must be 'user' or 'tool'", role)
-    # A NaN reward would poison the advantages of a whole group without a trace.
+    # A NaN reward would silently poison the advantages of a whole group.
     if not _is_finite(reward):
         raise _refusal("reward must be a finite number", reward)
     if not isinstance(done, bool | np.bool_):

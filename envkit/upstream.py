@@ -1,8 +1,8 @@
 """Contracts with upstream packages, checked by reading their source.
 
-Trainers change fields and parameters between releases without notice. A contract names those that
-an adapter uses. It reads files instead of importing them, so it costs milliseconds, needs none of
-the package's own dependencies, and checks a wheel that was only downloaded.
+Trainers change fields and parameters between releases without notice. A contract lists those that
+an adapter uses. It reads files instead of importing them, so it takes milliseconds, needs none of
+the package's dependencies, and also works on a wheel that is not installed.
 """
 
 import ast
@@ -27,11 +27,11 @@ class Contract:
     tested: str
     """Versions, or a commit, that the plugin's tests ran with."""
     install: str
-    """What installs the package, such as "pip install 'envkit-rl[trl]'"."""
+    """Command that installs the package, such as "pip install 'envkit-rl[trl]'"."""
     uses: Mapping[str, tuple[str, ...]]
-    """By place `module:Class`, `module:function` or `module:Class.method`: fields and methods of
-    the class, or parameters of the function. Inherited names belong to the class that has them.
-    Empty asks for the definition alone."""
+    """Fields and methods of `module:Class`, or parameters of `module:function` or
+    `module:Class.method`. List inherited names under the class that defines them. An empty tuple
+    only requires the definition."""
 
     def check(self) -> None:
         """Compare the installed package with the contract, once per process.
@@ -43,14 +43,14 @@ class Contract:
         _check(self.package, self)
 
     def __hash__(self) -> int:
-        """Hash by identity of the package: one contract a package."""
+        """Hash by package and tested versions."""
         return hash((self.package, self.tested))
 
     def moved(self, root: Path | None = None) -> tuple[str, ...]:
         """Return the names that the package lacks; empty if the contract holds.
 
         Args:
-            root: The package's folder; None takes the installed one.
+            root: The package's folder; None uses the installed one.
 
         Raises:
             MissingDependencyError: The package is not installed.
@@ -74,9 +74,9 @@ def _check(package: str, contract: Contract) -> None:
     moved = contract.moved()
     if moved:
         raise ConfigurationError(
-            f"{package} {_version(package)} is not what this envkit was written for "
+            f"{package} {_version(package)} does not match the version that this envkit supports "
             f"({contract.tested}): {'; '.join(moved)}; install a tested version of {package}, or "
-            "an envkit that knows this one"
+            "an envkit that supports this one"
         )
 
 
@@ -116,7 +116,7 @@ def _tree(folder: Path, module: str) -> ast.Module | None:
 
 
 def _parsed(source: str) -> ast.Module:
-    """Parse; CPython 3.11 now and then loses count of its own recursion, and not twice in a row."""
+    """Parse, with one retry: CPython 3.11 sometimes miscounts its recursion depth."""
     try:
         return ast.parse(source)
     except SystemError:
@@ -124,7 +124,7 @@ def _parsed(source: str) -> ast.Module:
 
 
 def _defined(body: list[ast.stmt], name: str) -> _Definition | None:
-    """Return a class or function of a body, the last one, also from inside `if` and `try`."""
+    """Return the last class or function with a name in a body, including `if` and `try` blocks."""
     found: _Definition | None = None
     for statement in body:
         if isinstance(statement, _Definition):
@@ -138,7 +138,7 @@ def _defined(body: list[ast.stmt], name: str) -> _Definition | None:
 
 
 def _members(definition: ast.ClassDef) -> set[str]:
-    """Return fields, methods and what methods assign, such as attributes of self."""
+    """Return fields, methods and names that methods assign, such as attributes of self."""
     names: set[str] = set()
     for node in ast.walk(definition):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -149,7 +149,7 @@ def _members(definition: ast.ClassDef) -> set[str]:
 
 
 def _parameters(definition: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str] | None:
-    """Return the parameters' names; None for a function that takes any."""
+    """Return the parameters' names; None for a function with `**kwargs`."""
     given = definition.args
     if given.kwarg is not None:
         return None

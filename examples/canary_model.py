@@ -1,8 +1,8 @@
-"""A small Qwen2.5-VL with its tokenizer and its processor, without a download.
+"""A small Qwen2.5-VL with tokenizer and processor, without a download.
 
-The architecture, the image processor and the chat markers are the real ones of transformers; only
-the sizes and the vocabulary are small. The tokenizer is a byte-level BPE over the environment's own
-sentences, in which every digit is one token.
+The architecture, image processor and chat markers are the real ones; only the sizes and the
+vocabulary are small. The tokenizer is a byte-level BPE over the environment's own sentences, in
+which every digit is one token.
 """
 
 from dataclasses import dataclass
@@ -47,8 +47,11 @@ _TEXT: Final[dict[str, Any]] = {
     "rms_norm_eps": 1e-5,
 }
 _INITIAL_SPREAD: Final = 0.06
-"""Standard deviation of the first weights. The models' own 0.02 suits widths of thousands; here,
-where 1 / sqrt(width) is 0.09, an image would hardly change the logits at first."""
+"""Standard deviation of the first weights.
+
+The models' own 0.02 suits widths in the thousands. Here 1 / sqrt(width) is 0.09, and an image would
+hardly change the logits at first.
+"""
 _VISION: Final = VisionSize(depth=3, hidden=160, heads=5, max_pixels=112 * 112)
 
 
@@ -62,14 +65,14 @@ class Processor(Qwen2_5_VLProcessor):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallModel:
-    """A policy that has learnt nothing yet."""
+    """An untrained policy."""
 
     model: Any
     processor: Any
 
     @property
     def parameter_count(self) -> int:
-        """How many weights there are, tied ones once."""
+        """Number of weights, counting tied ones once."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     def codec(self) -> ChatCodec:
@@ -79,7 +82,7 @@ class SmallModel:
 
 
 def make_small_model(seed: int) -> SmallModel:
-    """Return a random model; the same seed gives the same weights."""
+    """Return a random model, determined by the seed."""
     tokenizer = _tokenizer()
     config = build_config(
         Architecture.QWEN2_5_VL, tokenizer, text=_TEXT, rope_theta=10_000.0, vision=_VISION

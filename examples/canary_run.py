@@ -1,4 +1,4 @@
-"""What the canary runs of several trainers share: options, warm-up, evaluation and report."""
+"""Shared code of the canary runs: options, warm-up, evaluation and report."""
 
 import argparse
 import asyncio
@@ -38,12 +38,14 @@ def parse_options(about: str) -> argparse.Namespace:
         action="store_true",
         help="start from the built-in half-trained model, without a warm-up",
     )
-    parser.add_argument("--prompts", type=int, default=32, help=f"a step, {GROUP} episodes each")
+    parser.add_argument(
+        "--prompts", type=int, default=32, help=f"prompts per step, {GROUP} episodes each"
+    )
     parser.add_argument("--learning-rate", type=float, default=5e-4)
     parser.add_argument("--evaluate", type=int, default=256, metavar="EPISODES")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    parser.add_argument("--quick", action="store_true", help="two steps, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="only two steps, as a smoke test")
     options = parser.parse_args()
     if options.quick:
         options.steps, options.warmup_steps, options.prompts, options.evaluate = 2, 25, 8, 8
@@ -59,7 +61,7 @@ def make_policy(options: argparse.Namespace) -> SmallModel:
 
 
 def warm_up(policy: SmallModel, codec: ChatCodec, run: Run, options: argparse.Namespace) -> None:
-    """Train on oracle trajectories until the held-out digits have the probability wanted."""
+    """Train on oracle trajectories until held-out digits reach the target probability."""
     if options.half:
         return
     held_out = oracle_rows(codec, 64, seed=derive_seed("held out", options.seed))
@@ -87,14 +89,14 @@ def warm_up(policy: SmallModel, codec: ChatCodec, run: Run, options: argparse.Na
 
 
 def oracle_rows(codec: ChatCodec, episodes: int, *, seed: int) -> list[Row]:
-    """Return the rows of episodes that the environment's oracle played."""
+    """Return the rows of episodes played by the environment's oracle."""
     env: Any = envkit.make(ENV_ID, **ENV)
     engine = ScriptedEngine(codec, env.oracle())
 
     async def play() -> list[Row]:
         config = RolloutConfig(env_kwargs=ENV, seed=seed)
         found = collect(ENV_ID, engine, codec, episodes=episodes, config=config)
-        # They come as they finish; a run is to be the same again.
+        # They arrive as they finish, and a run must be reproducible.
         played = sorted([trajectory async for trajectory in found], key=lambda t: t.seed or 0)
         return [whole_row(trajectory, filler_id=codec.stop_ids[0]) for trajectory in played]
 
@@ -167,7 +169,7 @@ def report(run: Run, options: argparse.Namespace, name: str = "canary") -> None:
 
 
 def check_quick(run: Run, mismatch: float = 1e-4) -> int:
-    """Say whether the short run did everything the long one does."""
+    """Check that the short run covered everything that the long one does."""
     is_fine = (
         len(run.rewards) == 2
         and run.changed == run.tensors

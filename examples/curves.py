@@ -1,4 +1,4 @@
-"""The figures of a run, and their image: a hand-written SVG, so nothing has to be installed."""
+"""The figures of a run and their plot, a hand-written SVG without dependencies."""
 
 import json
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ _PLOT_WIDTH: Final = 500
 _PLOT_HEIGHT: Final = 270
 _COLOURS: Final = ("#0b6e99", "#c4541c", "#3b7d3c", "#8a4fa3", "#7a6a00")
 _WINDOW: Final = 5
-"""Steps that a point of the smooth curve averages."""
+"""Steps averaged per point of the smooth curve."""
 
 
 @dataclass(kw_only=True)
 class Run:
-    """What one run found out. Rewards are 0 to 1; probabilities are of the right digit."""
+    """Results of one run. Rewards are 0 to 1; probabilities are those of the right digit."""
 
     seed: int
     parameters: int
@@ -27,18 +27,18 @@ class Run:
     warmup: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
     """Step and held-out probability."""
     start: dict[str, float] = field(default_factory=dict[str, float])
-    """Mean reward before GRPO, by what the policy saw."""
+    """Mean reward before GRPO, by the kind of images shown."""
     rewards: list[float] = field(default_factory=list[float])
-    """Mean of each GRPO step's episodes."""
+    """Mean reward of each GRPO step."""
     mismatch: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     """Largest and mean difference of log-probabilities, engine to trainer, at each step."""
     end: dict[str, float] = field(default_factory=dict[str, float])
-    """As `start`, after GRPO."""
+    """Like `start`, after GRPO."""
     tensors: int = 0
     changed: int = 0
-    """How many of the tensors GRPO changed."""
+    """Number of tensors that GRPO changed."""
     seconds: float = 0.0
-    """Wall-clock time of everything."""
+    """Total wall-clock time."""
     cpu_seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""A vision-language model learns to read digits off images, updated by SkyRL's own code on a CPU.
+"""Train a vision-language model to read digits off images with SkyRL's own code on a CPU.
 
     python examples/learn_canary_skyrl.py --seed 0
 
-The run of learn_canary_trl.py with another trainer: SkyRL's `train()` asks envkit's generator for
-episodes, computes advantages and calls SkyRL's policy worker, which holds SkyRL's model wrapper and
-steps the optimizer. The embedded engine samples. Left out, because they need CUDA: FSDP's sharding,
-Ray's actors and vLLM. One process calls the worker directly instead.
+The same run as learn_canary_trl.py with another trainer. SkyRL's `train()` gets episodes from
+envkit's generator, computes advantages and calls SkyRL's policy worker, which holds SkyRL's model
+wrapper and steps the optimizer. The embedded engine samples. FSDP's sharding, Ray's actors and vLLM
+need CUDA and are omitted; one process calls the worker directly instead.
 
 Needs: pip install 'envkit-rl[hf,skyrl]'
 """
@@ -65,13 +65,13 @@ _STAND_INS: Final[Mapping[str, tuple[str, ...]]] = {
     "peft.tuners.lora": ("LoraLayer",),
     "peft.utils.save_and_load": ("get_peft_model_state_dict",),
 }
-"""What SkyRL's worker modules import at the top and a run without LoRA and CUDA never calls."""
+"""Imports of SkyRL's worker modules that a run without LoRA and CUDA never calls."""
 
 
 def stand_in() -> None:
-    """Make SkyRL's worker modules importable where flash-attn and peft are missing."""
+    """Make SkyRL's worker modules importable without flash-attn and peft."""
     for place in ("trainer_utils", "models.qwen2_5_vl.modeling_qwen2_5_vl"):
-        importlib.import_module(f"transformers.{place}")  # these look for peft themselves
+        importlib.import_module(f"transformers.{place}")  # these check for peft themselves
     if sys.version_info < (3, 12):  # skyrl/tinker/types.py
         typing.TypedDict = typing_extensions.TypedDict  # pyright: ignore[reportAttributeAccessIssue]
     missing = [name for name in ("flash_attn", "peft") if not importlib.util.find_spec(name)]
@@ -307,7 +307,7 @@ class Dispatch:
         return self._worker.optim_step()
 
     async def save_weights_for_sampler(self) -> None:
-        """Hand the weights to the engine."""
+        """Pass the weights to the engine."""
         self._version += 1
         weights = dict(self._worker.model.model.state_dict())
         await self._engine.update_weights(weights, version=str(self._version))
@@ -326,7 +326,7 @@ def _itself(chunk: Any) -> Any:
 
 
 class Prompts:
-    """The training set: one seed for each prompt."""
+    """The training set: one seed per prompt."""
 
     def __init__(self, options: Any) -> None:
         count = options.steps * options.prompts
@@ -355,7 +355,7 @@ class Tracker:
         self._run, self._steps, self._last = run, steps, time.monotonic()
 
     def log(self, data: Mapping[str, float], step: int, commit: bool = False) -> None:
-        """Read what the step was worth."""
+        """Record the step's figures."""
         diff = "policy/rollout_train_logprobs_abs_diff"
         self._run.rewards.append(data["envkit/reward/mean"])
         self._run.mismatch.append((data[f"{diff}_max"], data[f"{diff}_mean"]))
@@ -369,7 +369,7 @@ class Tracker:
         self._last = now
 
     def finish(self) -> None:
-        """Nothing is left open."""
+        """Do nothing: nothing is open."""
 
 
 if __name__ == "__main__":

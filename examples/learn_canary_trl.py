@@ -1,13 +1,13 @@
-"""A vision-language model learns to read digits off images, by GRPO, on a CPU.
+"""Train a vision-language model to read digits off images by GRPO on a CPU.
 
     python examples/learn_canary_trl.py --seed 0
-    python examples/learn_canary_trl.py --half     # GRPO at once, on a half-trained model
+    python examples/learn_canary_trl.py --half     # start GRPO immediately, on a half-trained model
 
 A small Qwen2.5-VL with random weights is warmed up on trajectories of the oracle until it reads a
 digit with probability 0.5, then trained by TRL's GRPOTrainer on two-turn `canary-v0` episodes: a
 new image each turn, nothing in the text. The embedded engine samples with the weights of the last
-optimizer step; its log-probabilities are compared with the trainer's at every step. In the end the
-policy is evaluated with the images, with blank ones and with those of another task.
+optimizer step; its log-probabilities are compared with the trainer's at every step. At the end the
+policy is evaluated with the right images, blank ones, and those of another task.
 
 Needs: pip install 'envkit-rl[hf,trl]'
 """
@@ -53,7 +53,7 @@ from envkit_transformers import TransformersEngine
 from envkit_trl.trainer import EnvGRPOTrainer
 
 MAX_COMPLETION: Final = 96
-"""Tokens of an episode after its prompt: two replies and an observation are about 50."""
+"""Maximum tokens of an episode after its prompt; two replies and an observation are about 50."""
 
 
 def main() -> int:
@@ -91,7 +91,7 @@ class Progress(TrainerCallback):
         self._last = time.monotonic()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401
-        """Read what the trainer's last generation was worth."""
+        """Record the figures of the trainer's last generation."""
         assert self.trainer is not None
         rewards = [t.reward for t in self.trainer.trajectories if t.reward is not None]
         mismatch = self.trainer.mismatch
@@ -109,7 +109,7 @@ class Progress(TrainerCallback):
 
 def learn(policy: SmallModel, codec: ChatCodec, run: Run, options: argparse.Namespace) -> None:
     """Train by GRPO and evaluate the policy before and after."""
-    # The engine has its own model, as it would on another machine.
+    # The engine has its own model, as on another machine.
     engine = TransformersEngine(copy.deepcopy(policy.model), policy.processor, seed=options.seed)
     progress = Progress(run, options.steps)
     trainer = make_trainer(policy, engine, codec, progress, options)

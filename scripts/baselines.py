@@ -5,17 +5,17 @@
     .venv/bin/python scripts/baselines.py                    # everything; writes the page
     .venv/bin/python scripts/baselines.py --only geo3k-v0 -n 8
 
-Each column is one `envkit eval` for each environment, in `build/baselines/COLUMN/ENVIRONMENT`. An
+Each column is one `envkit eval` per environment, in `build/baselines/COLUMN/ENVIRONMENT`. An
 interrupted script continues where it stopped. The columns:
 
-- random: the environment's own policy "random"; otherwise a reply that the oracle gave to another
-  task, drawn anew each turn.
-- constant: the oracle's most frequent reply of that turn on other tasks.
-- text: what the oracle replied at that turn of the other task whose text reads most alike; text is
-  what the environment has said so far, without images.
+- random: the environment's own policy "random", or else an oracle reply to another task, redrawn
+  each turn.
+- constant: the oracle's most frequent reply at that turn of other tasks.
+- text: the oracle's reply at that turn of the other task with the most similar text so far, without
+  images.
 - model: the embedded engine's default model, greedy, on the tasks it was trained on.
-- blank, swapped: the same model with every image replaced by a gray one, or by another task's.
-- oracle: the environment's own.
+- blank, swapped: the same model with every image replaced by a gray one or by one of another task.
+- oracle: the environment's own oracle.
 
 The table goes between the markers of docs/environments/baselines.md.
 """
@@ -52,10 +52,10 @@ WRAPPERS: Final = {"blank": "blank-image", "swapped": "swap-image"}
 BLIND: Final = {"random": "random_reply", "constant": "constant", "text": "text_only"}
 """Columns of policies that see no image, with their functions."""
 _LESSONS: Final = 500
-"""Episodes of the oracle on other tasks."""
+"""Oracle episodes on other tasks."""
 _LONGEST: Final = 64
 _SIGNALLED: Final = 128
-"""Exit codes above it are of signals."""
+"""Exit codes above this come from signals."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class Target:
 
     env_id: str
     groups: int = 1
-    """Families, or what stands for them: there are -n tasks for each."""
+    """Number of families or their equivalent; each gets -n tasks."""
     by: tuple[str, ...] = ("family", "level")
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
     has_model: bool = False
@@ -72,7 +72,7 @@ class Target:
 
     @property
     def name(self) -> str:
-        """What the table calls it."""
+        """Name in the table."""
         if not self.arguments:
             return self.env_id
         return f"{self.env_id}, level {self.arguments['level']} of the model's families"
@@ -103,22 +103,22 @@ TARGETS: Final = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Lesson:
-    """What the oracle replied at one turn of a task."""
+    """The oracle's reply at one turn of a task."""
 
     text: str
-    """What the environment had said so far."""
+    """Text of the environment so far."""
     reply: str
     task: str
 
 
 def constant(context: PolicyContext) -> str:
-    """Write the reply that the oracle gives most often at this turn of other tasks."""
+    """Return the oracle's most frequent reply at this turn of other tasks."""
     replies = Counter(lesson.reply for lesson in _lessons_at(context))
     return replies.most_common(1)[0][0] if replies else ""
 
 
 def random_reply(context: PolicyContext) -> str:
-    """Write what the environment's random policy writes, or else a reply to another task."""
+    """Return a reply of the environment's random policy, or else a reply to another task."""
     env = context.env.unwrapped
     own = getattr(env, "policies", {})
     if "random" in own:
@@ -130,7 +130,7 @@ def random_reply(context: PolicyContext) -> str:
 
 
 def text_only(context: PolicyContext) -> str:
-    """Write the oracle's reply at this turn of the other task whose text reads most alike."""
+    """Return the oracle's reply at this turn of the other task with the most similar text."""
     return _finder(_lessons_at(context))(_said(context.messages)) or ""
 
 
@@ -140,18 +140,19 @@ def _finder(lessons: tuple[Lesson, ...]) -> Callable[[str], str | None]:
 
 
 def _said(messages: Iterable[Message]) -> str:
-    """Return the text of what the environment has said."""
+    """Return the environment's text so far."""
     return "\n".join(text_of(one) for one in messages if one["role"] not in ("system", "assistant"))
 
 
 def _lessons_at(context: PolicyContext) -> tuple[Lesson, ...]:
-    """Return what the oracle did at the context's turn of other tasks."""
+    """Return the oracle's lessons at the context's turn of other tasks."""
     env: Any = context.env.unwrapped
     role = env.role if isinstance(env, RoleEnv) else None
     joint: Any = env.joint_env if isinstance(env, RoleEnv) else env
     spec = joint.spec
     arguments = json.dumps(spec.kwargs, sort_keys=True, default=str)
-    with ThreadPoolExecutor(1) as thread:  # asynchronous environments want no running event loop
+    # asynchronous environments must not run inside a running event loop
+    with ThreadPoolExecutor(1) as thread:
         learned = thread.submit(_learned, spec.id, arguments).result()
     turns = learned.get(role, [()])
     return _of_others(turns[min(context.turn, len(turns) - 1)], _task_text(context.task))
@@ -169,7 +170,7 @@ def _task_text(task: Task) -> str:
 
 @cache
 def _learned(env_id: str, arguments: str) -> dict[str | None, list[tuple[Lesson, ...]]]:
-    """Return what the oracle did, by role and turn."""
+    """Return the oracle's lessons by role and turn."""
     made: Any = envkit.make(env_id, **json.loads(arguments)).unwrapped
     env: Env = made
     found: defaultdict[str | None, defaultdict[int, list[Lesson]]]
@@ -235,7 +236,7 @@ def _policies(target: Target) -> frozenset[str]:
 
 
 def evaluate(column: str, target: Target, folder: Path, *, tasks: int) -> list[dict[str, Any]]:
-    """Play a cell, or what is missing of it, and return its lines; empty for no cell."""
+    """Play a cell, or its missing part, and return its lines; empty for no cell."""
     options = options_of(column, target)
     if options is None:
         return []
@@ -257,7 +258,7 @@ def evaluate(column: str, target: Target, folder: Path, *, tasks: int) -> list[d
 
 
 def _run(*arguments: str) -> None:
-    """Run `envkit` in this process: torch is imported once, not for each cell."""
+    """Run `envkit` in this process, so torch is imported once instead of per cell."""
     started, code = time.monotonic(), 0
     with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
         try:
@@ -277,7 +278,7 @@ def _read(out: Path) -> dict[str, Any] | None:
 
 
 def _is_same(found: dict[str, Any], tasks: int) -> bool:
-    """Whether an earlier evaluation has as many tasks and was made by this version."""
+    """Whether an earlier evaluation has the same number of tasks and version."""
     runs = list(found.get("runs", {}).values())
     is_current = found.get("envkit") == envkit.__version__
     return is_current and bool(runs) and runs[0]["episodes"] == tasks
@@ -299,7 +300,7 @@ def table(rows: Sequence[tuple[str, dict[str, str]]]) -> str:
 
 
 def rows_of(target: Target, found: dict[str, list[dict[str, Any]]]) -> Iterator[Any]:
-    """Yield the rows of an environment, those of its families and levels after it."""
+    """Yield an environment's row, then the rows of its families and levels."""
     keys = [(line["tag"], line["value"]) for line in found.get("oracle", ())]
     for tag, value in dict.fromkeys((*keys, *_keys(found))):
         if tag == "role":
@@ -341,14 +342,14 @@ def cell(line: dict[str, Any]) -> str:
 
 
 def write_page(text: str, page: Path) -> None:
-    """Put the table between the page's markers."""
+    """Write the table between the page's markers."""
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
     page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
 
 
 def main() -> None:
-    """Play what is missing, and write the table."""
+    """Play missing cells and write the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""The recordings of `record_conformance.py` that branch: a tree of forks, and a sub-agent."""
+"""The branching recordings of `record_conformance.py`: a tree of forks and a sub-agent."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +21,7 @@ _TREE: Final = (
 async def record_tree(
     env: Callable[[], Env], engine: ScriptedEngine, codec: ChatCodec
 ) -> list[Trajectory]:
-    """Play a tree of 2 x 2 leaves; each leaf is a recording of its own, and all one group."""
+    """Play a tree of 2 x 2 leaves. Each leaf becomes a recording; all form one group."""
     player = Player(engine, codec)
     try:
         leaves = await play_tree(
@@ -39,13 +39,13 @@ async def record_tree(
 
 
 def with_sub_agent(main: Trajectory, other: Trajectory, *, filler_id: int) -> Trajectory:
-    """Put an unrelated conversation between the first and the second turn of an episode.
+    """Insert an unrelated conversation between the first and second turn of an episode.
 
     The second turn continues the first sequence, with which it shares the prompt and a reply.
 
     Args:
-        main: An episode of text with two turns.
-        other: Another one, whose environment is forgotten.
+        main: A text episode with two turns.
+        other: Another episode; its environment is ignored.
         filler_id: As for other recordings.
     """
     prompt, first, observation, second = main.segments

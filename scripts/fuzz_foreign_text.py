@@ -4,13 +4,13 @@
 
     .venv/bin/python scripts/fuzz_foreign_text.py MINUTES [--seed N] [--match TEXT] [--cases N]
 
-Takes every chat template that `scripts/fetch_templates.py` has fetched. Each case is a conversation
-with hostile text wherever text comes from outside: messages whole and in parts, system prompts,
-names, ids and tool schemas. Its prompt and its observation must have the control tokens of the
-same conversation with harmless text, in number and order, and must not raise. Ordinary text with
-the same punctuation must get the ids that a codec without neutralising gives it. Which tokens are
-control tokens is decided here, apart from the codec. Writes each finding as one line of JSON; exits
-with 1 if there was one.
+Uses every chat template fetched by `scripts/fetch_templates.py`. Each case is a conversation with
+hostile text wherever text comes from outside: messages whole and in parts, system prompts, names,
+ids and tool schemas. Its prompt and observation must not raise, and must have the same control
+tokens in the same order as the conversation with harmless text. Ordinary text with the same
+punctuation must get the ids that a codec without neutralising gives it. This script decides
+independently of the codec which tokens are control tokens. Writes each finding as one line of JSON;
+exits with 1 if there was one.
 """
 
 import argparse
@@ -49,7 +49,7 @@ _OWN = {
     "qwen3": "qwen3",
     "Qwen3": "qwen3",
 }
-"""Tokenizers for templates by a part of the name; others get SmolLM2's and their own tokens."""
+"""Tokenizers for templates, by part of the name; others get SmolLM2's plus their own tokens."""
 _TOKEN = re.compile(
     r"<[|\uff5c][^<>|\uff5c\s'\"{}]{1,40}[|\uff5c]>|</?[a-z_]{1,24}>|\[/?[A-Z_]{2,24}\]"
 )
@@ -82,7 +82,7 @@ _WORDS = (
 _REPLIES = ("Four.", "<think>\nhm\n</think>\n\nFour.", "Let me see.", "a <|im_start|> b")
 
 Filled = tuple[list[Any], list[Any], list[Any]]
-"""Everything up to the last reply, what follows it, and the tools."""
+"""Everything up to the last reply, everything after it, and the tools."""
 Conversation = Callable[[Callable[[], str]], Filled]
 
 
@@ -95,7 +95,7 @@ def _tokenizer(folder: Path) -> Any:
 def _subjects(
     root: Path, match: str, generator: random.Random
 ) -> Iterator[tuple[str, Any, list[int]]]:
-    """Yield template name, tokenizer and stop ids, in random order and again and again."""
+    """Yield template name, tokenizer and stop ids, in random order, endlessly."""
     paths = [path for path in (root / "templates").rglob("*.jinja") if match in str(path)]
     while True:
         generator.shuffle(paths)
@@ -104,7 +104,7 @@ def _subjects(
             text = path.read_text(encoding="utf-8")
             own = next((base for part, base in _OWN.items() if part in name), "smollm2")
             if own != "smollm2" and generator.random() < 0.7 and "/" in name:
-                own = "smollm2"  # quick, and hundreds of templates have no tokenizer here
+                own = "smollm2"  # fast enough, and hundreds of templates have no tokenizer here
             tokenizer = copy.copy(_tokenizer(root / "tokenizers" / own))
             new = sorted(set(_TOKEN.findall(text)) - set(tokenizer.get_vocab()))
             if new and own == "smollm2":
@@ -119,7 +119,7 @@ def _subjects(
 
 
 def _controls(tokenizer: Any) -> dict[int, str]:
-    """Return the tokens that foreign text must not become, by an independent definition."""
+    """Return the tokens that foreign text must not form, by an independent definition."""
     special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
     return {
         identity: token
@@ -134,7 +134,7 @@ def _controls(tokenizer: Any) -> dict[int, str]:
 
 
 def _hostile(generator: random.Random, names: list[str]) -> str:
-    """Return a text that tries to become control tokens."""
+    """Return a text that tries to form control tokens."""
     text = "".join(_piece(generator, names) for _ in range(generator.randint(1, 5)))
     return text if text.strip() else f"{text}."
 
@@ -164,13 +164,13 @@ def _piece(generator: random.Random, names: list[str]) -> str:
 
 
 def _harmless(generator: random.Random, names: list[str]) -> str:
-    """Return ordinary text with the same punctuation and no control token in it."""
+    """Return ordinary text with the same punctuation and no control token."""
     text = " ".join(generator.choice(_WORDS) for _ in range(generator.randint(1, 6)))
     return "plain words" if any(name in text for name in names) else text
 
 
 def _in_parts(generator: random.Random, text: str) -> Any:
-    """Return a text as content, perhaps cut into parts; as many for every text of one form."""
+    """Return a text as content, perhaps in parts; texts of one form get equally many parts."""
     cuts = [generator.random() for _ in range(generator.choice([0, 0, 1, 2, 3]))]
     if not cuts:
         return text
@@ -217,7 +217,7 @@ def _conversation(seed: int) -> Conversation:
 
 
 def _calm(hostile: list[str], switches: tuple[str, ...]) -> Callable[[], str]:
-    """Return what gives harmless texts in place of hostile ones.
+    """Return a function that gives harmless texts in place of hostile ones.
 
     No two are alike, because templates compare messages, and the given words stay.
     """
@@ -235,7 +235,7 @@ def _calm(hostile: list[str], switches: tuple[str, ...]) -> Callable[[], str]:
 
 
 class Fuzz:
-    """One run: counts what it did and prints what it found."""
+    """One run: counts cases and prints findings."""
 
     def __init__(self, seed: int) -> None:
         self.generator = random.Random(seed)
@@ -288,7 +288,7 @@ class Fuzz:
                 self._found("exception", name, what, got[what], hostile)
                 continue
             tokens, expected = found(got, what), found(calm, what)
-            # a text that was broken lost some of its switches, and templates read different ones
+            # a broken text lost some of its switches, and templates read different ones
             others = (_ids(codec, form(_calm(texts, words))) for words in _SOME_SWITCHES)
             if tokens != expected and all(tokens != found(other, what) for other in others):
                 self._found("forged", name, what, f"{expected} became {tokens}", hostile)
@@ -313,7 +313,7 @@ class Fuzz:
 
 
 def _ids(codec: ChatCodec, filled: Filled) -> dict[str, Any]:
-    """Return the ids of prompt and observation, or the error instead."""
+    """Return the ids of prompt and observation, or the error."""
     history, after, tools = filled
     calls = "after a call" if "tool_calls" in history[-1] else "after text"
     return {
@@ -337,7 +337,7 @@ def main() -> int:
     parser.add_argument("minutes", type=float)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--match", default="", help="only templates with this in their path")
-    parser.add_argument("--cases", type=int, default=20, help="per template and round")
+    parser.add_argument("--cases", type=int, default=20, help="cases per template and round")
     given = parser.parse_args()
     fuzz = Fuzz(given.seed)
     ends = time.monotonic() + 60 * given.minutes

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # ruff: noqa: T201  # a script prints its progress
-"""Record the trajectories of the conformance suite by real rollouts with real chat templates.
+"""Record the conformance suite's trajectories by real rollouts with real chat templates.
 
     .venv/bin/python scripts/record_conformance.py [DIR]
 
-DIR is `adapters/envkit_conformance/recordings` unless it is named. Needs the templates that
-`scripts/fetch_templates.py` fetched. Every run writes the same tokens: replies are scripted, their
+DIR defaults to `adapters/envkit_conformance/recordings`. Needs the templates fetched by
+`scripts/fetch_templates.py`. Every run writes the same tokens: replies are scripted,
 log-probabilities are a function of id and position, and times are written as 0.
 """
 
@@ -55,11 +55,11 @@ NO_RETRIES = RetryBudget(
     max_episode_restarts=0,
 )
 STEP_TIMEOUT_S = 3.0
-"""Of the episode with a hung step: long enough for its first step on a busy machine."""
+"""Deadline in the episode with a hung step; enough for its first step on a busy machine."""
 
 
 class Gallery(Env):
-    """Pictures in several turns: one, then two, then none, then one; every turn has a reward."""
+    """Images in several turns: one, two, none, one. Every turn has a reward."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
         thread_safe=True, replay_safe=True, deterministic=True
@@ -87,7 +87,7 @@ class Gallery(Env):
         return Turn("Room 0.\nWhat is here?", images=self._images_of(0))
 
     def on_turn(self, response_text: str) -> Turn:
-        """Go on to the next room."""
+        """Move to the next room."""
         if self._fails_at == self.turn:
             raise EnvFault("the lights went out", kind=FaultKind.PERMANENT)
         if self._hangs_at == self.turn:
@@ -105,7 +105,7 @@ class Gallery(Env):
         return tuple(self._picture(10 * room + number) for number in range(count))
 
     def _picture(self, number: int) -> Image:
-        """Draw three flat areas: few bytes in a file, and no two images alike."""
+        """Draw three flat areas: small files, and no two images alike."""
         height, width = self._side, self._side + (self._side // 2) * (number % 2)
         pixels = np.full((height, width, 3), (40 + 9 * number, 200 - 3 * number, 90), np.uint8)
         pixels[: height // 2, : width // 3] = (250 - 4 * number, 30, 2 * number)
@@ -114,7 +114,7 @@ class Gallery(Env):
 
 
 class Interpreter(Gallery):
-    """A gallery whose slow steps are the reply's doing."""
+    """A gallery whose slow steps are the reply's fault."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
         thread_safe=True, replay_safe=True, deterministic=True, on_step_timeout="truncate"
@@ -137,7 +137,7 @@ class Recorder(ScriptedEngine):
         self.weight_version = "3"
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """Answer as the script says; a resumed reply goes on where it was cut."""
+        """Generate the scripted reply; a resumed reply continues where it was cut."""
         if request.context is not None and request.context.turn == self._fails_at:
             raise EngineFault("the server is gone", kind=FaultKind.PERMANENT)
         made = await super().generate(request)
@@ -147,7 +147,7 @@ class Recorder(ScriptedEngine):
 
 
 def logprob(token: int, position: int) -> float:
-    """Return a number that no other place is likely to have, exact in single precision."""
+    """Return a number, exact in single precision, that is unlikely at any other position."""
     return -((token * 7919 + position * 104729) % 4093 + 1) / 512
 
 
@@ -162,14 +162,14 @@ def think(context: PolicyContext) -> str:
 
 
 def work(context: PolicyContext) -> str:
-    """Policy: a summary if one is asked for, else a sentence that differs between forks."""
+    """Policy: a summary if requested, else a sentence that differs between forks."""
     if "Summarise" in text_of(context.messages[-1]):
         return f"So far I saw {context.turn} rooms."
     return f"Room {context.turn}, view {context.seed % 97}:\n\nthree flat areas."
 
 
 def call_tool(context: PolicyContext) -> str:
-    """Policy: a call that does not parse, a good one, the sum."""
+    """Policy: a malformed call, a valid call, the sum."""
     a, b = context.task["a"], context.task["b"]
     if context.turn == 0:
         return '<tool_call>\n{"name": "add", "arguments": {"a": 1,\n</tool_call>'
@@ -180,7 +180,7 @@ def call_tool(context: PolicyContext) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """One recording to make."""
+    """One recording."""
 
     name: str
     about: str
@@ -189,7 +189,7 @@ class Scene:
     template: str = "qwen2.5-vl"
     policy: Policy = describe
     history: str = "keep"
-    """What the codec does with a template that rewrites earlier replies."""
+    """How the codec handles a template that rewrites earlier replies."""
     policy_history: Mapping[str, Any] | None = None
     """The rollout's history policy."""
     limits: Limits = field(default_factory=Limits)
@@ -198,11 +198,11 @@ class Scene:
     abort_at: int | None = None
     retries: RetryBudget = NO_RETRIES
     late_at: int | None = None
-    """The deadline passes after this turn, while its observation is encoded."""
+    """Turn after which the deadline passes, while its observation is encoded."""
 
 
 def text_room(*, turns: int = 4) -> Callable[[], Env]:
-    """Return what builds a gallery without images."""
+    """Return a factory for a gallery without images."""
     return lambda: Gallery(pictures=False, turns=turns)
 
 
@@ -433,7 +433,7 @@ async def record(scene: Scene) -> Trajectory:
 
 
 def without_times(made: Trajectory) -> Trajectory:
-    """Return the trajectory with every time 0, so that equal runs are equal files."""
+    """Return the trajectory with every time set to 0, so equal runs give equal files."""
     zero = {f"{name}_seconds": 0.0 for name in ("queue", "generate", "env", "encode")}
     turns = tuple(replace(turn, **zero) for turn in made.turns)
     fault = None if made.fault is None else replace(made.fault, traceback=None)
@@ -455,12 +455,12 @@ async def record_branches() -> list[Trajectory]:
 
 
 async def record_all() -> list[Trajectory]:
-    """Play every scene, one after the other."""
+    """Play every scene in order."""
     return [*[await record(scene) for scene in SCENES], *await record_branches()]
 
 
 def main(target: Path) -> None:
-    """Write the recordings and say what they are."""
+    """Write the recordings and list them."""
     if target.is_dir():
         shutil.rmtree(target)
     save_recordings(asyncio.run(record_all()), target)

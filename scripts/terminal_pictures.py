@@ -1,7 +1,7 @@
-"""Draw the images of docs/terminal.md: commands as a terminal of two sizes shows them.
+"""Draw the images of docs/terminal.md: commands in terminals of two sizes.
 
-Each command runs on a pseudo terminal; what it wrote is laid out by pyte and drawn with DejaVu Sans
-Mono. Needs `pip install pyte` and the font.
+Each command runs on a pseudo terminal. pyte lays out its output, drawn in DejaVu Sans Mono. Needs
+`pip install pyte` and the font.
 
     python scripts/terminal_pictures.py docs/pictures/terminal
 """
@@ -54,11 +54,11 @@ class Scene:
     name: str
     arguments: tuple[str, ...]
     seconds: float
-    """When the image is taken, if the command is not over by then."""
+    """Seconds until the image is taken, unless the command ends earlier."""
 
 
 def record(scene: Scene, columns: int, lines: int) -> Any:  # noqa: ANN401  # a screen of pyte
-    """Run the command of a scene and return the screen it left."""
+    """Run a scene's command and return the final screen."""
     pyte: Any = import_module("pyte")
     screen = pyte.Screen(columns, lines)
     stream = pyte.ByteStream(screen)
@@ -88,7 +88,7 @@ def record(scene: Scene, columns: int, lines: int) -> Any:  # noqa: ANN401  # a 
 
 
 def draw(screen: Any) -> Image.Image:  # noqa: ANN401  # a screen of pyte
-    """Draw a screen, without the empty lines at its end."""
+    """Draw a screen without its trailing empty lines."""
     wide, high = CELL
     rows = [index for index, text in enumerate(screen.display) if text.strip()]
     used = range(max(rows, default=0) + 1)
@@ -126,7 +126,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path, help="where the images go")
+    parser.add_argument("folder", type=Path, help="folder for the images")
     folder: Path = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:

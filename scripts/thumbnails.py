@@ -1,4 +1,4 @@
-"""Make the small images of the environments that the README's table shows.
+"""Create the environments' thumbnails for the README's table.
 
     python scripts/thumbnails.py [--out docs/environments/thumbs] [NAME ...]
     python scripts/thumbnails.py --screenshot FILE NAME
@@ -27,17 +27,17 @@ HEIGHT: Final = 160
 MOST_BYTES: Final = 12_000
 _INK, _FAINT, _PAPER = (32, 36, 42), (120, 128, 138), (255, 255, 255)
 _SIDES: Final = {"env": (238, 241, 245), "agent": (222, 236, 252)}
-"""Colours of what the environment and the agent say."""
+"""Bubble colours of the environment and the agent."""
 _TYPE: Final = 9
 _LINE: Final = 12
 _COLUMNS: Final = 41
 
 Exchange = tuple[tuple[str, str], ...]
-"""Each is (side, text); a line feed begins a line."""
+"""Pairs of (side, text); a line feed starts a new line."""
 
 
 def conversation(turns: Exchange) -> PilImage.Image:
-    """Draw what was said in bubbles, the agent's on the right."""
+    """Draw a conversation in bubbles, the agent's on the right."""
     picture = PilImage.new("RGB", (WIDTH, HEIGHT), _PAPER)
     pen, type_face, top = ImageDraw.Draw(picture), sans(_TYPE), 7
     for side, text in turns:
@@ -55,7 +55,7 @@ def conversation(turns: Exchange) -> PilImage.Image:
 
 
 def shrunk(picture: PilImage.Image) -> PilImage.Image:
-    """Return the image as wide as a thumbnail."""
+    """Return the image scaled to the width of a thumbnail."""
     high = max(1, round(picture.height * WIDTH / picture.width))
     return picture.convert("RGB").resize((WIDTH, high), PilImage.Resampling.LANCZOS)
 
@@ -123,7 +123,7 @@ def reasoning_gym() -> PilImage.Image:
 
 
 def refine() -> PilImage.Image:
-    """Write what the roles of one episode say."""
+    """Write an exchange between the roles of one episode."""
     return conversation(
         (
             ("env", "How many squares are on a board of 3 x 3?"),
@@ -136,7 +136,7 @@ def refine() -> PilImage.Image:
 
 
 def gymnasium() -> PilImage.Image:
-    """Show a world of Gymnasium as its bridge shows it."""
+    """Show a Gymnasium world as its adapter shows it."""
     env = envkit.make("gymnasium/Taxi-v4", view="rgb_array")
     observation, _ = env.reset(seed=3)
     picture = shrunk(observation["images"][0].pil())
@@ -165,11 +165,11 @@ DRAWN: Final[dict[str, Callable[[], PilImage.Image]]] = {
     "gymnasium": gymnasium,
     "openenv": openenv,
 }
-"""Name of the file -> what draws it."""
+"""File name -> drawing function."""
 
 
 def encoded(picture: PilImage.Image) -> bytes:
-    """Return WebP, as good as the room allows."""
+    """Return WebP at the best quality that fits the size limit."""
     for quality in (90, 80, 70, 60, 50, 40):
         buffer = io.BytesIO()
         picture.save(buffer, format="WEBP", quality=quality, method=6)

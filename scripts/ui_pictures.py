@@ -47,7 +47,7 @@ def run(*arguments: object) -> None:
 def main() -> None:
     """Play, serve the folder and draw it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("out", type=Path, help="the folder of the images")
+    parser.add_argument("out", type=Path, help="folder for the images")
     out: Path = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
     from playwright.sync_api import sync_playwright

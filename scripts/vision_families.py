@@ -5,12 +5,12 @@
     .venv/bin/python scripts/vision_families.py [--write] [--seeds 2] [FAMILY ...]
 
 Every family plays conversations of several turns with images of mixed sizes. At every turn, the
-ledger's ids and tensors must equal what the family's processor makes of the whole conversation.
-Prints a table and fails if anything differs; --write also puts the table into the documentation.
+ledger's ids and tensors must equal the family processor's output for the whole conversation. Prints
+a table and fails if anything differs; --write also writes the table to the documentation.
 
-Some classes need torchvision and num2words. They are fetched into a folder of the test cache
-(25 MB), and only this process sees them: torchvision's library for CUDA does not load beside a
-torch for CPUs, so the two operators that its import needs are declared here.
+Some classes need torchvision and num2words. They are downloaded to a folder of the test cache (25
+MB) that only this process uses. torchvision's CUDA library does not load next to a CPU build of
+torch, so this script declares the two operators that its import needs.
 """
 
 import argparse
@@ -37,7 +37,7 @@ _HEAD = """\
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What came of one family."""
+    """Result of one family."""
 
     name: str
     processor: str
@@ -59,7 +59,7 @@ class Result:
 
 
 def packages_folder() -> Path:
-    """Return the folder with the packages that only this script sees, filled if need be."""
+    """Return the folder with this script's own packages, filling it if needed."""
     given = os.environ.get("ENVKIT_TEST_CACHE")
     base = given or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/envkit"
     folder = Path(base).expanduser() / "vision-packages-1"
@@ -75,7 +75,7 @@ def packages_folder() -> Path:
 
 
 def import_torchvision() -> None:
-    """Make torchvision importable beside any torch."""
+    """Make torchvision importable next to any build of torch."""
     if importlib.util.find_spec("torchvision") is None:
         sys.path.append(str(packages_folder()))
     import torch
@@ -89,7 +89,7 @@ def import_torchvision() -> None:
 
 
 def results(names: Sequence[str], seeds: int) -> Iterator[Result]:
-    """Yield what came of each family."""
+    """Yield the result of each family."""
     from fakes.families import BY_NAME, FAMILIES, REMOTE
 
     for family in [BY_NAME[name] for name in names if name in BY_NAME] or FAMILIES:
@@ -157,7 +157,7 @@ def _short(reason: str) -> str:
 
 
 def table(rows: Sequence[Result]) -> str:
-    """Return the table with a line that counts."""
+    """Return the table with a line of counts."""
     exact = sum(not row.wrong and not row.refused for row in rows)
     wrong = sum(bool(row.wrong) for row in rows)
     refused = sum(bool(row.refused) for row in rows)
@@ -169,7 +169,7 @@ def main() -> int:
     """Run the comparison."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("families", nargs="*", metavar="FAMILY")
-    parser.add_argument("--write", action="store_true", help="put the table into the documentation")
+    parser.add_argument("--write", action="store_true", help="write the table to the documentation")
     parser.add_argument("--seeds", type=int, default=2, help="sets of conversations per family")
     options = parser.parse_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")

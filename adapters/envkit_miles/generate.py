@@ -131,15 +131,25 @@ class MilesForm(Form):
             sample.rollout_routed_experts = neutral_experts(args, len(sample.tokens) - 1)
         _validate(sample)
 
-    def check_rows(self, rows: Sequence[Row]) -> None:
-        """Reject several rows with images, which miles splits into steps by row, not by episode.
+    def check_rows(self, args: Namespace, sample: Sample, rows: Sequence[Row]) -> None:
+        """Reject several rows where miles counts rows, not episodes.
 
-        miles/ray/rollout/train_data_conversion.py, can_schedule_on_rollout_side.
+        It splits a batch with images into steps by row
+        (miles/ray/rollout/train_data_conversion.py, can_schedule_on_rollout_side), and the samples
+        of miles-rl 0.0.2 have no `rollout_id`: there each row weighs like an episode.
 
         Raises:
-            ConfigurationError: There are several, and one has an image.
+            ConfigurationError: There are several rows, and one of the two holds.
         """
-        if len(rows) > 1 and any(row.images for row in rows):
+        if len(rows) < 2:
+            return
+        by_token = getattr(args, "calculate_per_token_loss", False)
+        if not hasattr(type(sample), "rollout_id") and not by_token:
+            raise ConfigurationError(
+                f"this release of miles weighs each of an episode's {len(rows)} rows like an "
+                "episode; add --calculate-per-token-loss, or install miles from its repository"
+            )
+        if any(row.images for row in rows):
             raise ConfigurationError(
                 "miles cuts a batch with images into optimizer steps of --global-batch-size rows, "
                 f"so {len(rows)} rows of one episode would be trained in several steps; drop "

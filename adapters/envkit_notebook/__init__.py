@@ -69,8 +69,9 @@ def show(source: "Source", index: int = 0, *, codec: "ChatCodec | None" = None) 
     """Step through a recorded episode.
 
     Args:
-        source: A trajectory, a trajectory file or a run directory.
-        index: Index of the episode in a file, from 0; -1 is the last one.
+        source: A trajectory, several such as the leaves of `play_tree`, a trajectory file or a run
+            directory.
+        index: Index of the episode among several, from 0; -1 is the last one.
         codec: Shows tokens as text; None shows their ids.
 
     Raises:

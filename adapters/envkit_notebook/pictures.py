@@ -7,6 +7,7 @@ from envkit.errors import EnvkitError
 from envkit.images import Image
 from envkit.messages import Message
 from envkit.text import utf8
+from envkit.viewer.turn_text import role_words
 
 
 class ImageStore:
@@ -34,7 +35,7 @@ class ImageStore:
             return None
 
     def message_view(self, entry: Message) -> dict[str, Any]:
-        """Return a message as JSON data, its images by name."""
+        """Return a message as JSON data: who said it, its images by name, then its text."""
         content = entry["content"]
         parts: list[dict[str, str]] = []
         if isinstance(content, str):
@@ -45,4 +46,5 @@ class ImageStore:
                     parts.append({"image": self.keep(part["image"])})
                 else:
                     parts.append({"text": utf8(part["text"])})
-        return {"role": entry["role"], "parts": parts}
+        parts.sort(key=lambda part: "text" in part)
+        return {"role": entry["role"], "who": role_words(entry["role"]), "parts": parts}

@@ -1,6 +1,7 @@
 """Read a recorded episode from memory, a trajectory file, or a run directory."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -10,7 +11,8 @@ from envkit.trajectory.storage import read_lines
 from envkit.trajectory.trajectory import Trajectory
 from envkit_exchange.trajectories import contents_of
 
-Source = Trajectory | str | os.PathLike[str]
+Source = Trajectory | Sequence[Trajectory] | str | os.PathLike[str]
+"""An episode, several such as the leaves of `play_tree`, a trajectory file or a run directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,17 +31,17 @@ def read_episode(source: Source, index: int = 0) -> Recorded:
     """Return an episode.
 
     Args:
-        source: A trajectory, a trajectory file or a run directory.
+        source: One or several trajectories, a trajectory file or a run directory.
         index: Index of the episode in a file, from 0; -1 is the last one.
 
     Raises:
         ConfigurationError: There is no such episode.
         StorageError: The file or a line cannot be read; the message names it.
     """
-    if isinstance(source, Trajectory):
-        return Recorded(
-            trajectory=source, certificate=None, index=0, count=_checked(index, 1, "trajectory")
-        )
+    if not isinstance(source, (str, os.PathLike)):
+        given = [source] if isinstance(source, Trajectory) else source
+        count = _checked(index, len(given), "trajectories")
+        return Recorded(trajectory=given[index], certificate=None, index=index % count, count=count)
     count = contents_of(source).count
     _checked(index, count, str(source))
     place = index % count

@@ -13,10 +13,20 @@ from envkit.errors import StorageError
 from envkit.messages import Message, text_of
 from envkit.text import utf8
 from envkit.tokens import ChatCodec
-from envkit.trajectory.certificate import Certificate, certify
-from envkit.trajectory.checks import check_trajectory
+from envkit.trajectory.certificate import Certificate
 from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.trajectory import Trajectory
+from envkit.viewer.episodes import episode
+from envkit.viewer.turn_text import (
+    episode_facts,
+    history_lines,
+    rewritten,
+    role_words,
+    speaker,
+    summary,
+    turn_facts,
+    warnings,
+)
 from envkit_notebook.outcome import Outcome, pretty
 from envkit_notebook.pictures import ImageStore
 
@@ -92,6 +102,8 @@ def episode_view(
     """
     outcomes = [Outcome.of_record(record) for record in trajectory.turns]
     steps = steps_of(trajectory.messages, outcomes, store)
+    data = _data(trajectory, recorded)
+    _add_facts(steps, data)
     spell = Speller(codec=codec)
     for step in steps:
         step["tokens"] = [
@@ -99,41 +111,73 @@ def episode_view(
             for segment in trajectory.segments
             if segment.turn == step["turn"]
         ]
-    fault = trajectory.fault
+    certificate = data["certificate"]
     return {
-        "title": utf8(f"{trajectory.env_id}, seed {trajectory.seed}"),
-        "facts": _facts(trajectory),
+        "title": utf8(data["title"]),
+        "facts": [utf8(fact) for fact in episode_facts(data, trajectory.step_count)],
+        "origin": _origin(trajectory),
+        "first": 0 if trajectory.origin is None else trajectory.origin.turns,
         "task": pretty(trajectory.task),
-        "fault": None
-        if fault is None
-        else utf8(f"fault in {fault.where} ({fault.kind}): {fault.message}"),
-        "proof": _proof(trajectory, recorded),
-        "problems": [utf8(str(problem)) for problem in check_trajectory(trajectory)],
+        "proof": {
+            "seal": certificate["seal"],
+            "status": utf8(certificate["status"]),
+            "holds": certificate["kind"] != "bad",
+        },
+        "problems": [utf8(text) for text in warnings(data)],
         "steps": steps,
     }
 
 
-def _facts(trajectory: Trajectory) -> list[str]:
-    reward = "none" if trajectory.reward is None else f"{trajectory.reward:g}"
-    return [
-        f"reward {reward}",
-        trajectory.stop_reason.value,
-        f"{len(trajectory.turns)} turns",
-        f"{trajectory.token_count:,} tokens, {trajectory.trained_token_count:,} trained",
-    ]
-
-
-def _proof(trajectory: Trajectory, recorded: Certificate | None) -> View:
-    """Return the certificate and whether it is valid; foreign parts may lack a hash."""
+def _data(trajectory: Trajectory, recorded: Certificate | None) -> View:
+    """Return what the browser's page shows; a foreign part that JSON cannot hold is named."""
     try:
-        found = certify(trajectory)
+        return episode(trajectory, recorded, number=1).data
     except StorageError as error:
-        return {"seal": "", "status": utf8(str(error)), "holds": False}
-    difference = None if recorded is None else recorded.difference(found)
-    if difference is not None:
-        return {"seal": found.seal, "status": f"broken: {difference}", "holds": False}
-    status = "computed now" if recorded is None else "verified"
-    return {"seal": found.seal, "status": status, "holds": True}
+        return {
+            "title": trajectory.env_id,
+            "env": trajectory.env_id,
+            "seed": None if trajectory.seed is None else str(trajectory.seed),
+            "reward": trajectory.reward,
+            "stop": trajectory.stop_reason.value,
+            "fault": None,
+            "problems": [],
+            "certificate": {"seal": "", "status": str(error), "kind": "bad"},
+            "has_ledger": True,
+            "sequences": [],
+        }
+
+
+def _add_facts(steps: Sequence[View], data: View) -> None:
+    """Add to each step what the browser says of its turn."""
+    shown = iter(steps)
+    for number, sequence in enumerate(data["sequences"]):
+        for place, turn in enumerate(sequence["turns"]):
+            step = next(shown, None)
+            if step is None:
+                return
+            step["summary"] = utf8(summary(turn))
+            step["speaker"] = utf8(speaker(turn))
+            step["facts"] = [[name, utf8(text)] for name, text in turn_facts(turn)]
+            if number and not place:
+                step["start"] = _start(sequence)
+            if turn["purpose"] is not None and step["reads"]:
+                step["reads"][-1]["who"] = role_words("question")
+
+
+def _start(sequence: View) -> View:
+    prompt = sequence["prompt"]
+    saw = [] if prompt is None else [[who, utf8(text)] for who, text in history_lines(prompt)]
+    return {"lines": [utf8(line) for line in rewritten(sequence)], "saw": saw}
+
+
+def _origin(trajectory: Trajectory) -> str | None:
+    origin = trajectory.origin
+    if origin is None:
+        return None
+    return utf8(
+        f"Forked from episode {origin.episode_id} at turn {origin.turns + 1}. "
+        "The turns before it belong to that episode; only it trains them."
+    )
 
 
 def _segment_view(segment: Segment, spell: Speller) -> View:

@@ -3,10 +3,18 @@
 
 const pictureCaches = new WeakMap(); // model -> Map(name -> Promise of a blob address)
 
+// Controls become images of themselves, and what reorders or hides text a box.
+function plain(text) {
+  return String(text).replace(
+    /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200c\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g,
+    (c) => (c.charCodeAt(0) < 32 ? String.fromCharCode(0x2400 + c.charCodeAt(0)) : "\u25af"),
+  );
+}
+
 function el(tag, className = "", text = null) {
   const node = document.createElement(tag);
   if (className) node.className = className;
-  if (text !== null) node.textContent = text;
+  if (text !== null) node.textContent = plain(text);
   return node;
 }
 
@@ -75,34 +83,53 @@ function picture(model, name, onPoint) {
 
 function messageNode(model, message, onPoint) {
   const node = el("div", `ek-message ek-${message.role}`);
-  add(node, el("div", "ek-role", message.role));
+  add(node, el("div", "ek-role", message.who));
   for (const part of message.parts) {
     if (part.image !== undefined) add(node, picture(model, part.image, onPoint));
     else add(node, el("div", "ek-text", part.text));
   }
   if (message.role !== "system") return node;
   const details = el("details", "ek-message ek-system");
-  add(details, el("summary", "ek-role", "system"), ...[...node.children].slice(1));
+  add(details, el("summary", "ek-role", message.who), ...[...node.children].slice(1));
   return details;
 }
 
-function replyNode(text) {
+function replyNode(text, speaker) {
   const node = el("div", "ek-message ek-assistant");
-  return add(node, el("div", "ek-role", "reply"), el("div", "ek-text", text));
+  return add(node, el("div", "ek-role", speaker || "model"), el("div", "ek-text", text));
 }
 
-function outcomeNode(outcome) {
+// Where a sequence starts: what was rewritten, and what the model saw from there on.
+function startNode(start) {
+  const node = el("div", "ek-rewrite");
+  for (const line of start.lines) add(node, el("div", "", line));
+  if (!start.saw.length) return node;
+  const details = add(el("details"), el("summary", "", "What the model saw from here on"));
+  return add(node, add(details, tableNode(start.saw)));
+}
+
+function tableNode(rows) {
+  const body = el("tbody");
+  for (const row of rows) {
+    const line = el("tr");
+    row.forEach((text, index) => add(line, el(index ? "td" : "th", "ek-text", text)));
+    add(body, line);
+  }
+  return add(el("table", "ek-table"), body);
+}
+
+function outcomeNode(outcome, hasFacts) {
   const node = el("div", "ek-outcome");
-  if (outcome.actions.length) add(node, el("span", "ek-badge", outcome.actions.join(" · ")));
+  if (!hasFacts && outcome.actions.length) add(node, el("span", "ek-badge", outcome.actions.join(" · ")));
   const good = outcome.reward !== null && Number(outcome.reward) > 0;
   add(node, el("span", `ek-badge ${good ? "ek-good" : ""}`, `reward ${outcome.reward ?? "none"}`));
-  for (const [name, value] of Object.entries(outcome.terms))
+  for (const [name, value] of hasFacts ? [] : Object.entries(outcome.terms))
     add(node, el("span", "ek-badge", `${name} ${value}`));
   if (outcome.parse_error !== null)
     add(node, el("span", "ek-badge ek-warn", `not understood: ${outcome.parse_error}`));
   for (const [kind, count] of Object.entries(outcome.retries))
     add(node, el("span", "ek-badge ek-warn", `${count} retries: ${kind}`));
-  if (outcome.info !== "{}") {
+  if (!hasFacts && outcome.info !== "{}") {
     const details = el("details", "ek-info");
     add(node, add(details, el("summary", "", "info"), el("pre", "", outcome.info)));
   }
@@ -111,9 +138,13 @@ function outcomeNode(outcome) {
 
 function stepNode(model, step, onPoint) {
   const node = el("div", "ek-step");
+  const facts = step.facts || [];
+  if (step.summary) add(node, el("div", "ek-summary", `turn ${step.turn + 1}  ${step.summary}`));
+  if (step.start) add(node, startNode(step.start));
   for (const message of step.reads) add(node, messageNode(model, message, onPoint));
-  if (step.reply !== null) add(node, replyNode(step.reply));
-  if (step.outcome !== null) add(node, outcomeNode(step.outcome));
+  if (step.reply !== null) add(node, replyNode(step.reply, step.speaker));
+  if (step.outcome !== null) add(node, outcomeNode(step.outcome, facts.length > 0));
+  if (facts.length) add(node, tableNode(facts));
   return node;
 }
 
@@ -248,7 +279,7 @@ function playMode(model, root, send) {
 // ---- show
 
 function showMode(model, root, send) {
-  let turn = 0;
+  let turn = null; // the first that is the episode's own
   let shown = null;
   root.tabIndex = 0;
   root.addEventListener("keydown", (event) => {
@@ -266,7 +297,7 @@ function showMode(model, root, send) {
     const after = view.steps[turn] && view.steps[turn].reply === null;
     add(node, el("span", "ek-state", after ? "the end" : `turn ${turn + 1} of ${replies(view)}`));
     if (view.count > 1) {
-      const episode = (to) => () => ((turn = 0), send({ do: "episode", index: to }));
+      const episode = (to) => () => ((turn = null), send({ do: "episode", index: to }));
       add(node, el("span", "ek-space"));
       add(node, button("◀", "ek-episode", episode(view.index - 1), view.index > 0));
       add(node, el("span", "ek-state", `episode ${view.index + 1} of ${view.count}`));
@@ -278,9 +309,11 @@ function showMode(model, root, send) {
     shown = view;
     root.replaceChildren();
     if (!view.steps) return add(root, errorNode(view));
-    turn = Math.max(0, Math.min(turn, view.steps.length - 1));
+    turn = Math.max(0, Math.min(turn ?? view.first, view.steps.length - 1));
+    const open = (index) => ((turn = null), send({ do: "episode", index }));
+    if (view.count > 1) add(root, runNode(view, send), leavesNode(view, open));
     add(root, header(view.title, view.facts), errorNode(view), navigation(view));
-    if (view.fault) add(root, el("div", "ek-error", view.fault));
+    if (view.origin) add(root, el("div", "ek-state", view.origin));
     for (const problem of view.problems) add(root, el("div", "ek-error", problem));
     const step = view.steps[turn];
     if (step) {
@@ -290,6 +323,42 @@ function showMode(model, root, send) {
     return add(root, proofNode(view));
   }
   return { draw, fill() {} };
+}
+
+// ---- the run: its figures and its trees
+
+function runNode(view, send) {
+  const node = el("details", "ek-run");
+  const { run } = view;
+  add(node, el("summary", "", run ? `The run: ${run.facts}` : "The run"));
+  if (!run) {
+    node.addEventListener("toggle", () => node.open && send({ do: "run" }), { once: true });
+    return add(node, el("div", "ek-state", "reading the run …"));
+  }
+  for (const note of run.notes) add(node, el("div", "ek-error", note));
+  for (const section of run.sections) {
+    add(node, el("h4", "", section.title), section.note ? el("p", "ek-state", section.note) : null);
+    add(node, tableNode(section.rows));
+  }
+  return node;
+}
+
+function leavesNode(view, open) {
+  const node = el("details", "ek-leaves");
+  const groups = view.run ? view.run.groups || [] : [];
+  node.open = view.count <= 24;
+  add(node, el("summary", "", `Episodes: ${view.count}`));
+  for (const group of groups) {
+    add(node, el("div", "ek-state", [group.task, group.facts].filter(Boolean).join(" · ")));
+    for (const member of group.members) {
+      const line = button("", "ek-leaf", () => open(member.index));
+      add(line, el("span", "ek-guide", member.guide), el("span", "", member.name));
+      add(line, el("b", "", member.reward), el("span", "ek-state", member.facts));
+      if (member.index === view.index) line.setAttribute("aria-current", "true");
+      add(node, line);
+    }
+  }
+  return groups.length ? node : null;
 }
 
 function replies(view) {

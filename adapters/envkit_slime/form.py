@@ -53,9 +53,9 @@ class Form(ABC):
         """Return whether aborted samples are resumed."""
         return bool(getattr(args, "partial_rollout", False))
 
-    def check_rows(self, rows: Sequence[Row]) -> None:
-        """Reject an episode's rows if the trainer would separate them."""
-        del rows
+    def check_rows(self, args: Namespace, sample: Sample, rows: Sequence[Row]) -> None:
+        """Reject an episode's rows if the trainer would not weigh them as one episode."""
+        del args, sample, rows
 
     def annotate(self, args: Namespace, sample: Sample, trajectory: Trajectory) -> None:
         """Add metadata that only this trainer uses."""

@@ -66,10 +66,12 @@ async def roll(
     job = Job(form=form, args=args, evaluation=evaluation)
     if sample.metadata is None:  # pyright: ignore[reportUnnecessaryComparison]
         sample.metadata = {}
+    is_list = False  # the trainer flattens a batch whose members are all lists, or none
     try:
         plan = await asyncio.to_thread(
             plan_episode, args, sample, sampling_params, evaluation=evaluation
         )
+        is_list = plan.settings.fan_out is not FanOut.NONE
         extras = {**plan.sampling.extras, **form.request_fields(args, sample)}
         plan = replace(plan, sampling=replace(plan.sampling, extras=extras))
         check_prompt(args, sample, plan.settings.task_fields, evaluation=evaluation)
@@ -82,12 +84,13 @@ async def roll(
         state = sample.metadata.get(STATE_KEY)
         earlier = Earlier.of(sample) if state is not None else None
         played, aborts = await _play(job, sample, plan, runtime, state)
+        is_list = is_list or has_role(played[0])
         return await asyncio.to_thread(_write, job, sample, plan, played, aborts, earlier)
     except (ConfigurationError, RunFailedError, TemplateError):
         raise  # a wrong setting fails every sample, and training on nothing looks like success
     except Exception as error:  # noqa: BLE001  # see above
         _fail(job, sample, error)
-        return sample
+        return [sample] if is_list else sample
 
 
 async def _play(
@@ -210,7 +213,8 @@ def deliver(
         finish(job, sample, played[0], row)
         return sample
     rows = list(_rows(played, fan_out, filler_id))
-    job.form.check_rows([row for _, row in rows])
+    if not job.evaluation:
+        job.form.check_rows(job.args, sample, [row for _, row in rows])
     if getattr(sample, "rollout_id", None) is None:  # miles 0.0.2 has no such field
         sample.rollout_id = sample.index
     siblings = [*(_sibling(sample) for _ in rows[:-1]), sample]
@@ -275,10 +279,12 @@ def _rows(
     A row without a trained token still counts as one token in a mean over tokens
     (slime/backends/megatron_utils/loss.py, loss_function).
     """
+    if played[0].is_faulted:  # and so is every other role
+        yield 0, step_rows(played[0], filler_id=filler_id, merge=True)[-1]
+        return
     for number, one in enumerate(played):
-        merge = fan_out is not FanOut.TURNS or one.is_faulted
-        rows = step_rows(one, filler_id=filler_id, merge=merge)
-        yield from ((number, row) for row in (rows[-1:] if one.is_faulted else rows))
+        rows = step_rows(one, filler_id=filler_id, merge=fan_out is not FanOut.TURNS)
+        yield from ((number, row) for row in rows)
 
 
 def _record(plan: Plan, trajectory: Trajectory) -> None:

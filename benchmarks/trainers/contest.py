@@ -1,10 +1,10 @@
-"""What every contest between a trainer's own rollout loop and envkit's adapter shares.
+"""Shared code of the comparisons between a trainer's own rollout loop and envkit's adapter.
 
-One script of replies, one strict fake server without latency, one set of images: 224 by 224
-pixels with text and boxes, as PNG files, the way a browser or a simulator hands out screenshots.
-Every episode has its own images and every turn a new one, drawn before the clock starts. What
-the server computes is taken off both sides, for it stands for a GPU; what the trainer does with
-finished episodes, which is its own code on both sides, is told apart.
+One script of replies, one strict fake server without latency, one set of images: 224 by 224 pixels
+with text and boxes, as PNG files, like screenshots of a browser or simulator. Every episode has its
+own images and every turn a new one, drawn before timing starts. The server's time is subtracted
+from both sides, because it stands in for a GPU. The trainer's processing of finished episodes, the
+same code on both sides, is reported separately.
 """
 
 import argparse
@@ -25,19 +25,19 @@ REPLY: Final = (
     "I look at the picture once more.\n"
     '<tool_call>\n{"name": "look", "arguments": {"place": "the next door"}}\n</tool_call>'
 )
-"""Said in every turn; the last one of an episode is cut short by the turn limit."""
+"""The reply of every turn; the turn limit ends the episode."""
 QUESTION: Final = "Where is the way out? Look around."
 ANSWER: Final = "You see another room. Where do you want to look next?"
 SIZE: Final = 224
 TOKENS: Final = 64
-"""Of one image, for Qwen2.5-VL."""
+"""Tokens of one image in Qwen2.5-VL."""
 WARM_UP: Final = 1_000_000
-"""Number of the episode that warms a side up: its images are seen in no other."""
+"""Number of the warm-up episode, whose images appear in no other."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """How much is played."""
+    """Amount of work."""
 
     episodes: int
     turns: int
@@ -48,12 +48,12 @@ class Result:
     """One side of a contest."""
 
     cpu_ms_per_turn: float
-    """Of the rollout: encode, request, decode, environment, append."""
+    """CPU time of the rollout: encode, request, decode, environment, append."""
     batch_ms_per_turn: float
-    """Of what the trainer makes of finished episodes afterwards."""
+    """CPU time of the trainer's processing of finished episodes."""
     turns: int
     images: int
-    """Pictures that reached the server, over all requests."""
+    """Images that reached the server, over all requests."""
 
 
 _screenshots: dict[tuple[int, int], bytes] = {}
@@ -68,7 +68,7 @@ def screenshot(episode: int, number: int) -> bytes:
 
 
 def picture(episode: int, number: int) -> PilImage.Image:
-    """Return the same image decoded, for loops that take nothing else."""
+    """Return the same image decoded, for loops that need it."""
     with PilImage.open(io.BytesIO(screenshot(episode, number))) as opened:
         opened.load()
         return opened
@@ -96,14 +96,14 @@ def _draw(rng: random.Random) -> bytes:
 
 
 class Clock:
-    """Counts CPU time that is not part of the rollout; what it counts must not wait."""
+    """Counts CPU time that is not part of the rollout; the counted code must not wait."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
     @contextmanager
     def running(self) -> Generator[None]:
-        """Count what runs inside, on this thread."""
+        """Count CPU time of this thread inside the block."""
         started = time.thread_time()
         try:
             yield
@@ -114,12 +114,12 @@ class Clock:
 async def measured(
     play: Callable[[], Awaitable[tuple[int, int]]], *, server: Clock, batch: Clock
 ) -> Result:
-    """Return what a side costs.
+    """Return the cost of a side.
 
     Args:
-        play: Plays it and returns its turns and its images.
-        server: Counts the fake server.
-        batch: Counts what the trainer does with finished episodes.
+        play: Plays the side and returns its turns and images.
+        server: Counts the fake server's time.
+        batch: Counts the trainer's processing of finished episodes.
     """
     server.seconds = batch.seconds = 0.0
     started = time.process_time()
@@ -134,7 +134,7 @@ async def measured(
 
 
 def options(description: str | None) -> tuple[Load, Path | None]:
-    """Parse what every contest takes."""
+    """Parse the options of every contest."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -146,17 +146,18 @@ def options(description: str | None) -> tuple[Load, Path | None]:
 
 
 def report(name: str, load: Load, own: Result, envkit: Result, path: Path | None) -> None:
-    """Print both sides and write them as JSON where asked.
+    """Print both sides, and write them as JSON if requested.
 
     Raises:
-        SystemExit: The sides did not play the same.
+        SystemExit: The sides played different episodes.
     """
     if (own.turns, own.images) != (envkit.turns, envkit.images):
-        raise SystemExit(f"{name}: the sides did not play the same: {own} and {envkit}")
+        raise SystemExit(f"{name}: the sides played different episodes: {own} and {envkit}")
     ratio = own.cpu_ms_per_turn / envkit.cpu_ms_per_turn
     print(
         f"{name}: own loop {own.cpu_ms_per_turn:.2f} ms, envkit {envkit.cpu_ms_per_turn:.2f} ms of "
-        f"CPU a turn, {ratio:.1f}x ({load.episodes} episodes of {load.turns} turns); the trainer's "
+        f"CPU per turn, {ratio:.1f}x ({load.episodes} episodes of {load.turns} turns); the "
+        "trainer's "
         f"batch {own.batch_ms_per_turn:.2f} and {envkit.batch_ms_per_turn:.2f} ms"
     )
     if path is not None:

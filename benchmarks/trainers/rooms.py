@@ -1,4 +1,4 @@
-"""The environment of the contests, as envkit has it: another room after every reply."""
+"""The environment of the contests for envkit: another room after every reply."""
 
 from typing import Any, ClassVar
 
@@ -22,7 +22,7 @@ def look(place: str) -> str:
 
 
 class RoomsEnv(Env):
-    """Shows another room after every reply; the task says which episode's rooms."""
+    """Shows another room after every reply; the task selects the episode's rooms."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
         thread_safe=True, replay_safe=True, deterministic=True
@@ -48,7 +48,7 @@ class RoomsEnv(Env):
 
 
 class PlainRoomsEnv(RoomsEnv):
-    """The same without tools, for loops that have none."""
+    """The same without tools, for loops without tool support."""
 
     tools = ()
 

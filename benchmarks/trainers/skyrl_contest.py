@@ -1,8 +1,8 @@
-"""SkyRL's own generator for images against envkit's, over SkyRL's real HTTP client.
+"""Compare SkyRL's own image generator with envkit's, over SkyRL's real HTTP client.
 
-`SkyRLVLMGymGenerator` renders the whole conversation on the server in every turn, images and
-all; vLLM, whose format it decodes at the end of an episode, is a stand-in of the same size. Run by
-benchmarks/vs_trainers.py with the interpreter of SkyRL's contract environment.
+`SkyRLVLMGymGenerator` renders the whole conversation on the server in every turn, including images.
+It decodes vLLM's format at the end of an episode; vLLM is replaced by a stand-in of the same size.
+Run by benchmarks/vs_trainers.py with the interpreter of SkyRL's contract environment.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ def _content(text: str, png: bytes) -> list[dict[str, Any]]:
 
 
 class SkyRLRooms(BaseTextEnv):
-    """The rooms as SkyRL's own generator takes them."""
+    """The rooms for SkyRL's own generator."""
 
     def __init__(self, env_config: Any = None, extras: dict[str, Any] | None = None) -> None:  # noqa: ANN401
         super().__init__()
@@ -91,7 +91,7 @@ class SkyRLRooms(BaseTextEnv):
 
 
 class _Item:
-    """What vLLM decodes one image to."""
+    """vLLM's decoded form of one image."""
 
     def __init__(self, data: str) -> None:
         raw = bytearray(base64.b64decode(data))
@@ -104,7 +104,7 @@ class _Item:
 
 
 def _stand_in() -> None:
-    """Put a decoder in the place of vLLM's, which has no build for every machine."""
+    """Replace vLLM's decoder, since vLLM has no build for every machine."""
     path = "vllm.entrypoints.scale_out.token_in_token_out.mm_serde"
     parts = path.split(".")
     for end in range(1, len(parts) + 1):
@@ -115,7 +115,7 @@ def _stand_in() -> None:
 
 @contextmanager
 def _server() -> Generator[str]:
-    """Start the fake server and give its address."""
+    """Start the fake server and yield its address."""
     command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("skyrl_server.py"))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -142,7 +142,7 @@ class Contest:
         self.cfg.max_turns = load.turns
         self.cfg.max_input_length = 32_768
         self.cfg.sampling_params.max_generate_length = 512
-        self.cfg.inference_engine.enable_ray_prometheus_stats = False  # else it wants a ray
+        self.cfg.inference_engine.enable_ray_prometheus_stats = False  # it would need Ray otherwise
         self.cfg.inference_engine.served_model_name = "policy"
 
     def own(self) -> Any:  # noqa: ANN401  # SkyRL's generator
@@ -190,7 +190,7 @@ async def contest(url: str, load: Load) -> tuple[Result, Result]:
     """Return both sides, warmed up."""
     game = Contest(url, load)
     own, envkit = game.own(), game.envkit()
-    _stand_in()  # now, because SkyRL's configuration asks whether vLLM is there
+    _stand_in()  # now, because SkyRL's configuration checks for vLLM
     for generator in (own, envkit):
         await game.side(generator, [WARM_UP])
     first = await game.side(own, range(load.episodes))

@@ -1,7 +1,7 @@
-"""The fake server of SkyRL's contest: vLLM's render and generate endpoints, strict, at once.
+"""The fake server of SkyRL's contest: vLLM's render and generate endpoints, strict and instant.
 
-Its own process, so that its time counts for nobody. Prints its port and answers until it is
-terminated. `/counts` gives and clears how many turns and images came.
+Runs in its own process, so its time counts for neither side. Prints its port and answers until
+terminated. `/counts` returns and clears the numbers of turns and images.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from envkit.messages import Message, message
 
 
 class Server:
-    """Renders as the model's template does, and counts placeholders before it answers."""
+    """Renders like the model's template, and counts placeholders before it answers."""
 
     def __init__(self) -> None:
         self.codec = vision_codec()
@@ -65,7 +65,7 @@ class Server:
         return _json(self.answer)
 
     async def counts(self, _request: web.Request) -> web.Response:
-        """Return what was counted since the last time."""
+        """Return the counts since the last call."""
         found = orjson.dumps([self.turns, self.pictures])
         self.turns = self.pictures = 0
         return _json(found)

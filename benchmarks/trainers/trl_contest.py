@@ -1,9 +1,9 @@
-"""TRL's own tool loop with an `environment_factory` against envkit's trainer, in GRPOTrainer.
+"""Compare TRL's tool loop with an `environment_factory` with envkit's trainer, in GRPOTrainer.
 
-Both run TRL's `_generate_and_score_completions`; what it does once the rollouts are there is told
-apart as the trainer's batch. TRL's loop samples for all rows at once, in `_generate_single_turn`,
-which is where the fake server stands; envkit asks it row by row. Run by benchmarks/vs_trainers.py
-with the interpreter of TRL's contract environment.
+Both run TRL's `_generate_and_score_completions`; its work after the rollouts is reported separately
+as the trainer's batch. TRL's loop samples all rows at once in `_generate_single_turn`, which the
+fake server replaces; envkit calls it row by row. Run by benchmarks/vs_trainers.py with the
+interpreter of TRL's contract environment.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ from envkit_trl.trainer import EnvGRPOTrainer
 
 
 class TrlRooms:
-    """The rooms as TRL's own loop takes them: public methods are tools."""
+    """The rooms for TRL's own loop: public methods are tools."""
 
     def reset(self, **row: Any) -> list[dict[str, Any]]:  # noqa: ANN401  # the dataset's columns
         """Show the first room."""
@@ -58,7 +58,7 @@ class TrlRooms:
         return self._show(QUESTION)
 
     def get_reward(self) -> float:
-        """Return nothing worth learning."""
+        """Return a constant reward."""
         return 0.0
 
     def look(self, place: str) -> list[dict[str, Any]]:
@@ -77,7 +77,7 @@ class TrlRooms:
 
 
 class OwnTrainer(GRPOTrainer):
-    """TRL's trainer with the fake server in the place of a model."""
+    """TRL's trainer with the fake server in place of a model."""
 
     server: Server
 
@@ -99,7 +99,7 @@ class OwnTrainer(GRPOTrainer):
 
 
 class Contest:
-    """A trainer for each side, of one model."""
+    """A trainer per side, with the same model."""
 
     def __init__(self, folder: Path, load: Load) -> None:
         self.server = Server()
@@ -111,7 +111,7 @@ class Contest:
             video_processor=SimpleNamespace(merge_size=2),
             chat_template=parts.tokenizer.chat_template,
         )
-        # TRL knows this form of tool calls by the templates of other Qwen models only.
+        # TRL recognises this form of tool calls only by the templates of other Qwen models.
         self.processor.tokenizer.response_template = qwen3_template
         self.model = model
         self.shared: dict[str, Any] = {
@@ -185,7 +185,7 @@ class Contest:
 
 
 def _ungrouped(trainer: Any) -> Any:  # noqa: ANN401  # a trainer
-    """Make every row its own group, which TRL's arguments refuse: all images differ."""
+    """Make every row its own group, since all images differ; TRL's arguments reject that."""
     trainer.num_generations = trainer.num_generations_eval = 1
     return trainer
 

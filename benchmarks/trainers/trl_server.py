@@ -1,4 +1,4 @@
-"""The fake server of TRL's contest: replies from a script, strict, as an engine of envkit too."""
+"""The fake server of TRL's contest, with scripted replies; also an envkit engine."""
 
 from contest import REPLY, Clock
 from fakes.codecs import vision_codec
@@ -7,7 +7,7 @@ from envkit.rollout import FinishReason, GenerateRequest, Generation, LogprobKin
 
 
 class Server:
-    """Answers at once with the same reply; counts placeholders, turns, images and its time."""
+    """Answers immediately with the same reply; counts placeholders, turns, images and its time."""
 
     def __init__(self) -> None:
         codec = vision_codec()
@@ -28,7 +28,7 @@ class Server:
 
 
 class Replies:
-    """The server as an engine of envkit."""
+    """The server as an envkit engine."""
 
     name = "replies"
     logprob_kind = LogprobKind.SAMPLED
@@ -49,7 +49,7 @@ class Replies:
         )
 
     async def abort(self, request_id: str) -> None:
-        """Do nothing: no request runs for long."""
+        """Do nothing: requests are short."""
 
     async def end_session(self, session_id: str) -> None:
         """Do nothing: nothing is kept."""

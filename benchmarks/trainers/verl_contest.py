@@ -1,4 +1,4 @@
-"""verl's own tool agent loop against envkit's, in verl's real worker (V0).
+"""Compare verl's own tool agent loop with envkit's, in verl's real worker (V0).
 
 Run by benchmarks/vs_trainers.py with the interpreter of verl's contract environment.
 """
@@ -88,7 +88,7 @@ def _stand_in() -> None:
 
 
 class Server:
-    """Answers at once with the same reply; counts placeholders, and its own time."""
+    """Answers immediately with the same reply; counts placeholders and its own time."""
 
     def __init__(self, clock: Clock) -> None:
         self.tokenizer: Any = None
@@ -109,7 +109,7 @@ class Server:
         mm_processor_kwargs: dict[str, Any] | None = None,
         priority: int = 0,
     ) -> TokenOutput:
-        """Answer; the names are those of vLLM's server in verl 0.9.1."""
+        """Answer; parameter names follow vLLM's server in verl 0.9.1."""
         del request_id, video_data, audio_data, mm_processor_kwargs, priority
         with self.clock.running():
             images = image_data or []
@@ -170,7 +170,7 @@ class Contest:
         self._count_batches()
 
     def _count_batches(self) -> None:
-        """Count what the worker does with the output of a loop, which never waits."""
+        """Count the worker's processing of a loop's output, which never waits."""
         worker: Any = self.bench.worker
         finish, collate = worker._agent_loop_postprocess, worker._postprocess
 

@@ -59,7 +59,7 @@ def _leave(number: int, frame: object) -> NoReturn:
 
 
 def _unwritten() -> OSError | None:
-    """Write what standard output still holds; return why not, which Python would find at exit."""
+    """Flush standard output; return the error, which Python would otherwise report at exit."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:  # `envkit ... | head`
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command and exit with its status; the entry point of the console script.
 
     Args:
-        arguments: None takes the process's own.
+        arguments: The arguments; None uses those of the process.
     """
     for name, value in _THREAD_DEFAULTS.items():
         os.environ.setdefault(name, value)

@@ -98,7 +98,7 @@ class _Commands(TyperGroup):
             if ctx.params.get("debug"):
                 note_traceback(error)
             note(
-                f"envkit: error: an environment, an engine or a policy ended the command by "
+                f"envkit: error: an environment, an engine or a policy called "
                 f"sys.exit({error.code!r})"
             )
             raise typer.Exit(EXIT_ERROR) from error
@@ -108,7 +108,7 @@ class _Commands(TyperGroup):
 
 
 def _ended(error: OSError) -> Exception:
-    """Report an error of the file system, and return what ends the command."""
+    """Report a file-system error, and return the exception that ends the command."""
     if isinstance(error, BrokenPipeError):  # `envkit ... | head`
         return error
     place = "" if error.filename is None else f"{error.filename}: "
@@ -151,7 +151,7 @@ def _options(  # pyright: ignore[reportUnusedFunction]  # registered by the deco
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Environments for language and vision-language models: list, play, roll out, look, check."""
+    """Environments for language and vision-language models: list, play, roll out, view, check."""
 
 
 _COMMANDS: Final[dict[str, dict[str, Callable[..., None]]]] = {

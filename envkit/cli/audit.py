@@ -1,4 +1,4 @@
-"""`envkit audit`: what is exact for a model's chat template, and its cost."""
+"""`envkit audit`: check a model's chat template, and measure the cost of observations."""
 
 from typing import Annotated
 
@@ -12,7 +12,7 @@ def audit(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL", help="As --model of rollout; only tokenizer and processor are read."
+            metavar="MODEL", help="As --model of rollout; only its tokenizer and processor load."
         ),
     ],
     as_json: AsJson = False,

@@ -35,8 +35,8 @@ def list_environments(
         rows.append({"id": name, "from": listed.distribution or "-", "description": description})
     if namespace is None:
         for name, owner in sorted(collections().items()):  # importing one may take seconds
-            told = f"a collection: envkit list {name}"
-            rows.append({"id": f"{name}/...", "from": owner, "description": told})
+            hint = f"a collection: envkit list {name}"
+            rows.append({"id": f"{name}/...", "from": owner, "description": hint})
     if not rows:
         note(f"no environment of the collection {namespace!r} is installed")
     elif not as_json:

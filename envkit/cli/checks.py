@@ -1,6 +1,6 @@
 """Checks of `envkit doctor`: each says what is wrong, why it matters and how to fix it.
 
-A plugin adds a check by an entry point of the group `envkit.checks`: a function without arguments
+A plugin adds a check with an entry point in the group `envkit.checks`: a function without arguments
 that returns its finding, or raises an EnvkitError whose message says what is wrong and ends with
 "Fix it with: COMMAND".
 """
@@ -20,7 +20,7 @@ from envkit.cli import installed
 from envkit.errors import EnvkitError, MissingDependencyError
 
 GROUP: Final = "envkit.checks"
-_LEAST_FREE_BYTES: Final = 1 << 30
+_MIN_FREE_BYTES: Final = 1 << 30
 
 
 class Status(StrEnum):
@@ -44,9 +44,9 @@ class Check:
     found: str
     """What was found, or what is wrong."""
     matters: str = ""
-    """What does not work because of it; empty if all is well."""
+    """What does not work because of it; empty if nothing is wrong."""
     fix: str = ""
-    """The command that fixes it; empty if all is well."""
+    """The command that fixes it; empty if nothing is wrong."""
 
 
 def all_checks() -> Iterator[Check]:
@@ -96,7 +96,7 @@ def _extra(extra: str, packages: "list[installed.Package]") -> Check:
         name=extra,
         status=Status.FAILED if is_old else Status.OFF,
         found=", ".join(f"{package.name} {package.problem}" for package in wrong),
-        matters=installed.EXTRAS.get(extra, f"whatever needs the extra {extra}"),
+        matters=installed.EXTRAS.get(extra, f"features that need the extra {extra}"),
         fix=f"uv venv --python {python}"
         if python is not None
         else f"pip install --upgrade '{installed.DISTRIBUTION}[{extra}]'",
@@ -114,11 +114,11 @@ def _places() -> Iterator[Check]:
             name="current folder",
             status=Status.FAILED,
             found=f"{here} cannot be written: {error.strerror or error}",
-            matters="a rollout writes its run directory there unless --out names another",
+            matters="a rollout writes its run directory there unless --out names another one",
             fix="cd ~",
         )
         return
-    is_low = free < _LEAST_FREE_BYTES
+    is_low = free < _MIN_FREE_BYTES
     yield Check(
         area="disk",
         name="current folder",
@@ -140,10 +140,10 @@ def _graphics() -> Iterator[Check]:
         area="torch",
         name="devices",
         status=Status.FAILED if is_blind else Status.OK,
-        found=f"{driver} is there, and torch {torch.__version__} sees no GPU"
+        found=f"{driver} exists, but torch {torch.__version__} sees no GPU"
         if is_blind
         else ", ".join(names) or f"no GPU, {torch.get_num_threads()} CPU threads",
-        matters="the embedded engine computes on the CPU, many times slower" if is_blind else "",
+        matters="the embedded engine runs on the CPU, many times slower" if is_blind else "",
         fix="pip install --force-reinstall torch" if is_blind else "",
     )
 
@@ -172,7 +172,7 @@ def _environments() -> Iterator[Check]:
             "environment",
             name,
             problem,
-            matters=f"{name} cannot be made; the others are not affected",
+            matters=f"{name} cannot be built; the others are not affected",
             distribution=listed.distribution or "its package",
         )
 
@@ -213,15 +213,15 @@ def _plugin_check(point: EntryPoint) -> Check:
         function: Callable[[], object] = point.load()
         found = function()
     except EnvkitError as error:
-        matters = f"what needs the {point.name} cannot be played"
+        matters = f"environments that need the {point.name} cannot be played"
         return _failed("plugin", point.name, error, matters=matters, distribution=distribution)
-    except Exception as error:  # noqa: BLE001  # a plugin's; it is the finding
+    except Exception as error:  # noqa: BLE001  # a plugin's error is its finding
         return Check(
             area="plugin",
             name=point.name,
             status=Status.FAILED,
             found=f"the check itself failed: {error!r}",
-            matters="nothing is known about this part",
+            matters="the state of this part is unknown",
             fix=f"pip install --force-reinstall --no-deps {distribution}",
         )
     return Check(area="plugin", name=point.name, status=Status.OK, found=str(found))

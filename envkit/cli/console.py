@@ -81,7 +81,7 @@ def note_traceback(error: BaseException) -> None:
 
 
 def make_standard_error_printable() -> None:
-    """Let warnings, log lines and errors of threads pass through `printable` too.
+    """Pass warnings, log lines and thread errors through `printable` too.
 
     Characters that a stream cannot encode are escaped.
     """

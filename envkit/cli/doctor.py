@@ -28,11 +28,11 @@ def doctor(
     base_url: BaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check what is installed, and with an engine whether it answers; say how to fix the rest.
+    """Check the installation, and whether a given engine answers; suggest fixes.
 
-    A line "no" should work and does not: it is followed by what is wrong, why it matters and the
-    command that fixes it, and the exit code is 1. A line "off" is an optional part that is not
-    installed.
+    A line "no" is something that should work but does not. It comes with what is wrong, why it
+    matters and the command that fixes it, and the exit code is 1. A line "off" is an optional part
+    that is not installed.
     """
     from envkit.cli import checks
     from envkit.cli.engines import EngineChoice
@@ -41,26 +41,26 @@ def doctor(
     verdict = None
     if vision or engine or model or base_url:
         choice = EngineChoice(name=engine, model=model, base_url=base_url)
-        asked, verdict = asyncio.run(_examine(choice, vision=vision))
-        found += asked
+        answers, verdict = asyncio.run(_examine(choice, vision=vision))
+        found += answers
     is_sound = all(check.status is not checks.Status.FAILED for check in found)
     if as_json:
         rows = [asdict(check) for check in found]
         say_json({"machine": checks.machine(), "checks": rows, "is_sound": is_sound})
     else:
-        _tell(checks.machine(), found, verdict)
+        _print(checks.machine(), found, verdict)
     if not is_sound:
         raise typer.Exit(_EXIT_FAILED)
 
 
-def _tell(machine: dict[str, str], found: "list[Check]", verdict: "Verdict | None") -> None:
+def _print(machine: dict[str, str], found: "list[Check]", verdict: "Verdict | None") -> None:
     table(("", ""), machine.items())
     say()
     rows = [(c.status.value, c.area, c.name, "" if c.fix else c.found) for c in found]
     table(("", "what", "name", "found"), rows)
     if verdict is not None:
         say()
-        _tell_probes(verdict)
+        _print_probes(verdict)
     for check in found:
         if check.fix:
             say()
@@ -141,11 +141,11 @@ async def _answers(choice: "EngineChoice", built: "Built") -> "Check":
     finally:
         await built.engine.end_session(session)
     seconds = time.perf_counter() - started
-    told = (
+    found = (
         f"answers: {len(answer.token_ids)} token in {seconds:.2f} s, "
         f"weights {answer.weight_version or 'unnamed'}, model {built.model}"
     )
-    return _engine_check(choice, built.engine.name, told, is_ok=True)
+    return _engine_check(choice, built.engine.name, found, is_ok=True)
 
 
 def _engine_check(choice: "EngineChoice", name: str, found: str, *, is_ok: bool) -> "Check":
@@ -173,7 +173,7 @@ async def _sees(built: "Built") -> "tuple[Check, Verdict]":
 
     verdict = await look(built)
     if verdict.reaches:
-        reads = "reads the code" if verdict.reads else "does not read the code off it"
+        reads = "reads the code" if verdict.reads else "does not read the code in it"
         found = "; ".join(
             ("the image reaches the model: yes", *verdict.reasons, f"and the model {reads}")
         )
@@ -190,7 +190,7 @@ async def _sees(built: "Built") -> "tuple[Check, Verdict]":
     return check, verdict
 
 
-def _tell_probes(verdict: "Verdict") -> None:
+def _print_probes(verdict: "Verdict") -> None:
     if not verdict.probes:
         return
     rows = [
@@ -204,4 +204,4 @@ def _tell_probes(verdict: "Verdict") -> None:
         )
         for probe in verdict.probes
     ]
-    table(("picture", "tokens", "counted", "first ids", "log-probabilities", "reply"), rows)
+    table(("image", "tokens", "counted", "first ids", "log-probabilities", "reply"), rows)

@@ -1,10 +1,11 @@
-"""Engines by name, and what a rollout needs to use one.
+"""Engines by name, and the codecs that rollouts need to use them.
 
-Engines are found only through the entry-point group `envkit.engines`. A value names a factory
-`create_engine(model=None, ...)`; one for a server also takes `base_url`. A plugin may also offer:
+Engines are found only through the entry-point group `envkit.engines`. Each entry point names a
+factory `create_engine(model=None, ...)`; a server's factory also takes `base_url`. A plugin may
+also offer:
 
-- `builtin_model_dir(name, progress)` beside the factory: the folder of a bundled model; `name`
-  starts with "builtin", and "builtin" alone is what `model=None` means;
+- `builtin_model_dir(name, progress)` in the factory's module: returns the folder of a bundled
+  model; `name` starts with "builtin", and "builtin" alone is the default for `model=None`;
 - `engine.health()`: whether a server answers, and which model it serves.
 """
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 GROUP: Final = "envkit.engines"
 ENDPOINTS: Final = "envkit.endpoints"
-"""Of entry points: what plays with text alone, called with its address, `model` and `api_key`."""
+"""Entry-point group of text-only engines, called with an address, `model` and `api_key`."""
 DEFAULT_ENGINE: Final = "transformers"
 DEFAULT_KEY_ENV: Final = "OPENAI_API_KEY"
 _BUILTIN: Final = "builtin"
@@ -41,9 +42,9 @@ class EngineChoice:
     """Choice of an engine by a command's options."""
 
     name: str | None = None
-    """Entry-point name; None takes the default."""
+    """Entry-point name; None uses the default."""
     model: str | None = None
-    """Folder or hub name; None takes the engine's own."""
+    """Folder or hub name; None uses the engine's own model."""
     base_url: str | None = None
     """Address of the server; None for an engine in this process."""
     policy: str | None = None
@@ -51,7 +52,7 @@ class EngineChoice:
     chat: str | None = None
     """Address of a chat endpoint, which serves `model`, instead of an engine."""
     key_env: str | None = None
-    """Environment variable with the endpoint's key; None takes `DEFAULT_KEY_ENV` if it is set."""
+    """Environment variable with the endpoint's key; None uses `DEFAULT_KEY_ENV` if it is set."""
 
     def __post_init__(self) -> None:
         self._check_chat()
@@ -105,7 +106,7 @@ class Built(Playing):
 
 
 def load_engine(name: str) -> Callable[..., Any]:
-    """Import an engine's factory; see `load_plugin` for what it raises."""
+    """Import an engine's factory; it raises as `load_plugin` does."""
     return load_plugin(GROUP, name, kind="engine", extra={"transformers": "hf"}.get(name))
 
 
@@ -113,7 +114,7 @@ def engine_maker(choice: EngineChoice) -> "Callable[[], Engine]":
     """Return the chosen engine's factory, with checks that need no model or server.
 
     Raises:
-        ConfigurationError: An unknown name, an unexpected address, or a missing one.
+        ConfigurationError: The name is unknown, or an address is missing or unexpected.
     """
     name = choice.name or DEFAULT_ENGINE
     factory = load_engine(name)
@@ -125,7 +126,7 @@ def engine_maker(choice: EngineChoice) -> "Callable[[], Engine]":
         )
     if not is_client and choice.base_url is not None:
         raise ConfigurationError(
-            f"engine {name!r} runs in this process: drop --base-url, or name a server's engine"
+            f"engine {name!r} runs in this process: drop --base-url, or choose a server's engine"
         )
     address = {"base_url": choice.base_url} if is_client else {}
     return partial(factory, choice.model, **address)
@@ -147,7 +148,7 @@ async def build_any(
         progress: As for `build`.
 
     Raises:
-        EnvkitError: As for `build`, or the endpoint's key is not in its environment variable.
+        EnvkitError: As for `build`, or the environment variable for the endpoint's key is not set.
     """
     if choice.chat is None:
         return await build(choice, env, config, progress=progress)
@@ -169,9 +170,9 @@ async def build_here(
     *,
     progress: Progress | None = None,
 ) -> Playing:
-    """Build what this process needs if workers play: a codec, and a client for checks.
+    """Build a codec, and a client for checks, for this process while workers play.
 
-    Weights are not loaded. A server is checked, as in `build_any`.
+    It loads no weights. It checks a server, as `build_any` does.
 
     Args:
         choice: The choice of the options.
@@ -203,8 +204,8 @@ async def build(
 
     Args:
         choice: The choice of the options.
-        env: Gives the codec its tools, and the policy; None for neither.
-        config: Says how the codec uses the chat template; None takes the defaults.
+        env: Provides the codec's tools, and the policy; None for neither.
+        config: How the codec uses the chat template; None uses the defaults.
         progress: Receives lines while a built-in model is built for the first time.
 
     Raises:
@@ -226,7 +227,7 @@ async def build(
         if source is None:
             source = _local_folder(served, choice.base_url)
             await engine.aclose()
-            engine = engine_maker(replace(choice, model=source))()  # it reads the model's facts
+            engine = engine_maker(replace(choice, model=source))()  # now with the model's folder
         codec = _codec(source, env, config, lazy_features=True)  # servers process images
         return Built(engine=engine, codec=codec, model=source)
     except BaseException:
@@ -235,9 +236,9 @@ async def build(
 
 
 def policies_of(env: "Env") -> "dict[str, Callable[[], Policy]]":
-    """Return the makers of an environment's scripted policies by name.
+    """Return the factories of an environment's scripted policies by name.
 
-    An environment may have `policies`, a mapping of such makers; its oracle is always there.
+    An environment may have `policies`, a mapping of such factories. Its oracle is always included.
     """
     offer: Mapping[str, Callable[[], Policy]] = getattr(env, "policies", {})  # optional
     return {"oracle": env.oracle, **offer}
@@ -248,11 +249,11 @@ def policy_of(env: "Env", name: str) -> "Policy":
 
     Args:
         env: The environment that it plays.
-        name: One of the environment's own, or `module:function` of any.
+        name: One of the environment's policies, or `module:function` for your own.
 
     Raises:
-        UnknownNameError: The environment has no policy of the name.
-        ConfigurationError: It cannot be made or imported.
+        UnknownNameError: The environment has no policy with this name.
+        ConfigurationError: The policy cannot be imported or created.
     """
     if ":" in name:
         return load_policy(name)
@@ -267,11 +268,11 @@ def model_source(model: str | None, progress: Progress | None = None) -> str:
 
     Args:
         model: A folder or hub name, returned unchanged, or the name of a model bundled with the
-            default engine, such as "builtin-text"; None takes its default.
+            default engine, such as "builtin-text"; None uses its default.
         progress: Receives lines while such a model is built for the first time.
 
     Raises:
-        ConfigurationError: The default engine's package has none.
+        ConfigurationError: The default engine's package has no bundled models.
         UnknownNameError: The default engine's package has no such model.
     """
     name = _BUILTIN if model is None else model
@@ -311,7 +312,7 @@ def _scripted(
     from envkit.rollout.scripted import ScriptedEngine
 
     if env is None:
-        raise ConfigurationError("a policy belongs to an environment")
+        raise ConfigurationError("--policy needs an environment, got none")
     script = policy_of(env, policy)
     source = model_source(choice.model, progress)
     codec = _codec(source, env, config, lazy_features=True)  # scripts read no tensors
@@ -322,7 +323,7 @@ async def _served_model(engine: "Engine") -> str | None:
     """Return the model that a server serves; None if it does not report it.
 
     Raises:
-        EngineFault: It does not answer.
+        EngineFault: The server does not answer.
     """
     health = getattr(engine, "health", None)
     if health is None:

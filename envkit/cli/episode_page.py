@@ -1,117 +1,164 @@
-"""One recorded episode as text for a terminal."""
+"""One recorded episode as text for a terminal: what the browser's page shows, in its order."""
 
-import json
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
-from envkit.cli.console import printable
 from envkit.cli.pictures import ImageStyle, half_blocks, sixels
+from envkit.cli.run_page import print_grid
 from envkit.errors import StorageError
 from envkit.images import Image
-from envkit.marks import actions_in
-from envkit.messages import Message
-from envkit.trajectory.trajectory import Trajectory
+from envkit.viewer.episodes import Episode
+from envkit.viewer.turn_text import (
+    episode_facts,
+    history_lines,
+    identity,
+    rewritten,
+    role_words,
+    speaker,
+    summary,
+    turn_facts,
+    warnings,
+)
+from envkit.viewer.wording import clipped, number, signed, stop_words
 
-_ROLES: Final = {"system": "dim", "user": "cyan", "assistant": "green", "tool": "magenta"}
 _WIDEST_IMAGE: Final = 64
 """Maximum columns; a wider terminal leaves the rest free."""
+_LONGEST: Final = 400
+"""Characters shown of a message in a rewritten history."""
 
 
 def print_episode(
-    trajectory: Trajectory, console: Console, *, title: str, style: ImageStyle
+    episode: Episode, console: Console, *, style: ImageStyle, parent: int | None, skip: bool
 ) -> None:
-    """Print an episode: its outcome, its messages, and the cost of each turn.
+    """Print an episode: its outcome, then turn by turn what was seen, said and sampled.
 
     Args:
-        trajectory: The episode. Model text is shown unchanged, except control characters, which
-            could move the cursor or worse.
-        console: Where it goes.
-        title: What to call the episode.
+        episode: Model text is shown unchanged, except control characters, which could move the
+            cursor or worse.
+        console: Where it goes, for foreign text.
         style: Of images; AUTO must be resolved before.
+        parent: Number of the episode that it was forked from; None if it is not a fork or the run
+            does not have it.
+        skip: Leave out the turns that are the parent's.
     """
-    console.print(Rule(Text(printable(f"{title}: {trajectory.episode_id}")), style="bold"))
-    for line in _facts(trajectory):
-        console.print(line)
-    reply = 0
-    for entry in trajectory.messages:
-        console.print()
-        has_turn = entry["role"] == "assistant" and reply < len(trajectory.turns)
-        if has_turn and (actions := actions_in(trajectory.turns[reply].info)):
-            line = "  " + " \u00b7 ".join(actions)
-            console.print(Text(printable(line), style="bold magenta"))
-        _print_message(entry, console, style)
-        if has_turn:
-            console.print(_turn(trajectory, reply))
-            reply += 1
+    data, row = episode.data, episode.row
+    page = _Page(console, style, {image.sha256: image for image in episode.images})
+    console.print(Rule(Text(f"episode {row.number}: {clipped(data['title'])}"), style="bold"))
+    console.print(Text(" · ".join(episode_facts(data, row.turns)), style="bold"))
+    for text in warnings(data):
+        console.print(Text(text, style="red"))
+    if parent is not None:
+        console.print(Text(_origin(row.shared, parent, skip=skip), style="dim"))
+    first = row.shared if skip and parent is not None else 0
+    shown = 0
+    for sequence in data["sequences"]:
+        is_start = sequence["parent"] is not None or sequence["prompt"] is not None
+        for turn in sequence["turns"]:
+            shown += 1
+            if shown > first:
+                page.print_turn(shown, turn, sequence if is_start else None)
+                is_start = False
+    page.print_end(data)
 
 
-def _facts(trajectory: Trajectory) -> Iterator[Text]:
-    reward = "none" if trajectory.reward is None else f"{trajectory.reward:g}"
-    yield Text(
-        printable(
-            f"{trajectory.env_id}  seed {trajectory.seed}  reward {reward}  "
-            f"{trajectory.stop_reason.value}  {len(trajectory.turns)} turns  "
-            f"{trajectory.token_count:,} tokens, {trajectory.trained_token_count:,} trained  "
-            f"{trajectory.duration_seconds:.2f} s"
-        ),
-        style="bold",
-    )
-    yield Text(printable("task " + _json(trajectory.task)), style="dim")
-    fault = trajectory.fault
-    if fault is not None:
-        yield Text(
-            printable(f"fault in {fault.where} ({fault.kind}): {fault.message}"), style="red"
-        )
+def _origin(shared: int, parent: int, *, skip: bool) -> str:
+    if not shared:
+        return f"Forked from episode {parent} at turn 1."
+    are = "Turn 1 is" if shared == 1 else f"Turns 1 to {shared} are"
+    where = "shown there" if skip else "the same as there"
+    return f"Forked from episode {parent} at turn {shared + 1}. {are} {where}."
 
 
-def _print_message(entry: Message, console: Console, style: ImageStyle) -> None:
-    role, content = entry["role"], entry["content"]
-    console.print(Text(printable(f"[{role}]"), style=f"bold {_ROLES.get(role, '')}"))
-    if isinstance(content, str):
-        console.print(Text(printable(content)))
-        return
-    for part in content:
-        if part["type"] == "image":
-            _print_image(part["image"], console, style)
-        else:
-            console.print(Text(printable(part["text"])))
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """Prints the turns of one episode."""
 
+    console: Console
+    style: ImageStyle
+    images: Mapping[str, Image]
 
-def _print_image(image: Image, console: Console, style: ImageStyle) -> None:
-    try:
-        size = f"{image.size[0]}x{image.size[1]}"
-        columns = min(console.width, _WIDEST_IMAGE)
-        if style is ImageStyle.BLOCKS:
-            console.print(half_blocks(image, columns), end="")
-        elif style is ImageStyle.SIXEL:
-            console.file.write(sixels(image, columns) + "\n")
-    except StorageError as error:
-        console.print(Text(printable(f"[image missing: {error}]"), style="red"))
-        return
-    console.print(Text(f"[image {size} {image.sha256[:12]}]", style="dim"))
+    def print_turn(
+        self, place: int, turn: Mapping[str, Any], start: Mapping[str, Any] | None
+    ) -> None:
+        """Print a turn; `start` is the sequence that begins there."""
+        line = Text(f"turn {place}  ", style="bold").append(summary(turn), style="magenta")
+        if turn.get("reward"):
+            line.append(f"  {signed(turn['reward'])}", style="bold")
+        self.console.print()
+        self.console.print(line)
+        if start is not None:
+            self._print_start(start)
+        fresh = [name for entry in turn["heard"] for name in entry["images"]]
+        for name in fresh:
+            self._print_image(name)
+        if turn["shown"] and not fresh:
+            self._say("same image as before", "dim")
+        self._print_messages(turn["heard"])
+        self._print_reply(turn)
+        print_grid(self.console, turn_facts(turn), styles=("dim", "dim"))
 
+    def print_end(self, data: Mapping[str, Any]) -> None:
+        """Print how the episode ended, and its identifiers."""
+        self.console.print()
+        end = f"End: {stop_words(data['stop'])}  reward {number(data['reward'])}"
+        self.console.print(Text(end, style="bold"))
+        final = data["sequences"][-1]["final"]
+        for entry in final:
+            for name in entry["images"]:
+                self._print_image(name)
+        self._print_messages(final)
+        print_grid(self.console, identity(data), styles=("dim", "dim"))
 
-def _turn(trajectory: Trajectory, number: int) -> Text:
-    turn = trajectory.turns[number]
-    parts = [
-        f"turn {turn.turn + 1}",
-        *([f"reward {turn.reward:g}"] if turn.reward else []),
-        f"{turn.prompt_tokens:,} + {turn.response_tokens:,} tokens",
-        turn.finish_reason,
-        "  ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in turn.seconds.items()),
-    ]
-    if turn.env_retries or turn.engine_retries:
-        parts.append(f"retries {dict(turn.env_retries)} {turn.engine_retries}")
-    line = Text(printable("  " + "; ".join(parts)), style="dim")
-    if turn.parse_error is not None:
-        line.append(printable(f"\n  not understood: {turn.parse_error}"), style="yellow")
-    return line
+    def _print_start(self, sequence: Mapping[str, Any]) -> None:
+        for text in rewritten(sequence):
+            self._say(text, "yellow")
+        lines = [] if sequence["prompt"] is None else list(history_lines(sequence["prompt"]))
+        if lines:
+            self._say("The model saw from here on:", "yellow")
+            rows = [(who, clipped(text, _LONGEST)) for who, text in lines]
+            print_grid(self.console, rows, styles=("yellow", "dim"))
 
+    def _print_messages(self, messages: Sequence[Mapping[str, Any]]) -> None:
+        for entry in messages:
+            if entry["text"].strip():
+                is_system = entry["role"] == "system"
+                self._say(role_words(entry["role"]), "dim" if is_system else "cyan")
+                self._say(entry["text"], "dim" if is_system else "")
 
-def _json(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 400 else text[:400] + " ..."
+    def _print_reply(self, turn: Mapping[str, Any]) -> None:
+        self._say(speaker(turn), "green")
+        if turn["thought"].strip():
+            self._say(turn["thought"])
+        if len(turn["words"]) > 1 or summary(turn) not in turn["words"]:  # else the heading has it
+            for text in turn["words"]:
+                self._say(f"→ {text}", "bold magenta")
+        if not turn["thought"].strip() and not turn["words"]:
+            self._say("(empty reply)", "dim")
+        if turn.get("parse_error") is not None:
+            self._say(f"Not understood: {turn['parse_error']}", "yellow")
+        if turn["words"] and turn["thought"] != turn["reply"]:
+            self._say(f"raw  {turn['reply']}", "dim")
+        for name in turn["images"]:
+            self._print_image(name)
+
+    def _print_image(self, name: str) -> None:
+        image, console = self.images[name], self.console
+        try:
+            size = f"{image.size[0]}x{image.size[1]}"
+            columns = min(console.width, _WIDEST_IMAGE)
+            if self.style is ImageStyle.BLOCKS:
+                console.print(half_blocks(image, columns), end="")
+            elif self.style is ImageStyle.SIXEL:
+                console.file.write(sixels(image, columns) + "\n")
+        except StorageError as error:
+            self._say(f"[image missing: {error}]", "red")
+            return
+        self._say(f"[image {size} {name[:12]}]", "dim")
+
+    def _say(self, text: str, style: str = "") -> None:
+        print_grid(self.console, [(text,)], styles=(style,))

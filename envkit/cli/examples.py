@@ -44,8 +44,8 @@ def with_examples(*lines: str, group: str | None = None) -> Callable[[Command], 
 
     Args:
         lines: Commands without `envkit`.
-        group: Title under which `envkit --help` lists the command, a literal: it is read from the
-            source text. None lists it among the commands of plugins.
+        group: Title under which `envkit --help` lists the command. It must be a literal, since it
+            is parsed from the source. None lists the command under "Commands of plugins".
     """
     del group
 
@@ -62,7 +62,7 @@ def examples_of(command: Callable[..., object]) -> tuple[str, ...]:
 
 
 def epilog(lines: Sequence[str]) -> str | None:
-    """Return examples for the end of a command's help, a paragraph each; None without any."""
+    """Return examples for the end of a command's help, one per paragraph; None without any."""
     if not lines:
         return None
     return "\n\n".join(["Examples:", *(f"  envkit {line}" for line in lines)])

@@ -14,11 +14,11 @@ from envkit.plugins import plugins
 DISTRIBUTION: Final = "envkit-rl"
 EXTRAS: Final = {
     "browser": "MiniWoB's pages as environments",
-    "geo3k": "Geometry3K's own data; generated problems need nothing",
+    "geo3k": "Geometry3K's own data; generated problems do not need it",
     "gymnasium": "Gymnasium's games as environments with images",
     "hf": "the embedded engine, the built-in model, and codecs of models",
     "notebook": "widgets in notebooks",
-    "openenv": "OpenEnv's servers as environments, and envkit's as OpenEnv's",
+    "openenv": "OpenEnv servers as environments, and envkit environments as OpenEnv servers",
     "opentelemetry": "rollout --otel",
     "parquet": "rollout --parquet, and export to parquet",
     "prometheus": "rollout --metrics-port",
@@ -54,7 +54,7 @@ class Package:
     version: str | None
     """None if it is not installed."""
     requirement: str
-    """As the distribution declares it, without markers."""
+    """The requirement of the distribution, without markers."""
     python: str | None = None
     """The minimum Python version, if this one is older."""
 

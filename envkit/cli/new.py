@@ -16,8 +16,9 @@ def new(
 ) -> None:
     """Write a package with a small working environment that passes its tests.
 
-    It shows an image and asks for the number of dots. It has an entry point, an oracle, tests that
-    call envkit's checker, a README that says what to change, and a workflow for CI.
+    The environment shows an image and asks for the number of dots. The package has an entry point,
+    an oracle, tests that call envkit's checker, a README that says what to change, and a CI
+    workflow.
     """
     from envkit.scaffold import PackageName, write_package
 

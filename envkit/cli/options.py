@@ -99,7 +99,7 @@ def parse_env_kwargs(
     """Parse the arguments of an environment or wrapper.
 
     Raises:
-        ConfigurationError: A pair without "=" or without a name.
+        ConfigurationError: A pair has no "=" or no valid name.
     """
     arguments: dict[str, Any] = {}
     for pair in pairs or ():
@@ -118,7 +118,7 @@ def make_env(env_id: str, arguments: dict[str, Any]) -> "Env":
 
     Raises:
         UnknownNameError: No environment has the id.
-        ConfigurationError: It does not take the arguments.
+        ConfigurationError: The environment does not accept the arguments.
         ContractError: Its package cannot be imported, or it is not an envkit environment.
     """
     from envkit.registration import make
@@ -131,7 +131,7 @@ def make_env(env_id: str, arguments: dict[str, Any]) -> "Env":
         if isinstance(error, TypeError | ValueError) and arguments:
             typed = " ".join(f"{name}={value}" for name, value in arguments.items())
             raise ConfigurationError(
-                f"{env_id} cannot be made with {typed}: {describe(error)}. "
+                f"{env_id} cannot be built with {typed}: {describe(error)}. "
                 f"See `envkit info {env_id}`"
             ) from error
         raise ContractError(f"{env_id} cannot be built: {describe(error)}") from error

@@ -30,7 +30,7 @@ def play(
 ) -> None:
     """Play one episode by hand.
 
-    An empty line ends a reply, so replies can have several lines. Ctrl-D or :quit ends the game.
+    An empty line sends the reply, so replies can have several lines. Ctrl-D or :quit leaves.
     """
     env = make_env(env_id, parse_env_kwargs(env_kwargs))
     try:

@@ -26,11 +26,11 @@ class ImageStyle(StrEnum):
     AUTO = "auto"
     """Sixels if the terminal is known to support them, else half blocks."""
     BLOCKS = "blocks"
-    """Two pixels to a character."""
+    """Two pixels per character."""
     SIXEL = "sixel"
-    """Pixels."""
+    """Real pixels."""
     NONE = "none"
-    """A line with the size."""
+    """Only a line with the size."""
 
 
 def resolved(style: ImageStyle) -> ImageStyle:
@@ -44,7 +44,7 @@ def resolved(style: ImageStyle) -> ImageStyle:
 
 
 def half_blocks(image: Image, columns: int) -> Text:
-    """Draw an image with two pixels to a character: the upper as ink, the lower as paper."""
+    """Draw an image with two pixels per character: foreground and background colour."""
     picture = _fitted(image, columns)
     pixels = picture.tobytes()
     stride, text = picture.width * 3, Text(no_wrap=True)
@@ -59,7 +59,7 @@ def half_blocks(image: Image, columns: int) -> Text:
 
 
 def sixels(image: Image, columns: int) -> str:
-    """Return an image as sixels, a terminal's own bitmaps (DEC STD 070, chapter 9)."""
+    """Return an image as sixels, terminal bitmaps (DEC STD 070, chapter 9)."""
     picture = _fitted(image, columns * _CELL_PIXELS)
     flat = picture.quantize(_COLOURS, dither=PilImage.Dither.NONE)
     palette = flat.getpalette() or []
@@ -78,7 +78,7 @@ def sixels(image: Image, columns: int) -> str:
 
 
 def _sixel_line(band: list[bytes], colour: int) -> str:
-    """Return one colour's pixels of a band of six rows, runs shortened."""
+    """Return one colour's pixels in a band of six rows, with runs compressed."""
     codes = [
         chr(63 + sum(1 << bit for bit, row in enumerate(band) if row[x] == colour))
         for x in range(len(band[0]))

@@ -20,7 +20,7 @@ _WHOLE_REPLY: Final = 1_000_000
 """A script's reply is not sampled, so by default it is not truncated."""
 _SETTINGS: Final = "Settings"
 Options = Mapping[str, Any]
-"""What a command was called with, by the names of its parameters."""
+"""Values of a command's options, by the names of its parameters."""
 RESUMED: Final = "--resume takes its settings from the run"
 """Why other options are rejected with --resume."""
 
@@ -112,7 +112,7 @@ FaultChoice = Annotated[
     OnFault | None,
     typer.Option(
         "--on-fault",
-        help="What an infrastructure failure does to its group (default: mask).",
+        help="What to do with a group after an infrastructure failure (default: mask).",
         rich_help_panel=_SETTINGS,
     ),
 ]
@@ -167,7 +167,7 @@ def refuse_options(
         besides: Names of the parameters that are allowed.
 
     Raises:
-        BadParameter: One was given.
+        BadParameter: Any other option was given.
     """
     wrong = [
         option.opts[0] if option.opts[0].startswith("-") else (option.metavar or "").rstrip(".")
@@ -184,11 +184,11 @@ def read_config(given: Options, *, env_id: str | None = None) -> "RolloutConfig"
     """Return the settings from --config, overridden by --set, then by named options.
 
     Args:
-        given: The values; None means not given. A `policy` has replies of any length.
-        env_id: The environment; None takes that of the file.
+        given: The values; None means not given. The replies of a `policy` have no default limit.
+        env_id: The environment; None uses that of the file.
 
     Raises:
-        ConfigurationError: An unknown key, or an invalid value.
+        ConfigurationError: A key is unknown, or a value is invalid.
     """
     from envkit.errors import ConfigurationError
     from envkit.rollout import RolloutConfig
@@ -225,5 +225,5 @@ def read_config(given: Options, *, env_id: str | None = None) -> "RolloutConfig"
         data["agent"] = {**earlier, "command": given["agent_command"]}
     config = RolloutConfig.from_mapping(data)
     default = _DEFAULT_NEW_TOKENS if given["policy"] is None else _WHOLE_REPLY
-    most = config.limits.max_tokens_per_turn or default
-    return replace(config, sampling={"max_new_tokens": most, **config.sampling})
+    limit = config.limits.max_tokens_per_turn or default
+    return replace(config, sampling={"max_new_tokens": limit, **config.sampling})

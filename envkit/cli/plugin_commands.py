@@ -1,9 +1,10 @@
-"""Plugin commands: listed without imports, imported when run.
+"""Plugin commands, which are listed without importing them.
 
-A distribution names a command with an entry point of the group `envkit.commands`: its name is the
-command's, its value a function whose signature and docstring typer reads, as for envkit's own. The
-line in `envkit --help` is the first of the function's docstring, and its group that of
-`with_examples`, both parsed from the source. A plugin cannot replace an envkit command.
+A distribution adds a command with an entry point in the group `envkit.commands`. The name of the
+entry point is the command's name, and its value is a function whose signature and docstring typer
+reads, as for envkit's own commands. `envkit --help` shows the docstring's first line under the
+group given to `with_examples`, both parsed from the source. A plugin cannot replace an envkit
+command.
 """
 
 import ast
@@ -87,14 +88,14 @@ def _command_of(name: str, function: Callable[..., Any], place: str) -> Any:  # 
     app.command(name, help=help_text(function), epilog=epilog(examples_of(function)))(function)
     try:
         return typer.main.get_command(app)
-    except (RuntimeError, TypeError, AssertionError) as error:  # typer refuses the signature so
+    except (RuntimeError, TypeError, AssertionError) as error:  # raised by typer for signatures
         raise ContractError(f"{place} has a signature that typer rejects: {error}") from error
 
 
 def _first_line(point: EntryPoint) -> tuple[str | None, str | None]:
-    """Return the first line of a function's docstring, and its group, from the source text.
+    """Return the first line of a function's docstring and its group, from the source text.
 
-    None if there is no source, such as for a function that another module defines.
+    Both are None if the source is missing, or if another module defines the function.
     """
     source = _source(point.module)
     if source is None:
@@ -120,7 +121,7 @@ def _group(decorators: Sequence[ast.expr]) -> str | None:
 
 
 def _source(module: str) -> str | None:
-    """Return the text of a module, whose packages are not imported either."""
+    """Return the source text of a module without importing it or its packages."""
     head, *rest = module.split(".")
     try:
         spec, name = find_spec(head), head
@@ -131,7 +132,7 @@ def _source(module: str) -> str | None:
             spec = PathFinder.find_spec(name, spec.submodule_search_locations)
         loader: Any = None if spec is None else spec.loader
         return None if loader is None else loader.get_source(name)
-    except (ImportError, ValueError, AttributeError):  # no such module, or a loader without texts
+    except (ImportError, ValueError, AttributeError):  # no such module, or no source
         return None
 
 

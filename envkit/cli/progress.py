@@ -25,7 +25,7 @@ class Progress(Protocol):
     """Shows a rollout while it runs."""
 
     def finished(self, episode: Played) -> None:
-        """Count a finished episode, by its records: one for each role."""
+        """Count a finished episode, given its records: one for each role."""
         ...
 
     def tell(self, line: str) -> None:
@@ -35,10 +35,10 @@ class Progress(Protocol):
 
 @contextmanager
 def progress_for(state: RolloutState, *, done: int, is_quiet: bool) -> Generator[Progress]:
-    """Show progress in the form that suits standard error, until the block ends.
+    """Show progress on standard error until the block ends: a bar, or lines if not a terminal.
 
     Args:
-        state: Updated by the rollout; read while it runs.
+        state: Progress of the rollout, which updates it.
         done: Episodes that an interrupted run has already stored.
         is_quiet: Show only lines from `tell`.
     """
@@ -106,10 +106,10 @@ class PlainLines:
 
 
 class LiveBar(Closing):
-    """A bar and a line of figures, which also move while episodes run; needs an event loop.
+    """A bar and a line of figures, updated while episodes run; needs an event loop.
 
-    Drawing is cheap: a frame is two lines of text, a third of the CPU time of rich's own columns.
-    The next frame waits until the process has used a hundred times as much, or a second has passed.
+    Drawing is cheap: a frame is two lines of text, at a third of the CPU time of rich's columns.
+    The next frame waits until the process has used a hundred times that time, or for a second.
     """
 
     def __init__(self, state: RolloutState) -> None:

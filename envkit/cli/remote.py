@@ -1,7 +1,7 @@
-"""Play a plan with workers: the player, and what a worker builds in its process.
+"""Play a plan with workers: the player here, and the player in each worker.
 
-The player comes from the entry-point group `envkit.players`, whose values are called as
-`envkit_ray.RayPlayer` is.
+The entry-point group `envkit.players` provides the player. Its values have the signature of
+`envkit_ray.RayPlayer`.
 """
 
 from dataclasses import replace
@@ -33,13 +33,13 @@ def on_workers(
         address: Value of --ray; None keeps the settings' own.
 
     Raises:
-        BadParameter: An address without workers.
+        BadParameter: An address was given without workers.
     """
     if workers is None and address is None:
         return config
     count = config.workers if workers is None else workers
     if address is not None and not count:
-        raise typer.BadParameter("--ray names the cluster of the workers: add --workers N")
+        raise typer.BadParameter("--ray needs workers: add --workers N")
     options = {**config.ray, **({} if address is None else {"address": address})}
     return replace(config, workers=count, ray=options if count else {})
 
@@ -49,7 +49,7 @@ async def remote_player(plan: "RolloutPlan") -> "AnyPlayer":
 
     Raises:
         MissingDependencyError: Ray, or envkit's package for it, is not installed.
-        ConfigurationError: The workers cannot start; the message says why.
+        ConfigurationError: The workers cannot start.
     """
     make_player = partial(worker_player, plan.choice, plan.env_id, plan.config.of_worker())
     player: Any = load_plugin(GROUP, _NAME, kind="player")(make_player, plan.config)
@@ -74,6 +74,6 @@ async def worker_player(choice: "EngineChoice", env_id: str, config: "RolloutCon
     from envkit.cli.options import make_env
     from envkit.rollout import Player
 
-    env = make_env(env_id, dict(config.env_kwargs))  # gives the codec its tools, and the policy
+    env = make_env(env_id, dict(config.env_kwargs))  # provides the codec's tools, and the policy
     built = await build_any(choice, env, config)
     return Player(built.engine, built.codec, config)

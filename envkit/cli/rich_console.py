@@ -10,7 +10,7 @@ from envkit.cli.console import printable
 
 
 class PrintableConsole(Console):
-    """Passes all text that it draws through `printable`."""
+    """Passes all drawn text through `printable`."""
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401  # those of rich's console
         super().__init__(markup=False, emoji=False, highlight=False, **settings)

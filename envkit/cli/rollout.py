@@ -91,7 +91,7 @@ def rollout(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Complete an interrupted run: continue what is unfinished, play what is missing.",
+            help="Complete an interrupted run: resume unfinished episodes, play missing ones.",
         ),
     ] = None,
     concurrency: Concurrency = None,

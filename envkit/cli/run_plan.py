@@ -1,4 +1,4 @@
-"""Plan of a run of `envkit rollout` or `envkit eval`: what it plays and where it is stored."""
+"""Plan of a run of `envkit rollout` or `envkit eval`: episodes, settings and run directory."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -30,12 +30,12 @@ class Output(StrEnum):
     TABLE = "table"
     JSON = "json"
     NOTHING = "nothing"
-    """None: the run is part of an evaluation, which writes its own."""
+    """No output: the run is part of an evaluation, which prints its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskList:
-    """The tasks of a file, as the run's settings name them."""
+    """The tasks of a file, as recorded in the run's settings."""
 
     file: Path
     sha256: str
@@ -53,15 +53,15 @@ class TaskList:
 
         Raises:
             DatasetError: The file cannot be read.
-            ConfigurationError: A request does not fit the run, or its tasks changed.
+            ConfigurationError: A request does not match the run, or the tasks changed.
         """
         requests = read_requests(file, env_id)
         lines = "\n".join(request.to_column() for request in requests)
         found = hashlib.sha256(lines.encode(errors="surrogatepass")).hexdigest()
         if sha256 not in (None, found):
             raise ConfigurationError(
-                f"the tasks of {file} changed after the run began, so its groups would "
-                "play others; restore it, or start a new run"
+                f"the tasks in {file} were changed after the run started, so its groups would "
+                "play different tasks; restore the file, or start a new run"
             )
         return cls(file=file.resolve(), sha256=found, requests=requests)
 
@@ -79,12 +79,12 @@ class RolloutPlan:
     tasks: TaskList | None = None
     """Tasks of the groups, in order; None draws tasks with the seed."""
     wrap: str | None = None
-    """A key of `envkit.wrappers.WRAPPERS`; None plays the environment as it is."""
+    """A key of `envkit.wrappers.WRAPPERS`; None plays the environment without a wrapper."""
     wrap_kwargs: Mapping[str, Any]
     """Arguments of the wrapper; empty without one."""
     sinks: SinkChoice = field(default_factory=SinkChoice)
     out: Path | None = None
-    """None takes the first free folder of `runs/`."""
+    """None uses the first free folder of `runs/`."""
     overwrite: bool = False
     is_resumed: bool = False
     """Whether `out` holds an interrupted run of this plan."""
@@ -100,11 +100,12 @@ class RolloutPlan:
         groups = self.episodes // self.group_size
         if self.tasks is not None and groups > len(self.tasks.requests):
             raise ConfigurationError(
-                f"{self.tasks.file} has {len(self.tasks.requests)} tasks, one for each group, got "
-                f"-n {self.episodes} --group {self.group_size}: {groups} groups"
+                f"every group needs a task, but {self.tasks.file} has only "
+                f"{len(self.tasks.requests)} for {groups} groups, got -n {self.episodes} "
+                f"--group {self.group_size}"
             )
         if self.wrap_kwargs and self.wrap is None:
-            raise ConfigurationError("--wrap-kwargs are those of a wrapper: add --wrap NAME")
+            raise ConfigurationError("--wrap-kwargs needs a wrapper: add --wrap NAME")
 
     @classmethod
     def of_options(
@@ -117,11 +118,11 @@ class RolloutPlan:
 
         Args:
             given: The options that `rollout` and `eval` share, by the names of their parameters.
-            config: The settings that they add up to.
+            config: The resulting settings.
             more: The plan's other fields.
 
         Raises:
-            ConfigurationError: Options that do not go together.
+            ConfigurationError: Options conflict.
         """
         choice = EngineChoice(
             name=given["engine"],
@@ -148,11 +149,11 @@ class RolloutPlan:
 
         Args:
             folder: The run's folder.
-            base_url: Where its server is now; None takes the recorded address.
+            base_url: New address of its server; None uses the recorded one.
 
         Raises:
             StorageError: The folder is not a run.
-            ConfigurationError: Another version of envkit made it, or it was changed.
+            ConfigurationError: Another version of envkit created the run, or it was changed.
         """
         plan = cls.of_settings(read_settings(folder), base_url=base_url)
         return replace(plan, out=folder, is_resumed=True)
@@ -165,7 +166,7 @@ class RolloutPlan:
 
         Args:
             settings: JSON data.
-            base_url: Where its server is now; None takes the recorded address.
+            base_url: New address of its server; None uses the recorded one.
         """
         tasks = settings["tasks"]
         return cls(
@@ -193,10 +194,10 @@ class RolloutPlan:
         return FunctionSource(self.env_id, build)
 
     def run_plan(self, metadata: Mapping[str, Any]) -> RunPlan:
-        """Return which episodes are played.
+        """Return the episodes to play.
 
         Args:
-            metadata: JSON data to keep with every record.
+            metadata: JSON data to store with every record.
         """
         return RunPlan(
             episodes=self.episodes,
@@ -208,7 +209,7 @@ class RolloutPlan:
         )
 
     def settings(self) -> dict[str, Any]:
-        """Return everything that decides what is played, as JSON data."""
+        """Return everything that determines the episodes, as JSON data."""
         return {
             "env_id": self.env_id,
             "config": {
@@ -230,11 +231,11 @@ class RolloutPlan:
         """Open the run's folder for writing.
 
         Args:
-            folder: As `folder` returned it.
+            folder: The result of `folder`.
 
         Raises:
-            StorageError: It already holds a run, is being written, or cannot be written.
-            ConfigurationError: The run to resume does not fit.
+            StorageError: The folder already holds a run, is being written, or cannot be written.
+            ConfigurationError: The run cannot be resumed.
         """
         if self.is_resumed:
             return RunFolder.resume(folder)
@@ -251,7 +252,7 @@ class RolloutPlan:
                 raise StorageError(f"--out must be a folder, got the file {str(self.out)!r}")
             if is_taken(self.out) and not (self.overwrite or self.is_resumed):
                 raise StorageError(
-                    f"{self.out} already holds a run: name another --out, complete it with "
+                    f"{self.out} already holds a run: choose another --out, complete it with "
                     f"--resume {self.out}, or add --overwrite"
                 )
             return self.out
@@ -265,8 +266,8 @@ def free_folder(stem: str, is_taken: Callable[[Path], bool], *, overwrite: bool)
 
     Args:
         stem: Its name.
-        is_taken: Whether a folder holds something.
-        overwrite: Return the plain name in any case.
+        is_taken: Whether a folder is taken.
+        overwrite: Return the plain name even if it is taken.
     """
     base = Path(RUNS) / stem
     number = 2

@@ -40,7 +40,7 @@ EXIT_ALL_FAULTED: Final = 3
 _SHOWN_FAULTS: Final = 5
 _SHOWN_IDS: Final = 20
 _LOOK_S: Final = 5.0
-"""Seconds between checks of whether the engine is away."""
+"""Seconds between checks of whether the engine is available."""
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class _Outcome:
     dropped: int = 0
     """Episodes dropped with their group because of a fault or stale tokens."""
     failure: RunFailedError | None = None
-    """Why the run stopped by itself."""
+    """Why the run stopped itself."""
 
     def add(self, trajectory: Trajectory) -> None:
         self.also(trajectory)
@@ -93,8 +93,8 @@ def run_rollout(
     """Play the plan and return the exit code.
 
     Args:
-        plan: What to play.
-        also: Called with every stored trajectory, those of an earlier part of the run first.
+        plan: The plan.
+        also: Called with every stored trajectory, those from before a resume first.
 
     Raises:
         EnvkitError: The error that ended the rollout; finished trajectories are kept.
@@ -111,13 +111,13 @@ def run_rollout(
 
 
 def _first_env(plan: RolloutPlan) -> "Env":
-    """Return the environment that gives the codec its tools, and the policy."""
+    """Return the environment that provides the codec's tools, and the policy."""
     env = make_env(plan.env_id, dict(plan.config.env_kwargs))
     if plan.config.isolation == "none":
         return env
     from envkit.rollout.sources import isolated, source_of
 
-    env.close()  # it only checked the arguments
+    env.close()  # it was only built to check the arguments
     return cast("Env", isolated(source_of(plan.env_id, plan.config.env_kwargs))())
 
 
@@ -240,7 +240,7 @@ async def _fill(
 
 
 async def _player(plan: RolloutPlan, built: Playing) -> AnyPlayer:
-    """Return the player: this process, or the workers, which start now."""
+    """Return the player: in this process, or workers, which start now."""
     if not plan.config.workers:
         return Player(built.engine, built.codec, plan.config)
     if not plan.is_quiet:
@@ -284,22 +284,22 @@ def _explain(error: EnvkitError, folder: RunFolder, outcome: _Outcome, run: Run)
 
 
 async def _tell_outages(state: RolloutState, progress: Progress) -> None:
-    """Report when the engine is away, and when it is back."""
-    was_away = False
+    """Report when the engine becomes unavailable, and when it is back."""
+    was_down = False
     while True:
         await asyncio.sleep(_LOOK_S)
         outage = None if state.availability is None else state.availability.outage
-        if outage is not None and not was_away:
+        if outage is not None and not was_down:
             progress.tell(f"{outage}: {outage.reason}")
-        elif outage is None and was_away:
+        elif outage is None and was_down:
             progress.tell("the engine is back")
-        was_away = outage is not None
+        was_down = outage is not None
 
 
 def _tell_resumed(plan: RolloutPlan, folder: RunFolder, progress: Progress) -> None:
     if plan.is_resumed:
         done, parts = len(folder.progress.delivered), len(folder.progress.unfinished)
-        progress.tell(f"resuming: {done} of {plan.episodes} episodes are done, {parts} begun")
+        progress.tell(f"resuming: {done} of {plan.episodes} episodes are done, {parts} started")
 
 
 def _drop_old_figures(directory: Path) -> None:
@@ -316,7 +316,7 @@ def _tidy(directory: Path) -> None:
         if file.stat().st_size == 0:
             file.unlink()
             (directory / RUN_FILE).unlink()
-            directory.rmdir()  # refuses a folder that holds anything
+            directory.rmdir()  # fails if the folder is not empty
 
 
 def _metadata(plan: RolloutPlan, built: Playing) -> dict[str, object]:
@@ -352,7 +352,7 @@ def _finish(plan: RolloutPlan, directory: Path, outcome: _Outcome, signals: Stop
 
 
 def _is_blind_wrap(plan: RolloutPlan) -> bool:
-    """Whether the wrapper changes nothing but images."""
+    """Whether the wrapper only changes images."""
     from envkit.wrappers.named import IMAGE_WRAPPERS
 
     return plan.wrap in IMAGE_WRAPPERS

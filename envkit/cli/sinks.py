@@ -1,4 +1,4 @@
-"""Options for sinks of a rollout in addition to its run directory."""
+"""Options for sinks that a rollout writes in addition to its run directory."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from envkit.sinks import GuardedSinks, Sink, SinkRun
 
 GROUP: Final = "envkit.sinks"
-"""Of entry points, named after what an option stands for; called with its value and the run."""
+"""Entry-point group of sinks, which are called with the option's value and the run."""
 _PANEL: Final = "Sinks"
 
 TensorBoardDir = Annotated[
@@ -44,7 +44,7 @@ MetricsPort = Annotated[
         metavar="PORT",
         min=0,
         max=65535,
-        help="Serve Prometheus metrics on 127.0.0.1; 0 takes a free port.",
+        help="Serve Prometheus metrics on 127.0.0.1; 0 uses a free port.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -62,28 +62,28 @@ class SinkChoice:
     """Directory of the event files; None for no TensorBoard."""
     wandb: bool = False
     wandb_project: str | None = None
-    """None takes W&B's own default."""
+    """None uses W&B's default."""
     parquet: Path | None = None
     """None for no parquet file."""
     metrics_port: int | None = None
-    """None serves nothing; 0 takes a free port."""
+    """None serves no metrics; 0 uses a free port."""
     otel: bool = False
 
     def __post_init__(self) -> None:
         if self.wandb_project is not None and not self.wandb:
-            raise ConfigurationError("--wandb-project is that of a W&B run: add --wandb")
+            raise ConfigurationError("--wandb-project needs W&B: add --wandb")
 
     def open(self, run: "SinkRun") -> "GuardedSinks":
-        """Open the sinks; one that cannot be opened closes the others.
+        """Open the sinks; if one fails, close the others.
 
         Raises:
             MissingDependencyError: An extra is not installed.
-            ConfigurationError: The port is taken, or W&B cannot start.
+            ConfigurationError: The port is in use, or W&B cannot start.
             StorageError: A file or a folder cannot be written.
         """
         from envkit.sinks import GuardedSinks
 
-        wanted: dict[str, object] = {  # those that fail early for cheap come first
+        wanted: dict[str, object] = {  # sinks that fail fast come first
             "prometheus": self.metrics_port,
             "parquet": self.parquet,
             "tensorboard": self.tensorboard,

@@ -25,7 +25,7 @@ class StopSignals:
         """Fired by the first signal."""
         self.count = 0
         self.exit_code = 0
-        """128 and the number of the first signal; 0 without one."""
+        """128 plus the number of the first signal; 0 without one."""
 
     @property
     def was_stopped(self) -> bool:
@@ -34,14 +34,14 @@ class StopSignals:
 
     @contextmanager
     def installed(self, tell: Callable[[str], None]) -> Generator[None]:
-        """Take SIGINT, SIGTERM and SIGHUP inside the block; needs a running event loop.
+        """Handle SIGINT, SIGTERM and SIGHUP inside the block; needs a running event loop.
 
-        The first drains: running episodes end early and are stored. The second cancels their
-        running calls. The third drops unfinished episodes; finished ones are always stored. A
-        fourth has its usual effect. Outside the main thread nothing is installed.
+        The first signal drains the run: running episodes end early and are stored. The second
+        cancels their running calls. The third drops unfinished episodes; finished ones are always
+        stored. A fourth has its usual effect. Outside the main thread this does nothing.
 
         Args:
-            tell: Receives a line that says what happens.
+            tell: Called with a line that says what happens.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -54,7 +54,7 @@ class StopSignals:
         def handle(number: int, frame: FrameType | None) -> None:
             loop.call_soon_threadsafe(stop, number)
 
-        # signal.signal and not the loop's own handler, which Windows lacks.
+        # Use signal.signal, since Windows lacks the loop's own handlers.
         with restore:
             for number in taken:
                 restore.callback(signal.signal, number, signal.signal(number, handle))

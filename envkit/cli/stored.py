@@ -1,4 +1,4 @@
-"""`envkit report` and `envkit verify`: stored runs."""
+"""`envkit report` and `envkit verify`: report and check stored runs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +16,9 @@ Run = Annotated[
 ]
 TokenModel = Annotated[
     str | None,
-    typer.Option(metavar="DIR_OR_NAME", help="Show tokens as text too, by this model's tokenizer."),
+    typer.Option(
+        metavar="DIR_OR_NAME", help="Also show tokens as text, with this model's tokenizer."
+    ),
 ]
 
 
@@ -31,14 +33,15 @@ def report(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="The HTML file (default: report.html or diff.html beside the run)."
+            metavar="FILE",
+            help="The HTML file (default: report.html or diff.html in the run directory).",
         ),
     ] = None,
     model: TokenModel = None,
     max_episodes: Annotated[
         int,
         typer.Option(
-            metavar="N", min=1, help="Show so many episodes one by one; the figures are of all."
+            metavar="N", min=1, help="Maximum number of episodes to list; the figures count all."
         ),
     ] = 10_000,
 ) -> None:
@@ -58,7 +61,7 @@ def report(
 
 
 def decoder(model: str | None) -> "Decode | None":
-    """Return what turns token ids into text; None without a model."""
+    """Return a function that turns token ids into text; None without a model."""
     if model is None:
         return None
     from envkit.tokens import load_codec

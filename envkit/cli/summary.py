@@ -1,4 +1,4 @@
-"""What stands at the end of a run: metrics, the check of its file, and the report."""
+"""The end of a run: metrics, the check of its file, and the report."""
 
 import json
 import sys
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 REPORT_FILE: Final = "report.html"
 _PIPE_WIDTH: Final = 120
-"""Columns of the table where no terminal shows it."""
+"""Columns of the table if output is not a terminal."""
 
 
 def summarise(
     directory: Path, metrics: Mapping[str, float], decode: "Decode | None", *, output: Output
 ) -> bool:
-    """Write metrics.json and report.html beside a run's trajectories and show the figures.
+    """Write metrics.json and report.html next to a run's trajectories, and show the figures.
 
     Args:
-        directory: The run.
-        metrics: As `envkit.metrics` aggregates them.
-        decode: Turns token ids into text, for the report; None leaves ids.
-        output: What to write besides the files.
+        directory: The run directory.
+        metrics: The aggregated metrics.
+        decode: Turns token ids into text, for the report; None shows ids.
+        output: The output in addition to the files.
 
     Returns:
         Whether the trajectory file passes its check.

@@ -1,4 +1,4 @@
-"""What a model was trained on, as far as its folder says."""
+"""The environments that a model was trained on, if its folder names them."""
 
 import json
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ _KEY: Final = "trained_on"
 
 
 def trained_on(model: str) -> Mapping[str, str]:
-    """Return environment ids and what of each the model was trained on, in words.
+    """Return the environments that a model was trained on, with a description of the scope.
 
     Args:
         model: A folder, whose config.json may have this mapping as "trained_on", or a hub name.
 
     Returns:
-        The mapping; empty if the folder says nothing, or if it is a hub name.
+        Descriptions by environment id; empty for a hub name, or if the folder names none.
     """
     try:
         config: Any = json.loads((Path(model) / _FILE).read_text(encoding="utf-8"))
@@ -29,11 +29,11 @@ def trained_on(model: str) -> Mapping[str, str]:
 
 
 def describe_training(model: str, env_id: str) -> str | None:
-    """Return a line about what the model can be expected to do; None if its folder says nothing.
+    """Return a line about the model's expected performance; None if its training is unknown.
 
     Args:
         model: As for `trained_on`.
-        env_id: What is about to be played.
+        env_id: The environment to play.
     """
     scopes = trained_on(model)
     if not scopes:

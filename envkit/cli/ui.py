@@ -1,4 +1,4 @@
-"""`envkit ui`: the viewer over all runs of a folder, live while they run."""
+"""`envkit ui`: the viewer for all runs of a folder, live while they run."""
 
 import os
 import sys
@@ -15,19 +15,19 @@ from envkit.cli.stored import TokenModel, decoder
 def ui(
     folder: Annotated[
         Path | None,
-        typer.Argument(metavar="DIR", help="Show the runs below this folder (default: runs/)."),
+        typer.Argument(metavar="DIR", help="Show the runs in this folder (default: runs/)."),
     ] = None,
     port: Annotated[
-        int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes a free one.")
+        int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 uses any free one.")
     ] = 8420,
     model: TokenModel = None,
     no_open: Annotated[
-        bool, typer.Option("--no-open", help="Only print the address; open no browser.")
+        bool, typer.Option("--no-open", help="Only print the URL; do not open a browser.")
     ] = False,
 ) -> None:
     """Browse all runs of a folder in the browser, live while they run, until Ctrl-C.
 
-    Only this machine reaches the server, and only with the key in the printed address.
+    The server is reachable only from this machine, and only with the key in the printed URL.
     """
     import asyncio
     import contextlib
@@ -46,17 +46,17 @@ def ui(
 
     def tell(address: str) -> None:
         say(address)
-        note("Ctrl-C ends it")
+        note("press Ctrl-C to stop")
         if not no_open and _has_screen():
             webbrowser.open(address)
 
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(serve(library, key=secrets.token_urlsafe(24), port=port, on_ready=tell))
-    note("ended")
+    note("stopped")
 
 
 def _has_screen() -> bool:
-    """Whether a browser can open a window; without one, a text browser would take the terminal."""
+    """Whether a browser can open a window; a text browser would take over the terminal."""
     is_known = sys.platform in ("darwin", "win32")
     return is_known or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from envkit.cli.pictures import ImageStyle
     from envkit.trajectory.storage import StoredLine
 
-_HELP: Final = "Enter: next; p: previous; a number: that episode; q: leave"
+_HELP: Final = "Enter: next; p: previous; a number: that episode; r: the run; q: leave"
 _PLAIN_WIDTH: Final = 100
+_LISTED: Final = 40
+"""Episodes that the page of a run lists where a person pages."""
 
 
 def view(
@@ -30,10 +32,11 @@ def view(
         str, typer.Option(help="How images are shown: auto, blocks, sixel or none.")
     ] = "auto",
 ) -> None:
-    """Browse a run's episodes in the terminal: messages, images, rewards, times.
+    """Browse a run in the terminal: its figures, its trees, then each episode turn by turn.
 
-    If output is not a terminal, print every episode, images as a line each unless --images says
-    how. The exit code is 1 if no episode can be read.
+    If output is not a terminal, print all of it, images as a line each unless --images says how.
+    Turns that a fork shares with its parent are printed once, unless --episode asks for the fork.
+    The exit code is 1 if no episode can be read.
     """
     from envkit.cli.pictures import ImageStyle, resolved
     from envkit.cli.rich_console import PrintableConsole
@@ -53,26 +56,29 @@ def view(
     )
     pages = _Pages(run, console, style)
     if episode is not None:
-        if not pages.show(episode):
+        if not pages.show(episode, is_whole=True):
             raise ConfigurationError(f"{run} has {pages.count} episodes, got --episode {episode}")
-    elif is_seen and sys.stdin.isatty():
+        return
+    pages.show_run(most=_LISTED if is_seen else None)
+    if is_seen and sys.stdin.isatty():
         _page_through(pages)
     else:
         number = 1
         while pages.show(number):
             number += 1
-        if pages.readable == 0:
-            raise StorageError(f"{run} has no readable episode")
 
 
 class _Pages:
-    """The episodes of a file, read as far as somebody has looked."""
+    """The pages of a file; episodes are read as far as somebody has looked."""
 
     def __init__(self, run: Path, console: "Console", style: "ImageStyle") -> None:
         from envkit.trajectory.storage import read_lines
 
+        self._run = run
         self._lines: Iterator[StoredLine] = read_lines(run)
         self._read: list[StoredLine] = []
+        self._numbers: dict[str, int] = {}
+        """Of the episodes of the run, by id."""
         self._console, self._style = console, style
 
     @property
@@ -80,14 +86,34 @@ class _Pages:
         """How many were read."""
         return len(self._read)
 
-    @property
-    def readable(self) -> int:
-        """How many of them are episodes."""
-        return sum(line.trajectory is not None for line in self._read)
+    def show_run(self, *, most: int | None) -> None:
+        """Print the page of the run.
 
-    def show(self, number: int) -> bool:
-        """Print an episode, or why it cannot be read; False if there is none."""
+        Args:
+            most: List so many episodes; None lists all.
+
+        Raises:
+            StorageError: It has no readable episode.
+        """
+        from envkit.cli.run_page import print_run
+        from envkit.viewer.run import read_run
+
+        found = read_run(self._run)
+        if not found.rows:
+            reason = f": {found.notes[0]}" if found.notes else ""
+            raise StorageError(f"{self._run} has no readable episode{reason}")
+        self._numbers = {row.episode_id: row.number for row in found.rows}
+        print_run(found, self._console, most=most)
+
+    def show(self, number: int, *, is_whole: bool = False) -> bool:
+        """Print an episode, or why it cannot be read; False if there is none.
+
+        Args:
+            number: Its place in the file, from 1.
+            is_whole: Whether the turns that it shares with its parent are printed too.
+        """
         from envkit.cli.episode_page import print_episode
+        from envkit.viewer.episodes import episode
 
         while len(self._read) < number:
             line = next(self._lines, None)
@@ -98,23 +124,30 @@ class _Pages:
         if stored.trajectory is None:
             note(f"episode {number} cannot be read: {stored.error}")
             return True
+        found = episode(stored.trajectory, stored.certificate, number=stored.line)
         print_episode(
-            stored.trajectory, self._console, title=f"episode {number}", style=self._style
+            found,
+            self._console,
+            style=self._style,
+            parent=self._numbers.get(found.row.parent or ""),
+            skip=not is_whole,
         )
         return True
 
 
 def _page_through(pages: _Pages) -> None:
-    number = 1
-    if not pages.show(number):
-        raise StorageError("the run holds no episode")
+    number = 0
     while True:
         try:
-            asked = input(f"[{number}] {_HELP} > ").strip().lower()
+            asked = input(f"[{number or 'run'}] {_HELP} > ").strip().lower()
         except EOFError:
             return
         if asked in ("q", ":q", "quit"):
             return
+        if asked == "r":
+            pages.show_run(most=_LISTED)
+            number = 0
+            continue
         wanted = number + 1 if asked in ("", "n") else number - 1 if asked == "p" else number
         if asked.isdecimal():
             wanted = int(asked)

@@ -1,8 +1,8 @@
-"""Does an image reach the model? Asked through the engine protocol alone.
+"""Check through the engine protocol alone whether images reach the model.
 
-A canary environment draws a code that stands nowhere in the text. The same question is asked with
-its image (several times, which shows how well the engine repeats itself), with another code's
-image, with a blank one and with none. An image that reaches the model changes its
+A canary environment draws a code that does not appear in the text. The same question is asked with
+its image (several times, which measures how reproducible the engine is), with another code's image,
+with a blank image and with none. If an image reaches the model, replacing it changes the
 log-probabilities by more than a repetition does.
 """
 
@@ -27,20 +27,20 @@ CANARY: Final = "canary-v0"
 _REPEATS: Final = 3
 _REPLY_TOKENS: Final = 8
 _NOISE_FACTOR: Final = 4.0
-"""How many times the noise of repetition a difference must be to count."""
+"""How many times larger than the noise of repetition a difference must be to count."""
 _NOISE_FLOOR: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One question and what the engine answered."""
+    """One question and the engine's answer."""
 
     picture: str
-    """Which image it had, for people."""
+    """Description of its image."""
     expected_tokens: int
     """Length of the prompt with the image's placeholders expanded."""
     prompt_tokens: int | None
-    """What the engine counted; None if it did not say."""
+    """Prompt tokens that the engine counted; None if it did not report them."""
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     reply: str
@@ -54,7 +54,7 @@ class Verdict:
     reasons: tuple[str, ...]
     probes: tuple[Probe, ...] = ()
     reads: bool = False
-    """Whether a reply held the code: the model not only gets the image but can read it."""
+    """Whether a reply contained the code, so the model can also read the image."""
 
 
 async def look(built: Built, *, seed: int | None = None) -> Verdict:
@@ -62,7 +62,7 @@ async def look(built: Built, *, seed: int | None = None) -> Verdict:
 
     Args:
         built: Engine and codec.
-        seed: Of the codes; None draws one, so that no cache and no model can know them.
+        seed: Seed of the codes; None draws one, so that no cache or model can know them.
     """
     first, second, codes = _questions(secrets.randbits(31) if seed is None else seed)
     blank = _with_image(first, _blank(images_of(first)[0]))
@@ -73,21 +73,21 @@ async def look(built: Built, *, seed: int | None = None) -> Verdict:
         for picture, messages in asked:
             probes.append(await _ask(built, picture, messages))
     except TemplateError as error:
-        why = f"the model's chat template or processor takes no images: {error}"
+        why = f"the model's chat template or processor does not support images: {error}"
         return Verdict(reaches=False, reasons=(why,), probes=tuple(probes))
     except Fault as fault:
         return Verdict(
-            reaches=False, reasons=(f"the engine refused it: {fault}",), probes=tuple(probes)
+            reaches=False, reasons=(f"the engine rejected it: {fault}",), probes=tuple(probes)
         )
     return judge(probes, code=codes[0])
 
 
 def judge(probes: Sequence[Probe], *, code: str) -> Verdict:
-    """Compare answers to the same image, another code's, a blank one and none, in this order.
+    """Compare answers to the same image, another code's image, a blank one and none.
 
     Args:
-        probes: As `look` asked them: the first ones are repetitions.
-        code: What the first image shows.
+        probes: The probes in the order of `look`; the first ones are repetitions.
+        code: The code in the first image.
     """
     same, (other, blank, none) = probes[:-3], probes[-3:]
     first = same[0]
@@ -97,18 +97,20 @@ def judge(probes: Sequence[Probe], *, code: str) -> Verdict:
     findings = [f"the image adds {first.expected_tokens - none.expected_tokens} tokens"]
     if noise == float("inf"):
         problems.append(
-            "the same image gives another greedy reply each time, so nothing can be compared; "
+            "the same image gives different greedy replies, so nothing can be compared; "
             "start the engine with deterministic inference"
         )
     findings.append(f"the same image again: log-probabilities differ by {noise:.2g}")
     for probe in (other, blank):
         gap = difference(first, probe)
-        text = "another reply" if gap == float("inf") else f"log-probabilities differ by {gap:.2g}"
-        findings.append(f"picture {probe.picture} instead: {text}")
+        text = (
+            "the reply differs" if gap == float("inf") else f"log-probabilities differ by {gap:.2g}"
+        )
+        findings.append(f"image {probe.picture} instead: {text}")
         if gap <= threshold:
             problems.append(
-                f"image {probe.picture} changes nothing: images are dropped or replaced on "
-                "their way to the model; was the server started with its vision part?"
+                f"image {probe.picture} changes nothing: images are dropped or replaced before "
+                "they reach the model; was the server started with images enabled?"
             )
     reads = any(code in probe.reply.upper() for probe in same)
     return Verdict(
@@ -120,7 +122,7 @@ def judge(probes: Sequence[Probe], *, code: str) -> Verdict:
 
 
 def difference(one: Probe, other: Probe) -> float:
-    """Return the largest gap between log-probabilities of two replies, inf for other tokens."""
+    """Return the largest gap between log-probabilities of two replies; inf if tokens differ."""
     if one.token_ids != other.token_ids:
         return float("inf")
     gaps = [abs(a - b) for a, b in zip(one.logprobs, other.logprobs, strict=True)]
@@ -129,8 +131,8 @@ def difference(one: Probe, other: Probe) -> float:
 
 def _count_problem(probe: Probe) -> str:
     return (
-        f"picture {probe.picture}: the engine counted {probe.prompt_tokens} prompt tokens, the "
-        f"processor says {probe.expected_tokens}"
+        f"image {probe.picture}: the engine counted {probe.prompt_tokens} prompt tokens, but the "
+        f"processor gives {probe.expected_tokens}"
     )
 
 

@@ -1,4 +1,4 @@
-"""DejaVu Sans, bundled once, so that drawn text is the same pixels on every machine."""
+"""DejaVu Sans, bundled so that drawn text has the same pixels on every machine."""
 
 import functools
 from importlib.resources import files
@@ -10,7 +10,7 @@ __all__ = ["sans"]
 
 @functools.lru_cache(maxsize=32)
 def sans(pixels: int) -> ImageFont.FreeTypeFont:
-    """Return DejaVu Sans at a height.
+    """Return DejaVu Sans at a given height.
 
     Args:
         pixels: Height of the font in pixels, at least 1.

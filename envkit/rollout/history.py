@@ -14,9 +14,11 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any, Final, cast
 
-from envkit.errors import ConfigurationError, describe, did_you_mean, shown
+from envkit.errors import ConfigurationError, describe, did_you_mean, shown, type_name
 from envkit.messages import Message, Part, images_of
 from envkit.rollout.setting_types import check_types
 from envkit.tokens import ChatCodec
@@ -247,15 +249,15 @@ def check_codec(setting: HistorySetting, codec: ChatCodec | None) -> None:
 
 def policy_name(policy: HistoryPolicy) -> str:
     """Return a policy's name in the record, even if reading it raises."""
-    known = _NAMES.get(type(policy))
-    if known is not None:
-        return known
+    for cls, known in _NAMES.items():
+        if type(policy) is cls:
+            return known
     try:
         name: object = policy.__name__  # type: ignore[attr-defined]  # functions have one
     except BaseException:  # noqa: BLE001  # foreign code
         name = None
     usable = isinstance(name, str) and 0 < len(name) <= _NAME_CHARACTERS
-    return str.__str__(cast("str", name)) if usable else type(policy).__name__
+    return str.__str__(cast("str", name)) if usable else type_name(policy)
 
 
 def _check_gap(policy: Any, name: str, keep: int, least: int) -> None:  # noqa: ANN401
@@ -309,17 +311,20 @@ def _imported(place: str) -> HistoryPolicy:
 
 def _check_kind(function: Callable[..., object], name: str) -> None:
     """Refuse a function that cannot be called with a view, or does not answer at once."""
-    for one in (function, type(function).__call__):
-        if inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one):
-            raise ConfigurationError(f"{name} must not be async: make it a plain function")
-        if inspect.isgeneratorfunction(one):
-            raise ConfigurationError(f"{name} is a generator: return a list of messages")
+    code: Any = function
+    if not isinstance(function, FunctionType | MethodType | partial):
+        code = type(function).__call__  # the object's own attributes are foreign code
+    if inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code):
+        raise ConfigurationError(f"{name} must not be async: make it a plain function")
+    if inspect.isgeneratorfunction(code):
+        raise ConfigurationError(f"{name} is a generator: return a list of messages")
     try:
-        signature = inspect.signature(function)
+        signature = inspect.signature(code)
     except (TypeError, ValueError):  # a builtin may not have one
         return
+    arguments: list[object] = [None] if code is function else [function, None]
     try:
-        signature.bind(None)
+        signature.bind(*arguments)
     except TypeError as error:
         raise ConfigurationError(
             f"{name} must take one argument, the HistoryView, got {signature}: bind the others "

@@ -404,8 +404,7 @@ class Episode:
     async def _shorter(self, observation: Observation | None, space: int) -> Message | None:
         """Return the message of a shorter observation, if the environment makes one."""
         draft = self.record.draft
-        step = None if draft is None else draft.step
-        if observation is None or draft is None or step is None:
+        if observation is None or draft is None or (step := draft.step) is None:
             return None
         shorter = await self.env.shorten(observation, space)
         return None if shorter is None else self._answered(shorter, draft, step)

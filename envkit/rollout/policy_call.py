@@ -19,6 +19,8 @@ from envkit.trajectory.plain import check_plain
 T = TypeVar("T")
 
 _MAX_MESSAGES: Final = 100_000
+_SHARED: Final = frozenset({str, Image, int, float, bool, type(None)})
+"""Types of which a copy would be the same; nearly all values of messages have one of them."""
 
 
 class PolicyCall:
@@ -36,10 +38,10 @@ class PolicyCall:
             copies: Whether the policy gets copies of them. False for one of envkit's own.
         """
         self._policy, self._source = policy, f"history policy {name!r}"
-        self._view = view
+        self._view, self._given = view, view
+        self._is_copying = copies
         self._originals: dict[int, Message] = {}
         """The record's messages by the `id` of what the policy gets for them."""
-        self._given = self._copied_view() if copies else view
         if not copies:
             self._originals = {id(entry): entry for entry in (*view.opening, *view.messages)}
 
@@ -49,13 +51,10 @@ class PolicyCall:
         Raises:
             HistoryFault: The policy failed, or its result is invalid.
         """
-        found = self._guarded(lambda: self._policy(self._given))
-        if found is None:
-            return None
-        if isinstance(found, Question):
-            return self._checked(self._question, found)
-        messages = self._checked(self._messages, found)
-        return None if messages == self._view.messages else messages
+        if self._is_copying:  # here, off the event loop
+            self._given = self._copied_view()
+        found = self._checked(self._sorted, self._called(lambda: self._policy(self._given)))
+        return None if found == self._view.messages else found
 
     def rewritten(self, question: Question, answer: str) -> tuple[Message, ...]:
         """Return the messages that a question makes of its answer.
@@ -63,8 +62,7 @@ class PolicyCall:
         Raises:
             HistoryFault: As for `__call__`.
         """
-        found = self._guarded(lambda: question.rewrite(answer))
-        return self._checked(self._messages, found)
+        return self._checked(self._messages, self._called(lambda: question.rewrite(answer)))
 
     def _copied_view(self) -> HistoryView:
         copies: dict[int, Message] = {}
@@ -78,16 +76,12 @@ class PolicyCall:
             messages=tuple(copies[id(entry)] for entry in self._view.messages),
         )
 
-    def _guarded(self, function: Callable[[], Any]) -> Any:  # noqa: ANN401  # foreign data
+    def _called(self, function: Callable[[], Any]) -> Any:  # noqa: ANN401  # foreign data
         """Call foreign code; raise only `HistoryFault`."""
         try:
-            found = function()
+            return function()
         except BaseException as error:  # foreign code may raise anything
             raise HistoryFault(f"{self._source} failed: {describe(error)}") from error
-        if isinstance(found, Coroutine):
-            cast("Coroutine[Any, Any, Any]", found).close()  # silences "was never awaited"
-            raise HistoryFault(f"{self._source} must not be async: make it a plain function")
-        return found
 
     def _checked(self, check: Callable[[Any], T], found: object) -> T:
         """Check foreign data; raise only `HistoryFault`."""
@@ -99,6 +93,11 @@ class PolicyCall:
             raise HistoryFault(
                 f"the result of {self._source} cannot be read: {describe(error)}"
             ) from error
+
+    def _sorted(self, found: object) -> tuple[Message, ...] | Question | None:
+        if found is None:
+            return None
+        return self._question(found) if isinstance(found, Question) else self._messages(found)
 
     def _question(self, found: Question) -> Question:
         text, tokens, rewrite = cast(
@@ -117,6 +116,9 @@ class PolicyCall:
         return Question(text=str.__str__(text), max_tokens=tokens, rewrite=rewrite)
 
     def _messages(self, found: object) -> tuple[Message, ...]:
+        if isinstance(found, Coroutine):
+            found.close()  # otherwise Python warns that it was never awaited
+            raise ContractError(f"{self._source} must not be async: make it a plain function")
         if isinstance(found, str) or not isinstance(found, Sequence):
             raise ContractError(
                 f"{self._source} must return None, a Question or a list of messages, "
@@ -186,6 +188,8 @@ class PolicyCall:
 
 def _copied(value: Any) -> Any:  # noqa: ANN401  # foreign data
     """Copy containers and make texts plain; share everything else, such as images."""
+    if type(value) in _SHARED:
+        return value
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, dict):

@@ -3,9 +3,15 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
-from envkit.errors import ConfigurationError, FaultKind, HistoryFault, describe
+from envkit.errors import (
+    ConfigurationError,
+    FaultKind,
+    HistoryFault,
+    TemplateError,
+    describe,
+)
 from envkit.messages import Message
 from envkit.rollout.encoding import EpisodeEncoder
 from envkit.rollout.history import (
@@ -103,7 +109,7 @@ class Rewriter:
         policy = self.policy
         if policy is None:
             return None
-        is_own = type(policy) in _OWN
+        is_own = any(type(policy) is cls for cls in _OWN)
         self._call = call = PolicyCall(
             policy, self.reason, self._view(context_tokens), copies=not is_own
         )
@@ -142,7 +148,7 @@ class Rewriter:
             messages = self._asked(pending, found)
             encoded = await self._encoded(encoder.observation(messages))
         elif found is not None:
-            encoded = replace(await self._encoded(encoder.prompt()), is_prompt=True)
+            encoded, found = await self._prompt(found, encoder)
         return Continuation(
             encoded=encoded,
             messages=messages,
@@ -174,7 +180,7 @@ class Rewriter:
         assert call is not None  # it asked
         found = await self._run(lambda: call.rewritten(question, answer))
         rewrite = self._record.rewrite(found, self.reason)
-        encoded = replace(await self._encoded(encoder.prompt()), is_prompt=True)
+        encoded, rewrite = await self._prompt(rewrite, encoder)
         return Continuation(encoded=encoded, messages=(), pending=(), space=0, rewrite=rewrite)
 
     def _asked(self, pending: tuple[Message, ...], question: Question) -> tuple[Message, ...]:
@@ -214,6 +220,23 @@ class Rewriter:
                 f"what history policy {self.reason!r} made cannot be encoded: {describe(error)}"
             ) from error
 
+    async def _prompt(self, rewrite: Rewrite, encoder: EpisodeEncoder) -> tuple[Encoded, Rewrite]:
+        """Encode the rewritten conversation.
+
+        A template such as that of gpt-oss takes a tool message only after a call in a form that a
+        recorded reply does not have. Tool messages then become user messages.
+        """
+        try:
+            encoded = await self._encoded(encoder.prompt())
+        except HistoryFault as fault:
+            view = self._record.view
+            has_tools = any(entry["role"] == "tool" for entry in view)
+            if not has_tools or not isinstance(fault.__cause__, TemplateError):
+                raise
+            rewrite = self._record.rewrite([_as_user(entry) for entry in view], self.reason)
+            encoded = await self._encoded(encoder.prompt())
+        return replace(encoded, is_prompt=True), rewrite
+
     def _view(self, context_tokens: int) -> HistoryView:
         record = self._record
         return HistoryView(
@@ -222,3 +245,12 @@ class Rewriter:
             context_tokens=context_tokens,
             turn=record.played + (record.draft is not None),
         )
+
+
+def _as_user(entry: Message) -> Message:
+    """Return a tool message as a user message, and any other one unchanged."""
+    if entry["role"] != "tool":
+        return entry
+    call_keys = ("name", "tool_call_id")
+    kept = {key: value for key, value in entry.items() if key not in call_keys}
+    return cast("Message", {**kept, "role": "user"})

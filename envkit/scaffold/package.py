@@ -103,8 +103,8 @@ def _filled(template: str | None, values: dict[str, str]) -> str:
 def _refuse_taken(name: PackageName) -> None:
     if name.module in sys.stdlib_module_names or importlib.util.find_spec(name.module) is not None:
         raise ConfigurationError(
-            f"a package must not shadow another: a module {name.module!r} already exists, got "
-            f"{name.name!r}"
+            f"a package must not shadow another one, got {name.name!r}: a module {name.module!r} "
+            "already exists"
         )
     if name.env_id in registry():
         raise ConfigurationError(f"an environment {name.env_id!r} already exists")

@@ -14,7 +14,7 @@ def split_processor(given: Any) -> tuple[Any, Tokenizer]:  # noqa: ANN401  # for
     """Return (processor or None, tokenizer).
 
     Raises:
-        ConfigurationError: It has no tokenizer.
+        ConfigurationError: The object neither is nor has a tokenizer.
     """
     inner: Any = getattr(given, "tokenizer", None)
     processor = given if inner is not None and hasattr(given, "image_processor") else None
@@ -30,23 +30,23 @@ def split_processor(given: Any) -> tuple[Any, Tokenizer]:  # noqa: ANN401  # for
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    """Reject a value that is not one of the choices.
+    """Check that a value is one of the choices.
 
     Raises:
-        ConfigurationError: It is not.
+        ConfigurationError: The value is not one of the choices.
     """
     if value not in choices:
         raise ConfigurationError(f"{name} must be one of {list(choices)}, got {value!r}")
 
 
 def tool_schemas(tools: Sequence[ToolSpec | Mapping[str, Any]]) -> ToolSchemas:
-    """Return tools in the templates' form, None for none."""
+    """Return tools as JSON schemas for templates; None if there are none."""
     schemas = [tool.to_json() if isinstance(tool, ToolSpec) else dict(tool) for tool in tools]
     return schemas or None
 
 
 def all_stop_ids(tokenizer: Tokenizer, given: Sequence[int] | None) -> tuple[int, ...]:
-    """Return the given ids and the tokenizer's own end of text.
+    """Return the given ids and the tokenizer's own end-of-text ids.
 
     Raises:
         ConfigurationError: There are no stop ids.
@@ -56,7 +56,7 @@ def all_stop_ids(tokenizer: Tokenizer, given: Sequence[int] | None) -> tuple[int
     stops = tuple(dict.fromkeys(int(identity) for identity in [*(given or ()), *ends]))
     if not stops:
         raise ConfigurationError(
-            "a codec needs the ids that end a reply: the tokenizer names no eos_token; pass "
+            "a codec needs the ids that end a reply, but the tokenizer has no eos_token; pass "
             "stop_ids= as in the model's generation_config.json"
         )
     return stops
@@ -67,7 +67,7 @@ def template_arguments(
     tokenizer: Tokenizer,
     given: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Return the variables for a template, and the processor's own template if it has another."""
+    """Return the variables for a template, and the processor's own template if it differs."""
     result = dict(given or {})
     own: Any = getattr(processor, "chat_template", None)
     if isinstance(own, str) and own != getattr(tokenizer, "chat_template", None):
@@ -85,5 +85,5 @@ def check_prompt(messages: Sequence[Message]) -> None:
         raise TemplateError("a prompt needs at least one message, got none")
     if messages[-1]["role"] == "assistant":
         raise TemplateError(
-            "a prompt must end with what the model is to answer, got an assistant message last"
+            "a prompt must end with a message for the model to answer, got an assistant message"
         )

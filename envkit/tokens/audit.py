@@ -62,7 +62,7 @@ class StopAudit:
     """Roles before which the template closes a reply with it."""
     stands_in_for: str = ""
     """The closer that history has where the model samples this token; empty if it closes replies
-    itself. Another stop token than the closer does what `stop_mismatch` says."""
+    itself. `stop_mismatch` applies to any other stop token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

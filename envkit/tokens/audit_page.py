@@ -13,13 +13,13 @@ from envkit.tokens.codec import ChatCodec
 
 _TURNS: Final = (1, 50)
 _WORDS: Final = 68
-"""Of the measured observation, which has about 200 tokens."""
+"""Words in the measured observation, about 200 tokens."""
 _MEASURING_S: Final = 0.2
-"""For each role and turn."""
+"""Measuring time per role and turn."""
 _SHOWN_NOTES: Final = 6
 _SHOWN_TOKENS: Final = 5
 _WIDTH: Final = 150
-"""Characters of a note."""
+"""Characters shown of a note."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ def describe_join(codec: ChatCodec) -> str:
 
 
 def audit_json(audit: TemplateAudit, costs: Sequence[DeltaCost], join: str) -> dict[str, Any]:
-    """Return an audit with measured costs as JSON data; `join` is that of `describe_join`."""
+    """Return an audit with measured costs as JSON data; `join` comes from `describe_join`."""
     joins = join if audit.supports_images else None
     return {
         **audit.to_json(),
@@ -74,8 +74,8 @@ def audit_page(audit: TemplateAudit, costs: Sequence[DeltaCost], join: str) -> I
 
     Args:
         audit: What calibration proved.
-        costs: Of `measure_cost`.
-        join: Of `describe_join`.
+        costs: The result of `measure_cost`.
+        join: The result of `describe_join`.
     """
     for role in audit.roles.values():
         yield from _role_lines(role)
@@ -114,7 +114,7 @@ def _measure(codec: ChatCodec, role: str, turn: int) -> DeltaCost | None:
     until = time.perf_counter() + _MEASURING_S
     while not pairs or time.perf_counter() < until:
         pairs.append((_seconds(encode), _seconds(lambda: codec.encode_text(text))))
-    whole, alone = (min(column) for column in zip(*pairs, strict=True))  # least disturbed
+    whole, alone = (min(column) for column in zip(*pairs, strict=True))  # least noise
     microseconds = round(1e6 * max(0.0, whole - alone), 1)
     return DeltaCost(role=role, turn=turn, microseconds=microseconds, tokens=len(ids))
 
@@ -137,7 +137,7 @@ def _label(name: str) -> str:
 
 
 def _labels(name: str) -> Iterator[str]:
-    """Yield the label of a first line, then as many blank ones as are needed."""
+    """Yield the label of the first line, then any number of blank ones."""
     return chain([_label(name)], repeat(_label("")))
 
 
@@ -179,7 +179,7 @@ def _history_lines(audit: TemplateAudit) -> Iterator[str]:
     if audit.trims_replies:
         yield f"{_label('')}a full render trims white space at the edges of a reply"
     if audit.drops_text_beside_call:
-        yield f"{_label('')}a full render drops the text beside a structured tool call"
+        yield f"{_label('')}a full render drops the text next to a structured tool call"
 
 
 def _text_lines(audit: TemplateAudit) -> Iterator[str]:

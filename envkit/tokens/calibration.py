@@ -1,8 +1,8 @@
 """Learn how a template writes observations, once per template.
 
-In order: which content it renders, images, then for each role a way to write the stand-in reply,
-the closer, what the tail depends on, the check against full renders, and the shortcut for writing
-it. Rejected probes are kept as notes, never dropped.
+Calibration finds which content the template renders and how it writes images. For each role it then
+finds a way to write the stand-in reply, the closer, and what the tail depends on, checks the rule
+against full renders, and derives the shortcut for writing the tail. Rejected probes become notes.
 """
 
 import threading
@@ -35,10 +35,10 @@ from envkit.tokens.texts import TextPolicy
 from envkit.tokens.writer import CALL_ID, PLAIN_REPLY, Writer, call_variants
 
 PROBE = "Oo0bs"
-_REFUSED = "the chat template refuses these messages: "
+_REJECTED = "the chat template rejects these messages: "
 _ROLES: Final[tuple[ObservationRole, ...]] = ("user", "tool")
-_KEPT = 24
-"""Calibrations; each keeps its tokenizer alive."""
+_CACHED = 24
+"""Cached calibrations; each keeps its tokenizer alive."""
 
 
 class Calibrated:
@@ -95,7 +95,7 @@ def calibrate(
                 tools = TextPolicy(controls, marks=(), media=(), neutralise=True).schemas(tools)
             known = Calibrator(template, tools, stop_ids, placeholder_id).run(controls)
             _cache[key] = known
-            if len(_cache) > _KEPT:
+            if len(_cache) > _CACHED:
                 _cache.popitem(last=False)
         _cache.move_to_end(key)
         return known
@@ -172,12 +172,12 @@ class Calibrator:
             renders_calls=calls is not None and self._has_call_mark(calls),
             stop_ids=self._all_stop_ids(*rules.values(), *after_calls.values()),
             verified=self.verified,
-            notes=tuple(dict.fromkeys(note.replace(_REFUSED, "") for note in self.notes)),
+            notes=tuple(dict.fromkeys(note.replace(_REJECTED, "") for note in self.notes)),
         )
         return Calibrated(self.renderer, calibration, controls, self.tools)
 
     def _shows_plain_answers(self) -> bool:
-        """Whether the template renders a tool message after a plain reply, in whatever way."""
+        """Whether the template renders a tool message after a plain reply in any way."""
         say, result = self.writer.say, self.writer.result
         talk = [say("user", "u"), say("assistant", "w"), result(PROBE)]
         for messages in (talk, [*talk, say("assistant", "w"), result(PROBE)]):
@@ -190,7 +190,7 @@ class Calibrator:
     def _rules(
         self, cases: Cases, variant: Variant | None, user: RoleRule | None = None
     ) -> tuple[dict[str, RoleRule], dict[str, str]]:
-        """Return the rules after one form of reply, and the reasons if there is none."""
+        """Return the rules after one form of reply, and the reasons for roles without a rule."""
         rules: dict[str, RoleRule] = {}
         refusals: dict[str, str] = {}
         for role in _ROLES:
@@ -210,7 +210,7 @@ class Calibrator:
         *,
         numbered: bool,
     ) -> dict[str, RoleRule]:
-        """Return the rules that hold for conversations with images too."""
+        """Return the rules that also hold for conversations with images."""
         result: dict[str, RoleRule] = {}
         for role, rule in rules.items():
             known = replace(rule, depends=rule.depends | {Dependency.IMAGES}) if numbered else rule
@@ -222,7 +222,7 @@ class Calibrator:
         return result
 
     def _compare_forms(self, rules: dict[str, RoleRule], after_calls: dict[str, RoleRule]) -> None:
-        """Record where the form of the reply changes what follows it."""
+        """Add a dependency on the form of the reply if it changes what follows."""
         for role in _ROLES:
             plain, calling = rules.get(role), after_calls.get(role)
             if plain is None or calling is None or plain is calling:
@@ -267,7 +267,7 @@ class Calibrator:
         """Return the proven rule of a role after a form of reply.
 
         Raises:
-            TemplateError: There is none.
+            TemplateError: No rule could be proven.
         """
         rule = self.closers.find(role, variant, self._between(role, variant), user)
         if role == "tool":
@@ -283,7 +283,7 @@ class Calibrator:
         """Return the text between the stand-in reply and an observation.
 
         Raises:
-            TemplateError: The template refuses the observation, or drops it.
+            TemplateError: The template rejects or drops the observation.
         """
         rule = RoleRule(role=role, variant=variant, closer="", closer_id=-1, closer_is_stop=False)
         observed = self.writer.observation(role, PROBE)
@@ -292,16 +292,14 @@ class Calibrator:
         except TemplateError as error:
             raise TemplateError(
                 f"the chat template cannot render a {role} message after a reply: "
-                + str(error).replace(_REFUSED, "")
+                + str(error).replace(_REJECTED, "")
             ) from error
         if PROBE not in text:
-            raise TemplateError(
-                f"{role} messages after a reply are dropped without an error by the chat template"
-            )
+            raise TemplateError(f"the chat template silently drops {role} messages after a reply")
         return text[: text.find(PROBE)]
 
     def _call_variant(self) -> Variant | None:
-        """Return how to write a reply with structured calls; None if the template takes none."""
+        """Return how to write a reply with structured calls; None if the template has no way."""
         fallback: Variant | None = None
         for variant in call_variants():
             try:
@@ -336,7 +334,7 @@ class Calibrator:
         answered: str = CALL_ID,
         without: str = "",
     ) -> str | None:
-        """Return what follows a call with the stand-in result; None if that is refused."""
+        """Return what follows a call with the stand-in result; None if the template rejects it."""
         reply = self.writer.reply(rule.variant, [(name, call_id)])
         messages = [self.writer.say("user", "u"), reply]
         result = self.writer.result(PROBE, call_id=answered)
@@ -400,7 +398,7 @@ class Calibrator:
             return ""
         shared = shared_length(opened, closed)
         for start, end, _ in self.template.specials_in(opened):
-            if start < shared < end:  # two tokens that begin alike
+            if start < shared < end:  # two tokens with a common prefix
                 shared = start
         return opened[shared:]
 

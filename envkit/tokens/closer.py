@@ -1,4 +1,4 @@
-"""Find what closes a reply before an observation, and how a final reply ends."""
+"""Find the token that closes a reply before an observation, and how a final reply ends."""
 
 from collections.abc import Sequence
 
@@ -27,10 +27,10 @@ class CloserFinder:
     def find(
         self, role: ObservationRole, variant: Variant, between: str, user: RoleRule | None
     ) -> RoleRule:
-        """Return the rule of a role as far as the closer goes.
+        """Return a role's rule with only its closer determined.
 
         Args:
-            role: Of the observation.
+            role: Role of the observation.
             variant: The form of the reply.
             between: What the template writes between the reply's text and the observation's.
             user: The rule of user observations, whose closer another role may share.
@@ -52,9 +52,9 @@ class CloserFinder:
             start, end, closer_id = specials[0]
             stand_in = None
             self.notes.append(
-                f"{role}: nothing closes a reply; {between[:end]!r} ({closer_id}) begins the next "
-                "message and was added to the stop ids. Another stop token that the model samples "
-                "stays before it"
+                f"{role}: nothing closes a reply; {between[:end]!r} ({closer_id}) starts the next "
+                "message and was added to the stop ids. If the model samples another stop token, "
+                "it stays before this one"
             )
         elif stand_in is not None and specials and stand_in[0] == specials[0][0] <= shared:
             start, end, closer_id = specials[0]
@@ -85,15 +85,15 @@ class CloserFinder:
             name = between[inside[-1][0] : inside[-1][1]]
             if role == "user" or (user is not None and user.closer == name):
                 self.notes.append(
-                    f"{role}: the reply is closed by {name!r} ({inside[-1][2]}), which is none of "
-                    f"the stop ids {list(self.stop_ids)}; pass the engine's complete stop_ids"
+                    f"{role}: the reply is closed by {name!r} ({inside[-1][2]}), which is not one "
+                    f"of the stop ids {list(self.stop_ids)}; pass the engine's complete stop_ids"
                 )
                 return inside[-1]
         raise TemplateError(
             f"no stop token closes the reply before a {role} message (the template writes "
             f"{between[:80]!r} there, the stop ids are {list(self.stop_ids)}); pass the engine's "
-            "complete stop_ids, as in the model's generation_config.json. A boundary of plain text "
-            "cannot be proven"
+            "complete stop_ids, as in the model's generation_config.json. A plain-text boundary "
+            "cannot be proven exact"
         )
 
     def _last_reply(self, variant: Variant) -> str | None:
@@ -115,10 +115,10 @@ def _opens(
     last: str | None,
     stand_in: tuple[int, int, int] | None,
 ) -> bool:
-    """Return whether the first special token after a reply begins the next message.
+    """Return whether the first special token after a reply starts the next message.
 
-    It does if a last reply has no end at all, or if a stop token ends a last reply while in history
-    this token alone stands between reply and observation: something must mark the next role.
+    It does if nothing ends a final reply. It also does if a stop token ends a final reply, but in
+    history this token is the only text between reply and observation.
     """
     if not specials or specials[0][0] != 0:
         return False

@@ -73,11 +73,11 @@ class ChatCodec:
                 tokenizer's own end of text is added. None takes only that.
             history: For templates that rewrite earlier replies. "keep": the ledger keeps what was
                 sampled. "rerender": the loop renders each prompt in full and starts a new sequence
-                where it no longer continues the ledger.
+                if it no longer continues the ledger.
             image_processor: For a tokenizer without processor, such as
                 `AutoImageProcessor.from_pretrained(folder, backend="pil")`.
-            stop_mismatch: When another stop token than the template's ended a reply: "accept" lets
-                it stand in, "append" adds the template's, "raise" raises.
+            stop_mismatch: If a stop token other than the template's ended a reply, "accept" keeps
+                it in place of the template's, "append" adds the template's, and "raise" raises.
             neutralise: Break control tokens in every text except the model's own replies and
                 trusted text (`envkit.messages.Trusted`). False leaves text unchanged.
             lazy_features: Process an image only when its tensors are read, for engines and trainers
@@ -88,8 +88,8 @@ class ChatCodec:
 
         Raises:
             ConfigurationError: An argument has an unknown value, or no tokenizer was given.
-            TemplateError: The template cannot be encoded exactly; the message says why and what to
-                do.
+            TemplateError: The template cannot be encoded exactly; the message gives the reason and
+                the fix.
         """
         processor, tokenizer = split_processor(tokenizer_or_processor)
         check_choice("history", history, get_args(HistoryPolicy))
@@ -401,9 +401,9 @@ class ChatCodec:
         )
 
     def _direct_tail(self, rule: RoleRule, message: Message) -> tuple[str, int] | None:
-        """Write an observation of a proven shape, and count the changed texts.
+        """Write an observation by its proven shape, and count the changed texts.
 
-        None to render it.
+        None means that the template has to render it.
         """
         content: Any = message["content"]
         shape, text = rule.shape, content
@@ -418,7 +418,7 @@ class ChatCodec:
         return None if tail is None else (tail, int(clean is not text))
 
     def _given(self, tools: Sequence[ToolSpec | Mapping[str, Any]] | None) -> ToolSchemas:
-        """Return tools in the templates' form, None for none; given None, the codec's own."""
+        """Return tools as schemas for the template, by default the codec's own."""
         if tools is None:
             return self._tools
         schemas = tool_schemas(tools)
@@ -471,14 +471,14 @@ class ChatCodec:
             ids: Its ids, as they go into the ledger.
             images: Its images.
             neutralised: How many of its texts were changed.
-            whole: Its ids before they were joined with the reply; None if they are `ids`.
-            earlier: How many images the conversation has before these.
+            whole: Its ids before they were joined with the reply; None if they equal `ids`.
+            earlier: Number of images in the conversation before these.
         """
         wire = tuple(ids)
         if self._syntax is not None:
             check_count(wire, self._media, self._syntax, len(images))
         elif images:
-            raise TemplateError("this chat template does not render images; take a VLM's")
+            raise TemplateError("this chat template does not render images; use a VLM's template")
         if not images:
             return Encoded(wire_ids=wire, train_ids=wire, neutralised=neutralised)
         added = len(wire) - len(whole or ids)
@@ -495,6 +495,6 @@ class ChatCodec:
         if self._image_encoder is None:
             raise TemplateError(
                 "a message has images but the codec has no image processor; pass image_processor= "
-                "or the model's processor (envkit.tokens.load_codec does it)"
+                "or the model's processor (envkit.tokens.load_codec does so)"
             )
         return self._image_encoder

@@ -20,7 +20,7 @@ from envkit.tokens.shape import TailShape
 from envkit.tokens.template import ChatTemplate
 
 BREAKERS: Final = ("\u200b", "\u2060", "\u200c", " ", "_")
-"""Tried in this order; the visible ones are for tokenizers that drop invisible characters."""
+"""Candidates, in order; the visible ones are for tokenizers that drop invisible characters."""
 _LOOKS_LIKE_ONE: Final = re.compile(
     r"<(?:\|.+\||\uff5c.+\uff5c|/?(?:think|thinking|tools|tool_calls?|tool_responses?))>", re.DOTALL
 )
@@ -47,7 +47,7 @@ class TokenSearch:
         self._lengths = tuple(sorted({len(name) for name in self.names}, reverse=True))
 
     def is_in(self, text: str) -> bool:
-        """Whether a token, or what looks like one with another number, stands in a text."""
+        """Whether a text contains a token, or one that differs only in a number."""
         return self._pattern.search(text) is not None
 
     def find(self, text: str) -> list[tuple[int, int]]:
@@ -71,11 +71,11 @@ class Controls:
     """The control tokens of one template and tokenizer, and the character that breaks them."""
 
     def __init__(self, template: ChatTemplate, ids: Iterable[int]) -> None:
-        """Collect the tokens and try the characters.
+        """Collect the tokens and find a character that breaks them.
 
         Args:
             template: The template with its tokenizer.
-            ids: Tokens that always count: those that end a reply, and the processor's placeholder.
+            ids: Tokens to include in any case: the stop tokens and the processor's placeholder.
 
         Raises:
             TemplateError: No character breaks the tokens of this tokenizer.
@@ -104,7 +104,7 @@ class Controls:
         return f"U+{ord(self.breaker):04X} {unicodedata.name(self.breaker, '')}"
 
     def is_hidden_in(self, text: str) -> bool:
-        """Whether the tokenizer's own normalization would make a token out of other characters."""
+        """Whether the tokenizer's normalization would form a token from other characters."""
         if self._normalize is None or (self._is_plain_safe and text.isascii()):
             return False
         return bool(self._normalized.find(self._normalize(text)))
@@ -128,18 +128,18 @@ class Controls:
 
 
 def split(text: str, places: Iterable[int]) -> list[str]:
-    """Return the pieces of a text between some places."""
+    """Split a text at the given positions."""
     bounds = [0, *sorted(set(places)), len(text)]
     return [text[start:end] for start, end in pairwise(bounds)]
 
 
 def _kind(name: str) -> str:
-    """Return a name with every number in it as 0: tokenizers have thousands that differ there."""
+    """Replace every number in a name by 0, since thousands of names differ only in a number."""
     return _NUMBER.sub("0", name)
 
 
 def _pattern(names: Iterable[str]) -> str:
-    """Return a regular expression for names; a number in them stands for any number."""
+    """Return a regular expression for names, in which a number matches any number."""
     tree: dict[str, Any] = {}
     for kind in sorted(set(map(_kind, names))):
         node = tree
@@ -150,7 +150,7 @@ def _pattern(names: Iterable[str]) -> str:
 
 
 def _branches(node: dict[str, Any]) -> str:
-    if "" in node:  # a token ends here; whether a longer one goes on does not matter
+    if "" in node:  # a token ends here; a longer one with this prefix does not matter
         return ""
     found = [symbol + _branches(child) for symbol, child in node.items()]
     return found[0] if len(found) == 1 else f"(?:{'|'.join(found)})"
@@ -178,7 +178,7 @@ def _control_names(template: ChatTemplate, ids: frozenset[int]) -> set[str]:
 
 
 def _fixed_texts(template: ChatTemplate) -> list[str]:
-    """Return what the template can write by itself."""
+    """Return the texts that the template can write by itself."""
     from jinja2 import nodes
 
     if template.syntax_tree is None:
@@ -219,7 +219,7 @@ def _breaker(template: ChatTemplate, search: TokenSearch) -> str:
     """Return the first character with which the tokenizer finds none of the tokens."""
     ids = {identity for identity, name in template.added.items() if name in search.names}
     kinds = list({_kind(name): name for name in sorted(search.names)}.values())
-    # alone in a row, between spaces and right after words, for tokens that look around
+    # adjacent, between spaces and right after words, for tokens that depend on their neighbours
     text = "\n".join([joint.join(kinds) for joint in ("", " ", "x")])
     pieces = split(text, [start + 1 for start, _ in search.find(text)])
     for candidate in BREAKERS:
@@ -232,7 +232,7 @@ def _breaker(template: ChatTemplate, search: TokenSearch) -> str:
 
 
 def _normalizer(template: ChatTemplate, names: Sequence[str]) -> Callable[[str], str] | None:
-    """Return the tokenizer's normalization where it runs before tokens are looked for."""
+    """Return the tokenizer's normalization if it runs before the search for tokens, else None."""
     decoder: Any = getattr(template.tokenizer, "added_tokens_decoder", None) or {}
     backend: Any = getattr(template.tokenizer, "backend_tokenizer", None)
     normalizer: Any = getattr(backend, "normalizer", None)
@@ -248,7 +248,7 @@ def _normalizer(template: ChatTemplate, names: Sequence[str]) -> Callable[[str],
 
 
 def _normalized(names: Iterable[str], normalize: Callable[[str], str] | None) -> set[str]:
-    """Return names as they look in a normalized text; some normalizers put a space in front."""
+    """Return names as they appear in a normalized text; some normalizers prepend a space."""
     if normalize is None:
         return set()
     return {form for name in names if (form := normalize(name).lstrip("\u2581 "))}

@@ -46,11 +46,11 @@ class DeltaRenderer:
             observations: Every message up to the next reply.
             history: All earlier messages, including the reply.
             tools: Tool schemas.
-            earlier_images: How many images came before.
+            earlier_images: Number of images before the observations.
             generation_prompt: Whether the next reply's header follows.
 
         Raises:
-            TemplateError: The template refuses the observations, or needs history it was not given.
+            TemplateError: The template rejects the observations, or `history` is missing.
         """
         calls = self._calls(rule, observations, history)
         head = self._head(rule, history, earlier_images)
@@ -67,10 +67,10 @@ class DeltaRenderer:
         return text[self.writer.after_reply(text) :]
 
     def tail(self, rule: RoleRule, observations: Sequence[PlainMessage], **context: Any) -> str:  # noqa: ANN401
-        """Return the text from the closer on, inclusive; arguments as `after_reply`.
+        """Return the text from the closer on, inclusive; takes the arguments of `after_reply`.
 
         Raises:
-            TemplateError: As `after_reply`, or the closer is not where calibration found it.
+            TemplateError: As for `after_reply`, or the closer is not where calibration found it.
         """
         text = self.after_reply(rule, observations, **context)
         cut = text.find(rule.closer)
@@ -84,7 +84,7 @@ class DeltaRenderer:
     def _head(
         self, rule: RoleRule, history: Sequence[PlainMessage], earlier_images: int
     ) -> list[PlainMessage]:
-        """Return what comes before the reply."""
+        """Return the messages before the reply."""
         depends = rule.depends
         if depends & CONTEXT_PARTS and not history:
             needed = ", ".join(sorted(depends & CONTEXT_PARTS))
@@ -104,7 +104,7 @@ class DeltaRenderer:
     def _reply(
         self, rule: RoleRule, history: Sequence[PlainMessage], calls: Sequence[tuple[str, str]]
     ) -> PlainMessage:
-        """Return the marked reply: the real one where the rule reads turns, else a stand-in."""
+        """Return the marked reply: the real one if the rule reads turns, else a stand-in."""
         if rule.depends & {Dependency.HISTORY, Dependency.RECENT}:
             makes_calls = bool(history[-1].get("tool_calls"))
             if makes_calls == (rule.variant.calls != "none"):
@@ -129,7 +129,7 @@ class DeltaRenderer:
     def _calls(
         rule: RoleRule, observations: Sequence[PlainMessage], history: Sequence[PlainMessage]
     ) -> list[tuple[str, str]]:
-        """Return name and id of each call that the stand-in reply makes."""
+        """Return the name and id of each call in the stand-in reply."""
         real = (history[-1].get("tool_calls") or ()) if history else ()
         needed = rule.depends & CALL_PARTS
         if real and (needed or rule.role == "user"):
@@ -142,8 +142,8 @@ class DeltaRenderer:
             missing = [CALL_KEYS[part] for part in needed if CALL_KEYS[part] not in entry]
             if missing:
                 raise TemplateError(
-                    f"this chat template needs {missing} of the call that a tool message answers; "
-                    f"give tool messages these keys, got {sorted(entry)}"
+                    f"for this chat template, tool messages must have the keys {missing} of the "
+                    f"call that they answer, got {sorted(entry)}; add them"
                 )
         return _named(results) or [("f", CALL_ID)]
 
@@ -167,16 +167,17 @@ def join(
     """Return the ids to append after the sampled ids, of which only the last is read.
 
     Args:
-        template: Encodes the text between content and closer, if there is some.
+        template: Encodes the text between content and closer, if any.
         rule: The rule with the closer.
         ids: The encoded tail; its first id is the closer.
         sampled_ids: The reply's ids from the engine.
         stop_ids: Every id that the engine stops on.
-        mismatch: "accept": another stop token stands in for the closer; "append": the closer
-            follows it; "raise".
+        mismatch: If a stop token other than the closer ended the reply: "accept" keeps it in place
+            of the closer, "append" adds the closer after it, and "raise" raises.
 
     Raises:
-        TemplateError: Another stop token than the closer ended it, and the policy is "raise".
+        TemplateError: A stop token other than the closer ended the reply, and the policy is
+            "raise".
     """
     if not ids or ids[0] != rule.closer_id:
         raise TemplateError(

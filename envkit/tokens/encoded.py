@@ -45,7 +45,7 @@ class Encoded:
     is_prompt: bool = False
     """Whether the ids start a sequence instead of extending one."""
     neutralised: int = 0
-    """How many texts had control tokens or characters that were replaced."""
+    """Number of texts in which control tokens were broken or characters replaced."""
 
     @cached_property
     def tensors(self) -> Tensors:

@@ -21,7 +21,7 @@ from envkit.tokens.rules import ImageSyntax
 from envkit.tokens.template import ChatTemplate
 
 _SIZES: Final = ((64, 48), (300, 90), (120, 400))
-"""Width and height of the probes: small, wide and tall, so that tiling and padding differ."""
+"""Width and height of the probes: small, wide and tall, to cover different tiling and padding."""
 
 
 class Expansion(StrEnum):
@@ -32,12 +32,12 @@ class Expansion(StrEnum):
     TEXT = "text"
     """The processor expands the text of each observation: image text merges with its neighbours."""
     NUMBERED = "numbered"
-    """As TEXT, after as many stand-in images as came before: the processor numbers images."""
+    """As TEXT, after as many stand-ins as there were earlier images: the processor numbers them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageRules:
-    """What was proven about a processor."""
+    """The proven behaviour of a processor."""
 
     expansion: Expansion
     joining: Joining
@@ -55,13 +55,13 @@ def prove(
         anchor: The special token that every observation starts with.
 
     Raises:
-        TemplateError: Its output for several images does not follow from single ones.
+        TemplateError: Its output for several images cannot be computed from single images.
     """
     try:
         return _prove(call, template, syntax, anchor)
     except ImageError as error:
         raise TemplateError(
-            f"{call.family} is not supported: it refuses ordinary images of "
+            f"{call.family} is not supported: it rejects ordinary images of "
             f"{len(_SIZES)} sizes: {error}"
         ) from error
 
@@ -96,12 +96,12 @@ def _prove(
             return ImageRules(expansion=expansion, joining=joining)
     raise TemplateError(
         f"{call.family} is not supported: the image tokens of a message depend on earlier "
-        "messages in a way that is not known"
+        "messages in an unknown way"
     )
 
 
 def _pieces(anchor: str, mark: str) -> tuple[str, str, str]:
-    """Return a text without an image, one with one and one with three.
+    """Return texts with zero, one and three images.
 
     The images are next to letters, digits, spaces, newlines, special tokens and other images.
     """
@@ -114,11 +114,11 @@ def expand_text(
 ) -> tuple[int, ...]:
     """Return the ids of a text whose images follow `earlier` others.
 
-    Small stand-ins take the places of the earlier images, and their ids are cut off again.
+    Small stand-ins replace the earlier images, and their ids are removed from the result.
 
     Raises:
         ImageError: An image cannot be processed.
-        TemplateError: The text does not start where the stand-ins end.
+        TemplateError: The ids of the stand-ins change with the text after them.
     """
     if not earlier:
         return call.text(text, images).ids

@@ -29,26 +29,26 @@ from envkit.tokens.template import ChatTemplate
 DEFAULT_CACHE_BYTES: Final = 512 * 1024 * 1024
 _SMALL_BYTES: Final = 1024
 _PLANNED_FROM: Final = 3
-"""Images of a size that the processor is called for; the last one pays for finding a plan."""
+"""Number of images of one size that the processor handles before a `PatchPlan` is tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Known:
-    """Token ids of an image in a ledger."""
+    """Features and token ids of an image."""
 
     features: ImageFeatures
     ids: tuple[int, ...]
-    """What its placeholder becomes, alone."""
+    """Ids that replace its placeholder, regardless of context."""
 
 
 @dataclass(slots=True)
 class _Size:
-    """What is known of images of one size."""
+    """Known properties of images of one size."""
 
     ids: tuple[int, ...] | None = None
-    """Their tokens, where the encoder is lazy."""
+    """Their token ids, set only by a lazy encoder."""
     seen: int = 0
-    """How many the processor was called for."""
+    """Number of images of this size that went through the processor."""
     plan: PatchPlan | None = None
 
 
@@ -65,7 +65,7 @@ class ImageEncoder:
         cache_bytes: int = DEFAULT_CACHE_BYTES,
         is_lazy: bool = False,
     ) -> None:
-        """Keep the processor; the first image proves how it expands and joins.
+        """Create the encoder; the first use proves how the processor expands and joins images.
 
         Args:
             call: Calls the processor.
@@ -74,7 +74,7 @@ class ImageEncoder:
             anchor: The special token that every observation starts with.
             cache_bytes: Size of the cache.
             is_lazy: Process an image when its tensors are first read. The first image of each
-                size is processed at once, and tells the tokens of all others of that size.
+                size is processed immediately; all others of that size get the same token ids.
         """
         self._call, self._template, self._syntax, self._anchor = call, template, syntax, anchor
         self._limit = cache_bytes
@@ -90,7 +90,7 @@ class ImageEncoder:
 
     @property
     def rules(self) -> ImageRules:
-        """What is proven about the processor; the first call runs it on probe images.
+        """Proven behaviour of the processor; the first access runs it on probe images.
 
         Raises:
             TemplateError: The processor is not supported.
@@ -128,11 +128,11 @@ class ImageEncoder:
 
         Args:
             wire_ids: The ids to append to the ledger, one placeholder per image.
-            text: What was rendered.
+            text: The rendered text.
             images: Its images.
-            added: How many wire ids stand before the text; below 0: how many ids of the text the
-                model sampled itself.
-            earlier: How many images the conversation has before these.
+            added: Number of wire ids before the text. A negative value is the number of leading ids
+                of the text that the model sampled itself.
+            earlier: Number of images in the conversation before these.
 
         Raises:
             ImageError: An image cannot be decoded or processed.
@@ -226,7 +226,7 @@ class ImageEncoder:
 class _Tensors(Mapping[str, NDArray[Any]]):
     """Lazy tensors of an image with known tokens.
 
-    Small ones, such as grids, are kept: engines read them every turn.
+    Small ones, such as grids, stay in memory, because engines read them every turn.
     """
 
     def __init__(
@@ -243,8 +243,8 @@ class _Tensors(Mapping[str, NDArray[Any]]):
         if made.ids != self._ids:
             family = self._encoder.rules.joining.family
             raise ImageError(
-                f"{family} must give images of one size the same number of tokens, got "
-                f"{len(made.ids)} and {len(self._ids)} for {self._image.size}; make the codec "
+                f"{family} must give images of equal size the same number of tokens, got "
+                f"{len(made.ids)} and {len(self._ids)} for {self._image.size}; create the codec "
                 "without lazy_features"
             )
         self._note(made)
@@ -284,16 +284,16 @@ def make_image_encoder(
 
     Args:
         processor: The model's whole processor, or None.
-        image_processor: Its image processor alone, or None; taken instead of `processor`.
+        image_processor: Its image processor alone, or None; used instead of `processor`.
         template: Encodes text as the codec does.
         syntax: The placeholder; None if the template writes no images.
         anchor: The special token that every observation starts with.
-        is_lazy: As `ImageEncoder` takes it.
+        is_lazy: As for `ImageEncoder`.
 
     Raises:
-        ConfigurationError: What was given as an image processor cannot be called.
+        ConfigurationError: The image processor is not callable.
     """
-    if processor is not None and not callable(processor):  # no more than a pair of parts
+    if processor is not None and not callable(processor):  # just a container of the parts
         image_processor = image_processor or getattr(processor, "image_processor", None)
         processor = None
     if syntax is None or (image_processor is None and processor is None):
@@ -312,10 +312,10 @@ def make_image_encoder(
 
 
 def share_count(features: Sequence[ImageFeatures], added: int) -> tuple[ImageFeatures, ...]:
-    """Return features whose counts add up to what a whole text gained by expanding its images.
+    """Return features whose token counts add up to the growth of the whole text.
 
     Some processors write text around an image (Gemma-3: blank lines), whose tokens merge with their
-    neighbours; what that changes is counted with the last image.
+    neighbours. The last image's count absorbs the difference.
     """
     difference = added - sum(feature.token_count - 1 for feature in features)
     last = features[-1]

@@ -1,7 +1,7 @@
-"""Compiling chat templates as transformers does (`utils/chat_template_utils.py`).
+"""Compile chat templates as transformers does (`utils/chat_template_utils.py`).
 
-A template is foreign code, so it runs in jinja2's sandbox. `ChatTemplate` compares the result with
-the tokenizer's own rendering before it is used.
+A template is foreign code, so it runs in jinja2's sandbox. `ChatTemplate` uses the compiled
+template only if it renders the same text as the tokenizer itself.
 """
 
 import functools
@@ -16,12 +16,12 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 
 class _Generation(Extension):
-    """`{% generation %}`: marks what the model says, for trainers; renders what is inside."""
+    """`{% generation %}`, which marks the model's text for trainers; renders its content."""
 
     tags = {"generation"}  # noqa: RUF012  # as jinja2 declares it
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """Return the body in a scope of its own."""
+        """Return the body in its own scope."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.Scope(body, lineno=line)
@@ -60,7 +60,7 @@ def compile_template(text: str) -> Template:
         text: The template.
 
     Raises:
-        jinja2.TemplateSyntaxError: It is not valid.
+        jinja2.TemplateSyntaxError: The template is not valid.
     """
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
@@ -73,9 +73,9 @@ def compile_template(text: str) -> Template:
 
 
 def _remember_safe_attributes(environment: ImmutableSandboxedEnvironment) -> None:
-    """Ask the sandbox once per type and name: it looks at nothing else, and asks at every access.
+    """Cache the sandbox's attribute check per type and name, the only inputs of its answer.
 
-    That is a third of a render's time.
+    The check runs at every access and takes a third of the time of a render.
     """
     ask = environment.is_safe_attribute
     known: dict[tuple[type, str], bool] = {}

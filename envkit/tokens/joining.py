@@ -1,9 +1,8 @@
-"""Join the tensors of single images to the tensors of a conversation.
+"""Join the tensors of single images into the tensors of a conversation.
 
-Most processors concatenate what they return for each image along the first axis. Some pad first,
-because their images differ in size; some join along another axis. The rule of each tensor is the
-first of a few that reproduces the processor's own output for three images of different sizes in one
-call.
+Most processors concatenate the tensors of all images along the first axis. Some pad first, because
+their images differ in size; some join along another axis. Each tensor gets the first of a few rules
+that reproduces the processor's own output for three images of different sizes in one call.
 """
 
 import json
@@ -25,13 +24,13 @@ class JoinRule:
 
     axis: int = 0
     padding: int | None = None
-    """Fills the other axes at their ends up to the largest image; None: they must agree."""
+    """Value that pads the other axes to the largest image; None requires equal sizes."""
 
     def join(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """Return one array.
+        """Return the joined array.
 
         Raises:
-            ValueError: The arrays do not fit together under this rule.
+            ValueError: The rule cannot join arrays of these shapes.
         """
         if self.padding is not None:
             parts = self._padded(parts)
@@ -60,13 +59,13 @@ class Joining:
     family: str = "the image processor"
     """The processor's class, for errors."""
     rules: Mapping[str, JoinRule] = field(default_factory=dict[str, JoinRule])
-    """One per tensor; a tensor without a rule is concatenated along its first axis."""
+    """Rule of each tensor; a tensor without a rule is concatenated along its first axis."""
 
     def join(self, images: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
-        """Return the tensors of several images, as arrays that nothing else holds.
+        """Return the joined tensors of several images, as new arrays.
 
         Raises:
-            TemplateError: The images cannot be joined as the processor joined its probes.
+            TemplateError: The rules cannot join these images.
         """
         if len(images) == 1:
             return {key: value.copy() for key, value in images[0].items()}
@@ -100,8 +99,8 @@ class Joining:
         except ValueError as error:
             shapes = [part.shape for part in parts]
             raise TemplateError(
-                f"{self.family} joins {key!r} along {rule}, which these images do not fit: got "
-                f"shapes {shapes}; resize the images to one size"
+                f"{self.family} joins {key!r} along {rule}, which needs matching shapes, got "
+                f"{shapes}; resize the images to one size"
             ) from error
 
 
@@ -111,15 +110,15 @@ CONCATENATION: Final = Joining()
 def find_joining(
     family: str, images: Sequence[Mapping[str, NDArray[Any]]], batch: Mapping[str, NDArray[Any]]
 ) -> Joining:
-    """Return the rules under which single images give the processor's own batch.
+    """Return the rules that join single images into the processor's own batch.
 
     Args:
         family: The processor's class, for errors.
-        images: What it returns for each image alone.
-        batch: What it returns for all of them in one call.
+        images: Its output for each image alone.
+        batch: Its output for all images in one call.
 
     Raises:
-        TemplateError: No rule gives the batch.
+        TemplateError: No rule reproduces the batch.
     """
     rules: dict[str, JoinRule] = {}
     for key in {**batch, **images[0]}:
@@ -130,8 +129,8 @@ def find_joining(
             rule = _find(parts, expected)
         if rule is None:
             raise TemplateError(
-                f"{family} is not supported: no known rule makes its {key!r} of several images "
-                "from those of each image alone, got shape "
+                f"{family} is not supported: no known rule joins its {key!r} of single images into "
+                "that of several, got shape "
                 f"{None if expected is None else expected.shape} from "
                 f"{[part.shape for part in parts]}"
             )

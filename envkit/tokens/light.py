@@ -53,9 +53,9 @@ class LightTokenizer:
         """Read tokenizer.json.
 
         Args:
-            folder: The model's.
+            folder: The model folder.
             settings: Its tokenizer_config.json.
-            chat_template: None for a model without one.
+            chat_template: Its chat template, if any.
 
         Raises:
             ConfigurationError: tokenizer.json is damaged.
@@ -81,12 +81,12 @@ class LightTokenizer:
 
     @property
     def eos_token_id(self) -> int | None:
-        """The id that ends a text; None if the files name none."""
+        """The end-of-text id; None if the files name none."""
         name = self.special_tokens_map.get("eos_token")
         return None if name is None else self.backend_tokenizer.token_to_id(name)
 
     def __len__(self) -> int:
-        """Return how many ids there are, added ones included."""
+        """Return the number of ids, including added ones."""
         return self.backend_tokenizer.get_vocab_size(with_added_tokens=True)
 
     def get_added_vocab(self) -> dict[str, int]:
@@ -117,13 +117,16 @@ class LightTokenizer:
         """Render messages; `tokenize` must be False.
 
         Raises:
-            ValueError: There is no template, or ids are asked for.
+            ValueError: There is no template, or `tokenize` is set.
         """
         from envkit.tokens.jinja import compile_template  # jinja2 is slow to import
 
         text = chat_template or self.chat_template
         if text is None or tokenize:
-            raise ValueError("a light tokenizer renders text by its model's chat template")
+            raise ValueError(
+                "a light tokenizer only renders text with a chat template, got "
+                f"{'no template' if text is None else 'tokenize=True'}"
+            )
         return compile_template(text).render(
             messages=conversation,
             tools=tools,
@@ -139,10 +142,10 @@ class Qwen2VLImages:
 
     patch_size: int
     merge_size: int
-    """Side, in patches, of what becomes one token."""
+    """Side, in patches, of the square that becomes one token."""
     temporal_patch_size: int
     resample: int
-    """Pillow's filter."""
+    """Number of the Pillow filter."""
     resize: SmartResize
     scale: float
     mean: tuple[float, ...]
@@ -173,14 +176,14 @@ class Qwen2VLImages:
         """Return the patches of RGB images.
 
         Args:
-            images: At least one.
-            return_tensors: "np", the only kind.
+            images: At least one image.
+            return_tensors: Only "np" is supported.
 
         Returns:
             `pixel_values`, (P, 3 * frames * patch**2) float32, and `image_grid_thw`, (N, 3) int64.
 
         Raises:
-            ImageError: A side is more than 200 times as long as the other.
+            ImageError: One side is more than 200 times as long as the other.
         """
         del return_tensors
         plans = [self._plan(picture.size) for picture in images]
@@ -192,7 +195,7 @@ class Qwen2VLImages:
 
     @cached_property
     def _table(self) -> NDArray[np.float32]:
-        """(3, 256): what each byte of a channel becomes."""
+        """(3, 256): the value of each byte per channel."""
         scaled = (np.arange(_BYTES).astype(np.float64) * self.scale).astype(np.float32)
         mean = np.array(self.mean, dtype=np.float32)[:, None]
         return (scaled[None] - mean) / np.array(self.std, dtype=np.float32)[:, None]
@@ -219,7 +222,7 @@ def load_light(folder: Path, read: Callable[[str], Mapping[str, Any]]) -> Any:  
     """Return a model folder's tokenizer, or a processor that has one.
 
     Args:
-        folder: The model's.
+        folder: The model folder.
         read: Reads one of its JSON files by name; a missing one is empty.
 
     Raises:
@@ -228,7 +231,7 @@ def load_light(folder: Path, read: Callable[[str], Mapping[str, Any]]) -> Any:  
     """
     settings, images = read("tokenizer_config.json"), read("preprocessor_config.json")
     is_light = settings.get("tokenizer_class") in _PLAIN_CLASSES
-    # A processor has rules of its own, and transformers 5 keeps its image settings in one file.
+    # Processors have their own code, and transformers 5 may keep image settings in another file.
     processor = images.get("processor_class", settings.get("processor_class"))
     is_known = not read("processor_config.json") and (
         processor in _PROCESSORS and _is_plain(images) if images else processor is None
@@ -251,10 +254,10 @@ def load_light(folder: Path, read: Callable[[str], Mapping[str, Any]]) -> Any:  
 def _tokenizer(
     folder: Path, stamp: tuple[int, int, int], settings: str, template: str | None
 ) -> LightTokenizer:
-    """Return one tokenizer for all codecs of a model, which then share their calibration.
+    """Return one tokenizer for all codecs of a model, so that they share their calibration.
 
     Args:
-        folder: The model's.
+        folder: The model folder.
         stamp: Changes with tokenizer.json.
         settings: Its tokenizer_config.json, as JSON.
         template: Its chat template.

@@ -1,8 +1,8 @@
 """Test whether a full render keeps the model's replies, comparing ids.
 
-A ledger is append-only when the ids of every prompt begin with the ids of the prompt before it and
-the reply to it. Templates break that by stripping earlier reasoning, by writing an empty thought
-that vanishes later, or by moving the system prompt.
+A ledger is append-only if the ids of every prompt start with the ids of the previous prompt and its
+reply. Templates break that by stripping earlier reasoning, by writing an empty thought that
+disappears later, or by moving the system prompt.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,8 +42,8 @@ class _Measure:
         edges = say("assistant", " It is four. \n")
         beside = self._keeps_after_tool([self._call("Let me look."), result])
         call = self._call("")
-        # a template that drops any text beside a call is said to do that, not to strip reasoning
-        # no white space at the edges: a template that trims replies keeps their reasoning
+        # A template that drops any text next to a call is reported as such, not as stripping
+        # reasoning. No white space at the edges: a template may trim replies but keep reasoning.
         thinking = self._call(_OPENING + "hm\n</think>\n\nLet me look.") if beside else thought
         return Linearity(
             plain_then_user=self._keeps([word, later, word, later]),
@@ -80,9 +80,9 @@ class _Measure:
         )
 
     def _grows(self, messages: Sequence[PlainMessage], tools: ToolSchemas) -> bool:
-        """Return whether each prompt continues the one before it and the reply to it.
+        """Return whether each prompt continues the previous prompt and its reply.
 
-        True even if the template refuses these messages: there is no render to differ from.
+        It is also true if the template rejects these messages, since nothing then differs.
         """
         before: str | None = None
         reply = ""

@@ -27,10 +27,10 @@ def load_codec(
         path_or_name: A model folder, or a name on the Hugging Face hub.
         tools: The tools that prompts offer to the model.
         stop_ids: Stop ids of the engine in addition to the model's own.
-        options: Anything else that `ChatCodec` takes.
+        options: Further arguments of `ChatCodec`.
 
     Raises:
-        ConfigurationError: It is not a model folder, or no such model can be loaded.
+        ConfigurationError: The folder is not a model folder, or the model cannot be loaded.
         MissingDependencyError: transformers is not installed, and the model's files are not
             sufficient (see `envkit.tokens.light`).
         TemplateError: The model's chat template cannot be encoded exactly.
@@ -55,10 +55,10 @@ def load_codec(
 
 
 def _load_light(folder: Path, *, full: bool) -> Any:  # noqa: ANN401  # one of two classes
-    """Return what the files alone say; None if transformers has to read the model.
+    """Load a model without transformers; None if transformers has to load it.
 
-    The light classes give the same ids. With lazy features no tensor is read here, so importing
-    transformers and torch would cost a scripted rollout five seconds of CPU time for nothing.
+    The light classes give the same ids. With lazy features this process reads no tensors, so
+    importing transformers and torch would waste five seconds of CPU time in a scripted rollout.
     """
     is_installed = find_spec("transformers") is not None
     if not folder.is_dir() or (is_installed and full):
@@ -72,7 +72,7 @@ def _load_light(folder: Path, *, full: bool) -> Any:  # noqa: ANN401  # one of t
 
 
 def _load_owner(name: str, *, with_images: bool) -> Any:  # noqa: ANN401  # foreign
-    """Return the model's processor, or its tokenizer where it has none."""
+    """Return the model's processor, or its tokenizer if it has no processor."""
     tokenizer = _load_tokenizer(name)
     template = _processor_template(name)
     if template is not None:
@@ -129,7 +129,7 @@ def _eos_of(config: dict[str, Any]) -> list[int]:
 
 
 def vocabulary_size_of(name: str) -> int | None:
-    """Return how many ids a model can sample, by its config.json; None if that does not say.
+    """Return how many ids a model can sample according to its config.json, or None.
 
     Args:
         name: A model folder, or a name on the Hugging Face hub.
@@ -155,7 +155,7 @@ def _resolve(name: str, file: str) -> Path | None:
             _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=False,
         )
-    except OSError:  # no such repository: the tokenizer's error has said so already
+    except OSError:  # no such repository: loading the tokenizer reports that
         return None
     return None if found is None else Path(found)
 
@@ -180,9 +180,9 @@ def read_json(name: str, file: str) -> dict[str, Any]:
 
 
 def _processor_template(name: str) -> str | None:
-    """Return the template of a processor that keeps it apart from the tokenizer's, else None.
+    """Return the processor's template if it is stored apart from the tokenizer's, else None.
 
-    transformers 5 writes chat_template.jinja, which tokenizers read too.
+    transformers 5 writes chat_template.jinja, which tokenizers also read.
     """
     if _resolve(name, "chat_template.jinja") is not None:
         return None

@@ -1,10 +1,10 @@
 """A fast, proven implementation of patch processors, per image size.
 
-What Qwen2-VL's image processor and its relatives compute is a resize by Pillow, a function of each
-byte, and a reordering into patches (`image_processing_pil_qwen2_vl.py` of transformers 5). Their
-own code converts the full image to an array and back, and every step makes a copy: for a small
-model most of an image's time. A `PatchPlan` does the three steps directly. It exists for a size
-only if it reproduces the processor's output bit for bit on a noise image of that size.
+Qwen2-VL's image processor and its relatives resize with Pillow, map each byte to a value, and
+reorder the result into patches (`image_processing_pil_qwen2_vl.py` of transformers 5). Their code
+converts the full image to an array and back, with a copy at every step, which dominates the cost of
+an image for a small model. A `PatchPlan` does the three steps directly. It is used for a size only
+if it reproduces the processor's output bit for bit on a noise image of that size.
 """
 
 from dataclasses import dataclass, replace
@@ -25,27 +25,27 @@ _CHANNELS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchPlan:
-    """How images of one size become `pixel_values`."""
+    """Converts images of one size to `pixel_values`."""
 
     target: tuple[int, int]
     """Width and height after the resize, multiples of `patch * merge`."""
     patch: int
     """Side of a patch in pixels."""
     merge: int
-    """Side, in patches, of what becomes one token."""
+    """Side, in patches, of the square that becomes one token."""
     frames: int
-    """How often a patch repeats an image, for models that see pairs of video frames."""
+    """Number of times a patch repeats the image, for models that see pairs of video frames."""
     resample: int
-    """Pillow's filter."""
+    """Number of the Pillow filter."""
     table: NDArray[Any]
-    """(3, 256): what each byte of a channel becomes."""
+    """(3, 256): the value of each byte per channel."""
     ids: tuple[int, ...]
-    """What the placeholder of an image becomes; empty where only tensors are asked for."""
+    """Ids that replace the placeholder of an image; empty if only tensors are needed."""
     grid: NDArray[Any]
     """(1, 3): frames, rows and columns of patches."""
 
     def processed(self, image: Image) -> Processed:
-        """Return what the processor makes of an image of this size."""
+        """Return the processor's output for an image of this size."""
         values = self.pixel_values(image.pil())
         values.flags.writeable = False
         return Processed(ids=self.ids, tensors={_PIXELS: values, _GRID: self.grid})
@@ -75,14 +75,14 @@ class PatchPlan:
 
 
 def find_plan(call: ProcessorCall, size: tuple[int, int], made: Processed) -> PatchPlan | None:
-    """Return the plan of a size, or None if the processor computes something else.
+    """Return the plan for a size, or None if no plan reproduces the processor's output.
 
     Runs the processor on two images.
 
     Args:
         call: The processor.
         size: Width and height of the images.
-        made: What it made of one of them.
+        made: Its output for an image of this size.
     """
     try:
         plan = _guess(call.image_processor, made)
@@ -104,7 +104,7 @@ def find_plan(call: ProcessorCall, size: tuple[int, int], made: Processed) -> Pa
 
 
 def _guess(processor: Any, made: Processed) -> PatchPlan | None:  # noqa: ANN401  # transformers
-    """Return what the processor's settings say, without a table."""
+    """Return a plan from the processor's settings, without the table."""
     grid = made.tensors.get(_GRID)
     names = ("patch_size", "merge_size", "temporal_patch_size", "resample")
     settings: list[Any] = [getattr(processor, name, None) for name in names]
@@ -126,7 +126,7 @@ def _guess(processor: Any, made: Processed) -> PatchPlan | None:  # noqa: ANN401
 
 
 def _with_table(plan: PatchPlan, call: ProcessorCall) -> PatchPlan | None:
-    """Return the plan with what the processor makes of every byte, read off an image of all."""
+    """Return the plan with the processor's value of every byte, read from an image of all bytes."""
     width, height = plan.target
     if width * height < _VALUES:
         return None

@@ -32,7 +32,7 @@ OTHER_MEDIA: Final = (
     "[IMG_END]",
     "<IMG_ATOM>",
 )
-"""Tokens that stand for media without being an image's placeholder: never to be sampled."""
+"""Other media tokens, which must never be sampled either."""
 
 
 def media_tokens(template: ChatTemplate, syntax: ImageSyntax | None) -> dict[str, int]:
@@ -53,13 +53,13 @@ def find_image_syntax(
     placeholder_id: int | None,
     notes: list[str],
 ) -> tuple[ImageSyntax | None, tuple[str, ...]]:
-    """Return the placeholder, None if the template writes none, and the roles that render it.
+    """Return the placeholder, or None if the template writes none, and the roles that render it.
 
     Args:
         renderer: Renders the probes.
-        user: The rule of user observations, to see whether images are numbered.
-        placeholder_id: What the processor or tokenizer names as its image token; None if nothing.
-        notes: Gets the reasons of refused probes.
+        user: The rule of user observations, to detect whether images are numbered.
+        placeholder_id: The image token of the processor or tokenizer, if it names one.
+        notes: Receives the reasons of rejected probes.
     """
     template, writer = renderer.template, renderer.writer
     text = {"type": "text", "text": "Oo0bs"}
@@ -89,7 +89,7 @@ def find_image_syntax(
     if chosen is None:
         if candidates:
             names = [template.added[identity] for identity in candidates]
-            notes.append(f"images: none of {names} is known as a placeholder; pass the processor")
+            notes.append(f"images: none of {names} is a known placeholder; pass the processor")
         return None, ()
     roles = ["user"]
     if count("tool", 1).get(chosen, 0) - count("tool", 0).get(chosen, 0) == 1:
@@ -124,17 +124,17 @@ def _is_numbered(renderer: DeltaRenderer, user: RoleRule | None) -> bool:
         try:
             text = renderer.template.render([first, reply, picture])
         except TemplateError:
-            return None  # roles must alternate and the like: the same on both sides
+            return None  # for example, roles must alternate: the same on both sides
         return text[renderer.writer.after_reply(text) :]
 
     return tail(renderer.writer.say("user", "u")) != tail(picture)
 
 
 def repeat_each(ids: Sequence[int], identity: int, counts: Sequence[int]) -> list[int]:
-    """Return ids in which occurrence n of one of them stands `counts[n]` times.
+    """Return ids with occurrence n of `identity` repeated `counts[n]` times.
 
     Raises:
-        ValueError: It occurs less often than there are counts.
+        ValueError: `identity` occurs less often than there are counts.
     """
     return replace_each(ids, identity, [(identity,) * count for count in counts])
 
@@ -142,10 +142,10 @@ def repeat_each(ids: Sequence[int], identity: int, counts: Sequence[int]) -> lis
 def replace_each(
     ids: Sequence[int], identity: int, replacements: Sequence[Sequence[int]]
 ) -> list[int]:
-    """Return ids in which occurrence n of one of them is `replacements[n]`.
+    """Return ids with occurrence n of `identity` replaced by `replacements[n]`.
 
     Raises:
-        ValueError: It occurs less often than there are replacements.
+        ValueError: `identity` occurs less often than there are replacements.
     """
     result: list[int] = []
     position = 0
@@ -177,7 +177,7 @@ def check_count(
 
 
 def image_token_id(*owners: Any) -> int | None:  # noqa: ANN401  # processors and tokenizers
-    """Return the image token that a processor or tokenizer names, None if none does."""
+    """Return the first image token id that a processor or tokenizer names, or None."""
     for owner in owners:
         identity: Any = getattr(owner, "image_token_id", None)
         if isinstance(identity, int):

@@ -1,10 +1,10 @@
 """Conversations that prove a rule: all pairs of factors that may affect the text after a reply.
 
-Factors are the system prompt, the tools, the rounds before, the form of the last reply and what
-follows it. Every earlier course is combined with and without a system prompt, and each of those
-with tools or without; the forms of replies and observations take turns, so that every pair of them
-occurs. Words that the template itself compares text with (a switch such as "/no_think") are tried
-in the system prompt and in an earlier user message.
+Factors are the system prompt, the tools, the earlier rounds, the form of the last reply and what
+follows it. Every course of earlier rounds occurs with and without a system prompt, each with or
+without tools. The forms of replies and observations rotate, so every pair of them occurs. Words
+that the template compares text with (a switch such as "/no_think") are tried in the system prompt
+and in an earlier user message.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ PROBE_TOOLS: Final[list[dict[str, Any]]] = [
 _NASTY: Final = "  \n\tedges \u00e9 \u4e16\u754c \U0001f680 <b>&\"'</b> {{ x }} \\n\r\n "
 _OBSERVED: Final = ("Sure?", _NASTY, '{"temp": "\u00e9", "a": [1]}', "\nline\n")
 _THOUGHT: Final = "<think>\nhm, 2+2\n</think>\n\n"
-_MOST_SWITCHES: Final = 40
+_MAX_SWITCHES: Final = 40
 # A course is the rounds before the last reply; a round is a reply's form and what follows it.
 _COURSES: Final = tuple(
     tuple(course.split())
@@ -69,13 +69,13 @@ class Case:
     observations: list[PlainMessage]
     tools: ToolSchemas
     form: str
-    """Of the last reply."""
+    """Form of the last reply."""
     follower: str
-    """What follows it."""
+    """Kind of the messages after it."""
 
     @property
     def earlier_images(self) -> int:
-        """How many images the history has."""
+        """Number of images in the history."""
         contents: list[Any] = [entry.get("content") for entry in self.history]
         lists: list[list[dict[str, Any]]] = [c for c in contents if type(c) is list]
         return sum(part["type"] == "image" for parts in lists for part in parts)
@@ -87,13 +87,13 @@ class Cases:
     def __init__(
         self, template: ChatTemplate, writer: Writer, tools: ToolSchemas, calls: Variant | None
     ) -> None:
-        """Fix how things are written.
+        """Set how to write conversations.
 
         Args:
-            template: Whose words are tried as switches.
+            template: Its words are tried as switches.
             writer: Writes content.
-            tools: The codec's tools; the probes' own if it has none.
-            calls: How the template reads structured calls; None if it does not.
+            tools: The codec's tools; None uses the tools of the probes.
+            calls: How to write structured calls; None if the template has no way.
         """
         self.writer, self.tools, self.calls = writer, tools or PROBE_TOOLS, calls
         self.template = template
@@ -119,7 +119,7 @@ class Cases:
         yield from self._switched(rule)
 
     def other_settings(self, case: Case) -> Iterator[Case]:
-        """Yield a case with and without a system prompt and tools, as it is not already."""
+        """Yield the other combinations of a case with and without a system prompt and tools."""
         has_system = case.history[0]["role"] == "system"
         rest = case.history[has_system:]
         for system in (False, True):
@@ -139,7 +139,7 @@ class Cases:
             case = self._case((), form, follower, 0, system=None, tools=None)
             case.history[0] = self.writer.say("user", word)
             yield case
-        if every:  # in a reply, where a model may spell out the template's own marks
+        if every:  # in a reply, since a model may write the template's own marks
             said = " ".join(every)
             case = self._case(("text/u",), form, follower, 0, system=None, tools=None)
             case.history[1] = self.writer.say("assistant", said)
@@ -218,4 +218,4 @@ def switches(template: ChatTemplate) -> list[str]:
     """Return the strings that the template compares text with."""
     keys = {"role", "content", "user", "assistant", "system", "tool", "type", "text", "function"}
     words = sorted(word for word in template.compared - keys if 2 <= len(word.strip()) <= 40)
-    return words[:_MOST_SWITCHES]
+    return words[:_MAX_SWITCHES]

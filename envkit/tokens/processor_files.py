@@ -1,7 +1,7 @@
 """Build a model's processor from its files, without its video and audio parts.
 
 transformers builds all parts of a processor or none, and the video part needs torchvision. The
-codec sends text and images only, so the other parts are stand-ins that hold their settings.
+codec only sends text and images, so the other parts are stand-ins with the same settings.
 """
 
 import importlib
@@ -15,7 +15,7 @@ from envkit.errors import TemplateError
 _CONFIGS: Final = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
 _FAILURES: Final = (OSError, ValueError, KeyError, ImportError, TypeError, AttributeError)
 ReadJson = Callable[[str], Mapping[str, Any]]
-"""Returns a file of the model by its name, empty if the model has none."""
+"""Returns a JSON file of the model by name; empty if the model does not have it."""
 
 
 class Unavailable:
@@ -27,12 +27,12 @@ class Unavailable:
     image_processor = None
 
     def __init__(self, tokenizer: Any, reason: str) -> None:  # noqa: ANN401  # a tokenizer
-        """Keep what a codec reads of a processor."""
+        """Set the attributes that a codec reads from a processor."""
         self.tokenizer, self.chat_template = tokenizer, getattr(tokenizer, "chat_template", None)
         self._reason = reason
 
     def __call__(self, **inputs: Any) -> Any:  # noqa: ANN401  # as processors are called
-        """Reject.
+        """Reject the call.
 
         Raises:
             TemplateError: Always.
@@ -46,7 +46,7 @@ def load_processor(name: str, tokenizer: Any, read: ReadJson) -> Any:  # noqa: A
 
     Args:
         name: A model folder, or a name on the Hugging Face hub.
-        tokenizer: The model's, already loaded.
+        tokenizer: The model's tokenizer, already loaded.
         read: Reads the model's JSON files.
     """
     configs = {file: read(file) for file in _CONFIGS}
@@ -67,21 +67,21 @@ def load_processor(name: str, tokenizer: Any, read: ReadJson) -> Any:  # noqa: A
         fix = "install torchvision" if "orchvision" in str(error) else "pass image_processor="
         return Unavailable(
             tokenizer,
-            f"images are refused: the processor of {name!r} ({class_name or 'class unknown'}) "
-            f"cannot be loaded: {lines[0]}. To use images, {fix}",
+            f"images are not supported, since the processor of {name!r} "
+            f"({class_name or 'class unknown'}) cannot be loaded: {lines[0]}. To use images, {fix}",
         )
 
 
 def _registered(config: Mapping[str, Any]) -> str | None:
-    """Return the processor class that transformers keeps for a type of model."""
+    """Return the processor class that transformers registers for the model type."""
     auto: Any = importlib.import_module("transformers.models.auto.processing_auto")
     return auto.PROCESSOR_MAPPING_NAMES.get(config.get("model_type"))
 
 
 def _image_processor(name: str) -> Any:  # noqa: ANN401  # transformers is an optional dependency
-    """Return the image processor, in its version for PIL if there is one.
+    """Return the image processor, in its PIL version if there is one.
 
-    That needs neither torch nor torchvision, and rollout and trainer must use the same.
+    That version needs neither torch nor torchvision. Rollout and trainer must use the same one.
     """
     transformers: Any = importlib.import_module("transformers")
     return transformers.AutoImageProcessor.from_pretrained(
@@ -107,7 +107,7 @@ def _build(
     settings = {key: value for key, value in whole.items() if key in accepted}
     settings["chat_template"] = getattr(tokenizer, "chat_template", None)
     processor = cls.__new__(cls)
-    processor.check_argument_for_proper_class = _accept  # its own would refuse the stand-ins
+    processor.check_argument_for_proper_class = _accept  # the original would reject the stand-ins
     processor.__init__(**parts, **settings)
     del processor.check_argument_for_proper_class
     return processor

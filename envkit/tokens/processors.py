@@ -11,9 +11,9 @@ from envkit.errors import ImageError, TemplateError
 from envkit.images import Image
 
 _PER_TOKEN: Final = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
-"""Processor outputs with one entry per token: rebuilt from ids by whoever needs them."""
+"""Processor outputs with one entry per token; consumers rebuild them from the ids."""
 _REPEATING: Final = ("Qwen2VL", "Glm4v", "Glm46V", "PaddleOCRVL", "Kimi_K25")
-"""Families whose image is one placeholder per merged patch: no whole processor is needed."""
+"""Families that write one placeholder per merged patch, so the image processor is enough."""
 _FAILURES: Final = (
     ValueError,
     TypeError,
@@ -33,11 +33,11 @@ class Processed:
     ids: tuple[int, ...]
     """The expanded text."""
     tensors: Mapping[str, NDArray[Any]]
-    """Everything that has no entry per token."""
+    """All outputs except those with one entry per token."""
 
 
 class ProcessorCall:
-    """A model's whole processor, or its image processor alone where that is enough."""
+    """Calls a model's whole processor, or its image processor alone if that is enough."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class ProcessorCall:
         """Keep the processors.
 
         Args:
-            processor: The whole processor; None for an image processor alone.
-            image_processor: Used without `processor`; its class must be known to repeat the
+            processor: The whole processor; None to use only `image_processor`.
+            image_processor: Used if `processor` is None; its class must be known to repeat the
                 placeholder.
             placeholder: The text of the placeholder token.
             placeholder_id: Its id.
@@ -67,30 +67,30 @@ class ProcessorCall:
 
     @property
     def family(self) -> str:
-        """The class that is called, for errors."""
+        """Name of the called class, for errors."""
         return type(self._processor if self.is_whole else self._image_processor).__name__
 
     @property
     def image_processor(self) -> Any:  # noqa: ANN401  # a transformers image processor
-        """The image processor, of the whole one too; None if that has none."""
+        """The image processor, or that of the whole processor; None if it has none."""
         whole = getattr(self._processor, "image_processor", None)
         return whole if self.is_whole else self._image_processor
 
     def image(self, image: Image) -> Processed:
-        """Return one image's tensors, and the ids that its placeholder becomes.
+        """Return one image's tensors, and the ids that replace its placeholder.
 
         Raises:
             ImageError: The image cannot be decoded or processed.
-            TemplateError: The image processor alone does not say how many tokens an image has.
+            TemplateError: The image processor alone does not determine the number of tokens.
         """
         return self.text(self._placeholder, [image]) if self.is_whole else self.batch([image])
 
     def batch(self, images: Sequence[Image]) -> Processed:
-        """Return what the image processor alone makes of some images in one call.
+        """Return the image processor's output for several images in one call.
 
         Raises:
             ImageError: An image cannot be decoded or processed.
-            TemplateError: The image processor alone does not say how many tokens an image has.
+            TemplateError: The image processor alone does not determine the number of tokens.
         """
         self._check_repeating()
         output = self._run(self._image_processor, images=[_rgb(image) for image in images])
@@ -102,11 +102,11 @@ class ProcessorCall:
         return Processed(ids=(self._placeholder_id,) * count, tensors=tensors)
 
     def text(self, text: str, images: Sequence[Image]) -> Processed:
-        """Return what the whole processor makes of a text with placeholders.
+        """Return the whole processor's output for a text with placeholders.
 
         Raises:
             ImageError: An image cannot be decoded or processed.
-            TemplateError: What it returns cannot be read.
+            TemplateError: The output is not supported.
         """
         pictures = [_rgb(image) for image in images]
         output = self._run(self._processor, text=[text], images=pictures, add_special_tokens=False)
@@ -114,7 +114,7 @@ class ProcessorCall:
         return Processed(ids=tuple(int(i) for i in ids), tensors=self._arrays(output))
 
     def _run(self, processor: Any, **inputs: Any) -> Mapping[str, Any]:  # noqa: ANN401
-        """Call a processor for numpy arrays; for torch tensors where numpy has no such type."""
+        """Call a processor for numpy arrays, or for torch tensors if that fails."""
         first: Exception | None = None
         for framework in self._frameworks:
             try:
@@ -152,8 +152,8 @@ class ProcessorCall:
 
     def _unknown_count(self) -> TemplateError:
         return TemplateError(
-            f"{self.family} alone does not say which tokens an image becomes; pass the model's "
-            "whole processor as the first argument (envkit.tokens.load_codec does it)"
+            f"{self.family} alone does not determine the tokens of an image; pass the model's "
+            "whole processor as the first argument (envkit.tokens.load_codec does so)"
         )
 
 

@@ -1,9 +1,9 @@
-"""Find the cheapest rule whose tails equal those of full renders, on ids.
+"""Find the cheapest rule whose tails equal those of full renders, comparing ids.
 
-Every conversation of `probes` is rendered once in full. A rule is tried with nothing but the
-observation, then with tools, with the system prompt, with both, with the turns since the last user
-message, and with the whole history; the first that agrees on every conversation is taken. The last
-reply carries a marker, which exposes a rule that cuts anywhere else.
+Every conversation of `probes` is rendered once in full. A rule may depend on the observation alone,
+then also on tools, the system prompt, both, the turns since the last user message, or the whole
+history. The first that agrees on every conversation wins. The last reply has a marker, which
+exposes a rule that cuts in the wrong place.
 """
 
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ _LADDER: Final = tuple(
 )
 _STEPS: Final = frozenset[Dependency]().union(*_LADDER)
 _BESIDE: Final = frozenset({"thinkcall", "saycall"})
-_GIVEN_UP: Final = (
+_UNSUPPORTED: Final = (
     frozenset[str](),
     _BESIDE,
     frozenset({"calls", "tt"}),
@@ -52,10 +52,10 @@ class Rendered:
 def render_cases(
     renderer: DeltaRenderer, cases: Cases, rule: RoleRule, notes: list[str], *, images: bool = False
 ) -> list[Rendered]:
-    """Return the cases that the template renders; its reasons for the others are noted.
+    """Return the cases that the template renders, and note its errors for the others.
 
-    A template may accept some kinds only in a few courses, so each kind that it accepts is tried
-    there with and without a system prompt and tools.
+    A template may accept some kinds only in a few courses, so each accepted kind is also tried with
+    and without a system prompt and tools.
     """
     seen: dict[str, Case] = {}
     rendered: list[Rendered] = []
@@ -79,20 +79,20 @@ def _render(renderer: DeltaRenderer, case: Case, role: str, notes: list[str]) ->
 
 
 def prove(renderer: DeltaRenderer, rule: RoleRule, rendered: list[Rendered]) -> RoleRule:
-    """Return the rule with the least that it must depend on, and with what it was proven for.
+    """Return the rule with the fewest dependencies, and the kinds that it was proven for.
 
-    Where no rule agrees with every conversation, some kinds of conversation are given up: the
-    codec refuses them.
+    If no rule agrees with every conversation, some kinds of conversation become unsupported, and
+    the codec rejects them.
 
     Raises:
-        TemplateError: No rule agrees even then; says where the last one differs.
+        TemplateError: No rule agrees even then; the message shows where the last one differs.
     """
     problem = ""
-    for given_up in _GIVEN_UP:
+    for unsupported in _UNSUPPORTED:
         kept = [
-            entry for entry in rendered if not given_up & {entry.case.form, entry.case.follower}
+            entry for entry in rendered if not unsupported & {entry.case.form, entry.case.follower}
         ]
-        if given_up and len(kept) == len(rendered):
+        if unsupported and len(kept) == len(rendered):
             continue
         found, problem = _climb(renderer, rule, kept)
         if found is not None:
@@ -104,7 +104,7 @@ def prove(renderer: DeltaRenderer, rule: RoleRule, rendered: list[Rendered]) -> 
 def _climb(
     renderer: DeltaRenderer, rule: RoleRule, rendered: list[Rendered]
 ) -> tuple[RoleRule | None, str]:
-    """Return the first rule of the ladder that agrees; None and where the last one differs."""
+    """Return the first rule of the ladder that agrees, else None and where the last one differs."""
     if not rendered:
         return None, f"the template renders no conversation with a {rule.role} message there"
     order = list(rendered)
@@ -114,7 +114,7 @@ def _climb(
         for index, entry in enumerate(order):
             problem = trial.problem(entry)
             if problem:
-                order.insert(0, order.pop(index))  # likely to show what is wrong with the next one
+                order.insert(0, order.pop(index))  # likely to expose the next rule as well
                 break
         else:
             return trial.rule, ""
@@ -130,7 +130,7 @@ class _Trial:
         self.encoded: set[str] = set()
 
     def problem(self, entry: Rendered) -> str:
-        """Return where the rule and a full render differ, "" if nowhere."""
+        """Return where the rule and a full render differ, or ""."""
         rule, full = self.rule, entry.text
         try:
             tail = self._tail(entry.case)
@@ -144,7 +144,7 @@ class _Trial:
             return f"the cut before {tail[:40]!r} is not at the end of the last reply"
         if rule.variant.calls == "none" and between.strip() != rule.prefix.strip():
             return f"the reply is followed by {between!r}, not by {rule.prefix!r}"
-        if tail in self.encoded:  # at a token's edge, so what comes before does not matter
+        if tail in self.encoded:  # starts at a token boundary, so the text before it is irrelevant
             return ""
         self.encoded.add(tail)
         whole, ids = self.renderer.template.encode(full), self.renderer.template.encode(tail)

@@ -16,22 +16,22 @@ M = TypeVar("M", bound=Mapping[str, Any])
 
 
 class Dependency(StrEnum):
-    """What the ids after an observation depend on, other than the observation."""
+    """What the ids of an observation's tail depend on, other than the observation."""
 
     TOOLS = "tools"
     """The template repeats or counts the tool schemas after the last reply."""
     SYSTEM = "system"
     """The template moves the system prompt, or a switch in it, after the last reply."""
     RECENT = "recent turns"
-    """The turns since the last user message change what follows. Work is O(these turns)."""
+    """The turns since the last user message change the text. Cost is linear in these turns."""
     HISTORY = "history"
-    """Earlier turns change what follows: numbered or flagged tool rounds. Work is O(history)."""
+    """Earlier turns change the text, such as numbered tool rounds. Cost grows with the history."""
     REPLY = "reply form"
-    """A reply with structured calls is followed by other text than a plain reply."""
+    """The text after a reply with structured calls differs from that after a plain reply."""
     CALL_NAME = "call name"
-    """The called tool's name is written with its result."""
+    """The template writes the called tool's name with its result."""
     CALL_ID = "call id"
-    """The call's id is written with its result, or compared with the result's."""
+    """The template writes the call's id with its result, or compares the two ids."""
     IMAGES = "images"
     """Images are numbered through the conversation."""
 
@@ -39,12 +39,12 @@ class Dependency(StrEnum):
 CALL_KEYS: Final = {Dependency.CALL_NAME: "name", Dependency.CALL_ID: "tool_call_id"}
 CALL_PARTS: Final = frozenset(CALL_KEYS)
 CONTEXT_PARTS: Final = frozenset({Dependency.SYSTEM, Dependency.RECENT, Dependency.HISTORY})
-"""What needs the conversation's earlier messages."""
+"""Dependencies that need the conversation's earlier messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """How the stand-in for the model's reply is written so that the template renders it."""
+    """How to write the stand-in for the model's reply so that the template renders it."""
 
     content: Literal["empty", "absent", "mark"]
     arguments: Literal["object", "text"] = "object"
@@ -61,29 +61,29 @@ class RoleRule:
     """The end-of-turn token as the template writes it in history."""
     closer_id: int
     closer_is_stop: bool
-    """False: the engine never samples it, so the codec always adds it or another stop stands in."""
+    """False: the engine never samples it, so the codec adds it, or another stop replaces it."""
     stand_in: str = ""
     """The stop token that ends a last reply where history has the closer (gpt-oss)."""
     opener: bool = False
-    """Nothing closes a reply: the next role's token ends it. The model samples that if it is a stop
-    token (GLM), else its own stop token, which a full render does not have (Ling)."""
+    """Nothing closes a reply: the next role's token ends it. The model samples that token if it is
+    a stop token (GLM), else its own stop token, which a full render does not have (Ling)."""
     prefix: str = ""
-    """Text between content and closer, other than spaces; added when a reply was cut short."""
+    """Non-blank text between content and closer; added if a reply was cut off."""
     depends: frozenset[Dependency] = frozenset()
     proven: frozenset[str] = frozenset()
-    """Forms of replies ("call", "calls", "saycall", ...) and what follows them ("t": a tool
-    message, "tu": a user message after it, ...) for which the template rendered a conversation and
-    the rule was right; others are refused."""
+    """Forms of replies ("call", "calls", "saycall", ...) and of what follows them ("t": a tool
+    message, "tu": a user message after it, ...) for which the rule equalled a full render. Others
+    are rejected."""
     takes_any_call_id: bool = True
     """False: tool messages must have an id of nine characters, as for Mistral's models."""
     shape: TailShape | None = None
-    """The proven short way to write a single plain observation; None takes the template."""
+    """The proven shortcut for a single plain observation; None runs the template."""
     image_shape: TailShape | None = None
-    """The same for one image with a text after it, whose content is the text."""
+    """The same for an image followed by a text, which is the content of the shape."""
 
     @property
     def replaces_stop(self) -> bool:
-        """Whether a full render has another token, or none, where the model samples its stop."""
+        """Whether a full render has another token, or none, in place of the sampled stop token."""
         return bool(self.stand_in) or (self.opener and not self.closer_is_stop)
 
     def read(self, history: Sequence[M]) -> Sequence[M]:
@@ -98,7 +98,7 @@ class RoleRule:
         return [*(m for m in earlier if m["role"] == "system"), *history[max(start, 0) :]]
 
     def unproven(self, roles: Sequence[str], reply: Mapping[str, Any] | None) -> str:
-        """Return what about an observation or the reply before it was not proven, "" if nothing."""
+        """Describe the part of an observation and its reply that is not proven, or return ""."""
         for one, other in pairwise(roles):
             if not any(one[0] + other[0] in kind for kind in self.proven):
                 return f"a {other} message right after a {one} message"
@@ -108,13 +108,13 @@ class RoleRule:
         if len(calls) > 1 and "calls" not in self.proven:
             return f"{self.role} messages after several calls in one reply"
         if reply.get("content") and not self.proven >= {"saycall", "thinkcall"}:
-            return f"{self.role} messages after a reply with text beside its call"
+            return f"{self.role} messages after a reply with text next to its call"
         return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linearity:
-    """What a full render keeps of earlier replies; True if it was proven on ids."""
+    """Which kinds of earlier replies a full render keeps; True if proven on ids."""
 
     plain_then_user: bool = True
     thinking_then_user: bool = True
@@ -148,7 +148,7 @@ class ImageSyntax:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContentForms:
-    """Which kinds of message content the template renders."""
+    """The kinds of message content that the template renders."""
 
     strings: bool
     parts: bool
@@ -156,17 +156,17 @@ class ContentForms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Everything known about one (template, tokenizer, variables, tools, stop ids)."""
+    """Results for one template with its tokenizer, variables, tools and stop ids."""
 
     rules: Mapping[str, RoleRule]
-    """By role: what follows a reply in plain text, as the loop records it. Where the template
-    refuses a tool message after such a reply, the reply is taken for the call it spells out."""
+    """By role: the rule after a plain-text reply, as the loop records replies. If the template
+    rejects a tool message after such a reply, the reply is rendered as the call it contains."""
     refusals: Mapping[str, str]
-    """Role to reason, for roles without a rule."""
+    """Reason by role, for roles without a rule."""
     after_calls: Mapping[str, RoleRule]
-    """By role: what follows a reply whose message carries structured calls."""
+    """By role: the rule after a reply whose message has structured calls."""
     call_refusals: Mapping[str, str]
-    """Role to reason, for roles without a rule after structured calls."""
+    """Reason by role, for roles without a rule after structured calls."""
     forms: ContentForms
     generation_prompt: str
     linearity: Linearity
@@ -176,26 +176,27 @@ class Calibration:
     groups_tool_results: bool
     renders_calls: bool
     stop_ids: tuple[int, ...]
-    """As given, and a proven closer that was not among them."""
+    """The given ids, and any proven closer that was missing."""
     verified: int
-    """Canned conversations on which the delta equalled the tail of a full render, on ids."""
+    """Number of canned conversations whose delta equalled the tail of a full render, on ids."""
     notes: tuple[str, ...]
 
     def rule(self, roles: Sequence[str], reply: Mapping[str, Any] | None) -> RoleRule:
         """Return the rule for observations after a reply.
 
         Args:
-            roles: Of the observations.
-            reply: The message before them; None if it was not given.
+            roles: Roles of the observations.
+            reply: The message before them; None if unknown.
 
         Raises:
-            TemplateError: They are no observation, or the template was not proven exact for them.
+            TemplateError: The messages are not an observation, or the template was not proven exact
+                for them.
         """
         first = roles[0] if roles else None
         others = roles[roles.count("tool") :] if first == "tool" else roles
         if first not in ("user", "tool") or any(role != "user" for role in others):
             raise TemplateError(
-                "an observation is user messages, or tool results with user messages after them, "
+                "an observation must be user messages, or tool results followed by user messages, "
                 f"got roles {list(roles)}"
             )
         makes_calls = bool(reply and reply.get("tool_calls"))
@@ -204,18 +205,18 @@ class Calibration:
             reason = (self.call_refusals if makes_calls else self.refusals)[first]
             after = " after structured calls" if makes_calls else ""
             raise TemplateError(
-                f"{first} observations{after} are refused: {reason}. "
+                f"{first} observations{after} cannot be encoded: {reason}. "
                 "Send tool output in a 'user' message instead"
             )
         unproven = rule.unproven(roles, reply)
         if unproven:
             raise TemplateError(
-                f"the chat template could not be proven exact for {unproven}: it refuses or "
+                f"the chat template could not be proven exact for {unproven}: it rejects or "
                 "rewrites such conversations. Send the text in one message, and calls one at a time"
             )
         if Dependency.REPLY in rule.depends and reply is None:
             raise TemplateError(
-                f"this chat template writes {first} messages after structured calls otherwise than "
-                "after plain replies; pass history= with every earlier message"
+                f"this chat template writes {first} messages after structured calls and after "
+                "plain replies differently; pass history= with every earlier message"
             )
         return rule

@@ -1,22 +1,24 @@
-"""Compare an observation's delta with what a full render writes after the real reply.
+"""Compare an observation's delta with the text of a full render after the real reply.
 
-The codec computes deltas from a stand-in conversation. This check renders the real one, through the
-tokenizer's own `apply_chat_template`, and shares no step with the delta but the tokenizer and the
-neutralising of text. It says nothing about what stands before the end of the reply, so it also
-works for templates that rewrite earlier replies.
+The codec computes deltas from a stand-in conversation. This check renders the real one with the
+tokenizer's own `apply_chat_template`. It shares only the tokenizer and the neutralising of text
+with the delta. It ignores everything before the end of the reply, so it also works for templates
+that rewrite earlier replies.
 
-The end of the reply is found by rendering the conversation twice, once with a random mark after the
-reply. The two renders agree up to the mark, which gives the place in the real one. For structured
-tool calls the mark is a further argument of the last call; there the real render must end with what
-follows the mark.
+To find the end of the reply, it renders the conversation twice, once with a random mark after the
+reply. The two renders agree up to the mark, which gives the position in the real one. For
+structured tool calls the mark is an extra argument of the last call, and the real render must end
+with the text that follows the mark.
 
-Proven by EQUAL: from the closer of the reply on, the delta has the ids that encoding the whole
-render gives, and the closer is present exactly once. Not proven: that the reply itself is in the
-render as it was sampled; for a template that drops tool messages after plain replies, that a reply
-spells out the call that both renders then have in its place; what the codec writes between a reply
-that was cut short and its closer; and, for a template that refuses a reply's text (gpt-oss: control
-tokens of its own), that the text makes no difference, because the check then replaces the replies
-by plain words.
+EQUAL proves that from the closer of the reply on, the delta has the same ids as an encoding of the
+whole render, and that the closer is present exactly once. It does not prove:
+
+- that the render contains the reply as it was sampled;
+- for a template that drops tool messages after plain replies, that a reply contains the call that
+  both renders show in its place;
+- the text that the codec writes between a cut-off reply and its closer;
+- for a template that rejects a reply's text (gpt-oss: its own control tokens), that the text makes
+  no difference, because the check then replaces the replies by plain words.
 """
 
 import json
@@ -36,8 +38,8 @@ from envkit.tokens.rules import RoleRule
 from envkit.tokens.template import ChatTemplate, PlainMessage
 
 SanityMode = Literal["strict", "ignore_strippable", "off"]
-"""What fails a comparison. "strict": any difference. "ignore_strippable": a difference in more than
-white space. "off": nothing, and nothing is compared."""
+"""Differences that fail a comparison. "strict": any. "ignore_strippable": any except white space.
+"off": none, and nothing is compared."""
 
 
 class SanityStatus(StrEnum):
@@ -46,11 +48,11 @@ class SanityStatus(StrEnum):
     EQUAL = "equal"
     """The same ids."""
     WHITESPACE = "whitespace"
-    """Other ids, whose texts are the same or differ only in white space."""
+    """Different ids, but their texts are equal or differ only in white space."""
     DIFFERENT = "different"
-    """Other text, or other ids for the images."""
+    """Different text, or different ids for the images."""
     UNCHECKED = "unchecked"
-    """The end of the reply could not be found in a full render."""
+    """No comparison was possible; see `SanityReport.reason`."""
 
     def passes(self, mode: SanityMode) -> bool:
         """Return whether a mode accepts the status."""
@@ -65,16 +67,16 @@ class SanityReport:
 
     status: SanityStatus
     expected: str = ""
-    """Text of the full render from the closer on; empty when equal."""
+    """Text of the full render from the closer on; empty if equal."""
     found: str = ""
-    """Text of the delta, from the closer on."""
+    """Text of the delta from the closer on; empty if equal."""
     reason: str = ""
     """Why nothing was compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeImages:
-    """What the processor makes of a whole conversation, and what the ledger's images join to."""
+    """The processor's output for a whole conversation, and the joined tensors of the ledger."""
 
     ids: Sequence[int]
     """The expanded conversation."""
@@ -100,16 +102,16 @@ def _shape(name: str, tensor: NDArray[Any] | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tail:
-    """What a full render has after the last reply."""
+    """The end of a full render, after the last reply."""
 
     text: str
     """The whole render."""
     prefix: str
     """Text between the reply and its closer."""
     closer_id: int
-    """What closes the reply: the closer of the rule, or another stop token."""
+    """The token that closes the reply: the closer of the rule, or another stop token."""
     ids: list[int]
-    """From the closer on, as encoding the whole render gives them."""
+    """Ids from the closer on, taken from an encoding of the whole render."""
 
 
 class _UnlocatedError(Exception):
@@ -128,19 +130,19 @@ def check_delta(
     stop_ids: frozenset[int],
     process: Callable[[str], WholeImages | None] | None,
 ) -> SanityReport:
-    """Compare what a codec appends after a reply with a full render.
+    """Compare the ids that a codec appends after a reply with a full render.
 
     Args:
         template: Its tokenizer renders and encodes.
-        messages: Gives the whole conversation as the template reads it, the observation last.
-        encoded: What is appended.
+        messages: Returns the whole conversation as the template reads it, the observation last.
+        encoded: The appended observation.
         reply: Index of the last reply.
-        rule: Says which token closes a reply.
+        rule: Determines the token that closes a reply.
         tools: Tool schemas.
-        sampled_ids: The reply; its last id says whether the model closed it.
-        stop_ids: Any of them may stand in for the closer.
-        process: Gives what the processor makes of a text with all images, None if it knows no text.
-            None if that would cost too much; then image tokens are not compared.
+        sampled_ids: The reply; its last id shows whether the model closed it.
+        stop_ids: Any of them may replace the closer.
+        process: Returns the processor's output for a text with all images, or None if it takes no
+            text. Pass None if that would cost too much; image tokens are then not compared.
     """
     try:
         stops = {template.added[one]: one for one in stop_ids if one in template.added}
@@ -198,13 +200,13 @@ def _render_tail(
 
 
 def _first_of(closers: Mapping[str, int], text: str, start: int) -> tuple[int, int] | None:
-    """Return place and id of the first closer in a text; of two at one place the longer."""
+    """Return position and id of the first closer in a text; at one position the longer one wins."""
     found = [(text.find(name, start), -len(name), one) for name, one in closers.items()]
     return next(((place, one) for place, _, one in sorted(found) if place >= 0), None)
 
 
 class _Closing:
-    """Compares ids from the closer of a reply on, whoever wrote the closer."""
+    """Compares ids from the closer of a reply on, whether the model or the codec wrote it."""
 
     def __init__(
         self,
@@ -240,7 +242,7 @@ class _Closing:
 
 
 def _ids_from(ids: Sequence[int], tail: Sequence[int], closer_id: int) -> list[int]:
-    """Return the end of a conversation's ids from the same closer on as a tail."""
+    """Return the end of a conversation's ids, from the closer that starts a tail."""
     closers = list(tail).count(closer_id)
     places = [index for index, identity in enumerate(ids) if identity == closer_id]
     if tail[0] != closer_id or closers > len(places):
@@ -258,8 +260,8 @@ def _render(template: ChatTemplate, messages: Sequence[PlainMessage], tools: Too
             tools=None if tools is None else list(tools),
             **template.kwargs,
         )
-    except Exception as error:  # a template is foreign code: it raises anything
-        raise TemplateError(f"the chat template refuses the conversation: {error}") from error
+    except Exception as error:  # a template is foreign code and can raise anything
+        raise TemplateError(f"the chat template rejects the conversation: {error}") from error
 
 
 def _rendered(template: ChatTemplate, messages: Sequence[PlainMessage], tools: ToolSchemas) -> str:
@@ -270,7 +272,7 @@ def _rendered(template: ChatTemplate, messages: Sequence[PlainMessage], tools: T
 
 
 def _plain_reply(entry: PlainMessage) -> PlainMessage:
-    """Return a reply with a plain word for its text; other messages as they are."""
+    """Return a reply with its text replaced by a plain word; other messages unchanged."""
     if entry["role"] != "assistant" or not entry.get("content"):
         return entry
     is_text = isinstance(entry["content"], str)

@@ -1,13 +1,13 @@
-"""The short way to write one plain observation, where it is proven to equal the template.
+"""The shortcut for writing one plain observation, if it is proven to equal the template.
 
 Most templates write a text observation as fixed text + the content (perhaps stripped) + fixed text.
-That is proven, not guessed: the template is run once on a traced string. Every question that the
-template asks about it (a prefix, a contained tag, emptiness) is recorded with its answer, and
-anything else it does with it, other than writing it out, ends the attempt. An observation for which
-all recorded questions have the recorded answers takes the same path through the template, so its
-text is known without rendering; any other observation is rendered. Constructs that hide a string
-from the trace (macros, `~` outside output, filters that copy) rule a template out beforehand, and
-contents made from the template's own constants are compared at the end.
+To prove that, the template runs once on a traced string. The trace records every question that the
+template asks about the string (a prefix, a contained tag, emptiness) with its answer. Any operation
+other than asking and writing ends the attempt. An observation with the same answers to all recorded
+questions takes the same path through the template, so its text is known without rendering; any
+other observation is rendered. Constructs that hide a string from the trace (macros, `~` outside
+output, filters that copy) rule a template out beforehand. At the end, contents built from the
+template's own constants are compared with real renders.
 """
 
 import json
@@ -64,7 +64,7 @@ _NASTY = (
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Something a template asked about the content, and the answer that this path needs."""
+    """A question that a template asked about the content, with the answer on this path."""
 
     strips: tuple[tuple[str, str | None], ...]
     name: str
@@ -78,7 +78,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class TailShape:
-    """Fixed text around one content: `write` gives the tail, or None to render instead."""
+    """Fixed text around one content. `write` returns the tail, or None to render instead."""
 
     before: str
     strips: tuple[tuple[str, str | None], ...]
@@ -87,7 +87,7 @@ class TailShape:
     questions: tuple[Question, ...]
 
     def write(self, content: str) -> str | None:
-        """Return the text from the closer on, or None if the template must be asked."""
+        """Return the text from the closer on, or None if the template has to render it."""
         for question in self.questions:
             if not question.holds(content):
                 return None
@@ -106,9 +106,9 @@ def derive_shape(
     """Find the shape of a template's tail, or None if it cannot be proven.
 
     Args:
-        syntax_tree: The parsed template; None cannot be proven.
-        tail_of: Renders the tail of an observation with a content; must hand a `Traced` string to
-            the template as it is.
+        syntax_tree: The parsed template; for None nothing can be proven.
+        tail_of: Renders the tail of an observation with a content; must pass a `Traced` string to
+            the template unchanged.
     """
     constants = _constants(syntax_tree)
     if constants is None:
@@ -116,13 +116,13 @@ def derive_shape(
     trace = Trace()
     try:
         text = tail_of(Traced(TRACE, trace))
-    except Exception:  # noqa: BLE001  # the template did what cannot be followed; it is rendered then
+    except Exception:  # noqa: BLE001  # the template did something untraceable, so render it
         return None
     before, found, after = str.partition(str(text), TRACE)
     if not found or TRACE in after or trace.failed:
         return None
     questions = tuple(dict.fromkeys(trace.questions))
-    # tojson alone copies a string unseen, so a content that was never seen written went through it
+    # only tojson copies a string untraced, so a content with no traced write went through it
     shape = TailShape(before, trace.strips or (), trace.strips is None, after, questions)
     return shape if _agrees(shape, constants, tail_of) else None
 
@@ -138,12 +138,12 @@ def _agrees(shape: TailShape, constants: Sequence[str], tail_of: Callable[[str],
         try:
             if tail_of(probe) != predicted:
                 return False
-        except Exception:  # noqa: BLE001  # refused by the template, accepted by the shape
+        except Exception:  # noqa: BLE001  # rejected by the template, accepted by the shape
             return False
     return True
 
 
-# ---- what rules a template out
+# ---- constructs that rule a template out
 
 
 def _constants(tree: "nodes.Template | None") -> list[str] | None:
@@ -172,7 +172,7 @@ def _constants(tree: "nodes.Template | None") -> list[str] | None:
 
 
 def _note_written(node: Any, written: set[int]) -> None:  # noqa: ANN401  # a jinja2 node
-    """Collect the expressions whose text goes to the output and nowhere else."""
+    """Collect the expressions whose text only goes to the output."""
     from jinja2 import nodes
 
     written.add(id(node))
@@ -186,7 +186,7 @@ def _note_written(node: Any, written: set[int]) -> None:  # noqa: ANN401  # a ji
 
 
 def _hides(node: Any, written: set[int]) -> bool:  # noqa: ANN401  # a jinja2 node
-    """Return whether an expression can copy a string, or ask about it, where no trace sees it."""
+    """Return whether an expression can copy or inspect a string without the trace seeing it."""
     from jinja2 import nodes
 
     if isinstance(node, nodes.Filter):
@@ -206,11 +206,11 @@ def _hides(node: Any, written: set[int]) -> bool:  # noqa: ANN401  # a jinja2 no
 
 
 class UntraceableError(Exception):
-    """The template did something with a content that is not followed."""
+    """The template did something untraceable with a content."""
 
 
 class Trace:
-    """What a template asked about one content, and how it wrote it."""
+    """The questions that a template asked about one content, and how it wrote it."""
 
     def __init__(self) -> None:
         self.questions: list[Question] = []
@@ -218,15 +218,15 @@ class Trace:
         self.failed = False
 
     def write(self, strips: tuple[tuple[str, str | None], ...]) -> None:
-        """Note that the content was written out; it must be written once."""
+        """Record that the content was written; every write must have the same form."""
         if self.strips not in (None, strips):
             raise self.fail()
         self.strips = strips
 
     def fail(self) -> "UntraceableError":
-        """Note the failure, since jinja swallows exceptions in some tests; return it to raise."""
+        """Record the failure, since jinja swallows exceptions in some tests; return it to raise."""
         self.failed = True
-        return UntraceableError("the template does something with a content that is not followed")
+        return UntraceableError("the template does something untraceable with a content")
 
 
 def _strip(text: str, strips: Sequence[tuple[str, str | None]]) -> str:
@@ -265,7 +265,7 @@ class Traced(str):  # noqa: PLW1641  # hashing is refused: `_OPERATIONS` below
         strips: tuple[tuple[str, str | None], ...] = (),
         written: bool = False,
     ) -> "Traced":
-        """Make one; `written` marks text that is only on its way to the output."""
+        """Create a string; `written` marks text that only goes to the output."""
         made = super().__new__(cls, text)
         made._trace, made._strips, made._written = trace, strips, written
         return made
@@ -273,8 +273,8 @@ class Traced(str):  # noqa: PLW1641  # hashing is refused: `_OPERATIONS` below
     def _ask(self, name: str, argument: Any = None) -> bool:  # noqa: ANN401
         if self._written or type(argument) not in (str, tuple, type(None)):
             raise self._trace.fail()
-        # The traced word has no characters that a strip would take, so its answer is that of the
-        # path that will be followed; `holds` asks the real content the same.
+        # The traced word has no characters that a strip would remove, so the answer is that of the
+        # path to follow. `holds` asks the same of the real content.
         answer = _ANSWERS[name](str.__str__(self), argument)
         self._trace.questions.append(Question(self._strips, name, argument, answer))
         return answer
@@ -367,7 +367,7 @@ for _name in (*(name for name in dir(str) if not name.startswith("_")), *_OPERAT
 
 
 def text_after_image(content: object) -> str | None:
-    """Return the text of a content that is one image and a text; None for any other."""
+    """Return the text of a content that is one image and one text; None for any other."""
     if type(content) is not list or len(cast("list[Any]", content)) != 2:
         return None
     first, second = cast("list[dict[str, Any]]", content)

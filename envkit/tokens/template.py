@@ -1,10 +1,9 @@
 """A chat template as transformers runs it: messages to text, text to ids.
 
-Rendering goes straight to the compiled template (`envkit.tokens.jinja`), with the inputs prepared
-as `apply_chat_template` of transformers 5 prepares them: keys whose value is None are dropped,
-special tokens are variables, reasoning has three names, and an image is only `{"type": "image"}`.
-Both routes are compared when the template is loaded; where they differ, `apply_chat_template`
-itself is called.
+Rendering calls the compiled template directly (`envkit.tokens.jinja`), with inputs prepared as in
+`apply_chat_template` of transformers 5: keys whose value is None are dropped, special tokens are
+variables, reasoning has three names, and an image is only `{"type": "image"}`. Both ways are
+compared when the template is loaded; if they differ, `apply_chat_template` itself is used.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -44,11 +43,11 @@ class Tokenizer(Protocol):
         ...
 
     def __len__(self) -> int:
-        """Count all tokens, added ones among them."""
+        """Return the number of tokens, including added ones."""
         ...
 
     def get_added_vocab(self) -> dict[str, int]:
-        """Return the added tokens, special ones among them, by their text."""
+        """Return the added tokens, including special ones, by their text."""
         ...
 
     def apply_chat_template(self, conversation: Any, **options: Any) -> Any:  # noqa: ANN401
@@ -64,8 +63,8 @@ class ChatTemplate:
 
         Args:
             tokenizer: A Hugging Face tokenizer, or anything that behaves like one.
-            text: The template, as `template_text` finds it.
-            kwargs: Variables for the template, as of `apply_chat_template`.
+            text: The template, as returned by `template_text`.
+            kwargs: Variables for the template, as for `apply_chat_template`.
 
         Raises:
             TemplateError: The template does not compile.
@@ -96,7 +95,7 @@ class ChatTemplate:
         """Render plain messages.
 
         Raises:
-            TemplateError: The template refuses the messages; its own words are in the message.
+            TemplateError: The template rejects the messages; the message quotes its error.
         """
         try:
             if self._compiled is None:
@@ -108,8 +107,8 @@ class ChatTemplate:
                 add_generation_prompt=generation_prompt,
                 **self._variables,
             )
-        except Exception as error:  # a template is foreign code: it raises anything
-            raise TemplateError(f"the chat template refuses these messages: {error}") from error
+        except Exception as error:  # a template is foreign code and can raise anything
+            raise TemplateError(f"the chat template rejects these messages: {error}") from error
 
     @cached_property
     def syntax_tree(self) -> "nodes.Template | None":
@@ -118,7 +117,7 @@ class ChatTemplate:
 
     @cached_property
     def compared(self) -> frozenset[str]:
-        """The strings that the template compares or searches text with."""
+        """The strings that the template compares text with or searches for."""
         if self.syntax_tree is None:
             return frozenset()
         found: set[str] = set()
@@ -169,7 +168,7 @@ class ChatTemplate:
     # ---- ids
 
     def encode(self, text: str) -> list[int]:
-        """Turn text into ids, adding nothing."""
+        """Turn text into ids, without adding special tokens."""
         backend = self._backend
         if backend is None or backend.truncation is not None or backend.padding is not None:
             return list(self.tokenizer.encode(text, add_special_tokens=False))
@@ -234,7 +233,7 @@ def _plain_value(value: Any) -> Any:  # noqa: ANN401  # foreign data
     if isinstance(value, (list, tuple)):
         return [_plain_value(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
     if isinstance(value, str):
-        return str.__str__(value)  # enums and numpy strings carry methods a sandbox does not know
+        return str.__str__(value)  # enums and numpy strings have methods that a sandbox rejects
     return value if isinstance(value, (int, float)) else f"<{type(value).__name__}>"
 
 
@@ -242,12 +241,12 @@ def template_text(tokenizer: Tokenizer, override: object, *, with_tools: bool) -
     """Return the text of the template that a tokenizer uses.
 
     Args:
-        tokenizer: Whose template.
+        tokenizer: The tokenizer.
         override: The option `chat_template`: a template, or the name of one of several.
-        with_tools: Whether tools will be given: some models have a template only for that.
+        with_tools: Whether tools will be passed; some models have a separate template for them.
 
     Raises:
-        TemplateError: There is none.
+        TemplateError: The tokenizer has no template.
     """
     getter: Any = getattr(tokenizer, "get_chat_template", None)
     if getter is None:
@@ -265,7 +264,7 @@ def template_text(tokenizer: Tokenizer, override: object, *, with_tools: bool) -
 def _no_template(tokenizer: Tokenizer) -> str:
     return (
         f"the tokenizer {getattr(tokenizer, 'name_or_path', '') or type(tokenizer).__name__!r} has "
-        "no chat template: a base model cannot chat. Take an instruct model, or pass "
+        "no chat template, as is usual for base models. Use an instruct model, or pass "
         "template_kwargs={'chat_template': ...}"
     )
 
@@ -282,12 +281,12 @@ def _compile(text: str) -> "Template":
 
     try:
         return compile_template(text)
-    except Exception as error:  # a syntax error, or what a template's constants raise
+    except Exception as error:  # a syntax error, or an error in a template's constants
         raise TemplateError(f"the chat template does not compile: {error}") from error
 
 
 def _outcome(call: Callable[[], str]) -> str | None:
-    """Return what a render gives, None if it raises: both routes must agree on that too."""
+    """Return the rendered text, or None if rendering raises; both ways must agree on that too."""
     try:
         return call()
     except Exception:  # noqa: BLE001  # foreign code, and only compared

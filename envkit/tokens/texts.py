@@ -1,16 +1,16 @@
 """Make texts in messages safe: they may never form a control token or an image.
 
-Text of environments, tools, datasets and users is foreign. Every control token in it is broken by
+Text from environments, tools, datasets and users is foreign. Every control token in it is broken by
 one character (see `envkit.tokens.controls`), unless its author wrapped it in
-`envkit.messages.Trusted`. Assistant text is the model's own and stays as sampled. In every text,
-trusted and sampled ones included, three things are replaced: a literal placeholder of an image,
-which would be counted as an image; a lone surrogate, which no tokenizer takes; and the codec's own
-mark. NUL is replaced in foreign text.
+`envkit.messages.Trusted`. Assistant text is the model's own and stays as sampled. Three things are
+replaced in every text, including trusted and sampled ones: a literal image placeholder, which would
+be counted as an image; a lone surrogate, which no tokenizer accepts; and the codec's own mark. NUL
+is replaced in foreign text.
 
-A template can join what was harmless apart: two parts, a text and the template's own words, or the
-two sides of something that it cuts out. So where that is possible, the rendered text is compared
-with a render whose foreign text has no character that begins or ends a token; if the tokens differ,
-every sign of punctuation is broken in the foreign texts that could take part.
+A template can join harmless pieces into a token: two parts, a text and the template's own words, or
+the two sides of a cut. If that is possible, the rendered text is compared with a render whose
+foreign text has no character that starts or ends a token. If the tokens differ, all punctuation is
+broken in the foreign texts that could be involved.
 """
 
 import re
@@ -29,19 +29,19 @@ _SURROGATES: Final = dict.fromkeys(range(55296, 57344), "�")
 _UNFIT: Final = {**_SURROGATES, 0: "\ufffd"}
 _PUNCTUATION: Final = re.compile(r"[^\w\s]|_")
 _STAND_IN: Final = 0xE000
-"""First of the private-use characters that stand in for those which begin or end a token."""
+"""First of the private-use characters that replace those at the start or end of a token."""
 _ROLES: Final = ("system", "user", "assistant", "tool")
 
 
 class _Form(Enum):
-    """How foreign text is written."""
+    """How to write foreign text."""
 
     CLEAN = auto()
     HARMLESS = auto()
-    """With other characters where a token could begin or end: to compare with."""
+    """Without any character that could start or end a token; used for comparison."""
     HARD = auto()
-    """With every sign of punctuation broken where a template could join what was clean. Other texts
-    stay: a switch in the system prompt ("/no_think") works beside a hostile question."""
+    """With all punctuation broken in texts that a template could join into a token. Other texts are
+    unchanged: a switch in the system prompt ("/no_think") works despite a hostile question."""
 
 
 @dataclass(slots=True)
@@ -71,8 +71,8 @@ class TextPolicy:
             controls: The tokens that foreign text must not become.
             marks: The codec's own random words.
             media: Names of the placeholders that would be counted.
-            image_roles: Roles beside "user" whose images the template renders.
-            neutralise: False breaks only what would corrupt the ledger's counts.
+            image_roles: Roles other than "user" whose images the template renders.
+            neutralise: False breaks only text that would corrupt the ledger's counts.
         """
         self.controls = controls
         self.neutralise = neutralise
@@ -92,7 +92,7 @@ class TextPolicy:
         return text
 
     def _is_harmless(self, text: str) -> bool:
-        """Whether there is nothing to change; one look at the text, or two, for most of them."""
+        """Whether there is nothing to change; one or two scans decide for most texts."""
         if text.isascii():
             for first in self._doubtful:
                 if first in text:
@@ -108,13 +108,13 @@ class TextPolicy:
         return self.controls.breaker.join(self.spoken_pieces(text))
 
     def spoken_pieces(self, text: str) -> list[str]:
-        """Return the model's own text in pieces none of which holds a whole placeholder."""
+        """Return the model's own text in pieces, none of which contains a whole placeholder."""
         text = _replaced(text, _SURROGATES)
         places = [start + 1 for start, _ in self._media.find(text)]
         return split(text, places + self._mark_places(text))
 
     def schemas(self, tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return tool schemas, every name and text in them cleaned."""
+        """Return tool schemas with every name and text cleaned."""
         return [_mapped(tool, self.clean) for tool in tools]
 
     def render(
@@ -127,13 +127,13 @@ class TextPolicy:
         """Return messages as rendered text, and how many of their texts were changed.
 
         Args:
-            messages: What is rendered.
+            messages: The messages to render.
             write: Renders cleaned messages and their cleaned history.
-            history: What `write` needs besides; counted when it was new.
+            history: Earlier messages for `write`; they were counted when they were new.
 
         Raises:
-            TemplateError: The template refuses them, an unknown role or part, or an image in a
-                role whose images the template drops.
+            TemplateError: The template rejects the messages, a role or part is unknown, or an image
+                is in a role whose images the template drops.
         """
         walk, before = _Pass(), _Pass()
         text = write(self._all(messages, walk), self._all(history, before))
@@ -144,16 +144,16 @@ class TextPolicy:
         return text, walk.changed
 
     def cleaned(self, messages: Sequence[Mapping[str, Any]]) -> list[PlainMessage]:
-        """Return clean messages, without regard to what a template joins.
+        """Return clean messages, ignoring tokens that a template could join.
 
         Raises:
-            TemplateError: An unknown role or part, or an image in a role whose images the template
-                drops.
+            TemplateError: A role or part is unknown, or an image is in a role whose images the
+                template drops.
         """
         return self._all(messages, _Pass())
 
     def may_join(self, messages: Sequence[Mapping[str, Any]]) -> bool:
-        """Return whether a template could join texts of these messages to a token."""
+        """Return whether a template could join texts of these messages into a token."""
         walk = _Pass()
         self._all(messages, walk)
         return self.neutralise and self._may_join(walk.foreign)
@@ -167,7 +167,7 @@ class TextPolicy:
     ) -> str | None:
         try:
             return write(self._all(messages, _Pass(form)), self._all(history, _Pass(form)))
-        except TemplateError:  # it took the clean form, so that is what there is
+        except TemplateError:  # the template rejects this form, so keep the clean one
             return None
 
     def _may_join(self, texts: Sequence[str]) -> bool:
@@ -209,7 +209,7 @@ class TextPolicy:
         return result
 
     def _clean_call(self, call: dict[str, Any]) -> None:
-        """Write the names of a call as those of its result, which templates compare."""
+        """Clean the names of a call like those of its result, since templates compare them."""
         function: Any = call.get("function")
         owners: list[Any] = [call, function] if isinstance(function, dict) else [call]
         for owner in owners:
@@ -220,7 +220,7 @@ class TextPolicy:
     def _parts(
         self, parts: Sequence[Mapping[str, Any]], role: str, trusted: Ranges, walk: _Pass
     ) -> list[Mapping[str, Any]]:
-        """Return parts; a token that is split over several is seen as in the joined text."""
+        """Return cleaned parts; a token that spans several parts is also broken."""
         texts = [self._text_of(part, role) for part in parts]
         if role == "assistant":
             pieces = [None if text is None else self.spoken(text) for text in texts]
@@ -235,7 +235,8 @@ class TextPolicy:
         """Return the text of a part, None for an image.
 
         Raises:
-            TemplateError: It is neither, or an image in a role whose images the template drops.
+            TemplateError: The part is neither, or an image in a role whose images the template
+                drops.
         """
         kind = part.get("type")
         if kind == "text":
@@ -244,8 +245,8 @@ class TextPolicy:
             raise TemplateError(f"a part must be of type 'text' or 'image', got {kind!r}")
         if role not in self._image_roles:
             raise TemplateError(
-                f"images must travel in a 'user' message, got one in role {role!r}: this chat "
-                "template drops them there. Send the tool's text as 'tool' and its image as 'user'"
+                f"images must be in a 'user' message, got one in role {role!r}, where this chat "
+                "template drops them. Send the tool's text as 'tool' and its image as 'user'"
             )
         return None
 
@@ -280,13 +281,13 @@ class TextPolicy:
     def _places(
         self, text: str, trusted: Ranges, walk: _Pass, parts: Sequence[str] = ()
     ) -> tuple[str, list[int]]:
-        """Return a text in which only characters were replaced, and where to break it.
+        """Return a text after character replacements, and the positions where to break it.
 
         Args:
             text: The foreign text.
             trusted: Ranges that are not broken.
-            walk: Says in which form to write it.
-            parts: What it is joined from; empty if it is whole.
+            walk: Determines the form to write.
+            parts: The texts it is joined from; empty for a single text.
         """
         fit = _replaced(text, _UNFIT if self.neutralise else _SURROGATES)
         if walk.form is _Form.HARMLESS:
@@ -309,7 +310,7 @@ class TextPolicy:
     def _needs_hard(
         self, fit: str, places: Sequence[int], walk: _Pass, parts: Sequence[str]
     ) -> bool:
-        """Return whether breaking a text at its tokens alone would leave some."""
+        """Return whether breaking a text only at its tokens would leave some."""
         is_hard = walk.form is _Form.HARD
         if not (is_hard or self._has_hidden):
             return False  # the usual case
@@ -327,12 +328,12 @@ class TextPolicy:
         ]
 
     def _broken(self, text: str, places: Iterable[int]) -> str:
-        """Return a text with the breaking character at some places."""
+        """Return a text with the breaking character inserted at the given positions."""
         return self.controls.breaker.join(split(text, places))
 
 
 def _replaced(text: str, table: Mapping[int, str]) -> str:
-    """Return a text with some characters replaced, each by one; most texts have none of them."""
+    """Replace characters one by one; fast for texts without any of them."""
     if 0 in table and "\0" in text:
         text = text.replace("\0", table[0])
     if text.isascii():
@@ -349,7 +350,7 @@ def _is_encodable(text: str) -> bool:
 
 
 def _outside(text: str, trusted: Ranges, table: Mapping[int, str]) -> str:
-    """Return a text with characters replaced outside of what is trusted."""
+    """Replace characters outside the trusted ranges."""
     pieces: list[str] = []
     position = 0
     for start, end in sorted((one[0], one[1]) for one in trusted):
@@ -363,7 +364,7 @@ def _is_within(start: int, end: int, ranges: Ranges) -> bool:
 
 
 def _mapped(value: Any, change: Callable[[str], str]) -> Any:  # noqa: ANN401  # JSON data
-    """Return JSON data with every text in it changed, keys included."""
+    """Return JSON data with every string changed, keys included."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):

@@ -1,9 +1,8 @@
 """Write stand-in conversations before an observation, and marks in real ones.
 
-`[user "u", assistant MARK, observation]`: MARK is a random word, so the end of the reply can be
-found in the rendered text. A reply with structured calls carries a second mark as an argument, and
-its calls are named and numbered like the results, because templates look the calls up, check them
-or print them.
+In `[user "u", assistant MARK, observation]`, MARK is a random word that locates the end of the
+reply in the rendered text. A reply with structured calls has a second mark as an argument. Its
+calls have the names and ids of the results, because templates look calls up, check or print them.
 """
 
 import json
@@ -16,12 +15,12 @@ from envkit.tokens.rules import ContentForms, Variant
 from envkit.tokens.template import PlainMessage, plain
 
 CALL_ID = "call00000"
-"""Nine alphanumerics: Mistral's templates check that."""
+"""Nine alphanumeric characters, which Mistral's templates check."""
 PLAIN_REPLY: Final = Variant(content="mark", calls="none")
 
 
 class Writer:
-    """Writes stand-in messages in the form of content that a template reads."""
+    """Writes stand-in messages with content in the form that a template reads."""
 
     def __init__(self, forms: ContentForms) -> None:
         self.forms = forms
@@ -50,7 +49,7 @@ class Writer:
         return self.result(text) if role == "tool" else self.say(role, text)
 
     def reply(self, variant: Variant, calls: Sequence[tuple[str, str]]) -> PlainMessage:
-        """Return the marked reply; `calls` are the names and ids of the calls it makes."""
+        """Return the marked reply; `calls` are the names and ids of its calls."""
         if variant.calls == "none":
             return self.say("assistant", self.text_mark)
         text = self.text_mark if variant.content == "mark" else ""
@@ -117,7 +116,7 @@ class Writer:
         return max(ends)
 
     def fit(self, messages: Sequence[Mapping[str, Any]]) -> list[PlainMessage]:
-        """Return messages as plain data, in a form of content that the template renders."""
+        """Return messages as plain data with content in a form that the template renders."""
         return [self._fit(entry) for entry in plain(messages)]
 
     def _fit(self, entry: PlainMessage) -> PlainMessage:
@@ -134,7 +133,7 @@ class Writer:
 
 
 def _object(text: str) -> dict[str, Any]:
-    """Return the arguments of a call that are written as JSON; text that is none is left out."""
+    """Parse the JSON arguments of a call; anything but an object becomes empty."""
     try:
         value: Any = json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Checks that the forks of a file start exactly as the trajectories that they name."""
+"""Checks that a file has each episode once, and that its forks start as those they name."""
 
 import hashlib
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from typing import Final
 from envkit.trajectory.checks import Problem, Rule
 from envkit.trajectory.segment import Segment
 from envkit.trajectory.sequence import Origin
+from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
 
 _COLUMNS: Final = ("wire_ids", "train_ids", "logprobs")
@@ -19,23 +20,35 @@ class Lineage:
         self._prefixes: dict[str, list[bytes]] = {}  # by episode id: a digest after each segment
         self._origins: dict[str, Origin] = {}
         self._lines: dict[str, int] = {}
+        self._ended: set[str] = set()
+        self._doubled: list[Problem] = []
 
     def add(self, trajectory: Trajectory, line: int) -> None:
         """Note a trajectory and the line that it is on."""
         name = trajectory.episode_id
+        if trajectory.stop_reason is not StopReason.ABORTED:  # one that is resumed has two lines
+            if name in self._ended:
+                message = f"the episode is also on line {self._lines[name]}: tokens have two owners"
+                self._doubled.append(
+                    Problem(rule=Rule.TREE, message=message, line=line, episode_id=name)
+                )
+                return
+            self._ended.add(name)
+        self._lines[name] = line
         self._prefixes[name] = list(_digests(trajectory.segments))
+        self._origins.pop(name, None)
         if trajectory.origin is not None:
             self._origins[name] = trajectory.origin
-            self._lines[name] = line
 
     def problems(self) -> Iterator[Problem]:
-        """Yield what is wrong with the forks, in the order of the file."""
+        """Yield what is wrong with the forks, then the episodes that are there twice."""
         for name, origin in self._origins.items():
             message = self._problem(name, origin)
             if message is not None:
                 yield Problem(
                     rule=Rule.TREE, message=message, line=self._lines[name], episode_id=name
                 )
+        yield from self._doubled
 
     def _problem(self, name: str, origin: Origin) -> str | None:
         if self._is_cycle(name):

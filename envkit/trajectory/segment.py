@@ -6,6 +6,7 @@ Axes: T train ids of a segment, W wire ids (W <= T).
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Final, Literal, get_args, overload
 
 import numpy as np
@@ -140,8 +141,7 @@ class Segment:
         """Return the segment as context of another sequence, with mask 0 and shared ids."""
         if self.kind is not SegmentKind.MODEL:
             return self
-        mask = np.broadcast_to(np.int8(0), self.token_count)
-        return self._with("_loss_mask", mask)
+        return self._with("_loss_mask", _no_loss(self.token_count))
 
     def _with(self, changed: str, value: object) -> "Segment":
         copy = object.__new__(Segment)  # the columns were checked when they were recorded
@@ -151,6 +151,12 @@ class Segment:
 
     def _stored(self, name: ColumnName) -> Packed | None:
         return getattr(self, f"_{name}")
+
+
+@lru_cache(maxsize=4096)
+def _no_loss(count: int) -> Packed:
+    """Return a mask of zeros, which all shared segments of that length hold together."""
+    return np.broadcast_to(np.int8(0), count)
 
 
 _STORED: Final = tuple(

@@ -9,7 +9,7 @@ once they are complete.
 import contextlib
 import json
 import os
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -217,8 +217,12 @@ def read_trajectories(path: Source, *, skip_cut_line: bool = False) -> Iterator[
             raise stored.error
 
 
-def read_lines(path: Source) -> Iterator[StoredLine]:
-    """Yield every non-empty line of a file or a run directory, readable or not.
+def read_lines(path: Source, numbers: Collection[int] | None = None) -> Iterator[StoredLine]:
+    """Yield the non-empty lines of a file or a run directory, readable or not.
+
+    Args:
+        path: The file or the directory.
+        numbers: Parse only these lines, from 1; None parses all.
 
     Raises:
         StorageError: The file itself cannot be read.
@@ -226,7 +230,8 @@ def read_lines(path: Source) -> Iterator[StoredLine]:
     file = trajectory_file(path)
     images = ImageFolder(file.parent / IMAGE_FOLDER)
     for number, line in _lines(file):
-        yield parse_line(file, number, line, images)
+        if numbers is None or number in numbers:
+            yield parse_line(file, number, line, images)
 
 
 def trajectory_file(path: Source) -> Path:

@@ -62,8 +62,12 @@ def _turn(
 ) -> dict[str, Any]:
     spoken = None if entry is None else _message(entry, keep)
     calls: list[dict[str, Any]] = to_plain((entry or {}).get("tool_calls") or [], "calls", keep)
+    purpose = None if record is None else record.purpose
+    if purpose is not None and heard:
+        heard[-1]["role"] = "question"
     data: dict[str, Any] = {
         "heard": heard,
+        "purpose": purpose,
         "shown": seen[-1] if seen else None,
         "reply": spoken["text"] if spoken else record.response_text if record else "",
         "images": spoken["images"] if spoken else [],

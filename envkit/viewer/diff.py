@@ -1,16 +1,22 @@
 """What changed from one run to another, as JSON data for the front end."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError
 from envkit.text import counted
+from envkit.viewer.differences import Trace, differences
 from envkit.viewer.pairs import Flip, Matching, Pair, match, mean_difference
 from envkit.viewer.rows import EpisodeRow
 
 COLUMNS: Final = ("pair", "first", "second", "flips")
-"""Names of a pair's columns; first and second are numbers of episodes."""
+"""Names of a pair's columns; first and second are numbers of episodes. The flips are followed by
+where the two part."""
+Traces = Callable[[Collection[int]], Mapping[int, Trace]]
+"""Reads episodes of a run, by their numbers."""
+MAX_PLACED: Final = 1_000
+"""Of so many pairs a comparison says where they part."""
 _OUTCOMES: Final = ("solved", "failed", "no reward")
 _LISTED: Final = 20
 
@@ -21,6 +27,7 @@ def compare_rows(
     names: Sequence[str],
     *,
     most: int | None = None,
+    traces: Sequence[Traces] = (),
 ) -> dict[str, Any]:
     """Return the comparison of two runs as JSON data.
 
@@ -30,8 +37,11 @@ def compare_rows(
         names: Of both runs.
         most: Pairs are listed of so many episodes of each run; the figures count all. None lists
             all.
+        traces: Read the episodes of both runs, to say where the first 1,000 pairs part; empty says
+            only what changed.
 
     Raises:
+        StorageError: An episode cannot be read again.
         ConfigurationError: The runs share no environment and seed.
     """
     matching = match(first, second)
@@ -44,6 +54,7 @@ def compare_rows(
         )
     listed = [{row.number for row in rows[:most]} for rows in (first, second)]
     shown = [p for p in pairs if p.first.number in listed[0] and p.second.number in listed[1]]
+    places = _places(sorted(shown, key=lambda pair: not pair.flips)[:MAX_PLACED], traces)
     counts = Counter(flip for pair in pairs for flip in pair.flips)
     outcomes = Counter((_outcome(pair.first), _outcome(pair.second)) for pair in pairs)
     return {
@@ -58,10 +69,28 @@ def compare_rows(
         },
         "columns": COLUMNS,
         "rows": [
-            [number, pair.first.number, pair.second.number, [flip.value for flip in pair.flips]]
+            [
+                number,
+                pair.first.number,
+                pair.second.number,
+                [*(flip.value for flip in pair.flips), *places.get(pair.first.number, ())],
+            ]
             for number, pair in enumerate(shown, start=1)
         ],
         "notes": list(_notes(matching, names, len(shown))),
+    }
+
+
+def _places(pairs: Sequence[Pair], traces: Sequence[Traces]) -> dict[int, list[str]]:
+    """Return where pairs part, by the number of the first episode."""
+    if not traces:
+        return {}
+    first = traces[0]({pair.first.number for pair in pairs})
+    second = traces[1]({pair.second.number for pair in pairs})
+    return {
+        pair.first.number: differences(first[pair.first.number], second[pair.second.number])
+        for pair in pairs
+        if pair.first.number in first and pair.second.number in second
     }
 
 
@@ -69,6 +98,14 @@ def _notes(matching: Matching, names: Sequence[str], shown: int) -> Iterator[str
     """Say what the figures count."""
     if shown < len(matching.pairs):
         yield f"The figures count all {len(matching.pairs):,} pairs; the list shows {shown:,}."
+    for name, forks in zip(names, (matching.forks_first, matching.forks_second), strict=True):
+        if forks:
+            places = ", ".join(f"{row.number} (turn {row.shared + 1})" for row in forks[:_LISTED])
+            more = f" and {len(forks) - _LISTED} more" if len(forks) > _LISTED else ""
+            yield (
+                f"Forked only in {name}: {counted(len(forks), 'fork')}, excluded from the "
+                f"comparison; the other run has their trunks. Line {places}{more}."
+            )
     for name, alone in zip(names, (matching.only_first, matching.only_second), strict=True):
         if alone:
             some = ", ".join(str(row.number) for row in alone[:_LISTED])

@@ -9,6 +9,7 @@ from envkit.trajectory.certificate import Certificate, certify
 from envkit.trajectory.checks import check_trajectory
 from envkit.trajectory.image_folder import ImageFolder
 from envkit.trajectory.plain import Keep, to_plain
+from envkit.trajectory.storage import StoredLine
 from envkit.trajectory.trajectory import Trajectory
 from envkit.viewer.conversation import conversation
 from envkit.viewer.pictures import picture_size
@@ -78,6 +79,21 @@ def episode(
         images=tuple(images),
         token_ids=frozenset[int]().union(*(s.train_ids for s in trajectory.segments)),
     )
+
+
+def checked_row(stored: StoredLine, trajectory: Trajectory) -> EpisodeRow:
+    """Return the row of a readable line; its rules and its certificate are checked.
+
+    Args:
+        stored: The line.
+        trajectory: The line's.
+    """
+    problems = check_trajectory(trajectory)
+    recorded = stored.certificate
+    is_broken = bool(problems) or (
+        recorded is not None and recorded.difference(certify(trajectory)) is not None
+    )
+    return episode_row(trajectory, number=stored.line, problems=problems, is_broken=is_broken)
 
 
 def _head(trajectory: Trajectory, keep: Keep) -> dict[str, Any]:

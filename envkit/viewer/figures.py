@@ -44,7 +44,10 @@ def figures(
         "groups": {"count": len(groups), "compared": len(compared), "signal": signal},
         "faults": sum("fault" in row.flags for row in rows),
         "broken": sum("broken" in row.flags for row in rows),
-        "unread": {"count": sum(r.not_understood for r in rows), "of": sum(r.turns for r in rows)},
+        "unread": {
+            "count": sum(r.not_understood for r in rows),
+            "of": sum(r.replies for r in rows),
+        },
         "turns": fmean(row.turns for row in rows) if rows else None,
         "seconds": metrics.get("seconds/episode/mean"),
         "stops": _stops(rows),

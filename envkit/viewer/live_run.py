@@ -18,17 +18,14 @@ from typing import Any, BinaryIO, Final, cast
 from envkit.errors import EnvkitError, StorageError
 from envkit.files import storage_errors
 from envkit.text import counted
-from envkit.trajectory.certificate import certify
-from envkit.trajectory.checks import check_trajectory
 from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
-from envkit.trajectory.storage import FILE_NAME, StoredLine, parse_line
-from envkit.trajectory.trajectory import Trajectory
+from envkit.trajectory.storage import FILE_NAME, parse_line
 from envkit.viewer.document import Decode, vocabulary
-from envkit.viewer.episodes import episode
+from envkit.viewer.episodes import checked_row, episode
 from envkit.viewer.figures import finite_rewards, groups_of
 from envkit.viewer.folder import METRICS_FILE, RUN_FILE, Folder
 from envkit.viewer.growing_file import MAX_LINE_BYTES, GrowingFile, Line, stamp_of
-from envkit.viewer.rows import EpisodeRow, episode_row
+from envkit.viewer.rows import EpisodeRow
 from envkit.viewer.run import RunData, numbers_of, unreadable
 from envkit.viewer.search import search_pieces
 from envkit.viewer.search_text import SearchText
@@ -197,7 +194,7 @@ class LiveRun:
             self._note(unreadable(stored))
             return
         try:
-            row, pieces = _row(stored, stored.trajectory), search_pieces(stored.trajectory)
+            row, pieces = checked_row(stored, stored.trajectory), search_pieces(stored.trajectory)
             self._data.add(stored.trajectory, row)
         except (EnvkitError, *_FOREIGN) as error:
             self._note(f"Left out: line {line.number} cannot be shown: {type(error).__name__}.")
@@ -326,13 +323,3 @@ class LiveRun:
         """Return the first hit in each episode; see `SearchText.find`."""
         with self._lock:
             return self._text.find(query)
-
-
-def _row(stored: StoredLine, trajectory: Trajectory) -> EpisodeRow:
-    """Return the row of a readable line, after checking its rules and its certificate."""
-    problems = check_trajectory(trajectory)
-    recorded = stored.certificate
-    is_broken = bool(problems) or (
-        recorded is not None and recorded.difference(certify(trajectory)) is not None
-    )
-    return episode_row(trajectory, number=stored.line, problems=problems, is_broken=is_broken)

@@ -2,7 +2,8 @@
 
 A pair has the same environment and seed and the same number among the episodes that are equal in
 both. Which sample of a group came first in its file is chance, so role and member number decide
-where the rollout recorded them, and the order of the file where it did not.
+where the rollout recorded them, and the order of the file where it did not. A fork belongs to the
+fork at the same place of the paired tree.
 """
 
 import math
@@ -14,6 +15,7 @@ from typing import Final
 
 from envkit.metrics.intervals import Interval, mean_interval
 from envkit.viewer.rows import EpisodeRow
+from envkit.viewer.trees import Leaf, leaves
 
 
 class Flip(StrEnum):
@@ -33,6 +35,8 @@ class Flip(StrEnum):
     """Both have a reward, and they differ."""
     OTHER_REPLIES = "other replies"
     """The model said something else."""
+    OTHER_HISTORY = "other history"
+    """Its history was rewritten at another turn or in another way."""
     OTHER_TASK = "other task"
     """The same seed gave another task: the environment or its data changed, so compare with
     care."""
@@ -59,6 +63,10 @@ class Matching:
     """In the order of the first run."""
     only_first: tuple[EpisodeRow, ...]
     only_second: tuple[EpisodeRow, ...]
+    """Forks of episodes that both runs have are not in these."""
+    forks_first: tuple[EpisodeRow, ...] = ()
+    """Forks of paired episodes at places where the other run has none."""
+    forks_second: tuple[EpisodeRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,19 +84,58 @@ class MeanDifference:
 
 def match(first: Sequence[EpisodeRow], second: Sequence[EpisodeRow]) -> Matching:
     """Return which episodes belong together."""
-    left, right = list(first), list(second)
+    left, right = leaves(first), leaves(second)
+    trunks: dict[int, Hashable] = {}
     found: dict[int, Pair] = {}
     for key in (_exact_key, _seed_key):
-        waiting = _grouped(right, key)
-        for facts in left:
-            group = waiting.get(key(facts))
+        _pair_up(
+            left, right, found, lambda leaf, key=key: (leaf.lost_at, key(leaf.row)), is_fork=False
+        )
+    for number, pair in enumerate(found.values()):
+        trunks[id(pair.first)] = trunks[id(pair.second)] = number
+
+    def fork_key(leaf: Leaf) -> Hashable:  # without a pair of trunks, no two are equal
+        return (leaf.place, trunks.get(id(leaf.trunk), object()))
+
+    _pair_up(left, right, found, fork_key, is_fork=True)
+    pairs = [found[id(row)] for row in first if id(row) in found]
+    taken = {id(row) for pair in pairs for row in (pair.first, pair.second)}
+    alone = [[leaf for leaf in side if id(leaf.row) not in taken] for side in (left, right)]
+    forks = [[one for one in side if one.place and id(one.trunk) in trunks] for side in alone]
+    return Matching(
+        pairs=tuple(pairs),
+        only_first=_in_order(first, alone[0], forks[0]),
+        only_second=_in_order(second, alone[1], forks[1]),
+        forks_first=_in_order(first, forks[0], ()),
+        forks_second=_in_order(second, forks[1], ()),
+    )
+
+
+def _pair_up(
+    first: Sequence[Leaf],
+    second: Sequence[Leaf],
+    found: dict[int, Pair],
+    key: Callable[[Leaf], Hashable],
+    *,
+    is_fork: bool,
+) -> None:
+    """Pair trunks, or forks, that have equal keys and no partner yet."""
+    taken = {id(pair.second) for pair in found.values()}
+    free = (leaf for leaf in second if id(leaf.row) not in taken)
+    waiting = _grouped((leaf for leaf in free if bool(leaf.place) is is_fork), key)
+    for leaf in first:
+        if bool(leaf.place) is is_fork and id(leaf.row) not in found:
+            group = waiting.get(key(leaf))
             if group:
-                found[id(facts)] = Pair(first=facts, second=group.pop(0))
-        taken = {id(pair.second) for pair in found.values()}
-        left = [facts for facts in left if id(facts) not in found]
-        right = [facts for facts in right if id(facts) not in taken]
-    pairs = (found[id(facts)] for facts in first if id(facts) in found)
-    return Matching(pairs=tuple(pairs), only_first=tuple(left), only_second=tuple(right))
+                found[id(leaf.row)] = Pair(first=leaf.row, second=group.pop(0).row)
+
+
+def _in_order(
+    rows: Sequence[EpisodeRow], kept: Iterable[Leaf], without: Iterable[Leaf]
+) -> tuple[EpisodeRow, ...]:
+    """Return the rows of some leaves in the order of their run."""
+    names = {id(leaf.row) for leaf in kept} - {id(leaf.row) for leaf in without}
+    return tuple(row for row in rows if id(row) in names)
 
 
 def mean_difference(
@@ -140,6 +187,7 @@ _TESTS: Final[dict[Flip, Callable[[EpisodeRow, EpisodeRow], bool]]] = {
     Flip.OTHER_STOP: lambda first, second: first.stop_reason is not second.stop_reason,
     Flip.OTHER_REWARD: _rewards_differ,
     Flip.OTHER_REPLIES: lambda first, second: first.replies_hash != second.replies_hash,
+    Flip.OTHER_HISTORY: lambda first, second: first.history_hash != second.history_hash,
     Flip.OTHER_TASK: lambda first, second: first.task_hash != second.task_hash,
 }
 
@@ -155,9 +203,9 @@ def _exact_key(facts: EpisodeRow) -> Hashable:
 
 
 def _grouped(
-    facts: Iterable[EpisodeRow], key: Callable[[EpisodeRow], Hashable]
-) -> defaultdict[Hashable, list[EpisodeRow]]:
-    groups: defaultdict[Hashable, list[EpisodeRow]] = defaultdict(list)
-    for one in facts:
+    leaves: Iterable[Leaf], key: Callable[[Leaf], Hashable]
+) -> defaultdict[Hashable, list[Leaf]]:
+    groups: defaultdict[Hashable, list[Leaf]] = defaultdict(list)
+    for one in leaves:
         groups[key(one)].append(one)
     return groups

@@ -9,10 +9,13 @@ from typing import Any, Final
 from envkit.images import Image
 from envkit.messages import Message, images_of, text_of
 from envkit.metrics import SOLVED_ABOVE
+from envkit.rollout.multi_agent import ROLLOUT_ID
 from envkit.trajectory.checks import Problem
 from envkit.trajectory.plain import plain_float, to_plain
+from envkit.trajectory.segment import SegmentKind
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory, role_of
+from envkit.viewer.differences import rewrites_of
 
 _EXCERPT: Final = 240
 _NOTE: Final = 2_000
@@ -30,6 +33,8 @@ class EpisodeRow:
     group_id: str | None
     role: str | None
     """Role of the agent in an episode of several agents, else None."""
+    rollout: str | None
+    """Equal for the agents of one episode; None for an episode of one agent."""
     member: int | None
     """Its index in its group, from 0; None if the rollout did not record it."""
     family: str
@@ -38,15 +43,26 @@ class EpisodeRow:
     """Equal for equal tasks."""
     replies_hash: str
     """Equal for equal replies of the model."""
+    history_hash: str
+    """Equal for histories that were rewritten at the same turns in the same way."""
     excerpt: str
     """The start of the first user message, on one line."""
     reward: float | None
     stop_reason: StopReason
     turns: int
+    """Replies that went to the environment, those before a fork included."""
+    replies: int
+    """All of the episode itself: without those before a fork, with summaries."""
+    parent: str | None
+    """Id of the episode that it was forked from; None for one that is not a fork."""
+    shared: int
+    """How many of its first replies are the parent's."""
+    rewrites: int
+    """How often its history was rewritten, those before a fork left out."""
     tokens: int
     """Train ids of all segments."""
     sampled: int
-    """Tokens that the model sampled."""
+    """Tokens that the model sampled in the episode itself."""
     images: int
     seconds: float
     slowest: str
@@ -76,6 +92,7 @@ class EpisodeRow:
             None if self.seed is None else str(self.seed),  # JavaScript rounds integers above 2^53
             self.group_id,
             self.role,
+            self.rollout,
             self.member,
             self.family,
             self.excerpt,
@@ -83,6 +100,10 @@ class EpisodeRow:
             self.stop_reason.value,
             self.is_solved,
             self.turns,
+            self.replies,
+            self.parent,
+            self.shared,
+            self.rewrites,
             self.tokens,
             self.sampled,
             self.images,
@@ -101,6 +122,7 @@ COLUMNS: Final = (
     "seed",
     "group",
     "role",
+    "rollout",
     "member",
     "family",
     "task",
@@ -108,6 +130,10 @@ COLUMNS: Final = (
     "stop",
     "solved",
     "turns",
+    "replies",
+    "parent",
+    "shared",
+    "rewrites",
     "tokens",
     "sampled",
     "images",
@@ -135,7 +161,8 @@ def episode_row(
         problems: The result of `check_trajectory`; empty if it was not checked.
         is_broken: Whether a rule is violated or the certificate does not match.
     """
-    turns, fault = trajectory.turns, trajectory.fault
+    turns, fault, origin = trajectory.turns, trajectory.fault, trajectory.origin
+    own = trajectory.own_turns
     said = [problem.message for problem in problems]
     if fault is not None:
         said.insert(0, fault.message)
@@ -146,20 +173,26 @@ def episode_row(
         seed=trajectory.seed,
         group_id=trajectory.group_id,
         role=role_of(trajectory),
+        rollout=_text(trajectory.metadata, ROLLOUT_ID) or None,
         member=_whole(trajectory.metadata, "member"),
         family=_text(trajectory.task, "family"),
         task_hash=_digest(to_plain(trajectory.task, "task", _forget)),
         replies_hash=_digest([turn.response_text for turn in turns]),
+        history_hash=_digest(list(rewrites_of(trajectory).items())),
         excerpt=_excerpt(trajectory),
         reward=trajectory.reward,
         stop_reason=trajectory.stop_reason,
-        turns=len(turns),
+        turns=trajectory.step_count,
+        replies=len(own),
+        parent=None if origin is None else origin.episode_id,
+        shared=len(turns) - len(own),
+        rewrites=_rewrites(trajectory),
         tokens=trajectory.token_count,
-        sampled=sum(turn.response_tokens for turn in turns),
+        sampled=sum(turn.response_tokens for turn in own),
         images=trajectory.image_count,
         seconds=trajectory.duration_seconds,
         slowest=_slowest(trajectory),
-        not_understood=sum(turn.parse_error is not None for turn in turns),
+        not_understood=sum(turn.parse_error is not None for turn in own),
         terms=_terms(trajectory),
         thumbnail=_last_image(trajectory.messages),
         flags=_flags(trajectory, is_broken=is_broken),
@@ -183,10 +216,16 @@ def _excerpt(trajectory: Trajectory) -> str:
     return text if len(text) <= _EXCERPT else f"{text[: _EXCERPT - 1]}…"
 
 
+def _rewrites(trajectory: Trajectory) -> int:
+    start = 0 if trajectory.origin is None else trajectory.origin.segments
+    rewritten = (s for s in trajectory.segments[max(1, start) :] if s.kind is SegmentKind.PROMPT)
+    return sum(1 for _ in rewritten)
+
+
 def _slowest(trajectory: Trajectory) -> str:
-    if not trajectory.turns:
+    if not trajectory.own_turns:
         return ""
-    turn = max(trajectory.turns, key=lambda one: sum(one.seconds.values()))
+    turn = max(trajectory.own_turns, key=lambda one: sum(one.seconds.values()))
     parts = turn.seconds
     return f"turn {turn.turn + 1}, {max(parts, key=lambda part: parts[part])}"
 

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +12,8 @@ from envkit.sinks.jsonl import METRICS_FILE
 from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
 from envkit.trajectory.storage import FILE_NAME, StoredLine, read_lines, trajectory_file
 from envkit.trajectory.trajectory import Trajectory
+from envkit.viewer.differences import Trace
+from envkit.viewer.episodes import checked_row
 from envkit.viewer.figures import figures
 from envkit.viewer.rows import COLUMNS, EpisodeRow
 
@@ -38,17 +40,36 @@ class RunSource:
         path = Path(self.origin)
         return path.parent.name if path.name == FILE_NAME else path.name
 
-    def lines(self) -> Iterator[StoredLine]:
-        """Yield every line, readable or not.
+    def lines(self, numbers: Collection[int] | None = None) -> Iterator[StoredLine]:
+        """Yield lines, readable or not.
+
+        Args:
+            numbers: Of the lines, from 1; None yields all.
 
         Raises:
             StorageError: The file itself cannot be read.
         """
         if isinstance(self.given, (str, os.PathLike)):
-            yield from read_lines(self.given)
+            yield from read_lines(self.given, numbers)
             return
         for number, trajectory in enumerate(self.given, start=1):
-            yield StoredLine(line=number, trajectory=trajectory, certificate=None)
+            if numbers is None or number in numbers:
+                yield StoredLine(line=number, trajectory=trajectory, certificate=None)
+
+    def traces(self, numbers: Collection[int]) -> dict[int, Trace]:
+        """Read episodes again, to compare them.
+
+        Args:
+            numbers: Their lines. Trajectories in memory must be a collection, not an iterator.
+
+        Raises:
+            StorageError: The file itself cannot be read.
+        """
+        return {
+            stored.line: Trace.of(stored.trajectory)
+            for stored in self.lines(numbers)
+            if stored.trajectory is not None
+        }
 
     def image_folder(self) -> ImageFolder | None:
         """Return the folder of the image files; None for trajectories in memory."""
@@ -155,3 +176,23 @@ class RunData:
             "notes": self.notes,
             "live": False,
         }
+
+
+def read_run(source: Source) -> RunData:
+    """Return the index of a run, every line of it checked.
+
+    Args:
+        source: A trajectory file, a run directory, or trajectories.
+
+    Raises:
+        StorageError: The file cannot be read.
+    """
+    given = RunSource(source)
+    run = RunData(given.name)
+    run.recorded = given.recorded_metrics()
+    for stored in given.lines():
+        if stored.trajectory is None:
+            run.add_unreadable(stored)
+        else:
+            run.add(stored.trajectory, checked_row(stored, stored.trajectory))
+    return run

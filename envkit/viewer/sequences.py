@@ -12,15 +12,32 @@ A sequence is a run of turns whose prompts extend each other. Each is an object:
 | `turns` | its own turns |
 | `final` | the environment's messages after its last reply |
 
-A prompt has `images` and `tokens`, a count: its ids are the first ones in the context of its first
-turn. A sequence without children ends a branch. Sequences with equal `parent` and `branch_turn` are
-siblings. Parents come before their children in the list.
+A prompt is an object too:
+
+| key | |
+| --- | --- |
+| `tokens` | a count; its ids are the first of the context of its first turn |
+| `before` | how many tokens the model saw with the last reply before it |
+| `images` | those that it holds |
+| `dropped` | those that the model saw before and no longer does |
+| `history` | the conversation from which it was rendered; empty if not recorded |
+
+An image is its SHA-256 and the turn, from 1, before which it was first seen. An entry of a history
+is a message with `role`, `text` and `images` that the policy wrote; or `kept` or `dropped`, a count
+of messages as they were said, with `turns`, the first and last of them.
+
+A sequence without a child ends a branch. Sequences with equal `parent` and `branch_turn` are
+siblings. A sequence follows its parent in the list.
 """
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Final
 
+from envkit.messages import images_of, text_of
 from envkit.trajectory.plain import Keep
-from envkit.trajectory.sequence import TEMPLATE, TokenSequence
+from envkit.trajectory.segment import Segment
+from envkit.trajectory.sequence import TEMPLATE, Branch, TokenSequence
 from envkit.trajectory.trajectory import Trajectory
 from envkit.viewer.conversation import Conversation
 
@@ -41,12 +58,14 @@ def sequences(trajectory: Trajectory, said: Conversation, keep: Keep) -> list[di
     ends = [*starts[1:], len(said.turns)]
     for number, (one, start, end) in enumerate(zip(tree, starts, ends, strict=True)):
         reason = one.reason or ""
+        earlier = () if one.parent is None else tree[one.parent].segments
+        is_rewritten = number > 0 and not one.at
         found.append(
             {
                 "parent": one.parent,
                 "branch_turn": start,
                 "reason": _REASONS.get(reason, reason.replace("_", " ")),
-                "prompt": _prompt(one, keep) if number and not one.at else None,
+                "prompt": _prompt(trajectory, one, earlier, keep) if is_rewritten else None,
                 "reward": None,
                 "turns": said.turns[start:end],
                 "final": said.final if number == len(tree) - 1 else [],
@@ -55,9 +74,55 @@ def sequences(trajectory: Trajectory, said: Conversation, keep: Keep) -> list[di
     return found
 
 
-def _prompt(sequence: TokenSequence, keep: Keep) -> dict[str, Any]:
-    """Return the prompt at the start of a sequence, without later segments."""
+def _prompt(
+    trajectory: Trajectory, sequence: TokenSequence, earlier: Sequence[Segment], keep: Keep
+) -> dict[str, Any]:
+    """Return what a sequence was rendered from: its prompt alone, not what came later."""
     prompt = sequence.segments[0]
-    for image in prompt.images:
-        keep(image)
-    return {"images": [image.sha256 for image in prompt.images], "tokens": prompt.token_count}
+    seen: dict[str, int] = {}
+    for segment in trajectory.segments:
+        for image in segment.images:
+            seen.setdefault(image.sha256, segment.turn + 1)
+            keep(image)
+    images = [image.sha256 for image in prompt.images]
+    gone = [image.sha256 for segment in earlier for image in segment.images]
+    for sha256 in Counter(images).elements():
+        if sha256 in gone:
+            gone.remove(sha256)
+    return {
+        "tokens": prompt.token_count,
+        "before": sum(segment.token_count for segment in earlier),
+        "images": [[sha256, seen[sha256]] for sha256 in images],
+        "dropped": [[sha256, seen[sha256]] for sha256 in gone],
+        "history": [] if sequence.branch is None else _history(trajectory, sequence.branch),
+    }
+
+
+def _history(trajectory: Trajectory, branch: Branch) -> list[dict[str, Any]]:
+    """Return the conversation that a branch started from, with what was left out of it."""
+    if not branch.history:
+        return []
+    messages, found = trajectory.messages, list[dict[str, Any]]()
+    replies = [entry["role"] == "assistant" for entry in messages]
+
+    def add(kind: str, start: int, end: int) -> None:
+        if start < end:
+            turns = [1 + sum(replies[:start]), 1 + sum(replies[: end - 1])]
+            found.append({kind: end - start, "turns": turns})
+
+    start = place = 0  # the first of the messages that are kept together, and the next one
+    for entry in branch.history:
+        if isinstance(entry, int):
+            if entry != place:
+                add("kept", start, place)
+                add("dropped", place, entry)
+                start = entry
+            place = entry + 1
+            continue
+        add("kept", start, place)
+        images = [image.sha256 for image in images_of([entry])]
+        found.append({"role": entry["role"], "text": text_of(entry), "images": images})
+        start = place = place + 1
+    add("kept", start, place)
+    add("dropped", place, branch.message_count or place)
+    return found

@@ -80,7 +80,7 @@ def write_diff(
     """
     _check_max_episodes(max_episodes)
     document = Document()
-    sources = [RunSource(first), RunSource(second)]
+    sources = [RunSource(_again(source)) for source in (first, second)]
     names = [source.name for source in sources]
     if names[0] == names[1]:
         names = [source.origin for source in sources]
@@ -89,10 +89,21 @@ def write_diff(
     runs = [_read(*entry, document, max_episodes) for entry in zip(sources, names, strict=True)]
     index = {
         "runs": [run.index(most=max_episodes) for run in runs],
-        "diff": compare_rows(runs[0].rows, runs[1].rows, names, most=max_episodes),
+        "diff": compare_rows(
+            runs[0].rows,
+            runs[1].rows,
+            names,
+            most=max_episodes,
+            traces=[source.traces for source in sources],
+        ),
     }
     name = title or f"What changed from {names[0]} to {names[1]}"
     return document.write(out_html, title=name, index=index, decode=decode)
+
+
+def _again(source: Source) -> Source:
+    """Return a source that can be read twice."""
+    return source if isinstance(source, (str, os.PathLike)) else list(source)
 
 
 def _check_max_episodes(max_episodes: int) -> None:

@@ -135,7 +135,7 @@ class Curriculum(EnvWrapper):
                 )
             except TypeError as error:
                 raise ConfigurationError(
-                    f"{type(self.inner).__name__} cannot be made with {arguments}: {error}"
+                    f"{type(self.inner).__name__} cannot be built with {arguments}: {error}"
                 ) from error
             self._by_level[level] = cast(AnyEnv, made)
         return self._by_level[level]

@@ -98,4 +98,4 @@ def _refusal(name: str, arguments: Mapping[str, Any], error: TypeError) -> Confi
         if argument not in ("env", "plan", "progress")
     }
     meant = "".join(did_you_mean(one, known) for one in arguments if one not in known)
-    return ConfigurationError(f"{name} cannot be made with {dict(arguments)}: {error}.{meant}")
+    return ConfigurationError(f"{name} cannot be built with {dict(arguments)}: {error}.{meant}")

@@ -1,9 +1,9 @@
 """Computer-use actions: one canonical form, and the dialects of common model families.
 
-`find_family("qwen3-vl")` gives a dialect. Its `space(screen)` says what the model counts in, its
-`parse(reply, space)` turns a reply into canonical actions and never raises, its `write(actions,
-space)` is the inverse, and `system_prompt` and `tools` are what the model needs in its prompt.
-`marks(actions)` describes them as data for `info["marks"]`.
+`find_family("qwen3-vl")` returns a dialect. `space(screen)` gives the model's coordinate space,
+`parse(reply, space)` converts a reply to canonical actions and never raises, and `write(actions,
+space)` is the inverse. `system_prompt` and `tools` go into the model's prompt. `marks(actions)`
+describes actions as data for `info["marks"]`.
 """
 
 from envkit_actions.action import Action, ActionKind, Button, Status

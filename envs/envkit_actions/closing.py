@@ -14,7 +14,7 @@ _WORDS: Final = {status: word for word, status in _STATUS.items()}
 
 
 def closing_of(text: str) -> Action:
-    """Return the ending that a text means: one of the two words, else an answer."""
+    """Return the ending that a text means: one of the two words, or else an answer."""
     status = _STATUS.get(text)
     if status is None:
         return Action(kind=ActionKind.ANSWER, text=text)
@@ -22,7 +22,7 @@ def closing_of(text: str) -> Action:
 
 
 def closing_text(action: Action) -> str | None:
-    """Return the text that means an ending, or None if none does."""
+    """Return the text for an ending, or None if there is none."""
     if action.kind is ActionKind.TERMINATE:
         return _WORDS[action.status]
     is_answer = action.kind is ActionKind.ANSWER and closing_of(action.text) == action

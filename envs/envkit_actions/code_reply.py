@@ -13,7 +13,7 @@ _FENCE: Final = re.compile(r"```(?:python|py|json)?[ \t]*\n?")
 
 
 class Code(NamedTuple):
-    """The calls of a reply, as text, and the text before them."""
+    """The calls of a reply as text, and the text before them."""
 
     source: str
     thought: str
@@ -23,7 +23,7 @@ Extract = Callable[[str], Code]
 
 
 def fenced(body: str) -> Code:
-    """Return the first block between ``` fences; without any, all of the body."""
+    """Return the first block between ``` fences, or else the whole body."""
     opening = _FENCE.search(body)
     if opening is None:
         return Code(body.strip(), "")
@@ -43,8 +43,8 @@ def parse_code(
     """Read a reply whose actions are text.
 
     Args:
-        reply: Anything a model wrote.
-        space: What it counts in.
+        reply: Any model output.
+        space: Coordinate space of the reply.
         marks: How replies of the family begin; `</think>` in such a reply is text.
         extract: Finds the calls in the body.
         read: Adds the actions of the calls' text to the reading; may raise MalformedActionError.

@@ -25,7 +25,7 @@ class KeyNames(NamedTuple):
 
 
 class KeyColumn(IntEnum):
-    """A convention of names; the value is its position in `KeyNames`."""
+    """A naming convention; the value is its position in `KeyNames`."""
 
     PYAUTOGUI = 0
     """OSWorld, Qwen and UI-TARS: asweigart/pyautogui, `KEYBOARD_KEYS`."""

@@ -106,8 +106,8 @@ class CoordinateSpace:
         Rounds once, at the end: floor(x / extent * screen), clamped to the screen.
 
         Args:
-            x: Finite, in the units of the space, from the left.
-            y: As `x`, from the top.
+            x: Finite number in the units of the space, from the left.
+            y: Like `x`, from the top.
         """
         extent = self.extent
         inside = 0 <= x <= extent.width and 0 <= y <= extent.height
@@ -136,7 +136,7 @@ class CoordinateSpace:
         """Return the coordinates that a model would write for a pixel.
 
         They read back as the same pixel if the space is at least as fine as the screen, else within
-        screen / (2 * extent) pixels. Whole numbers, except for a scale of 1.
+        screen / (2 * extent) pixels. They are whole numbers, except for a scale of 1.
         """
         extent = self.extent
         if extent == (1, 1):

@@ -1,4 +1,4 @@
-"""A code that only the image tells, as the environment `canary-v0`."""
+"""The environment `canary-v0`: read a code that only the image shows."""
 
 from envkit.registration import EnvSpec
 from envkit_canary.drawing import draw_code

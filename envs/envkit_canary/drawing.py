@@ -1,4 +1,4 @@
-"""Draw a code as an image: a pure function of code and look, the same bytes everywhere."""
+"""Draw a code as an image: a pure function of code and look, with identical bytes everywhere."""
 
 import random
 from typing import Final

@@ -1,4 +1,4 @@
-"""The canary: a code that only the image tells."""
+"""The canary: read a code that only the image shows."""
 
 import random
 from typing import Any, ClassVar, Final, cast
@@ -70,17 +70,17 @@ class CanaryEnv(Env):
         max_turns: int | None = None,
         render_mode: str | None = None,
     ) -> None:
-        """Make the environment.
+        """Create the environment.
 
         Args:
             turns: Codes per episode.
             length: Characters per code.
             alphabet: Characters to draw from.
-            max_turns: Truncates the episode earlier; None takes `turns`.
+            max_turns: Truncates the episode earlier; None uses `turns`.
             render_mode: As for `envkit.Env`.
 
         Raises:
-            ConfigurationError: A number out of range, or a character that cannot be drawn.
+            ConfigurationError: A number is out of range, or a character cannot be drawn.
         """
         if turns < 1 or not 1 <= length <= _LONGEST_CODE:
             raise ConfigurationError(

@@ -18,10 +18,12 @@ from envkit.errors import ConfigurationError
 
 BAND_ROWS: Final = 24
 _MEMORY_LEVEL: Final = 7
-"""zlib's. A higher level has a larger table to clear after every band, without compressing
-better."""
+"""zlib's memory level.
+
+A higher one clears a larger table after every band without compressing better.
+"""
 _GRAB: Final = 65536
-"""Bytes read from an image at once: the size of Pillow's own buffer, which is reused."""
+"""Bytes read from an image at once: the size of Pillow's own reusable buffer."""
 _ADLER_MODULUS: Final = 65521
 _SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 _ZLIB_HEADER: Final = b"\x78\x01"
@@ -38,8 +40,8 @@ class BandedPng:
         """Choose the size.
 
         Args:
-            width: In pixels.
-            height: In pixels.
+            width: Size in pixels.
+            height: Size in pixels.
             level: zlib level, 1 (fast) to 9 (small).
 
         Raises:

@@ -57,11 +57,11 @@ class Desktop:
     def __init__(
         self, *, width: int, height: int, theme: int = 0, program: Program = no_program
     ) -> None:
-        """Make an empty desktop.
+        """Create an empty desktop.
 
         Args:
-            width: In pixels.
-            height: In pixels.
+            width: Size in pixels.
+            height: Size in pixels.
             theme: Index into `THEMES`.
             program: Reacts to events; not part of the state.
         """
@@ -80,7 +80,7 @@ class Desktop:
         """Dialogs that will still appear, in order."""
         self.action_count = 0
         self.capture: Widget | None = None
-        """The pressed widget, which gets all moves until the release."""
+        """The pressed widget, which receives all moves until the release."""
         self.pressed_at: tuple[int, int] = (0, 0)
         self.focus: Widget | None = None
         self.held: frozenset[str] = frozenset()
@@ -163,7 +163,7 @@ class Desktop:
             window.is_active = window is self.windows[-1] and not window.is_pinned
 
     def keep_reachable(self, window: Window) -> None:
-        """Move a window back so that its title bar can be grabbed."""
+        """Move a window back until its title bar can be grabbed."""
         least = _KEPT_ON_SCREEN - window.width
         window.x = max(least, min(self.width - _KEPT_ON_SCREEN, window.x))
         window.y = max(0, min(self.height - TITLE, window.y))

@@ -37,8 +37,8 @@ class ComputerUseEnv(Env):
     Observation: a screenshot of `width` x `height` pixels after each reply, with the goal at first,
         and later with any actions that had no effect or could not be read. After a `zoom` that ends
         a reply it shows the region alone, enlarged to the same size; the text says which.
-    Action: one or several actions in the form of the model family that `action` names. Those after
-        one that ends the episode are left out.
+    Action: one or several actions in the form of the model family that `action` names. Actions
+        after one that ends the episode are ignored.
     Reward: 1.0 if the final state passes the task's checker, else 0.0; for an infeasible task, 1.0
         for `terminate` with the status failure. With `shaping`, every turn adds `shaping` times the
         change in the fraction of subgoals reached. `info["reward_terms"]` adds up to the reward.
@@ -77,7 +77,7 @@ class ComputerUseEnv(Env):
         Args:
             action: The form of replies, by the name of a model family.
             level: 1 to 5; None mixes all.
-            families: Names from `FAMILIES`; None takes all.
+            families: Names from `FAMILIES`; None means all.
             split: "train" or "test".
             max_turns: Replies per episode.
             width: Screen width in pixels, at least the default.

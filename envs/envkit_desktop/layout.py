@@ -42,7 +42,7 @@ def label(parent: Widget, text: str, x: int, y: int, pixels: int, name: str = ""
 def place(
     parent: Widget, widget: Widget, x: int, y: int, width: int, height: int = CONTROL
 ) -> None:
-    """Add a widget in that box, in pixels relative to the parent."""
+    """Add a widget with the given box, in pixels relative to the parent."""
     widget.x, widget.y, widget.width, widget.height = x, y, width, height
     parent.children.append(widget)
 
@@ -84,13 +84,13 @@ _NOTES: Final = (
 
 
 def clutter(desk: Desktop, rng: random.Random, count: int, *, above: int = 0) -> None:
-    """Open windows that have nothing to do with the task.
+    """Open windows unrelated to the task.
 
     Args:
         desk: The desktop, with the task's windows already open.
         rng: Chooses texts and places.
-        count: How many windows.
-        above: How many of them are put above the windows of the task.
+        count: Number of windows.
+        above: Number of them to place above the task's windows.
     """
     for index, (title, text) in enumerate(rng.sample(_NOTES, count)):
         window = frame(desk, rng, f"clutter{index}", title, 200, 110)

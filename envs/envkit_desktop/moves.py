@@ -1,8 +1,8 @@
 """Input moves of the oracle: each reads the state and yields the actions still needed.
 
 Each function yields the next actions towards its goal, and nothing once the goal is reached. A plan
-chains them; only its first action is played, then the plan is rebuilt. So a plan can resume from
-any state.
+chains them; only its first action is played, then the plan is rebuilt. A plan can therefore resume
+from any state.
 """
 
 from collections.abc import Iterator, Sequence
@@ -56,7 +56,7 @@ def visible_point(desk: Desktop, widget: Widget, part: Box | None = None) -> tup
 
     Args:
         desk: The desktop.
-        widget: What to reach.
+        widget: The widget to reach.
         part: Part of the widget, relative to it; None means all of it.
     """
     left, top, right, bottom = _box_of(desk, widget)
@@ -97,7 +97,7 @@ def reach(desk: Desktop, widget: Widget, part: Box | None = None) -> Moves:
 
 
 def _uncover(desk: Desktop, window: Window) -> Moves:
-    """Raise a window by a harmless press, or move away windows that cover it."""
+    """Raise a window by a harmless press, or move windows that cover it."""
     if window is desk.top:
         left, top, right, bottom = _box_of(desk, window)
         is_inside = min(left, top) >= 0 and right <= desk.width and bottom <= desk.height

@@ -23,7 +23,7 @@ _SUPERSAMPLE: Final = 4
 
 @functools.lru_cache(maxsize=16384)
 def text_width(text: str, pixels: int) -> int:
-    """Return how far the text reaches to the right, in pixels."""
+    """Return the text's rightmost extent, in pixels."""
     return math.ceil(sans(pixels).getlength(text))
 
 
@@ -119,7 +119,7 @@ class Painter:
         self.theme = theme
 
     def inside(self, box: Box) -> "Painter | None":
-        """Return a painter clipped to the box as well; None if nothing would be seen."""
+        """Return a painter also clipped to the box, or None if nothing would be visible."""
         common = intersect(self.clip, box)
         if common is None:
             return None
@@ -140,7 +140,7 @@ class Painter:
             self._pixels.paste(color, (left, top, right, bottom))
 
     def frame(self, x: int, y: int, width: int, height: int, color: Color) -> None:
-        """Draw the outline of a box, one pixel thick, inside of it."""
+        """Draw the outline of a box, one pixel thick, inside it."""
         self.fill(x, y, width, 1, color)
         self.fill(x, y + height - 1, width, 1, color)
         self.fill(x, y, 1, height, color)

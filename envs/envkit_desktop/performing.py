@@ -83,4 +83,4 @@ _HANDLERS: Final[dict[ActionKind, Callable[[Desktop, int, int, Action], str | No
     ActionKind.HOLD_KEY: _hold_keys,
     ActionKind.WAIT: lambda desk, x, y, a: desk.advance(max(0.0, min(_LONGEST_WAIT, a.seconds))),
 }
-"""Missing kinds only look, or end the episode, which the environment handles."""
+"""Handlers by kind. Kinds that only look or end the episode are handled by the environment."""

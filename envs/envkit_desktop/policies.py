@@ -25,7 +25,7 @@ def oracle() -> Policy:
 
 
 def _written(dialect: Dialect, desk: Desktop, action: Action) -> str:
-    """Return a reply for the action, or for as much of it as the dialect can express.
+    """Return a reply for the action, or for the part that the dialect can express.
 
     Raises:
         InexpressibleActionError: The dialect can express none of it.

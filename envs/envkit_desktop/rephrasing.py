@@ -64,7 +64,7 @@ def _in_parts(action: Action) -> Iterator[list[Action]]:
 
 
 def _by_bar(desk: Desktop, action: Action) -> Iterator[list[Action]]:
-    """Press the track for long distances, else an arrow repeatedly."""
+    """Press the track for long distances, or else an arrow repeatedly."""
     if action.x is None or action.y is None:
         return
     hit = hit_test(desk, action.x, action.y)
@@ -111,7 +111,7 @@ def _by_right_click(desk: Desktop, action: Action) -> Iterator[list[Action]]:
 
 
 def _by_pointer(desk: Desktop, action: Action) -> Iterator[list[Action]]:
-    """Select all of a text by a drag, or put the knob of a slider where a key would."""
+    """Select a whole text by a drag, or move a slider's knob to where a key would."""
     focus = desk.focus
     if action.keys == ("ctrl", "a") and isinstance(focus, TextField | TextArea):
         yield from _select_by_drag(desk, focus)

@@ -42,7 +42,7 @@ class Screen:
     """Draws screenshots of one desktop."""
 
     def __init__(self, width: int, height: int, *, shows_pointer: bool = True) -> None:
-        """Make an empty canvas of that size in pixels."""
+        """Create an empty canvas of the given size in pixels."""
         self.canvas = PilImage.new("RGB", (width, height))
         self._box: Box = (0, 0, width, height)
         self._shows_pointer = shows_pointer
@@ -146,7 +146,7 @@ class Screen:
         if extras == self._extras:
             return []
         changed = [intersect(self._box, box) for box in {*self._frames} ^ {*frames}]
-        if len(self._extras) == len(extras):  # same place, other items
+        if len(self._extras) == len(extras):  # same place, different items
             changed += [intersect(self._box, box) for box in frames]
         self._frames, self._extras = frames, extras
         return changed

@@ -12,7 +12,7 @@ from envkit_desktop.popups import Popup
 from envkit_desktop.theme import THEMES
 
 VERSION: Final = "computer-use-v0"
-"""Part of every seed: another version draws other tasks."""
+"""Part of every seed: a new version draws different tasks."""
 LEVELS: Final = (1, 2, 3, 4, 5)
 _POPUP_CHANCE: Final = {1: 0.0, 2: 0.1, 3: 0.3, 4: 0.5, 5: 0.8}
 _POPUPS: Final = (
@@ -39,9 +39,9 @@ class DesktopTasks:
 
         Args:
             level: 1 to 5; None mixes all.
-            families: Names from `FAMILIES`; None takes all.
+            families: Names from `FAMILIES`; None means all.
             split: "train" or "test", which are drawn from different seeds.
-            seed: Another seed gives another sequence.
+            seed: Determines the sequence.
 
         Raises:
             ConfigurationError: A value is out of range.

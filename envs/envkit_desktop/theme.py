@@ -1,4 +1,4 @@
-"""Themes of the desktop: colours and font size. A task's seed picks one."""
+"""Desktop themes: colours and font size. A task's seed picks one."""
 
 from dataclasses import dataclass
 from typing import Final

@@ -9,7 +9,7 @@ from envkit.images import Image
 from envkit_desktop.painter import Box
 
 _SMALLEST: Final = 32
-"""Least width of a region in pixels."""
+"""Minimum width of a region in pixels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +25,8 @@ class View:
         """Return the smallest view that shows a rectangle.
 
         Args:
-            corners: x and y of two opposite corners, both shown, in any order and anywhere: the
-                view is moved onto the screen.
+            corners: x and y of two opposite corners, in any order, both shown. They may lie outside
+                the screen: the view is moved onto it.
             screen: Width and height in pixels.
         """
         (left, right), (top, bottom) = sorted(corners[::2]), sorted(corners[1::2])
@@ -39,7 +39,7 @@ class View:
 
     @property
     def label(self) -> str:
-        """What the text beside the image says."""
+        """Text next to the image."""
         left, top, right, bottom = self.box
         return (
             f"The picture shows x from {left} to {right} and y from {top} to {bottom} of the "

@@ -55,7 +55,7 @@ def hooks() -> AuditHooks:
 def _shows(task: Task, images: Sequence[Image]) -> bool:
     """Return whether the image equals the task's figure, redrawn."""
     if task.get("figure") is None:
-        return True  # a data set's image, which cannot be redrawn
+        return True  # a dataset's image, which cannot be redrawn
     wanted = draw(Figure.from_json(task["figure"])).array()
     return len(images) == 1 and np.array_equal(images[0].array(), wanted)
 

@@ -23,7 +23,7 @@ def read_choices(value: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:  # noqa
         value: A list, a list written as a string, or `{"text": [...], "label": [...]}`.
 
     Raises:
-        ValueError: It is something else, or holds fewer than two choices or more than 26.
+        ValueError: It is something else, or does not hold 2 to 26 choices.
     """
     labels: object = None
     if isinstance(value, str):
@@ -57,7 +57,7 @@ def letter_of(answer: Any, choices: Sequence[str], labels: Sequence[str]) -> str
         labels: As `read_choices` returns them.
 
     Raises:
-        ValueError: It names no choice, or different ones as label and as text.
+        ValueError: It names no choice, or its label and text name different ones.
     """
     meant: set[int] = set()
     if isinstance(answer, int) and not isinstance(answer, bool):
@@ -86,7 +86,7 @@ def with_choices(question: str, choices: Sequence[str]) -> str:
 
 
 def grade_choice(answer: str | None, gold: str, choices: Sequence[str], policy: str) -> Grade:
-    """Grade an answer to a multiple-choice question: its letter, or the choice itself.
+    """Grade a multiple-choice answer: its letter, or the choice itself.
 
     Args:
         answer: None scores 0.

@@ -90,7 +90,7 @@ def read_answer(plain: str) -> Answer:
 
 
 def _claims(text: str) -> Iterator[Claim]:
-    """Yield the values between equals signs; none when there are only names."""
+    """Yield the values between equals signs; nothing if there are only names."""
     text = text.strip(" ,;")
     if "=" in text and text[0] in _GROUPS and _closes_at_end(text):  # (x = 12)
         text = text[1:-1]

@@ -93,12 +93,12 @@ def load_tasks(
     Args:
         path: The file or folder.
         split: "train", "validation" or "test". In a folder it selects files by name; rows that name
-            another split in `extra_info` are skipped. None takes everything.
+            another split in `extra_info` are skipped. None selects everything.
         skip_bad: Skip unusable rows, count them in `skipped` and warn, instead of raising at the
             first one.
 
     Raises:
-        DatasetError: Nothing is there, it cannot be read, its column layout is unknown, or a row
+        DatasetError: The file is missing, unreadable or has an unknown column layout, or a row
             cannot be used.
         MissingDependencyError: A parquet file is given and pyarrow is not installed.
     """
@@ -158,7 +158,7 @@ def _files(path: Path, split: str | None) -> list[Path]:
     if not path.is_dir():
         raise DatasetError(
             f"there is no file or folder {str(path)!r}; give a local parquet or jsonl file of "
-            "Geometry3K, nothing is downloaded"
+            "Geometry3K, since nothing is downloaded"
         )
     found = sorted(file for file in path.rglob("*") if file.suffix in _SUFFIXES)
     if split is not None:

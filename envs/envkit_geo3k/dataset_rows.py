@@ -1,8 +1,8 @@
 """Convert a row of a file to a task.
 
 The rules: a data URI's mime type is ignored (published files say `image/None`), transparent images
-get a white background, large ones are downscaled, web addresses are never fetched, and the prose
-that recipes add around the question is removed. `raw` keeps the untouched text.
+get a white background, large ones are downscaled, web addresses are never fetched, and prose that
+recipes add around the question is removed. `raw` keeps the original text.
 """
 
 import base64
@@ -97,7 +97,7 @@ def strip_prose(text: str) -> str:
     """Return the question without image tags and without a recipe's instructions.
 
     Sentences about tools, boxes and reasoning are dropped. If such prose is above the line with the
-    image tag, everything above that line is dropped. A text of only such sentences is kept.
+    image tag, everything above that line is dropped. A text with only such sentences is kept.
     """
     lines = text.splitlines()
     has_words = [IMAGE_TAG in line and line.replace(IMAGE_TAG, "").strip() for line in lines]

@@ -140,7 +140,7 @@ class Draft:
         rng.shuffle(self._letters)
 
     def steps(self, low: int | Fraction, high: int | Fraction, parts: int = 10) -> Fraction:
-        """Return a random multiple of one of `parts`: angles have too few whole values.
+        """Return a random multiple of one of `parts`, since angles have too few whole values.
 
         Four blind guesses among 40 whole degrees would solve one problem in ten.
         """
@@ -211,7 +211,7 @@ class Draft:
         self.facts.append(fact)
 
     def ask_length(self, a: str, b: str, value: ExactLike, *, labelled: bool = True) -> None:
-        """Ask for a segment's length, or for the x in it.
+        """Ask for a segment's length, or for x in its expression.
 
         Args:
             a: One end.
@@ -224,7 +224,7 @@ class Draft:
         self._ask_unknown(["length", a, b], Exact.of(value), f"{a}{b}", at, "")
 
     def ask_angle(self, a: str, vertex: str, b: str, degrees: ExactLike) -> None:
-        """Ask for an angle's measure, or for the x in it."""
+        """Ask for an angle's measure, or for x in its expression."""
         name = f"m∠{a}{vertex}{b}"
         measure: Measure = ["angle", a, vertex, b]
         self._ask_unknown(measure, Exact.of(degrees), name, (a, vertex, b), "°")
@@ -258,7 +258,7 @@ class Draft:
     def _linear(self, value: Exact) -> tuple[int, Fraction]:
         """Return slope and offset, neither trivial, so that slope * x + offset is the value.
 
-        The unknown is drawn first, uniformly, so that guessing does not pay.
+        The unknown is drawn first, uniformly, so guessing does not pay.
         """
         whole = value.rational
         if whole is None or not _is_short(value):

@@ -157,7 +157,7 @@ def _unit_vector(a: Point, b: Point) -> Point:
 def _segment(brush: _Brush, a: str, b: str) -> None:
     start, end = brush.at(a), brush.at(b)
     brush.path((start, end), brush.width)
-    for point in (start, end):  # round ends, so that corners close
+    for point in (start, end):  # round ends close the corners
         brush.ball(point, brush.width / 2 - 0.5)
 
 

@@ -99,7 +99,7 @@ class Geo3kEnv(Env):
 
         Args:
             level: Level of generated problems, 1 to 4; None mixes all.
-            families: Families of generated problems, see `FAMILIES`; None takes all.
+            families: Families of generated problems, see `FAMILIES`; None means all.
             split: "train" or "test"; for a dataset also "validation".
             max_turns: Replies per episode.
             max_scored_attempts: Calls of `calc_score` that get a score; 0 removes the tool.
@@ -133,8 +133,8 @@ class Geo3kEnv(Env):
             )
         if data is not None and (level is not None or families is not None):
             raise ConfigurationError(
-                "level and families choose generated problems: leave them out with data, or leave "
-                f"data out, got level={level!r}, families={families!r}, data={data!r}"
+                "level and families choose generated problems: omit them with data, or omit data, "
+                f"got level={level!r}, families={families!r}, data={data!r}"
             )
         if feedback_role not in ("tool", "user"):
             raise ConfigurationError(
@@ -373,7 +373,7 @@ def _answer_info(answer: str | None, verdict: Grade) -> dict[str, Any]:
 
 
 def _recorded(call: ToolCall) -> dict[str, Any]:
-    """Return the call for info, with a huge argument cut short."""
+    """Return the call for info, with a huge argument truncated."""
     arguments: dict[str, Any] = {}
     for name, value in call.arguments.items():
         text = value if isinstance(value, str) else repr(value)

@@ -328,7 +328,7 @@ class _Parser:
         return float(top) / float(bottom)
 
     def _argument(self) -> float:
-        r"""Read what \frac or ^ takes: a group, or a single digit or symbol."""
+        r"""Read the argument of \frac or ^: a group, or a single digit or symbol."""
         token = self._peek()
         if _INTEGER.fullmatch(token) and len(token) > 1:  # \frac12: LaTeX takes one digit at a time
             self._tokens[self._position] = token[1:]
@@ -386,7 +386,7 @@ class _Parser:
 
 
 def _whole_argument(tokens: list[str], start: int) -> tuple[str, int]:
-    r"""Return the whole number that \frac takes here and where it ends; "" for anything else."""
+    r"""Return the whole number that is \frac's argument here and its end; "" for anything else."""
     token = tokens[start] if start < len(tokens) else ""
     if token == "{":
         is_closed = tokens[start + 2 : start + 3] == ["}"]

@@ -80,7 +80,7 @@ class Figure:
 
 
 class Frame:
-    """Transform from figure units to pixels: centred, as large as the margin allows."""
+    """Transform from figure units to pixels, centred and scaled to fill the margins."""
 
     @classmethod
     def of(cls, figure: Figure) -> "Frame":

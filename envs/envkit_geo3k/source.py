@@ -25,7 +25,7 @@ from envkit_geo3k.labels import LabelRequest, place_labels
 Split = Literal["train", "test"]
 
 VERSION: Final = "geo3k-v0"
-"""Part of every hash: another version draws other problems."""
+"""Part of every hash: a new version draws different problems."""
 LEVELS: Final = (1, 2, 3, 4)
 TEST_SHARE: Final = 1 / 8
 _MAX_ATTEMPTS: Final = 3000
@@ -51,9 +51,9 @@ class ProceduralSource:
         Args:
             split: "train" or "test".
             level: 1 to 4; None mixes all.
-            families: Names from `FAMILIES`; None takes all.
+            families: Names from `FAMILIES`; None means all.
             image_size: Side of the square figures in pixels.
-            seed: Another seed gives another sequence from the same split.
+            seed: Determines the sequence within the split.
 
         Raises:
             ConfigurationError: A value is out of range.

@@ -1,7 +1,7 @@
 """Parse units after a value: unit words and compound units.
 
-Nothing is converted. A unit becomes its base units with their exponents, so that "square feet" and
-"ft^2" are the same unit and "m/s" is "meters per second".
+Nothing is converted. A unit becomes its base units with their exponents, so "square feet" equals
+"ft^2" and "m/s" equals "meters per second".
 """
 
 import re
@@ -83,7 +83,7 @@ _MAX_TOKENS: Final = 16
 
 
 def read_unit(tokens: Sequence[str], start: int) -> tuple[Unit, int] | None:
-    """Return the unit that begins at this token and where it ends; None if none begins there."""
+    """Return the unit that begins at this token and its end; None if none begins there."""
     is_wrapped = tokens[start : start + 1] == ["("]
     position = start + is_wrapped
     first = _read_word(tokens, position)

@@ -96,34 +96,35 @@ class GymnasiumEnv(Env):
         max_turns: int | None = None,
         render_mode: str | None = None,
     ) -> None:
-        """Make the inner environment.
+        """Create the inner environment.
 
         Args:
-            env: Its Gymnasium id, `module:Id` to import a module first, or a function that takes
-                `render_mode` and `env_kwargs` and makes it.
-            env_kwargs: Its arguments, `max_episode_steps` among them.
-            view: A `View`; "auto" takes text if it renders text, else its observation.
+            env: Its Gymnasium id, `module:Id` to import a module first, or a function that creates
+                it from `render_mode` and `env_kwargs`.
+            env_kwargs: Its arguments, including `max_episode_steps`.
+            view: A `View`; "auto" uses text if it renders text, else its observation.
             with_state: Also describe the observation if the view is a rendering.
             action_form: An `ActionForm`: "tool" or "tags".
-            action_names: Names of a Discrete space's actions; None takes Gymnasium's own if known,
+            action_names: Names of a Discrete space's actions; None uses Gymnasium's own if known;
                 an empty list uses no names.
-            state_names: Names of the observation's entries; None as above.
+            state_names: Names of the observation's entries; None as for `action_names`.
             call_format: How calls are written, a `ToolCallFormat`.
             actions_per_turn: Maximum actions per reply.
             frame_skip: Times each action is repeated.
-            instructions: The rules, for the system prompt; None takes them from the documentation
-                of the inner environment's class.
+            instructions: The rules, for the system prompt; None uses the documentation of the inner
+                environment's class.
             show_reward: Show the model its rewards.
             termination_reward: Added when the inner environment terminates.
             is_repeatable: Promises that a seed and the same actions give the same episode; the
-                environment then declares itself deterministic and safe to replay. None promises it
-                for environments that Gymnasium ships and marks deterministic.
-            max_turns: Replies before truncation; None takes the inner environment's step limit, or
+                environment then declares itself deterministic and safe to replay. None makes that
+                promise for environments that Gymnasium ships and marks deterministic.
+            max_turns: Replies before truncation; None uses the inner environment's step limit, or
                 200 if it has none.
-            render_mode: As for `envkit.Env`; for the transcript, not the inner environment.
+            render_mode: As for `envkit.Env`; applies to the transcript, not the inner environment.
 
         Raises:
-            ConfigurationError: An argument is wrong, or the environment cannot be made or rendered.
+            ConfigurationError: An argument is wrong, or the environment cannot be created or
+                rendered.
             MissingDependencyError: The inner environment needs a package that is not installed.
         """
         if actions_per_turn < 1 or frame_skip < 1:
@@ -242,7 +243,7 @@ class GymnasiumEnv(Env):
                 nothing; `termination_reward` can change that.
         """
         if self._frame_skip > 1:
-            raise ConfigurationError("the oracle plays single steps: leave frame_skip at 1")
+            raise ConfigurationError("the oracle plays single steps: set frame_skip=1")
         actions = best_actions(self._inner.unwrapped, termination_reward=self._bonus)
 
         def answer(context: PolicyContext) -> str:
@@ -337,7 +338,7 @@ class _Played(NamedTuple):
     state: Any
     """The last observation."""
     reward: float
-    """The sum, `termination_reward` included."""
+    """Sum of rewards, including `termination_reward`."""
     steps: int
     is_over: bool
     info: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""Make the inner environment, and turn its exceptions into faults."""
+"""Create the inner environment and turn its exceptions into faults."""
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ class View(StrEnum):
     """What the model sees of the inner environment."""
 
     AUTO = "auto"
-    """Its text rendering if it has one, else its observation."""
+    """Its text rendering if it has one, or else its observation."""
     ANSI = "ansi"
     """Its text rendering; colours become a list of marks."""
     RGB_ARRAY = "rgb_array"
@@ -35,10 +35,10 @@ class View(StrEnum):
 
 
 def make_inner(env: Maker, arguments: Mapping[str, Any], view: View) -> GymEnv:
-    """Make the inner environment with the render mode of a view.
+    """Create the inner environment with the render mode of a view.
 
     Raises:
-        ConfigurationError: Gymnasium knows no such environment, or it refuses the arguments.
+        ConfigurationError: Gymnasium has no such environment, or it rejects the arguments.
         MissingDependencyError: It needs a package that is not installed.
     """
     options = dict(arguments)
@@ -92,7 +92,7 @@ def choose_view(env: Maker, arguments: Mapping[str, Any], view: str) -> View:
 
 
 def is_known_repeatable(inner: GymEnv) -> bool:
-    """Whether Gymnasium ships the environment and does not call it nondeterministic."""
+    """Whether Gymnasium ships the environment and does not mark it nondeterministic."""
     spec = inner.spec
     return class_key(inner.unwrapped) is not None and spec is not None and not spec.nondeterministic
 

@@ -44,10 +44,10 @@ STATE_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def member_ids() -> Iterator[str]:
-    """Yield the registered ids that have no namespace, whatever package registered them.
+    """Yield the registered ids without a namespace, from any package.
 
-    Only the newest version of each name: Gymnasium keeps old ones that can no longer be made.
-    Those, and ids with a namespace such as `ALE/Pong-v5`, are played as `gymnasium-v0` with `env=`.
+    Only the newest version of each name, because Gymnasium keeps old ones that no longer work. Play
+    other versions, and ids with a namespace such as `ALE/Pong-v5`, as `gymnasium-v0` with `env=`.
     """
     newest: dict[str, int] = {}
     for env_id, spec in gymnasium.registry.items():

@@ -14,7 +14,7 @@ from envkit_gymnasium.values import is_scalar
 _MOST_BOUNDS: Final = 32
 """Largest Box whose bounds are all listed, in entries."""
 _SMALLEST_IMAGE: Final = 8
-"""Pixels; a smaller array of bytes counts as a table."""
+"""Minimum side in pixels; a smaller array of bytes counts as a table."""
 
 
 def describe_space(space: Space[Any], names: Sequence[str] = ()) -> str:

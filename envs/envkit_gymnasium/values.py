@@ -122,10 +122,10 @@ def write_value(space: Space[Any], value: Any) -> Any:  # noqa: ANN401  # any sp
 
 
 def plain_json(value: Any) -> Any:  # noqa: ANN401  # any value; JSON
-    """Return JSON data for values that environments return, NumPy scalars and arrays included.
+    """Return JSON data for values that environments return, including NumPy scalars and arrays.
 
     Raises:
-        TypeError: It has no JSON form, as NaN and infinity.
+        TypeError: It has no JSON form, like NaN and infinity.
     """
     if isinstance(value, np.ndarray | np.generic):
         return plain_json(value.tolist())  # pyright: ignore[reportUnknownMemberType]  # NumPy's

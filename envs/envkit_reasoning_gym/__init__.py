@@ -1,4 +1,4 @@
-"""reasoning-gym's datasets as environments, `reasoning_gym/chain_sum-v0` and a hundred others."""
+"""reasoning-gym's datasets as environments: `reasoning_gym/chain_sum-v0` and a hundred others."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,13 +1,14 @@
 r"""Guard graders of reasoning-gym that evaluate the model's answer.
 
-Nine of its graders evaluate the model's answer: four by Python's `eval` (reasoning_gym/algorithmic/
-string_insertion.py, spiral_matrix.py, binary_matrix.py, games/n_queens.py), five by sympy's
-`parse_expr`, which ends in `eval` too (reasoning_gym/games/countdown.py, puzzle24.py, algebra/
-simple_integration.py, intermediate_integration.py, polynomial_multiplication.py). An answer such as
-`__import__("os").system("...")` would be run, and `9**9**9**9` would never end. Only lists of plain
-values reach the first, and only short arithmetic the second; one more grader is slow on long text.
-Any other answer scores 0, as it would there, except an integral whose solution is the unsolved
-`Integral(...)`.
+Nine graders evaluate the model's answer: four by Python's `eval`
+(reasoning_gym/algorithmic/string_insertion.py, spiral_matrix.py, binary_matrix.py,
+games/n_queens.py), five by sympy's `parse_expr`, which ends in `eval` too
+(reasoning_gym/games/countdown.py, puzzle24.py, algebra/simple_integration.py,
+intermediate_integration.py, polynomial_multiplication.py). An answer such as
+`__import__("os").system("...")` would be run, and `9**9**9**9` would never end. This module lets
+only lists of plain values reach the first kind and only short arithmetic the second; one more
+grader is slow on long text. Any other answer scores 0, as it would with the grader, except an
+integral whose solution is the unsolved `Integral(...)`.
 """
 
 import ast
@@ -17,7 +18,7 @@ from types import MappingProxyType
 from typing import Final
 
 _MAX_LIST: Final = 1200
-"""Maximum characters of a list answer: reading them takes 5 ms at most."""
+"""Maximum characters of a list answer, which take at most 5 ms to read."""
 _MAX_FORMULA: Final = 500
 """Maximum characters of a formula; `_MAX_TOKENS` limits its tokens."""
 _MAX_TOKENS: Final = 150
@@ -27,8 +28,10 @@ _PLAIN_NODES: Final = (
     ast.Expression, ast.Constant, ast.List, ast.Tuple, ast.Name, ast.Load, ast.UnaryOp, ast.USub,
     ast.UAdd, ast.BinOp, ast.Add, ast.Sub,
 )  # fmt: skip
-"""Without calls, attributes, subscripts, powers, products, comprehensions and f-strings. A bare
-name is a plain answer such as ABCDA; a difference is one such as "3 -1 2"."""
+"""Allowed syntax: no calls, attributes, subscripts, powers, products, comprehensions or f-strings.
+
+A bare name covers answers such as ABCDA; a difference covers "3 -1 2".
+"""
 _TOKEN: Final = re.compile(
     r"\s*(?:((?:\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})(?![\w.]))|([A-Za-z]{1,5})|(\*\*|[-+*/^(),]))",
     re.ASCII,
@@ -89,7 +92,7 @@ def is_formula(answer: str) -> bool:
 
 
 def _tokens(answer: str) -> list[str] | None:
-    """Return the tokens; None if the answer has anything else, or too many."""
+    """Return the tokens; None if there are unknown or too many tokens."""
     text, at, depth = answer.strip(), 0, 0
     if not is_short(text):
         return None

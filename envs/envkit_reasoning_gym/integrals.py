@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 _POINTS: Final = (0.7312 + 0.2117j, 1.1127 - 0.3241j, -0.8719 + 0.4373j, 0.4043 - 0.1571j)
-"""Off the real axis, where branches of roots and logarithms meet."""
+"""Sample points off the real axis, where branches of roots and logarithms meet."""
 _STEP: Final = 1e-5
 _TOLERANCE: Final = 1e-6
 _FEWEST: Final = 2
-"""Points at which they must differ, so one odd value does not decide."""
+"""Minimum number of points where they must differ, so one odd value does not decide."""
 _CONSTANT: Final = 0.4141
 """Value of any letter that is not the variable, such as the constant of integration."""
 _SPECIAL: Final = "NOQS"
@@ -50,7 +50,7 @@ def is_wrong_integral(answer: str, integrand: str, variable: str) -> bool:
     """Return whether an answer's derivative certainly differs from the integrand.
 
     Args:
-        answer: A formula that `answer_guard.is_formula` lets pass: it is evaluated.
+        answer: A formula that `answer_guard.is_formula` accepts, because it is evaluated.
         integrand: A formula of the dataset.
         variable: Its name.
 

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 from envkit.errors import MissingDependencyError
 
 NOT_PLAYED: Final = frozenset({"codeio", "composite", "list_functions"})
-"""A mixture of others, which cannot be made without a list of them; and two datasets whose items
-are not the same for the same seed: codeio runs programs with their own random generators."""
+"""Excluded: a mixture, which needs a list of other datasets, and two datasets whose items differ
+for the same seed (codeio runs programs with their own random generators)."""
 
 
 class FixedAnswer(NamedTuple):
@@ -60,7 +60,7 @@ def factory() -> ModuleType:
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # its dependencies warn while being compiled
+            warnings.simplefilter("ignore")  # its dependencies emit warnings while being compiled
             return import_module("reasoning_gym.factory")
     except ImportError as error:
         raise MissingDependencyError.for_extra(

@@ -13,13 +13,13 @@ from envkit_reasoning_gym.integrals import is_wrong_integral
 from envkit_reasoning_gym.names import NOT_PLAYED, factory
 
 _KEPT: Final = 4
-"""Datasets of other seeds kept in memory: making one may take seconds."""
+"""Datasets of other seeds kept in memory, since creating one may take seconds."""
 _EXAMPLES: Final = {
     "graph_color": "possible_answer",
     "propositional_logic": "example_answer",
     "rubiks_cube": "example_correct_answer",
 }
-"""Where an item's metadata has a right answer, in datasets with several per question."""
+"""Metadata key of a right answer, in datasets with several per question."""
 _INTEGRALS: Final = frozenset({"simple_integration", "intermediate_integration"})
 _UNSOLVED: Final = frozenset({"boxnet", "rush_hour"})
 
@@ -34,10 +34,10 @@ class DatasetTasks:
     def __init__(
         self, name: str, *, seed: int, size: int, level: int | None, config: Mapping[str, Any]
     ) -> None:
-        """Make the dataset.
+        """Create the dataset.
 
         Raises:
-            ConfigurationError: The name, the level or a setting is not one of reasoning-gym's.
+            ConfigurationError: reasoning-gym has no such dataset, level or setting.
             MissingDependencyError: reasoning-gym is not installed.
         """
         self._factory = factory()
@@ -81,7 +81,7 @@ class DatasetTasks:
         return dict(self._dataset(seed)[index])
 
     def solver(self) -> Callable[[Task], str]:
-        """Return a function that gives a right answer to a task, one of several in some datasets.
+        """Return a function that gives a right answer to a task; some datasets have several.
 
         Raises:
             ConfigurationError: reasoning-gym has no answers for this dataset.
@@ -104,10 +104,10 @@ class DatasetTasks:
         """Return reasoning-gym's own score of an answer, 0 to 1.
 
         An answer that the grader cannot read is wrong, unless it cannot read the right one either.
-        An answer that it would run as a program is wrong too, see `answer_guard`.
+        An answer that it would execute as a program is also wrong; see `answer_guard`.
 
         Raises:
-            EnvFault: GRADER: it fails on its own answer.
+            EnvFault: The grader fails on its own answer; kind GRADER.
         """
         if answer != entry["answer"] and not is_safe(self.name, answer):
             return 0.0
@@ -163,7 +163,7 @@ class DatasetTasks:
 
 
 def _spread(seed: int) -> int:
-    """Spread seeds so that neighbours share no items.
+    """Spread seeds so neighbouring seeds share no items.
 
     reasoning-gym draws an item from seed + index, so its seeds 0 and 1 would share all items but
     one.

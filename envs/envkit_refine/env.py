@@ -26,7 +26,7 @@ class RefineEnv(MultiAgentEnv):
     """Solve alone, rewrite together, select one.
 
     Task: a task of the environment `task_env`.
-    Roles: `solver-1` ... answer the problem at the same time; `rewriter-1` ... then see every
+    Roles: `solver-1` ... answer the problem independently; `rewriter-1` ... then see every
         solution and write their own; the `selector` picks one of the rewritten solutions. All see
         the problem's images. A role is skipped if no role before it wrote anything.
     Observation: the problem; then the problem with the solutions, without thoughts and truncated to
@@ -57,7 +57,7 @@ class RefineEnv(MultiAgentEnv):
         max_turns: int = _ROUNDS,
         render_mode: str | None = None,
     ) -> None:
-        """Make the environment.
+        """Create the environment.
 
         Args:
             task_env: A registered environment whose tasks take one reply.
@@ -73,7 +73,8 @@ class RefineEnv(MultiAgentEnv):
             render_mode: As for `envkit.Env`.
 
         Raises:
-            ConfigurationError: A number out of range, or `task_env` does not take its arguments.
+            ConfigurationError: A number is out of range, or `task_env` does not accept its
+                arguments.
             UnknownNameError: No environment has the id `task_env`.
         """
         super().__init__(max_turns=max_turns, render_mode=render_mode)
@@ -88,7 +89,7 @@ class RefineEnv(MultiAgentEnv):
             self.inner: Env = envkit.make(task_env, disable_env_checker=True, **arguments)
         except TypeError as error:
             raise ConfigurationError(
-                f"task_env {task_env!r} cannot be made with {dict(given)}: {error}"
+                f"task_env {task_env!r} cannot be created with {dict(given)}: {error}"
             ) from error
         if isinstance(self.inner, MultiAgentEnv):
             raise ConfigurationError(f"task_env must have one agent, got {task_env!r}")

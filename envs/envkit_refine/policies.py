@@ -1,4 +1,4 @@
-"""Scripted policies for the roles: one always right, one right with a given probability."""
+"""Scripted policies for the roles: an oracle, and one that is right with a given probability."""
 
 import random
 from dataclasses import replace

@@ -22,7 +22,7 @@ def hooks(source: TaskSource) -> AuditHooks:
     """Return ways to answer without a search, and two graders.
 
     Args:
-        source: The environment's questions; the last ones give the most frequent answers.
+        source: The environment's questions; the last ones determine the most frequent answers.
     """
     prior = _prior(source)
     return AuditHooks(

@@ -27,7 +27,7 @@ class Batcher:
         Args:
             send: Makes one request.
             max_batch: Maximum queries per request; a full batch is sent at once.
-            window_s: How long the first query of a batch waits for others, in seconds.
+            window_s: Seconds that the first query of a batch waits for others.
 
         Raises:
             ConfigurationError: `max_batch` is below 1 or `window_s` negative.

@@ -57,7 +57,7 @@ class CachedBackend:
         ttl_s: float | None = 3600.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Put an empty cache in front of a backend.
+        """Wrap a backend with an empty cache.
 
         Args:
             inner: Answers cache misses; closed with the cache.

@@ -29,7 +29,7 @@ def corpus_of(name: str, options: Options | None = None) -> Corpus:
 
     Raises:
         UnknownNameError: There is no such corpus.
-        ConfigurationError: Options for the facts, which take none.
+        ConfigurationError: The corpus "facts" has no options.
     """
     known = [member.value for member in Corpus]
     if name not in known:
@@ -47,7 +47,7 @@ def default_backend(corpus: str, options: Options | None = None) -> SearchBacken
 
     Raises:
         UnknownNameError: There is no such corpus.
-        ConfigurationError: Options that the corpus does not take.
+        ConfigurationError: The corpus does not accept the options.
     """
     from envkit_search.embedded import EmbeddedBackend
 

@@ -18,7 +18,7 @@ from envkit_search.document import Document
 
 SUFFIX: Final = ".jsonl"
 Progress = Callable[[int, int], object]
-"""Gets the number of documents read, and an estimate of the total."""
+"""Called with the number of documents read and an estimate of the total."""
 
 _MEBIBYTE: Final = 1 << 20
 _TOLD_EVERY: Final = 1000

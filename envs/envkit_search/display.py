@@ -53,7 +53,7 @@ def observation_text(results: str, protocol: Protocol) -> str:
 
 
 def shortened(text: str, characters: int) -> str | None:
-    """Return an observation truncated to about so many characters, its block still closed.
+    """Return an observation truncated to about this many characters, with its block closed.
 
     None if it is short enough, or if too little would remain.
     """

@@ -1,4 +1,4 @@
-"""The last part of a question: what is asked about a country."""
+"""The last part of a question: the fact asked about a country."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

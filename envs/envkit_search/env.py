@@ -135,14 +135,14 @@ class SearchEnv(AsyncEnv):
             reward: A name ("exact", "f1", "format", "em_compat"), weights over
                 `envkit_search.rewards.TERMS`, or a function from a `Verdict` to terms.
             format_credits: `structure`, `retrieval` and `final` of "format" and "em_compat"; None
-                takes 0.2, 0.1 and 0.1.
+                uses 0.2, 0.1 and 0.1.
             backend: None for the embedded index; the address of a server with `POST /retrieve`;
                 "serper"; "tantivy:FOLDER" for an index on disk; or any `SearchBackend`, which the
                 caller closes and which is deterministic if it has an attribute `is_deterministic`
                 that is True.
             backend_key: Key for that server; None takes the variable ENVKIT_SEARCH_KEY, which run
                 records never contain.
-            tasks: Your own questions; None takes those of the corpus.
+            tasks: Your own questions; None uses those of the corpus.
             document_characters: Maximum characters shown per page.
             feedback_role: Role of results in the tools protocol. "user" for chat templates without
                 a tool role.
@@ -167,8 +167,8 @@ class SearchEnv(AsyncEnv):
         self._is_compat = reward == EM_COMPAT
         if self._is_compat and self.protocol is not Protocol.TAGS:
             raise ConfigurationError(
-                "reward='em_compat' grades the tags of Search-R1: take protocol='tags', "
-                f"got {protocol!r}"
+                "reward='em_compat' grades the tags of Search-R1: set protocol='tags', got "
+                f"{protocol!r}"
             )
         self._reward = reward_of(reward, _credits_of(format_credits))
         self.topk, self._document_characters = topk, document_characters
@@ -254,7 +254,7 @@ class SearchEnv(AsyncEnv):
         return Turn(text, role=self._feedback_role, info=info)
 
     def shorten(self, observation: Observation, tokens: int) -> Observation | None:
-        """Return results truncated to the remaining room, their block still closed."""
+        """Return results truncated to the remaining room, with their block closed."""
         text = shortened(observation["text"], tokens * _CHARACTERS_PER_TOKEN)
         return None if text is None else {**observation, "text": text}
 

@@ -1,8 +1,8 @@
-"""Grade the answer, and check that the episode kept the protocol's form.
+"""Grade the answer, and check that the episode followed the protocol's format.
 
 An episode is graded from its turns, one `TurnFacts` each: model text and search results are never
-one string. So retrieved text cannot pass as the model's answer, and a block that the model forged
-cannot pass as retrieved.
+joined. Retrieved text therefore cannot pass as the model's answer, nor a forged block as retrieved
+text.
 
 Exact match and F1 follow Search-R1 (verl/utils/reward_score/qa_em.py), which follows SQuAD: lower
 case, no ASCII punctuation, no articles, single spaces. In addition, text is compared in Unicode
@@ -50,7 +50,7 @@ class Verdict:
     f1: float
     """Best overlap of words with an accepted answer, 0 to 1."""
     is_well_formed: bool
-    """Whether every turn kept the protocol's form and the last one answered."""
+    """Whether every turn followed the protocol's format and the last one answered."""
     has_gold: bool
     """Whether any search showed an accepted answer."""
     searches: int

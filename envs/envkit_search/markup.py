@@ -26,7 +26,7 @@ def plain(text: str, limit: int) -> str:
     Line breaks become spaces, so one document cannot pass as two, and lone surrogates become
     U+FFFD, because tokenizers reject them.
     """
-    head = text[: 4 * limit]  # white space may shrink; a bounded prefix suffices
+    head = text[: 4 * limit]  # white space collapses, so a bounded prefix suffices
     flat = " ".join(_NOT_TEXT.sub(" ", _SURROGATE.sub("\ufffd", head)).split())
     return flat[:limit].rstrip()
 

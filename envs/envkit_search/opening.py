@@ -30,7 +30,7 @@ def open_corpus(
 
     Raises:
         UnknownNameError: There is no such corpus.
-        ConfigurationError: Options or an index for a corpus that takes none.
+        ConfigurationError: The corpus does not support options or an index.
         DatasetError: There is no such file or folder, or the file cannot be read.
         StorageError: The index cannot be read or written, or is of another corpus.
         MissingDependencyError: The index needs tantivy, which is not installed.

@@ -1,4 +1,4 @@
-"""Parse what a model's reply asks for: a search, an answer, or neither.
+"""Parse a model's reply as a search, an answer, or neither.
 
 Two protocols. **Tags* is Search-R1's (search_r1/llm_agent/generation.py): thoughts in `<think>`,
 then `<search>` or `<answer>`; results come back in `<information>`. *Tools* is a call of
@@ -80,7 +80,7 @@ class Query:
     text: str
     """On one line, at most `MAX_QUERY_CHARACTERS`; empty if the model gave no query."""
     topk: int | None = None
-    """None takes the environment's own."""
+    """None uses the environment's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class Action:
     error: str | None = None
     """Why the reply was not understood, for `info["parse_error"]`."""
     is_well_formed: bool = False
-    """Whether the reply is the protocol's form and nothing else."""
+    """Whether the reply follows the protocol's format exactly."""
     is_forged: bool = False
     """Whether it contains a block that only the environment may write."""
     call: ToolCall | None = None

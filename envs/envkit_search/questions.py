@@ -29,7 +29,7 @@ from envkit_search.template import MAX_HOPS, Template
 MAX_SHARE: Final = 0.05
 """Maximum fraction of the questions of a kind, in either split, with the same answer."""
 _VERSION: Final = "facts-1"
-"""Part of every hash: another version draws other splits."""
+"""Part of every hash: a new version draws different splits."""
 
 
 class _Catalog(NamedTuple):
@@ -50,7 +50,7 @@ class FactQuestions:
 
         Args:
             split: "train", "test" (an eighth) or "all"; the first two share no starting page.
-            hops: Numbers of relations to follow, from 1, 2 and 3; None takes all.
+            hops: Numbers of relations to follow, from 1, 2 and 3; None means all.
 
         Raises:
             ConfigurationError: The split or a number of hops does not exist.
@@ -163,7 +163,7 @@ def _capped(rows: Sequence[int], right: Mapping[int, frozenset[str]]) -> list[in
 
 
 def _bounded(rows: Sequence[int], right: Mapping[int, frozenset[str]], most: int) -> list[int]:
-    """Return the first rows for which no answer is right more than `most` times."""
+    """Return the first rows such that no answer is right more than `most` times."""
     counts: Counter[str] = Counter()
     kept: list[int] = []
     for row in rows:

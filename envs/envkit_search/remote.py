@@ -1,7 +1,7 @@
 """A client of Search-R1's `POST /retrieve`.
 
 The contract (Search-R1, search_r1/search/retrieval_server.py): `{"queries": [str], "topk": int,
-"return_scores": bool}` is answered by `{"result": [...]}` with a list for each query. An item is
+"return_scores": bool}` is answered by `{"result": [...]}` with a list per query. An item is
 `{"document": {"id", "contents"}, "score"}`, or the bare document `{"id", "contents"}` if no scores
 were requested, or `{"document": {"contents"}}` from the proxies of web search engines. The first
 line of `contents` is the title in quotes. Both shapes are accepted. Anything else is a fault,
@@ -39,13 +39,13 @@ class RetrieveClient:
         headers: Mapping[str, str] | None = None,
         seed: int = 0,
     ) -> None:
-        """Describe the server; nothing is sent before the first search.
+        """Describe the server; the first search connects to it.
 
         Args:
             address: Address of the server, with or without the path `/retrieve`.
             limits: Limits on time, connections, bytes and attempts; None takes the defaults.
             max_batch: Maximum queries per request.
-            window_s: How long a query waits for others to share its request, in seconds.
+            window_s: Seconds that a query waits for others to share its request.
             headers: Headers of every request, such as a key.
             seed: Seed of the retry jitter.
 
@@ -104,7 +104,7 @@ def read_answer(answer: object, *, queries: int, topk: int) -> list[list[Hit]]:
 
     Args:
         answer: The JSON body.
-        queries: How many queries were asked.
+        queries: Number of queries.
         topk: Hits to keep per query.
 
     Raises:

@@ -1,7 +1,7 @@
 """Rewards: convert a verdict to named terms that add up to the reward.
 
 A reward is any function from a `Verdict` to terms, such as `{"exact": 1.0}`. The named ones are in
-`REWARDS`; a mapping of weights over `TERMS` makes others: `{"exact": 0.8, "format": 0.2}`.
+`REWARDS`; a mapping of weights over `TERMS` defines others: `{"exact": 0.8, "format": 0.2}`.
 
 The partial credits are those of Search-R1 (verl/utils/reward_score/qa_em_format.py), with the
 values in its comments; the arguments of its function default to 0. With structure s, retrieval r
@@ -84,7 +84,10 @@ REWARDS: Final[Mapping[str, Reward]] = {
     "format": _format,
     "em_compat": _format,
 }
-"""Named rewards. `em_compat` is `format` over an episode that is read and graded as Search-R1's."""
+"""Named rewards.
+
+`em_compat` is `format` over an episode that is read and graded as in Search-R1.
+"""
 
 
 def reward_of(
@@ -94,7 +97,7 @@ def reward_of(
 
     Args:
         reward: A name from `REWARDS`, weights over `TERMS`, or a function.
-        credits_: For "format" and "em_compat"; None takes the defaults.
+        credits_: Credits for "format" and "em_compat"; None uses the defaults.
 
     Raises:
         UnknownNameError: There is no such reward or term.

@@ -38,10 +38,10 @@ def _own(
 ) -> Template:
     """Return the template of a fact on the row's page, or on that of one further page.
 
-    A question that holds its answer, word for word, is left out.
+    A question that contains its answer, word for word, is dropped.
 
     Args:
-        kind: Begins with the group.
+        kind: Name of the kind, prefixed with the group.
         rows: Rows of the group.
         text: Returns the question's text.
         find: Returns the answer; None if the row lacks the fact.

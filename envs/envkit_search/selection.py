@@ -1,4 +1,4 @@
-"""Select questions by split, decided by a hash of the first page, and by hops."""
+"""Select questions by hops and by split, which a hash of the first page decides."""
 
 import hashlib
 from collections.abc import Collection
@@ -16,7 +16,7 @@ def title_hash(version: str, title: str) -> int:
     """Return a hash of both below 2^64.
 
     Args:
-        version: Version of the source; another one draws other splits.
+        version: Version of the source, which determines the splits.
         title: Title of the page that a question starts from.
     """
     digest = hashlib.sha256(f"{version}\x1f{title}".encode()).digest()
@@ -38,7 +38,7 @@ def checked_hops(hops: Collection[int] | None, largest: int) -> list[int]:
     """Return the wanted numbers of hops in order.
 
     Args:
-        hops: None takes all from 1 to `largest`.
+        hops: None means all from 1 to `largest`.
         largest: Maximum hops of the source.
 
     Raises:

@@ -30,13 +30,13 @@ class SerperBackend:
         limits: HttpLimits | None = None,
         seed: int = 0,
     ) -> None:
-        """Describe the service; nothing is sent before the first search.
+        """Describe the service; the first search connects to it.
 
         Args:
             api_key: Key of a Serper account; it never appears in messages or a `repr`.
             country: Where to search from, such as "us".
             language: Language of the results, such as "en".
-            address: Another server of the same contract.
+            address: Another server with the same contract.
             limits: Limits on time, connections, bytes and attempts; None takes the defaults.
             seed: Seed of the retry jitter.
 

@@ -1,7 +1,7 @@
 """Accepted spellings of an answer: the exact strings that a grader compares with.
 
-They suffice both for graders that lower-case and drop punctuation and articles, as Search-R1's, and
-for graders that compare exactly.
+They suffice both for graders that compare exactly and for graders like Search-R1's, which
+lower-case and drop punctuation and articles.
 """
 
 import functools
@@ -12,7 +12,7 @@ from envkit_search.aliases import CAPITALS, COUNTRIES, CURRENCIES, ELEMENTS
 from envkit_search.words import folded, raw_words
 
 Spellings = tuple[str, ...]
-"""The canonical answer first."""
+"""Accepted spellings, the canonical answer first."""
 
 
 def text_spellings(text: str, others: tuple[str, ...] = ()) -> Spellings:

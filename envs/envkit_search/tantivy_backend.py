@@ -31,7 +31,7 @@ from envkit_search.document import Document, Hit
 from envkit_search.words import title_key, tokenise
 
 _FORMAT: Final = "envkit-tantivy-1"
-"""Another tokeniser or schema needs another number."""
+"""Version of tokeniser and schema; change it with either."""
 _MANIFEST: Final = "envkit.json"
 _TITLE_WEIGHT: Final = 2
 _WRITER_BYTES: Final = 128_000_000
@@ -132,13 +132,13 @@ def build_index(
 
     Raises:
         StorageError: The folder exists or cannot be written.
-        DatasetError: There is no document, or what `documents` raises.
+        DatasetError: There is no document, or `documents` raises it.
         MissingDependencyError: tantivy is not installed.
     """
     tantivy, place = _tantivy(), Path(folder)
     if place.exists():
         raise StorageError(
-            f"cannot build an index at {str(place)!r}: it exists; name another folder"
+            f"cannot build an index at {str(place)!r}: it exists; choose another folder"
         )
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -181,7 +181,7 @@ def open_index(folder: str | Path, *, corpus: str | None = None) -> TantivyBacke
     if backend is None or (corpus is not None and manifest["corpus"] != corpus):
         raise StorageError(
             f"the search index {str(place)!r} was built from another corpus or by another version; "
-            "delete it, or name another folder"
+            "delete it, or choose another folder"
         )
     if backend.size != manifest["documents"]:
         raise StorageError(

@@ -24,8 +24,8 @@ class Template:
     kind: str
     hops: int
     group: str
-    """List of the table that it starts from."""
+    """Table group that the question starts from."""
     rows: list[int]
     """Rows of the group that have the fact."""
     ask: Callable[[int], Question]
-    """Makes the question of a row."""
+    """Returns the question for a row."""

@@ -1,12 +1,12 @@
 """JSON over HTTP to a search service, with limits, deadlines, retries and typed faults.
 
-What happens to a failure:
+How failures are handled:
 
-| failure | what is done |
+| failure | handling |
 | --- | --- |
 | connection refused or reset, body cut off | retried, then TRANSIENT |
 | no answer in time, slow drip | retried, then TIMEOUT |
-| 408, 425, 429, 5xx | retried, 429 and 503 not before their Retry-After; then TRANSIENT |
+| 408, 425, 429, 5xx | retried (429 and 503 after their Retry-After), then TRANSIENT |
 | 200 that is not valid JSON, such as a proxy's page | retried, then TRANSIENT |
 | 400, 413, 422 | PERMANENT at once, as `RefusedFault` |
 | any other status, redirects included | PERMANENT at once |
@@ -103,7 +103,7 @@ class JsonService:
         seed: int = 0,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """Set up the service; nothing is opened before the first call.
+        """Set up the service; the first call connects.
 
         Args:
             url: Complete URL to POST to.

@@ -49,5 +49,5 @@ def tokenise(text: str) -> list[str]:
 
 
 def title_key(title: str) -> str:
-    """Return the key by which a query matches a title: the same words in the same order."""
+    """Return the key for matching a query to a title: the same words in the same order."""
     return " ".join(_searched(title))

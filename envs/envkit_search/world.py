@@ -20,7 +20,7 @@ WORLD: Final = "world"
 MIN_SIZE: Final = 50
 MAX_SIZE: Final = 200_000
 _VERSION: Final = "world-1"
-"""Part of every seed: another version draws other worlds."""
+"""Part of every seed: a new version draws different worlds."""
 _FIRST_ALMANAC: Final = 1900
 _LAST_ALMANAC: Final = 1960
 
@@ -98,7 +98,7 @@ class Thing:
     alias: str
     """Its second name, the title of its own page; empty for none."""
     namesake: str
-    """Title of a page about something else that bears its name; empty for none."""
+    """Title of a page about something else with a similar name; empty for none."""
     values: tuple[int, ...]
     """True values of the kind's facts: numbers, or the numbers of things."""
     says_alias: tuple[bool, ...]

@@ -12,9 +12,9 @@ from envkit_search.world import Thing, World, WorldShape
 from envkit_search.world_schema import KINDS
 
 RULE: Final = "Where the two pages disagree, the newer almanac is right."
-"""Appears only on pages that may disagree, so that no question hints at it."""
+"""Appears only on pages that may disagree, so no question hints at it."""
 WORLDS_IN_MEMORY: Final = 4
-"""Worlds and indices cached per process, least recently used dropped first."""
+"""Worlds and indices cached per process; the least recently used is dropped first."""
 
 
 @functools.lru_cache(maxsize=WORLDS_IN_MEMORY)

@@ -1,4 +1,4 @@
-"""Questions over a fictional world: an endless task source with one answer to each question.
+"""Questions over a fictional world: an endless task source with one answer per question.
 
 A question starts at a thing and follows facts from page to page. Training and test questions start
 at different things; worlds of different seeds share nothing.
@@ -45,7 +45,7 @@ class WorldQuestions:
             shape: Seed, size and difficulty of the world; None takes the defaults.
             split: "train", "test" (an eighth of the things) or "all"; the first two share no
                 starting page.
-            hops: Numbers of pages to read, from 1 to 4; None takes all.
+            hops: Numbers of pages to read, from 1 to 4; None means all.
 
         Raises:
             ConfigurationError: The split or a number of hops does not exist.

@@ -24,7 +24,7 @@ class Fact:
     high: int = 0
     """Range of a number, both ends included."""
     is_year: bool = False
-    """Written without separators of thousands."""
+    """Whether it is a year, written without thousands separators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Kind:
     introduction: str
     """First words of its page, after the name."""
     mention: str
-    """Phrase of a question that names it."""
+    """Phrase for it in a question."""
     namesakes: tuple[str, ...]
     """Namesakes on misleading pages."""
     facts: tuple[Fact, ...]

@@ -1,7 +1,7 @@
 """Conversations of six turns and more; every reply ends with its own marker.
 
-They are written in the order that a template is most likely to accept: a round that it refuses is
-left out, and the conversation goes on with the next one.
+Rounds come in the order that a template is most likely to accept. If it refuses one, the
+conversation continues with the next.
 """
 
 import json
@@ -39,7 +39,7 @@ _TEXTS = (
     "",
     "12 + 3 = 15. OBS Don't.",
 )
-"""Of observations, with a word that occurs nowhere else."""
+"""Texts of observations, each with a unique word."""
 _THOUGHT = "<think>\nhm, 2+2\n</think>\n\n"
 _IMAGE = Image.from_bytes(
     bytes.fromhex(
@@ -51,7 +51,7 @@ _IMAGE = Image.from_bytes(
 
 @dataclass(frozen=True)
 class Writing:
-    """How a template wants calls to be written."""
+    """How a template expects calls."""
 
     as_text: bool = False
     content: str | None = ""
@@ -72,7 +72,7 @@ class Point:
     is_call: bool
 
 
-# A round is a reply and what follows it: "reply form/observations".
+# A round is a reply and its observations: "reply form/observations".
 SCRIPTS: dict[str, tuple[str, ...]] = {
     "plain": ("plain/u",) * 6,
     "thinking": ("think/u", "plain/u", "think/u", "think/u", "plain/u", "think/u"),
@@ -96,8 +96,8 @@ def points(
 
     Args:
         accepts: Whether the template renders messages with some tools.
-        writing: How it wants calls.
-        seeds: One random conversation is made from each.
+        writing: How it expects calls.
+        seeds: One random conversation per seed.
     """
     for name, rounds in SCRIPTS.items():
         yield from _play(name, rounds, "You are terse.", TOOLS, accepts, writing)

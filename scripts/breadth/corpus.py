@@ -1,8 +1,8 @@
 """Published templates, each with a tokenizer and the tokens that end its replies.
 
-The vocabularies of most templates are not in any package. A template is therefore given the first
-merges of Qwen3's vocabulary and, as added tokens, the control tokens that its text writes. What
-ends a reply is listed by hand, so that nothing here comes from the codec.
+Most templates' vocabularies are in no package. A template therefore gets the first merges of
+Qwen3's vocabulary and, as added tokens, the control tokens in its text. Tokens that end a reply are
+listed by hand, so nothing here comes from the codec.
 """
 
 import json
@@ -39,16 +39,16 @@ ENDS = (
     *("<SPECIAL_12>", "<SPECIAL_68>", "<seed:eos>", "<sep>", "<step>", "<mend>", "<_end>"),
     *("<|im:end|>", "<|close|>", "<|separator|>", "<|tool_call_end_turn|>"),
 )  # fmt: skip
-"""Tokens that end a reply or a call, by the model cards of their families."""
+"""Tokens that end a reply or a call, according to the families' model cards."""
 _END = re.compile(r"<\uff5chy_eos[^>]*>|<eos:\w+>")
 _WRITES_EOS = re.compile(r"(?:[+~]|\{\{-?)\s*eos_token")
 _OPENERS = ("<|user|>", "<|observation|>", "<extra_id_1>", "<SPECIAL_11>")
-"""GLM: no token ends a reply, and the model samples the next role's."""
+"""GLM: no token ends a reply; the model samples the next role's token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """One template, ready to be asked."""
+    """One template, ready to render."""
 
     name: str
     text: str
@@ -57,7 +57,7 @@ class Published:
 
 
 def find(folder: Path) -> dict[str, str]:
-    """Return every unique template of the cache by name."""
+    """Return every unique template in the cache, by name."""
     found: dict[str, str] = {}
     for path in sorted(folder.rglob("*.jinja")):
         text = path.read_text(encoding="utf-8")
@@ -84,7 +84,7 @@ def load(folder: Path, name: str, text: str) -> Published:
 
 
 def _rendered(text: str) -> str:
-    """Return a short conversation as text: some templates put control tokens together."""
+    """Return a short conversation as text, since some templates assemble control tokens."""
     said = [("user", "u"), ("assistant", "w"), ("user", "u")]
     chat = [{"role": role, "content": content} for role, content in said]
     try:
@@ -95,7 +95,7 @@ def _rendered(text: str) -> str:
 
 
 def _eos(text: str, control: set[str]) -> str:
-    """Return what `eos_token` is: the end of a turn that a ChatML-like template writes by name."""
+    """Return the value of `eos_token`, by which a ChatML-like template ends a turn."""
     known = (t for t in ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>") if t in control)
     return "</s>" if "eos_token" in text else next(known, "</s>")
 
@@ -125,7 +125,7 @@ def _tokenizer(folder: Path, control: set[str], eos: str) -> Any:  # noqa: ANN40
 
 
 def sample(names: Iterator[str], size: int, always: tuple[str, ...]) -> list[str]:
-    """Return an even spread of names, and those that contain one of some words."""
+    """Return an even sample of names, plus those that contain one of some words."""
     every = sorted(names)
     step = max(1, len(every) // size)
     wanted = {name for name in every if any(word.lower() in name.lower() for word in always)}

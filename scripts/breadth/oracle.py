@@ -1,4 +1,4 @@
-"""What a full render by transformers has after a reply: no part of envkit is involved."""
+"""What a full render by transformers puts after a reply, without any part of envkit."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,9 +20,9 @@ class Truth:
     tail: list[int]
     """The ids after the closer."""
     cut: str
-    """The text after the marker, where it starts with nothing but what closes a plain reply."""
+    """The text after the marker, if it starts with only what closes a plain reply."""
     is_open: bool = False
-    """Nothing closes the reply: the closer is what the model samples, and a render has none."""
+    """Nothing closes the reply: the model samples the closer, and a render has none."""
 
 
 class Oracle:
@@ -34,7 +34,7 @@ class Oracle:
         self.stop_ids = [self.tokenizer.convert_tokens_to_ids(name) for name in self.stops]
         self._rendered: dict[str, str | None] = {}
         self.listed = not self._shows("Oq7Vt")
-        """Content must be a list of parts."""
+        """Whether content must be a list of parts."""
 
     def _shows(self, content: str) -> bool:
         try:
@@ -61,7 +61,7 @@ class Oracle:
     def render(
         self, messages: Sequence[Mapping[str, Any]], tools: Tools, is_open: bool = True
     ) -> str | None:
-        """Return the text of a conversation; None if the template refuses it."""
+        """Return the text of a conversation, or None if the template refuses it."""
         key = repr((messages, tools is None, is_open))
         if key not in self._rendered:
             try:
@@ -72,7 +72,7 @@ class Oracle:
         return self._rendered[key]
 
     def accepts(self, messages: Sequence[Mapping[str, Any]], tools: Tools) -> bool:
-        """Return whether the template renders the messages, and drops none of the last ones."""
+        """Return whether the template renders the messages without dropping the last ones."""
         text = self.render(messages, tools)
         if text is None:
             return False
@@ -84,7 +84,7 @@ class Oracle:
     def _place(
         self, messages: Sequence[Mapping[str, Any]], index: int, tools: Tools, text: str
     ) -> int:
-        """Return where an observation is rendered, -1 if it is dropped."""
+        """Return the position of a rendered observation, or -1 if it is dropped."""
         word = _OBSERVED.search(repr(messages[index]["content"]))
         if word is not None:
             return text.rfind(word[0])
@@ -95,7 +95,7 @@ class Oracle:
     def takes_turns(self) -> bool:
         """Return whether a reply follows its generation prompt.
 
-        Templates of guards and judges write a whole conversation into one user turn instead.
+        Templates of guard and judge models put a whole conversation into one user turn instead.
         """
         user, marked = {"role": "user", "content": "u"}, {"role": "assistant", "content": OBSERVED}
         opened, closed = (self.render([user], None, opened) or "" for opened in (True, False))
@@ -103,9 +103,9 @@ class Oracle:
         return _shared(opened, whole) >= len(closed) + (opened != closed)
 
     def _ends_with_reply(self, after: str) -> bool:
-        """Return whether a reply that is the last message ends with its text or with a stop token.
+        """Return whether a final reply ends with its text or with a stop token.
 
-        What follows a reply in history then belongs to the next message.
+        Anything after a reply in history then belongs to the next message.
         """
         chat = [{"role": "user", "content": "u"}, {"role": "assistant", "content": OBSERVED}]
         last = (self.render(chat, None, is_open=False) or "").rpartition(OBSERVED)[2].strip()
@@ -118,7 +118,7 @@ class Oracle:
         tools: Tools,
         marker: str,
     ) -> Truth | None:
-        """Return what follows a reply; None if the template does not show the reply's end."""
+        """Return the ids after a reply, or None if the template does not mark the reply's end."""
         text = self.render([*history, *observations], tools)
         if text is None or (place := text.rfind(marker)) < 0:
             return None
@@ -126,7 +126,7 @@ class Oracle:
         limit = self._place([*history, *observations], len(history), tools, text)
         ids = list(self.tokenizer.encode(text, add_special_tokens=False))
         position = place
-        # no control token of the text before the marker counts: they are as many as there
+        # ignore control tokens before the marker, which occur equally often in both
         earlier = sum(text.count(name, 0, place) for name in self.stops)
         ends = [index for index, identity in enumerate(ids) if identity in self.stop_ids]
         for index in ends[earlier:]:

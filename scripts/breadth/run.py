@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # ruff: noqa: T201  # a script prints its progress
-"""Compare token deltas with full renders over every published template at hand.
+"""Compare token deltas with full renders over all available published templates.
 
     .venv/bin/python scripts/breadth/run.py [NAME ...] [--sample N] [--json FILE] [--docs FILE]
 
-Needs the cache of scripts/fetch_templates.py. For each template it plays conversations of six turns
-and more, with a system prompt, tools, tool rounds, thinking and images where the template has them,
-and compares every delta of the codec with the ids that a full render by transformers has after the
-reply. `--docs` writes the table into a page. The whole run takes about 20 minutes on one core.
+Needs the cache of scripts/fetch_templates.py. For each template it plays conversations of six or
+more turns, with a system prompt, tools, tool rounds, thinking and images if the template supports
+them. It compares every delta of the codec with the ids after the reply in a full render by
+transformers. `--docs` writes the table into a page. The whole run takes about 20 minutes on one
+core.
 """
 
 import argparse
@@ -34,11 +35,11 @@ OFFENDERS = (
     *("command-a-plus", "DeepSeek-V3.2", "LLaDA2.2", "Mistral-Nemo", "gptoss", "gpt-oss"),
     *("SmolVLM", "llama3", "Llama-3.1-8B"),
 )  # fmt: skip
-"""Templates that earlier versions got wrong: always in a sample."""
+"""Templates that earlier versions got wrong, included in every sample."""
 
 
 class OneToken:
-    """An image processor that gives every image one token, so that wire and train ids agree."""
+    """An image processor that gives every image one token, so wire and train ids agree."""
 
     merge_size = 2
 
@@ -49,7 +50,7 @@ class OneToken:
 
 
 def judge(codec: ChatCodec, oracle: Oracle, point: Point) -> Iterator[tuple[str, str]]:
-    """Yield outcome and detail of a point: closed by the model, then cut short."""
+    """Yield outcome and detail of a point: first closed by the model, then truncated."""
     truth = oracle.truth(point.history, point.observations, point.tools, point.marker)
     if truth is None:
         yield "not applicable", ""
@@ -74,7 +75,7 @@ def judge(codec: ChatCodec, oracle: Oracle, point: Point) -> Iterator[tuple[str,
         if problem:
             yield "refused", problem
             return
-        if sampled[-1] == 6:  # what a template writes between reply and closer belongs to it too
+        if sampled[-1] == 6:  # text between reply and closer also belongs to the template
             got = got[max(0, len(got) - len(want)) :] if _closes(decode(got), truth.cut) else got
         same = got == want
         yield (
@@ -88,7 +89,7 @@ def _closes(got: str, cut: str) -> bool:
 
 
 def writing_of(oracle: Oracle) -> Writing:
-    """Return how the template wants calls, or the first way if it renders none."""
+    """Return how the template expects calls, or the first way if it renders none."""
     for writing in WRITINGS:
         reply: dict[str, Any] = {
             "role": "assistant",
@@ -132,7 +133,7 @@ def measure(published: Published, seeds: int) -> dict[str, Any]:
 
 
 def cache_folder() -> Path:
-    """Return the folder that the fetching script fills."""
+    """Return the folder that scripts/fetch_templates.py fills."""
     path = Path(__file__).parents[1] / "fetch_templates.py"
     found = importlib.util.spec_from_file_location("fetch_templates", path)
     if found is None or found.loader is None:
@@ -145,7 +146,7 @@ def cache_folder() -> Path:
 
 
 def main() -> None:
-    """Measure templates and print what was wrong or refused."""
+    """Measure templates and print wrong and refused points."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", help="only templates whose name contains one of these")
     parser.add_argument("--sample", type=int, help="about this many templates and known offenders")

@@ -10,7 +10,7 @@ KINDS = ("user after text", "user after call", "tool after call", "tool after te
 
 
 def write_table(rows: Sequence[Mapping[str, Any]], page: Path | None) -> str:
-    """Return the table of a run, and put it between the markers of a page."""
+    """Return the table of a run and write it between a page's markers."""
     table = "\n".join(_lines(rows))
     if page is not None:
         before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)

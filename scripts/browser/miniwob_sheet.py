@@ -16,7 +16,7 @@ _WIDTH, _HEIGHT, _CAPTION = 160, 210, 14
 
 
 async def screenshots(names: list[str], seed: int) -> list[PilImage.Image]:
-    """Return the first screenshot of each task, its goal's bar shown."""
+    """Return the first screenshot of each task, including the goal bar."""
     env = MiniwobEnv(mix="all", shows_goal=True)
     found: list[PilImage.Image] = []
     for name in names:

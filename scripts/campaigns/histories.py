@@ -1,9 +1,9 @@
-"""Run random histories until so many operations are done, and count what was checked.
+"""Run random histories for a number of operations and count the checks.
 
 Appends, rewrites, summaries, forks, aborts, resumes, stores and loads hit the ledger, the record,
 `fork_before` and the trajectory files. Each family of forks is checked at its end: every sampled
-token has one owner or was dropped, every sequence is what the engine was shown, every certificate
-holds after a load. `tests/core/test_history_campaign.py` runs a share of it.
+token has one owner or was dropped, every sequence equals what the engine received, and every
+certificate holds after a load. `tests/core/test_history_campaign.py` runs part of it.
 
     python scripts/campaigns/histories.py --operations 1000000
 """
@@ -25,7 +25,7 @@ def main() -> None:
     """Run the campaign and print the counts as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
     parser.add_argument("--operations", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=0, help="of the first family")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first family")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many")
     parser.add_argument("--json", type=Path, help="write the counts here")
     options = parser.parse_args()

@@ -1,13 +1,13 @@
-"""Measure what a policy earns that has read other tasks, and sees no image and no feedback.
+"""Measure what a policy earns after learning from other tasks, without images or feedback.
 
     python scripts/certify/learned.py search-v0 --each hops=1,2,3 --train 2000 --test 2000
     python scripts/certify/learned.py computer-use-v0 --each level=1,2,3 --each families=drag_files
 
 For each combination of the `--each` arguments, the oracle plays `--train` tasks. The policy keeps
-the replies that were paid, by the wording of the task: its text without numbers, quotes and names.
-On `--test` other tasks it gives the replies that were most frequent for the wording, or for any
-task if the wording is new: all of them, or the last one alone, whichever earns more. Prints the
-mean return and the replies that earned most.
+rewarded replies by the task's wording: its text without numbers, quotes and names. On `--test`
+other tasks it gives the most frequent replies for the wording, or for any task if the wording is
+new. It gives all of them or only the last one, whichever earns more. Prints the mean return and the
+replies that earned most.
 """
 # ruff: noqa: T201  # a script prints its figures
 
@@ -30,7 +30,7 @@ Replies = tuple[str, ...]
 
 
 def wording(text: str) -> str:
-    """Return a text without what differs between tasks of one kind."""
+    """Return a text without the parts that differ between tasks of one kind."""
     return re.sub(r"(?:@[,\s]*(?:and )?)+", "@ ", _HIDDEN.sub("@", text))
 
 
@@ -57,7 +57,7 @@ def play(env: Env, seed: int, replies: Replies | None) -> tuple[str, Replies, fl
 def learned(env: Env, *, train: int, test: int) -> tuple[float, str]:
     """Return the mean return on the test tasks, and the replies that earned most there.
 
-    The better of two policies: all replies of the oracle, and its last one at once.
+    Uses the better of two policies: all oracle replies, or its last one immediately.
     """
     whole: dict[str, Counter[Replies]] = defaultdict(Counter)
     last: dict[str, Counter[Replies]] = defaultdict(Counter)
@@ -71,7 +71,7 @@ def learned(env: Env, *, train: int, test: int) -> tuple[float, str]:
 
 
 def _earned(env: Env, known: dict[str, Counter[Replies]], test: int) -> tuple[float, str]:
-    """Return the mean return of the most frequent replies, and those that earned most."""
+    """Return the mean return of the most frequent replies, and the best-paid ones."""
     earned: dict[str, float] = defaultdict(float)
     for number in range(test):
         seed = derive_seed("learned test", number)

@@ -18,7 +18,7 @@ from envkit_certify.worker import LINES
 
 BUILT_IN = ("canary-v0", "geo3k-v0", "search-v0", "computer-use-v0", "refine-v0")
 UNCHANGED = ("fakes.mutants:Geo3k", "fakes.mutants:Desktop")
-"""What the mutants derive from, where that is not the environment itself."""
+"""Base of the mutants, if it is not the environment itself."""
 
 
 def main() -> None:

@@ -1,11 +1,11 @@
 """Virtual environments of contract tests: built once, kept outside the checkout.
 
-A recipe is a complete list of pinned packages, files put beside them, and code that must import.
+A recipe is a complete list of pinned packages, extra files, and code that must import.
 An environment's folder is named after a hash of its recipe and interpreter, so a changed recipe
-makes a new one. It is built under another name and renamed when its imports work.
+creates a new one. It is built under a temporary name and renamed once its imports work.
 
-Packages are installed with `--no-deps`: a resolver would answer `torchvision` or `qwen-vl-utils`
-with gigabytes of CUDA packages, and trainers refuse combinations that work.
+Packages are installed with `--no-deps`: for `torchvision` or `qwen-vl-utils` a resolver would
+install gigabytes of CUDA packages, and trainers reject combinations that work.
 """
 
 import fcntl
@@ -26,8 +26,7 @@ BUILD_TIMEOUT_S = 45 * 60
 UNUSED_DAYS = 30
 PROGRESS_S = 20
 
-# The kind of torch is read from its files: a build for CUDA does not import here, because its
-# libraries are not installed.
+# Read torch's build from its files: a CUDA build does not import here without its libraries.
 _CPU_TORCH = """
 import importlib.util, pathlib, runpy
 torch = pathlib.Path(importlib.util.find_spec("torch").origin)
@@ -41,12 +40,12 @@ if cuda is not None:
 
 
 class EnvironmentBuildError(Exception):
-    """The environment could not be built; this says nothing about envkit."""
+    """The environment could not be built, which is not a failure of envkit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtraFile:
-    """A file that is copied into the environment after its packages.
+    """A file copied into the environment after its packages.
 
     Attributes:
         source: The file in the checkout.
@@ -61,18 +60,18 @@ class ExtraFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How one environment is built.
+    """How to build one environment.
 
     Attributes:
         name: The first part of the folder's name; also pytest's marker and the folder of tests.
         version: The tested project's version, the second part.
         requirements: A pip requirements file that lists every package, dependencies included.
         check: Python code that imports what the tests need, run at the end of a build.
-        pip_options: Further options of `pip install`.
+        pip_options: Additional options of `pip install`.
         files: Files copied after the packages, for example stubs.
         variables: Environment variables of `check` and of the tests.
-        cost: What a build downloads and keeps, for its first progress line.
-        has_torch: Whether torch is among the packages and must be a build for the CPU.
+        cost: Download and disk size of a build, for its first progress line.
+        has_torch: Whether the packages include torch, which must be a CPU build.
     """
 
     name: str
@@ -90,7 +89,7 @@ class Recipe:
         return _CPU_TORCH + self.check if self.has_torch else self.check
 
     def folder(self) -> Path:
-        """Return where the environment is, or will be."""
+        """Return the environment's folder, existing or not."""
         described = [
             platform.machine(),
             platform.python_version(),
@@ -106,13 +105,13 @@ class Recipe:
 
 
 def say(name: str, text: str) -> None:
-    """Write a line at once, so that a log shows it while the next step runs."""
+    """Write and flush a line, so a log shows it while the next step runs."""
     sys.stdout.write(f"[contract-{name}] {text}\n")
     sys.stdout.flush()
 
 
 def cache_root() -> Path:
-    """Return the folder that keeps environments, models and logs between runs."""
+    """Return the folder for environments, models and logs that persist between runs."""
     named = os.environ.get("ENVKIT_TEST_CACHE")
     if named:
         return Path(named).resolve()
@@ -129,7 +128,7 @@ def tail(log: Path, lines: int = 40) -> str:
 
 
 def ensure_environment(recipe: Recipe) -> Path:
-    """Return the environment's interpreter, building the environment when it is missing.
+    """Return the environment's interpreter, building the environment if needed.
 
     Raises:
         EnvironmentBuildError: A step of the build failed; its output ends the message.
@@ -158,7 +157,7 @@ def ensure_environment(recipe: Recipe) -> Path:
 
 
 def _remove_unused(recipe: Recipe) -> None:
-    """Remove environments of older recipes that nobody has used for a month."""
+    """Remove environments of older recipes that have not been used for a month."""
     oldest = time.time() - UNUSED_DAYS * 24 * 3600
     for folder in cache_root().glob(f"{recipe.name}-[0-9]*"):
         if folder.is_dir() and folder.stat().st_mtime < oldest:
@@ -167,7 +166,7 @@ def _remove_unused(recipe: Recipe) -> None:
 
 
 class _Build:
-    """One build into a folder, with a log beside it."""
+    """One build into a folder, with a log next to it."""
 
     def __init__(self, recipe: Recipe, folder: Path) -> None:
         self._recipe = recipe
@@ -183,7 +182,7 @@ class _Build:
             )
         self._log.unlink(missing_ok=True)
         venv = [sys.executable, "-m", "venv", str(self._folder)]
-        self._step("making a virtual environment", venv)
+        self._step("creating a virtual environment", venv)
         python = str(self._folder / "bin" / "python")
         pip = [python, "-m", "pip", "install", "--no-deps", "--no-compile", "--progress-bar", "off"]
         listed = ["--requirement", str(self._recipe.requirements)]
@@ -245,6 +244,6 @@ def _locked(recipe: Recipe) -> Generator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(recipe.name, "environment: another run is building it; waiting")
+            say(recipe.name, "environment: waiting for another run to build it")
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield

@@ -1,10 +1,10 @@
 """Compare the gradients of all trainers, each in its own environment.
 
-    python scripts/contracts/gradients.py build/gradients          run what is built
-    python scripts/contracts/gradients.py build/gradients verl     one of them
+    python scripts/contracts/gradients.py build/gradients          run all built environments
+    python scripts/contracts/gradients.py build/gradients verl     run one of them
 
-Then `envkit conformance --gradient --across build/gradients` shows the trainers against each other.
-Exit status: 0 no gradient differs without a known reason, 1 one does.
+Then `envkit conformance --gradient --across build/gradients` compares the trainers with each other.
+Exit status: 1 if a gradient differs without a known reason, else 0.
 """
 
 import argparse
@@ -28,11 +28,11 @@ _MODULES = {
 
 
 def main() -> int:
-    """Run each trainer's suite in a process of its environment."""
+    """Run each trainer's suite in a process in its environment."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("directory", type=Path, help="where the gradients are kept")
+    parser.add_argument("directory", type=Path, help="folder for the gradients")
     parser.add_argument("names", nargs="*", default=[*_MODULES], metavar="TRAINER")
     parser.add_argument("--inside", metavar="MODULE", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -51,11 +51,11 @@ def main() -> int:
 
 
 def _compare(module: str, directory: Path) -> int:
-    if sys.version_info < (3, 12):  # SkyRL's types are for 3.12; pydantic says so below that
+    if sys.version_info < (3, 12):  # SkyRL's types need 3.12; pydantic warns on older versions
         import typing_extensions
 
         typing.TypedDict = typing_extensions.TypedDict
-    warnings.simplefilter("ignore")  # the trainers' own, on import
+    warnings.simplefilter("ignore")  # the trainers' own import warnings
     from envkit_conformance.gradient import Verdict, compare_paths, save_gradients
 
     failed = False

@@ -1,12 +1,12 @@
-"""Say whether a release of a trainer still has what envkit's adapter relies on.
+"""Check whether a trainer release still has the names that envkit's adapter relies on.
 
     python scripts/contracts/moved.py                    the newest release of every trainer
     python scripts/contracts/moved.py verl               the newest release of one
-    python scripts/contracts/moved.py verl 0.9.0         another one
+    python scripts/contracts/moved.py verl 0.9.0         a specific release
     python scripts/contracts/moved.py slime ../slime     a checkout
 
-A release is downloaded alone, without what it depends on, and only read. Exit status: 0 everything
-is where the adapters expect it, 1 something moved, 3 a release could not be downloaded.
+A release is downloaded without its dependencies and only read. Exit status: 0 if everything is
+where the adapters expect it, 1 if something moved, 3 if a release could not be downloaded.
 """
 
 import argparse
@@ -21,11 +21,11 @@ from environment import say
 from run import IMPORT_FOLDERS, ROOT
 
 _ON_THE_INDEX = {"verl": "verl", "skyrl": "skyrl", "trl": "trl", "miles": "miles-rl"}
-"""Trainers by the name of their release; slime has none."""
+"""Package names of the trainers; slime has none."""
 
 
 def main() -> int:
-    """Check each trainer; print what moved."""
+    """Check each trainer and print moved names."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -56,11 +56,11 @@ def _check(name: str, root: Path, release: str) -> int:
 
 
 def _source(name: str, release: str | None, folder: Path) -> tuple[Path, str]:
-    """Return the package's folder and what it is called."""
+    """Return the package's folder and display name."""
     if release is not None and Path(release).is_dir():
         return Path(release) / name, release
     if name not in _ON_THE_INDEX:
-        raise OSError("it is on no package index; name the folder of a checkout")
+        raise OSError("it is not on a package index; give the folder of a checkout")
     wanted = _ON_THE_INDEX[name] + (f"=={release}" if release else "")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--pre"]
     if not release:

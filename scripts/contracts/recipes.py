@@ -1,4 +1,4 @@
-"""The environments of contract tests, one for each project that envkit is tested against."""
+"""The environments of contract tests, one per project that envkit is tested against."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ SGLANG = Recipe(
     name="sglang",
     version="0.5.23",
     requirements=SERVERS / "sglang.txt",
-    # Everything that the server imports before it reads a model.
+    # Everything that the server imports before it loads a model.
     check="""
 import sglang.launch_server, sglang.srt.entrypoints.http_server, sglang.srt.managers.scheduler
 import sglang.srt.multimodal.processors.qwen_vl
@@ -71,7 +71,7 @@ SKYRL = Recipe(
     name="skyrl",
     version="0.4.0",
     requirements=CONTRACTS / "skyrl" / "requirements.txt",
-    # SkyRL 0.4.0 declares Python >= 3.12. What it needs of 3.12 is a TypedDict that pydantic takes.
+    # SkyRL 0.4.0 declares Python >= 3.12, but only needs a TypedDict that pydantic accepts.
     check="""
 import typing, typing_extensions
 typing.TypedDict = typing_extensions.TypedDict
@@ -86,8 +86,8 @@ import gymnasium, jsonschema, hypothesis, pytest_asyncio
 SLIME = Recipe(
     name="slime",
     version="0.3.1",
-    # What slime and miles import on the way to a rollout. slime itself is not on a package index:
-    # SLIME_SRC names a checkout of its repository.
+    # What slime and miles import for a rollout. slime itself is not on a package index: SLIME_SRC
+    # names a checkout of its repository.
     requirements=CONTRACTS / "slime" / "requirements.txt",
     check="""
 import torch, httpx, numpy, tqdm, PIL, transformers, aiohttp, pylatexenc, ray, pybase64, pyarrow

@@ -1,13 +1,13 @@
-"""Run the contract tests of a project with its real classes, in an environment made for it.
+"""Run a project's contract tests with its real classes, in a dedicated environment.
 
-    python scripts/contracts/run.py trl                    build what is missing, then test
+    python scripts/contracts/run.py trl                    build if needed, then test
     python scripts/contracts/run.py verl -- -k images -x   pass options, or files, to pytest
     python scripts/contracts/run.py skyrl --build-only
 
 slime is not on a package index: name a checkout of its repository in SLIME_SRC; MILES_SRC names one
 of miles instead of the released package.
 
-Exit status: 0 passed, 1 tests failed, 3 the environment could not be built (says nothing about
+Exit status: 0 passed, 1 tests failed, 3 the environment could not be built (not a failure of
 envkit's adapter), 130 interrupted.
 """
 
@@ -28,7 +28,7 @@ IMPORT_FOLDERS = (".", "envs", "adapters", "tests")
 
 
 def main() -> int:
-    """Build, test, return the exit status."""
+    """Build, test and return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -66,7 +66,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 def variables(recipe: Recipe) -> dict[str, str]:
     """Return the environment variables of a process in a project's environment."""
     folders = [str(ROOT / folder) for folder in IMPORT_FOLDERS]
-    if recipe.name == "slime":  # a checkout of miles hides the released one
+    if recipe.name == "slime":  # a checkout of miles shadows the released one
         checkouts = (os.environ.get(name) for name in ("SLIME_SRC", "MILES_SRC"))
         folders += [str(Path(checkout).resolve()) for checkout in checkouts if checkout]
     return {

@@ -1,4 +1,4 @@
-"""Running pytest for one project or server, with a bound on its time."""
+"""Run pytest for one project or server, with a time limit."""
 
 import subprocess
 import time
@@ -23,12 +23,12 @@ def run_tests(
     """Run the tests with a marker and return pytest's status, 1 if they did not finish in time.
 
     Args:
-        marker: Also the name in what is printed.
+        marker: The marker, also used in output.
         python: The interpreter.
-        tests: File or folder that is tested unless the arguments name one.
-        arguments: For pytest.
-        variables: The whole environment of the process.
-        timeout_s: After so long it is killed.
+        tests: File or folder to test unless the arguments name one.
+        arguments: Arguments of pytest.
+        variables: All environment variables of the process.
+        timeout_s: Seconds after which pytest is killed.
     """
     started = time.monotonic()
     is_named = any((ROOT / argument.partition("::")[0]).exists() for argument in arguments)

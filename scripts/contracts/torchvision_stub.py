@@ -1,9 +1,9 @@
-"""Let a CUDA build of torchvision import beside a CPU build of torch.
+"""Let a CUDA build of torchvision import next to a CPU build of torch.
 
-Its operator library cannot load there, and `import torchvision` fails on registering kernels for
-operators that are missing. Only the pure-torch transforms are needed, so the two modules that do
-the registering are declared empty before torchvision looks for them. Loaded by a `.pth` line in
-every process of the environment; detection and NMS operators do not work after it.
+Its operator library cannot load there, and `import torchvision` fails when it registers kernels for
+the missing operators. Only the pure-torch transforms are needed, so this declares the two
+registering modules as empty before torchvision imports them. A `.pth` line loads it in every
+process of the environment. Detection and NMS operators do not work afterwards.
 """
 
 import sys

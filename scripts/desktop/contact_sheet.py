@@ -40,7 +40,7 @@ def fitted(
     font: ImageFont.FreeTypeFont,
     width: int,
 ) -> str:
-    """Return the text in two lines of a width in pixels, cut where it is longer."""
+    """Return the text in two lines of a width in pixels, truncated if longer."""
     lines = [""]
     for word in text.split():
         longer = f"{lines[-1]} {word}".strip()

@@ -2,8 +2,8 @@
 
     python scripts/desktop/oracle_sweep.py --seeds 200
 
-Prints how many tasks were solved by dialect and size, and every task that was not. Nothing is
-drawn: the oracle reads the state.
+Prints the solved tasks by dialect and size, and every unsolved task. Nothing is drawn, because the
+oracle reads the state.
 """
 # ruff: noqa: T201  # a script prints its figures
 
@@ -23,7 +23,7 @@ _PLAIN = Image.from_bytes(b"never looked at")
 
 
 def solves(env: ComputerUseEnv, family: str, seed: int) -> str | None:
-    """Play one task; return what went wrong, or None."""
+    """Play one task; return the problem, or None."""
     level = LEVELS[seed % len(LEVELS)]
     task = DesktopTasks(families=[family], level=level, split="test").task(seed)
     env.reset(seed=seed, options={"task": task})
@@ -49,7 +49,7 @@ def _look_away(self: Screen, desk: Desktop) -> Image:
 
 
 def main() -> int:
-    """Play, print the table and return the exit code: 1 if a task was not solved."""
+    """Play and print the table; return exit code 1 if a task was not solved."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=200, help="per family")
     parser.add_argument("--first", type=int, default=0, help="the first seed")

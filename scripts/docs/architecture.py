@@ -3,8 +3,8 @@
     python scripts/docs/architecture.py            # write the image
     python scripts/docs/architecture.py --check    # fail if it is out of date
 
-The layers and their names are those that import-linter enforces: `tool.importlinter` in
-pyproject.toml, where the comment after a layer is its name.
+The layers are those that import-linter enforces (`tool.importlinter` in pyproject.toml); the
+comment after a layer is its name.
 """
 
 import re
@@ -43,7 +43,7 @@ class Layer:
 
     name: str
     modules: tuple[str, ...]
-    """Packages and modules, without `envkit.`."""
+    """Packages and modules, without the prefix `envkit.`."""
     is_plugin: bool
 
 
@@ -64,7 +64,7 @@ def layers() -> list[Layer]:
 
 
 def lines_of(module: str) -> int:
-    """Return the lines of Python in a package or module, by its name without `envkit.`."""
+    """Count the lines of Python in a package or module, named without `envkit.`."""
     places = [ROOT / shelf / module for shelf in ("envkit", "envs", "adapters")]
     files = [file for place in places if place.is_dir() for file in place.rglob("*.py")]
     single = ROOT / "envkit" / f"{module}.py"

@@ -6,7 +6,7 @@
 
 `benchmarks/figures.json` holds every published figure under the name of its benchmark and the key
 that the benchmark writes with `--json`. `--take` updates those keys from a new result and dates
-them. `figures.md`, beside this script, holds the text of each block; a page names a block by
+them. `figures.md`, next to this script, holds the text of each block; a page starts a block with
 `<!-- figures: NAME -->` and ends it with `<!-- end of figures -->`. The learning curves come from
 `examples/results`.
 """
@@ -23,7 +23,12 @@ ROOT: Final = Path(__file__).parents[2]
 FIGURES: Final = ROOT / "benchmarks" / "figures.json"
 RESULTS: Final = ROOT / "benchmarks" / "results"
 TEMPLATES: Final = Path(__file__).with_suffix(".md")
-PAGES: Final = ("README.md", "docs/comparisons.md")
+PAGES: Final = (
+    "README.md",
+    "docs/comparisons.md",
+    "docs/concepts/histories.md",
+    "docs/concepts/trees.md",
+)
 _BLOCK: Final = re.compile(
     r"(<!-- figures: (\w+) -->\n\n)(.*?)(<!-- end of figures -->)", re.DOTALL
 )
@@ -52,7 +57,7 @@ def templates() -> dict[str, str]:
 
 
 def fill(text: str, known: dict[str, Any]) -> str:
-    """Put figures into a block: `{loop>ratio:.2f}`, or `{loop>overhead_us/loop>codec_us:.1f}`."""
+    """Fill a block with figures: `{loop>ratio:.2f}`, or `{loop>overhead_us/loop>codec_us:.1f}`."""
 
     def value(found: re.Match[str]) -> str:
         path, _, style = found[1].partition(":")
@@ -71,7 +76,7 @@ def written(page: str, known: dict[str, Any], blocks: dict[str, str]) -> str:
 
 
 def take(name: str) -> None:
-    """Copy a benchmark's new figures to the published ones, for the keys that are published.
+    """Update a benchmark's published figures from its new result.
 
     Raises:
         SystemExit: There is no result, or it lacks a key.

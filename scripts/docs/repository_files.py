@@ -1,9 +1,9 @@
-"""Bring the files beside docs/ that pages link to into the site.
+"""Add files outside docs/ that pages link to to the site.
 
-Pages link as GitHub reads them: `../examples/README.md`, `../benchmarks/engine.py`. MkDocs knows
-docs/ only, so this hook adds each such file as a page under `repository/` (source text in a code
-block, images as they are) and points the links there. A link to nothing stays as it is, and the
-strict build refuses it.
+Pages use links that work on GitHub: `../examples/README.md`, `../benchmarks/engine.py`. MkDocs only
+knows docs/, so this hook adds each such file as a page under `repository/` (source text in a code
+block, images unchanged) and points the links there. A broken link is unchanged, and the strict
+build rejects it.
 """
 
 import posixpath
@@ -19,11 +19,11 @@ _LINK: Final = re.compile(r"(\]\()((?:\.\./)*[\w][^)\s#]*)(#[^)\s]*)?(\))")
 _CODE: Final = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
 _FOLDER: Final = "repository"
 _LANGUAGES: Final = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".sh": "bash"}
-"""Kinds of files that are shown as text; others are copied."""
+"""File types shown as text; others are copied."""
 
 
 def on_config(config: Any) -> Any:  # noqa: ANN401  # MkDocs calls it
-    """Link to the repository at the address that the package's metadata names, if it has one."""
+    """Set the repository link from the package metadata, if it has one."""
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     hook = tomllib.loads(text)["tool"]["hatch"]["metadata"]["hooks"]["custom"]
     config.repo_url = hook["repository"] or None
@@ -31,7 +31,7 @@ def on_config(config: Any) -> Any:  # noqa: ANN401  # MkDocs calls it
 
 
 def on_files(files: Files, *, config: Any) -> Files:  # noqa: ANN401  # MkDocs calls it
-    """Add every file that a page links to, and every one that those link to in turn."""
+    """Add every file that a page links to, and every file that those link to."""
     root = Path(config.config_file_path).parent
     docs = posixpath.relpath(config.docs_dir, root)
     waiting = [(f"{docs}/{file.src_uri}", _text(file)) for file in files.documentation_pages()]
@@ -50,7 +50,7 @@ def on_files(files: Files, *, config: Any) -> Files:  # noqa: ANN401  # MkDocs c
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> str:  # noqa: ANN401  # MkDocs calls it
-    """Point the links that leave docs/, or that come from beside it, to the pages of the site."""
+    """Point links from or to files outside docs/ to pages of the site."""
     docs = posixpath.relpath(config.docs_dir, Path(config.config_file_path).parent)
     uri = page.file.src_uri
     _rank(page.meta, uri)
@@ -72,7 +72,7 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> 
 
 
 def _rank(meta: dict[str, Any], uri: str) -> None:
-    """Have a search show pages for readers before single names, and no source text."""
+    """Rank reader pages above single names in search, and exclude source text."""
     if uri.startswith(f"{_FOLDER}/"):
         meta["search"] = {"exclude": True}
     elif uri.startswith("reference/"):
@@ -86,7 +86,7 @@ def _targets(place: str, text: str) -> Iterator[str]:
 
 
 def _uri(target: str) -> str:
-    """Return where a file beside docs/ is in the site."""
+    """Return the site address of a file outside docs/."""
     shown = Path(target).suffix in _LANGUAGES
     return f"{_FOLDER}/{target}.md" if shown else f"{_FOLDER}/{target}"
 

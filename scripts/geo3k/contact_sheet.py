@@ -2,7 +2,7 @@
 
     python scripts/geo3k/contact_sheet.py OUT.webp [--size 200] [--families a,b] [--seed 0]
 
-Two families share a row, each with levels 1 to 4 from left to right; the question stands above its
+Two families share a row, each with levels 1 to 4 from left to right. The question is above its
 figure.
 """
 
@@ -27,7 +27,7 @@ _LINE = 13
 def wrapped(
     text: str, pen: ImageDraw.ImageDraw, font: ImageFont.FreeTypeFont, width: int
 ) -> list[str]:
-    """Return the text in lines of a width in pixels, the last one cut if there are too many."""
+    """Wrap a text to a width in pixels, truncating the last line if there are too many."""
     lines = [""]
     for word in text.split():
         longer = f"{lines[-1]} {word}".strip()

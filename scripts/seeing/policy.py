@@ -1,9 +1,9 @@
 """The model before training: sizes, tokenizer and the folder that the embedded engine loads.
 
-The tokenizer is what makes so small a model quick. Sentences that never change (the system prompts
-line by line, questions, feedback, the fixed parts of an action) are one token each, so the system
-prompt of the desktop is 32 tokens instead of 1,500 characters. Everything else is byte-level BPE in
-which every digit and every capital letter is a token of its own, so any text still encodes.
+The tokenizer keeps such a small model fast. Sentences that never change (lines of system prompts,
+questions, feedback, fixed parts of an action) are one token each, so the desktop's system prompt is
+32 tokens instead of 1,500 characters. Everything else is byte-level BPE with one token per digit
+and capital letter, so any text still encodes.
 """
 
 import copy
@@ -34,7 +34,7 @@ SHORT_CODES: Final = {"canary-v0": "codes of 1, 2 and 4 characters, stopped earl
 DESKTOP: Final = {
     "computer-use-v0": "level=1, action=canonical, families move_window and resize_window",
 }
-"""Environment id -> what of it a model was trained on; goes into the folder's config.json."""
+"""Environment id -> the part a model was trained on, for the folder's config.json."""
 VISION: Final = VisionSize(depth=3, hidden=160, heads=5, max_pixels=384 * 256)
 _TEXT: Final[dict[str, Any]] = {
     "hidden_size": 128,
@@ -46,12 +46,16 @@ _TEXT: Final[dict[str, Any]] = {
     "rms_norm_eps": 1e-5,
 }
 _ROPE_THETA: Final = 16.0
-"""Base of the rotary embedding. The columns of an image turn the lowest frequencies of a head: with
-the usual 10,000 and 32 dimensions by less than 0.04 over twelve columns, so the text model could
-hardly tell left from right."""
+"""Base of the rotary embedding.
+
+Image columns rotate a head's lowest frequencies. With the usual 10,000 and 32 dimensions they turn
+by less than 0.04 over twelve columns, so the text model could hardly distinguish left from right.
+"""
 _INITIAL_SPREAD: Final = 0.06
-"""Standard deviation of the first weights. The usual 0.02 suits widths of thousands; at 128 it
-takes four to six times the steps."""
+"""Standard deviation of the first weights.
+
+The usual 0.02 suits widths in the thousands; at width 128 it needs four to six times the steps.
+"""
 _VOCABULARY: Final = 448
 _FIXED: Final = (
     "You read codes off pictures. Reply with the code only.",
@@ -77,7 +81,7 @@ _FIXED: Final = (
 
 
 def make_policy(seed: int) -> tuple[Any, Any]:
-    """Return a random float32 model and its tokenizer; the same seed gives the same weights."""
+    """Return a random float32 model, determined by the seed, and its tokenizer."""
     tokenizer = _tokenizer()
     config = build_config(
         Architecture.QWEN3_VL, tokenizer, text=_TEXT, rope_theta=_ROPE_THETA, vision=VISION
@@ -93,7 +97,7 @@ def save_policy(
     tokenizer: Any,  # noqa: ANN401  # a transformers tokenizer
     trained_on: Mapping[str, str],
 ) -> None:
-    """Write the model in bfloat16; the one in memory stays as it is."""
+    """Write the model in bfloat16 without changing the one in memory."""
     folder.mkdir(parents=True, exist_ok=True)
     half = copy.deepcopy(model).to(torch.bfloat16)
     half.config.trained_on = dict(trained_on)
@@ -133,14 +137,14 @@ def _tokenizer() -> Any:  # noqa: ANN401  # a transformers tokenizer
 
 
 def _sentences() -> tuple[list[str], list[str]]:
-    """Return the sentences that become one token each, and those that the BPE learns from."""
+    """Return the sentences that become single tokens, and those that train the BPE."""
     lines, goals = list(_FIXED), list[str]()
     for family in FAMILIES:
         env: Any = envkit.make("computer-use-v0", level=1, families=[family]).unwrapped
         prompt = env.system_prompt.replace(
             f"You have {env.max_turns} replies.", "You have\nreplies."
         )
-        # A token that starts with a quote or spaces could be taken for a piece of the template.
+        # A token that starts with a quote or spaces could be mistaken for part of the template.
         found = [line.lstrip(' "') for line in prompt.split("\n")]
         lines += [line for line in found if len(line) > 6 and line not in lines]
         for seed in range(80):

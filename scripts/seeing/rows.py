@@ -1,8 +1,8 @@
-"""Training rows: episodes that the environments' oracles play in envkit's own rollout loop.
+"""Training rows: episodes played by the environments' oracles in envkit's own rollout loop.
 
-Prompt, masks and expanded image placeholders are thus those of a real rollout. Rows come in chunks;
-a chunk is a function of its number and the seed alone, so a worker process can make it ahead of
-training and an interrupted run can make it again.
+Prompts, masks and expanded image placeholders are therefore those of a real rollout. Rows come in
+chunks. A chunk depends only on its number and the seed, so a worker process can prepare it ahead of
+training and an interrupted run can recreate it.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 CANARY_ID: Final = "canary-v0"
 DESKTOP_ID: Final = "computer-use-v0"
 GROUPS: Final = 32
-"""Canary episodes in a chunk."""
+"""Canary episodes per chunk."""
 _PER_DRAW: Final = 4
 """Canary episodes that share lengths and alphabet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """What one step needs of a row."""
+    """The parts of a row that a step needs."""
 
     ids: tuple[int, ...]
     mask: tuple[bool, ...]  # as long as ids; True if the oracle replied
@@ -40,11 +40,11 @@ class Example:
 
 
 Chunk = dict[str, list[Example]]
-"""Kind -> examples; in the canary stage there are three times as many canaries and nothing else."""
+"""Kind -> examples. The canary stage has three times as many canaries and nothing else."""
 
 
 class RowMaker:
-    """Makes chunks from the tokenizer in a model folder."""
+    """Creates chunks with the tokenizer in a model folder."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._codec = load_codec(folder)
@@ -54,8 +54,8 @@ class RowMaker:
         """Return a chunk.
 
         Args:
-            number: Differs by chunk.
-            families: Episodes of each family of desktop tasks; without any, codes are short.
+            number: Number of the chunk.
+            families: Episodes per family of desktop tasks; if empty, codes are short.
         """
         rng = random.Random(derive_seed("chunk", self._seed, number))
         draws = (GROUPS if families else 3 * GROUPS) // _PER_DRAW
@@ -77,7 +77,7 @@ class RowMaker:
         return [self._example(row) for row in rows]
 
     def _example(self, row: Row, *, cut: bool = False) -> Example:
-        """Return the row, cut after its first reply if asked: each later one costs an image."""
+        """Return the row, optionally cut after its first reply: each later one costs an image."""
         ids = row.prompt_ids + row.response_ids
         mask = [False] * len(row.prompt_ids) + _mask_of_right_replies(row)
         pictures = row.features
@@ -90,7 +90,7 @@ class RowMaker:
 
 
 def _mask_of_right_replies(row: Row) -> list[bool]:
-    """Return the loss mask without the replies of codes that were wrong on purpose."""
+    """Return the loss mask without deliberately wrong replies."""
     mask = [bool(one) for one in row.loss_mask]
     if not row.turn_rewards or row.reward == 1.0:
         return mask
@@ -107,7 +107,7 @@ def _mask_of_right_replies(row: Row) -> list[bool]:
 
 
 def _erring_reader(context: PolicyContext) -> str:
-    """Read the code, except for one turn in ten: what follows "Wrong." is to be seen too."""
+    """Read the code, but err in one turn of ten, so training also sees what follows "Wrong."."""
     code: str = context.task["codes"][context.turn]
     rng = random.Random(derive_seed("error", context.seed, context.turn))
     if rng.random() < 0.1:
@@ -129,14 +129,14 @@ def canary_arguments(rng: random.Random, *, is_mixed: bool) -> dict[str, Any]:
 def oracle_rows(
     codec: ChatCodec, env_id: str, arguments: Mapping[str, Any], episodes: int, seed: int
 ) -> Sequence[Row]:
-    """Return the rows of the oracle's episodes, in the order of their seeds."""
+    """Return the rows of the oracle's episodes in seed order."""
     env: Any = envkit.make(env_id, **arguments).unwrapped
     engine = ScriptedEngine(codec, _erring_reader if env_id == CANARY_ID else env.oracle())
 
     async def play() -> list[Row]:
         config = RolloutConfig(env_kwargs=arguments, seed=seed)
         found = collect(env_id, engine, codec, episodes=episodes, config=config)
-        # They come as they finish; training is to repeat exactly.
+        # They arrive as they finish, and training must be reproducible.
         played = sorted([one async for one in found], key=lambda one: one.seed or 0)
         assert env_id == CANARY_ID or all(one.reward == 1.0 for one in played)
         return [whole_row(one, filler_id=codec.stop_ids[0]) for one in played]
@@ -148,7 +148,7 @@ _maker: RowMaker | None = None
 
 
 def start_worker(folder: Path, seed: int) -> None:
-    """Prepare a worker process, which gives way to the training."""
+    """Prepare a worker process with lower priority than training."""
     global _maker  # noqa: PLW0603  # what a pool's initializer leaves for its calls
     os.nice(5)
     _maker = RowMaker(folder, seed)

@@ -1,4 +1,4 @@
-"""Put trained models into the package: files, hashes, and cards with what was measured.
+"""Copy trained models into the package: files, hashes, and cards with measurements.
 
 python scripts/seeing/ship.py build/seeing --into adapters/envkit_transformers/models
 """
@@ -37,7 +37,7 @@ def pack(run: Path, target: Path) -> dict[str, Any]:
 
 
 def write_card(folder: Path, facts: dict[str, Any], **tables: list[str]) -> None:
-    """Fill the model's card; it lies beside this script as card-NAME.md."""
+    """Fill the model's card, whose template is card-NAME.md next to this script."""
     weights = (folder / "model.safetensors").read_bytes()
     template = Template((_HERE / f"card-{folder.name}.md").read_text(encoding="utf-8"))
     card = template.substitute(

@@ -2,10 +2,10 @@
 
     python scripts/seeing/train.py --out build/seeing
 
-Supervised learning on what the oracles of `canary-v0` and `computer-use-v0` reply: codes alone at
-first, then codes and two families of desktop tasks at level 1. The state goes to OUT/state.pt every
-few dozen steps; the same command resumes it. OUT/model is the result, with weights averaged over
-the last steps; OUT/half is the model at the moment when it read single digits with probability one
+Supervised learning on replies of the oracles of `canary-v0` and `computer-use-v0`: first only
+codes, then codes and two families of desktop tasks at level 1. The state is saved to OUT/state.pt
+every few dozen steps; the same command resumes from it. OUT/model is the result, with weights
+averaged over the last steps. OUT/half is a checkpoint that reads single digits with probability one
 half. Uses one core, and part of a second one for the rows.
 """
 
@@ -38,37 +38,37 @@ from envkit.tokens import join_features
 
 _WARM_UP: Final = 30
 _REPEATS: Final = 3
-"""Times that each row is trained on."""
+"""Number of times each row is trained on."""
 _AHEAD: Final = 2
-"""Chunks that are made ahead."""
+"""Chunks prepared ahead."""
 _AVERAGED: Final = 240
-"""Last steps over which the weights are averaged."""
+"""Number of last steps over which weights are averaged."""
 _HALF: Final = 0.5
 _AT_ONCE: Final = 4
-"""Examples in one pass; more no longer fit the caches of a core and take twice the time."""
+"""Examples per pass; more do not fit a core's caches and take twice the time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What is trained up to some step."""
+    """One stage of training, up to some step."""
 
     until: int
-    """Steps from the beginning of the run."""
+    """Last step, from the beginning of the run."""
     families: Mapping[str, int]
-    """Examples of each family of desktop tasks in a step; none in the first stage."""
+    """Examples per step of each family of desktop tasks; none in the first stage."""
     batch: int
-    """Codes in a step."""
+    """Codes per step."""
     rates: tuple[float, float]
-    """Learning rate at its beginning and its end; linear in between."""
+    """Learning rate at the start and end of the stage; linear in between."""
 
     @property
     def steps_of_chunk(self) -> int:
-        """How many steps one chunk gives."""
+        """Steps per chunk."""
         return _REPEATS * (GROUPS if self.families else 3 * GROUPS) // self.batch
 
     @property
     def episodes_of_chunk(self) -> dict[str, int]:
-        """How many episodes of each desktop family a chunk has."""
+        """Episodes of each desktop family per chunk."""
         return {family: GROUPS * count // self.batch for family, count in self.families.items()}
 
 
@@ -89,7 +89,7 @@ STEPS: Final = STAGES[-1].until
 
 
 class Training:
-    """Model, optimizer and everything else that a resumed run needs."""
+    """Model, optimizer and everything else needed to resume a run."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -105,7 +105,7 @@ class Training:
         self.seconds = 0.0
         self.has_half = False
         self.losses: list[float] = []
-        """Of the parts, smoothed over some ten steps."""
+        """Losses of the parts, smoothed over about ten steps."""
         self.state = options.out / "state.pt"
         if self.state.exists():
             self._load()
@@ -118,7 +118,7 @@ class Training:
         self.seconds, self.has_half = saved["seconds"], saved["has_half"]
 
     def save(self) -> None:
-        """Write the state, and the model as it is."""
+        """Write the state and the current model."""
         state = {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -133,7 +133,7 @@ class Training:
         save_policy(self.options.out / "now", self.model, self.tokenizer, CODES | DESKTOP)
 
     def rate(self) -> float:
-        """Return the learning rate of the present step."""
+        """Return the learning rate of the current step."""
         begun = 0
         for stage in STAGES:
             if self.step < stage.until:
@@ -203,9 +203,9 @@ class Training:
 
 
 def _multiply_patches(embed: Any) -> None:  # noqa: ANN401  # a transformers module
-    """Let the patch embedding, a convolution over single patches, run as the product that it is.
+    """Run the patch embedding, a convolution over single patches, as a matrix product.
 
-    On a CPU the convolution takes a tenth of a step.
+    On a CPU the convolution would take a tenth of a step.
     """
     weight = embed.proj.weight  # (hidden, 3, frames, patch, patch)
 
@@ -240,7 +240,7 @@ def batches(chunk: Chunk, stage: Stage, rng: random.Random) -> Iterator[list[lis
 
 
 def train(training: Training, pool: ProcessPoolExecutor) -> None:
-    """Train to the last step, from the chunk that the state stands before."""
+    """Train to the last step, from the state's next chunk."""
     options = training.options
     plan = chunk_starts()
     ahead: dict[int, Future[Chunk]] = {}
@@ -275,7 +275,7 @@ def _log(training: Training) -> None:
 
 
 def _look_for_half(training: Training, held_out: Sequence[Example]) -> None:
-    """Write the half-trained model at the first look at which it is one."""
+    """Write the half-trained model at the first check where it qualifies."""
     if training.has_half:
         return
     with torch.inference_mode():
@@ -288,7 +288,7 @@ def _look_for_half(training: Training, held_out: Sequence[Example]) -> None:
 
 
 def _write_run(options: argparse.Namespace) -> None:
-    """Write down what the weights depend on."""
+    """Record everything the weights depend on."""
     run = {
         "script": "scripts/seeing/train.py",
         "seed": options.seed,

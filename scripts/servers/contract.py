@@ -5,7 +5,7 @@
     python scripts/servers/contract.py vllm --serve         start a server and keep it until Ctrl-C
 
 Exit status: 0 passed, 1 tests failed, 3 the environment could not be built, 4 a server did not
-start, 130 interrupted. 3 and 4 say nothing about envkit's client.
+start, 130 interrupted. 3 and 4 are not failures of envkit's client.
 """
 
 import argparse
@@ -31,9 +31,9 @@ from server import SERVERS, Server, ServerStartError, running_server  # noqa: E4
 from testing import EXIT_TESTS, run_tests  # noqa: E402
 
 TESTS = "tests/adapters"
-"""All tests of a real server that need no trainer."""
+"""Tests of a real server that need no trainer."""
 SEEING = "seeing"
-"""The built-in model: it is trained, so its greedy replies mean something."""
+"""The built-in model, which is trained, so its greedy replies are meaningful."""
 ARCHITECTURES = ("qwen2_5_vl", "qwen3_vl", SEEING)
 TESTS_TIMEOUT_S = 15 * 60
 EXIT_ENVIRONMENT, EXIT_SERVER, EXIT_INTERRUPTED = 3, 4, 130
@@ -43,7 +43,7 @@ _MODEL = "import sys; from fakes.models import tiny_model_dir; print(tiny_model_
 
 
 def main() -> int:
-    """Build, start, test, stop; return the exit status."""
+    """Build, start, test and stop; return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -51,9 +51,9 @@ def main() -> int:
     parser.add_argument("--arch", choices=ARCHITECTURES, action="append", help="default: all")
     parser.add_argument("--serve", action="store_true", help="start a server and wait for Ctrl-C")
     parser.add_argument("--build-only", action="store_true", help="only build the environment")
-    parser.epilog = "What follows -- is passed to pytest."
+    parser.epilog = "Arguments after -- are passed to pytest."
     own, passed = sys.argv[1:], list[str]()
-    if "--" in own:  # argparse takes no list of positionals after an option
+    if "--" in own:  # argparse accepts no list of positionals after an option
         own, passed = own[: own.index("--")], own[own.index("--") + 1 :]
     options = parser.parse_args(own, argparse.Namespace(pytest_arguments=passed))
     signal.signal(signal.SIGTERM, _interrupt)
@@ -71,7 +71,7 @@ def main() -> int:
         say(name, "interrupted")
         return EXIT_INTERRUPTED
     finally:
-        say(name, f"{time.monotonic() - started:.0f} s in all")
+        say(name, f"{time.monotonic() - started:.0f} s in total")
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -90,7 +90,7 @@ def _run(server: Server, options: argparse.Namespace) -> int:
             if options.serve:
                 _serve(server, url, model)
                 return 0
-            once = "same_greedy or bare_server"  # compared, or started anew, with one model only
+            once = "same_greedy or bare_server"  # with a single model, to compare or restart
             chosen = ["-k", once if architecture == SEEING else "not bare_server"]
             if _test(server, url, model, [*chosen, *options.pytest_arguments]) != 0:
                 failed.append(architecture)
@@ -101,7 +101,7 @@ def _run(server: Server, options: argparse.Namespace) -> int:
 
 
 def model_folder(architecture: str) -> Path:
-    """Return a small model's folder, made on first use."""
+    """Return a small model's folder, created on first use."""
     if architecture == SEEING:
         return ROOT / "adapters" / "envkit_transformers" / "models" / SEEING
     done = subprocess.run(
@@ -114,13 +114,13 @@ def model_folder(architecture: str) -> Path:
 
 
 def _variables() -> dict[str, str]:
-    """Return an environment in which the checkout's packages are imported."""
+    """Return environment variables that make the checkout's packages importable."""
     folders = os.pathsep.join(str(ROOT / folder) for folder in IMPORT_FOLDERS)
     return {**os.environ, "PYTHONPATH": folders}
 
 
 def _tested(server: Server, url: str, model: Path) -> dict[str, str]:
-    """Return the variables that name a running server to the tests."""
+    """Return the variables that tell the tests about a running server."""
     name = server.name.upper()
     python = server.recipe.folder() / "bin" / "python"
     return {

@@ -1,4 +1,4 @@
-"""Starting and stopping real SGLang and vLLM servers on a CPU, each in its own process group."""
+"""Start and stop real SGLang and vLLM servers on a CPU, each in its own process group."""
 
 import os
 import signal
@@ -28,15 +28,16 @@ Router.from_args(
     RouterArgs(worker_urls=[worker], host="127.0.0.1", port=port, prometheus_port=metrics)
 ).start()
 """
-"""The package's command line imports its own balancer, which needs more packages."""
+"""Starts the router directly: the package's command line imports a balancer with more
+dependencies."""
 
 
 class ServerStartError(Exception):
-    """The server ended or stayed silent before it was ready; the log's end is in the message."""
+    """The server exited or never became ready; the message has the end of its log."""
 
 
 def free_port() -> int:
-    """Return a loopback port that nobody listens on right now."""
+    """Return a currently unused loopback port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -71,10 +72,10 @@ class Server:
     """A kind of server that contract tests start.
 
     Attributes:
-        recipe: Its environment.
-        command: Its command line, from interpreter, model and port.
-        flags: Further arguments that envkit asks its users to give.
-        variables: Of its process.
+        recipe: Recipe of its environment.
+        command: Builds its command line from interpreter, model and port.
+        flags: Additional arguments that envkit asks users to pass.
+        variables: Environment variables of its process.
     """
 
     recipe: Recipe
@@ -84,7 +85,7 @@ class Server:
 
     @property
     def name(self) -> str:
-        """The recipe's."""
+        """Name of the recipe."""
         return self.recipe.name
 
 
@@ -99,7 +100,7 @@ VLLM = Server(
     ),
     variables=(
         ("VLLM_CPU_KVCACHE_SPACE", "1"),
-        # Bound to the first core, it starves while something else holds that one.
+        # Bound to the first core, it starves while another process uses that core.
         ("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
         ("VLLM_SERVER_DEV_MODE", "1"),
     ),
@@ -111,13 +112,13 @@ SERVERS = {server.name: server for server in (SGLANG, VLLM)}
 def running_server(
     server: Server, model: Path, log: Path, *, flags: tuple[str, ...] | None = None
 ) -> Generator[str]:
-    """Start a server, wait until it answers, give its address, and stop it whatever happens.
+    """Start a server, wait until it answers, yield its address, and always stop it.
 
     Args:
-        server: Which kind; its environment is built where it is missing.
+        server: Kind of server; its environment is built if needed.
         model: The folder to serve.
-        log: Takes its output.
-        flags: In place of the server's own; for tests of what happens without them.
+        log: File for its output.
+        flags: Replace the server's own flags, to test what happens without them.
 
     Raises:
         ServerStartError: It did not become ready.
@@ -132,7 +133,7 @@ def running_server(
 
 @contextmanager
 def running_router(python: Path, worker: str, log: Path) -> Generator[str]:
-    """Start SGLang's own router before a server that runs; as `running_server`."""
+    """Start SGLang's own router in front of a running server; see `running_server`."""
     port = free_port()
     command = [str(python), "-c", ROUTER, worker, str(port), str(free_port())]
     with _running("sglang", command, port, log, {}) as url:
@@ -151,7 +152,7 @@ def _running(
         "TOKENIZERS_PARALLELISM": "false",
         **variables,
     }
-    environment.pop("PYTHONPATH", None)  # the checkout's packages are none of its
+    environment.pop("PYTHONPATH", None)  # keep the checkout's packages out of it
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as sink:
         process = subprocess.Popen(
@@ -202,7 +203,7 @@ def _is_healthy(url: str) -> bool:
 
 
 def _stop(name: str, process: "subprocess.Popen[bytes]") -> None:
-    """End the whole group: a server waits for a hung request forever after SIGTERM."""
+    """Kill the whole group: after SIGTERM a server waits forever for a hung request."""
     started = time.monotonic()
     how = "SIGTERM"
     with suppress(ProcessLookupError):

@@ -1,9 +1,9 @@
-"""An empty `sgl_kernel` package, so that SGLang's Python package starts on a CPU.
+"""An empty `sgl_kernel` package that lets SGLang's Python package start on a CPU.
 
-For contract tests only. There is no CPU build of SGLang's kernels to install. Every name imports
-from here and raises when it is called, so nothing imitates a kernel: SGLang sees that the operator
-`torch.ops.sgl_kernel.convert_weight_packed` is absent and takes its torch-native paths. Installed
-as `sgl_kernel/__init__.py` into an environment made for this, never beside the real package.
+For contract tests only. SGLang's kernels have no installable CPU build. Every name can be imported
+from here and raises when called, so nothing imitates a kernel. SGLang sees that the operator
+`torch.ops.sgl_kernel.convert_weight_packed` is missing and uses its torch-native paths. Installed
+as `sgl_kernel/__init__.py` into a dedicated environment, never next to the real package.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def __getattr__(name: str) -> Callable[..., NoReturn]:
     return missing
 
 
-# Operators of this namespace that SGLang 0.5.23 looks up while it is being imported.
+# Operators of this namespace that SGLang 0.5.23 looks up on import.
 for _name in (
     "fused_dual_residual_rmsnorm_cpu",
     "fused_gdn_gating_cpu",

@@ -100,6 +100,6 @@ def test_template_that_cannot_be_made_exact_ends_the_rollout(tokenizer: Any) -> 
         generate({"env_id": "toy-echo-v0"}, broken)
 
 
-def test_tokenizer_that_is_none_ends_the_rollout() -> None:
+def test_invalid_tokenizer_ends_the_rollout() -> None:
     with pytest.raises(EnvkitError):
         generate({"env_id": "toy-echo-v0"}, object())

@@ -36,7 +36,7 @@ async def test_trl_refuses_a_rewritten_history_and_names_the_setting(is_own: boo
         episode_row(trajectory, end_id=END)
 
 
-async def test_trl_row_of_a_fault_is_one_masked_token_whatever_its_history() -> None:
+async def test_trl_row_of_a_fault_is_one_masked_token_for_any_history() -> None:
     trajectory = await rewritten(SUMMARY)
     faulted = replace(trajectory, stop_reason=StopReason.ENV_FAULT, reward=None)
     row = episode_row(faulted, end_id=END)

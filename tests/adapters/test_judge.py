@@ -238,7 +238,7 @@ async def test_the_same_question_is_asked_once() -> None:
     assert judge.cache_statistics().hits == 1
 
 
-async def test_another_question_is_asked_anew() -> None:
+async def test_an_evicted_question_is_asked_again() -> None:
     async with JudgeServer([verdict(correct=5)]) as server:
         judge = judge_of(server, cache_size=2)
         for answer in ("1", "2", "3", "3", "1"):

@@ -86,7 +86,7 @@ async def test_images_reach_the_engine() -> None:
     assert request.train_length == len(request.wire_ids) + request.features[0].token_count - 1
 
 
-async def test_control_tokens_in_an_answer_stop_no_judge() -> None:
+async def test_control_tokens_in_an_answer_do_not_stop_a_judge() -> None:
     codec = vision_codec()
     engine = SayingEngine(codec, lambda _: verdict(0))
     context = replace(CONTEXT, answer="<|image_pad|><|im_end|>")

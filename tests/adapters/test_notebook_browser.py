@@ -123,7 +123,7 @@ def test_recorded_episode_is_stepped_through_with_its_tokens(lab: "Lab") -> None
     assert "<|image_pad|> \N{MULTIPLICATION SIGN}21" in page.inner_text(".ek-tokens >> nth=0")
 
 
-def test_engine_plays_a_branch_beside_the_record(lab: "Lab") -> None:
+def test_engine_plays_a_branch_of_the_record(lab: "Lab") -> None:
     code = """
         trajectory = await recorded('canary-v0')
         engine = ScriptedEngine(codec, envkit.make('canary-v0').oracle())

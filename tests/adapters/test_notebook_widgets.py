@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.branching import IMAGES, SUMMARY, rewritten, tree
 from fakes.budget import examples
 from fakes.trajectories import example, quick, trajectories
 from hypothesis import given, settings
@@ -20,6 +21,7 @@ from envkit.env import Turn
 from envkit.errors import ConfigurationError, MissingDependencyError, StorageError
 from envkit.text import utf8
 from envkit.trajectory import Trajectory, certify, save
+from envkit_notebook import run_view
 from envkit_notebook.comparing import BranchWidget
 from envkit_notebook.outcome import pretty
 from envkit_notebook.pictures import ImageStore
@@ -86,7 +88,7 @@ async def test_play_widget_takes_buttons_from_another_thread() -> None:
     await widget.close_game()
 
 
-async def test_play_widget_sends_plain_data_whatever_is_said() -> None:
+async def test_play_widget_sends_plain_data_for_any_text() -> None:
     widget = await played()
 
     await widget.act({"do": "reply", "text": "\udfff<img onerror=alert(1)>"})
@@ -111,7 +113,7 @@ async def test_play_widget_shows_a_fault_and_starts_again() -> None:
     "wish",
     [{"do": "reply"}, {"do": 3}, {"do": "click", "x": "1", "y": None}, {"do": "undo"}, {"do": "x"}],
 )
-async def test_play_widget_survives_any_wish(wish: dict[str, Any]) -> None:
+async def test_play_widget_survives_any_request(wish: dict[str, Any]) -> None:
     widget = await played()
 
     await widget.act(wish)
@@ -177,12 +179,58 @@ def test_show_reads_an_episode_of_a_file_and_checks_its_certificate(tmp_path: Pa
     assert notebook.show(example()).view["proof"]["status"] == "computed now"
 
 
+async def test_show_lists_the_leaves_of_a_tree_and_opens_one_at_its_fork() -> None:
+    widget = notebook.show(await tree())
+
+    assert is_plain(widget.view)
+    (group,) = widget.view["run"]["groups"]
+    assert group["facts"] == "Tree with 4 leaves: mean reward 6, best 6"
+    listed = [(one["guide"], one["name"], one["index"]) for one in group["members"]]
+    assert listed == [
+        ("", "episode 1", 0),
+        ("├─ ", "episode 2", 1),
+        ("│  └─ ", "episode 4", 3),
+        ("└─ ", "episode 3", 2),
+    ]
+    titles = [section["title"] for section in widget.view["run"]["sections"]]
+    assert titles[:3] == ["What matters", "Solve rate by group", "What ended the episodes"]
+    await widget.act({"do": "episode", "index": 3})
+    assert (widget.view["index"], widget.view["first"]) == (3, 3)
+    assert "at turn 4" in widget.view["origin"]
+
+
+async def test_show_reads_the_figures_of_a_large_run_when_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(await tree(), tmp_path / "run.jsonl")
+    monkeypatch.setattr(run_view, "_AT_ONCE_BYTES", 10)
+    widget = notebook.show(tmp_path / "run.jsonl", 2)
+    assert widget.view["run"] is None
+    await widget.act({"do": "run"})
+    assert widget.view["run"]["groups"][0]["members"][3]["index"] == 2
+    assert widget.view["index"] == 2
+
+
+async def test_episode_view_says_what_was_rewritten_and_labels_a_question() -> None:
+    dropped = episode_view(await rewritten(IMAGES, images=True), ImageStore())
+    start = dropped["steps"][2]["start"]
+    assert "keep last images" in start["lines"][0]
+    assert start["lines"][-1] == "Dropped: the images of turns 1, 2."
+    assert any(who == "environment, rewritten" and "omitted" in text for who, text in start["saw"])
+    summarised = episode_view(await rewritten(SUMMARY), ImageStore())
+    asked = summarised["steps"][2]
+    assert asked["summary"] == "question to the model · summarise"
+    assert asked["reads"][-1]["who"] == "environment, then the question"
+    assert asked["speaker"] == "model, for its own history"
+    assert [label for label, _ in asked["facts"]][:3] == ["Reward", "Tokens", "Time"]
+
+
 def test_show_names_a_forged_ledger() -> None:
     view = episode_view(example(1), ImageStore(), recorded=certify(example(2)))
     assert view["proof"]["holds"] is False
 
 
-def test_show_names_what_is_not_there(tmp_path: Path) -> None:
+def test_show_names_missing_parts(tmp_path: Path) -> None:
     save(example(), tmp_path / "run.jsonl")
     with pytest.raises(ConfigurationError, match="one of the 1 episodes"):
         read_episode(tmp_path / "run.jsonl", 1)

@@ -118,7 +118,7 @@ async def test_client_sends_no_bad_action_and_survives_refused_ones() -> None:
     assert server.opened == 1
 
 
-async def test_client_plays_mcp_tools_and_tells_their_errors() -> None:
+async def test_client_plays_mcp_tools_and_reports_their_errors() -> None:
     server = FakeOpenEnvServer(schema=TOOLS_ACTION)
     async with openenv_served(server) as address:
         env = made(address, calls_per_turn=3)
@@ -274,7 +274,7 @@ async def test_refused_handshake_is_typed_by_its_status(status: int, kind: Fault
     assert len(server.handshakes) == (7 if kind is FaultKind.TRANSIENT else 8)
 
 
-async def test_server_that_is_not_there_or_something_else_is_a_fault() -> None:
+async def test_missing_or_foreign_server_is_a_fault() -> None:
     from aiohttp import web
 
     limits = {**QUICK, "open_attempts": 2}

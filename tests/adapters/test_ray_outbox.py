@@ -25,7 +25,7 @@ async def test_outbox_gives_each_answer_to_one_call_only() -> None:
     assert await outbox.take() == (_parcel("d"),)
 
 
-async def test_outbox_forgets_what_the_driver_has_given_up() -> None:
+async def test_outbox_forgets_what_the_driver_abandoned() -> None:
     outbox = Outbox()
     waiting = asyncio.create_task(outbox.take())
     await asyncio.sleep(0)

@@ -96,7 +96,7 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_run_plays_the_episodes_of_one_process_whatever_the_number_of_workers(
+async def test_run_plays_the_same_episodes_with_any_number_of_workers(
     ray: FakeRay,
 ) -> None:
     plan = RunPlan(episodes=12, group_size=3, concurrency=5)
@@ -193,7 +193,7 @@ async def test_worker_that_only_lost_its_connection_stops_the_episode_that_is_pl
         assert worker._running == {}
 
 
-async def test_actor_that_ray_gave_up_is_replaced(ray: FakeRay) -> None:
+async def test_actor_that_ray_abandoned_is_replaced(ray: FakeRay) -> None:
     async with playing(config=settings(1), latency_s=0.02) as player:
         await player.play(EnvSource(ECHO))
         ray.kill(ray.actors[0])

@@ -139,7 +139,7 @@ async def test_skyrl_s_workers_follow_the_trainer_s_weight_version(ray: FakeRay)
     assert [one.turns[0].weight_version for one in (first, second)] == ["3", "4"]
 
 
-def test_verl_refuses_workers_of_its_own() -> None:
+def test_verl_refuses_its_own_workers() -> None:
     parts: Any = Namespace()
     with pytest.raises(ConfigurationError, match=r"raise rollout\.agent\.num_workers"):
         SharedRollout(parts, {"workers": 2})

@@ -125,7 +125,7 @@ async def test_request_of_a_dead_server_is_answered_by_another(fake: Any, engine
         assert [9] in [body.get("token_ids", body.get("input_ids")) for body in sent]
 
 
-async def test_busy_server_is_left_alone_until_its_health_page_answers() -> None:
+async def test_busy_server_gets_no_requests_until_its_health_page_answers() -> None:
     busy = FakeVLLM(reply, failures=FailurePlan(script=[Failure.UNAVAILABLE]))
     free = FakeVLLM(reply)
     async with routed(busy, free) as engine:
@@ -140,7 +140,7 @@ async def test_busy_server_is_left_alone_until_its_health_page_answers() -> None
         assert len(busy.requests) == 2
 
 
-async def test_all_servers_away_is_a_fault_of_the_engine_until_one_is_back() -> None:
+async def test_engine_faults_while_all_servers_are_unavailable() -> None:
     servers = [FakeVLLM(reply), FakeVLLM(reply)]
     async with routed(*servers) as engine:
         for server in servers:
@@ -156,7 +156,7 @@ async def test_all_servers_away_is_a_fault_of_the_engine_until_one_is_back() -> 
         assert len(servers[1].requests) == 1
 
 
-async def test_refused_request_blames_no_server() -> None:
+async def test_refused_request_is_not_a_server_failure() -> None:
     servers = [FakeVLLM(reply), FakeVLLM(reply)]
     async with routed(*servers, context_length=10**6) as engine:
         with pytest.raises(EngineFault, match="maximum model length") as caught:

@@ -21,9 +21,7 @@ from envkit_remote import RemoteEngine
 LOGPROB_TOLERANCE = 2e-4
 
 
-async def test_server_tells_its_health_and_its_limits(
-    engine: RemoteEngine, server_kind: str
-) -> None:
+async def test_server_reports_its_health_and_limits(engine: RemoteEngine, server_kind: str) -> None:
     health = await engine.health()
     assert health.healthy, health.detail
     assert health.info is not None

@@ -93,7 +93,7 @@ async def test_length_is_reported_when_the_budget_ends_the_reply() -> None:
     assert generation.finish_reason is FinishReason.LENGTH
 
 
-async def test_budget_is_clamped_to_the_context_that_the_server_tells() -> None:
+async def test_budget_is_clamped_to_the_context_the_server_reports() -> None:
     async with FakeSGLang(reply, context_length=10) as server:
         await one(server, ask(max_new_tokens=500))
         assert server.payloads()[0]["sampling_params"]["max_new_tokens"] == 7

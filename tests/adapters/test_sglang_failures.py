@@ -71,7 +71,7 @@ async def until(condition: Any, seconds: float = 5.0) -> None:
         (Failure.RESET_MID_BODY, FaultKind.CRASHED, True),
     ],
 )
-async def test_passing_failure_is_retryable_and_sent_once(
+async def test_temporary_failure_is_retryable_and_sent_once(
     failure: Failure, kind: FaultKind, is_away: bool
 ) -> None:
     async with (
@@ -90,7 +90,7 @@ async def test_passing_failure_is_retryable_and_sent_once(
     )
 
 
-async def test_slow_answer_is_no_failure() -> None:
+async def test_slow_answer_is_not_a_failure() -> None:
     generation, _ = await generate_with(Failure.SLOW)
     assert generation.token_ids == (20, 21, 22, 2)
 
@@ -109,7 +109,7 @@ async def test_bad_request_is_never_retried() -> None:
     assert not caught.value.retryable
 
 
-async def test_answer_that_is_no_json_is_permanent() -> None:
+async def test_answer_that_is_not_json_is_permanent() -> None:
     with pytest.raises(EngineFault, match="must have a JSON body") as caught:
         await generate_with(Failure.NOT_JSON)
     assert caught.value.kind is FaultKind.PERMANENT
@@ -138,7 +138,7 @@ async def test_unreachable_server_is_one_clear_fault() -> None:
     await engine.aclose()
 
 
-async def test_server_that_stops_between_requests_is_away_until_it_is_back() -> None:
+async def test_server_that_stops_between_requests_is_unavailable_until_it_returns() -> None:
     async with FakeSGLang(reply) as server, engine_for(server) as engine:
         await engine.generate(ask())
         await engine.probe()

@@ -82,7 +82,7 @@ async def test_bad_values_answer_400_with_a_message(body: dict[str, Any], messag
     assert message in answer["error"]["message"]
 
 
-async def test_unknown_keys_beside_sampling_params_are_ignored() -> None:
+async def test_unknown_keys_next_to_sampling_params_are_ignored() -> None:
     async with FakeSGLang(reply) as server:
         status, answer = await post(server, {"input_ids": [5], "no_such_key": 1})
     assert status == 200

@@ -244,7 +244,7 @@ def test_server_info_is_read_from_both_layouts() -> None:
         ([-1.0], None),
     ],
 )
-def test_probe_tells_the_kind_of_logprobs(values: list[float], kind: LogprobKind | None) -> None:
+def test_probe_detects_the_kind_of_logprobs(values: list[float], kind: LogprobKind | None) -> None:
     top = [[[value, index, None] for index, value in enumerate(values)]]
     body = {"meta_info": {"output_top_logprobs": top}}
     assert SGLangDialect().probed_kind(json.dumps(body).encode()) is kind

@@ -88,7 +88,7 @@ class Counting(ScriptedEngine):
         return await super().generate(request)
 
 
-async def test_slime_an_episode_goes_on_at_the_step_that_an_abort_put_off() -> None:
+async def test_slime_an_episode_resumes_at_the_step_an_abort_postponed() -> None:
     codec, state, interrupt = text_codec(), State(), Interrupt()
 
     def script(context: Any) -> str:

@@ -128,7 +128,7 @@ def test_positions_equal_the_models_own(kind: str) -> None:
 
 
 @pytest.mark.slow
-def test_engine_that_nobody_closed_frees_its_thread() -> None:
+def test_unclosed_engine_frees_its_thread() -> None:
     import gc
     import threading
 

@@ -201,7 +201,7 @@ def test_intact_cache_folder_is_not_built_again(tmp_path: Path) -> None:
     assert len(calls) == 1
 
 
-def test_failed_build_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_failed_build_leaves_no_files(tmp_path: Path) -> None:
     def build(folder: Path) -> None:
         fill(folder)
         raise OSError(28, "No space left on device")

@@ -81,7 +81,7 @@ async def test_group_computes_its_prompt_once() -> None:
         assert largest_error("qwen2_5_vl", request, generation) < TOLERANCE
 
 
-async def test_group_goes_on_when_its_leader_is_aborted() -> None:
+async def test_group_continues_if_its_leader_is_aborted() -> None:
     engine = make_engine("llama", max_batch_tokens=4)
     wire = ids_of("llama", LONG * 10)
     requests = [make_request("llama", f"s{i}", wire, seed=i) for i in range(3)]

@@ -45,7 +45,7 @@ async def test_text_model_answers_text_and_sees_a_difference_between_images() ->
     assert abs(first.logprobs[0] - second.logprobs[0]) > 1e-4
 
 
-def test_broken_text_model_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_text_model_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENVKIT_CACHE", str(tmp_path))
     lines: list[str] = []
     folder = builtin_model_dir(BuiltinModel.TEXT, lines.append)

@@ -240,7 +240,7 @@ async def test_verl_engine_cancelled_call_stays_cancelled() -> None:
         await running
 
 
-async def test_verl_engine_gives_up_after_its_deadline() -> None:
+async def test_verl_engine_fails_after_its_deadline() -> None:
     with pytest.raises(EngineFault) as caught:
         await engine(Client(asyncio.Event()), timeout_s=0.01).generate(request())
     assert caught.value.kind is FaultKind.TIMEOUT

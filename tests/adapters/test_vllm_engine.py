@@ -258,7 +258,7 @@ async def test_health_decides_what_an_internal_error_means(
         (Failure.RESET, FaultKind.CRASHED),
     ],
 )
-async def test_passing_failure_says_that_the_server_is_away(
+async def test_temporary_failure_says_that_the_server_is_unavailable(
     failure: Failure, kind: FaultKind
 ) -> None:
     async with (

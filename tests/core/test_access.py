@@ -145,7 +145,7 @@ def test_loopback_addresses_are_recognised() -> None:
     assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "localhost.evil.example", "")))
 
 
-def test_client_keeps_an_authorization_of_its_own() -> None:
+def test_client_keeps_its_own_authorization() -> None:
     assert bearer(None) == bearer("") == {}
     own = {"authorization": "Basic abc", "X-Trace": "1"}
     assert bearer(KEY, own) == own

@@ -94,7 +94,7 @@ def test_turn_advantages_of_faults_alone_are_zero() -> None:
     assert [one.tolist() for one in advantages(row([1.0], is_fault=True))] == [[0.0]]
 
 
-def test_turn_advantage_behind_all_rewards_is_that_of_no_reward() -> None:
+def test_turn_advantage_after_all_rewards_equals_no_reward() -> None:
     found = advantages(row([1.0], behind=1), row([0.0, 1.0]))
     assert found[0][3:5].tolist() == [-0.5, -0.5]
 
@@ -130,6 +130,6 @@ def test_turn_rewards_of_columns_are_those_of_the_row(rewards: list[float], seed
     assert TurnRewards.of_columns(mask, column) == TurnRewards.of_row(whole)
 
 
-def test_turn_rewards_of_columns_keep_a_reward_behind_the_last_reply() -> None:
+def test_turn_rewards_of_columns_keep_a_reward_after_the_last_reply() -> None:
     found = TurnRewards.of_columns([1, 0, 1, 0], [0.0, 0.0, 0.5, 0.25])
     assert (found.ends, found.rewards) == ((1, 3), (0.0, 0.75))

@@ -93,7 +93,7 @@ async def test_role_that_is_never_addressed_has_no_trajectory() -> None:
     assert played["asker"].reward == 1.0
 
 
-async def test_late_reward_stands_in_turn_segment_and_row() -> None:
+async def test_late_reward_appears_in_turn_segment_and_row() -> None:
     keeper = (await play_roles(GuessEnv(), guess_engine(), text_codec(), seed=1))["keeper"]
 
     assert keeper.turns[-1].reward == 0.5

@@ -92,7 +92,7 @@ def test_joint_reply_names_roles_and_null_leaves() -> None:
 
 
 @given(st.text(max_size=60) | st.recursive(st.none() | st.text(), st.lists).map(json.dumps))
-def test_any_reply_is_taken(reply: str) -> None:
+def test_any_reply_is_accepted(reply: str) -> None:
     env = TalkEnv(count=2)
     env.reset(seed=1)
     env.step(reply)

@@ -89,7 +89,7 @@ def test_adjust_rewards_is_named_in_a_configuration() -> None:
 
 
 @pytest.mark.parametrize("place", ["team", "nowhere:at_all", "json:nothing", "json:__name__", 3])
-def test_adjust_rewards_that_is_no_function_is_refused(place: object) -> None:
+def test_adjust_rewards_that_is_not_a_function_is_refused(place: object) -> None:
     with pytest.raises(ConfigurationError, match="adjust_rewards"):
         RolloutConfig.from_mapping({"adjust_rewards": place})
 

@@ -43,7 +43,7 @@ def _registered() -> None:  # pyright: ignore[reportUnusedFunction]  # used by n
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, RuntimeError])
-def test_rollout_survives_close_that_raises_and_tells_it(
+def test_rollout_survives_close_that_raises_and_reports_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
     monkeypatch.setattr(ExitingCloseEnv, "error", error)

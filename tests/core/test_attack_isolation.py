@@ -31,5 +31,5 @@ def test_isolated_refuses_arguments_that_the_environment_does_not_take() -> None
     if "envkit/attack-isolation-v0" not in gymnasium.registry:
         envkit.register("attack-isolation-v0", entry_point=EchoEnv)
     source = EnvSource("attack-isolation-v0", json.dumps({"no_such": 1}))
-    with pytest.raises(ConfigurationError, match="cannot be made with"):
+    with pytest.raises(ConfigurationError, match="cannot be built with"):
         isolated(source)()

@@ -6,6 +6,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,8 +29,8 @@ from fakes.own_histories import (
 )
 from fakes.templates import make_codec
 
-from envkit.env import Env, Observation, Turn
-from envkit.errors import ConfigurationError, FaultKind
+from envkit.env import Env, Observation, PolicyContext, Turn
+from envkit.errors import ConfigurationError, FaultKind, type_name
 from envkit.images import Image
 from envkit.isolation.process import close_supervisors
 from envkit.messages import Message, images_of, message, text_of
@@ -55,6 +56,7 @@ from envkit.trajectory import (
     save,
     verify_file,
 )
+from envkit.trajectory.sequence import branch_history
 
 QUICK = RetryBudget(step_timeout_s=0.3, max_episode_restarts=0)
 LAST_TWO = "fakes.own_histories:last_two"
@@ -72,10 +74,11 @@ async def run(
     env: Any = None,
     images: bool = False,
     script: Any = reply,
+    template: str = "qwen3",
     interrupt: Interrupt | None = None,
     **options: Any,
 ) -> Trajectory:
-    codec = vision_codec() if images else make_codec("qwen3")
+    codec = vision_codec() if images else make_codec(template)
     config = RolloutConfig(history=history, sanity_share=1.0, **options)
     player = Player(ScriptedEngine(codec, script), codec, config)
     try:
@@ -328,6 +331,23 @@ class Weird(BaseException):
     pass
 
 
+class Hidden(type):
+    def __getattribute__(cls, name: str) -> Any:
+        if name == "__name__":
+            raise SystemExit(name)
+        return super().__getattribute__(name)
+
+
+class HiddenError(BaseException, metaclass=Hidden):
+    pass
+
+
+class HiddenClass:
+    @property
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise SystemExit("class")
+
+
 @pytest.mark.parametrize("when", ["policy", "rewrite"])
 @pytest.mark.parametrize(
     "error",
@@ -339,11 +359,12 @@ class Weird(BaseException):
         StopIteration(),
         Weird(),
         Unprintable(),
+        HiddenError(),
         ConfigurationError("not mine"),
         RecursionError("deep"),
         MemoryError(),
     ],
-    ids=lambda error: type(error).__name__,
+    ids=type_name,
 )
 async def test_policy_that_raises_faults_its_episode(
     error: BaseException, when: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -356,7 +377,7 @@ async def test_policy_that_raises_faults_its_episode(
 
     policy = throw if when == "policy" else ask
     trajectory = await run(_setting(monkeypatch, policy))
-    assert_history_fault(trajectory, type(error).__name__, tmp_path)
+    assert_history_fault(trajectory, type_name(error), tmp_path)
 
 
 @pytest.mark.parametrize("when", ["policy", "rewrite"])
@@ -446,6 +467,9 @@ BAD: dict[str, Callable[[HistoryView], Any]] = {
     "huge": lambda view: [view.messages[-1]] * 3_000_000,
     "orphan tool message": lambda view: [*view.opening, message("tool", "Result.")],
     "a class": lambda view: Question,
+    "hidden class": lambda view: HiddenClass(),
+    "hidden class in a list": lambda view: [HiddenClass()],
+    "exception": lambda view: HiddenError(),
     "the policy": lambda view: BAD["the policy"],
     "the view": lambda view: view,
 }
@@ -603,7 +627,13 @@ def no_arguments() -> None:
     """Append."""
 
 
+class CallOfTwo:
+    def __call__(self, view: HistoryView, keep: int) -> None:
+        """Append."""
+
+
 async_call = AsyncCall()
+call_of_two = CallOfTwo()
 not_callable = 5
 
 
@@ -617,6 +647,7 @@ not_callable = 5
         (f"{__name__}:generator", "generator"),
         (f"{__name__}:two_arguments", "one argument"),
         (f"{__name__}:no_arguments", "one argument"),
+        (f"{__name__}:call_of_two", "one argument"),
         (f"{__name__}:not_callable", "not callable"),
         (f"{__name__}:no_such_function", "cannot import"),
         ("os:path", "not callable"),
@@ -651,12 +682,13 @@ def test_wrong_setting_is_one_clear_error(
         RolloutConfig.from_mapping({"history": place})
 
 
-def test_policy_with_defaults_is_accepted() -> None:
+def test_callable_of_one_argument_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     def policy(view: HistoryView, keep: int = 3) -> None:
         """Append."""
 
-    globals()["with_default"] = policy
-    assert history_policy(f"{__name__}:with_default") is policy
+    for one in (policy, partial(two_arguments, keep=3), PolicyClass(), PolicyClass().__call__, len):
+        monkeypatch.setitem(globals(), "accepted", one)
+        assert history_policy(f"{__name__}:accepted") == one
 
 
 # --- limits ---------------------------------------------------------------------------------
@@ -724,6 +756,40 @@ async def test_summary_that_does_not_fit_truncates_with_its_reward(
     assert trajectory.stop_reason is StopReason.CONTEXT_TOKENS
     assert trajectory.reward == 3.0
     assert_verifies(trajectory, tmp_path)
+
+
+# --- tools ----------------------------------------------------------------------------------
+
+
+class Tools(Screens):
+    """Answers a call in each turn."""
+
+    def on_turn(self, response_text: str) -> Turn:
+        call = {"name": "look", "arguments": {"turn": self.turn}, "id": None}
+        return Turn(f"Result {self.turn}.", role="tool", reward=1.0, info={"tool_call": call})
+
+
+def call_tool(context: PolicyContext) -> str:
+    arguments = f'{{"name": "look", "arguments": {{"turn": {context.turn}}}}}'
+    return f"Look. <tool_call>\n{arguments}\n</tool_call>"
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["deepseek-r1", "glm4moe", "gpt-oss", "llama3.1", "mistral-nemo", "phi3", "qwen3", "smollm2"],
+)
+async def test_kept_tool_results_follow_their_calls_in_every_template(
+    template: str, tmp_path: Path
+) -> None:
+    history = {"keep_last_turns": {"keep": 2, "drop_at": 3}}
+    trajectory = await run(history, env=Tools(), template=template, script=call_tool)
+    assert_played(trajectory, tmp_path)
+    assert trajectory.branches
+    for branch in trajectory.branches:
+        roles = [entry["role"] for entry in branch_history(branch, trajectory.messages)]
+        assert roles[:3] == ["system", "user", "assistant"]
+        answers = set(roles[3::2])
+        assert answers == {"user"} if template in ("gpt-oss", "phi3") else answers == {"tool"}
 
 
 # --- an environment's own policy ------------------------------------------------------------

@@ -66,7 +66,7 @@ def test_from_mapping_refuses_value_that_does_not_fit(
 
 
 @pytest.mark.parametrize("value", [5, "x", [], [1]])
-def test_from_mapping_refuses_what_is_no_mapping(value: Any) -> None:
+def test_from_mapping_refuses_a_non_mapping(value: Any) -> None:
     with pytest.raises(ConfigurationError, match="must be a mapping"):
         RolloutConfig.from_mapping(value)
 
@@ -166,7 +166,7 @@ def test_player_refuses_arguments_that_an_environment_does_not_take(
         finally:
             await player.aclose()
 
-    with pytest.raises(ConfigurationError, match="strict-settings-v0 cannot be made with"):
+    with pytest.raises(ConfigurationError, match="strict-settings-v0 cannot be built with"):
         asyncio.run(play())
 
 

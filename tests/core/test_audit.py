@@ -127,7 +127,7 @@ def test_guessing_with_the_scorer_earns_what_its_turns_allow() -> None:
     assert all_four == 1.0
 
 
-def test_closed_book_and_policies_of_the_callers_are_rows() -> None:
+def test_closed_book_and_caller_policies_are_rows() -> None:
     def cheats(context: PolicyContext) -> str:
         assert context.messages[-1]["role"] == "user"
         return f"answer {context.task['answer']}"
@@ -150,7 +150,7 @@ def test_graders_that_differ_are_counted_with_examples() -> None:
     assert (first.answer.islower(), first.grade, first.second_grade) == (True, 0.0, 1.0)
 
 
-def test_faults_are_counted_and_are_no_reward() -> None:
+def test_faults_are_counted_and_have_no_reward() -> None:
     report = audit_env(QuizEnv(leak="fault"), episodes=40)
 
     for result in report.policies:

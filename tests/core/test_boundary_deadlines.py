@@ -300,7 +300,7 @@ async def test_a_step_timeout_truncates_where_the_environment_declares_it(kind: 
     check_truncated(trajectory)
 
 
-async def test_a_step_timeout_is_a_fault_where_nobody_says_otherwise() -> None:
+async def test_a_step_timeout_is_a_fault_by_default() -> None:
     budget = RetryBudget(step_timeout_s=DEADLINE_S, max_episode_restarts=0)
     trajectory = await played(lambda: SlowEnv(slow="step"), deadline_s=None, retries=budget)
     check_cut(trajectory, StopReason.ENV_FAULT)

@@ -132,7 +132,7 @@ def test_a_wrong_setting_ends_the_run(env_id: str, kwargs: dict[str, Any], says:
 
 
 @pytest.mark.slow
-def test_a_run_whose_episodes_fail_now_and_then_goes_on() -> None:
+def test_a_run_whose_episodes_sometimes_fail_continues() -> None:
     class NowAndThenEnv(AlikeEnv):
         def on_reset(self, task: Task) -> Turn:
             if task["word"] != "alpha":

@@ -1,36 +1,53 @@
-"""A fork holds memory for its own turns only, and counting turns reads none of them."""
+"""Cost of forks, rewrites and long episodes, by the benchmarks that publish it."""
 
-import importlib.util
-from collections.abc import Iterator
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+import pytest
 from fakes.branching import SUMMARY, rewritten
 
 from envkit.rollout.record import EpisodeRecord, TurnDraft
 from envkit.trajectory import TurnRecord
 
-
-def benchmark(name: str) -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / f"{name}.py"
-    found = importlib.util.spec_from_file_location(name, path)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-async def test_fork_holds_memory_for_its_own_turns_only() -> None:
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return import_module
+
+
+async def test_fork_holds_memory_for_its_own_turns_only(
+    benchmark: Callable[[str], ModuleType],
+) -> None:
     measure = benchmark("forks").measure
-    small, large = await measure(2_000, 16), await measure(100_000, 64)
+    small, large = await measure(2_000, 16), await measure(100_000, 16)
     assert large["trunk_tokens"] > 100_000
     assert large["trunk_mb"] > 2.5
-    # 64 copies of one column of the trunk would be 400 kB each.
-    assert large["fork_kb"] < 12
-    assert large["unplayed_fork_kb"] < 8
+    # A copy of one column of the trunk would be 400 kB.
+    assert large["fork_kb"] < 28
+    assert large["unplayed_fork_kb"] < 24
     assert large["fork_kb"] < small["fork_kb"] * 1.3
-    assert large["tree_over_trunk"] < 1.3
+    assert large["tree_over_trunk"] < 1.6
+
+
+async def test_keep_last_images_meets_its_goals_on_forty_turns_of_computer_use(
+    benchmark: Callable[[str], ModuleType],
+) -> None:
+    found = await benchmark("histories").desktop(Namespace(turns=40, episodes=1))
+    kept = found["keep_3_drop_at_6"]
+    assert kept["turns_with_images"] == 40
+    assert 0 < kept["rewrites_per_turn_with_images"] <= 1 / 3
+    assert kept["peak_images"] == 6
+    assert found["append"]["peak_images"] == 40
+    for count in (3, 6):
+        assert found[f"exactly_{count}"]["peak_images"] == count
+        assert kept[f"row_tokens_over_exactly_{count}"] <= 0.7
+    assert len({one["sampled_tokens"] for one in found.values()}) == 1
 
 
 class Unread(list[TurnRecord]):

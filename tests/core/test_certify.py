@@ -160,7 +160,7 @@ _NOT_USAGE = ("{file}:Unrelated", "{file}:number", "{folder}/dies.py:Env")
         (":Env", "expected module:Class"),
     ],
 )
-def test_certify_refuses_what_is_no_environment_in_one_line(
+def test_certify_refuses_a_non_environment_in_one_line(
     target: str, said: str, file: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "broken.py").write_text("def (:\n")
@@ -183,9 +183,7 @@ def test_certify_refuses_a_class_that_hangs_when_it_is_made(file: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"), [("Dies", "exit code 5"), ("Hangs", "no answer within 4 seconds")]
 )
-def test_certify_keeps_the_other_lines_of_what_dies_or_hangs(
-    name: str, said: str, file: Path
-) -> None:
+def test_certify_keeps_other_lines_if_one_dies_or_hangs(name: str, said: str, file: Path) -> None:
     chosen = ("contract", "oracle", "replies", "constants")
     options = [part for line in chosen for part in ("--only", line)]
     code, lines = lines_of(f"{file}:{name}", *options, "--time-limit", 4)
@@ -221,7 +219,7 @@ def test_certify_says_once_what_is_missing_and_passes_nothing(file: Path) -> Non
     assert f"{len(LINES)} of {len(LINES)} lines not run" in outcome.out
 
 
-def test_certify_runs_no_line_in_which_the_server_went_away(file: Path) -> None:
+def test_certify_runs_no_line_without_its_server(file: Path) -> None:
     code, lines = lines_of(f"{file}:LosesItsServer")
 
     assert code == 1

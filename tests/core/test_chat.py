@@ -177,7 +177,7 @@ def test_rate_limit_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("trouble", [Trouble.SERVER_ERROR, Trouble.HTML, Trouble.CUT_JSON])
-def test_passing_failure_is_tried_again(trouble: Trouble) -> None:
+def test_temporary_failure_is_retried(trouble: Trouble) -> None:
     with ChatServer(trouble, echo) as server:
         assert evaluate(server, "toy-echo-v0").code == 0
     retries = [turn.engine_retries for one in played("toy-echo-v0") for turn in one.turns]
@@ -266,7 +266,7 @@ def roles(wired: list[dict[str, Any]]) -> list[str]:
     return [entry["role"] for entry in wired]
 
 
-def test_image_after_a_call_is_a_user_message_behind_a_result() -> None:
+def test_image_after_a_call_is_a_user_message_after_a_result() -> None:
     from fakes.trajectories import picture
 
     spoken: list[Message] = [

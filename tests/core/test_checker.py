@@ -193,14 +193,14 @@ class ClosesOnce(EchoEnv):
         (InfoIsNoJson, "replies", "info must be JSON data"),
         (InfoIsNoJson, "replies", r"info\['parse_error'\] must be a str, got 5"),
         (TupleInInfo, "replies", "must survive JSON unchanged"),
-        (ImagesInSystemRole, "replies", "images must travel in a 'user' or 'tool' message"),
+        (ImagesInSystemRole, "replies", "images must be in a 'user' or 'tool' message"),
         (DropsImages, "replies", "must keep the observation's images"),
         (WeakOracle, "oracle", "the oracle must solve its task: seed 0 ended with reward 0"),
         (NeverEnds, "order of calls", "continues after max_turns=3"),
         (NeverEnds, "replies", "the episode must end at max_turns=3"),
         (OtherKeys, "replies", "an observation must be a dict of text, images and role"),
         (BadTools, "tools", "two tools are named 'add'"),
-        (BadTools, "replies", r"no valid JSON Schema.*also breaks: tools"),
+        (BadTools, "replies", r"a valid JSON Schema.*also breaks: tools"),
         (UnsteadyTasks, "tasks", "task 0 differs when it is read twice"),
         (ClosesOnce, "order of calls", r"close\(\) must not raise"),
     ],
@@ -278,7 +278,7 @@ def test_check_shows_a_mistake_once(env_class: type[Env], part: str) -> None:
     assert re.search(part, str(caught.value)), str(caught.value)
 
 
-def test_check_keeps_two_mistakes_apart() -> None:
+def test_check_distinguishes_two_mistakes() -> None:
     class Both(ForgetfulEnv):
         def get_state(self) -> dict[str, Any]:
             return {"state": cast(Any, self).absent}

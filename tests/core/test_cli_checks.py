@@ -28,7 +28,7 @@ def _is_explained(check: Check) -> bool:
     return bool(check.found and check.matters and check.fix)
 
 
-def test_doctor_tells_what_is_there() -> None:
+def test_doctor_lists_what_is_installed() -> None:
     shown = run_envkit("doctor")
     assert shown.code == 0, shown.out
     for word in ("python", "torch", "transformers", "sglang", "canary-v0", "browser", "cache"):
@@ -186,7 +186,7 @@ def test_an_environment_that_cannot_be_imported(
     assert _is_explained(canary)
 
 
-def test_a_browser_that_is_not_where_it_is_said_to_be(
+def test_a_browser_missing_from_its_configured_path(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("ENVKIT_BROWSER", str(tmp_path / "nowhere"))

@@ -116,13 +116,13 @@ def test_vision_does_not_reach_a_text_model() -> None:
     shown = run_envkit("doctor", "--vision", "--model", tiny_model_dir("llama"))
     assert shown.code == 1
     assert "the image reaches the model: no" in shown.out
-    assert "takes no images" in shown.out
+    assert "does not support images" in shown.out
     assert "matters  the policy would be trained on images" in shown.out
     assert "--enable-multimodal" in shown.out
 
 
 @pytest.mark.slow
-def test_vision_does_not_reach_a_model_behind_a_blanking_engine(model: Path) -> None:
+def test_vision_check_fails_for_a_blanking_engine(model: Path) -> None:
     async def examine() -> Verdict:
         built = await build(EngineChoice(model=str(model)))
         try:
@@ -174,7 +174,7 @@ def test_rollout_asks_a_server_for_its_model(model: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_rollout_gives_up_when_nothing_but_faults_comes(model: Path, tmp_path: Path) -> None:
+def test_rollout_stops_after_32_faults_in_a_row(model: Path, tmp_path: Path) -> None:
     failures = FailurePlan(script=[None] * 9, rates={Failure.MISSING_LOGPROB: 1.0})
     with serving(model, failures=failures) as url:
         shown = run_envkit(
@@ -188,7 +188,7 @@ def test_rollout_gives_up_when_nothing_but_faults_comes(model: Path, tmp_path: P
     assert len(kept) < 50
 
 
-def test_a_server_of_a_model_that_is_not_here_needs_its_name(model: Path) -> None:
+def test_a_server_of_a_model_missing_locally_needs_its_name(model: Path) -> None:
     with serving(model, model_path="/srv/elsewhere") as url:
         shown = run_envkit("rollout", "canary-v0", "--engine", "sglang", "--base-url", url)
     assert shown.code == 2
@@ -219,7 +219,7 @@ def test_judge_names_a_wrong_token_count() -> None:
     verdict = judge(asked, code="K7MX")
     assert not verdict.reaches
     assert verdict.reasons == (
-        "picture x: the engine counted 6 prompt tokens, the processor says 20",
+        "image x: the engine counted 6 prompt tokens, but the processor gives 20",
     )
 
 

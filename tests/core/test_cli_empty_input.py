@@ -28,7 +28,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (
             "rollout canary-v0 --policy oracle --tasks empty.jsonl",
             1,
-            "'empty.jsonl' must hold at least one task",
+            "'empty.jsonl' must have at least one task",
         ),
         (
             "export canary-v0 --format sft --out out.jsonl",

@@ -80,7 +80,7 @@ def test_evaluation_leaves_a_run_for_each_environment_and_their_figures(model: P
     assert list(whole[0]["pass_at"]) == ["1", "2"]
 
 
-def test_same_seed_gives_the_same_tasks_and_json_alone_on_standard_output(model: Path) -> None:
+def test_same_seed_gives_the_same_tasks_and_only_json_on_standard_output(model: Path) -> None:
     first = evaluate(model, "toy-echo-v0", "-n", 6, "--json")
     again = evaluate(model, "toy-echo-v0", "-n", 6, "--json", out="again")
     assert json.loads(first.out)["lines"][0]["success"]["mean"] == 1.0

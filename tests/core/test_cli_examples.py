@@ -79,7 +79,7 @@ def test_plugins_bring_examples_that_their_commands_read(name: str) -> None:
         ),
     ],
 )
-def test_a_misspelt_word_is_met_with_the_nearest_one(arguments: list[str], hint: str) -> None:
+def test_a_misspelt_word_gets_a_suggestion(arguments: list[str], hint: str) -> None:
     shown = run_envkit(*arguments)
     assert shown.code in (1, 2)
     words = shown.err.replace("│", " ").split()
@@ -90,7 +90,7 @@ def test_a_misspelt_word_is_met_with_the_nearest_one(arguments: list[str], hint:
     ("name", "argument", "meant"),
     [("inject-faults", "rat", "rate"), ("curriculum", "windw", "window")],
 )
-def test_a_misspelt_argument_of_a_wrapper_is_met_with_the_nearest_one(
+def test_a_misspelt_wrapper_argument_gets_a_suggestion(
     name: str, argument: str, meant: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=f"Did you mean '{meant}'"):
@@ -113,7 +113,7 @@ def test_completion_knows_environments_and_engines() -> None:
         pytest.param("rollout canary-v0 --metr", "--metrics-port", marks=pytest.mark.slow),
     ],
 )
-def test_shell_is_told_how_a_word_may_end(typed: str, offered: str) -> None:
+def test_shell_gets_completions_of_a_word(typed: str, offered: str) -> None:
     words = f"envkit {typed}"
     environment = {
         **os.environ,

@@ -233,7 +233,7 @@ def test_rollout_ends_without_control_characters(fails: str, tmp_path: Path) -> 
         ["golden", "hostile-v0", "--env-kwargs", "fails=made"],
     ],
 )
-def test_error_is_told_without_control_characters(command: list[Any], tmp_path: Path) -> None:
+def test_error_is_printed_without_control_characters(command: list[Any], tmp_path: Path) -> None:
     if command[0] == "golden":
         command = [*command, "--out", tmp_path / "golden.json"]
     outcome = run_envkit(*command)
@@ -241,7 +241,7 @@ def test_error_is_told_without_control_characters(command: list[Any], tmp_path: 
     assert_clean(outcome)
 
 
-def test_certify_tells_evidence_without_control_characters(tmp_path: Path) -> None:
+def test_certify_prints_evidence_without_control_characters(tmp_path: Path) -> None:
     raises = f"    def on_reset(self, task):\n        raise ValueError({HOSTILE!r})"
     text = f"class Bad(envkit.Env):\n{raises}"
     path = tmp_path / "bad.py"
@@ -251,7 +251,7 @@ def test_certify_tells_evidence_without_control_characters(tmp_path: Path) -> No
     assert_clean(outcome)
 
 
-def test_audit_tells_a_template_without_control_characters(tmp_path: Path) -> None:
+def test_audit_prints_a_template_without_control_characters(tmp_path: Path) -> None:
     outcome = run_envkit("audit", tmp_path / SEQUENCES.replace("/", ""))
     assert outcome.code == 2
     assert RAW.findall(outcome.out + outcome.err) == []

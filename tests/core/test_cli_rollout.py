@@ -121,7 +121,7 @@ def test_rollout_repeats_itself_and_never_overwrites_by_itself(model: Path) -> N
     assert len(load(Path("runs") / folders[0])) == 2
 
 
-def test_rollout_writes_json_alone_on_standard_output(model: Path) -> None:
+def test_rollout_writes_only_json_to_standard_output(model: Path) -> None:
     shown = run_envkit(
         "rollout", "toy-adder-v0", "--policy", "oracle", "--model", model, "-n", 3, "--json",
         "--out", "run",
@@ -272,7 +272,7 @@ def test_rollout_in_which_every_episode_faults_exits_with_three(model: Path) -> 
     assert verify_file("run").is_sound
 
 
-def test_rollout_tells_single_faults_and_goes_on(model: Path) -> None:
+def test_rollout_reports_single_faults_and_continues(model: Path) -> None:
     shown = run_envkit(
         "rollout", "toy-failing-v0", "--env-kwargs", "word=gamma", "--policy", "oracle",
         "--model", model, "-n", 12, "--out", "run",
@@ -322,7 +322,7 @@ def test_rollout_on_a_full_disk_keeps_what_was_finished(model: Path) -> None:
     assert not (Path("run") / "report.html").exists()
 
 
-def test_verify_finds_a_changed_ledger_and_report_goes_where_it_is_told(model: Path) -> None:
+def test_verify_finds_a_changed_ledger_and_report_uses_the_given_path(model: Path) -> None:
     arguments = ["rollout", "toy-echo-v0", "--policy", "oracle", "--model", model, "-n", 2]
     run_envkit(*arguments, "--out", "run", "-q")
     assert run_envkit("verify", "run").code == 0
@@ -339,7 +339,7 @@ def test_verify_finds_a_changed_ledger_and_report_goes_where_it_is_told(model: P
 
 
 @pytest.mark.parametrize("command", ["verify", "report"])
-def test_commands_on_a_run_that_is_not_there_say_so(command: str) -> None:
+def test_commands_on_a_missing_run_say_so(command: str) -> None:
     shown = run_envkit(command, "nowhere")
     assert shown.code == 1
     assert "there is no trajectory file 'nowhere'" in shown.last_error

@@ -73,7 +73,7 @@ def test_every_sink_holds_the_metrics_of_the_run(
 
 
 @pytest.mark.slow
-def test_a_failing_sink_loses_no_trajectory_and_is_told_of(
+def test_a_failing_sink_loses_no_trajectory_and_is_reported(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def write(sink: ParquetSink, trajectory: Trajectory) -> None:

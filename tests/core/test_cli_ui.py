@@ -48,7 +48,7 @@ def test_ui_serves_until_ctrl_c(tmp_path: Path) -> None:
             urllib.request.urlopen(address.split("?")[0], timeout=30)
         code, errors = interrupted(process)
     assert code == 0
-    assert errors.splitlines() == ["Ctrl-C ends it", "ended"]
+    assert errors.splitlines() == ["press Ctrl-C to stop", "stopped"]
 
 
 def test_ui_waits_in_a_folder_without_runs(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_ui_refuses_what_is_not_a_folder(name: str, tmp_path: Path) -> None:
     assert name in outcome.last_error
 
 
-def test_ui_shows_the_folder_of_runs_unless_told_otherwise(
+def test_ui_shows_the_folder_of_runs_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,18 +1,31 @@
 """What `envkit view` shows of a run, and of images in a terminal."""
 
+import asyncio
+import io
 import re
+from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fakes.branching import IMAGES, SUMMARY, rewritten, tree
 from fakes.command import run_envkit
+from fakes.trajectories import Reply, build
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image as PilImage
+from rich.cells import cell_len
 
 from envkit.cli.pictures import ImageStyle, half_blocks, resolved, sixels
+from envkit.cli.rich_console import PrintableConsole
+from envkit.cli.run_page import print_run
 from envkit.images import Image
+from envkit.trajectory import StopReason, Trajectory, save
 from envkit.trajectory.storage import FILE_NAME
+from envkit.viewer.run import RunData, read_run
+from envkit.viewer.run_text import sections
+from envkit.viewer.wording import STOPS
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +42,16 @@ def test_view_shows_every_episode_where_no_terminal_reads(run: Path) -> None:
     assert result.code == 0
     assert [f"episode {n}:" in result.out for n in (1, 2, 3, 4)] == [True, True, True, False]
     assert result.out.count("[image ") == 9
-    assert result.out.count("[assistant]") == result.out.count("  turn ") == 9
+    assert re.findall(r"^turn (\d)", result.out, re.M) == ["1", "2", "3"] * 3
+    assert len(re.findall(r"^   Tokens  \d+ sampled", result.out, re.M)) == 9
     assert "\x1b" not in result.out
 
 
-def test_view_shows_one_episode_and_refuses_one_that_is_not_there(run: Path) -> None:
+def test_view_shows_one_episode_and_refuses_a_missing_one(run: Path) -> None:
     result = run_envkit("view", run, "-e", "2")
     assert "episode 2:" in result.out
     assert "episode 1:" not in result.out
+    assert "What matters" not in result.out
     missing = run_envkit("view", run, "-e", "4")
     assert missing.code == 2
     assert "has 3 episodes" in missing.err
@@ -87,7 +102,7 @@ def test_view_of_no_file_is_an_error(tmp_path: Path) -> None:
         ("xterm-256color", "", ImageStyle.BLOCKS),
     ],
 )
-def test_auto_takes_sixels_where_the_terminal_is_known_to_draw_them(
+def test_auto_uses_sixels_if_the_terminal_draws_them(
     term: str, program: str, style: ImageStyle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", term)
@@ -171,7 +186,7 @@ def test_view_pages_by_what_a_person_types(
 ) -> None:
     from envkit.cli import view as module
 
-    typed = iter(["", "3", "n", "p", "1", "p", "q"])
+    typed = iter(["", "", "3", "n", "p", "1", "p", "r", "q"])
 
     def answer(_prompt: str) -> str:
         return next(typed)
@@ -180,5 +195,105 @@ def test_view_pages_by_what_a_person_types(
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     module.view(run, episode=None, images="none")
-    seen = re.findall(r"episode (\d)", re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out))
-    assert seen == ["1", "2", "3", "2", "1"]
+    text = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    seen = re.findall(r"(What matters|episode \d:)", text)
+    episodes = [f"episode {n}:" for n in (1, 2, 3, 2, 1)]
+    assert seen == ["What matters", *episodes, "What matters"]
+
+
+@pytest.fixture(scope="module")
+def branched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A summarised episode, one whose images were dropped, and a tree of four leaves."""
+    file = tmp_path_factory.mktemp("runs") / "branched.jsonl"
+
+    async def played() -> list[Trajectory]:
+        summarised, dropped = await rewritten(SUMMARY), await rewritten(IMAGES, images=True)
+        return [summarised, dropped, *await tree()]
+
+    save(asyncio.run(played()), file)
+    return file
+
+
+def test_view_draws_a_tree_and_shows_shared_turns_once(branched: Path) -> None:
+    out = run_envkit("view", branched).out
+    assert "Tree with 4 leaves: mean reward 6, best 6" in out
+    drawn = re.findall(
+        r"^   ([├└│─ ]*)episode (\d) +6  (forked at turn \d of 6|6 turns)", out, re.M
+    )
+    assert drawn[2:] == [
+        ("", "3", "6 turns"),
+        ("├─ ", "4", "forked at turn 2 of 6"),
+        ("│  └─ ", "6", "forked at turn 4 of 6"),
+        ("└─ ", "5", "forked at turn 4 of 6"),
+    ]
+    pages = dict(re.findall(r"─ episode (\d): (.*?)(?=─ episode \d:|\Z)", out, re.S))
+    turns = {n: re.findall(r"^turn (\d)", page, re.M) for n, page in pages.items()}
+    assert (turns["3"], turns["4"], turns["6"]) == (list("123456"), list("23456"), list("456"))
+    assert "Forked from episode 4 at turn 4. Turns 1 to 3 are shown there." in pages["6"]
+    whole = run_envkit("view", branched, "-e", "6").out
+    assert re.findall(r"^turn (\d)", whole, re.M) == list("123456")
+
+
+def test_view_says_what_was_rewritten_and_what_the_model_saw(branched: Path) -> None:
+    summarised = run_envkit("view", branched, "-e", "1").out
+    assert "turn 3  question to the model · summarise\n" in summarised
+    assert "model, for its own history\n   I saw screens." in summarised
+    assert re.search(r"History rewritten · summarise · \d+ → \d+ tokens", summarised)
+    assert "environment, rewritten  Screen 0. Summary of the work so far: I saw" in summarised
+    dropped = run_envkit("view", branched, "-e", "2").out
+    assert "keep last images" in dropped
+    assert "2 of 3 images dropped" in dropped
+    assert "Dropped: the images of turns 1, 2." in dropped
+
+
+@pytest.mark.parametrize("width", [60, 120])
+def test_view_fits_the_terminal(branched: Path, run: Path, width: int) -> None:
+    for source in (branched, run):
+        for line in _printed(read_run(source), width).splitlines():
+            assert cell_len(line) <= width
+
+
+def _printed(run: RunData, width: int) -> str:
+    console = PrintableConsole(width=width, file=io.StringIO())
+    print_run(run, console)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_view_has_the_headings_of_the_browser_in_its_order(branched: Path, run: Path) -> None:
+    page = (resources.files("envkit.viewer") / "assets" / "overview.js").read_text("utf-8")
+    body = page[page.index("return [headline(") :]
+    drawn_by = {
+        "What matters": "headline(",
+        "Solve rate by group": "groupStrip(",
+        "Time of a turn": "times(",
+        "By family": "families",
+        "Slowest episodes": "slowest)",
+    }
+    for source in (branched, run):
+        found = sections(read_run(source))
+        for section in found:
+            assert f'"{section.title}"' in page
+        places = [body.index(drawn_by.get(one.title, f'"{one.title}"')) for one in found]
+        assert places == sorted(places)
+        labels = [page.index(f'figure("{row[0]}"') for row in found[0].rows]
+        assert labels == sorted(labels)
+
+
+def test_stop_reasons_have_the_words_of_the_browser() -> None:
+    page = (resources.files("envkit.viewer") / "assets" / "model.js").read_text("utf-8")
+    listed = re.search(r"const STOPS = \{(.*?)\};", page, re.S)
+    assert listed is not None
+    assert dict(re.findall(r'(\w+): "([^"]*)"', listed[1])).items() <= STOPS.items()
+    assert set(STOPS) == set(StopReason)
+
+
+HOSTILE = "\x1b]0;title\x07[bold red]\u202egnp.exe[/] \x9b2J"
+
+
+def test_hostile_text_stays_text(tmp_path: Path) -> None:
+    one = build([Reply(text=HOSTILE)], task={"question": HOSTILE, "family": HOSTILE})
+    messages = ({"role": "user", "content": HOSTILE}, *one.messages)
+    save([replace(one, env_id=HOSTILE, messages=messages)], tmp_path / "run.jsonl")
+    out = run_envkit("view", tmp_path / "run.jsonl").out
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", out)
+    assert out.count("[bold red]") >= 3

@@ -62,7 +62,7 @@ def age() -> None:
     gc.collect(1)
 
 
-def test_collector_puts_everything_back() -> None:
+def test_collector_restores_everything() -> None:
     gc.set_threshold(500, 7, 9)
     one = Collector()
     one.enter(8)

@@ -124,7 +124,7 @@ def test_collection_of_browser_tasks_describes_each() -> None:
 
 
 def test_collection_namespace_cannot_be_registered_by_hand() -> None:
-    with pytest.raises(ConfigurationError, match="a namespace belongs to an installed collection"):
+    with pytest.raises(ConfigurationError, match="only installed collections have a namespace"):
         envkit.register("words/Say-v0", "fakes.envs:EchoEnv")
 
 

@@ -274,7 +274,7 @@ def test_suite_catches_tensors_on_a_row_of_text() -> None:
     assert outcome.message.startswith("a row without images was delivered with tensors")
 
 
-def test_empty_tensors_of_a_row_of_text_are_no_image() -> None:
+def test_empty_tensors_of_a_text_row_are_not_an_image() -> None:
     empty = {"pixel_values": np.zeros((0, 1176), np.float32)}
     good = projection(WHOLE, on_row(0, lambda row: replace(row, tensors=empty)))
     assert check(good, recording("text")).verdict is Verdict.PASS

@@ -152,7 +152,7 @@ def test_recorded_rows_equal_what_the_file_says_by_hand() -> None:
 
 
 @pytest.mark.slow
-async def test_recordings_are_what_the_script_records_again(tmp_path: Path) -> None:
+async def test_recordings_are_reproduced_by_the_script(tmp_path: Path) -> None:
     found = importlib.util.spec_from_file_location(
         "record_conformance", ROOT / "scripts" / "record_conformance.py"
     )
@@ -227,7 +227,7 @@ def subject(deliver: Any, *cannot: Content, shape: Shape = Shape.WHOLE) -> Proje
     return Projection(name="mine", shape=shape, deliver=deliver, cannot_carry=frozenset(cannot))
 
 
-def test_declared_refusal_with_a_clear_error_is_no_failure() -> None:
+def test_declared_refusal_with_a_clear_error_is_not_a_failure() -> None:
     declared = subject(text_only, Content.IMAGES)
     refused = check(declared, BY_NAME["images"])
     assert (refused.verdict, refused.message) == (

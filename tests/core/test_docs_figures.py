@@ -30,13 +30,28 @@ def test_pages_state_the_published_figures() -> None:
         assert figures.written(page, known, blocks) == page
 
 
-def test_changed_figure_changes_every_page_that_states_it() -> None:
+@pytest.mark.parametrize(
+    ("path", "pages"),
+    [
+        ("vs_trainers>verl>envkit>cpu_ms_per_turn", {"README.md", "docs/comparisons.md"}),
+        ("histories>canary>append>reward", {"docs/concepts/histories.md"}),
+        ("tree>tree>after", {"docs/concepts/trees.md"}),
+    ],
+)
+def test_changed_figure_changes_every_page_that_states_it(path: str, pages: set[str]) -> None:
     figures = script("scripts/docs/figures.py")
     known, blocks = figures.figures(), figures.templates()
-    known["vs_trainers"]["verl"]["envkit"]["cpu_ms_per_turn"] = 4321.0
-    for name in figures.PAGES:
-        page = (ROOT / name).read_text(encoding="utf-8")
-        assert "4321.0" in figures.written(page, known, blocks)
+    *parents, key = path.split(">")
+    place = known
+    for name in parents:
+        place = place[name]
+    place[key] = 4321.0
+    changed = {
+        name
+        for name in figures.PAGES
+        if "4321.0" in figures.written((ROOT / name).read_text(encoding="utf-8"), known, blocks)
+    }
+    assert changed == pages
 
 
 def test_taken_result_replaces_only_the_published_keys(

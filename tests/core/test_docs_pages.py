@@ -28,6 +28,7 @@ PAGES = (
     "concepts/faults.md",
     "concepts/groups.md",
     "concepts/ledger.md",
+    "concepts/trees.md",
     "trainers/README.md",
     "trainers/write-an-adapter.md",
 )

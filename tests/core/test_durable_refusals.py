@@ -181,7 +181,7 @@ def test_a_configuration_file_with_a_mistake_is_one_clear_error(content: str, sa
     assert RunEnv.resets == 0
 
 
-def test_a_configuration_file_that_is_not_there_is_one_clear_error() -> None:
+def test_a_missing_configuration_file_is_one_clear_error() -> None:
     shown = rollout("--config", "nowhere.json")
     assert shown.code in (1, 2)
     assert "nowhere.json" in shown.err

@@ -40,7 +40,7 @@ pytest_plugins = ["fakes.run_fixtures"]
 pytestmark = pytest.mark.usefixtures("own_folder")
 
 
-def test_the_plan_is_there_before_the_first_reply() -> None:
+def test_the_plan_exists_before_the_first_reply() -> None:
     seen: list[Any] = []
     RunEnv.arm(lambda: seen.append(json.loads(PLAN.read_text()) if PLAN.exists() else None))
     assert rollout().code == 0

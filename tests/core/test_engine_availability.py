@@ -84,7 +84,7 @@ def test_waiting_requests_send_one_prober_with_growing_pauses() -> None:
     run_virtually(main())
 
 
-def test_requests_that_come_while_it_is_away_are_not_sent() -> None:
+def test_requests_are_not_sent_to_an_unavailable_server() -> None:
     async def main() -> None:
         client = Client()
         client.engine.stop()
@@ -258,7 +258,7 @@ def test_outage_says_how_long_and_how_many_wait() -> None:
     run_virtually(main())
 
 
-def test_everybody_shares_what_is_known_of_an_engine() -> None:
+def test_engine_availability_is_shared_per_engine_and_loop() -> None:
     async def main() -> None:
         engine = AwayEngine(text_codec(), say_turn)
         known = availability_of(engine)
@@ -273,7 +273,7 @@ def test_everybody_shares_what_is_known_of_an_engine() -> None:
     asyncio.run(main())
 
 
-def test_engine_fault_says_that_the_engine_is_away_across_processes() -> None:
+def test_engine_fault_keeps_is_away_across_processes() -> None:
     fault = EngineFault("busy", kind=FaultKind.TRANSIENT, is_away=True, retry_after_s=2.5)
     back = pickle.loads(pickle.dumps(fault))
     assert (str(back), back.kind, back.retryable) == ("busy", FaultKind.TRANSIENT, True)

@@ -47,7 +47,7 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.002)
 
 
-async def test_play_waits_for_an_engine_that_is_away() -> None:
+async def test_play_waits_for_an_unavailable_engine() -> None:
     engine = away_engine()
     engine.stop()
     running = asyncio.create_task(played(engine))
@@ -91,7 +91,7 @@ async def test_collect_loses_none_of_256_episodes_when_the_engine_restarts() -> 
     assert engine.answers == 3 * 256
 
 
-async def test_one_request_at_a_time_reaches_an_engine_that_is_away() -> None:
+async def test_one_request_at_a_time_reaches_an_unavailable_engine() -> None:
     engine = away_engine()
     engine.stop()
     tasks = [asyncio.create_task(played(engine)) for _ in range(16)]
@@ -103,7 +103,7 @@ async def test_one_request_at_a_time_reaches_an_engine_that_is_away() -> None:
     assert [trajectory.reward for trajectory in await asyncio.gather(*tasks)] == [1.0] * 16
 
 
-async def test_fault_of_one_request_parks_nobody() -> None:
+async def test_fault_of_one_request_parks_no_other_episode() -> None:
     class Choosy(AwayEngine):
         async def generate(self, request: GenerateRequest) -> Generation:
             assert request.context is not None
@@ -139,7 +139,7 @@ async def test_request_that_breaks_the_engine_each_time_faults_alone() -> None:
     assert trajectories[0].stop_reason is StopReason.ENGINE_FAULT
 
 
-async def test_episode_faults_when_the_engine_stays_away() -> None:
+async def test_episode_faults_if_the_engine_stays_unavailable() -> None:
     engine = away_engine()
     engine.stop()
     retries = RetryBudget(backoff=QUICK, engine_away_s=0.1)
@@ -154,7 +154,7 @@ async def test_episode_faults_when_the_engine_stays_away() -> None:
     assert all("connection refused" in text for text in messages)
 
 
-async def test_engine_away_s_of_zero_faults_at_once() -> None:
+async def test_engine_away_s_of_zero_faults_immediately() -> None:
     engine = away_engine()
     engine.stop()
     trajectory = await played(engine, retries=RetryBudget(engine_away_s=0))
@@ -227,7 +227,7 @@ async def test_cancelled_episode_leaves_the_queue() -> None:
     assert known.outage.waiting == 0
 
 
-async def test_connection_error_of_a_custom_engine_means_that_it_is_away() -> None:
+async def test_connection_error_of_a_custom_engine_means_unavailable() -> None:
     engine = away_engine()
     engine.fault = lambda: ConnectionRefusedError("port 30000")
     engine.stop()

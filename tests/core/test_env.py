@@ -288,7 +288,7 @@ def test_invariant_7_same_seed_and_replies_give_the_same_bytes(
     assert play() == play()
 
 
-def test_snapshot_of_what_is_no_json_names_the_environment() -> None:
+def test_snapshot_that_is_not_json_names_the_environment() -> None:
     class Broken(EchoEnv):
         def get_state(self) -> dict[str, Any]:
             return {"lock": object()}
@@ -397,7 +397,7 @@ def test_async_env_works_without_a_loop_and_keeps_its_own() -> None:
     twin.close()
 
 
-def test_async_env_that_nobody_closes_closes_its_loop() -> None:
+def test_unclosed_async_env_closes_its_loop() -> None:
     env = AsyncEchoEnv()
     env.reset(seed=0)
     loop = env._own_loop
@@ -409,7 +409,7 @@ def test_async_env_that_nobody_closes_closes_its_loop() -> None:
     assert loop.is_closed()
 
 
-def test_async_env_keeps_what_else_it_promises() -> None:
+def test_async_env_keeps_the_rest_of_its_contract() -> None:
     class Promising(AsyncEchoEnv):
         capabilities: ClassVar[Capabilities] = Capabilities(replay_safe=True)
 

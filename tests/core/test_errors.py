@@ -57,7 +57,7 @@ def test_fault_keeps_its_kind_across_processes(fault_class: type[Fault], kind: F
     assert (str(back), back.kind, back.retryable) == ("browser gone", kind, True)
 
 
-def test_fault_is_retryable_by_its_kind_unless_told_otherwise() -> None:
+def test_fault_is_retryable_by_its_kind_by_default() -> None:
     retryable = {kind for kind in FaultKind if EnvFault("x", kind=kind).retryable}
 
     assert retryable == {FaultKind.TIMEOUT, FaultKind.TRANSIENT, FaultKind.CRASHED}

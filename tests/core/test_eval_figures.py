@@ -264,7 +264,7 @@ def sides(
     return [read_side(tmp_path / name, by=("family",)) for name in ("before", "after")]
 
 
-def test_comparison_counts_pairs_and_lists_what_flipped(tmp_path: Path) -> None:
+def test_comparison_counts_pairs_and_lists_changed_outcomes(tmp_path: Path) -> None:
     before: dict[int, list[float | None]] = {n: [float(n < 4)] for n in range(12)}
     after: dict[int, list[float | None]] = {n: [float(n < 10)] for n in range(12)}
     after[0], after[1] = [0.0], [None]

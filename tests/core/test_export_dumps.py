@@ -109,7 +109,7 @@ def test_a_request_in_the_metadata_names_environment_and_task(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("metadata", [None, {}, {"envkit": "no json"}, {"envkit": 3}])
-def test_other_metadata_are_no_request(metadata: Any, tmp_path: Path) -> None:
+def test_other_metadata_are_not_a_request(metadata: Any, tmp_path: Path) -> None:
     (trajectory,) = loaded(stored(tmp_path, sample(metadata=metadata)))
 
     assert trajectory.env_id == "slime"
@@ -234,7 +234,7 @@ def test_a_damaged_sample_is_named(changes: dict[str, Any], said: str, tmp_path:
 
 
 @pytest.mark.parametrize("content", [b"", b"no torch file", None])
-def test_what_is_no_torch_file_is_refused(content: bytes | None, tmp_path: Path) -> None:
+def test_file_other_than_torch_is_refused(content: bytes | None, tmp_path: Path) -> None:
     path = tmp_path / "x.pt"
     if content is not None:
         path.write_bytes(content)
@@ -297,7 +297,7 @@ def test_skyrl_lines_sum_the_rewards_of_their_tokens(tmp_path: Path) -> None:
     ("row", "said"),
     [({"eval/all/avg": 0.5}, "line 1 must have"), ([1], "must be a JSON object, got list")],
 )
-def test_another_file_beside_the_dump_is_refused(
+def test_another_file_next_to_the_dump_is_refused(
     kind: DumpFormat, row: Any, said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(StorageError, match=said):

@@ -161,7 +161,7 @@ def test_more_rows_leave_the_first_ones_as_they_are() -> None:
     assert drawn(count=2, start=1) == drawn(count=3)[1:]
 
 
-def test_a_split_reaches_an_environment_that_takes_one() -> None:
+def test_a_split_reaches_an_environment_that_accepts_one() -> None:
     (example,) = drawn("geo3k-v0", split="test", count=1)
 
     assert example.request.env_kwargs == {"split": "test"}
@@ -280,7 +280,7 @@ class BreakingEnv(EchoEnv):
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet", "folder"])
-def test_a_failure_half_way_leaves_what_was_there(name: str, tmp_path: Path) -> None:
+def test_a_failure_half_way_leaves_the_old_file(name: str, tmp_path: Path) -> None:
     import gymnasium
 
     import envkit

@@ -105,7 +105,7 @@ def test_messages_of_text_runs_are_plain_text(tmp_path: Path) -> None:
     assert row["images"] == []
 
 
-def test_a_final_observation_behind_the_ids_is_not_in_the_messages(tmp_path: Path) -> None:
+def test_a_final_observation_after_the_ids_is_not_in_the_messages(tmp_path: Path) -> None:
     trajectory = build((Reply(reward=1.0),))
     told = replace(trajectory, messages=(*trajectory.messages, message("user", "Right.")))
     ((row,), _) = exported([told], tmp_path)
@@ -130,7 +130,7 @@ def test_steps_give_a_row_each_turn_with_everything_before_it(tmp_path: Path) ->
     assert [row["weight_versions"] for row in rows] == [["7"], ["7"], ["8"]]
 
 
-def test_rewards_of_turns_stand_on_their_last_tokens(tmp_path: Path) -> None:
+def test_rewards_of_turns_are_on_their_last_tokens(tmp_path: Path) -> None:
     ((row,), _) = exported([example()], tmp_path, PARQUET)
 
     assert len(row["token_rewards"]) == len(row["input_ids"]) - row["prompt_length"]
@@ -238,7 +238,7 @@ def test_text_that_no_file_can_hold_is_replaced(tmp_path: Path) -> None:
 
 @quick
 @given(trajectory=trajectories())
-def test_rows_hold_the_ledger_whatever_the_trajectory(trajectory: Trajectory) -> None:
+def test_rows_hold_the_ledger_of_any_trajectory(trajectory: Trajectory) -> None:
     for selection in (Selection(steps=True), Selection(merge=True)):
         rows = rows_of_trajectory(trajectory, selection)
         cells = [full_row(trajectory, row, n, with_parts=True) for n, row in enumerate(rows)]

@@ -103,7 +103,7 @@ def test_append_cuts_half_a_line_off_even_if_it_could_not_at_first(
 
 
 @pytest.mark.parametrize("how", ["deleted", "replaced"])
-def test_append_refuses_a_file_that_is_not_there_any_more(tmp_path: Path, how: str) -> None:
+def test_append_refuses_a_deleted_file(tmp_path: Path, how: str) -> None:
     path = tmp_path / "run.jsonl"
     with LineFile(path) as file:
         file.append(FIRST)

@@ -71,7 +71,7 @@ def test_wilson_bounds_are_where_the_score_test_rejects(episodes: int, data: st.
             assert bound == rate
 
 
-def test_faulted_and_aborted_episodes_are_no_failures() -> None:
+def test_faulted_and_aborted_episodes_are_not_failures() -> None:
     episodes = [
         episode(0, "b", 1.0, group=1),
         episode(1, "b", None, group=1),
@@ -122,7 +122,7 @@ def test_solved_is_the_same_in_every_command_and_figure() -> None:
         assert rows("kept.jsonl")[0]["solved"] == solved
 
 
-def test_tasks_without_data_are_told_apart_by_their_seeds() -> None:
+def test_tasks_without_data_are_distinguished_by_their_seeds() -> None:
     save(
         [replace(episode(n, "", float(n % 2)), task={}, seed=n // 2) for n in range(4)], "run.jsonl"
     )
@@ -266,4 +266,4 @@ def test_more_groups_than_tasks_are_refused() -> None:
     )
 
     assert outcome.code == 2
-    assert "has 1 tasks, one for each group" in " ".join(outcome.err.split())
+    assert "every group needs a task" in " ".join(outcome.err.split())

@@ -32,7 +32,7 @@ def test_environments_play_as_they_were_recorded(path: Path) -> None:
     assert [str(change) for change in changes(content)] == []
 
 
-def test_golden_files_are_there() -> None:
+def test_golden_files_exist() -> None:
     assert {path.stem for path in SHIPPED} >= {
         "canary-v0",
         "computer-use-v0",
@@ -126,7 +126,7 @@ def test_a_changed_draw_does_not_count_as_a_changed_game(
     }
 
 
-def test_an_episode_that_goes_on_longer_is_a_change(recorded: dict[str, Any]) -> None:
+def test_a_longer_episode_is_a_change(recorded: dict[str, Any]) -> None:
     longer = {**recorded, "kwargs": {"rounds": 3}}
     found = [str(entry) for entry in changes(longer)]
 
@@ -190,7 +190,7 @@ def test_command_records_and_certify_replays(tmp_path: Path) -> None:
     assert "recorded with pillow 1.0" in changed.out
 
 
-def test_a_file_that_is_no_recording_fails_the_line(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_recording_fails_the_line(tmp_path: Path) -> None:
     other = tmp_path / "other.json"
     other.write_text("[]")
     outcome = run_envkit("certify", "canary-v0", "--only", "golden", "--golden", other)

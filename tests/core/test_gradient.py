@@ -148,7 +148,7 @@ def test_suite_finds_rows_that_count_as_episodes() -> None:
 
 
 @pytest.mark.slow
-def test_suite_wants_a_known_difference_to_be_there() -> None:
+def test_suite_requires_a_known_difference() -> None:
     claim = Difference(reason="it is tilted", setting="another one", norm_ratio=2.0)
 
     def doubled(

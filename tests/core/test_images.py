@@ -32,7 +32,7 @@ def gradient(mode: str = "RGB", size: tuple[int, int] = (7, 5)) -> PilImage.Imag
     return PilImage.linear_gradient("L").resize(size).convert(mode)
 
 
-def test_image_is_equal_by_pixels_whatever_it_came_from() -> None:
+def test_image_is_equal_by_pixels_regardless_of_its_source() -> None:
     picture = gradient()
     images = [
         Image.from_pil(picture),

@@ -42,7 +42,7 @@ async def test_cut_call_that_ends_slowly_is_not_cancelled_again() -> None:
     assert cancellations == 1
 
 
-async def test_cancellation_by_the_caller_stays_one_beside_a_cut() -> None:
+async def test_cancellation_by_the_caller_wins_over_a_cut() -> None:
     interrupt = Interrupt(grace_s=0.0)
 
     async def ends_slowly() -> None:

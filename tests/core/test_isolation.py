@@ -189,7 +189,7 @@ def test_isolated_reports_a_constructor_that_dies_or_hangs() -> None:
     assert caught.value.kind is FaultKind.TIMEOUT
 
 
-def test_isolated_errors_keep_their_type_and_the_worker_goes_on() -> None:
+def test_isolated_errors_keep_their_type_and_the_worker_continues() -> None:
     expected: dict[str, tuple[type[EnvkitError], str, FaultKind | None, bool]] = {
         "fault": (EnvFault, "a judge", FaultKind.GRADER, True),
         "configuration": (ConfigurationError, "a wrong setting", None, False),

@@ -130,7 +130,7 @@ def test_metrics_of_groups_show_those_without_a_gradient() -> None:
     assert metrics["groups/reward_std"] == 0.25
 
 
-def test_metrics_tell_throughput_only_where_the_time_is_given() -> None:
+def test_metrics_report_throughput_only_if_the_time_is_given() -> None:
     assert "throughput/tokens_per_second" not in aggregate([example()])
     metrics = aggregate([example()], elapsed_seconds=3.0)
     assert metrics["throughput/tokens_per_second"] == 3.0

@@ -26,7 +26,7 @@ def package_of(entry_point: str) -> str:
     return re.split("[.:]", entry_point)[0]
 
 
-def test_wheel_takes_the_core_and_whatever_is_on_the_shelves() -> None:
+def test_wheel_contains_the_core_and_every_plugin() -> None:
     build = PROJECT["tool"]["hatch"]["build"]
     assert build["targets"]["wheel"] == {
         "only-include": ["envkit", *SHELVES],
@@ -35,7 +35,7 @@ def test_wheel_takes_the_core_and_whatever_is_on_the_shelves() -> None:
     assert build["dev-mode-dirs"] == [".", *SHELVES]
 
 
-def test_shelves_are_no_packages() -> None:
+def test_plugin_folders_are_not_packages() -> None:
     """With an __init__.py they would shadow an installed package of the same name."""
     for shelf in SHELVES:
         assert not (ROOT / shelf / "__init__.py").exists()

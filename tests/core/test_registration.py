@@ -172,7 +172,7 @@ def test_unknown_id_suggests_the_nearest(wanted: str) -> None:
     assert "'toy-echo-v0'" in str(caught.value)
 
 
-def test_empty_id_is_told_what_is_registered() -> None:
+def test_empty_id_gets_the_list_of_registered_ones() -> None:
     register_toys()
 
     with pytest.raises(
@@ -189,8 +189,12 @@ def test_empty_id_is_told_what_is_registered() -> None:
         (5, EchoEnv, "must look like 'name-v0', got 5"),
         ("x-v0", "fakes.envs", "must be 'module:Class', got 'fakes.envs'"),
         ("x-v0", 5, "must be 'module:Class' or a class, got 5"),
-        ("toy-echo-v0", toys.DotsEnv, "already, as fakes.envs:EchoEnv, and fakes.envs:DotsEnv is"),
-        ("canary-v0", EchoEnv, "already by 'envkit-rl', as envkit_canary"),
+        (
+            "toy-echo-v0",
+            toys.DotsEnv,
+            "already registered as fakes.envs:EchoEnv, got fakes.envs:DotsEnv",
+        ),
+        ("canary-v0", EchoEnv, "already registered by 'envkit-rl' as envkit_canary"),
         ("toy-echo", EchoEnv, "cannot register environment 'toy-echo'"),
     ],
 )

@@ -65,7 +65,7 @@ def test_names_of_headers_may_be_in_lower_case_or_a_mapping_that_ignores_case() 
 
 
 @given(st.text(), st.sampled_from(["Retry-After", "retry-after", "retry-after-ms"]))
-def test_any_text_is_a_wait_that_ends_or_none(value: str, name: str) -> None:
+def test_any_text_gives_a_bounded_wait_or_none(value: str, name: str) -> None:
     seconds = read(value, name)
     assert seconds is None or (isfinite(seconds) and 0.0 <= seconds <= LONGEST_S)
 

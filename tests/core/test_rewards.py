@@ -38,7 +38,7 @@ def test_terms_are_weighted_and_add_up() -> None:
     st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(-1e3, 1e3)), min_size=1, max_size=12),
     st.randoms(),
 )
-def test_the_total_is_exact_whatever_the_order(
+def test_the_total_is_exact_in_any_order(
     pairs: list[tuple[float, float]], rng: random.Random
 ) -> None:
     terms = [worth(str(n), score, weight=weight) for n, (score, weight) in enumerate(pairs)]
@@ -183,7 +183,7 @@ async def test_a_fault_keeps_its_kind_and_cancels_the_others() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, None, "1", [1.0]])
-def test_a_score_that_is_no_finite_number_breaks_the_contract(value: object) -> None:
+def test_a_score_that_is_not_finite_breaks_the_contract(value: object) -> None:
     rewards = Rewards(Term(name="odd", score=lambda _: value))  # type: ignore[arg-type, return-value]
 
     with pytest.raises(ContractError, match="'odd' must return a finite number"):

@@ -123,7 +123,7 @@ async def faulted_once(policy: FaultPolicy) -> tuple[list[Trajectory], RolloutSt
     return [trajectory async for trajectory in stream], state
 
 
-async def test_collect_mask_delivers_a_fault_beside_its_siblings() -> None:
+async def test_collect_mask_delivers_a_fault_with_its_siblings() -> None:
     delivered, state = await faulted_once(FaultPolicy.MASK)
     assert len(delivered) == 40
     assert [t.is_faulted for t in delivered].count(True) == state.faulted == 1

@@ -61,7 +61,7 @@ async def test_play_keep_is_one_sequence_with_the_sampled_reasoning() -> None:
         assert later[: len(earlier)] == earlier
 
 
-async def test_play_rerender_sends_what_the_template_renders_in_rows_of_their_own() -> None:
+async def test_play_rerender_sends_rendered_history_in_separate_rows() -> None:
     trajectory, engine = await run("rerender")
     assert trajectory.fault is None
     prompts = [s for s in trajectory.segments if s.kind is SegmentKind.PROMPT]

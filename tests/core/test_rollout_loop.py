@@ -163,7 +163,7 @@ async def test_play_same_seed_and_replies_give_the_same_episode_invariant_7() ->
     assert [image.sha256 for image in first.images()] == [i.sha256 for i in second.images()]
 
 
-async def test_play_leaves_no_observation_behind_the_last_reply() -> None:
+async def test_play_leaves_no_observation_after_the_last_reply() -> None:
     for limits in (Limits(max_turns=2), Limits(max_response_tokens=25), Limits()):
         trajectory = await run(Talk(), limits=limits)
         assert trajectory.segments[-1].kind is SegmentKind.MODEL
@@ -177,7 +177,7 @@ async def test_play_ends_at_the_turn_limit() -> None:
     assert trajectory.reward == 0.5
 
 
-async def test_play_tells_the_environments_own_limit_apart() -> None:
+async def test_play_distinguishes_the_environments_own_limit() -> None:
     trajectory = await run(Talk(ends=9, max_turns=2))
     assert trajectory.stop_reason is StopReason.ENV_TRUNCATED
 
@@ -190,7 +190,7 @@ async def test_play_ends_a_turn_that_uses_up_its_limit_without_stepping() -> Non
     assert trajectory.segments[-1].finish_reason == "length"
 
 
-async def test_play_closes_a_reply_that_sampling_cut_and_goes_on() -> None:
+async def test_play_closes_a_truncated_reply_and_continues() -> None:
     codec = text_codec()
     trajectory = await run(Talk(), sampling=Sampling(max_new_tokens=2))
     assert trajectory.stop_reason is StopReason.TERMINATED

@@ -178,7 +178,7 @@ async def test_play_through_resumes_past_the_aborts_of_a_server(player: Player) 
     assert whole_row(played, filler_id=0) == whole_row(alone, filler_id=0)
 
 
-async def test_play_through_gives_up_with_a_transient_fault(player: Player) -> None:
+async def test_play_through_fails_with_a_transient_fault(player: Player) -> None:
     (played,), aborts = await play_through(Restless(player, aborts=9).play, max_aborts=1)
     assert (played.stop_reason, aborts) == (StopReason.ENGINE_FAULT, 2)
     assert played.reward is None

@@ -118,7 +118,7 @@ async def test_play_retries_a_reset() -> None:
     assert_exactly_once(trajectory, world)
 
 
-async def test_play_gives_up_when_the_turns_budget_is_spent() -> None:
+async def test_play_faults_when_the_turns_budget_is_spent() -> None:
     always: dict[tuple[Any, ...], str] = {("step", 1, n): "transient" for n in range(99)}
     trajectory, world = await run(CountingEnv, always)
     assert trajectory.stop_reason is StopReason.ENV_FAULT
@@ -176,7 +176,7 @@ async def test_play_retries_the_engine_within_its_budget() -> None:
     assert [turn.engine_retries for turn in trajectory.turns] == [0, 2, 0]
 
 
-async def test_play_records_an_engine_that_stays_away() -> None:
+async def test_play_records_an_engine_that_stays_unavailable() -> None:
     codec = text_codec()
     plan = FaultPlan(1.0, kinds=("transient",))
     world = World()

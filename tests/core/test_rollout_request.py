@@ -64,7 +64,7 @@ def test_request_refuses_a_bad_column(value: object, message: str) -> None:
         EpisodeRequest.from_column(value)
 
 
-def test_request_refuses_what_is_no_json() -> None:
+def test_request_refuses_invalid_json() -> None:
     with pytest.raises(ConfigurationError, match="JSON data"):
         EpisodeRequest(env_id="a", task={"x": object()}).to_column()
 

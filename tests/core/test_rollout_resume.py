@@ -188,7 +188,7 @@ async def test_resume_refuses_a_finished_trajectory() -> None:
         await resume(done, Pictures, engine, codec)
 
 
-async def test_resume_goes_on_with_a_trajectory_that_was_stored(tmp_path: Path) -> None:
+async def test_resume_continues_a_stored_trajectory(tmp_path: Path) -> None:
     codec = vision_codec()
     partial, engine = await aborted_at(Pictures, 2, sampling=True)
     save(partial, tmp_path / "partial.jsonl")

@@ -67,7 +67,7 @@ async def test_collect_faults_a_member_that_starts_elsewhere() -> None:
     assert all("another observation" in t.fault.message for t in faulted if t.fault)
 
 
-async def test_collect_gives_the_same_tasks_whatever_the_concurrency() -> None:
+async def test_collect_gives_the_same_tasks_at_any_concurrency() -> None:
     def starts(trajectories: list[Trajectory]) -> dict[Any, str | None]:
         return {t.metadata["group"]: t.initial_observation_hash for t in trajectories}
 
@@ -226,7 +226,7 @@ class Forgetful(CountingEnv):
         return super().on_turn(response_text)
 
 
-async def test_collect_faults_the_episodes_that_break_the_contract_and_goes_on() -> None:
+async def test_collect_faults_episodes_that_break_the_contract_and_continues() -> None:
     world = World()
     done = await gather(world, env=lambda: Forgetful(world, 3), episodes=20, concurrency=1)
     assert [t.is_faulted for t in done] == [False] * 3 + [True] * 17

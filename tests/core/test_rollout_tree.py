@@ -201,7 +201,7 @@ def test_branching_refuses_settings_that_fork_nothing(
 
 
 @pytest.mark.parametrize("turn", [-1, 4])
-async def test_fork_before_refuses_a_turn_that_is_not_there(turn: int) -> None:
+async def test_fork_before_refuses_a_missing_turn(turn: int) -> None:
     (trunk, *_) = await grow(Counter)
     with pytest.raises(ConfigurationError, match="counted from 0"):
         fork_before(trunk, turn, episode_id="other")

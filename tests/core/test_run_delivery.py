@@ -84,7 +84,7 @@ async def test_cancelled_run_delivers_what_was_finished() -> None:
     assert run.undelivered == []
 
 
-async def test_failed_delivery_stops_new_episodes_and_names_what_is_left() -> None:
+async def test_failed_delivery_stops_new_episodes_and_names_undelivered_ones() -> None:
     kept: list[Trajectory] = []
     run, player = run_of(ScriptedEngine(text_codec(), say_turn), episodes=400, concurrency=8)
 

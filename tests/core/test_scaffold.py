@@ -29,7 +29,7 @@ def test_name_has_all_forms(name: str, module: str, class_name: str) -> None:
     "name",
     ["", "Maze", "my maze", "my_maze", "-maze", "maze-", "2d", "../up", "a--b", "class", "ä"],
 )
-def test_name_that_is_no_package_is_refused(name: str) -> None:
+def test_name_that_is_not_a_package_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match="lowercase letters"):
         PackageName(name=name)
 

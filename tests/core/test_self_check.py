@@ -227,7 +227,7 @@ def test_check_counts_what_it_cannot_locate_as_unchecked(monkeypatch: pytest.Mon
     monkeypatch.setattr(load_tokenizer("qwen3"), "apply_chat_template", refuse)
     report = check(codec, found)
     assert report.status is SanityStatus.UNCHECKED
-    assert "refuses the conversation: no" in report.reason
+    assert "rejects the conversation: no" in report.reason
 
 
 async def test_play_faults_a_miscalibrated_delta_and_stops_the_run() -> None:

@@ -37,7 +37,7 @@ class ListSink:
         self.closed += 1
 
 
-def test_the_others_get_everything_and_the_failure_is_told_once() -> None:
+def test_the_others_get_everything_and_the_failure_is_reported_once() -> None:
     told: list[str] = []
     bad, good = ListSink(2, 4), ListSink()
     with GuardedSinks({"bad": bad, "good": good}, tell=told.append) as sinks:

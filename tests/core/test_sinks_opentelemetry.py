@@ -173,7 +173,7 @@ def test_an_unknown_exporter_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         OpenTelemetrySink()
 
 
-def test_console_writes_a_line_a_span_beside_the_result(
+def test_console_writes_a_line_per_span_next_to_the_result(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")

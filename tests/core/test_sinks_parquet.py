@@ -102,7 +102,7 @@ def test_without_a_trajectory_there_is_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_is_there_is_replaced_on_request_only(tmp_path: Path) -> None:
+def test_an_existing_file_is_only_replaced_on_request(tmp_path: Path) -> None:
     file = tmp_path / "run.parquet"
     file.write_text("mine")
     with pytest.raises(StorageError, match="already exists"):

@@ -60,7 +60,7 @@ def test_board_shows_scalars_histograms_and_images(tmp_path: Path) -> None:
     assert len(pictures[0][1]) == 2 + 2  # the first image comes again as the last
 
 
-def test_metrics_of_steps_stand_at_their_step_with_their_own_histograms(tmp_path: Path) -> None:
+def test_metrics_of_steps_are_at_their_step_with_their_own_histograms(tmp_path: Path) -> None:
     sink = TensorBoardSink(tmp_path)
     for step in (10, 20):
         sink.write(example(step, duration_seconds=float(step)))

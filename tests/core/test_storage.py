@@ -43,7 +43,7 @@ def _same(left: object, right: object) -> bool:
 
 @quick
 @given(st.lists(trajectories(), max_size=2))
-def test_storage_gives_back_what_it_was_given(rows: list[Trajectory]) -> None:
+def test_storage_returns_what_was_stored(rows: list[Trajectory]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         save(rows, Path(folder) / "run.jsonl")
         back = load(Path(folder) / "run.jsonl")
@@ -196,7 +196,7 @@ def test_save_leaves_an_older_file_as_it_was_when_it_fails(tmp_path: Path) -> No
     assert {path.name for path in tmp_path.iterdir()} == {"run.jsonl", "images"}
 
 
-def test_writer_refuses_a_used_directory_unless_told(tmp_path: Path) -> None:
+def test_writer_refuses_a_used_directory_by_default(tmp_path: Path) -> None:
     with TrajectoryWriter(tmp_path / "run") as writer:
         writer.write(example(0))
     with pytest.raises(StorageError, match="'append' or 'overwrite'"):
@@ -247,7 +247,7 @@ def test_writer_cuts_an_unfinished_line_off_before_it_appends(tmp_path: Path, ke
     assert load(tmp_path) == (example(0), example(2))
 
 
-def test_writer_appends_behind_a_whole_line_that_lost_its_newline(tmp_path: Path) -> None:
+def test_writer_appends_after_a_whole_line_that_lost_its_newline(tmp_path: Path) -> None:
     with TrajectoryWriter(tmp_path) as writer:
         writer.write(example(0))
     file = tmp_path / "trajectories.jsonl"

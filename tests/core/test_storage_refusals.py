@@ -210,7 +210,7 @@ _TEXT = st.text(st.characters(), max_size=6) | st.just("\ud800\udc00\ud800")
 
 @quick
 @given(value=_GARBAGE, text=_TEXT)
-def test_whatever_prepare_takes_is_read_back(
+def test_whatever_prepare_accepts_is_read_back(
     tmp_path_factory: pytest.TempPathFactory, value: Any, text: str
 ) -> None:
     folder = tmp_path_factory.mktemp("run")

@@ -298,7 +298,7 @@ async def test_resumed_run_completes_its_batch() -> None:
     assert len(kept) == 5
 
 
-def test_command_tells_what_the_tail_has_cut(tmp_path: Path) -> None:
+def test_command_reports_what_the_tail_cut(tmp_path: Path) -> None:
     done = run_envkit(
         "rollout", "canary-v0", "--policy", "oracle", "-n", "8", "--out", str(tmp_path / "run"),
         "--set", "tail.oversample=2", "--set", "tail.then=drop", "--concurrency", "16",
@@ -312,7 +312,7 @@ def test_command_tells_what_the_tail_has_cut(tmp_path: Path) -> None:
     assert metrics.get("tail/cut", 0) == len(stored) - 8
 
 
-async def test_metrics_tell_how_what_was_parked_differs() -> None:
+async def test_metrics_compare_parked_episodes_with_others() -> None:
     engine, state = Engine(), RolloutState()
     tail = Tail(oversample=1.5, then=Stragglers.PARK)
     first, _, _ = await batch(engine, tail, groups=8, state=state)
@@ -362,7 +362,7 @@ async def test_staleness_is_refused_where_weights_have_no_numbers() -> None:
         await batch(ScriptedEngine(text_codec(), say_turn), tail, groups=4)
 
 
-async def test_export_leaves_out_what_the_tail_has_cut(tmp_path: Path) -> None:
+async def test_export_excludes_what_the_tail_cut(tmp_path: Path) -> None:
     tail = Tail(oversample=2, then=Stragglers.DROP)
     played, state, _ = await batch(Engine(), tail, groups=4)
     cut = [marked(one, {TAIL: tail.then.value}) for one in state.cut]
@@ -408,7 +408,7 @@ def test_tail_starts_at_least_what_it_needs(groups: int, percent: int, share: in
     assert tail.needed(groups) == max(1, -(-groups * share // 100))
 
 
-def test_trainer_that_gets_a_tail_is_told_what_to_use_instead() -> None:
+def test_trainer_with_a_tail_gets_an_error_with_the_alternative() -> None:
     with pytest.raises(ConfigurationError, match="use --partial"):
         RolloutConfig.for_trainer({"tail": {"then": "park"}}, tail="--partial")
     with pytest.raises(ConfigurationError, match="use --partial"):

@@ -34,7 +34,7 @@ async def test_admission_lets_few_in_at_a_time() -> None:
     assert visitors.most == 2
 
 
-async def test_admission_lets_everybody_in_behind_those_that_wait() -> None:
+async def test_admission_admits_newcomers_after_waiting_callers() -> None:
     visitors, end = Visitors(2, patience_s=0.01), asyncio.Event()
     tasks = [asyncio.ensure_future(visitors.visit(end)) for _ in range(8)]
     async with asyncio.timeout(30):
@@ -48,7 +48,7 @@ async def test_admission_lets_everybody_in_behind_those_that_wait() -> None:
 
 
 @pytest.mark.parametrize("when", range(8))
-async def test_admission_gives_the_place_of_a_cancelled_caller_back(when: int) -> None:
+async def test_admission_returns_the_place_of_a_cancelled_caller(when: int) -> None:
     visitors, end = Visitors(1), asyncio.Event()
     first = asyncio.ensure_future(visitors.visit(end))
     second = asyncio.ensure_future(visitors.visit(yields=3))

@@ -60,7 +60,7 @@ def test_codec_stop_mismatch_policies() -> None:
         refuse.encode_observation(OBSERVATION, sampled_ids=other)
 
 
-def test_codec_takes_another_role_token_as_no_closer_in_opener_templates() -> None:
+def test_codec_does_not_treat_another_role_token_as_closer_in_opener_templates() -> None:
     codec = default_codec("glm4moe")
     user, observation = (encode("glm4moe", t)[0] for t in ("<|user|>", "<|observation|>"))
     result: Any = [{"role": "tool", "content": "21"}]
@@ -145,7 +145,7 @@ def test_codec_control_tokens_in_an_observation_do_not_move_the_cut(control: str
 @pytest.mark.parametrize(
     "roles", [["user", "tool"], ["system"], ["assistant"], [], ["tool", "user", "tool"]]
 )
-def test_codec_refuses_observations_that_are_none(roles: list[Any]) -> None:
+def test_codec_refuses_invalid_observations(roles: list[Any]) -> None:
     messages: list[Any] = [{"role": role, "content": "x"} for role in roles]
     with pytest.raises(TemplateError, match="roles"):
         default_codec("qwen3").encode_observation(messages, sampled_ids=[IM_END])
@@ -155,7 +155,7 @@ def test_codec_refuses_a_dropped_tool_role_and_says_what_to_do() -> None:
     codec = default_codec("phi3")
     assert codec.audit().roles["tool"].status is RoleStatus.REFUSED
     result: Any = [{"role": "tool", "content": "21"}]
-    with pytest.raises(TemplateError, match=r"dropped.*'user' message"):
+    with pytest.raises(TemplateError, match=r"silently drops.*'user' message"):
         codec.encode_observation(result, sampled_ids=[1])
 
 
@@ -196,7 +196,7 @@ def test_codec_needs_the_stop_ids_where_plain_text_separates_turns() -> None:
         make_codec("qwen2.5", template_kwargs={"chat_template": template})
 
 
-def test_codec_warns_about_a_closer_that_is_no_stop_id() -> None:
+def test_codec_warns_about_a_closer_that_is_not_a_stop_id() -> None:
     codec = ChatCodec(load_tokenizer("llama3.2"))  # its tokenizer names <|end_of_text|>
     role = codec.audit().roles["user"]
     assert (role.closer, role.closer_is_stop) == ("<|eot_id|>", False)

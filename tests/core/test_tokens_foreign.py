@@ -244,7 +244,7 @@ def test_reply_in_history_keeps_its_tokens_but_no_placeholder() -> None:
     assert codec.media_ids[0] not in reply
 
 
-def test_image_beside_hostile_text_counts_once() -> None:
+def test_image_next_to_hostile_text_counts_once() -> None:
     codec = make_codec("qwen3-vl", image_processor=image_processor("qwen3-vl"))
     image = Image.from_pil(_picture())
     hostile = codec.encode_observation([message("user", HOSTILE[2], [image])], sampled_ids=())

@@ -136,7 +136,7 @@ def test_light_codec_gives_the_ledger_of_the_full_one(env_id: str) -> None:
             assert np.array_equal(mine.tensors[key], other.tensors[key])
 
 
-def test_load_light_refuses_a_tokenizer_with_code_of_its_own(tmp_path: Path) -> None:
+def test_load_light_refuses_a_tokenizer_with_its_own_code(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "GemmaTokenizer"}')
     with pytest.raises(MissingDependencyError, match=r"envkit-rl\[hf\]"):

@@ -170,7 +170,7 @@ def test_a_models_mistakes_are_observations_and_parse_errors() -> None:
         assert sum(seen.info["tool_errors"].values()) == 1
 
 
-def test_a_tools_crash_is_an_observation_and_no_parse_error() -> None:
+def test_a_tool_crash_is_an_observation_and_not_a_parse_error() -> None:
     seen = step(make(), call("divide", a=1, b=0))
 
     assert seen.observation["text"] == "divide failed: ZeroDivisionError: division by zero"
@@ -199,7 +199,7 @@ def test_control_tokens_in_results_and_errors_stay_text() -> None:
         assert [i for i in ids if i in added] == [i for i in expected if i in added]
 
 
-async def test_a_backends_failure_is_a_fault_and_no_reward() -> None:
+async def test_a_backend_failure_is_a_fault_without_reward() -> None:
     async def search(query: str) -> str:
         """Search.
 
@@ -294,7 +294,7 @@ def test_a_task_chooses_and_describes_its_tools() -> None:
     assert len(env.tools) == 3
 
 
-async def test_the_model_is_told_about_the_tools_of_its_task() -> None:
+async def test_the_model_sees_the_tools_of_its_task() -> None:
     codec = vision_codec()
     schema = multiply.to_json()
     schema["function"]["description"] = "Repeated addition."
@@ -324,7 +324,7 @@ async def test_the_model_is_told_about_the_tools_of_its_task() -> None:
         ([5], "must be a name or a JSON schema"),
         (["multipli"], "Did you mean 'multiply'"),
         ([{"function": {}}], "a tool schema must be"),
-        ([{"name": "divide", "parameters": {"properties": 5}}], "no valid JSON Schema"),
+        ([{"name": "divide", "parameters": {"properties": 5}}], "a valid JSON Schema"),
         (["divide", "divide"], "two tools are named"),
     ],
 )

@@ -351,7 +351,7 @@ def test_call_errors_name_the_tools_and_the_arguments() -> None:
     assert call_errors(right, [GRADE]) == []
 
 
-def test_a_caller_is_told_about_wrong_options() -> None:
+def test_wrong_options_are_reported_to_the_caller() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'hermes'"):
         parse_tool_calls("", "hermess")
     with pytest.raises(ConfigurationError, match="needs tags"):

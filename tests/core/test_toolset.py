@@ -285,7 +285,7 @@ def test_wrong_sets_are_refused() -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"specs": (spec, spec)}, "two tools are named 'it'"),
         ({"specs": (ToolSpec(name="x", description=""),)}, "no function"),
-        ({"specs": (broken,)}, "no valid JSON Schema"),
+        ({"specs": (broken,)}, "a valid JSON Schema"),
         ({"specs": (spec,), "timeout_s": 0}, "must be above 0"),
         ({"specs": (spec,), "timeouts": {"it": -1.0}}, "must be above 0"),
         ({"specs": (spec,), "max_calls": 0}, "at least 1"),

@@ -107,7 +107,7 @@ def test_a_python_file_gives_its_public_tools_in_order(folder: Path) -> None:
         ("_hidden", ["_hidden"]),
     ],
 )
-def test_a_name_in_a_python_file_is_taken(folder: Path, name: str, found: list[str]) -> None:
+def test_a_name_in_a_python_file_is_loaded(folder: Path, name: str, found: list[str]) -> None:
     assert names(f"{folder}/tools.py:{name}") == found
 
 

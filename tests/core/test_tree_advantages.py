@@ -1,5 +1,6 @@
 """Credit in a tree of forked episodes."""
 
+import math
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -137,6 +138,28 @@ def test_tree_advantages_treat_forks_before_one_turn_as_siblings() -> None:
     assert tree_advantages(named) == tree_advantages(nested)
 
 
+@pytest.mark.parametrize("leaves", [[], [leaf("a", 1.0)], [leaf("a", None)]])
+def test_tree_advantages_of_a_single_leaf_are_zero(leaves: list[Trajectory]) -> None:
+    assert tree_advantages(iter(leaves)) == {one.episode_id: (0.0,) * 4 for one in leaves}
+
+
+def test_tree_advantages_are_those_of_treerl_but_for_its_weights() -> None:
+    """Hou et al. 2025: R(s) = (V(s) - V(root) + V(s) - V(parent)) / sqrt(leaves)."""
+    leaves = [
+        leaf("trunk", 1.0),
+        leaf("a", 0.0, origin=("trunk", 1)),
+        leaf("b", 1.0, origin=("trunk", 3)),
+        leaf("c", 0.0, origin=("a", 2)),
+    ]
+    root = 2 / 4
+    values = {"trunk 1-2": 2 / 2, "trunk 3": 1.0, "a 1": 0 / 2, "a 2-3": 0.0}
+    parents = {"trunk 1-2": root, "trunk 3": 1.0, "a 1": root, "a 2-3": 0.0}
+    added = {name: one - root + one - parents[name] for name, one in values.items()}
+    found = tree_advantages(leaves)
+    assert found["trunk"] == (0.0, *[added["trunk 1-2"] / 2] * 2, added["trunk 3"] / 2)
+    assert found["a"] == (0.0, added["a 1"] / 2, *[added["a 2-3"] / 2] * 2)
+
+
 @pytest.mark.parametrize(
     ("leaves", "local_share", "message"),
     [
@@ -147,6 +170,13 @@ def test_tree_advantages_treat_forks_before_one_turn_as_siblings() -> None:
             "comes from it in turn",
         ),
         ([leaf("a", 1.0), leaf("a", 1.0)], 0.5, "twice"),
+        ([leaf("a", math.nan)], 0.5, "finite rewards, got nan of leaf 'a'"),
+        ([leaf("a", 1.0), leaf("b", math.inf, origin=("a", 1))], 0.5, "finite rewards, got inf"),
+        ([leaf("a", 1.0, origin=("a", 1))], 0.5, "comes from it in turn"),
+        ([leaf("a", 1.0), leaf("b", 0.0, origin=("a", 9), turns=10)], 0.5, "0 to 4 turns"),
+        ([leaf("a", 1.0), leaf("b", 0.0, origin=("a", 3), turns=2)], 0.5, "0 to 2 turns"),
+        ([leaf("a", 1.0), leaf("b", 0.0, origin=("a", -1))], 0.5, "got -1"),
+        ([leaf("a", 1.0)], math.nan, "from 0 to 1"),
         ([leaf("a", 1.0)], 1.5, "from 0 to 1"),
     ],
 )

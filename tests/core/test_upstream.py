@@ -36,7 +36,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_contract_holds_where_every_name_is_there(root: Path) -> None:
+def test_contract_holds_if_every_name_exists(root: Path) -> None:
     held = Contract(
         package="trainer",
         tested="1.0",
@@ -67,7 +67,7 @@ def test_contract_holds_where_every_name_is_there(root: Path) -> None:
         ),
     ],
 )
-def test_contract_names_what_moved(
+def test_contract_names_moved_parts(
     root: Path, place: str, names: tuple[str, ...], said: str
 ) -> None:
     moved = Contract(

@@ -1,13 +1,17 @@
 """Pages of the viewer for those who do not see them: axe-core finds nothing."""
 
+import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from fakes.branching import SUMMARY
+from fakes.branching import rewritten as rewritten_by
 from fakes.chromium import needs_chromium, running_chromium
-from fakes.marked_runs import EVERY_MARK, grouped_run, marked, rewritten
+from fakes.marked_runs import EVERY_MARK, forked_run, grouped_run, marked, rewritten
 from fakes.served import served
 
 from envkit.trajectory import save
@@ -18,7 +22,9 @@ pytestmark = [pytest.mark.slow, needs_chromium]
 
 PAGES = ("#/", "#/?by=prefix", "#/?compare=one,two", "#/?first=one&second=two", "#/one",
          "#/one/episodes", "#/one/episodes?view=list&q=i+go", "#/one/e/6?t=2", "#/one/e/6?vs=7",
-         "#/special/e/1", "#/special/e/2?t=3", "#/nothing")  # fmt: skip
+         "#/special/e/1", "#/special/e/2?t=3", "#/nothing", "#/tree", "#/tree/episodes?show=solved",
+         "#/tree/episodes?view=list", "#/tree/e/2?t=2", "#/tree/e/2?vs=3&t=4",
+         "#/asked/e/1?t=3")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +33,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("runs")
     for name in ("one", "two"):
         save(grouped_run(groups=3), root / name / FILE_NAME)
+    save(forked_run(), root / "tree" / FILE_NAME)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(asyncio.run, rewritten_by(SUMMARY)).result()
+    save([asked], root / "asked" / FILE_NAME)
     every = marked([EVERY_MARK, []], rewards=[-0.5, 1.0])
     save([every, rewritten()], root / "special" / FILE_NAME)
     line = {"name": "leaks", "verdict": "fail", "value": 0.3, "detail": "blind", "evidence": ["x"]}

@@ -138,7 +138,7 @@ def test_episode_shows_task_image_action_and_tokens_without_scrolling(open_file:
 
 
 @pytest.mark.parametrize("width", [1400, 390])
-def test_ring_stands_on_the_clicked_pixel(width: int, open_file: Open) -> None:
+def test_ring_is_drawn_on_the_clicked_pixel(width: int, open_file: Open) -> None:
     page = open_file(grouped_run(), f"{HOME}/e/6", width=width)
     frame = page.locator(".turn .frame").first
     assert centre(frame.locator(".ring")) == pytest.approx(expected(frame, *CLICK), abs=1)
@@ -166,6 +166,28 @@ def test_marks_of_every_kind_are_drawn_and_said(open_file: Open) -> None:
     assert said[0] == "click 40, 30"
     assert "somersault" in said[-1]
     assert "The model did: click 40, 30" in (frame.get_attribute("aria-label") or "")
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_labels_of_marks_do_not_cover_each_other(width: int, open_file: Open) -> None:
+    typed = {"kind": "type", "text": "hello world"}
+    wheel = {"kind": "scroll", "x": 110, "y": 92, "dx": 0, "dy": 3}
+    right = [{"kind": "click", "x": 650, "y": y, "button": "right"} for y in (430, 440)]
+    marks = [click(100, 90), click(112, 96), click(105, 100), typed, wheel, *right]
+    page = open_file([marked([marks], rewards=[1.0])], f"{HOME}/e/1", width=width)
+    page.wait_for_timeout(100)  # they are moved once the image has its size
+    boxes = [tag.bounding_box() for tag in page.locator(".turn .frame .tag").all()]
+    assert len(boxes) == 6
+    for n, one in enumerate(boxes):
+        for other in boxes[:n]:
+            assert one is not None
+            assert other is not None
+            apart = (
+                one["x"] >= other["x"] + other["width"] or other["x"] >= one["x"] + one["width"]
+                or one["y"] >= other["y"] + other["height"]
+                or other["y"] >= one["y"] + one["height"]
+            )  # fmt: skip
+            assert apart, (one, other)
 
 
 def test_mark_on_an_earlier_image_is_drawn_there(open_file: Open) -> None:
@@ -213,7 +235,7 @@ def test_search_finds_words_of_replies_and_results_and_says_where(open_file: Ope
     page.get_by_text("Nothing matches.").wait_for()
 
 
-def test_groups_stand_side_by_side_with_their_advantages(open_file: Open) -> None:
+def test_groups_appear_side_by_side_with_their_advantages(open_file: Open) -> None:
     page = open_file(grouped_run(), f"{HOME}/episodes")
     rows = page.locator("tbody tr")
     assert rows.count() == 3

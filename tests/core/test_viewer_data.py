@@ -5,6 +5,8 @@ from statistics import mean
 from typing import Any
 
 import pytest
+from fakes.branching import IMAGES, SUMMARY, tree
+from fakes.branching import rewritten as rewritten_by
 from fakes.marked_runs import CLICK, SIZE, click, grouped_run, marked, rewritten
 from fakes.trajectories import Context, Reply, build, example
 
@@ -73,7 +75,7 @@ def test_figures_of_one_group_have_no_interval() -> None:
     assert figures["solved"]["low"] is None
 
 
-def test_figures_stand_a_run_without_any_reward() -> None:
+def test_figures_survive_a_run_without_any_reward() -> None:
     faulted = build([], stop_reason=StopReason.ENV_FAULT)
     figures = read([faulted, replace(faulted, reward=float("nan"))]).index()["figures"]
     assert figures["reward"] is None
@@ -115,14 +117,60 @@ def test_episode_with_a_rewritten_history_says_where_and_what_the_model_saw() ->
     assert (second["parent"], second["branch_turn"]) == (0, 2)
     assert "template" in second["reason"]
     prompt = next(s for s in one.segments if s.kind is SegmentKind.PROMPT and s.turn == 2)
-    assert second["prompt"]["images"] == [image.sha256 for image in prompt.images]
+    assert second["prompt"]["images"] == [[image.sha256, 3] for image in prompt.images]
+    assert second["prompt"]["before"] == sum(s.token_count for s in one.segments if s.turn < 2)
+    assert [turn for _, turn in second["prompt"]["dropped"]] == [1, 2]
     context = second["turns"][0]["tokens"]["context"]
     assert context[: second["prompt"]["tokens"]] == list(prompt.train_ids)
     assert (first["final"], [said["text"] for said in second["final"]]) == (
         [],
         ["The task is over."],
     )
-    assert set(second["prompt"]["images"]) <= set(data["pictures"])
+    shown = second["prompt"]["images"] + second["prompt"]["dropped"]
+    assert {sha256 for sha256, _ in shown} <= set(data["pictures"])
+
+
+async def test_episode_lists_what_a_policy_kept_rewrote_and_left_out() -> None:
+    one = await rewritten_by(IMAGES, images=True)
+    prompt = episode(one, None, number=1).data["sequences"][1]["prompt"]
+    assert [turn for _, turn in prompt["dropped"]] == [1, 2]
+    assert [turn for _, turn in prompt["images"]] == [3]
+    omitted = ["[image omitted]\nScreen 0.", "[image omitted]\nScreen 1 after Reply 0 3."]
+    assert [entry["text"] for entry in prompt["history"] if "text" in entry] == omitted
+    assert [entry["kept"] for entry in prompt["history"] if "kept" in entry] == [1, 1, 2]
+    one = await rewritten_by({"keep_last_turns": {"keep": 1, "drop_at": 2}})
+    history = episode(one, None, number=1).data["sequences"][1]["prompt"]["history"]
+    assert [entry for entry in history if "text" not in entry] == [
+        {"kept": 1, "turns": [1, 1]},
+        {"dropped": 4, "turns": [1, 3]},
+        {"kept": 2, "turns": [3, 4]},
+    ]
+
+
+async def test_episode_says_which_reply_answers_a_question() -> None:
+    parts = episode(await rewritten_by(SUMMARY), None, number=1).data["sequences"]
+    turns = [turn for part in parts for turn in part["turns"]]
+    assert [turn["purpose"] for turn in parts[0]["turns"]] == [None, None, "summarise"]
+    asked = [turn["heard"][-1]["role"] for turn in turns if turn["purpose"]]
+    assert set(asked) == {"question"}
+    assert episode_row(await rewritten_by(SUMMARY), number=1).turns == 6
+
+
+async def test_rows_of_a_tree_count_each_reply_and_token_once() -> None:
+    leaves = await tree()
+    rows = [episode_row(leaf, number=n) for n, leaf in enumerate(leaves, start=1)]
+    ids = [row.episode_id for row in rows]
+    assert [row.parent for row in rows] == [None, ids[0], ids[0], ids[1]]
+    assert [row.shared for row in rows] == [0, 1, 3, 3]
+    assert [row.shared + row.replies for row in rows] == [6] * 4
+    assert sum(row.sampled for row in rows) == sum(leaf.sampled_token_count for leaf in leaves)
+    unread = read(list(leaves)).index()["figures"]["unread"]
+    assert unread["of"] == sum(row.replies for row in rows) < sum(row.turns for row in rows)
+
+
+async def test_row_counts_the_rewrites_of_the_episode_itself() -> None:
+    leaves = await tree(history={"keep_last_turns": {"keep": 1, "drop_at": 2}})
+    assert [episode_row(leaf, number=1).rewrites for leaf in leaves] == [2, 2, 1, 1]
 
 
 def test_episode_that_was_played_with_a_rewriting_template_shows_each_sequence() -> None:
@@ -134,7 +182,7 @@ def test_episode_that_was_played_with_a_rewriting_template_shows_each_sequence()
     assert sum(len(part["turns"]) for part in parts) == len(one.turns)
 
 
-def test_episode_marks_stand_on_the_image_before_the_reply() -> None:
+def test_episode_marks_are_drawn_on_the_image_before_the_reply() -> None:
     one = marked([[click(*CLICK)], [click(1, 2)]], rewards=[0.0, 1.0])
     first, second = turns_of(one)
     images = [image.sha256 for image in images_of(one.messages)]
@@ -176,7 +224,7 @@ def test_episode_shows_a_tool_call_once_and_in_words() -> None:
     assert turn["reply"] == text
 
 
-def test_episode_keeps_context_and_sampled_tokens_apart() -> None:
+def test_episode_separates_context_and_sampled_tokens() -> None:
     one = build([Reply(observation=Context(text_ids=(21, 22))), Reply()])
     first, second = turns_of(one)
     assert first["tokens"] == {

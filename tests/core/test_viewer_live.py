@@ -134,7 +134,7 @@ def test_run_gives_only_new_rows_of_the_same_file(tmp_path: Path) -> None:
     assert anew["epoch"] != first["epoch"]
 
 
-def test_run_reads_a_file_anew_that_was_overwritten_in_place(tmp_path: Path) -> None:
+def test_run_rereads_a_file_overwritten_in_place(tmp_path: Path) -> None:
     stored(tmp_path, 2)
     run = opened(tmp_path)
     read_all(run)
@@ -390,7 +390,7 @@ def test_library_reads_every_run_and_sees_new_ones(
     assert runs["c"]["settings"]["engine.policy"] == "oracle"
 
 
-def test_library_lets_go_of_runs_that_nobody_asks_for(
+def test_library_drops_runs_beyond_its_memory_and_rereads_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("envkit.viewer.library.MAX_BYTES", 1)

@@ -2,12 +2,14 @@
 
 import math
 import random
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 import pytest
+from fakes.branching import IMAGES, rewritten, tree
 from fakes.command import run_envkit
 from fakes.models import tiny_model_dir
 from fakes.trajectories import Reply, build, example, quick
@@ -16,8 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError, StorageError
-from envkit.trajectory import StopReason, Trajectory, save
+from envkit.trajectory import Segment, SegmentKind, StopReason, Trajectory, save
 from envkit.viewer import write_diff
+from envkit.viewer.diff import compare_rows
+from envkit.viewer.differences import Trace, differences
 from envkit.viewer.pairs import Flip, match, mean_difference
 from envkit.viewer.rows import EpisodeRow, episode_row
 
@@ -150,14 +154,15 @@ def two_runs(folder: Path) -> tuple[Path, Path]:
     return folder / "before", folder / "after"
 
 
-def test_diff_shows_pairs_and_says_what_has_none(tmp_path: Path) -> None:
+def test_diff_shows_pairs_and_lists_unpaired_episodes(tmp_path: Path) -> None:
     before, after = two_runs(tmp_path)
     found = Page(write_diff(before, after, tmp_path / "diff.html"))
     assert "What changed from before to after" in found.text
     assert "Only in before: 1 episode, which has no counterpart" in found.notes
     assert found.index["diff"]["names"] == ["before", "after"]
     assert [(row["first"], row["second"]) for row in found.rows] == [(1, 2), (2, 1)]
-    assert found.rows[0]["flips"] == ["now failed", "other reward", "other replies"]
+    assert found.rows[0]["flips"][:3] == ["now failed", "other reward", "other replies"]
+    assert found.rows[0]["flips"][3:] == ["turn 1: the prompt differs at token 1 and image 1"]
     assert found.rows[1]["flips"] == []
     assert found.episode(1)["id"] == "episode-0"
     assert found.episode(2, run=1)["id"] == "failing"
@@ -215,3 +220,101 @@ def test_command_shows_tokens_as_text_by_a_model(tmp_path: Path) -> None:
     words = Page(tmp_path / "report.html").unpack("vocabulary")
     assert set(words) == {str(i) for s in example(0).segments for i in s.train_ids}
     assert any(isinstance(text, str) and text for text in words.values())
+
+
+async def test_forks_pair_by_their_place_in_the_tree() -> None:
+    first, second = await tree(), await tree()
+    shuffled = [second[n] for n in (2, 0, 3, 1)]
+    rows = [rows_of(run) for run in (first, shuffled)]
+    found = match(*rows)
+    assert (found.only_first, found.only_second) == ((), ())
+    assert (found.forks_first, found.forks_second) == ((), ())
+    place = {row.number: row.episode_id.partition(".")[2] for row in rows[0]}
+    theirs = {row.number: row.episode_id.partition(".")[2] for row in rows[1]}
+    assert {place[p.first.number]: theirs[p.second.number] for p in found.pairs} == {
+        name: name for name in ("", "1.1", "3.1", "1.1.3.1")
+    }
+
+
+async def test_forks_that_only_one_run_has_are_no_missing_episodes() -> None:
+    leaves = await tree()
+    diff = compare_rows(rows_of(leaves), rows_of(leaves[:1]), ["tree", "line"])
+    assert diff["pairs"] == 1
+    assert diff["notes"] == [
+        "Forked only in tree: 3 forks, excluded from the comparison; the other run has their "
+        "trunks. Line 2 (turn 2), 3 (turn 4), 4 (turn 4)."
+    ]
+
+
+async def test_fork_without_its_parent_pairs_with_one_at_the_same_turn() -> None:
+    trunk, *forks = await tree()
+    assert match(rows_of(forks[:1]), rows_of([trunk])).pairs == ()
+    found = match(rows_of(forks), rows_of(forks[::-1]))
+    assert [(p.first.number, p.second.number) for p in found.pairs] == [(1, 3), (2, 2), (3, 1)]
+
+
+async def test_cycle_of_forks_is_shown_and_paired() -> None:
+    leaves = await tree()
+    rows = rows_of(leaves[1:3])
+    first, second = rows[0].episode_id, rows[1].episode_id
+    circle = [replace(rows[0], parent=second), replace(rows[1], parent=first)]
+    assert [p.first.number for p in match(circle, circle).pairs] == [1, 2]
+
+
+async def test_differences_name_the_first_token_and_the_fork() -> None:
+    trunk, fork, *_ = await tree()
+    trace = Trace.of(fork)
+    changed = with_reply(fork, turn=4, token=3)
+    assert differences(trace, trace) == []
+    assert differences(trace, Trace.of(changed)) == ["turn 5: the reply differs at token 4"]
+    early = with_reply(fork, turn=0, token=0)
+    assert differences(trace, Trace.of(early)) == [
+        "turn 1, before the fork: the reply differs at token 1"
+    ]
+    short = replace(trunk, segments=trunk.segments[:4], turns=trunk.turns[:2])
+    assert differences(Trace.of(short), Trace.of(trunk)) == ["turn 3: only the second goes on"]
+
+
+async def test_differences_name_the_first_image_and_the_rewrite() -> None:
+    kept, dropped = await rewritten(None, images=True), await rewritten(IMAGES, images=True)
+    text = "history rewritten only in the second (keep last images, 1 image, 4 messages as before)"
+    assert differences(Trace.of(kept), Trace.of(dropped)) == [f"turn 3: {text}"]
+    at = next(n for n, one in enumerate(kept.segments) if n and one.images)
+    other = replace(kept.segments[at], images=kept.segments[0].images)
+    segments = (*kept.segments[:at], other, *kept.segments[at + 1 :])
+    swapped = Trace.of(replace(kept, segments=segments))
+    assert differences(Trace.of(kept), swapped) == ["turn 2: the observation differs at image 1"]
+    later = await rewritten({"keep_last_images": {"keep": 1, "drop_at": 3}}, images=True)
+    fewer = await rewritten({"keep_last_images": {"keep": 2, "drop_at": 3}}, images=True)
+    assert (
+        "turn 4: history rewritten as keep last images, 1 image"
+        in differences(Trace.of(later), Trace.of(fewer))[-1]
+    )
+    assert Flip.OTHER_HISTORY in flips(episode_row(kept, number=1), episode_row(dropped, number=1))
+
+
+async def test_comparison_of_trees_says_where_each_pair_parts(tmp_path: Path) -> None:
+    leaves = await tree()
+    changed = [with_reply(one, turn=0, token=1) for one in leaves]
+    save(leaves, tmp_path / "a.jsonl")
+    page = Page(write_diff(tmp_path / "a.jsonl", iter(changed), tmp_path / "diff.html"))
+    texts = [row[3][-1] for row in page.index["diff"]["rows"]]
+    assert texts[0] == "turn 1: the reply differs at token 2"
+    assert texts[1:] == ["turn 1, before the fork: the reply differs at token 2"] * 3
+
+
+def rows_of(run: Iterable[Trajectory]) -> list[EpisodeRow]:
+    return [episode_row(one, number=number) for number, one in enumerate(run, start=1)]
+
+
+def with_reply(trajectory: Trajectory, *, turn: int, token: int) -> Trajectory:
+    """Return the episode with another token in one reply."""
+
+    def changed(segment: Segment) -> Segment:
+        if segment.kind is not SegmentKind.MODEL or segment.turn != turn:
+            return segment
+        ids = list(segment.train_ids)
+        ids[token] += 1
+        return replace(segment, train_ids=ids, wire_ids=ids)
+
+    return replace(trajectory, segments=tuple(map(changed, trajectory.segments)))

@@ -78,7 +78,7 @@ EVERY_PATH = ("/", "/api/runs", "/api/run?name=first", "/api/episode?name=first&
 
 
 @pytest.mark.parametrize("path", EVERY_PATH)
-async def test_server_lets_nobody_in_without_the_key(folder: Path, path: str) -> None:
+async def test_server_requires_the_key(folder: Path, path: str) -> None:
     async with running(folder, is_in=False) as session:
         assert await status(session, path) == 401
         async with session.get(path, cookies={"envkit-ui-80": KEY, "key": KEY}) as response:
@@ -226,7 +226,7 @@ async def test_server_answers_no_image_that_is_something_else(tmp_path: Path) ->
         ("/../../etc/hostname", {}, 404),
     ],
 )
-async def test_server_stands_any_request(
+async def test_server_survives_any_request(
     folder: Path, path: str, query: dict[str, Any], expected: int
 ) -> None:
     async with running(folder) as session:
@@ -245,7 +245,7 @@ async def test_server_says_which_runs_cannot_be_compared(tmp_path: Path) -> None
             assert "share none" in await response.text()
 
 
-async def test_server_tells_of_a_run_while_it_grows(tmp_path: Path) -> None:
+async def test_server_reports_a_growing_run(tmp_path: Path) -> None:
     async with running(tmp_path) as session:
         await settled(session, 0)
         version = (await answer(session, "/api/changes"))["version"]
@@ -272,7 +272,9 @@ async def test_server_answers_others_while_one_waits(folder: Path) -> None:
         waiting.cancel()
 
 
-async def test_server_answers_a_changed_file_with_an_error_and_then_anew(tmp_path: Path) -> None:
+async def test_server_answers_a_changed_file_with_an_error_and_then_rereads_it(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "run" / FILE_NAME
     save((example(n) for n in range(3)), file)
     async with running(tmp_path) as session:

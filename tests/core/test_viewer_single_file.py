@@ -148,7 +148,7 @@ def test_report_shows_tokens_as_text_where_it_can(tmp_path: Path) -> None:
     assert plain.unpack("vocabulary") is None
 
 
-def test_report_says_what_it_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_says_what_it_omitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = len(base64.b64encode(picture(0).png_bytes()))
     monkeypatch.setattr(document, "IMAGE_BUDGET_BYTES", one)
     rows = [example(n) for n in range(3)]

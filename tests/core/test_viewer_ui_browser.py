@@ -5,17 +5,17 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 import pytest
-from fakes.chromium import Watched, needs_chromium, running_chromium
+from fakes.chromium import needs_chromium
 from fakes.command import start_envkit
-from fakes.marked_runs import CLICK, SIZE, grouped_run, rewritten
+from fakes.marked_runs import CLICK, SIZE, grouped_run
 from fakes.served import served
 from fakes.trajectories import Reply, build
+from fakes.ui_pages import Open, Scheme, nameless, overflow, until
 
 from envkit.trajectory import save
 from envkit.trajectory.storage import FILE_NAME, TrajectoryWriter
@@ -23,12 +23,11 @@ from envkit.viewer.growing_file import Line
 from envkit.viewer.live_run import LiveRun
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page, Route
+    from playwright.sync_api import Browser, Page
 
 pytestmark = [pytest.mark.slow, needs_chromium]
+pytest_plugins = ["fakes.ui_fixtures"]
 
-Open = Callable[..., "Page"]
-Scheme = Literal["light", "dark"]
 NAMES = ("sweep/geo-s0", "sweep/geo-s1", "sweep/geo-s2", "base")
 HOSTILE = (
     '<img src=x onerror="window.hit=1">',
@@ -51,12 +50,6 @@ storage.TrajectoryWriter.append = slow
 
 
 @pytest.fixture(scope="module")
-def browser() -> "Generator[Browser]":
-    with running_chromium() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four runs, three of one series; an evaluation and a certificate."""
     root = tmp_path_factory.mktemp("runs")
@@ -65,7 +58,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         written = 1_000_000_000 + number
         os.utime(root / name / FILE_NAME, (written, written))
         settings = {"env_id": "fake-v0", "engine": {"policy": "oracle"}, "episodes": 400,
-                    "config": {"seed": number, "sampling": {"temperature": number}}}  # fmt: skip
+                    "config": {"seed": number, "sampling": {"temperature": number},
+                               "top": number or None}}  # fmt: skip
         (root / name / "run.json").write_text(json.dumps({"settings": settings}))
     line = {"name": "leaks", "verdict": "fail", "value": 0.31, "detail": "blind reward"}
     report = {"target": "fake-v0", "episodes": 4, "seed": 0, "is_complete": True, "passed": False,
@@ -81,34 +75,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def open_ui(browser: "Browser") -> Generator[Open]:
-    """Open a page of a served folder; at the end nothing was said on a console."""
-    opened: list[Watched] = []
-
-    def open_(
-        address: str, place: str = "", *, width: int = 1400, scheme: Scheme = "light"
-    ) -> "Page":
-        context = browser.new_context(
-            viewport={"width": width, "height": 900 if width > 500 else 844},
-            color_scheme=scheme,
-            reduced_motion="reduce",
-        )
-        page = context.new_page()
-        page.set_default_timeout(20_000)
-        opened.append(Watched(page))
-        page.goto(address + place)
-        until(page, "document.querySelector('main').className !== ''")
-        return page
-
-    yield open_
-    for watched in opened:
-        assert watched.console == []
-        origin = watched.requests[0].split("/?")[0]
-        assert [url for url in watched.requests if not url.startswith((origin, "data:"))] == []
-        watched.page.context.close()
-
-
-@pytest.fixture
 def slow_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the server read so slowly that pages are opened before their runs are read."""
     take = LiveRun._take
@@ -120,34 +86,14 @@ def slow_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LiveRun, "_take", slow)
 
 
-def until(page: "Page", condition: str, value: Any = None) -> None:
-    """Wait for a condition; `wait_for_function` would need a policy that lets text run as code."""
-    for _ in range(600):
-        if page.evaluate(condition, value):
-            return
-        page.wait_for_timeout(50)
-    raise AssertionError(condition)
-
-
 def is_read(page: "Page", count: int) -> None:
     """Wait until so many runs are listed, each read to its end."""
     rows = "document.querySelectorAll('[data-run]').length"
     until(page, f"count => {rows} === count && !document.querySelector('.reading')", count)
 
 
-def overflow(page: "Page") -> int:
-    return page.evaluate("document.documentElement.scrollWidth - innerWidth")
-
-
 def listed(page: "Page") -> list[str]:
     return page.locator(".runs-table .taskcell a").all_inner_texts()
-
-
-def nameless(page: "Page") -> list[str]:
-    """Controls that a screen reader could not name."""
-    return page.evaluate("""() => [...document.querySelectorAll("a, button, input, select, summary")]
-        .filter(x => x.checkVisibility() && !(x.ariaLabel || x.innerText.trim() || x.closest("label")?.innerText.trim()))
-        .map(x => x.outerHTML.slice(0, 80))""")  # noqa: E501  # fmt: skip
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -220,7 +166,9 @@ def test_runs_are_compared_by_keyboard(folder: Path, open_ui: Open) -> None:
         assert page.locator(".axis").inner_text() == "seed"
         differing = page.locator("section").filter(has_text="Settings that differ")
         shown = differing.locator("tbody").first.locator("th").all_inner_texts()
-        assert shown == ["config.sampling.temperature", "config.seed"]
+        assert shown == ["config.sampling.temperature", "config.seed", "config.top"]
+        assert differing.locator("tbody").first.locator("td").all_inner_texts()[-3:] == [
+            "not set", "1", "2"]  # fmt: skip
         page.get_by_label("Show").select_option("turns")
         assert "metric=turns" in page.url
         page.keyboard.press("Tab")
@@ -269,59 +217,19 @@ def test_comparison_follows_a_run_that_grows(tmp_path: Path, open_ui: Open) -> N
         until(page, "document.querySelectorAll('tbody .taskcell a').length === 12")
 
 
-def test_episode_shows_where_its_history_was_rewritten(tmp_path: Path, open_ui: Open) -> None:
-    save(rewritten(), tmp_path / "run" / FILE_NAME)
-    with served(tmp_path) as address:
-        page = open_ui(address, "#/run/e/1?t=3")
-        assert page.locator(".turns li").nth(2).locator(".rewrote").count() == 1
-        assert page.locator(".rewrote").count() == 1
-        fold = page.locator(".turn").nth(2).locator("details.rewrite")
-        fold.locator("summary").focus()
-        page.keyboard.press("Enter")
-        fold.locator("img").first.wait_for()
-        prompt = rewritten().sequences()[1].segments[0]
-        assert str(prompt.train_ids[-1]) in fold.locator("pre").inner_text()
-        assert fold.locator("img").count() == len(prompt.images)
-
-
-def test_branches_of_an_episode_are_listed_and_compared(tmp_path: Path, open_ui: Open) -> None:
-    save(rewritten(), tmp_path / "run" / FILE_NAME)
-
-    def forked(route: "Route") -> None:
-        data = route.fetch().json()
-        trunk, branch = data["sequences"]
-        branch["reward"] = 0.25
-        other = {**branch, "reward": 0.75, "prompt": None, "reason": "fork"}
-        other["turns"] = [{**turn, "words": ["wait"]} for turn in branch["turns"][:1]]
-        route.fulfill(json={**data, "sequences": [trunk, branch, other]})
-
-    with served(tmp_path) as address:
-        page = open_ui(address)
-        page.route("**/api/episode?*", forked)
-        page.evaluate("location.hash = '#/run/e/1'")
-        page.get_by_role("group", name="Branches").wait_for()
-        assert page.locator(".turns button").count() == 4  # three turns and the end
-        page.get_by_role("link", name="branch 1").click()
-        until(page, "document.querySelectorAll('.turns button').length === 5")
-        page.keyboard.press("c")
-        until(page, "document.querySelectorAll('.lane').length === 2")
-        heads = page.locator(".lanehead").all_inner_texts()
-        assert [head.split()[:3] for head in heads] == [
-            ["Branch", "1", "0.25"],
-            ["Branch", "2", "0.75"],
-        ]
-        page.reload()
-        page.wait_for_timeout(300)
-        until(page, "document.querySelectorAll('.lane').length === 2")
-        assert page.locator(".turns .fork").count() >= 1
-
-
 @pytest.mark.usefixtures("slow_reading")
 def test_address_of_an_episode_waits_for_it(folder: Path, browser: "Browser") -> None:
     with served(folder) as address:
         page = browser.new_page()  # its console says that there was nothing at first
+        page.add_init_script("""addEventListener("DOMContentLoaded", () => { window.seen = [];
+            const note = () => window.seen.push(document.querySelector("main").textContent);
+            const options = {childList: true, subtree: true};
+            new MutationObserver(note).observe(document.querySelector("main"), options); })""")
         page.goto(f"{address}#/base/e/36")
         page.locator("main.ep").wait_for()
+        texts = page.evaluate("window.seen")
+        assert any("Waiting for episode 36" in text for text in texts)
+        assert not any("Not found" in text for text in texts)  # it is only not read yet
         page.goto(f"{address}#/later/e/1")
         page.get_by_text("There is no run named later here.").wait_for()
         save(grouped_run(groups=1), folder / "later" / FILE_NAME)
@@ -403,7 +311,7 @@ def test_page_follows_a_real_rollout_to_its_end(tmp_path: Path, open_ui: Open) -
         until(page, "document.querySelector('.c-episodes')?.innerText === '24'")
 
 
-def test_page_shows_a_run_that_was_replaced_anew(tmp_path: Path, open_ui: Open) -> None:
+def test_page_reloads_a_replaced_run(tmp_path: Path, open_ui: Open) -> None:
     save(grouped_run(groups=4), tmp_path / "run" / FILE_NAME)
     with served(tmp_path) as address:
         page = open_ui(address, "#/run/episodes?view=list")

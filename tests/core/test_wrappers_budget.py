@@ -42,7 +42,7 @@ def test_a_cut_text_keeps_its_budget_its_beginning_and_its_end(text: str, budget
         )
 
 
-def test_a_text_that_is_cut_twice_says_what_is_missing_in_all() -> None:
+def test_a_text_cut_twice_states_the_total_missing() -> None:
     text = "x" * 1000
     twice = cut(cut(text, 400, len), 200, len)
 
@@ -74,7 +74,7 @@ def test_a_token_budget_is_counted_by_the_tokenizer() -> None:
     assert 90 <= words(env.step("no")[0]["text"]) <= 100
 
 
-async def test_an_episode_goes_on_where_it_would_have_run_out_of_room() -> None:
+async def test_an_episode_continues_past_the_point_of_running_out_of_room() -> None:
     codec = text_codec()
     engine = ScriptedEngine(codec, lambda _: "no")
     limits = Limits(max_response_tokens=400)

@@ -65,9 +65,9 @@ def test_rescale_reward_changes_the_trajectorys_reward(tmp_path: Path) -> None:
 def test_wrappers_by_name_say_what_is_wrong() -> None:
     with pytest.raises(UnknownNameError, match="Did you mean 'blank-image'"):
         wrapping("blank-images", {})
-    with pytest.raises(ConfigurationError, match="curriculum cannot be made with"):
+    with pytest.raises(ConfigurationError, match="curriculum cannot be built with"):
         wrapping("curriculum", {"window": 3})
-    with pytest.raises(ConfigurationError, match="blank-image cannot be made with"):
+    with pytest.raises(ConfigurationError, match="blank-image cannot be built with"):
         wrapping("blank-image", {"gray": 3})(EchoEnv())
     with pytest.raises(ConfigurationError, match="grey must be from 0 to 255"):
         wrapping("blank-image", {"grey": 300})(EchoEnv())

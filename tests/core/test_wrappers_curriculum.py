@@ -230,7 +230,7 @@ def test_a_curriculum_refuses_what_it_cannot_do() -> None:
     progress = LevelProgress([1, 2])
     with pytest.raises(ConfigurationError, match="make it by its id, or pass level_of"):
         Curriculum(EchoEnv(), progress)
-    with pytest.raises(ConfigurationError, match="cannot be made with"):
+    with pytest.raises(ConfigurationError, match="cannot be built with"):
         Curriculum(stairs(), progress, argument="size").reset(seed=1)
     with pytest.raises(ConfigurationError, match="no task of level 2"):
         Curriculum(

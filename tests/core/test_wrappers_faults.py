@@ -65,7 +65,7 @@ async def test_the_same_seed_meets_the_same_faults_in_another_run() -> None:
 
 
 @pytest.mark.parametrize("kind", [FaultKind.PERMANENT, FaultKind.GRADER])
-async def test_a_fault_that_no_retry_mends_gives_no_reward(kind: FaultKind) -> None:
+async def test_a_fault_that_no_retry_recovers_gives_no_reward(kind: FaultKind) -> None:
     codec = text_codec()
     plan = FaultPlan(schedule={("step", 7, 1, 0): kind})
     engine = ScriptedEngine(codec, slow_learner)

@@ -232,7 +232,7 @@ def test_swapping_refuses_an_environment_of_one_session() -> None:
         SwapImage(LonelyEnv())
 
 
-def test_wrappers_refuse_what_is_no_envkit_environment() -> None:
+def test_wrappers_refuse_a_non_envkit_environment() -> None:
     with pytest.raises(ContractError, match=r"wraps an envkit\.Env, got CartPoleEnv"):
         BlankImage(gymnasium.make("CartPole-v1"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 

@@ -107,7 +107,7 @@ def test_rollout_refuses_arguments_that_the_wrapper_does_not_take(tmp_path: Path
     lonely = run_envkit(*command, "--wrap-kwargs", "folder=3")
 
     assert (wrong.code, lonely.code) == (2, 2)
-    assert "record-episode cannot be made with {'folders': 3}" in wrong.last_error
+    assert "record-episode cannot be built with {'folders': 3}" in wrong.last_error
     assert "add --wrap NAME" in lonely.last_error
 
 

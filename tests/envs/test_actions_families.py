@@ -386,7 +386,7 @@ def test_unreadable_reply_says_why(name: str, reply: str, sentence: str) -> None
     assert re.search(sentence, parsed.problems[0], re.DOTALL), parsed.problems
 
 
-def test_actions_before_a_problem_are_kept_and_those_behind_it_not() -> None:
+def test_actions_before_a_problem_are_kept_and_later_ones_dropped() -> None:
     reply = "pyautogui.click(100, 50)\npyautogui.fly()\npyautogui.click(1, 2)"
 
     parsed = _parse("osworld", reply)
@@ -395,7 +395,7 @@ def test_actions_before_a_problem_are_kept_and_those_behind_it_not() -> None:
     assert len(parsed.problems) == 1
 
 
-def test_points_outside_are_clamped_counted_and_told() -> None:
+def test_points_outside_are_clamped_counted_and_reported() -> None:
     reply = '[{"action": "click", "x": 5000, "y": -3}, {"action": "click", "x": 1280, "y": 0}]'
 
     parsed = _parse("canonical", reply)
@@ -424,7 +424,7 @@ def test_scaled_screenshot_is_scaled_back() -> None:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_system_prompt_and_tools_tell_the_size(name: str) -> None:
+def test_system_prompt_and_tools_state_the_size(name: str) -> None:
     family = find_family(name)
     space = family.space(SCREEN)
     told = family.system_prompt(space) + json.dumps(

@@ -246,7 +246,7 @@ TOOL_FAMILIES = ("canonical", "openai", "anthropic-20251124", "qwen3-vl")
         ('"\\ud800", "action": "\\udc00"', "cannot be read|must be one of"),
     ],
 )
-def test_json_that_is_none_is_named(name: str, value: str, sentence: str) -> None:
+def test_invalid_json_is_named(name: str, value: str, sentence: str) -> None:
     for wrapped in ("{}", '<tool_call>{{"name": "computer", "arguments": {}}}</tool_call>'):
         reply = wrapped.format('{"action": "type", "type": "type", "text": ' + value + "}")
         parsed = _parse(name, reply)

@@ -153,7 +153,7 @@ def test_key_aliases_are_read(name: str, key: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "\n", "\u0130", "zzz" * 50, "\ud800"])
-def test_what_is_no_key_is_refused(name: str) -> None:
+def test_invalid_key_is_refused(name: str) -> None:
     with pytest.raises(MalformedActionError, match="no key"):
         canonical_key(name)
 
@@ -169,5 +169,5 @@ def test_what_is_no_key_is_refused(name: str) -> None:
         (" ", ("space",)),
     ],
 )
-def test_chords_are_taken_apart(text: str, keys: tuple[str, ...]) -> None:
+def test_chords_are_split(text: str, keys: tuple[str, ...]) -> None:
     assert chord(split_chord(text)) == keys

@@ -108,7 +108,7 @@ def test_point_returns_to_its_pixel_within_the_rounding(
     st.floats(allow_nan=False, allow_infinity=False),
     st.floats(allow_nan=False, allow_infinity=False),
 )
-def test_point_is_on_the_screen_and_outside_is_told(
+def test_point_is_on_the_screen_and_outside_is_reported(
     space: CoordinateSpace, x: float, y: float
 ) -> None:
     point = space.to_screen(x, y)

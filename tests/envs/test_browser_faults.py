@@ -226,7 +226,7 @@ async def test_page_that_closes_itself_is_noticed() -> None:
         assert pool.started == 1
 
 
-async def test_script_that_throws_is_a_fault_of_its_own() -> None:
+async def test_script_that_throws_has_its_own_fault() -> None:
     async with running_pool() as pool:
         page = await open_page(pool, "<p>")
         with pytest.raises(BrowserFault, match="nothing is not defined") as caught:

@@ -166,7 +166,7 @@ async def test_malformed_reply_is_an_observation() -> None:
 
 
 @needs_browser
-async def test_dialog_is_told_to_the_model() -> None:
+async def test_dialog_is_reported_to_the_model() -> None:
     (step,) = await played(PageEnv(tasks=[row("alert(7)")]), CLICK)
     assert step.observation["text"] == 'The page showed this alert: "7". It was answered with OK.'
     assert step.info["events"] == {"dialog": 1}

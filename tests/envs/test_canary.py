@@ -77,7 +77,7 @@ def test_canary_truncates_where_max_turns_is_smaller() -> None:
     assert not step.terminated
 
 
-def test_canary_snapshot_goes_on_with_equal_bytes() -> None:
+def test_canary_snapshot_continues_with_equal_bytes() -> None:
     env, other = CanaryEnv(), CanaryEnv()
     env.reset(seed=5)
     env.step("2222")
@@ -170,7 +170,7 @@ def test_image_bytes_are_the_same_everywhere() -> None:
 IMAGE_OF_K7MX = "ef21d16b5af2e98f5a790897d4418788f7b7fbbaaf212247d3f090c9b6a094a7"
 
 
-def test_glyphs_are_whole_and_tell_characters_apart() -> None:
+def test_glyphs_are_whole_and_distinct() -> None:
     for rows in GLYPHS.values():
         assert len(rows) == GLYPH_HEIGHT
         assert all(len(row) == GLYPH_WIDTH and set(row) <= {"#", "."} for row in rows)

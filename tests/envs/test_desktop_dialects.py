@@ -51,7 +51,7 @@ HARD = [
 
 
 @pytest.mark.parametrize(("dialect", "size", "family", "seed"), HARD)
-def test_oracle_solves_what_it_once_repeated_for_ever(
+def test_oracle_solves_tasks_it_once_repeated_forever(
     dialect: str, size: tuple[int, int], family: str, seed: int
 ) -> None:
     env = ComputerUseEnv(action=dialect, width=size[0], height=size[1])

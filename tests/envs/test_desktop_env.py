@@ -232,7 +232,7 @@ def test_larger_screens_are_drawn_and_solved() -> None:
     assert steps[0].observation["images"][0].size == (1120, 672)
 
 
-def test_infeasible_tasks_are_solved_by_giving_up_only() -> None:
+def test_infeasible_tasks_are_solved_only_by_reporting_failure() -> None:
     source = DesktopTasks(families=["pick_from_list"], level=5)
     task = next(t for t in map(source.task, range(200)) if not t["data"].get("feasible", True))
     for status, reward in (("failure", 1.0), ("success", 0.0)):
@@ -302,7 +302,7 @@ def test_every_view_lies_on_the_screen_and_has_its_shape(
         assert top <= min(corners[1::2]) <= max(corners[1::2]) < bottom
 
 
-def test_giving_up_a_feasible_task_earns_nothing() -> None:
+def test_reporting_failure_of_a_feasible_task_earns_nothing() -> None:
     env = ComputerUseEnv()
     env.reset(seed=0, options={"task": _task("press_button", 1, 0)})
     step = env.step('{"action": "terminate", "status": "failure"}')
@@ -359,7 +359,7 @@ def test_relative_moves_start_at_the_cursor_and_stop_at_the_edges() -> None:
     assert env.desk.pointer == (0, 447)
 
 
-def test_snapshot_goes_on_with_the_same_bytes() -> None:
+def test_snapshot_continues_with_the_same_bytes() -> None:
     env, other = ComputerUseEnv(), ComputerUseEnv()
     task = _task("rename_files", 4, 2)
     env.reset(seed=0, options={"task": task})

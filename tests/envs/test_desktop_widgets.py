@@ -98,7 +98,7 @@ def test_field_moves_by_keys_and_drags_select() -> None:
     assert field.selection == (0, 6)
 
 
-def test_area_keeps_lines_and_locked_ones_stay_as_they_are() -> None:
+def test_area_keeps_lines_and_locked_areas_do_not_change() -> None:
     area = _box(TextArea, "a", height=60)
     locked = _box(TextArea, "b", 80, 60, text="secret", is_locked=True)
     scene = Scene(area, locked)
@@ -242,7 +242,7 @@ def test_tabs_show_one_page_whose_controls_alone_react() -> None:
     assert [page.children[0].checked for page in tabs.children] == [False, True]
 
 
-def test_nested_menu_tells_the_command_of_the_item() -> None:
+def test_nested_menu_reports_the_command_of_the_item() -> None:
     inner = (("Deep", "deep", ()),)
     bar = _box(MenuBar, "m", 0, 22, menus=(("File", (("More", "", inner), ("New", "new", ()))),))
     scene = Scene(bar)
@@ -253,7 +253,7 @@ def test_nested_menu_tells_the_command_of_the_item() -> None:
     assert scene.events == [("m", "command", "deep")]
 
 
-def test_pane_clips_what_is_scrolled_away() -> None:
+def test_pane_clips_scrolled_content() -> None:
     pane = _box(ScrollPane, "p", height=60, content=300)
     pane.children.append(_box(Check, "low", 200, text="low"))
     scene = Scene(pane)
@@ -352,7 +352,7 @@ def test_ctrl_and_shift_choose_several_rows_of_a_list() -> None:
     assert (rows.chosen_rows, rows.chosen_items) == ((1,), ("row 1",))
 
 
-def test_right_click_adds_a_row_and_takes_it_away_where_several_can_be_chosen() -> None:
+def test_right_click_toggles_a_row_of_a_multiple_choice_list() -> None:
     rows = ListBox(name="l", items=ROWS, is_multiple=True, x=10, y=10, width=150, height=202)
     scene = Scene(rows)
 

@@ -184,7 +184,7 @@ def test_dataset_makes_large_images_smaller(tmp_path: Path) -> None:
     assert abs(width / height - 1.25) < 0.01
 
 
-def test_dataset_reads_images_beside_the_file_only(tmp_path: Path) -> None:
+def test_dataset_reads_only_images_next_to_the_file(tmp_path: Path) -> None:
     (tmp_path / "inside").mkdir()
     (tmp_path / "secret.png").write_bytes(PNG)
     (tmp_path / "inside" / "a.png").write_bytes(PNG)

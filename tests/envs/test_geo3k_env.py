@@ -126,7 +126,7 @@ def test_calc_score_stops_scoring_after_its_limit() -> None:
     assert step.reward == 1.0
 
 
-def test_feedback_never_boxes_or_tells_the_answer() -> None:
+def test_feedback_never_boxes_or_reveals_the_answer() -> None:
     env = _started(max_turns=5)
     for reply in (_score("7"), _score("5/2"), "hm", _zoom([0, 0, 1, 1])):
         text = env.step(reply).observation["text"]
@@ -241,7 +241,7 @@ def test_options_shape_tools_and_prompt() -> None:
         ({"image_size": 4000}, "image_size must be"),
         ({"split": "dev"}, "split must be"),
         ({"rounding": "loose"}, "rounding must be one of"),
-        ({"data": "x.jsonl", "level": 1}, "leave them out with data"),
+        ({"data": "x.jsonl", "level": 1}, "omit them with data"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
@@ -364,6 +364,6 @@ def test_noisy_oracle_is_right_in_the_share_it_was_asked_for() -> None:
         assert {_play(env, always, seed)[-1].reward for seed in range(12)} == {p}
 
 
-def test_noisy_oracle_refuses_what_is_no_probability() -> None:
+def test_noisy_oracle_refuses_an_invalid_probability() -> None:
     with pytest.raises(ConfigurationError, match=r"zoom must be 0 to 1, got 2"):
         envkit_geo3k.noisy_oracle(zoom=2)

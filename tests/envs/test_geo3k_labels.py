@@ -160,7 +160,7 @@ TRIANGLE: dict[str, Point] = {"A": (0, 0), "B": (10, 0), "C": (3, 7)}
 SIDES = (("segment", "A", "B"), ("segment", "B", "C"), ("segment", "C", "A"))
 
 
-def test_length_beside_a_tick_slides_along_its_segment() -> None:
+def test_length_near_a_tick_slides_along_its_segment() -> None:
     plain, ticked = (_figure(TRIANGLE, *SIDES, *more) for more in ((), (("ticks", "A", "B", 1),)))
     request = LabelRequest(text="27", at=("A", "B"))
     free, moved = (

@@ -275,7 +275,7 @@ def test_gymnasium_bad_actions_are_observations_and_play_nothing() -> None:
     assert inner.played == [1, 0, -1, -1]
 
 
-def test_gymnasium_truncation_of_the_inner_environment_is_no_termination() -> None:
+def test_gymnasium_truncation_of_the_inner_environment_is_not_termination() -> None:
     env, _ = corridor()
     steps = [env.step(call(0)) for _ in range(4)]
 
@@ -438,7 +438,7 @@ def test_gymnasium_random_replies_never_raise() -> None:
     assert inner.played == [] or set(map(int, inner.played)) <= {-1, 0, 1}
 
 
-def test_gymnasium_reward_that_is_no_number_is_no_reward() -> None:
+def test_gymnasium_reward_that_is_not_a_number_is_refused() -> None:
     class Broken(Corridor):
         def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
             return 0, float("nan"), False, False, {}

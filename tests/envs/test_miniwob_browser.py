@@ -193,7 +193,7 @@ async def test_time_passes_with_actions_only(env: MiniwobEnv) -> None:
     assert later.observation["images"][0] != first["images"][0]
 
 
-async def test_killed_browser_is_a_fault_and_the_next_reset_plays_on(env: MiniwobEnv) -> None:
+async def test_killed_browser_is_a_fault_and_the_next_reset_works(env: MiniwobEnv) -> None:
     await _play(env, oracle(), "click-test", 1)
     await env.areset(options={"task": {"name": "click-test", "seed": 1}})
     session: Any = env._session  # pyright: ignore[reportPrivateUsage]  # no other way to its process

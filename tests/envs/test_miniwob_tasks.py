@@ -212,7 +212,7 @@ def test_press_goes_to_the_free_point_in_pixels_of_the_screenshot() -> None:
         moves.press(covered, covered.one("button"))
 
 
-def test_fill_does_only_what_is_left() -> None:
+def test_fill_only_does_the_remaining_part() -> None:
     write = Action(kind=ActionKind.TYPE, text="abc")
     select = Action(kind=ActionKind.KEY, keys=("ctrl", "a"))
     assert _fill(_field(value="abc"), "abc") == []

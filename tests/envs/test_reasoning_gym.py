@@ -78,7 +78,7 @@ def test_reasoning_gym_has_no_oracle_where_no_answer_is_stated(name: str) -> Non
         made(name).oracle()
 
 
-def test_reasoning_gym_leaves_out_what_is_not_the_same_again() -> None:
+def test_reasoning_gym_excludes_unrepeatable_datasets() -> None:
     with pytest.raises(UnknownNameError):
         made("codeio")
 
@@ -86,7 +86,7 @@ def test_reasoning_gym_leaves_out_what_is_not_the_same_again() -> None:
 @pytest.mark.slow
 @fixed_answers_pay
 @pytest.mark.parametrize("name", sorted(set(reasoning_gym.factory.DATASETS) - NOT_PLAYED))
-def test_reasoning_gym_dataset_is_solved_and_the_same_again(name: str) -> None:
+def test_reasoning_gym_dataset_is_solved_and_repeatable(name: str) -> None:
     size = 5 if name in SLOW_TO_MAKE else 1000
     first, second = made(name, size=size), made(name, size=size)
     for index in range(2):
@@ -155,7 +155,7 @@ def test_reasoning_gym_random_policy_always_answers(name: str, options: dict[str
     assert env.step(env.policies["random"]()(context)).info["parse_error"] is None
 
 
-def test_reasoning_gym_reply_without_an_answer_is_told_so() -> None:
+def test_reasoning_gym_reply_without_an_answer_gets_an_error() -> None:
     env = made("gcd")
     env.reset(seed=0)
 
@@ -255,7 +255,7 @@ def test_reasoning_gym_snapshot_finds_the_item_again() -> None:
     assert other.step(f"<answer>{right}</answer>").reward == 1.0
 
 
-def test_reasoning_gym_absent_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reasoning_gym_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "reasoning_gym.factory", None)
 
     with pytest.raises(MissingDependencyError, match=r"pip install 'envkit-rl\[reasoning-gym\]'"):

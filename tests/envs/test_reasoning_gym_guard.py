@@ -66,7 +66,7 @@ def test_own_answers_pass_the_guard(dataset: str, size: int) -> None:
     )
 
 
-def test_copying_the_integral_of_the_task_is_no_solution() -> None:
+def test_copying_the_integral_of_the_task_is_not_a_solution() -> None:
     env = ReasoningGymEnv(dataset="intermediate_integration", size=2)
     source: Any = env.tasks
     entry = source.entry(source.task(0))
@@ -86,7 +86,7 @@ def test_lists_of_values_and_plain_texts_are_plain(answer: str) -> None:
     ["9**9**9", "'a' * 10**9", "[1] * 9", "a()", "a.b", "a[0]", "[i for i in x]", "f'{a}'",
      "lambda: 0", "1 if a else 2", "(a := 1)", "{**a}", "[*a]", "-" * 3000, "[" * 5000],
 )  # fmt: skip
-def test_whatever_computes_is_not_plain(answer: str) -> None:
+def test_computing_answers_are_not_plain(answer: str) -> None:
     try:
         compile(answer, "", "eval")
     except SyntaxError:
@@ -97,7 +97,7 @@ def test_whatever_computes_is_not_plain(answer: str) -> None:
 
 
 @pytest.mark.parametrize("answer", ["(95 - 26) * 4/3", "1+2-3*(4/5)", "-7 + .5"])
-def test_arithmetic_is_taken(answer: str) -> None:
+def test_arithmetic_is_accepted(answer: str) -> None:
     assert is_arithmetic(answer)
     assert is_formula(answer)
 
@@ -107,7 +107,7 @@ def test_arithmetic_is_taken(answer: str) -> None:
     ["2**3", "9^9", "x", "5!", "1,2;3", "factorial(9)", "9" * 30, "(" * 30 + "1" + ")" * 30,
      "1+" * 400 + "1", "(1,2)", "1)+(2", "0x10", "1_0", "1e9", "__a__", "'a'"],
 )  # fmt: skip
-def test_whatever_is_no_sum_is_no_arithmetic(answer: str) -> None:
+def test_only_sums_are_arithmetic(answer: str) -> None:
     assert not is_arithmetic(answer)
 
 
@@ -116,7 +116,7 @@ def test_whatever_is_no_sum_is_no_arithmetic(answer: str) -> None:
     ["x**2 - 3*x + C", "sin(x)**2/2 + C", "-exp(-2*x)/4", "x**(3/2)", "log(x + 1)", "2*x*y**2",
      "(x + 1)**5", "x^2", "sqrt(x)*x**-2"],
 )  # fmt: skip
-def test_formula_is_taken(answer: str) -> None:
+def test_formula_is_accepted(answer: str) -> None:
     assert is_formula(answer)
 
 
@@ -125,7 +125,7 @@ def test_formula_is_taken(answer: str) -> None:
     ["9**9**9", "(9**9)**9", "9**(9**9)", "x**99", "x**(9*99)", "((x**9))**9", "2**-(3**20)",
      "eval(x)", "gamma(x)", "Sum(x)", "import os", "x.y", "x!", "open", "[x]", "'x'"],
 )  # fmt: skip
-def test_large_powers_and_other_names_are_no_formula(answer: str) -> None:
+def test_large_powers_and_other_names_are_not_formulas(answer: str) -> None:
     assert not is_formula(answer)
 
 

@@ -190,7 +190,7 @@ def test_stored_index_answers_as_the_built_one(tmp_path: Path) -> None:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(position=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
-def test_damaged_file_is_built_anew(
+def test_damaged_file_is_rebuilt(
     tmp_path_factory: pytest.TempPathFactory, position: float, flip: int
 ) -> None:
     folder = tmp_path_factory.mktemp("cache")
@@ -208,7 +208,7 @@ def test_damaged_file_is_built_anew(
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"\0" * 100])
-def test_file_that_is_no_index_is_replaced(tmp_path: Path, content: bytes) -> None:
+def test_file_that_is_not_an_index_is_replaced(tmp_path: Path, content: bytes) -> None:
     corpus = documents("amber", "bell")
     path = Bm25Index.build(corpus).save(tmp_path)
     path.write_bytes(content)

@@ -85,7 +85,7 @@ async def test_cache_sends_one_request_for_concurrent_callers() -> None:
     assert (cache.statistics.misses, cache.statistics.shared) == (3, 9)
 
 
-async def test_cache_gives_a_failure_to_all_who_wait_for_it() -> None:
+async def test_cache_gives_a_failure_to_all_waiters() -> None:
     inner = MemoryBackend()
     inner.gate = asyncio.Event()
     inner.faults.append(EnvFault("down", kind=FaultKind.TIMEOUT))
@@ -98,7 +98,7 @@ async def test_cache_gives_a_failure_to_all_who_wait_for_it() -> None:
     assert titles(await cache.search(["Tindel"], topk=1)) == ["Tindel"]
 
 
-async def test_cache_goes_on_when_the_first_caller_leaves_and_stops_when_all_have() -> None:
+async def test_cache_continues_until_the_last_caller_leaves() -> None:
     inner = MemoryBackend()
     inner.gate = asyncio.Event()
     cache = CachedBackend(inner)

@@ -35,7 +35,7 @@ def test_search_passes_the_checker_over_its_corpora(corpus: str, protocol: str) 
     assert {"determinism", "snapshot", "replay", "oracle"} <= set(report.passed)
 
 
-def test_search_makes_a_small_world_of_its_own() -> None:
+def test_search_makes_its_own_small_world() -> None:
     env = envkit.make("search-v0", corpus_options={"seed": 3, "size": 200}, hops=2)
     assert isinstance(env, SearchEnv)
     for seed in range(5):

@@ -42,7 +42,7 @@ def test_lines_of_both_kinds_are_documents(tmp_path: Path) -> None:
     ["{", "[]", "7", '{"id": 1}', '{"text": "a"}', '{"id": true, "text": "a"}',
      '{"id": 1, "text": 2}', '{"id": 1, "text": "a", "title": 3}', "[" * 100_000],
 )  # fmt: skip
-def test_line_that_is_no_document_is_named(tmp_path: Path, line: str) -> None:
+def test_line_that_is_not_a_document_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_text('{"id": 0, "text": "good"}\n' + line + "\n")
 
@@ -60,7 +60,7 @@ def test_progress_ends_with_the_number_of_documents(tmp_path: Path) -> None:
     assert all(2400 < total < 2700 for _, total in told)
 
 
-def test_fingerprint_tells_corpora_apart(tmp_path: Path) -> None:
+def test_fingerprint_distinguishes_corpora(tmp_path: Path) -> None:
     first = fingerprint(write(tmp_path, {"id": 1, "text": "a"}))
     assert fingerprint(write(tmp_path, {"id": 1, "text": "b"})) != first
     assert fingerprint(write(tmp_path, {"id": 1, "text": "a"})) == first

@@ -132,7 +132,7 @@ def test_search_that_finds_nothing_says_so_and_asks_no_backend_for_an_empty_quer
     assert backend.calls == [["zzz"]]
 
 
-def test_search_reply_that_is_no_action_is_an_observation() -> None:
+def test_search_reply_without_an_action_is_an_observation() -> None:
     env = make()
     env.reset(options={"task": QUESTION})
     step = env.step("Ada Renn <|image_pad|>")
@@ -303,7 +303,7 @@ def test_search_refuses_a_task_without_question_or_answers(task: dict[str, Any])
         make().reset(options={"task": task})
 
 
-def test_search_em_compat_goes_on_where_thoughts_hold_a_search() -> None:
+def test_search_em_compat_continues_if_thoughts_hold_a_search() -> None:
     env = make(reward="em_compat")
     env.reset(options={"task": QUESTION})
     step = env.step("<think><search>Tindel</search></think><answer>Renn</answer>")

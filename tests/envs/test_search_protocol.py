@@ -141,7 +141,7 @@ def test_compat_reads_as_search_r1_does() -> None:
         ("<answer>a", None),
     ],
 )
-def test_compat_answer_is_the_last_pair_of_what_is_kept(reply: str, answer: str | None) -> None:
+def test_compat_answer_is_the_last_pair_of_the_kept_part(reply: str, answer: str | None) -> None:
     assert last_answer_compat(reply) == answer
 
 

@@ -65,7 +65,7 @@ async def test_client_reads_every_shape_of_a_right_answer(shape: Shape) -> None:
         Failure.DEEP,
     ],
 )
-async def test_client_survives_a_passing_failure(failure: Failure) -> None:
+async def test_client_survives_a_temporary_failure(failure: Failure) -> None:
     server = FakeSearchServer(script=[failure, failure])
     async with served(server) as address:
         client = RetrieveClient(address, limits=QUICK)
@@ -89,7 +89,7 @@ async def test_client_survives_a_passing_failure(failure: Failure) -> None:
         (Failure.DRIP, FaultKind.TIMEOUT),
     ],
 )
-async def test_client_gives_up_with_a_retryable_fault(failure: Failure, kind: FaultKind) -> None:
+async def test_client_fails_with_a_retryable_fault(failure: Failure, kind: FaultKind) -> None:
     server = FakeSearchServer(script=[failure] * 3)
     async with served(server) as address:
         client = RetrieveClient(address, limits=QUICK)
@@ -209,7 +209,7 @@ async def test_requests_under_way_are_bounded() -> None:
     assert server.most_at_once == 3
 
 
-async def test_a_caller_that_leaves_disturbs_nobody() -> None:
+async def test_a_caller_that_leaves_does_not_affect_others() -> None:
     server = FakeSearchServer(delay_s=0.1)
     async with served(server) as address:
         client = RetrieveClient(address, limits=QUICK, window_s=0.001)
@@ -242,7 +242,7 @@ async def test_closing_ends_the_searches_under_way() -> None:
             assert caught.value.kind is FaultKind.TRANSIENT
 
 
-def test_client_works_on_one_loop_after_the_other() -> None:
+def test_client_works_on_consecutive_loops() -> None:
     client = RetrieveClient("http://127.0.0.1:9", limits=HttpLimits(max_attempts=1))
 
     async def once() -> None:
@@ -349,7 +349,7 @@ def test_limits_under_which_nothing_could_be_sent_are_refused(limits: dict[str, 
 
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1:8000", "ftp://x", "http://"])
-def test_an_address_that_is_none_is_refused(address: str) -> None:
+def test_an_invalid_address_is_refused(address: str) -> None:
     with pytest.raises(ConfigurationError):
         RetrieveClient(address)
 

@@ -91,7 +91,7 @@ async def test_server_refuses_another_shape(payload: Any) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b"[" * 100_000])
-async def test_server_refuses_what_is_no_json(body: bytes) -> None:
+async def test_server_refuses_invalid_json(body: bytes) -> None:
     status, answer = await ask(None, body=body)
     assert status == 422
     assert "JSON" in answer["detail"]
@@ -240,7 +240,7 @@ async def test_request_beyond_its_bytes_is_refused() -> None:
     assert backend.calls == []
 
 
-async def test_request_that_takes_too_long_is_given_up() -> None:
+async def test_request_that_takes_too_long_is_abandoned() -> None:
     backend = MemoryBackend()
     backend.gate = asyncio.Event()
     limits = ServerLimits(request_s=0.05)
@@ -249,7 +249,7 @@ async def test_request_that_takes_too_long_is_given_up() -> None:
     assert "0.05 s" in answer["detail"]
 
 
-async def test_body_that_never_ends_is_given_up() -> None:
+async def test_endless_body_is_abandoned() -> None:
     app = create_app(MemoryBackend(), access=ACCESS, limits=ServerLimits(request_s=0.05))
     async with running(app) as address:
         reader, writer = await _connected(address)
@@ -259,7 +259,7 @@ async def test_body_that_never_ends_is_given_up() -> None:
         writer.close()
 
 
-async def test_answer_that_nobody_reads_is_given_up() -> None:
+async def test_unread_answer_is_abandoned() -> None:
     pages = [Document(id="1", title="t", text="word " + "x" * 8_000_000)]
     limits = ServerLimits(request_s=0.3, at_once=1)
     async with running(create_app(MemoryBackend(pages), access=ACCESS, limits=limits)) as address:

@@ -10,7 +10,7 @@ from PIL import ImageDraw
 
 from envkit.images import Image
 from envkit.messages import message
-from envkit.trajectory import SegmentKind, StopReason, Trajectory
+from envkit.trajectory import Origin, SegmentKind, StopReason, Trajectory
 
 SIZE = (672, 448)
 CLICK = (409, 257)
@@ -131,3 +131,28 @@ def rewritten() -> Trajectory:
         for segment in one.segments
     ]
     return replace(one, segments=tuple(segments))
+
+
+def forked_run(**values: Any) -> list[Trajectory]:
+    """Return a tree of three leaves: one forked before turn 2, and from that one before turn 4.
+
+    Args:
+        **values: Other fields of all leaves.
+    """
+    fields: dict[str, Any] = {"group_id": "tree", "seed": 4, **values}
+    leaves = [
+        marked([[click(100 + 9 * n, 90)] for n in xs], rewards=[*[0.0] * (len(xs) - 1), reward],
+               episode_id=name, **fields)
+        for name, xs, reward in (
+            ("trunk", (0, 1, 2), 0.0), ("fork", (0, 5, 6, 7), 1.0), ("twig", (0, 5, 6, 8), 0.5))
+    ]  # fmt: skip
+    return [leaves[0], *(_fork(leaf, parent, turns) for leaf, parent, turns in
+                         ((leaves[1], "trunk", 1), (leaves[2], "fork", 3)))]  # fmt: skip
+
+
+def _fork(leaf: Trajectory, parent: str, turns: int) -> Trajectory:
+    cut = next(n for n, one in enumerate(leaf.segments)
+               if one.kind is SegmentKind.MODEL and one.turn == turns)  # fmt: skip
+    shared = tuple(one.as_context() for one in leaf.segments[:cut])
+    origin = Origin(episode_id=parent, segments=cut, turns=turns, root="trunk")
+    return replace(leaf, segments=(*shared, *leaf.segments[cut:]), origin=origin)

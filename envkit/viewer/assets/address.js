@@ -14,3 +14,6 @@ export function address() {
   return { path: path.split("/").filter(Boolean).map(decoded), query: Object.fromEntries(new URLSearchParams(query)) };
 }
 export const say = text => { document.getElementById("say").textContent = text; };
+// Names in one query value; a name may hold any character.
+export const joined = names => [...names].map(encodeURIComponent).join(",");
+export const split = text => (text ?? "").split(",").filter(Boolean).map(part => { try { return decodeURIComponent(part); } catch { return part; } });

@@ -1,5 +1,5 @@
 // The shell: the address decides the page, one key map serves all pages.
-import { h, num, plain } from "./dom.js";
+import { h, num, many, plain } from "./dom.js";
 import { address, go, link } from "./address.js";
 import { derive } from "./model.js";
 import { runPage } from "./overview.js";
@@ -65,15 +65,17 @@ export function start(source, home) {
       name = (await source.runs())[0]?.name;
     }
     const run = await runOf(name);
-    if (!run) return [null, missing(`There is no run named ${plain(name)} here.`)];
+    if (!run) return [null, await source.isScanned() ? missing(`There is no run named ${plain(name)} here.`) : missing("Looking for runs …", null)];
     const here = { ...context, run };
-    if (path[1] === "e") return [run, await episodePage(here, parseInt(path[2], 10), query) ?? missing(`Run ${plain(name)} has no episode ${plain(path[2])}${run.live ? " yet" : ""}.`, link([name, "episodes"]))];
+    if (path[1] === "e") return [run, await episodePage(here, parseInt(path[2], 10), query) ?? noEpisode(run, plain(path[2]))];
     return [run, path[1] === "episodes" ? episodesPage(here, query) : runPage(here)];
   }
   // What is not there may still come: a run that starts, an episode that is not read yet.
+  const noEpisode = (run, number) => run.live ? missing(`Waiting for episode ${number}: ${many(run.episodes.length, "episode")} of this run so far.`, null) : missing(`Run ${plain(run.name)} has no episode ${number}.`, link([run.name, "episodes"]));
   function missing(text, href = "#/") {
+    const title = href ? "Not found" : "Waiting";
     let stop = null;
-    return { name: "lost", title: "Not found", node: [h("h1.vh", {}, "Not found"), h("p.pad", {}, text, " ", h("a", { href }, "Go back"))],
+    return { name: "lost", title, node: [h("h1.vh", {}, title), h("p.pad", {}, text, " ", href ? h("a", { href }, "Go back") : null)],
       enter(since) { stop = source.watch(null, redraw, since); }, leave() { stop?.(); } };
   }
 

@@ -17,6 +17,7 @@ export const STATES = { live: "live", reading: "being read", waiting: "starting"
 
 // Each metric of a run: its name, its value, its text and its interval.
 export const METRICS = {
+  __proto__: null,
   reward: { name: "Reward", value: r => r.reward?.mean ?? null, text: x => fixed(x, 2), ends: r => r.reward, isScored: true },
   solved: { name: "Solved", value: r => share(r.solved), text: percent, ends: r => r.solved, isShare: true },
   signal: { name: "Groups with signal", value: r => r.groups.compared ? r.groups.signal / r.groups.compared : null, text: percent, isShare: true },
@@ -64,6 +65,3 @@ export function stopOrder(runs) {
 }
 export const stateBadge = run => STATES[run.state] ? h(`span.state.${run.state}`, {}, STATES[run.state]) : null;
 export const named = run => plain(run.name);
-// Names in one query value; a name may hold any character.
-export const joined = names => [...names].map(encodeURIComponent).join(",");
-export const split = text => (text ?? "").split(",").filter(Boolean).map(part => { try { return decodeURIComponent(part); } catch { return part; } });

@@ -1,10 +1,10 @@
 // Several runs side by side: a metric over seeds, steps or runs, all metrics, and which settings
 // differ.
 import { h, s, num, many, plain, folded, isNumber } from "./dom.js";
-import { link, go } from "./address.js";
-import { METRICS, byName, joined, named, numberOf, overRunsText, prefixOf, scaleOf, shownMetric, split, stateBadge } from "./charts.js";
+import { link, go, joined, split } from "./address.js";
+import { METRICS, byName, named, numberOf, overRunsText, prefixOf, scaleOf, shownMetric, stateBadge } from "./charts.js";
 
-const ACROSS = { step: ["Step", r => r.step], number: ["Number in the name", r => numberOf(r.name)], seed: ["Seed", r => r.seed], run: ["Run", null] };
+const ACROSS = { __proto__: null, step: ["Step", r => r.step], number: ["Number in the name", r => numberOf(r.name)], seed: ["Seed", r => r.seed], run: ["Run", null] };
 const distinct = values => new Set(values).size;
 
 // What tells the runs apart along an axis: the step, a number in names that are alike, the seed.
@@ -33,14 +33,14 @@ function chart(runs, metric, axis) {
     h("div.field", {}, s("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none", "aria-hidden": "true" }, [0, .5, 1].map(t => s("line", { class: "rule", x1: 0, x2: 100, y1: 4 + 92 * t, y2: 4 + 92 * t })), lines, bars), dots),
     h("div.ticks.muted", {}, ticks), at ? h("div.axis.muted", {}, ACROSS[axis][0].toLowerCase()) : null), colours];
 }
-const shownSetting = value => value === undefined ? "–" : typeof value === "string" ? value : JSON.stringify(value);
+const shownSetting = value => value === undefined || value === null || value === "null" ? "not set" : String(value);
 function settings(runs) {
   const keys = [...new Set(runs.flatMap(run => Object.keys(run.settings)))].sort();
-  const differs = key => distinct(runs.map(run => shownSetting(run.settings[key]))) > 1;
+  const known = runs.filter(run => Object.keys(run.settings).length), differs = key => distinct(known.map(run => shownSetting(run.settings[key]))) > 1;
   const table = own => h("div.sideways", { tabindex: 0 }, h("table.mini.left", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "setting"), runs.map(run => h("th", { scope: "col", dir: "auto" }, named(run))))),
-    h("tbody", {}, own.map(key => h("tr", {}, h("th", { scope: "row" }, plain(key)), runs.map(run => h("td.words", { dir: "auto" }, plain(shownSetting(run.settings[key])))))))));
+    h("tbody", {}, own.map(key => h("tr", {}, h("th", { scope: "row" }, plain(key)), runs.map(run => h("td.words", { dir: "auto" }, known.includes(run) ? plain(shownSetting(run.settings[key])) : "–")))))));
   if (!keys.length) return h("p.muted", {}, "None of these runs has a run.json.");
-  const changed = keys.filter(differs), without = runs.filter(run => !Object.keys(run.settings).length);
+  const changed = keys.filter(differs), without = runs.filter(run => !known.includes(run));
   return [without.length ? h("p.notice", {}, `No run.json: ${without.map(named).join(", ")}`) : null, changed.length ? table(changed) : h("p.muted", {}, "All settings are equal."),
     keys.length > changed.length ? folded(`${many(keys.length - changed.length, "equal setting")}`, table(keys.filter(key => !differs(key)))) : null];
 }

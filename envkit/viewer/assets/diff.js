@@ -12,7 +12,10 @@ const COLUMNS = [["pair", "Pair", p => p.pair], ["task", "Task", p => p.first.ta
   ["stop", "Ended by", p => p.second.stop], ["turns", "Turns", p => p.second.turns - p.first.turns], ["tokens", "Tokens", p => p.second.sampled - p.first.sampled], ["flips", "What changed", p => p.flips.length]];
 
 function means(diff) {
-  return diff.means.map(m => figure(m.name, signed(m.mean, 3), `${isNumber(m.low) ? `${signed(m.low, 3)} to ${signed(m.high, 3)} (95\u2009%), ` : "no interval, "}${many(m.seeds, "seed")}`));
+  return diff.means.map(m => {
+    const size = Math.abs(m.mean), shown = x => signed(x, size >= 100 ? 0 : size >= 10 ? 1 : 3);
+    return figure(m.name, shown(m.mean), `${isNumber(m.low) ? `${shown(m.low)} to ${shown(m.high)} (95\u2009%), ` : "no interval, "}${many(m.seeds, "seed")}`);
+  });
 }
 function outcomes({ outcomes: { kinds, counts } }, names) {
   return h("section.card", {}, h("h2", {}, "Outcomes"), h("p.muted", {}, `Rows: ${plain(names[0])}. Columns: ${plain(names[1])}.`),

@@ -20,7 +20,9 @@ function evaluation(one) {
   const rewards = one.lines.flatMap(({ reward: r }) => r ? [r.mean, r.low, r.high] : []).filter(isNumber), scale = [Math.max(1, ...rewards), Math.min(0, ...rewards)];
   const ks = [...new Set(one.lines.flatMap(line => line.pass_at.map(([k]) => k)))].filter(k => k !== "1"), folder = one.name.split("/").slice(0, -1).join("/");
   const runs = one.runs.map(name => folder ? `${folder}/${name}` : name);
-  return h("details.doc", {}, h("summary", {}, h("b", { dir: "auto" }, plain(one.title || "no figures yet")), one.is_complete ? null : h("span.flip", {}, "not finished"), h("span.muted.cut", {}, plain(one.name))),
+  const whole = one.lines.find(line => line.tag === null) ?? one.lines[0], success = whole?.success;
+  const short = success ? h("span", {}, `${percent(success.mean)} success`, isNumber(success.low) ? h("span.muted", {}, ` ${percent(success.low)} to ${percent(success.high)}, ${many(whole.tasks, "task")}`) : null) : null;
+  return h("details.doc", {}, h("summary", {}, h("b", { dir: "auto" }, plain(one.title || "no figures yet")), short, one.is_complete ? null : h("span.flip", {}, "not finished"), h("span.muted.cut", {}, plain(one.name))),
     h("p.muted", {}, "Means over tasks with 95\u2009% intervals. Runs: ", runs.map((name, i) => [i ? ", " : "", h("a", { href: link([name]) }, plain(name))])),
     h("div.sideways", { tabindex: 0 }, h("table.mini.left", {}, h("thead", {}, h("tr", {}, ["environment", "tasks", "episodes", "success", "reward", ...ks.map(k => `pass@${plain(k)}`), "turns", "seconds", "faults"].map(x => h("th", { scope: "col" }, x)))),
       h("tbody", {}, one.lines.map(line => h("tr", {}, h("th", { scope: "row" }, line.tag === null ? h("b", {}, plain(line.env)) : h("span.inner", {}, plain(`${line.tag} ${line.value}`))), h("td", {}, num(line.tasks, 0)), h("td", {}, num(line.episodes, 0)),

@@ -33,7 +33,7 @@ export function num(value, digits = 2) {
   const x = value === null || value === undefined ? NaN : numeric(value);
   if (Number.isNaN(x)) return value && typeof value === "object" ? "nan" : "–";
   if (!Number.isFinite(x)) return x < 0 ? "−∞" : "∞";
-  return x.toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: Number.isInteger(x) ? 0 : digits }).replace("-", "−");
+  return x.toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: Number.isInteger(x) ? 0 : digits }).replace(/^-(?=[0.]*$)/, "").replace("-", "−");
 }
 export const signed = (x, digits = 2) => (x > 0 ? "+" : x < 0 ? "−" : "") + num(Math.abs(x), digits);
 export const percent = x => `${Math.round(100 * x)}\u2009%`;

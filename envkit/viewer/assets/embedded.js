@@ -8,6 +8,7 @@
 //   search(name, query)    -> has(number), get(number) of {where, before, hit, after}; as a Map has
 //   watch(name, callback)  -> a function that stops it; the callback gets a new run()
 //   version()              -> a number that changes with any run
+//   isScanned()            -> whether all runs are known
 //   diff()                 -> the comparison of two runs, or null
 //   ready                  -> a promise: from then on image() knows every image
 // All methods but image(), watch() and version() return promises.
@@ -92,6 +93,7 @@ export function embedded() {
     },
     watch: () => () => {},
     version: () => 0,
+    isScanned: async () => true,
     diff: async () => index.diff,
   };
 }

@@ -7,7 +7,7 @@ import { chip } from "./parts.js";
 import { icon, shot, summary } from "./marks.js";
 import { factList, inspector } from "./inspector.js";
 import { heard, turnCard } from "./turn.js";
-import { branchList, branchName, ends, pathTo } from "./branches.js";
+import { commonTurns, ends, pathTo, relatives, treeFold } from "./branches.js";
 import { enlarge, isEnlarged, shrink } from "./lightbox.js";
 
 const NARROW = matchMedia("(max-width: 1180px)"), CALM = matchMedia("(prefers-reduced-motion: reduce)");
@@ -17,10 +17,12 @@ const FRAME_MS = 900;
 function viewOf(source, row, data, run, wanted) {
   const all = ends(data.sequences), named = parseInt(wanted, 10), at = all.includes(named) ? named : all.at(-1);
   const view = { row, data, run, at, isBranched: all.length > 1, ...pathTo(data.sequences, at), ending: stopWords(data.stop) };
+  view.turns.slice(0, row.shared).forEach(turn => { turn.isInherited = true; });
+  view.relatives = relatives(view);
   view.draw = (sha, marks, options = {}) => shot(source, run, sha, data.sizes[sha], marks, { onopen: () => view.onopen?.(sha, marks, options), ...options });
   return view;
 }
-const nameOf = (view, other) => view.isBranched && view.row === other?.row ? `Branch ${ends(view.data.sequences).indexOf(view.at) + 1}` : view.run !== other?.run ? plain(view.run) : view.row.of.members.length > 1 ? `Member ${view.row.place}` : `Episode ${view.row.number}`;
+const nameOf = (view, other) => view.isBranched && view.row === other?.row ? `Branch ${ends(view.data.sequences).indexOf(view.at) + 1}` : view.run !== other?.run ? plain(view.run) : view.row.of.members.length > 1 ? view.row.name : `Episode ${view.row.number}`;
 
 export async function episodePage(context, number, query) {
   const { source, run } = context, row = run.byNumber.get(number), data = await source.episode(run.name, number);
@@ -28,19 +30,21 @@ export async function episodePage(context, number, query) {
   const view = viewOf(source, row, data, run.name, query.b), other = await otherView(context, query, number, view);
   const state = { now: 1, timer: null, quiet: 0, touched: -Infinity }, total = view.turns.length;
   const steps = Math.max(total, other?.turns.length ?? 0) + 1;  // the last step is the end
+  const common = other ? commonTurns(view, other) : 0;
   const around = context.visible(run), place = around.indexOf(row), members = row.of.members;
   const own = () => query.b ? { b: view.at } : {};
   const partner = () => other ? { vs: other.row.number, in: other.run === run.name ? "" : other.run, vb: other.row === row ? other.at : "" } : {};
   const to = (n, extra = {}) => go([run.name, "e", n], extra);
 
   const cards = [], items = [], slot = h("aside.side", { "aria-label": "The chosen turn", tabindex: 0 }), pane = h("div.conv");
-  const rail = turnList(view, other, steps, items, n => choose(n, true));
+  const against = extra => link([run.name, "e", number], { ...own(), ...extra });
+  const rail = turnList(view, other, { steps, items, common, choose: n => choose(n, true) });
   const film = filmBar(steps, total, { choose: n => choose(n, true), step: d => choose(state.now + d, true), toggle });
   const layout = h(`div.layout${other ? ".versus" : ""}`, {}, h("nav.rail", { "aria-label": "Turns" }, rail),
     h("div.center", {}, other ? null : systemPrompt(view), pane, other ? null : folded("Identifiers, seal and task", identity(view))), other ? null : slot);
   if (!other) {
     for (let n = 1; n <= total + 1; n++) {
-      const card = turnCard(view, n, { isEager: n < 3 });
+      const card = turnCard(view, n, { isEager: n < 3, to: against });
       card.addEventListener("click", () => n !== state.now && choose(n));
       cards.push(card);
     }
@@ -65,7 +69,7 @@ export async function episodePage(context, number, query) {
     film.show(now, turn ? `turn ${now}: ${summary(turn).text}` : "end", turn ? `${now} / ${total}` : now === total + 1 ? "end" : String(now));
     items.forEach((item, i) => item.setAttribute("aria-current", i + 1 === now ? "step" : "false"));
     keepInView(rail, items[now - 1]);
-    if (other) pane.replaceChildren(...[view, other].map(one => lane(one, now, one === view ? other : view)));
+    if (other) pane.replaceChildren(...(now <= common ? [sharedNote(now, common), lane(view, now, other)] : [view, other].map(one => lane(one, now, one === view ? other : view))));
     else {
       cards.forEach((card, i) => card.classList.toggle("on", i + 1 === now));
       slot.replaceChildren(turn ? inspector(data, turn, now, total) : h("div.inspect", {}, h("h2", {}, "End"), identity(view)));
@@ -96,7 +100,7 @@ export async function episodePage(context, number, query) {
   const resize = () => choose(state.now);
   const heading = episodeHead(context, view, other, { t: () => state.now });
   return {
-    name: other ? "ep vs" : "ep", title: data.title, crumb: `${members.length > 1 ? `member ${row.place} of ${members.length}` : `episode ${number}`}: ${plain(row.task)}`,
+    name: other ? "ep vs" : "ep", title: data.title, crumb: `${members.length > 1 ? `${row.name} of ${members.length}` : `episode ${number}`}: ${plain(row.task)}`,
     node: [heading.node, layout, film.node],
     enter() {
       NARROW.addEventListener("change", resize);
@@ -142,27 +146,34 @@ async function otherView({ source, run, runOf }, query, number, view) {
   const data = row && await source.episode(theirs.name, wanted);
   return data ? viewOf(source, row, data, theirs.name) : null;
 }
+function turnWords({ turns }) {
+  const asked = turns.filter(turn => turn.purpose).length;
+  return `${many(turns.length - asked, "turn")}${asked ? ` and ${many(asked, "question")}` : ""}`;
+}
 const systemPrompt = view => {
   const system = view.turns[0]?.heard.find(m => m.role === "system");
   return system ? folded("System prompt", h("pre", { tabindex: 0 }, plain(system.text))) : null;
 };
 function lane(view, now, other) {
   const turn = view.turns[now - 1], data = view.data;
-  return h("section.lane", { "aria-label": nameOf(view, other) }, h("h2.lanehead", {}, nameOf(view, other), " ", chip({ reward: view.data.sequences[view.at].reward ?? view.row.reward }), h("span.muted", {}, ` ${many(view.turns.length, "turn")} · ${view.ending}`)),
+  return h("section.lane", { "aria-label": nameOf(view, other) }, h("h2.lanehead", {}, nameOf(view, other), " ", chip({ reward: view.data.sequences[view.at].reward ?? view.row.reward }), h("span.muted", {}, ` ${turnWords(view)} · ${view.ending}`)),
     turnCard(view, now, { isCompared: true, isEager: true }), turn ? h("details.fold.facts2", {}, h("summary", {}, "Tokens, time, info"), inspector(data, turn, now, view.turns.length)) : null);
 }
-function turnList(view, other, steps, items, choose) {
+const sharedNote = (now, common) => h("p.notice.wholelane", {}, `Turn ${now} belongs to both: they part after turn ${common}.`);
+function turnList(view, other, { steps, items, common, choose }) {
+  const forks = new Set((other ? [common] : view.relatives.map(one => one.shared)).filter(shared => shared > 0));
   return h("ol.turns", {}, Array.from({ length: steps }, (_, i) => {
     const turn = view.turns[i], isEnd = i === view.turns.length, what = turn ? summary(turn) : { kind: "terminate", text: isEnd ? view.ending : "–" };
     const their = other?.turns[i], theirs = their ? summary(their).text : i === other?.turns.length ? other.ending : "–";
     // Actions are compared, not replies: other words for the same click are no difference.
     const acts = one => one ? (one.words.length ? one.words.join("\n") : one.reply.trim()) : null, isFork = other && (turn || their) && acts(turn) !== acts(their);
-    const item = h("button", { type: "button", onclick: () => choose(i + 1), title: what.text }, h("b.n", {}, turn || their ? String(i + 1) : ""), turn || isEnd ? icon(what.kind) : null,
-      turn?.starts ? h("span.rewrote", { title: turn.starts.prompt ? "history rewritten" : "branch starts" }, "⟲", h("span.vh", {}, turn.starts.prompt ? "history rewritten" : "branch starts")) : null,
+    const isFirst = forks.has(i) && (turn || their), isInherited = (other ? i < common : turn?.isInherited);
+    const item = h(`button${isInherited ? ".inherited" : ""}`, { type: "button", onclick: () => choose(i + 1), title: what.text }, h("b.n", {}, turn || their ? String(i + 1) : ""), turn || isEnd ? icon(what.kind) : h("i.icon"),
+      turn?.starts?.prompt ? h("span.rewrote", { title: "history rewritten" }, "⟲", h("span.vh", {}, "history rewritten")) : null,
       h("span.cut", { dir: "auto" }, what.text, isFork ? h("span.theirs", {}, theirs) : null), turn?.reward ? h("i.dotscore", { vars: gain(turn.reward), role: "img", "aria-label": `reward ${num(turn.reward)}`, title: `reward ${num(turn.reward)}` }) : null,
       what.isBad ? h("span.flag", { title: "not understood" }, icon("bad"), h("span.vh", {}, "not understood")) : null, isFork ? h("em.fork", { title: "the actions differ" }, "≠") : null);
     items.push(item);
-    return h("li", {}, item);
+    return h(`li${isFirst ? ".forkpoint" : ""}`, {}, isFirst ? h("span.forkline", {}, other ? "part here" : "fork") : null, item);
   }));
 }
 function keepInView(rail, item) {
@@ -187,18 +198,21 @@ function identity(view) {
 }
 function episodeHead(context, view, other, { t }) {
   const { run } = context, { row, data } = view, members = row.of.members, rest = members.filter(m => m !== row), isOwn = !other || other.run === run.name;
-  const siblings = view.isBranched ? ends(data.sequences).filter(end => end !== view.at) : [], member = rest.find(m => m.solved !== row.solved) ?? rest[0];
-  const nearest = siblings.length ? { vs: row.number, vb: siblings.at(-1) } : member && { vs: member.number }, isSelf = other?.row === row;
+  const related = new Map(view.relatives.map(one => [one.row, one])), member = rest.find(m => m.solved !== row.solved) ?? rest[0], isSelf = other?.row === row;
+  const kin = view.relatives.find(one => (one.reward > 0) !== (row.reward > 0)) ?? view.relatives[0];
+  const nearest = kin ? { ...kin.query, t: kin.shared + 1 } : member && { vs: member.number };
   const standing = row.advantage === null ? null : row.of.isFlat ? "equal rewards in its group" : `advantage ${signed(row.advantage)}`;
-  const facts = [view.ending, many(view.turns.length, "turn"), row.family && plain(row.family.replaceAll("_", " ")), row.role && `role ${plain(row.role)}`, standing].filter(Boolean).join(" · ");
-  const chips = members.length > 1 ? h("div.switch", { role: "group", "aria-label": "Members of the group" }, members.map(m => h("a", { href: link([run.name, "e", m.number]), "aria-current": m === row ? "page" : null, title: `member ${m.place}: ${stopWords(m.stop)}` }, `${m.place} `, chip(m)))) : null;
-  const compare = rest.length || other || siblings.length ? h("select", { "aria-label": "Compare with another episode", onchange: event => { const [vs, vb] = event.target.value.split(" "); go([run.name, "e", row.number], { b: view.isBranched ? view.at : "", t: t(), vs, vb }); } },
+  const facts = [view.ending, turnWords(view), row.family && plain(row.family.replaceAll("_", " ")), row.role && `role ${plain(row.role)}`, standing].filter(Boolean).join(" · ");
+  const chips = members.length > 1 && !row.of.isTree ? h("div.switch", { role: "group", "aria-label": "Members of the group" }, members.map(m => h("a", { href: link([run.name, "e", m.number]), "aria-current": m === row ? "page" : null, title: `${m.name}: ${stopWords(m.stop)}` }, `${m.place} `, chip(m)))) : null;
+  const agents = row.team.length > 1 ? h("div.switch", { role: "group", "aria-label": "Agents of the episode" }, row.team.map(m => h("a", { href: link([run.name, "e", m.number]), "aria-current": m === row ? "page" : null }, `${plain(m.role ?? "agent")} `, chip(m)))) : null;
+  const compare = rest.length || other || view.relatives.length ? h("select", { "aria-label": "Compare with another episode", onchange: event => { const [vs, vb] = event.target.value.split(" "); go([run.name, "e", row.number], { b: view.isBranched ? view.at : "", t: view.relatives.find(one => one.query.vs === +vs && one.query.vb === (vb && +vb))?.shared + 1 || t(), vs, vb }); } },
     h("option", { value: "" }, other ? "stop comparing" : "compare with …"), other && !isOwn ? h("option", { value: other.row.number, selected: true }, `${plain(other.run)} · reward ${num(other.row.reward)}`) : null,
-    siblings.map(end => h("option", { value: `${row.number} ${end}`, selected: isSelf && end === other.at }, `${branchName(data, end)} · reward ${num(data.sequences[end].reward ?? data.reward)}`)),
-    rest.map(m => h("option", { value: m.number, selected: isOwn && m === other?.row }, `member ${m.place} · reward ${num(m.reward)}`))) : null;
+    view.relatives.filter(one => !one.row).map(one => h("option", { value: `${row.number} ${one.query.vb}`, selected: isSelf && one.query.vb === other.at }, `${one.name} · reward ${num(one.reward)}`)),
+    rest.map(m => h("option", { value: m.number, selected: isOwn && m === other?.row }, `${m.name} · reward ${num(m.reward)}${related.get(m)?.shared ? ` · from turn ${related.get(m).shared + 1}` : ""}`))) : null;
   const problems = [...data.problems.map(p => `${p.rule}: ${p.message}`), ...(data.certificate.kind === "bad" ? [`certificate ${data.certificate.status}`] : [])];
   const node = h("div.ephead", {}, h("h1", { dir: "auto" }, plain(data.title)),
-    h("div.line", {}, chip(row), h("span.muted", {}, facts), h("span.grow"), chips, branchList(view, run.name), compare),
+    h("div.line", {}, chip(row), h("span.muted", {}, facts), h("span.grow"), chips, agents, compare),
+    treeFold(view, run.name, other),
     data.fault ? h("p.error", {}, icon("bad"), `Fault in ${plain(data.fault.where)} (${plain(data.fault.kind)}): `, plain(data.fault.message)) : null,
     problems.length ? h("p.error", {}, icon("bad"), "Do not train on this episode. ", plain(problems.join("; "))) : null,
     data.has_ledger ? null : h("p.note", {}, "No token ledger: the engine recorded text only."));

@@ -1,36 +1,53 @@
 // Episodes as GRPO sees them: one row per task, its members side by side; or one row per episode.
 import { h, num, signed, many, plain, seconds } from "./dom.js";
-import { link, go, say } from "./address.js";
+import { link, go, joined, say, split } from "./address.js";
 import { keyOf, SHOWS, stopWords } from "./model.js";
-import { chip, hitLine, lazyPictures, taskText } from "./parts.js";
+import { chip, columnChooser, hitLine, lazyPictures, taskText } from "./parts.js";
+import { leafLanes } from "./branches.js";
+import { laneList } from "./tree.js";
 
-const PAGE = 60, CARDS = 64, DEBOUNCE_MS = 80;
-const GROUP_COLUMNS = [["task", "Task", g => g.task], ["members", "Members", null], ["solved", "Solved", g => g.solved / g.members.length], ["mean", "Mean", g => g.mean],
-  ["std", "Spread", g => g.std], ["turns", "Turns", g => g.turns], ["tokens", "Tokens", g => g.tokens]];
-const LIST_COLUMNS = [["shot", "", null], ["task", "Task", e => e.task], ["reward", "Reward", e => e.reward], ["advantage", "Advantage", e => e.advantage], ["stop", "Ended by", e => stopWords(e.stop)],
-  ["turns", "Turns", e => e.turns], ["tokens", "Tokens", e => e.sampled], ["seconds", "Seconds", e => e.seconds]];
-const TEXT_COLUMNS = ["task", "stop", "members", "shot"];
+const PAGE = 60, CARDS = 64, MOST_HITS = 3;
+// Columns by view: name, value to sort by, and whether it is shown unless chosen otherwise.
+const COLUMNS_OF = {
+  __proto__: null,
+  groups: { __proto__: null, solved: ["Solved", g => g.solved / g.members.length, true], mean: ["Mean", g => g.mean, true], std: ["Spread", g => g.std, true], turns: ["Turns", g => g.turns, true], tokens: ["Tokens", g => g.tokens, true], seconds: ["Seconds", g => g.seconds, false] },
+  list: { __proto__: null, reward: ["Reward", e => e.reward, true], advantage: ["Advantage", e => e.advantage, true], stop: ["Ended by", e => stopWords(e.stop), true], turns: ["Turns", e => e.turns, true], tokens: ["Tokens", e => e.sampled, true], seconds: ["Seconds", e => e.seconds, true],
+    family: ["Family", e => e.family, false], seed: ["Seed", e => e.seed === null ? null : Number(e.seed), false], member: ["Member", e => e.place, false], images: ["Images", e => e.images, false], unread: ["Not understood", e => e.unread, false], rewrites: ["Rewrites", e => e.rewrites, false], flags: ["Flags", e => flagsOf(e), false] },
+};
+const FIXED = { groups: [["task", "Task", g => g.task], ["members", "Members", null]], list: [["shot", "", null], ["task", "Task", e => e.task]] };
+const TEXT_COLUMNS = ["task", "stop", "members", "shot", "family", "flags"];
+const CELLS_OF = {
+  groups: { solved: g => `${g.solved}/${g.members.length}`, mean: g => num(g.mean), std: g => num(g.std), turns: g => num(g.turns, 1), tokens: g => num(g.tokens, 0), seconds: g => seconds(g.seconds) },
+  list: { reward: e => chip(e), advantage: e => e.advantage === null ? "–" : e.of.isFlat ? "0" : signed(e.advantage), stop: e => stopWords(e.stop), turns: e => num(e.turns), tokens: e => num(e.sampled), seconds: e => seconds(e.seconds),
+    family: e => plain(e.family.replaceAll("_", " ")) || "–", seed: e => plain(e.seed ?? "–"), member: e => num(e.place), images: e => num(e.images), unread: e => num(e.unread), rewrites: e => num(e.rewrites), flags: e => plain(flagsOf(e)) || "–" },
+};
+const usual = view => Object.keys(COLUMNS_OF[view]).filter(key => COLUMNS_OF[view][key][2]);
+const chosenCells = (view, row, columns) => columns.map(key => h(`td${TEXT_COLUMNS.includes(key) ? "" : ".n"}`, { "data-l": COLUMNS_OF[view][key][0].toLowerCase() }, CELLS_OF[view][key](row)));
 
 const flagsOf = e => e.flags.filter(flag => flag !== "fault").join(", ");
 function memberCard(e, { href, pictures, hits, query }) {
-  const hit = hits?.get(e.number), ending = e.stop === "terminated" ? "" : ` · ${stopWords(e.stop)}`;
+  const hit = hits?.get(e.number);
   return h(`a.member${e.flags.includes("fault") ? ".fault" : ""}`, { href: href(e) }, pictures.node(e.thumbnail),
-    h("span.line", {}, chip(e), h("span.adv", { title: "advantage in its group" }, e.of.isFlat || e.advantage === null ? "" : `adv ${signed(e.advantage)}`)),
-    h("span.line.muted", {}, h("span.cut", { title: stopWords(e.stop) }, many(e.turns, "turn"), ending)), hit ? hitLine(hit, query) : null);
+    h("span.line", {}, chip(e), h("span.muted", {}, many(e.turns, "turn")), h("span.adv", { title: "advantage in its group" }, e.of.isFlat || e.advantage === null ? "" : `adv ${signed(e.advantage)}`)),
+    e.stop === "terminated" ? null : h("span.line.muted", {}, h("span.cut", { title: stopWords(e.stop) }, stopWords(e.stop))), hit ? hitLine(hit, query) : null);
 }
 function groupRow([g, members], tools) {
+  const cards = g.isTree ? treeCell(g, members, tools) : h("div.members", {}, members.map(m => memberCard(m, tools)));
   return h(`tr${g.isFlat ? ".flat" : ""}`, {},
     h("th.taskcell", { scope: "row" }, taskText(g.task, tools.query), g.family ? h("div.muted", {}, plain(g.family.replaceAll("_", " "))) : null,
       g.isFlat ? h("span.badge", { title: "All rewards are equal, so every advantage is 0" }, "equal rewards · no gradient") : null),
-    h("td.memberscell", {}, h("div.members", {}, members.map(m => memberCard(m, tools)))),
-    [["solved", `${g.solved}/${g.members.length}`], ["mean", num(g.mean)], ["spread", num(g.std)], ["turns", num(g.turns, 1)], ["tokens", num(g.tokens, 0)]].map(([name, text]) => h("td.n", { "data-l": name }, text)));
+    h("td.memberscell", {}, cards), chosenCells("groups", g, tools.columns));
+}
+// The whole tree, with what the filter leaves out dimmed.
+function treeCell(g, members, { run, pictures, hits, query }) {
+  const found = hits ? members.filter(m => hits.has(m.number)).slice(0, MOST_HITS) : [];
+  return [laneList(leafLanes(run.name, g.members, { isDim: m => !members.includes(m), pictures }), plain(g.task)), found.map(m => hitLine(hits.get(m.number), query))];
 }
 function listRow([e], tools) {
-  const hit = tools.hits?.get(e.number), about = [e.of.members.length > 1 && `member ${e.place}`, e.role, flagsOf(e)].filter(Boolean).join(" · ");
+  const hit = tools.hits?.get(e.number), about = [e.of.members.length > 1 && e.name, e.role, !tools.columns.includes("flags") && flagsOf(e), e.from && `from turn ${e.shared + 1} of ${e.from.name}`].filter(Boolean).join(" · ");
   return h("tr", {}, h("td.thumb", {}, tools.pictures.node(e.thumbnail)),
     h("th.taskcell", { scope: "row" }, h("a", { href: tools.href(e) }, taskText(e.task, tools.query)), about ? h("div.muted", {}, plain(about)) : null, hit ? hitLine(hit, tools.query) : null),
-    h("td.n", { "data-l": "reward" }, chip(e)), h("td.n", { "data-l": "advantage" }, e.advantage === null ? "–" : e.of.isFlat ? "0" : signed(e.advantage)), h("td", { "data-l": "ended by" }, stopWords(e.stop)),
-    h("td.n", { "data-l": "turns" }, num(e.turns)), h("td.n", { "data-l": "tokens" }, num(e.sampled)), h("td.n", { "data-l": "seconds" }, seconds(e.seconds)));
+    chosenCells("list", e, tools.columns));
 }
 function ordered(rows, value, isDown) {
   if (!value) return rows;
@@ -41,15 +58,31 @@ function ordered(rows, value, isDown) {
 export function episodesPage(context, query) {
   const { source } = context;
   let { run } = context, hits = null, hitsOf = null, rows = [], drawn = 0, asked = 0;
-  const state = { q: "", show: "all", sort: "", dir: "", view: run.isGrouped ? "groups" : "list", group: "", stop: "", ...query };
+  const state = { q: "", show: "all", sort: "", dir: "", view: run.isGrouped ? "groups" : "list", group: "", stop: "", cols: "", ...query };
   if (!SHOWS[state.show]) state.show = "all";
   const pictures = lazyPictures(source, run.name), body = h("div.scroll"), tally = h("p.tally.muted"), end = h("div.more", { "aria-hidden": "true" });
+  if (!COLUMNS_OF[state.view]) state.view = "list";
+  let columns = split(state.cols).filter(key => COLUMNS_OF[state.view][key]);
+  if (!columns.length) columns = usual(state.view);
+  const cols = () => columns.join() === usual(state.view).join() ? "" : joined(columns);
   const href = e => link([run.name, "e", e.number]);
-  const address = () => ({ q: state.q.trim(), show: state.show === "all" ? "" : state.show, sort: state.sort, dir: state.sort ? state.dir : "", view: state.view === (run.isGrouped ? "groups" : "list") ? "" : state.view, group: state.group, stop: state.stop });
+  const address = () => ({ q: state.q.trim(), show: state.show === "all" ? "" : state.show, sort: state.sort, dir: state.sort ? state.dir : "", view: state.view === (run.isGrouped ? "groups" : "list") ? "" : state.view, group: state.group, stop: state.stop, cols: cols() });
   const save = () => { context.remember(run, address()); go([run.name, "episodes"], address(), true); };
   const isList = () => state.view === "list", lowered = () => state.q.trim().toLowerCase();
-  const tools = { href, pictures, get hits() { return hits; }, get query() { return lowered(); } };
+  const tools = { href, pictures, get run() { return run; }, get columns() { return columns; }, get hits() { return hits; }, get query() { return lowered(); } };
 
+  // The first letter is searched at once; while it is, the last of those that follow waits.
+  let searching = null, isWaiting = false;
+  async function searchSoon() {
+    if (searching) { isWaiting = true; return; }
+    try {
+      do {
+        isWaiting = false;
+        save();
+        await (searching = refresh());
+      } while (isWaiting);
+    } finally { searching = null; }
+  }
   async function refresh(isQuiet) {
     const wanted = lowered(), turn = asked += 1;
     if (!wanted) hits = null;
@@ -65,13 +98,13 @@ export function episodesPage(context, query) {
   }
   const keep = e => SHOWS[state.show][1](e) && (!state.group || (e.group ?? "") === state.group) && (!state.stop || e.stop === state.stop) && (!hits || hits.has(e.number));
   function draw(isQuiet) {
-    const columns = isList() ? LIST_COLUMNS : GROUP_COLUMNS, isDown = state.dir === "down";
+    const own = COLUMNS_OF[state.view], heads = [...FIXED[state.view], ...columns.map(key => [key, own[key][0], own[key][1]])], isDown = state.dir === "down";
     rows = isList() ? run.episodes.filter(keep).map(e => [e]) : run.groups.map(g => [g, g.members.filter(keep)]).filter(([, members]) => members.length);
-    rows = ordered(rows, columns.find(c => c[0] === state.sort)?.[2], isDown);
+    rows = ordered(rows, own[state.sort]?.[1] ?? FIXED[state.view].find(c => c[0] === state.sort)?.[2], isDown);
     const shown = isList() ? rows.map(row => row[0]) : rows.flatMap(row => row[1]);
     context.list(run, shown);
     drawn = 0;
-    body.replaceChildren(rows.length ? h(`table.grid.episodes.${isList() ? "list" : "groups"}`, {}, h("thead", {}, h("tr", {}, columns.map(header))), h("tbody"))
+    body.replaceChildren(rows.length ? h(`table.grid.episodes.${isList() ? "list" : "groups"}`, {}, h("thead", {}, h("tr", {}, heads.map(header))), h("tbody"))
       : run.episodes.length === 0 ? h("p.pad.muted", {}, "No episode yet.") : h("p.pad", {}, "Nothing matches. ", h("a", { href: link([run.name, "episodes"]) }, "Show all episodes")));
     grow();
     tally.textContent = `${many(shown.length, "episode")}${isList() ? "" : ` in ${many(rows.length, "group")}`}`;
@@ -94,12 +127,12 @@ export function episodesPage(context, query) {
   }
   const watcher = new IntersectionObserver(entries => { if (entries.some(e => e.isIntersecting) && drawn < rows.length) { grow(); watcher.unobserve(end); watcher.observe(end); } }, { rootMargin: "800px" });
 
-  let timer;
-  const search = h("input", { type: "search", value: state.q, placeholder: "Search tasks, replies and observations", "aria-label": "Search tasks, replies and observations", maxlength: 200,
-    oninput: event => { state.q = event.target.value; clearTimeout(timer); timer = setTimeout(() => { save(); refresh(); }, DEBOUNCE_MS); } });
-  const toggle = (label, key, choices) => h("div.toggle", { role: "group", "aria-label": label }, choices.map(([value, name]) => h("button", { type: "button", "data-value": value, "aria-pressed": String(state[key] === value), onclick: event => {
+  const search = h("input", { type: "search", value: state.q, placeholder: "Search all text", "aria-label": "Search tasks, replies and observations", maxlength: 200,
+    oninput: event => { state.q = event.target.value; searchSoon(); } });
+  const toggle = (label, key, choices, act = () => {}) => h("div.toggle", { role: "group", "aria-label": label }, choices.map(([value, name]) => h("button", { type: "button", "data-value": value, "aria-pressed": String(state[key] === value), onclick: event => {
     state[key] = value;
     for (const button of event.currentTarget.parentNode.children) button.setAttribute("aria-pressed", String(button === event.currentTarget));
+    act();
     save();
     draw();
   } }, name)));
@@ -111,12 +144,21 @@ export function episodesPage(context, query) {
       button.hidden = n === 0 && button.dataset.value !== "all" && button.dataset.value !== state.show;
     }
   }
-  const views = run.isGrouped ? toggle("View", "view", [["groups", "By group"], ["list", "List"]]) : null;
+  const choosing = h("div");
+  const choices = () => choosing.replaceChildren(columnChooser(Object.entries(COLUMNS_OF[state.view]).map(([key, [name]]) => [key, name]), columns, keys => { columns = keys.length ? keys : usual(state.view); save(); draw(); }));
+  const views = run.isGrouped ? toggle("View", "view", [["groups", "By group"], ["list", "List"]], () => { columns = usual(state.view); choices(); }) : null;
+  choices();
   const only = state.group || state.stop ? h("a.badge.only", { href: link([run.name, "episodes"], { ...address(), group: "", stop: "" }) }, state.group ? "one group " : `${stopWords(state.stop)} `, h("span", { "aria-hidden": "true" }, "✕"), h("span.vh", {}, "remove this filter")) : null;
   context.remember(run, address());
-  return { name: "eps", title: `Episodes of ${run.name}`, tab: 1, node: [h("h1.vh", {}, "Episodes"), h("div.tools", {}, search, shows, views, only, tally), body, end],
+  return { name: "eps", title: `Episodes of ${run.name}`, tab: 1, node: [h("h1.vh", {}, "Episodes"), h("div.tools", {}, search, shows, views, choosing, only, tally), body, end],
     async enter() { counts(); await refresh(); watcher.observe(end); if (query.find) search.focus(); },
-    leave() { clearTimeout(timer); asked += 1; pictures.stop(); watcher.disconnect(); },
+    key(event) {
+      const chooser = choosing.firstChild;
+      if (event.key !== "Escape" || !chooser.open) return false;
+      chooser.open = false;
+      return true;
+    },
+    leave() { isWaiting = false; asked += 1; pictures.stop(); watcher.disconnect(); },
     async changed(fresh) {  // what was drawn stays drawn, where it was
       const y = scrollY, before = drawn, at = body.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
       run = fresh;

@@ -6,6 +6,7 @@ const PATHS = {  // 16 x 16
   click: "M8 1v3M8 12v3M1 8h3M12 8h3M8 8h.01M8 4a4 4 0 1 0 0 8 4 4 0 0 0 0-8", move: "M8 1v14M1 8h14", drag: "M2 13C5 5 8 12 13 4M9 3.5l4.2.3-.4 4.2",
   scroll: "M8 1.500v13M4.500 5 8 1.500 11.500 5M4.500 11 8 14.500 11.500 11", type: "M1.500 4h13v8h-13zM4 7h.01M7 7h.01M10 7h.01M12 7h.01M5 10h6", key: "M3 3h10v10H3zM6 10l2-4 2 4",
   wait: "M8 2a6 6 0 1 0 0 12A6 6 0 0 0 8 2M8 5v3l2 2", box: "M2 5V2h3M11 2h3v3M14 11v3h-3M5 14H2v-3", answer: "M2 8.500 6 12.500 14 4", terminate: "M3.500 3.500h9v9h-9z",
+  question: "M5 5.500a3 3 0 1 1 4.500 2.600C8.300 8.800 8 9.300 8 10.500M8 13.200h.01",
   call: "M5 2 2 8l3 6M11 2l3 6-3 6", text: "M2 4h12M2 8h12M2 12h7", bad: "M8 2 1.500 13.500h13zM8 6v4M8 12h.01",
 };
 const ALIAS = { double_click: "click", triple_click: "click", mouse_down: "click", mouse_up: "click" };
@@ -14,6 +15,7 @@ export const icon = kind => s("svg", { class: "icon", viewBox: "0 0 16 16", "ari
 // A turn in the list: an icon and the actions in words, or the first words of the reply.
 export function summary(turn) {
   const isBad = Boolean(turn.parse_error);
+  if (turn.purpose) return { kind: "question", text: plain(turn.reply.trim().slice(0, 90)) || "(empty reply)", isBad };
   if (turn.words.length) return { kind: turn.marks.at(-1)?.kind ?? "call", text: plain(turn.words.join(" · ")), isBad };
   return { kind: isBad ? "bad" : "text", text: plain(turn.reply.trim().slice(0, 90)) || "(empty reply)", isBad };
 }
@@ -24,6 +26,19 @@ export const isDrawn = m => Boolean(at(m) || points(m).length || isBox(m) || m.k
 // Where the pen stood after these marks, so typed text without a place stands at the last click.
 export const penAfter = marks => { const last = marks.filter(m => at(m) || points(m).length).at(-1); return last ? at(last) ?? points(last).at(-1) : null; };
 
+// Labels that would cover each other move down, or up where there is no room below.
+const spread = frame => {
+  const box = frame.getBoundingClientRect(), tags = [...frame.querySelectorAll(".tag")], taken = [...frame.querySelectorAll(".dock > span")].map(node => node.getBoundingClientRect());
+  if (tags.length + taken.length < 2) return;
+  tags.forEach(tag => tag.style.removeProperty("--shift"));
+  for (const tag of tags) {
+    const { left, right, top, height } = tag.getBoundingClientRect(), isFree = y => y >= box.top && y + height <= box.bottom && taken.every(r => right < r.left || left > r.right || y > r.bottom + 1 || y + height < r.top - 1);
+    const shifts = Array.from({ length: 2 * tags.length + 4 }, (_, i) => (i % 2 ? -1 : 1) * Math.ceil(i / 2) * (height + 3)), shift = shifts.find(dy => isFree(top + dy)) ?? 0;
+    if (shift) tag.style.setProperty("--shift", `${shift}px`);
+    taken.push({ left, right, top: top + shift, bottom: top + shift + height });
+  }
+};
+const sized = new ResizeObserver(entries => entries.forEach(({ target }) => spread(target)));
 let tips = 0;
 function layer(marks, [w, ht], pen) {
   const tip = `tip${tips += 1}`;
@@ -67,17 +82,19 @@ function layer(marks, [w, ht], pen) {
   return { lines, labels, dock, tip };
 }
 // A figure: the image at its own size, never larger, with the marks over it. `label` names its button.
-export function shot(source, run, sha, size, marks, { onopen, pen, label, isEager } = {}) {
+export function shot(source, run, sha, size, marks, { onopen, pen, label, isEager, isSmall } = {}) {
   const src = source.image(sha, run), known = size ?? [4, 3];
   if (!src && source.isServed) return h("p.missing", {}, "the file of this image is missing");
   if (!src) return h("p.missing", {}, "image not in this file ", h("a", { href: `images/${sha}.png` }, `images/${sha.slice(0, 12)}….png`));
   const { lines, labels, dock, tip } = layer(size ? marks : [], known, pen);
   const said = label ?? (marks.length ? `Screenshot. The model did: ${marks.map(m => plain(m.words)).join("; ")}` : "Screenshot");
-  return h("figure.shot", {},
+  const figure = h(`figure.shot${isSmall ? ".small" : ""}`, {},
     h("button.frame", { type: "button", "aria-label": `${said}. Enlarge`, onclick: onopen, vars: { "--w": `${known[0]}px`, "--ratio": `${known[0]} / ${known[1]}` } },
       h("img", { src, width: known[0], height: known[1], alt: "", loading: isEager ? "eager" : "lazy", decoding: "async" }),
       h("span.marks", { "aria-hidden": "true" }, s("svg", { viewBox: `0 0 ${known[0]} ${known[1]}`, preserveAspectRatio: "none" },
         s("defs", {}, s("marker", { id: tip, viewBox: "0 0 10 10", refX: 8, refY: 5, markerWidth: 5, markerHeight: 5, orient: "auto-start-reverse" },
           s("path", { d: "M0 0L10 5L0 10z", class: "tip" }))), lines), labels),
       dock.length ? h("span.dock", { "aria-hidden": "true" }, dock) : null));
+  if (labels.length > 1 || (labels.length && dock.length)) sized.observe(figure.firstChild);
+  return figure;
 }

@@ -19,23 +19,42 @@ export function derive(run) {
     groups.get(key).push(e);
     return e;
   });
+  const byId = new Map(episodes.map(e => [e.id, e]));
+  for (const e of episodes) e.from = e.parent === null ? null : byId.get(e.parent) ?? null;
   const list = [...groups].map(([key, members]) => grouped(key, members));
+  const teams = new Map();
+  for (const e of episodes) if (e.rollout !== null) teams.set(e.rollout, teams.get(e.rollout) ?? []).get(e.rollout).push(e);
+  for (const e of episodes) e.team = teams.get(e.rollout) ?? [];
   return { ...run, episodes, groups: list, byNumber: new Map(episodes.map(e => [e.number, e])), isGrouped: list.some(g => g.members.length > 1) };
 }
 function grouped(key, members) {
   members.sort((a, b) => (a.member ?? 0) - (b.member ?? 0) || a.number - b.number);
   const rewards = members.map(m => m.reward).filter(r => r !== null), mean = average(rewards), std = deviation(rewards);
-  const group = { key, members, mean, std, isFlat: rewards.length > 1 && rewards.every(r => r === rewards[0]),
+  const group = { key, members, mean, std, isTree: members.some(m => m.from), isFlat: rewards.length > 1 && rewards.every(r => r === rewards[0]),
     solved: members.filter(m => m.solved).length, task: members[0].task, family: members[0].family,
     turns: average(members.map(m => m.turns)), tokens: average(members.map(m => m.sampled)), seconds: average(members.map(m => m.seconds)) };
   members.forEach((m, i) => {
     m.of = group;
     m.place = i + 1;
-    m.advantage = m.reward === null || rewards.length < 2 ? null : group.isFlat ? 0 : (m.reward - mean) / (std + EPSILON);
+    m.name = group.isTree ? `leaf ${i + 1}` : `member ${i + 1}`;
+    m.advantage = m.reward === null || rewards.length < 2 || group.isTree ? null : group.isFlat ? 0 : (m.reward - mean) / (std + EPSILON);
   });
   return group;
 }
+// How many turns two leaves have in common: as many as they share with the last episode that both
+// come from. 0 for episodes of different trees.
+export function sharedTurns(a, b) {
+  const left = new Map();
+  for (let e = a, turns = Infinity; e && !left.has(e); turns = e.shared, e = e.from) left.set(e, turns);
+  const seen = new Set();
+  for (let e = b, turns = Infinity; e && !seen.has(e); turns = e.shared, e = e.from) {
+    seen.add(e);
+    if (left.has(e)) return Math.min(turns, left.get(e), a.shared + a.replies, b.shared + b.replies);
+  }
+  return 0;
+}
 export const SHOWS = {
+  __proto__: null,
   all: ["All", () => true],
   mixed: ["Mixed rewards", e => e.of.members.length > 1 && !e.of.isFlat],
   flat: ["Equal rewards", e => e.of.isFlat],
@@ -43,6 +62,7 @@ export const SHOWS = {
   failed: ["Not solved", e => e.reward !== null && !e.solved],
   unread: ["Not understood", e => e.unread > 0],
   faults: ["Faults", e => e.flags.includes("fault")],
+  rewritten: ["Rewritten histories", e => e.rewrites > 0],
   broken: ["Broken records", e => e.flags.includes("broken")],
   retried: ["Retried", e => e.flags.includes("retry") || e.flags.includes("restart")],
 };

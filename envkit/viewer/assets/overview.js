@@ -2,10 +2,12 @@
 import { h, num, percent, seconds, many, plain, folded, isNumber } from "./dom.js";
 import { link } from "./address.js";
 import { hue, keyOf, stopWords } from "./model.js";
+import { leafLanes, treeWords } from "./branches.js";
+import { laneList } from "./tree.js";
 import { distribution, figure, interval, legend, stack, table } from "./parts.js";
 
 const half = (x) => isNumber(x?.low) ? h("small", {}, ` ± ${num((x.high - x.low) / 2)}`) : null;
-const MANY_GROUPS = 24;
+const MANY_GROUPS = 24, MOST_TREES = 4;
 
 function headline(f, eps) {
   const { reward, solved, groups, unread } = f, flat = groups.compared - groups.signal;
@@ -26,6 +28,13 @@ function groupStrip(run, eps) {
       h("span.pile", {}, [...g.members].sort((a, b) => (b.reward ?? -1e9) - (a.reward ?? -1e9)).map(m => h(`i.cell${m.reward === null ? ".none" : ""}`, { vars: hue(m.reward) }, h("em", {}, num(m.reward))))),
       h("b", {}, `${g.solved}/${g.members.length}`), h("span.tasktext", { dir: "auto" }, plain(g.task))))));
 }
+// The trees whose leaves differ most.
+function trees(run, eps) {
+  const all = run.groups.filter(g => g.isTree), shown = [...all].sort((a, b) => b.std - a.std).slice(0, MOST_TREES);
+  return all.length ? h("section.card", {}, h("h2", {}, "Trees"), h("p.muted", {}, "One lane per leaf. A lane starts where it was forked; colours are the mean reward of all leaves below."),
+    h("div.forest", {}, shown.map(g => { const lanes = leafLanes(run.name, g.members); return h("section", {}, h("h3.cut", { dir: "auto", title: plain(g.task) }, plain(g.task)), h("p.muted", {}, treeWords(lanes)), laneList(lanes, plain(g.task))); })),
+    all.length > shown.length ? h("p", {}, h("a", { href: eps({}) }, `All ${num(all.length, 0)} groups with trees`)) : null) : null;
+}
 function times(f) {
   const all = f.times.reduce((sum, [, mean]) => sum + mean, 0);
   if (!all) return null;
@@ -43,14 +52,17 @@ export function runPage({ run }) {
     h("div.head", {}, h("h1", {}, plain(f.environments.join(", ") || run.name)), h("p.muted", {}, plain([`${many(f.episodes, "episode")}${groups}`, f.engines.length && `engine ${f.engines.join(", ")}`, isNumber(f.seconds) && `${seconds(f.seconds)} per episode`, run.live && "still running"].filter(Boolean).join(" · ")))),
     notes([...broken, ...run.notes]), f.episodes ? null : h("p.pad.muted", {}, run.live ? "No episode is finished yet. This page shows them as they come." : "This run holds no readable episode."),
     ...f.episodes ? facts() : []] };
-  function facts() { return [headline(f, eps), groupStrip(run, eps),
+  function facts() {
+    const families = f.families.length > 1 ? h("section.card", {}, h("h2", {}, "By family"), h("ul.families", {}, f.families.map(([name, solved, n]) =>
+      h("li", {}, h("a", { href: eps({ q: name }) }, plain(name.replaceAll("_", " "))), h("span.bar", { vars: { "--n": solved / n } }), h("span", {}, `${num(solved)} of ${num(n)}`))))) : null;
+    const slowest = f.slowest.length ? h("section.card", {}, h("h2", {}, "Slowest episodes"), h("ul.slow", {}, f.slowest.map(([number, task, time, what]) => h("li", {}, h("a.cut", { href: link([run.name, "e", number]) }, plain(task)), h("b", {}, seconds(time)), h("span.muted", {}, plain(what)))))) : null;
+    return [headline(f, eps), groupStrip(run, eps), trees(run, eps),
     h("div.two", {},
       h("section.card", {}, h("h2", {}, "What ended the episodes"), stack(stops, f.episodes), legend(stops, f.episodes),
-        terms.length ? [h("h2", {}, "Reward terms"), table(["term", "mean per episode", "episodes with it"], terms.map(([k, mean, n]) => [plain(k), num(mean), num(n)]))] : null),
-      h("section.card", {}, h("h2", {}, "Distributions"), h("div.dists", {}, f.distributions.map(distribution)), times(f))),
-    f.families.length > 1 ? h("section.card", {}, h("h2", {}, "By family"), h("ul.families", {}, f.families.map(([name, solved, n]) =>
-      h("li", {}, h("a", { href: eps({ q: name }) }, plain(name.replaceAll("_", " "))), h("span.bar", { vars: { "--n": solved / n } }), h("span", {}, `${num(solved)} of ${num(n)}`))))) : null,
-    f.slowest.length ? h("section.card", {}, h("h2", {}, "Slowest episodes"), h("ul.slow", {}, f.slowest.map(([number, task, time, what]) => h("li", {}, h("a.cut", { href: link([run.name, "e", number]) }, plain(task)), h("b", {}, seconds(time)), h("span.muted", {}, plain(what)))))) : null,
+        terms.length ? [h("h2", {}, "Reward terms"), table(["term", "mean per episode", "episodes with it"], terms.map(([k, mean, n]) => [plain(k), num(mean), num(n)]))] : null, times(f)),
+      h("section.card", {}, h("h2", {}, "Distributions"), h("div.dists", {}, f.distributions.map(distribution)))),
+    h(families && slowest ? "div.two" : "div", {}, families, slowest),
     folded("All figures", h("div.two", {}, table(["what", "value"], f.summary.map(([k, v]) => [k, plain(v)])), table(["metric", "value"], f.metrics.map(([k, v]) => [plain(k), num(v, 4)])))),
-  ]; }
+    ];
+  }
 }

@@ -36,6 +36,14 @@ export function distribution(d) {
       d.bars.map((n, i) => h("i", { vars: { "--n": n / most }, title: `${bin(i)}: ${num(n)}` }))),
     h("div.ends", {}, h("span", {}, show(d.min)), h("span", {}, show(d.max))), facts);
 }
+// A list of columns to choose from: `columns` are [key, name], `act` gets the chosen keys in order.
+export function columnChooser(columns, chosen, act) {
+  let keys = chosen;
+  return h("details.chooser", {}, h("summary.button", {}, "Columns"), h("fieldset", {}, h("legend.vh", {}, "Columns"), columns.map(([key, name]) => h("label", {}, h("input", { type: "checkbox", checked: chosen.includes(key), onchange: event => {
+    keys = columns.map(([one]) => one).filter(one => one === key ? event.target.checked : keys.includes(one));
+    act(keys);
+  } }), name))));
+}
 // Where a search found its text.
 export const hitLine = (hit, query) => hit.where === "task" ? null
   : h("div.hit", {}, h("span.muted", {}, `${hit.where} `), plain(hit.before), h("mark", {}, plain(hit.hit)), plain(hit.after));

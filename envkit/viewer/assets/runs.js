@@ -1,20 +1,21 @@
 // The runs of a folder: a table with one scale for all rewards, grouped, sorted and chosen by the
 // address. Certificates and evaluations of the folder follow it.
 import { h, num, many, plain, isNumber } from "./dom.js";
-import { link, go, say } from "./address.js";
+import { link, go, joined, say, split } from "./address.js";
 import { hue, stopWords } from "./model.js";
-import { colourAt, interval } from "./parts.js";
-import { METRICS, byName, environmentsOf, fixed, joined, named, overRunsText, prefixOf, scaleOf, shownMetric, spark, split, stateBadge, stopOrder, stopsBar } from "./charts.js";
+import { colourAt, columnChooser, interval } from "./parts.js";
+import { METRICS, byName, environmentsOf, fixed, named, overRunsText, prefixOf, scaleOf, shownMetric, spark, stateBadge, stopOrder, stopsBar } from "./charts.js";
 import { documents } from "./documents.js";
 
 const RUN_COLUMNS = {  // key: name, value to sort by, and whether it is shown unless chosen otherwise
+  __proto__: null,
   environment: ["Environment", environmentsOf, false], policy: ["Policy", r => r.policy, false], seed: ["Seed", r => r.seed, false], step: ["Step", r => r.step, false],
   episodes: ["Episodes", r => r.episodes, true], reward: ["Reward", METRICS.reward.value, true], solved: ["Solved", METRICS.solved.value, true], signal: ["With signal", METRICS.signal.value, true],
   groups: ["Group means", null, true], turns: ["Turns", r => r.turns, true], stops: ["Ended by", null, true], spark: ["Reward over time", null, true],
   tokens: ["Tokens", r => r.tokens, false], seconds: ["Seconds", r => r.seconds, false], unread: ["Not understood", METRICS.unread.value, false], faults: ["Faults", r => r.faults, false], modified: ["Last written", r => r.modified, false],
 };
 const WORDY = ["environment", "policy", "groups", "stops", "spark", "reward"], USUAL = Object.keys(RUN_COLUMNS).filter(key => RUN_COLUMNS[key][2]);
-const GROUPINGS = { "": ["No groups", null], environment: ["Environment", environmentsOf], policy: ["Policy", r => r.policy || "unknown policy"], prefix: ["Name", r => prefixOf(r.name)] };
+const GROUPINGS = { __proto__: null, "": ["No groups", null], environment: ["Environment", environmentsOf], policy: ["Policy", r => r.policy || "unknown policy"], prefix: ["Name", r => prefixOf(r.name)] };
 
 const written = time => time ? new Date(1000 * time).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" }) : "–";
 function progress(run) {
@@ -79,7 +80,7 @@ export function runsPage(context, found, query) {
     const focused = document.activeElement?.dataset?.run;
     body.replaceChildren(kept.length ? h("table.grid.runs-table", {}, h("caption.vh", {}, "Runs"),
       h("thead", {}, h("tr", {}, h("th.pick", { scope: "col" }, h("span.vh", {}, "Compare")), header("name", "Run", true), columns.map(key => header(key, RUN_COLUMNS[key][0], RUN_COLUMNS[key][1])))),
-      [...sets].map(([label, members]) => h("tbody", {}, by ? groupHead(label, members) : null, members.map(run => rowOf(run, tools))))) : empty(wanted));
+      [...sets].map(([label, members]) => h(`tbody${by ? ".set" : ""}`, {}, by && (members.length > 1 || state.by !== "prefix") ? groupHead(label, members) : null, members.map(run => rowOf(run, tools))))) : empty(wanted));
     if (focused) [...body.querySelectorAll("[data-run]")].find(box => box.dataset.run === focused)?.focus();
     colours.replaceChildren(...(columns.includes("stops") && tools.order.length ? [h("ul.legend.across", { "aria-label": "Colours of what ended the episodes" }, tools.order.map((key, i) => h("li", {}, h(`i.${colourAt(i)}`), stopWords(key))))] : []));
     tally.textContent = many(kept.length, "run");
@@ -108,12 +109,7 @@ export function runsPage(context, found, query) {
   const grouping = select("Group by", state.by, Object.entries(GROUPINGS).map(([value, [name]]) => [value, name]), value => { state.by = value; });
   const sorting = select("Sort by", state.sort, [["name", "Name"], ...Object.entries(RUN_COLUMNS).filter(([, c]) => c[1]).map(([key, [name]]) => [key, name])], value => { state.sort = value; state.dir = "down"; });
   sorting.classList.add("narrow");
-  const chooser = h("details.chooser", {}, h("summary.button", {}, "Columns"), h("fieldset", {}, h("legend.vh", {}, "Columns"), Object.entries(RUN_COLUMNS).map(([key, [name]]) => h("label", {}, h("input", { type: "checkbox", checked: columns.includes(key), onchange: event => {
-    columns = Object.keys(RUN_COLUMNS).filter(one => one === key ? event.target.checked : columns.includes(one));
-    if (!columns.length) columns = USUAL;
-    save();
-    draw();
-  } }), name))));
+  const chooser = columnChooser(Object.entries(RUN_COLUMNS).map(([key, [name]]) => [key, name]), columns, keys => { columns = keys.length ? keys : USUAL; save(); draw(); });
   function fill(fresh) {
     found = fresh;
     ({ runs } = fresh);

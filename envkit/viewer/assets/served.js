@@ -75,6 +75,7 @@ export function served() {
     isServed: true,
     ready: Promise.resolve(),
     version: () => latest,
+    isScanned: async () => (await runs()).is_scanned,
     runs,
     run,
     async episode(name, number) {

@@ -3,7 +3,7 @@
 import { h, num, many, plain, folded, isNumber } from "./dom.js";
 import { icon, isDrawn, penAfter, shot, summary } from "./marks.js";
 import { rewardChip } from "./inspector.js";
-import { rewritten } from "./branches.js";
+import { parting, rewritten } from "./branches.js";
 
 const LONG = 1400;
 function long(text) {
@@ -11,7 +11,7 @@ function long(text) {
   if (shown.length <= LONG) return node;
   return [node, h("button.button.small", { type: "button", onclick: event => { node.textContent = shown; event.currentTarget.remove(); } }, `Show all ${num(shown.length, 0)} characters`)];
 }
-const ROLES = { tool: "tool", user: "environment", system: "system prompt" };
+const ROLES = { tool: "tool", user: "environment", system: "system prompt", question: "environment, then the question" };
 const flat = text => text.replace(/\s+/g, " ").trim();
 
 // What was said before the reply. The task stands in the heading of the page, so it is not repeated.
@@ -21,7 +21,7 @@ export function heard(messages, title = null) {
 }
 export function reply(turn) {
   const { thought, words, parse_error: error, marks } = turn;
-  return h("div.reply", {}, h("span.role", {}, turn.agent ? `model: ${plain(turn.agent)}` : "model"),
+  return h("div.reply", {}, h("span.role", {}, turn.agent ? `model: ${plain(turn.agent)}` : turn.purpose ? "model, for its own history" : "model"),
     thought.trim() ? long(thought) : words.length ? null : h("p.muted", {}, "(empty reply)"),
     words.length ? h("ul.acts", {}, words.map((text, i) => h(`li${marks[i]?.ok === false ? ".failed" : ""}`, {}, icon(marks[i]?.kind ?? "call"), plain(text)))) : null,
     turn.marks_left_out ? h("p.note", {}, `${many(turn.marks_left_out, "more action")} not shown`) : null,
@@ -37,16 +37,16 @@ function pictures(view, n, options) {
   const draw = (sha, extra = {}) => view.draw(sha, turn.marks.filter(m => (m.on ?? shown) === sha), { pen: sha === shown ? pen : null, ...options, ...extra });
   return { names, fresh, draw };
 }
-export function turnCard(view, n, { isCompared = false, isEager = false } = {}) {
+export function turnCard(view, n, { isCompared = false, isEager = false, to = null } = {}) {
   const { turns, data } = view, turn = turns[n - 1];
   if (!turn) return endCard(view, n);
   const { names, fresh, draw } = pictures(view, n, { isEager });
   const isNew = fresh.length > 0 || n === 1 || isCompared;
   const unchanged = sha => h("details.fold", { open: turn.marks.some(isDrawn) }, h("summary", {}, "same image as before"), draw(sha));
   const what = summary(turn);
-  return h("article.turn", { "aria-label": `Turn ${n}` },
-    h("h2", {}, h("b.n", {}, String(n)), h("span.cut", { dir: "auto" }, what.text), rewardChip(turn)),
-    rewritten(view, turn), heard(turn.heard, n === 1 ? data.title : null), names.map(sha => isNew || sha !== turn.shown ? draw(sha) : unchanged(sha)), reply(turn),
+  return h(`article.turn${turn.purpose ? ".question" : ""}${turn.isInherited ? ".inherited" : ""}`, { "aria-label": `Turn ${n}` },
+    h("h2", {}, h("b.n", {}, String(n)), h("span.cut", { dir: "auto" }, what.text), turn.purpose ? h("span.badge.only", { title: "The environment never saw this reply" }, `question to the model · ${plain(turn.purpose)}`) : null, rewardChip(turn)),
+    to ? parting(view, n, to) : null, rewritten(view, turn), heard(turn.heard, n === 1 ? data.title : null), names.map(sha => isNew || sha !== turn.shown ? draw(sha) : unchanged(sha)), reply(turn),
     turn.images?.length ? turn.images.map(sha => view.draw(sha, [])) : null);
 }
 function endCard(view, n) {

@@ -41,7 +41,7 @@ def find_family(name: str) -> ActionFamily:
     """Return a family.
 
     Raises:
-        UnknownNameError: There is no such family; the nearest name is suggested.
+        UnknownNameError: There is no such family; the message suggests the nearest name.
     """
     family = FAMILIES.get(name)
     if family is None:

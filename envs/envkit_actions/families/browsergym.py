@@ -2,7 +2,7 @@
 
 After ServiceNow/BrowserGym, browsergym/core/src/browsergym/core/action/functions.py. Coordinates
 are pixels of the viewport, keys have Playwright's names. `send_msg_to_user` and `report_infeasible`
-end the episode. Actions on element ids (bid) have no meaning on a screenshot and are refused.
+end the episode. Actions on element ids (bid) make no sense on a screenshot and are rejected.
 """
 
 from collections.abc import Callable, Sequence
@@ -64,7 +64,7 @@ class BrowserGymFamily(ActionFamily):
     """The subsets `coord`, `chat` and `infeas` of its high-level actions."""
 
     def parse(self, reply: str, space: CoordinateSpace) -> ParsedActions:
-        """Read the calls between ``` fences or <action> tags, else the whole reply."""
+        """Read the calls between ``` fences or <action> tags, or else the whole reply."""
         return parse_code(
             reply, space, marks=tuple(_PARAMETERS), extract=_extract, read=_read_source
         )

@@ -35,11 +35,11 @@ class CanonicalFamily(ActionFamily):
     """Canonical JSON in pixels of the screenshot."""
 
     def parse(self, reply: str, space: CoordinateSpace) -> ParsedActions:
-        """Read the first JSON of the reply and what follows it directly."""
+        """Read the first JSON of the reply and any that follows directly."""
         return parse_calls(reply, space, _read, tool_names=("computer",))
 
     def write(self, actions: Sequence[Action], space: CoordinateSpace) -> str:
-        """Return an object, or a list of several.
+        """Return an object, or a list if there are several.
 
         Raises:
             InexpressibleActionError: There are no actions, or too many.

@@ -47,7 +47,7 @@ class OSWorldFamily(ActionFamily):
     """OSWorld's action space "pyautogui"."""
 
     def parse(self, reply: str, space: CoordinateSpace) -> ParsedActions:
-        """Read the first block between ``` fences, else the whole reply."""
+        """Read the first block between ``` fences, or else the whole reply."""
         return parse_code(
             reply,
             space,
@@ -68,7 +68,7 @@ class OSWorldFamily(ActionFamily):
         )
 
     def system_prompt(self, space: CoordinateSpace) -> str:
-        """Return the form of the code and the three words."""
+        """Return instructions: the form of the code and the three words."""
         extent = space.extent
         return _PROMPT.format(
             width=extent.width, height=extent.height, wait=WAIT, done=DONE, fail=FAIL

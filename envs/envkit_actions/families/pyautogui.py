@@ -63,7 +63,7 @@ def read_pyautogui(source: str, reading: Reading) -> None:
 
 
 def _actions(call: PythonCall, reading: Reading, held: HeldKeys) -> list[Action]:
-    """Return the actions of one call; a key press alone gives none until its release."""
+    """Return the actions of one call; a key-down alone yields none until its release."""
     module, _, function = call.name.rpartition(".")
     if module not in ("", "pyautogui") and call.name != "time.sleep":
         raise MalformedActionError(f"only pyautogui and time.sleep are read, got {call.name[:60]}")
@@ -96,7 +96,7 @@ def _bound(call: PythonCall, function: str) -> dict[str, Any]:
 
 
 def _axes(x: object, y: object) -> tuple[object, object]:
-    """Return both; pyautogui also takes a pair in place of the first."""
+    """Return both coordinates; pyautogui also accepts a pair as the first argument."""
     if not isinstance(x, list) or y is not None:
         return cast(object, x), y
     return as_pair(cast(list[object], x), "x")

@@ -4,7 +4,7 @@ After bytedance/UI-TARS, codes/ui_tars/{prompt,action_parser}.py, where a scroll
 the wheel and a wait five seconds. 1.0 counts thousandths, 1.5 pixels of the resized image. Places
 come as `(x,y)`, `[x1,y1,x2,y2]` (its middle), `<point>x y</point>` and between box marks.
 
-A model has one `Vocabulary` for a computer and one for a phone, which is in `ui_tars_mobile`.
+A model has one `Vocabulary` for a computer and one for a phone (in `ui_tars_mobile`).
 """
 
 import re
@@ -51,12 +51,12 @@ class PlaceForm(NamedTuple):
     """How a vocabulary writes places."""
 
     name: str
-    """The argument of an action at one place."""
+    """Argument of an action at one place."""
     start: str
     end: str
     """The arguments of a drag."""
     template: str
-    """Filled with x and y."""
+    """Format string for x and y."""
 
     def argument(self, name: str, place: Place) -> str:
         """Return the argument `name` for a place."""
@@ -71,11 +71,11 @@ class Vocabulary:
     """The action words of one kind of device."""
 
     prompt: str
-    """Names the form of the reply and the words; has `{width}` and `{height}`."""
+    """Describes the reply format and the words; has `{width}` and `{height}`."""
     words: Mapping[str, Word]
     form: PlaceForm
     clicks: Mapping[tuple[ActionKind, Button], str]
-    """The words of clicks without further arguments."""
+    """Words of clicks without further arguments."""
     writers: Mapping[ActionKind, Writer]
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
     """Unsupported action words of the source: word -> why, and what to do instead."""

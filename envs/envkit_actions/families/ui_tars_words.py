@@ -66,7 +66,7 @@ def _place(fields: Fields, keys: Sequence[str] = _PLACE) -> tuple[int, int]:
 
 
 def click(kind: ActionKind, button: Button = Button.LEFT) -> Word:
-    """Return the word of a click at a place."""
+    """Return the action word for a click at a place."""
 
     def read(fields: Fields) -> Action:
         x, y = _place(fields)

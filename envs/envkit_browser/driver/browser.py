@@ -32,7 +32,7 @@ _FLAGS: Final = (
     "--hide-scrollbars",
     "--lang=en-US",
     "--mute-audio",
-    # Nothing leaves: no name resolves, and the proxy's name does not resolve either.
+    # No network access: no host name resolves, not even the proxy's.
     "--host-resolver-rules=MAP * ~NOTFOUND",
     f"--proxy-server=socks5://{_NOWHERE}:1",
     "--proxy-bypass-list=<-loopback>",
@@ -57,7 +57,8 @@ _FLAGS: Final = (
     "--no-first-run",
     "--no-default-browser-check",
     "--disable-hang-monitor",
-    "--block-new-web-contents",  # a page must not open another: it would be closed some time later
+    # a page must not open another one, which would only be closed later
+    "--block-new-web-contents",
     "--disable-prompt-on-repost",
     "--disable-client-side-phishing-detection",
     "--password-store=basic",
@@ -163,7 +164,7 @@ class Browser:
         self._connection.listen(session, handler)
 
     def fail(self, session: str, fault: BrowserFault) -> None:
-        """Fail everything that waits for a page that no longer answers."""
+        """Fail all pending commands of a page that no longer answers."""
         self._connection.fail(session, fault)
 
     def watch(self, target: str, handler: Callable[[str], None] | None) -> None:
@@ -186,8 +187,8 @@ class Browser:
         return BrowserFault(f"the browser is gone ({trouble.value}), at {doing}", trouble=trouble)
 
     def close_socket(self) -> None:
-        """Break the connection while the process lives, for tests and fault injection."""
-        self.trouble = self.trouble or Trouble.SOCKET_CLOSED  # then the process exits by itself
+        """Break the connection but keep the process, for tests and fault injection."""
+        self.trouble = self.trouble or Trouble.SOCKET_CLOSED  # the process then exits by itself
         self._connection.break_off()
 
     async def aclose(self) -> None:
@@ -210,7 +211,7 @@ class Browser:
         """Wait until it answers, and subscribe to page crashes.
 
         Raises:
-            BrowserFault: It does not answer in time, or is gone already (`START_FAILED`).
+            BrowserFault: It does not answer in time, or has already exited (`START_FAILED`).
         """
         try:
             await self.send("Target.setDiscoverTargets", deadline_s=deadline_s, discover=True)
@@ -218,7 +219,7 @@ class Browser:
             raise self.process.start_fault() from fault
 
     async def _require_frames(self, deadline_s: float) -> None:
-        """Reject a build that draws no frames on request: its images would depend on the clock.
+        """Reject a build without frames on request, whose images would depend on the clock.
 
         Raises:
             BrowserFault: It is such a build (`REFUSED`), or does not answer.
@@ -242,7 +243,7 @@ class Browser:
         await self.send("Target.closeTarget", targetId=target)
 
     async def _wait_for_end(self) -> None:
-        """Give a process whose socket closed a moment to exit."""
+        """Wait briefly for a process to exit after its socket closed."""
         for _ in range(20):
             if self.trouble is not None:
                 return

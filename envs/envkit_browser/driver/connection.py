@@ -16,7 +16,7 @@ from envkit_browser.driver.trouble import BrowserFault, Trouble
 Reply = dict[str, Any]
 """The result of a command: any JSON object."""
 EventHandler = Callable[[str, Reply], None]
-"""Takes the name and the parameters of an event; must not block."""
+"""Receives the name and parameters of an event; must not block."""
 _END: Final = b"\0"
 
 
@@ -28,7 +28,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._closed = self._loop.create_future()
         self._begun: list[bytes] = []
-        """Pieces of an incomplete message."""
+        """Parts of an incomplete message."""
         self._number = 0
         self._waiting: dict[int, tuple[str, str | None, asyncio.Future[Reply]]] = {}
         self._handlers: dict[str | None, EventHandler] = {}
@@ -84,13 +84,13 @@ class Connection(asyncio.Protocol):
                 future.exception()  # retrieved, even if the caller was cancelled meanwhile
 
     def fail(self, session: str, fault: BrowserFault) -> None:
-        """End what waits for a page that will not answer any more."""
+        """Fail pending commands of a page that no longer answers."""
         for _, owner, future in self._waiting.values():
             if owner == session and not future.done():
                 future.set_exception(fault)
 
     def break_off(self) -> None:
-        """Close the socket as if the other end had, for tests and fault injection."""
+        """Close the socket as if the peer had, for tests and fault injection."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -43,9 +43,9 @@ async def inject(plan: FaultPlan, page: Page, key: tuple[int, int, int | None]) 
     """Inject the failure that the plan draws for this call, and return it.
 
     Args:
-        plan: With kinds of `Injection` for the scope "browser".
+        plan: A plan with kinds of `Injection` for the scope "browser".
         page: The page whose browser, process or document fails.
-        key: Seed, turn and attempt; without an attempt the plan counts.
+        key: Seed, turn and attempt; without an attempt, the plan counts attempts.
 
     Raises:
         ConfigurationError: The plan names another kind.
@@ -60,7 +60,7 @@ async def inject(plan: FaultPlan, page: Page, key: tuple[int, int, int | None]) 
         raise ConfigurationError(
             f"kinds of the scope {SCOPE!r} must be in {[k.value for k in Injection]}, got {kind!r}"
         ) from error
-    with contextlib.suppress(BrowserFault):  # the next command runs into the failure
+    with contextlib.suppress(BrowserFault):  # the next command hits the failure
         await _INJECTIONS[injection](page)
     return injection
 

@@ -39,11 +39,11 @@ class PageOptions:
     width: int
     """Screen width in device pixels, the unit of screenshots and actions."""
     height: int
-    """In device pixels."""
+    """Screen height in device pixels."""
     scale: float = 1.0
     """Device pixels per CSS pixel."""
     site: Site = field(default_factory=Site)
-    """What it may load."""
+    """Files it may load."""
     settle_ms: float = 100.0
     """Milliseconds of page time that pass after each input."""
     deadline_s: float = 10.0
@@ -430,7 +430,7 @@ class Page:
     async def _stay(self, request: str) -> None:
         """Answer a navigation with "no content", which leaves the page where it is."""
         await self.send("Fetch.fulfillRequest", requestId=request, responseCode=204)
-        # Otherwise the navigation may stop the page's clock forever: it did in two of five.
+        # Otherwise the navigation may stop the page's clock forever, as in two of five trials.
         await self.send("Page.stopLoading")
 
     def _on_dialog(self, params: Reply) -> None:

@@ -36,7 +36,7 @@ class PageInput:
     def __init__(self, page: Page) -> None:
         self._page = page
         self.x, self.y = 0, 0
-        """Where the pointer is, in device pixels."""
+        """Pointer position in device pixels."""
         self._buttons = 0
 
     async def perform(self, action: Action) -> None:

@@ -76,7 +76,7 @@ class BrowserPool:
 
         Raises:
             MissingDependencyError: No browser is installed.
-            BrowserFault: Browsers fail again and again.
+            BrowserFault: Browsers fail repeatedly.
         """
         spare = self._spares.take(options)
         if self._spares.knows(options):
@@ -93,7 +93,7 @@ class BrowserPool:
     async def release(self, page: Page) -> None:
         """Close a page, and its browser if that is broken or retired.
 
-        A page that works is closed in the background, while the next one is made ready.
+        A page that works is closed in the background, while the next one is prepared.
         """
         if not page.is_usable:
             await self._release(page)

@@ -141,7 +141,7 @@ def _end(
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    for _ in range(20):  # the group's last members may still write while they die
+    for _ in range(20):  # dying processes of the group may still write
         shutil.rmtree(profile, ignore_errors=True)
         if not profile.exists():
             break

@@ -57,7 +57,7 @@ class Site:
 
         Args:
             files: Path such as "index.html" or "css/style.css" -> content.
-            folder: Folder whose files are served too; links out of it are not followed.
+            folder: Folder whose files are served too; links that leave it are not followed.
 
         Raises:
             ConfigurationError: There is no such folder.

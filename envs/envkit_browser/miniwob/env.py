@@ -34,13 +34,13 @@ class MiniwobEnv(AsyncEnv):
     Observation: a screenshot of 160 x 210 page pixels, `scale` times as large, with the goal as
         text at first and then what could not be read, if anything. The page's yellow bar with the
         goal is blank unless `shows_goal` is set or the goal has an image.
-    Action: one or several actions in the form of the model family that `action` names. Those after
-        one that ends the episode are left out. Page time passes only with actions, half a second
-        for each that does something, so the same actions give the same page.
-    Reward: at the end, from the page's raw reward, never the one that decays with time: 1.0 if it
-        is above 0, else 0.0; `scoring` has other rules. `info["raw_reward"]` is the page's own.
-    Episode end: the page submits the task, `terminate` or `answer`; `max_turns` replies truncate.
-        The page's own time limit is off.
+    Action: one or several actions in the form of the model family that `action` names. Actions
+        after one that ends the episode are ignored. Page time passes only with actions, half a
+        second for each that has an effect, so the same actions give the same page.
+    Reward: at the end, from the page's raw reward, without its decay over time: 1.0 if it is above
+        0, else 0.0; `scoring` has other rules. `info["raw_reward"]` is the page's own. Episode end:
+        the page submits the task, `terminate` or `answer`; `max_turns` replies truncate. The page's
+        own time limit is off.
     Budget: `max_turns` replies, one screenshot each; by default each task has its own budget, two
         replies per oracle action.
     Dataset: the package miniwob 1.1.0, MIT licence.
@@ -73,7 +73,7 @@ class MiniwobEnv(AsyncEnv):
         Args:
             task: The name of the only task, a key of `TASKS`; None mixes many.
             mix: "solved" mixes the tasks that the oracle solves, "all" every task.
-            kinds: Values of `Kind`, to mix only tasks of these; None takes all.
+            kinds: Values of `Kind`, to mix only tasks of these; None means all.
             action: The form of replies, by the name of a model family.
             scoring: A value of `Scoring`.
             split: "train" or "test".

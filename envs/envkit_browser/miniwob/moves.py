@@ -1,7 +1,7 @@
 """Input moves on a page, the building blocks of plans.
 
-Every move reads the current page and yields the actions still needed, or nothing if it is done. So
-a plan covers everything up to the goal, and its first action is the next one.
+Every move reads the current page and yields the actions still needed, or nothing once it is done. A
+plan therefore covers everything up to the goal, and its first action is the next one.
 """
 
 import itertools
@@ -19,7 +19,7 @@ _WINDOW: Final = (0.0, 0.0, float(WIDTH), float(HEIGHT))
 
 
 def pixel(page: Page, point: Point) -> tuple[int, int]:
-    """Return where a point of the page is in the screenshot."""
+    """Return the screenshot pixel of a point of the page."""
     return int(point[0] * page.scale), int(point[1] * page.scale)
 
 
@@ -33,7 +33,7 @@ def press(page: Page, element: Element, *, keys: tuple[str, ...] = ()) -> Action
     """Return a click on an element.
 
     Raises:
-        LookupError: No point of it can be reached.
+        LookupError: No point of it is reachable.
     """
     if element.point is None:
         raise LookupError(f"{element.tag} {element.text!r} of {page.task!r} cannot be reached")
@@ -74,7 +74,7 @@ def repeat(action: Action, times: int) -> Iterator[Action]:
 
 
 def write(text: str) -> Action:
-    """Return text typed where the focus is."""
+    """Return text typed at the focus."""
     return Action(kind=ActionKind.TYPE, text=text)
 
 
@@ -109,7 +109,7 @@ def fill(page: Page, field: Element, text: str) -> Iterator[Action]:
 
 
 def _is_selected(page: Page, field: Element) -> bool:
-    """Return whether all of a field is selected; number fields do not say."""
+    """Return whether a field is fully selected; number fields do not report it."""
     if field.selection is not None:
         return field.selection == (0, len(field.value or ""))
     return bool(page.performed) and page.performed[-1].keys == ("ctrl", "a")
@@ -123,7 +123,7 @@ def check(page: Page, box: Element, *, wanted: bool) -> Iterator[Action]:
 
 
 def reach(page: Page, element: Element) -> Iterator[Action]:
-    """Scroll until an element can be pressed, if it cannot be yet."""
+    """Scroll until an element can be pressed, if needed."""
     if element.point is not None or not element.is_shown:
         return
     pane = next((found for found in page.ancestors(element) if found.scrolls), None)

@@ -32,7 +32,7 @@ class Element:
     point: Point | None
     """A point where a press reaches the element; None if it is hidden, covered or off-window."""
     text_ends: tuple[float, float, float, float] | None
-    """Where its own text begins and ends: x, y, x, y; None without text."""
+    """Start and end of its own text: x, y, x, y; None without text."""
     value: str | None
     """Value of a form field."""
     checked: bool
@@ -41,7 +41,7 @@ class Element:
     color: str
     background: str
     scrolls: bool
-    """Whether the wheel moves what is inside."""
+    """Whether the wheel scrolls its content."""
     scroll: tuple[float, float, float]
     """Scroll offset, content height and visible height."""
     selection: tuple[int, int] | None
@@ -49,7 +49,7 @@ class Element:
 
     @property
     def id(self) -> str:
-        """The attribute, empty without one."""
+        """The attribute `id`; empty if missing."""
         return self.attributes.get("id", "")
 
     @property
@@ -75,7 +75,7 @@ class Element:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A page as it is now, with the goal and what was done so far."""
+    """A page in its current state, with the goal and the actions so far."""
 
     task: str
     goal: str
@@ -83,7 +83,7 @@ class Page:
     bar: Sequence[Element] = ()
     """Elements of the yellow bar that shows the goal."""
     selected: str = ""
-    """Text that is selected on the page, outside fields."""
+    """Selected text on the page, outside fields."""
     scale: float = 1.0
     """Screenshot pixels per page pixel."""
     performed: tuple[Action, ...] = ()
@@ -109,7 +109,7 @@ class Page:
         return list(self._matching(selector, inside))
 
     def first(self, selector: str, inside: Element | None = None) -> Element | None:
-        """Return the first such element; None without one."""
+        """Return the first such element, or None."""
         return next(self._matching(selector, inside), None)
 
     def one(self, selector: str, inside: Element | None = None) -> Element:
@@ -155,14 +155,14 @@ class Page:
         return self.elements[row[row.index(element.number) - 1]]
 
     def quoted(self) -> list[str]:
-        """Return what the goal has in double quotes."""
+        """Return the texts in double quotes in the goal."""
         return re.findall(r'"(.*?)"', self.goal)
 
     def asked(self, pattern: str) -> str:
         """Return the first group of a pattern in the goal.
 
         Raises:
-            LookupError: The goal does not look like this.
+            LookupError: The goal does not match the pattern.
         """
         found = re.search(pattern, self.goal)
         if found is None:

@@ -13,9 +13,10 @@ class Scoring(StrEnum):
     SUCCESS = "success"
     """1.0 if the raw reward is above 0, else 0.0: the success rate that BrowserGym reports."""
     FULL = "full"
-    """1.0 for a raw reward of 1 only, else 0.0; the same except in tasks that pay for parts."""
+    """1.0 only for a raw reward of 1, else 0.0; differs from SUCCESS only in tasks with partial
+    credit."""
     RAW = "raw"
-    """The raw reward itself; an episode without an end counts -1, as with the time limit."""
+    """The raw reward itself; an unfinished episode counts as -1, as at the time limit."""
 
 
 def score(scoring: Scoring, raw: float | None) -> float:
@@ -23,7 +24,7 @@ def score(scoring: Scoring, raw: float | None) -> float:
 
     Args:
         scoring: The rule.
-        raw: What the page gave, before any decay over time; None if the task was not submitted.
+        raw: The page's reward before any decay over time; None if the task was not submitted.
     """
     given = UNFINISHED if raw is None else raw
     if scoring is Scoring.RAW:

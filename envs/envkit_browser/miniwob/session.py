@@ -23,9 +23,9 @@ from envkit_browser.miniwob.tasks import HEIGHT, WIDTH, TaskEntry
 _LOOKS: Final = frozenset({ActionKind.SCREENSHOT, ActionKind.ZOOM})
 """Actions that change nothing and take no time."""
 _STEP_MS: Final = 500
-"""How much of the page's time an action takes: jQuery UI's animations end in it."""
+"""Page time per action, enough for jQuery UI's animations to finish."""
 _SETTLE_MS: Final = 5.0
-"""How much of the browser's own clock passes after an input; images are waited for in it."""
+"""Browser clock time after an input, enough to wait for images."""
 _DEADLINE_S: Final = 20.0
 _WHEEL_MS: Final = 50.0
 _LONGEST_WAIT_S: Final = 60.0
@@ -106,7 +106,7 @@ class Session:
         try:
             if action.kind is not ActionKind.WAIT:
                 await self._input.perform(action)
-            if action.kind is ActionKind.SCROLL:  # the wheel takes hold with the next frames
+            if action.kind is ActionKind.SCROLL:  # the wheel takes effect in the next frames
                 await self._page.advance(_WHEEL_MS)
             self._note_buttons(action)
             if self._page.left is not None:

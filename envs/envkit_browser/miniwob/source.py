@@ -10,7 +10,7 @@ from envkit.tasks import Task
 from envkit_browser.miniwob.tasks import TASKS, Kind
 
 VERSION: Final = "computer-use-miniwob-v0"
-"""Part of every seed: another version draws other tasks."""
+"""Part of every seed: a new version draws different tasks."""
 _SEED_LIMIT: Final = 2**31
 
 
@@ -28,11 +28,11 @@ class MiniwobTasks:
         """Choose the tasks to draw from.
 
         Args:
-            names: Tasks by name; None takes all.
-            kinds: Values of `Kind`, to take only tasks of these; None takes all.
-            split: "train" or "test": other seeds, and in the few pages that have one, the page's
-                own test data.
-            seed: Another seed gives another sequence.
+            names: Names of tasks; None means all.
+            kinds: Values of `Kind`, to select only tasks of these; None means all.
+            split: "train" or "test". The test split has other seeds and, in the few pages that have
+                it, the page's own test data.
+            seed: Determines the sequence.
 
         Raises:
             ConfigurationError: The split does not exist, or no task is left.

@@ -106,8 +106,7 @@ _RELOADED: Final = frozenset(
         "use-slider-2",
     }
 )
-"""In these, a second play of the same seed started with another image, because of counters in
-widgets, focus or scroll offsets."""
+"""Tasks whose first image differs in a second play, due to counters, focus or scroll offsets."""
 
 _ACTIONS: Final = {
     1: (

@@ -43,16 +43,14 @@ class PageEnv(AsyncEnv):
 
     Task: a page, a goal and a checker in JavaScript: `html` (the page's text) or `path` (a file of
         `folder`), `goal`, `check`, and optionally `setup`, `assets`, `oracle`, `seed`, `name`.
-    Observation: a screenshot of `width` x `height` pixels after each reply, with the goal at first
-        and then what could not be read and which dialogs the page showed.
+    Observation: a screenshot of `width` x `height` pixels after each reply, with the goal at first,
+        and later with unreadable actions and the dialogs that the page showed.
     Action: one or several actions in the form of the model family that `action` names.
-    Reward: what the checker says: a number ends the episode when it is above 0; `{done, reward}`
-        ends it when `done`. It runs after each action, and with `answer` and `status` at the end.
-    Episode end: the checker's verdict, `terminate` or `answer`, or a page that was left or closed
-    (reward 0.0); `max_turns` replies truncate.
-    Budget: `max_turns` replies, one screenshot each.
-    Dataset: two demo pages, part of this package.
-    Source: original.
+    Reward: the checker's result. A number ends the episode if it is above 0; `{done, reward}` ends
+        it if `done`. It runs after each action, and with `answer` and `status` at the end. Episode
+        end: the checker's verdict, `terminate` or `answer`, or a page that was left or closed
+        (reward 0.0); `max_turns` replies truncate. Budget: `max_turns` replies, one screenshot
+        each. Dataset: two demo pages, part of this package. Source: original.
     """
 
     capabilities = Capabilities(replay_safe=True, deterministic=True)

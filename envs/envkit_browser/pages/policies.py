@@ -9,7 +9,7 @@ from envkit_actions.dialect import Dialect
 
 
 def oracle() -> Policy:
-    """Return a policy that does what the task's `oracle` says, in the environment's dialect."""
+    """Return a policy that follows the task's `oracle`, in the environment's dialect."""
 
     def reply(context: PolicyContext) -> str:
         env: Any = context.env.unwrapped  # a wrapper hides the plan

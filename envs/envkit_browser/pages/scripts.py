@@ -29,7 +29,7 @@ class Verdict:
     done: bool
     """Whether the episode ends."""
     reward: float
-    """Of this turn."""
+    """Reward of this turn."""
 
 
 def setup_script(task: Task, scale: float) -> str:
@@ -42,7 +42,7 @@ def check_script(task: Task, scale: float, *, answer: str | None, status: str | 
 
     Args:
         task: The task, with its checker and its oracle, if any.
-        scale: Device pixels for each CSS pixel.
+        scale: Device pixels per CSS pixel.
         answer: The agent's answer; None without one.
         status: The agent's final status; None while the episode runs.
     """

@@ -11,21 +11,21 @@ from envkit.seeds import derive_seed
 from envkit.tasks import ListSource, Task, read_tasks
 
 VERSION: Final = "computer-use-page-v0"
-"""Part of every seed: another version draws other seeds."""
+"""Part of every seed: a new version draws different seeds."""
 DEMOS: Final = Path(str(files("envkit_browser.pages").joinpath("demos")))
-"""The folder of the pages that are shipped."""
+"""Folder of the bundled pages."""
 _TEXTS: Final = ("html", "path", "goal", "setup", "check", "oracle", "name")
 
 
 class PageTasks:
-    """Cycle through rows, each time with another seed."""
+    """Cycle through rows, each time with a new seed."""
 
     def __init__(self, rows: Sequence[Mapping[str, Any]], *, seed: int = 0) -> None:
-        """Take the rows.
+        """Store the rows.
 
         Args:
             rows: Tasks that `check_task` accepts.
-            seed: Another seed gives other seeds to the pages.
+            seed: Determines the seeds of the pages.
 
         Raises:
             DatasetError: There are no rows, or a row lacks a field.

@@ -73,7 +73,7 @@ class Calculate(Family):
         clutter(desk, rng, data["clutter"])
 
     def react(self, desk: Desktop, event: Event, data: Data) -> bool:
-        """Take a key."""
+        """Handle a key."""
         if event.kind != "clicked" or event.window.name != "calculator":
             return False
         typed: str = desk.model["typed"]
@@ -91,11 +91,11 @@ class Calculate(Family):
         return False
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return whether the display shows the result, worked out."""
+        """Return whether the display shows a calculated result."""
         return [desk.model["result"] == evaluate(data["term"])]
 
     def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
-        """Press one key after the other."""
+        """Press the keys in order."""
         if all(self.goals(desk, data)):
             return
         typed: str = desk.model["typed"]
@@ -199,7 +199,7 @@ class WaitForDownload(Family):
     name = "wait_for_download"
 
     def draw(self, rng: random.Random, level: int) -> Data:
-        """Draw files and how long each takes."""
+        """Draw files and their download times."""
         files = file_names(rng, (1, 2, 3, 4, 6)[level - 1], alike=level >= 3)
         seconds = {name: rng.randint(3 * level, 12 * level) for name in files}
         return {
@@ -224,7 +224,7 @@ class WaitForDownload(Family):
         clutter(desk, rng, data["clutter"])
 
     def react(self, desk: Desktop, event: Event, data: Data) -> bool:
-        """Start a download, or open what is there."""
+        """Start a download, or open a finished one."""
         if event.kind != "clicked" or event.window.name != "downloads":
             return False
         verb, _, name = event.source.name.partition(" ")
@@ -236,7 +236,7 @@ class WaitForDownload(Family):
         return False
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return whether the right file was opened, and was complete by then."""
+        """Return whether the right file was opened, and whether it was complete."""
         return [desk.model.get("opened") == data["target"], bool(desk.model.get("was_complete"))]
 
     def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:

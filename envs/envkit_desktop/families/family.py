@@ -19,8 +19,11 @@ Data = dict[str, Any]
 """Data of one task: JSON data with at least "goal", a sentence."""
 
 _INFEASIBLE: Final = 0.03
-"""Fraction of infeasible tasks at levels that have any. Always giving up earns this much, so it
-must stay below the 5% limit for blind policies."""
+"""Fraction of infeasible tasks at levels that have any.
+
+A policy that always reports failure earns this much, so it must stay below the 5% limit for blind
+policies.
+"""
 _LEAST_LEVEL: Final = 3
 """First level with infeasible tasks."""
 OR_FAIL: Final = " If that is impossible, end the task with failure."

@@ -25,7 +25,7 @@ def _show_files(
     files: list[str],
     later: Sequence[str] = (),
 ) -> Window:
-    """Open the window "files" with folders first and room for names that come later."""
+    """Open the window "files" with folders first and room for later names."""
     names = [*folders, *files]
     width = max(_STEP[0], widest([*names, *later], desk.type_pixels) + 12)
     rows = -(-len(names) // _ROW_OF_ICONS)
@@ -46,7 +46,7 @@ class SortFiles(Family):
     name = "drag_files"
 
     def draw(self, rng: random.Random, level: int) -> Data:
-        """Draw files and folders, and where some of the files go."""
+        """Draw files and folders, and destinations of some files."""
         count = (3, 5, 8, 11, 15)[level - 1]
         files = file_names(rng, count, alike=level >= 3)
         folders: list[str] = list(rng.sample(FOLDERS, (1, 2, 3, 4, 5)[level - 1]))
@@ -89,7 +89,7 @@ class SortFiles(Family):
         return [inside.get(name) == data["targets"].get(name) for name in data["files"]]
 
     def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
-        """Drag one file after the other."""
+        """Drag the files one by one."""
         for name, folder in data["targets"].items():
             if name not in desk.model["inside"]:
                 icon, target = desk.find(Icon, "files", name), desk.find(Icon, "files", folder)
@@ -102,7 +102,7 @@ class DeleteFiles(Family):
     name = "delete_files"
 
     def draw(self, rng: random.Random, level: int) -> Data:
-        """Draw files of which some have the ending; at level 3 and above there may be none."""
+        """Draw files, some with the extension; at level 3 and above there may be none."""
         files = file_names(rng, (3, 6, 10, 13, 17)[level - 1], alike=level >= 3)
         ending = files[0].partition(".")[2]
         doomed = [name for name in files if name.endswith(ending)][: 2 + level]
@@ -152,12 +152,12 @@ class DeleteFiles(Family):
         desk.set_focus(None)
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return for each file whether it was kept or deleted, as it should be."""
+        """Return for each file whether it was correctly kept or deleted."""
         gone = desk.model["deleted"]
         return [(name in gone) == (name in data["doomed"]) for name in data["files"]]
 
     def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
-        """Delete one file after the other."""
+        """Delete the files one by one."""
         if desk.window("question") is not None:
             right = {*desk.model["asked"]} <= {*data["doomed"]}
             text = "Delete" if right else "Cancel"
@@ -197,7 +197,7 @@ class RenameFiles(Family):
         clutter(desk, rng, data["clutter"])
 
     def react(self, desk: Desktop, event: Event, data: Data) -> bool:
-        """Ask for the new name and write it under the icon."""
+        """Ask for the new name and show it under the icon."""
         if event.kind == "command" and event.value == "rename":
             desk.model["asked"] = event.source.name
             window = _ask(desk, "New name:", ("OK", "Cancel"))
@@ -213,12 +213,12 @@ class RenameFiles(Family):
         return False
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return for each file whether it has its name."""
+        """Return for each file whether it has the right name."""
         renamed = desk.model["renamed"]
         return [renamed.get(n, n) == data["renamed"].get(n, n) for n in data["files"]]
 
     def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
-        """Rename one file after the other."""
+        """Rename the files one by one."""
         if desk.window("question") is not None:
             field = desk.find(TextField, "question", "new")
             asked = desk.model["asked"]

@@ -16,12 +16,12 @@ from envkit_desktop.widgets.widget import as_tuples
 
 
 class PressButton(Family):
-    """Press buttons by their names in an order; the last press submits the task."""
+    """Press named buttons in a given order; the last press submits the task."""
 
     name = "press_button"
 
     def draw(self, rng: random.Random, level: int) -> Data:
-        """Draw the buttons; from level 3 on they differ by a second word only."""
+        """Draw the buttons; from level 3 on they differ only in a second word."""
         count = (9, 9, 12, 15, 18)[level - 1]
         texts = rng.sample(ACTIONS, count)
         if level >= 3:
@@ -71,7 +71,7 @@ class PressButton(Family):
 
 
 class NestedMenu(Family):
-    """Choose an item of a menu, at level 3 and above of a menu in a menu."""
+    """Choose a menu item, at level 3 and above in a submenu."""
 
     name = "nested_menu"
 
@@ -121,7 +121,7 @@ class NestedMenu(Family):
         return [desk.model.get("chosen") == " > ".join(data["path"])]
 
     def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
-        """Open one menu after the other."""
+        """Open the menus in order."""
         if not all(self.goals(desk, data)):
             yield from moves.menu(desk, desk.find(MenuBar, "editor", "bar"), data["path"])
 

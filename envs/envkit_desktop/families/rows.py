@@ -34,7 +34,7 @@ from envkit_desktop.widgets.widget import ROW, as_tuples
 
 
 class PickFromList(SubmittedTask):
-    """Choose a name in a list that scrolls; some names are not there."""
+    """Choose a name in a scrolling list; some names are missing."""
 
     name = "pick_from_list"
     submit = "Select"
@@ -69,13 +69,13 @@ class PickFromList(SubmittedTask):
         clutter(desk, rng, data["clutter"])
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return whether the name is chosen, and whether it was handed in."""
+        """Return whether the name is chosen, and whether it was submitted."""
         rows = desk.find(ListBox, "main", "names")
         chosen = rows.items[rows.selected] if rows.selected >= 0 else ""
         return [chosen == data["target"], self.sent(desk)]
 
     def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
-        """Scroll, choose, hand in."""
+        """Scroll, choose, submit."""
         rows = desk.find(ListBox, "main", "names")
         yield from moves.row(desk, rows, rows.items.index(data["target"]))
         yield from self.press_submit(desk)
@@ -86,7 +86,7 @@ def _table_width(columns: list[tuple[str, int]]) -> int:
 
 
 class LookUp(Family):
-    """Answer with a cell of a table that scrolls."""
+    """Answer with a cell of a scrolling table."""
 
     name = "look_up"
 
@@ -198,7 +198,7 @@ class SortAndOpen(Family):
         return False
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return whether it was the right one and no other."""
+        """Return whether exactly the right row was opened."""
         return [desk.model.get("opened") == [data["target"]]]
 
     def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:

@@ -19,7 +19,7 @@ _SHOWN = 10
 
 
 class SelectRows(SubmittedTask):
-    """Choose several rows of a list: single ones by ctrl, from level 3 on also a run by shift."""
+    """Choose several list rows: single ones by ctrl and, from level 3 on, a range by shift."""
 
     name = "select_rows"
     submit = "Open"
@@ -59,7 +59,7 @@ class SelectRows(SubmittedTask):
         clutter(desk, rng, data["clutter"])
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return whether exactly these rows are chosen, and whether it was handed in."""
+        """Return whether exactly these rows are chosen, and whether the task was submitted."""
         rows = desk.find(ListBox, "main", "rows")
         return [list(rows.chosen_rows) == data["wanted"], self.sent(desk)]
 

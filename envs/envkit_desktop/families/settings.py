@@ -47,7 +47,7 @@ class ToggleChecks(SubmittedTask):
         }
 
     def build(self, desk: Desktop, data: Data, rng: random.Random) -> None:
-        """Open the window with one box a row."""
+        """Open the window with one box per row."""
         texts: list[str] = data["texts"]
         shown = min(len(texts), 7)
         window = frame(desk, rng, "main", "Options", 300, shown * LINE + 74)
@@ -68,7 +68,7 @@ class ToggleChecks(SubmittedTask):
         return [box.checked == (box.name in data["wanted"]) for box in boxes] + [self.sent(desk)]
 
     def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
-        """Set each box, then hand in."""
+        """Set each box, then submit."""
         for text in data["texts"]:
             box = desk.find(Check, "main", text)
             yield from moves.check(desk, box, on=text in data["wanted"])
@@ -92,7 +92,7 @@ class AnswerSurvey(SubmittedTask):
     submit = "Send"
 
     def draw(self, rng: random.Random, level: int) -> Data:
-        """Draw questions and their answers; some are not to be answered."""
+        """Draw questions and their answers; some must stay empty."""
         questions = rng.sample(_QUESTIONS, (2, 3, 4, 5, 6)[level - 1])
         answers = {title: rng.choice(options) for title, options in questions}
         if level >= 4:
@@ -107,7 +107,7 @@ class AnswerSurvey(SubmittedTask):
         }
 
     def build(self, desk: Desktop, data: Data, rng: random.Random) -> None:
-        """Open the window with one group a row."""
+        """Open the window with one group per row."""
         questions = data["questions"]
         titles = [title for title, _ in questions]
         left = widest(titles, desk.type_pixels) + 2 * MARGIN
@@ -161,7 +161,7 @@ class SetSliders(SubmittedTask):
         }
 
     def build(self, desk: Desktop, data: Data, rng: random.Random) -> None:
-        """Open the window with one slider a row."""
+        """Open the window with one slider per row."""
         names: list[str] = data["names"]
         left = widest(names, desk.type_pixels) + 2 * MARGIN
         window = frame(desk, rng, "main", "Adjust", left + 270, len(names) * 34 + 60)
@@ -179,7 +179,7 @@ class SetSliders(SubmittedTask):
         return [s.value == targets.get(s.name, 50) for s in sliders] + [self.sent(desk)]
 
     def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
-        """Set each slider, then hand in."""
+        """Set each slider, then submit."""
         for name in data["names"]:
             slider = desk.find(Slider, "main", name)
             yield from moves.slide(desk, slider, data["targets"].get(name, 50))
@@ -193,7 +193,7 @@ class OrderGoods(SubmittedTask):
     submit = "Order"
 
     def draw(self, rng: random.Random, level: int) -> Data:
-        """Draw articles and how many; some carts are not empty at the start."""
+        """Draw articles and quantities; some carts are not empty at the start."""
         names = rng.sample(GOODS, (2, 3, 5, 8, 12)[level - 1])
         wanted = {n: rng.randint(1, 60) for n in rng.sample(names, (1, 2, 3, 4, 5)[level - 1])}
         feasible = is_feasible(rng, level)
@@ -224,12 +224,12 @@ class OrderGoods(SubmittedTask):
         clutter(desk, rng, data["clutter"])
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return for each article whether its number is right, and whether it was ordered."""
+        """Return for each article whether its quantity is right, and whether it was ordered."""
         spinners = [desk.find(Spinner, "main", name) for name in data["names"]]
         return [s.value == data["wanted"].get(s.name, 0) for s in spinners] + [self.sent(desk)]
 
     def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
-        """Set each number, then order."""
+        """Set each quantity, then order."""
         for name in data["names"]:
             spinner = desk.find(Spinner, "main", name)
             yield from moves.spin(desk, spinner, data["wanted"].get(name, 0))
@@ -260,7 +260,7 @@ class ChangeSettings(SubmittedTask):
     submit = "Apply"
 
     def draw(self, rng: random.Random, level: int) -> Data:
-        """Draw pages and what to change on some of them."""
+        """Draw pages and the changes to make on some of them."""
         pages = rng.sample(_PAGES, (2, 3, 4, 5, 5)[level - 1])
         wanted: dict[str, str | bool] = {}
         for _, (title, options), boxes in rng.sample(pages, (1, 1, 2, 3, 4)[level - 1]):

@@ -52,11 +52,11 @@ class CloseWindows(Family):
         _open_windows(desk, rng, data["titles"])
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return for each window whether it is open or closed, as it should be."""
+        """Return for each window whether it is correctly open or closed."""
         return [(desk.window(t) is None) == (t in data["closed"]) for t in data["titles"]]
 
     def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
-        """Close one after the other."""
+        """Close the windows one by one."""
         for title in data["closed"]:
             window = desk.window(title)
             if window is not None:
@@ -154,7 +154,7 @@ class ResizeWindow(Family):
                 area.width, area.height = window.client[0] - 16, window.client[1] - 30
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return whether width and height are near enough."""
+        """Return whether width and height are within the tolerance."""
         window = desk.window(data["target"])
         if window is None:
             return [False, False]

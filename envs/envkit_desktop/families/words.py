@@ -63,7 +63,7 @@ def full_names(rng: random.Random, count: int) -> list[str]:
 
 
 def look_alikes(rng: random.Random, first: str, count: int) -> list[str]:
-    """Return different full names of which many share a part with the first, which is included."""
+    """Return different full names, including the first; many share a part with it."""
     given, family = first.split(" ")
     names = [first]
     while len(names) < count:
@@ -80,7 +80,7 @@ def look_alikes(rng: random.Random, first: str, count: int) -> list[str]:
 
 
 def file_names(rng: random.Random, count: int, *, alike: bool = False) -> list[str]:
-    """Return different names of files; alike ones share their stems."""
+    """Return different file names; similar ones share their stems."""
     names: list[str] = []
     stems = rng.sample(STEMS, 2) if alike else list(STEMS)
     while len(names) < count:
@@ -92,10 +92,10 @@ def file_names(rng: random.Random, count: int, *, alike: bool = False) -> list[s
 
 
 def code(rng: random.Random, length: int) -> str:
-    """Return letters and digits that no other word contains."""
+    """Return a code of letters and digits that appears in no other word."""
     return "".join(rng.choice("ABCDEFGHKLMNPRSTUVWXYZ23456789") for _ in range(length))
 
 
 def listed(texts: Sequence[str]) -> str:
-    """Return texts as an enumeration."""
+    """Join texts as an English list."""
     return texts[0] if len(texts) == 1 else ", ".join(texts[:-1]) + " and " + texts[-1]

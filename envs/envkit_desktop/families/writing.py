@@ -69,7 +69,7 @@ class FillForm(SubmittedTask):
         }
 
     def build(self, desk: Desktop, data: Data, rng: random.Random) -> None:
-        """Open the window with one field a row."""
+        """Open the window with one field per row."""
         names: list[str] = data["names"]
         left = widest([*names, "Country"], desk.type_pixels) + 2 * MARGIN
         window = frame(desk, rng, "main", "Contact", left + 230, len(names) * 32 + 120)
@@ -113,7 +113,7 @@ class CopyCode(SubmittedTask):
     submit = "Send"
 
     def draw(self, rng: random.Random, level: int) -> Data:
-        """Draw a note of named codes and which of them are asked for."""
+        """Draw a note of named codes and the requested ones."""
         names = rng.sample(STEMS, (1, 2, 4, 6, 10)[level - 1])
         codes = {name: code(rng, (5, 6, 7, 8, 9)[level - 1]) for name in names}
         asked = rng.sample(names, (1, 1, 1, 2, 3)[level - 1])
@@ -209,7 +209,7 @@ class CorrectText(Family):
         return False
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return whether what was saved is right."""
+        """Return whether the saved document is right."""
         return [str(desk.model.get("saved", "")).strip() == data["after"]]
 
     def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
@@ -235,12 +235,12 @@ def _rewrite(desk: Desktop, area: TextArea, text: str) -> Iterator[Action]:
 
 
 class ReplyToMail(Family):
-    """Open the mail of a sender, write a given answer, send it."""
+    """Open a sender's mail, write a given answer and send it."""
 
     name = "reply_to_mail"
 
     def draw(self, rng: random.Random, level: int) -> Data:
-        """Draw mails; at high levels several are from one sender and differ by subject."""
+        """Draw mails; at high levels several have the same sender and differ by subject."""
         senders = full_names(rng, (2, 4, 6, 8, 9)[level - 1])
         if level >= 3:
             senders[1:3] = [senders[0], senders[0]]
@@ -261,7 +261,7 @@ class ReplyToMail(Family):
         }
 
     def build(self, desk: Desktop, data: Data, rng: random.Random) -> None:
-        """Open the list of mails, one button "Reply" a row."""
+        """Open the list of mails, with one button "Reply" per row."""
         mails: list[Any] = data["mails"]
         senders = widest([sender for sender, _ in mails], desk.type_pixels) + 20
         subjects = widest([subject for _, subject in mails], desk.type_pixels) + 20

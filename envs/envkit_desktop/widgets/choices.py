@@ -52,7 +52,7 @@ class Dropdown(Widget):
         host.open_menu(self, items, 0, self.height, self.width)
 
     def chosen(self, host: Host, command: str) -> None:
-        """Take the option."""
+        """Select the option."""
         self.selected = int(command)
         host.emit(self, "changed")
 
@@ -72,7 +72,7 @@ class ListBox(Scrolled):
 
     items: tuple[str, ...] = ()
     selected: int = -1
-    """The row that was chosen last and has the caret; -1 while there is none."""
+    """The last chosen row, which has the caret; -1 if there is none."""
     is_multiple: bool = False
     """Whether ctrl toggles a row and shift selects a range."""
     chosen_rows: tuple[int, ...] = ()
@@ -148,7 +148,7 @@ class ListBox(Scrolled):
             host.emit(self, "opened" if clicks == 2 else "selected", self.items[row])
 
     def _choose(self, row: int, held: frozenset[str]) -> None:
-        """Choose a row: alone, with shift all from the anchor on, with ctrl besides the others."""
+        """Choose a row: alone, with shift from the anchor on, or with ctrl added to others."""
         if self.is_multiple and "shift" in held and self.selected >= 0:
             self.anchor = self.selected if self.anchor < 0 else self.anchor
             low, high = min(self.anchor, row), max(self.anchor, row)
@@ -162,7 +162,7 @@ class ListBox(Scrolled):
         self.selected = row
 
     def key(self, host: Host, chord: Chord) -> bool:
-        """Step by the arrows: alone, extending with shift; with ctrl the caret only.
+        """Step by the arrows: plain, extending with shift, or with ctrl moving only the caret.
 
         Ctrl and space toggle the row with the caret.
         """
@@ -194,7 +194,7 @@ class ListBox(Scrolled):
 
 @dataclass(slots=True, kw_only=True)
 class Tabs(Widget):
-    """Pages of which one shows: the n-th child belongs to the n-th title."""
+    """Pages, one of which shows: the n-th child belongs to the n-th title."""
 
     titles: tuple[str, ...] = ()
     selected: int = 0

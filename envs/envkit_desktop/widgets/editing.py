@@ -27,7 +27,7 @@ class Editor(Widget):
         return min(self.cursor, self.anchor), max(self.cursor, self.anchor)
 
     def replace(self, host: Host, text: str) -> None:
-        """Put text in place of the selection."""
+        """Replace the selection with text."""
         start, end = self.selection
         room = LONGEST_TEXT - len(self.text) + (end - start)
         text = text[: max(0, room)]

@@ -38,7 +38,7 @@ class TextField(Editor):
         return _nearest(self.text, x - PADDING + self.offset, host.type_pixels)
 
     def reveal(self, host: Host) -> None:
-        """Scroll so that the caret is inside, without a gap after the text."""
+        """Scroll to show the caret, without a gap after the text."""
         room = self.width - 2 * PADDING - 1
         caret = text_width(self.text[: self.cursor], host.type_pixels)
         longest = max(0, text_width(self.text, host.type_pixels) - room)
@@ -118,7 +118,7 @@ class TextArea(Editor):
         self.grip = -1
 
     def replace(self, host: Host, text: str) -> None:
-        """Put text in place of the selection, unless locked."""
+        """Replace the selection with text, unless locked."""
         if not self.is_locked:
             Editor.replace(self, host, text)
 
@@ -164,7 +164,7 @@ class TextArea(Editor):
         return Editor.key(self, host, chord)
 
     def reveal(self, host: Host) -> None:
-        """Scroll so that the caret's line is inside."""
+        """Scroll to show the caret's line."""
         high = line_height(host.type_pixels)
         top = self.text.count("\n", 0, self.cursor) * high
         room = self.height - 2 * PADDING

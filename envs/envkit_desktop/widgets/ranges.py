@@ -110,7 +110,7 @@ class Spinner(Widget):
             self._set(host, self.value + (self.step if y < self.height // 2 else -self.step))
 
     def wheel(self, host: Host, dx: int, dy: int) -> bool:
-        """Step while it has the focus, so that scrolling past changes nothing."""
+        """Step only while focused, so scrolling past changes nothing."""
         if not self.focused or not dy:
             return False
         self._set(host, self.value + (self.step if dy < 0 else -self.step))
@@ -132,7 +132,7 @@ class Spinner(Widget):
         return False
 
     def write(self, host: Host, text: str) -> bool:
-        """Append digits to those typed before; other characters are left out."""
+        """Append digits to those typed before; other characters are ignored."""
         digits = "".join(c for c in text if c in "0123456789")
         if digits:
             self.typed = (self.typed + digits)[-6:]

@@ -37,7 +37,7 @@ class ScrollBar:
         return BAR + (travel * self.offset // self.most if self.most else 0), height
 
     def clamp(self, offset: int) -> int:
-        """Return the nearest offset that is possible."""
+        """Return the nearest valid offset."""
         return max(0, min(self.most, offset))
 
     def paint(self, painter: Painter, x: int, y: int) -> None:
@@ -82,7 +82,7 @@ class Scrolled(Widget):
 
     @property
     def bar(self) -> ScrollBar:
-        """The scroll bar in the widget's present state."""
+        """The scroll bar in the widget's current state."""
         raise NotImplementedError(f"{type(self).__name__} must define bar")
 
     def press_bar(self, y: int) -> None:

@@ -135,7 +135,7 @@ class Table(Scrolled):
 
 
 def _order(cell: str) -> tuple[float, str]:
-    """Return the key that sorts numbers by value, before texts."""
+    """Return a key that sorts numbers by value, before texts."""
     try:
         return float(cell.replace(",", "").removeprefix("$")), ""
     except ValueError:

@@ -72,7 +72,7 @@ class Widget:
     """Whether it can be dropped on another widget, which then gets an event."""
 
     def paint(self, painter: Painter, x: int, y: int) -> None:
-        """Draw at (x, y) on the screen, children left out."""
+        """Draw at (x, y) on the screen, without children."""
 
     def child_origin(self) -> tuple[int, int]:
         """Return where the children's (0, 0) is, relative to this widget."""
@@ -100,7 +100,7 @@ class Widget:
         return False
 
     def write(self, host: Host, text: str) -> bool:
-        """Handle typed text; False if the widget takes none."""
+        """Handle typed text; False if the widget accepts none."""
         return False
 
     def chosen(self, host: Host, command: str) -> None:
@@ -112,7 +112,7 @@ class Widget:
         yield from ()
 
     def holds(self, x: int, y: int) -> bool:
-        """Return whether a place relative to this widget is inside of it."""
+        """Return whether a place relative to this widget is inside it."""
         return 0 <= x < self.width and 0 <= y < self.height
 
 

@@ -1,4 +1,4 @@
-"""Areas, arcs, sectors and shaded regions; answers in pi where circles take part."""
+"""Areas, arcs, sectors and shaded regions; answers involving circles contain pi."""
 
 import math
 from fractions import Fraction

@@ -53,7 +53,7 @@ def _radii(draft: Draft, names: tuple[str, ...], half: Fraction) -> None:
 
 
 def _diameter(draft: Draft, names: tuple[str, ...], degrees: Fraction) -> None:
-    """Make AB a diameter, so that the angle at C is right; OC makes isosceles triangles."""
+    """Make AB a diameter, so the angle at C is right; OC makes isosceles triangles."""
     a, b, c = names
     draft.require(degrees <= 62, "thin")
     if draft.rng.random() < 0.5:

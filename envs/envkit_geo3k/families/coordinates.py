@@ -7,7 +7,7 @@ from envkit_geo3k.draft import Draft
 from envkit_geo3k.exact import Exact
 
 _REACH = 8
-"""The grid goes this far from the origin."""
+"""Extent of the grid from the origin."""
 
 
 def coordinates(draft: Draft) -> None:

@@ -15,7 +15,7 @@ from envkit_geo3k.draft import (
 from envkit_geo3k.exact import Exact
 
 _TRIES: Final = 60
-"""Draws of a triangle per answer, so that no answer is rarer than others."""
+"""Triangle draws per answer, so no answer is rarer than others."""
 
 
 def side_splitter(draft: Draft) -> None:

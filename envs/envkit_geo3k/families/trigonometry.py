@@ -13,7 +13,7 @@ def trig_ratio(draft: Draft) -> None:
     rng = draft.rng
     a, b, c = draft.names(3)
     x, y, hypotenuse = triple(draft) if draft.level.is_algebraic else primitive_triple(draft)
-    if draft.level.is_chained:  # so that no other length in the figure reveals which ratio it is
+    if draft.level.is_chained:  # no other length in the figure may reveal which ratio it is
         scale = rng.randint(1, 1000 // hypotenuse)
         x, y, hypotenuse = scale * x, scale * y, scale * hypotenuse
     draft.key = (x, y)

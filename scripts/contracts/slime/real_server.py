@@ -2,8 +2,8 @@
 
     SLIME_SRC=... python scripts/contracts/slime/real_server.py [--arch qwen3_vl] [-- options]
 
-Both environments are built where they are missing. Exit status as for scripts/contracts/run.py; 4:
-the server did not start.
+Builds both environments if needed. Exit status as for scripts/contracts/run.py, or 4 if the server
+did not start.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def main() -> int:
     try:
         with (
             running_server(SGLANG, model, logs / f"sglang-slime-{options.arch}.log") as worker,
-            # slime asks the router, not the server, which servers there are to abort.
+            # To abort, slime asks the router for the list of servers.
             running_router(ensure_environment(SLIME), worker, logs / "sglang-router.log") as url,
         ):
             tests = "tests/contracts/slime/test_slime_real_server.py"

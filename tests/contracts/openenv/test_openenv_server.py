@@ -153,7 +153,7 @@ def test_state_never_holds_the_task(env_id: str, options: dict[str, Any], seeds:
     assert [set(state) for state in found] == [told] * (seeds + 1)
 
 
-async def test_paths_beside_the_session_make_no_environment() -> None:
+async def test_paths_other_than_the_session_create_no_environment() -> None:
     async with aiohttp.ClientSession(headers=bearer(KEY)) as session:
         with serving(make_app("canary-v0", access=ACCESS)) as address:
             create = {"jsonrpc": "2.0", "id": 1, "method": "openenv/session/create", "params": {}}
@@ -171,7 +171,7 @@ async def test_answer_beyond_its_bytes_is_a_permanent_fault() -> None:
         assert caught.value.kind is FaultKind.PERMANENT
 
 
-async def test_sessions_are_bounded_and_apart() -> None:
+async def test_sessions_are_bounded_and_separate() -> None:
     limits = ServerLimits(max_sessions=2)
     with serving(make_app("canary-v0", access=ACCESS, limits=limits)) as address:
         first, second, third = (made(address, limits={"open_attempts": 1}) for _ in range(3))

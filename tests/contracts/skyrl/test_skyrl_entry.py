@@ -143,7 +143,7 @@ def test_a_custom_template_of_skyrls_generator_is_refused() -> None:
         make_generator(cfg, FakeClient(text_codec(), say()))
 
 
-def test_workers_beside_a_codec_that_they_would_not_have_are_refused() -> None:
+def test_workers_with_a_ready_made_codec_are_refused() -> None:
     cfg = configured("envkit.workers=2")
     with pytest.raises(ConfigurationError, match="make_codec"):
         make_generator(cfg, FakeClient(text_codec(), say()), codec=text_codec())
@@ -177,7 +177,7 @@ async def test_a_dataset_goes_through_skyrls_own_reader(tmp_path: Path) -> None:
         assert text_of(examples[row // 2].messages[-1]) in text
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_exists() -> None:
     for name in envkit_skyrl.__all__:
         assert getattr(envkit_skyrl, name) is not None
     with pytest.raises(AttributeError):

@@ -153,7 +153,7 @@ async def test_the_placeholder_row_of_a_vision_run_passes_the_real_models_forwar
         forward(output["pixel_values"][0][:0], output["image_grid_thw"][0][:0], ids[:, :1])
 
 
-async def test_groups_play_one_task_and_evaluation_has_seeds_of_its_own(run: MakeRun) -> None:
+async def test_groups_play_one_task_and_evaluation_has_its_own_seeds(run: MakeRun) -> None:
     made = run(policy=lambda ask: "good", samples=3, prompts=4)
     train, again, other = [await made.generate(phase=phase) for phase in ("train", "train", "eval")]
     starts = [tuple(prompt) for prompt in train["prompt_token_ids"]]

@@ -182,7 +182,7 @@ async def test_zero_variance_filter_reads_scalar_rewards(run: MakeRun) -> None:
     assert int(batch["loss_mask"].sum()) == 0
 
 
-async def test_rewards_by_turn_stand_on_each_reply(run: MakeRun) -> None:
+async def test_rewards_by_turn_are_on_each_reply(run: MakeRun) -> None:
     made = run("good", "bad", "good", samples=1, envkit={"reward_placement": "turns"})
     output = await made.generate()
     (mask,), (rewards,) = output["loss_masks"], output["rewards"]

@@ -9,6 +9,8 @@ import pytest
 from fakes.agents import register_agents
 from fakes.slime_run import text_server
 
+from envkit.errors import ConfigurationError
+
 pytestmark = [pytest.mark.slime, pytest.mark.usefixtures("needs_miles")]
 
 GUESS = {"env_id": "toy-guess-v0", "env_kwargs": {"max_turns": 4}}
@@ -26,7 +28,30 @@ def tokenizer_of(model: str) -> Any:
     return transformers.AutoTokenizer.from_pretrained(model)
 
 
+@pytest.mark.usefixtures("needs_miles_main")
 async def test_miles_gets_a_sample_of_each_role_with_one_rollout_id() -> None:
+    rolled = await roll()
+    assert [len(siblings) for siblings in rolled] == [2, 2]
+    for index, siblings in enumerate(rolled):
+        assert [one.metadata["envkit_episode"]["role"] for one in siblings] == ["asker", "keeper"]
+        assert {one.rollout_id for one in siblings} == {index}
+        assert [one.reward for one in siblings] == [0.0, 0.25]
+        for one in siblings:
+            one.validate()
+
+
+async def test_miles_release_takes_siblings_only_with_a_mean_over_tokens() -> None:
+    from miles.utils.types import Sample
+
+    if hasattr(Sample, "rollout_id"):
+        pytest.skip("this miles counts the rollouts of siblings")
+    with pytest.raises(ConfigurationError, match="--calculate-per-token-loss"):
+        await roll()
+    assert [len(siblings) for siblings in await roll(calculate_per_token_loss=True)] == [2, 2]
+
+
+async def roll(**flags: Any) -> Any:
+    """Roll out a group of two episodes."""
     from miles.rollout.inference_rollout.compatibility import load_generate_function
     from miles.rollout.inference_rollout.inference_rollout_common import generate_and_rm_group
     from miles.utils.types import Sample
@@ -39,6 +64,7 @@ async def test_miles_gets_a_sample_of_each_role_with_one_rollout_id() -> None:
             GUESS,
             custom_generate_function_path="envkit_miles.generate",
             custom_reward_post_process_path="envkit_slime.post_process_rewards",
+            **flags,
         )
         args.sglang_router_policy = args.router_policy = None
         state = SimpleNamespace(
@@ -49,12 +75,4 @@ async def test_miles_gets_a_sample_of_each_role_with_one_rollout_id() -> None:
             generate_fn_semaphore=asyncio.Semaphore(64),
             generate_function=load_generate_function("envkit_miles.generate"),
         )
-        rolled = await generate_and_rm_group(state, group, dict(PARAMS))
-
-    assert [len(siblings) for siblings in rolled] == [2, 2]
-    for index, siblings in enumerate(rolled):
-        assert [one.metadata["envkit_episode"]["role"] for one in siblings] == ["asker", "keeper"]
-        assert {one.rollout_id for one in siblings} == {index}
-        assert [one.reward for one in siblings] == [0.0, 0.25]
-        for one in siblings:
-            one.validate()
+        return await generate_and_rm_group(state, group, dict(PARAMS))

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from fakes.agents import register_agents
+from fakes.sglang_failures import Failure, FailurePlan
 from fakes.sglang_model import FakeRequest
 from fakes.slime_run import text_server
 
@@ -37,7 +38,7 @@ async def roll(args: Any, number: int, size: int = 2) -> list[Any]:
     return await generate_and_rm_group(args, group, GenerateState(args).sampling_params.copy())
 
 
-async def test_each_role_is_a_sample_of_its_own_and_siblings_share_the_rollout_id(
+async def test_each_role_is_its_own_sample_and_siblings_share_the_rollout_id(
     tmp_path: Any,
 ) -> None:
     with text_server(say_five) as served:
@@ -77,7 +78,20 @@ async def test_roles_are_normalised_against_the_same_role_of_the_group() -> None
     assert normalised[0] == -normalised[2] > 0
 
 
-async def test_one_role_that_never_spoke_is_no_sample() -> None:
+async def test_a_fault_of_several_roles_is_one_row() -> None:
+    envkit = {**GUESS, "retries": {"max_engine_retries_per_turn": 0}}
+    plan = FailurePlan(script=[None, None, Failure.INTERNAL])
+    with text_server(say_five, failures=plan) as served:
+        args = served.args(envkit, custom_reward_post_process_path=NORMALISE)
+        (siblings,) = await roll(args, number=3, size=1)
+
+    (only,) = siblings
+    assert only.status is only.Status.FAILED
+    assert only.rollout_id == 7
+    assert not any(only.loss_mask)
+
+
+async def test_role_that_never_spoke_has_no_sample() -> None:
     with text_server(say_five) as served:
         args = served.args(GUESS, custom_reward_post_process_path=NORMALISE)
         group = await roll(args, number=5)

@@ -4,7 +4,7 @@ import asyncio
 import copy
 import pickle
 import threading
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import pytest
@@ -144,7 +144,7 @@ async def test_slime_must_hold_3_no_failure_is_called_an_abort() -> None:
     assert all(s.metadata["envkit_episode"]["retries"]["server_abort"] == 3 for s in group)
 
 
-async def test_slime_an_abort_around_a_weight_update_is_gone_on_with() -> None:
+async def test_slime_an_abort_around_a_weight_update_is_resumed() -> None:
     plan = FailurePlan(script=[Failure.QUEUE_ABORT, None, Failure.QUEUE_ABORT])
     with text_server(lambda _: "wrong", failures=plan) as served:
         group = await roll_group(served.args(ECHO), group_of(1))
@@ -420,6 +420,31 @@ async def test_slime_a_fault_is_one_row_under_fan_out() -> None:
     assert only.status is only.Status.FAILED
     assert only.metadata["envkit_episode"]["turns"] > 1
     assert not any(only.loss_mask)
+
+
+async def test_slime_an_unexpected_error_under_fan_out_leaves_a_batch_that_slime_flattens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from slime.observability.rollout_data_utils import validate_rollout_id_annotated
+
+    from envkit_slime import rollout
+
+    def written(job: Any, sample: Any, *args: Any, **options: Any) -> Any:
+        if sample.index == 0:
+            raise ValueError("no such tensor")
+        return deliver(job, sample, *args, **options)
+
+    deliver = rollout.deliver
+    monkeypatch.setattr(rollout, "deliver", written)
+    flags = {"custom_reward_post_process_path": "envkit_slime.post_process_rewards"}
+    with text_server(lambda _: "wrong") as served:
+        data: Any = [
+            await roll_group(served.args({**ECHO, "fan_out": "turns"}, **flags), group_of(2))
+        ]
+    validate_rollout_id_annotated(data)
+    while isinstance(data[0], list):  # slime/ray/rollout.py, _get_rollout_data
+        data = list(chain.from_iterable(data))
+    assert [sample.status.value for sample in data] == ["failed", *["truncated"] * 3]
 
 
 async def test_slime_stock_normalisation_of_faults_is_warned_about_once(

@@ -103,7 +103,7 @@ class Flagging(DotsEnv):
         return super().on_turn(response_text)
 
 
-async def test_slime_must_hold_4_a_flag_during_a_step_ends_the_episode_behind_it(
+async def test_slime_must_hold_4_a_flag_during_a_step_ends_the_episode_after_it(
     tmp_path: Any,
 ) -> None:
     import gymnasium
@@ -214,7 +214,7 @@ async def test_slime_masked_tokens_of_older_weights_stay_masked_and_new_ones_cou
     assert sample.weight_versions == ["1", "2", "2", "2"]
 
 
-async def test_slime_an_abort_in_the_queue_leaves_a_sample_that_starts_anew() -> None:
+async def test_slime_an_abort_in_the_queue_leaves_a_sample_that_restarts() -> None:
     with text_server(say, max_running=1, token_s=0.05) as served:
         args = served.args(ECHO, partial_rollout=True)
         group = await roll_until(args, fresh_group(3), served, 3)
@@ -271,7 +271,7 @@ async def test_slime_an_aborted_sample_that_cannot_be_resumed_is_restarted(token
     assert first not in said
 
 
-async def test_slime_an_episode_started_anew_trains_on_all_of_its_tokens() -> None:
+async def test_slime_a_restarted_episode_trains_on_all_of_its_tokens() -> None:
     with text_server(say, token_s=0.03) as served:
         args = served.args(ECHO, partial_rollout=True, mask_offpolicy_in_partial_rollout=True)
         group = await roll_until(args, fresh_group(1), served, 5)

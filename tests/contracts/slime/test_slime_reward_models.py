@@ -197,7 +197,7 @@ async def test_slime_distillation_leaves_evaluation_to_the_environment() -> None
 
 
 @pytest.mark.usefixtures("needs_slime")
-async def test_slime_a_task_made_of_images_is_the_same_after_an_episode_began_anew() -> None:
+async def test_slime_a_task_made_of_images_is_the_same_after_a_restart() -> None:
     """The dataset's images must not be replaced by those of an attempt that did not finish."""
     picture = PilImage.new("RGB", (56, 56), "red")
     with vision_server(lambda _: "5", failures=plan_of_one_fault()) as served:

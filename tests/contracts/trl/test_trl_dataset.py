@@ -113,7 +113,7 @@ def test_dataset_passes_arguments_on() -> None:
     assert {request.factory()().unwrapped.max_turns for request in requests} == {7}  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_prompts_are_equal_whatever_empty_keys_a_dataset_adds() -> None:
+def test_prompts_are_equal_despite_empty_keys_of_a_dataset() -> None:
     one = [{"role": "user", "content": "hi", "name": None}]
     assert canonical_prompt(one) == canonical_prompt([{"content": "hi", "role": "user"}])
     assert canonical_prompt("hi") != canonical_prompt(one)

@@ -414,7 +414,7 @@ def test_trl_close_gives_the_models_attention_back_and_may_be_repeated(bench: Ma
     assert made.trainer.model.config._attn_implementation == before
 
 
-async def test_trl_disk_hand_over_saves_and_tells_the_server(tmp_path: Path) -> None:
+async def test_trl_disk_hand_over_saves_and_notifies_the_server(tmp_path: Path) -> None:
     bodies: list[Any] = []
 
     async def take(request: web.Request) -> web.Response:

@@ -52,7 +52,7 @@ def _zero(env_reward: list[float | None], **_: Any) -> list[float]:
     return [0.0] * len(env_reward)
 
 
-def test_trl_turns_get_advantages_of_their_own(bench: Any) -> None:
+def test_trl_turns_get_their_own_advantages(bench: Any) -> None:
     made = bench(
         engine=_sometimes_right(), options={"turn_discount": 0.0, "hand_over": _no_weights}
     )

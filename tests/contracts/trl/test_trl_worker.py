@@ -225,7 +225,7 @@ def test_trl_worker_waits_for_room_and_stops_at_once(worker: MakeWorker) -> None
     one.check_health(0.0)
 
 
-def test_trl_worker_of_nothing_but_faults_gives_up(worker: MakeWorker) -> None:
+def test_trl_worker_with_only_faults_fails(worker: MakeWorker) -> None:
     dead = request_dataset([EpisodeRequest(env_id="toy-dead-letters-v0", seed=1)])
     one = worker(dataset=dead, most_failed_groups=3)
     one.start()

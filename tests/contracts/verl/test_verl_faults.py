@@ -127,7 +127,7 @@ async def test_verl_chunk_of_faults_only_has_its_routed_experts(
     assert [row["routed_experts"].shape for row in run.rows] == [(2, 2, 3)] * 2
 
 
-async def test_verl_model_that_does_not_tell_its_routing_is_a_clear_error(bench: Make) -> None:
+async def test_verl_model_without_routing_information_is_a_clear_error(bench: Make) -> None:
     made = bench("v0", up, **ROUTING)
     with pytest.raises(ConfigurationError, match=r"num_experts_per_tok.*enable_rollout_routing"):
         await made.run([Sample(envkit=steps(fails_at=-1))])

@@ -54,7 +54,7 @@ def boxes(page: Page) -> Iterator[Action]:
 
 
 def alike_boxes(page: Page) -> Iterator[Action]:
-    """Check the boxes with words that mean the same as those of the goal."""
+    """Check the boxes whose words are synonyms of those in the goal."""
     asked = page.asked(r"similar to (.*) and click Submit").split(", ")
     groups = [group.split() for group in _ALIKE]
     yield from _check_labels(
@@ -82,7 +82,7 @@ _DIGITS = (
     "0110 1001 1001 0110 1001 1001 0110",
     "0110 1001 1001 0111 0001 1001 0110",
 )
-"""Rows of boxes, as the example beside them shows them (page number-checkboxes)."""
+"""Rows of boxes, as in the page's own example (page number-checkboxes)."""
 
 
 def digit_boxes(page: Page) -> Iterator[Action]:
@@ -140,7 +140,7 @@ def three_sliders(page: Page) -> Iterator[Action]:
 
 
 def slider_and_box(page: Page) -> Iterator[Action]:
-    """Move the slider, check the box that the goal counts to."""
+    """Move the slider and check the n-th box, as the goal says."""
     number, place = (int(found) for found in re.findall(r"-?\d+", page.goal)[:2])
     yield from _slide(page, page.one("#slider"), page.one("#val"), number)
     for box in page.all("#area input"):
@@ -160,7 +160,7 @@ def _slide(page: Page, rail: Element, shown: Element, number: int) -> Iterator[A
 
 
 def ring_and_field(page: Page) -> Iterator[Action]:
-    """Check a ring and type a number, both counted to."""
+    """Check the n-th radio button and type a number in the n-th field."""
     ring, field = (int(found) for found in re.findall(r"(\d)(?:st|nd|rd)", page.goal))
     rings = page.all("#area input")[:3]
     yield from moves.check(page, rings[ring - 1], wanted=True)
@@ -201,7 +201,7 @@ def odd_or_even(page: Page) -> Iterator[Action]:
 
 
 def greatest(page: Page) -> Iterator[Action]:
-    """Turn the card with the greatest number up."""
+    """Turn over the card with the greatest number."""
     cards = page.all(".card")
     best = max(cards, key=lambda card: int(card.text))
     if "hidden" in best.classes:
@@ -226,7 +226,7 @@ def _fits_goal(goal: str, number: int) -> bool:
 
 
 def autocomplete(page: Page) -> Iterator[Action]:
-    """Type the start of an item and take the one that fits from the list."""
+    """Type the start of an item and choose the match from the list."""
     start, *rest = page.quoted()
     end = rest[0] if rest else ""
     field = page.one("#tags")

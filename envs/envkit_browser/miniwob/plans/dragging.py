@@ -10,7 +10,7 @@ from envkit_browser.miniwob.page import Element, Page, Point
 
 
 def box_into_box(page: Page) -> Iterator[Action]:
-    """Drag the small box into the large one; the large one first where it would be covered."""
+    """Drag the small box into the large one, moving the large one first if it would be covered."""
     small, large = page.one("#draggableSmall"), page.one("#draggableLarge")
     if not _encloses(large, small):
         yield moves.drag(page, small.point or small.middle, large.middle)
@@ -27,7 +27,7 @@ _PLACES = {"top": 0, "bottom": -1}
 
 
 def list_entry(page: Page) -> Iterator[Action]:
-    """Drag an entry of a list to the place of the goal."""
+    """Drag a list entry to the position in the goal."""
     rows = page.all("#sortable li")
     name, where = re.findall(r"Drag (\S+) (.*)\.", page.goal)[0]
     now = next(place for place, row in enumerate(rows) if row.text == name)
@@ -42,7 +42,7 @@ def list_entry(page: Page) -> Iterator[Action]:
 
 
 def _to_place(page: Page, rows: list[Element], now: int, target: int) -> Action:
-    """Drag an entry of a list over another one, past its middle."""
+    """Drag a list entry over another one, past its middle."""
     x, y = rows[target].middle
     height = rows[target].box[3]
     return moves.drag(
@@ -51,7 +51,7 @@ def _to_place(page: Page, rows: list[Element], now: int, target: int) -> Action:
 
 
 def grid_entry(page: Page) -> Iterator[Action]:
-    """Carry an entry of a grid until the gap that the grid leaves for it is at its place."""
+    """Carry a grid entry until the gap for it is at the target."""
     name, where = re.findall(r"Drag (\S+) (.*)\.", page.goal)[0]
     entries = page.all("#sortable li")
     gap = next((entry for entry in entries if "ui-sortable-placeholder" in entry.classes), None)
@@ -64,7 +64,7 @@ def grid_entry(page: Page) -> Iterator[Action]:
     resting = [entry for entry in entries if "ui-sortable-helper" not in entry.classes]
     if gap is not None and resting.index(gap) == target:
         yield moves.let_go()
-    # The grid yields to a pointer that crosses an entry in the direction of the gap's way.
+    # The grid shifts when the pointer crosses an entry in the gap's direction of travel.
     x, y = _grid_middle(target)
     side = -5 if len(steps) % 2 == 0 else 5
     if gap is not None and resting.index(gap) > target:
@@ -73,7 +73,7 @@ def grid_entry(page: Page) -> Iterator[Action]:
 
 
 _GRID_START, _GRID_STEP = (27.0, 77.0), 46.0
-"""Middle of the first entry of the page drag-items-grid, and the way to the next."""
+"""Middle of the first entry of the page drag-items-grid, and the step to the next."""
 
 
 def _grid_middle(place: int) -> Point:
@@ -81,7 +81,7 @@ def _grid_middle(place: int) -> Point:
 
 
 def _place_of(page: Page, start: Action) -> int:
-    """Return the place in the grid where the mouse was pressed."""
+    """Return the grid position where the mouse was pressed."""
     assert start.x is not None
     assert start.y is not None
     x, y = start.x / page.scale, start.y / page.scale
@@ -99,7 +99,7 @@ def _grid_target(now: int, where: str) -> int:
 
 
 def sort_numbers(page: Page) -> Iterator[Action]:
-    """Drag the least number that is out of place up to its place."""
+    """Drag the smallest misplaced number up to its place."""
     rows = page.all("#sortable li")
     numbers = [int(row.text) for row in rows]
     for place in range(len(rows)):
@@ -110,7 +110,7 @@ def sort_numbers(page: Page) -> Iterator[Action]:
 
 
 def highlight(page: Page) -> Iterator[Action]:
-    """Select the text of a paragraph by a drag over it."""
+    """Select a paragraph's text by dragging over it."""
     place = re.search(r"the (\d)\w\w paragraph", page.goal)
     text = page.one("#randomText")
     paragraph = page.all("p", text)[int(place.group(1)) - 1] if place else text
@@ -159,7 +159,7 @@ def resize(page: Page) -> Iterator[Action]:
 
 
 def scroll_to_end(page: Page) -> Iterator[Action]:
-    """Scroll a text area to its bottom or top with the keys that do so."""
+    """Scroll a text area to its bottom or top by keyboard."""
     area = page.one("#text-area")
     at, content, window = area.scroll
     is_there = at + window >= content - 2 if "the bottom" in page.goal else at <= 0

@@ -51,7 +51,7 @@ def _measure(page: Page, button: Element) -> float:
 
 
 def post(page: Page) -> Iterator[Action]:
-    """Press a button of a user's post, in its menu where it is there."""
+    """Press a button of a user's post, in its menu if needed."""
     user = re.findall(r"user (@\S+),", page.goal)[0]
     name = page.quoted()[0]
     media = next(found for found in page.all(".media") if page.one(".username", found).text == user)
@@ -59,7 +59,7 @@ def post(page: Page) -> Iterator[Action]:
 
 
 def posts(page: Page) -> Iterator[Action]:
-    """Mark all posts of a user, or so many of them, and submit."""
+    """Mark all posts of a user, or the requested number, and submit."""
     name = page.quoted()[0].lower()
     user = page.asked(r"by (@\S+) and then")
     buttons = [
@@ -129,7 +129,7 @@ def _answer(page: Page, is_reply: bool) -> Iterator[Action]:
 
 
 def food(page: Page) -> Iterator[Action]:
-    """Order the named items, or so many of a kind."""
+    """Order the named items, or the requested number of a kind."""
     named = re.search(r"each item: (.*)", page.goal)
     items = page.all(".food-item")
     if named is not None:

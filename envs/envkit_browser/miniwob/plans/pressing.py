@@ -14,7 +14,7 @@ def only_button(page: Page) -> Iterator[Action]:
 
 
 def named_button(page: Page) -> Iterator[Action]:
-    """Press a button with the name that the goal quotes; several may have it."""
+    """Press a button with the name quoted in the goal; several may have it."""
     wanted = [button for button in page.all("button") if button.text == page.quoted()[0]]
     button = next((found for found in wanted if found.point is not None), wanted[0])
     yield from moves.reach(page, button)
@@ -22,7 +22,7 @@ def named_button(page: Page) -> Iterator[Action]:
 
 
 def numbered_button(page: Page) -> Iterator[Action]:
-    """Press button ONE or TWO, which may lie over each other."""
+    """Press button ONE or TWO, which may overlap."""
     yield _press_or_tab(page, page.with_text("button", page.asked(r"button (\w+)\.")))
 
 
@@ -34,7 +34,7 @@ def button_sequence(page: Page) -> Iterator[Action]:
 
 
 def _press_or_tab(page: Page, button: Element) -> Action:
-    """Press a button; with the keyboard where another one covers it."""
+    """Press a button, by keyboard if another one covers it."""
     if button.point is not None:
         return moves.press(page, button)
     return moves.key("enter") if button.focused else moves.key("tab")
@@ -78,7 +78,7 @@ def link_in_tabs(page: Page) -> Iterator[Action]:
             )
         yield from moves.reach(page, wanted)
         yield moves.press(page, wanted)
-    # A variant empties the second tab: a link that is nowhere counts as found by opening it.
+    # A variant empties the second tab: opening it counts as finding a missing link.
     yield moves.press(page, page.all("#area ul a")[1])
 
 
@@ -113,7 +113,7 @@ def widget(page: Page) -> Iterator[Action]:
 
 
 def focus_field(page: Page) -> Iterator[Action]:
-    """Press into the only field, or into the one that the goal counts to."""
+    """Click into the only field, or the n-th field named by the goal."""
     place = re.search(r"(\d)\w\w input", page.goal)
     fields = page.all("#area input")
     yield moves.press(page, fields[int(place.group(1)) - 1 if place else 0])
@@ -136,7 +136,7 @@ def shades(page: Page) -> Iterator[Action]:
 
 
 def ascending(page: Page) -> Iterator[Action]:
-    """Press the numbers in order; after the first they are blank, in the order of the page."""
+    """Press the numbers in order; after the first press they are blank, in page order."""
     numbers = page.all("svg text")
     if numbers:
         yield moves.press(page, page.with_text("svg text", "1"))

@@ -77,7 +77,7 @@ def middle_of_circle(page: Page) -> Iterator[Action]:
 
 
 def right_angle(page: Page) -> Iterator[Action]:
-    """Press a third point, so that the lines meet at a right angle."""
+    """Press a third point where the lines meet at a right angle."""
     corner, end = page.one("#init-blue").middle, page.one("#init-black").middle
     yield from _press_on_grid(page, _aside(page, corner, (end[0] - corner[0], end[1] - corner[1])))
 
@@ -145,7 +145,7 @@ def sort_into_boxes(page: Page) -> Iterator[Action]:
 
 
 def _slot(box: Element, place: int) -> Point:
-    """Return one of six places in a box that are free of each other."""
+    """Return one of six non-overlapping places in a box."""
     left, top, width, height = box.box
     return left + width * (0.2 + 0.3 * (place % 3)), top + height * (0.3 + 0.4 * (place // 3 % 2))
 
@@ -156,7 +156,7 @@ def _inside(box: Element, point: Point) -> bool:
 
 
 def drag_aside(page: Page) -> Iterator[Action]:
-    """Drag the only shape into the direction of the goal."""
+    """Drag the only shape in the direction of the goal."""
     direction = page.asked(r"Drag the \w+ (\w+)")
     x, y = page.all("svg *")[0].middle
     if not any(action.path for action in page.performed):

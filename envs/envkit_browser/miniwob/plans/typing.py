@@ -10,13 +10,13 @@ from envkit_browser.miniwob.page import Element, Page
 
 
 def quoted_text(page: Page) -> Iterator[Action]:
-    """Type what the goal quotes, and submit."""
+    """Type the quoted text and submit."""
     yield from moves.fill(page, page.one("#tt"), page.quoted()[0])
     yield from moves.submit(page)
 
 
 def cased_text(page: Page) -> Iterator[Action]:
-    """Type what the goal quotes in upper or lower case, and submit."""
+    """Type the quoted text in upper or lower case and submit."""
     text = page.quoted()[0]
     text = text.upper() if "all upper case" in page.goal else text.lower()
     yield from moves.fill(page, page.one("#tt"), text)
@@ -31,7 +31,7 @@ def password_twice(page: Page) -> Iterator[Action]:
 
 
 def login(page: Page) -> Iterator[Action]:
-    """Type name and password, putting a dialog away that comes up in between."""
+    """Type name and password, dismissing a dialog that may appear in between."""
     cancel = page.first("#popup-cancel")
     if cancel is not None:
         yield moves.press(page, cancel)
@@ -60,7 +60,7 @@ def date(page: Page) -> Iterator[Action]:
 
 
 def time(page: Page) -> Iterator[Action]:
-    """Type hour, minute and half of the day into a time field."""
+    """Type hour, minute and AM or PM into a time field."""
     asked = page.asked(r"Enter (\d+:\d+\s[AP]M)")
     moment = datetime.datetime.strptime(re.sub(r"\s", " ", asked), "%I:%M %p")
     field = page.one("#tt")
@@ -72,7 +72,7 @@ def time(page: Page) -> Iterator[Action]:
 
 
 def nth_word(page: Page) -> Iterator[Action]:
-    """Type the word of the paragraph that the goal counts to."""
+    """Type the n-th word of the paragraph."""
     place = int(page.asked(r"(\d+)\w\w word"))
     word = re.sub(r"[^a-zA-Z]+", "", page.one("#area p").text.split()[place - 1])
     yield from moves.fill(page, page.one("#answer-input"), word)
@@ -116,7 +116,7 @@ def arithmetic(page: Page) -> Iterator[Action]:
 
 
 def algebra(page: Page) -> Iterator[Action]:
-    """Type the x that makes a sum or a difference right."""
+    """Solve a sum or difference for x and type it."""
     left, sign, right, _, total = page.one("#math-problem").text.split()
     number = int(right if left == "x" else left)
     if sign == "+":
@@ -135,12 +135,12 @@ def blocks(page: Page) -> Iterator[Action]:
 
 
 def guess(page: Page) -> Iterator[Action]:
-    """Halve the numbers that are left until the guess is right."""
+    """Halve the remaining numbers until the guess is right."""
     tried = [int(action.text) for action in page.performed if action.text]
     submitted = sum(action.keys == ("enter",) for action in page.performed)
     low, high = 0, 9
     for number, following in zip(tried[:submitted], [*tried[1:], None], strict=False):
-        # The page shows its last answer only; an earlier one is known by what was tried next.
+        # The page shows only its last answer; earlier ones follow from the next guesses.
         is_higher = page.one("#higher").is_shown if following is None else following > number
         low, high = (number + 1, high) if is_higher else (low, number - 1)
     yield from moves.fill(page, page.one("#tt"), str((low + high) // 2))
