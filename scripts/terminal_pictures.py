@@ -138,7 +138,7 @@ def main() -> None:
         scenes = (
             Scene(name="live", arguments=live, seconds=45.0),
             Scene(name="end", arguments=end, seconds=90.0),
-            Scene(name="view", arguments=("view", run), seconds=12.0),
+            Scene(name="view", arguments=("view", run, "--episode", "1"), seconds=12.0),
         )
         for scene in scenes:
             for size, (columns, lines) in SIZES.items():

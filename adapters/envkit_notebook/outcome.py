@@ -9,6 +9,7 @@ from envkit.marks import actions_in
 from envkit.text import utf8
 from envkit.trajectory.trajectory import TurnRecord
 from envkit.turns import Step
+from envkit.viewer.wording import number
 
 _LONGEST_INFO: Final = 20_000
 """Maximum characters of `info` shown."""
@@ -50,8 +51,8 @@ class Outcome:
         rest = {key: value for key, value in self.info.items() if key not in _SHOWN_ELSEWHERE}
         return {
             "actions": [utf8(said) for said in actions_in(self.info)],
-            "reward": None if self.reward is None else f"{self.reward:g}",
-            "terms": {utf8(str(name)): _number(value) for name, value in terms.items()},
+            "reward": None if self.reward is None else number(self.reward),
+            "terms": {utf8(str(name)): number(value) for name, value in terms.items()},
             "parse_error": None if error is None else utf8(str(error)),
             "retries": dict(self.retries),
             "info": pretty(rest),
@@ -63,7 +64,3 @@ def pretty(data: Mapping[str, Any]) -> str:
     text = json.dumps(data, indent=1, ensure_ascii=False, default=repr)
     kept = text if len(text) <= _LONGEST_INFO else f"{text[:_LONGEST_INFO]} ..."
     return utf8(kept)
-
-
-def _number(value: object) -> str:
-    return f"{value:g}" if isinstance(value, int | float) else utf8(str(value))

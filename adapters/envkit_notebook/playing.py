@@ -4,6 +4,7 @@ from typing import Any
 
 from envkit.errors import ConfigurationError, EnvkitError
 from envkit.text import utf8
+from envkit.viewer.wording import number
 from envkit_notebook.game import Game
 from envkit_notebook.pictures import ImageStore
 from envkit_notebook.scene import steps_of
@@ -17,7 +18,7 @@ def game_view(game: Game, store: ImageStore, *, title: str) -> dict[str, Any]:
         "title": utf8(f"{title}, seed {game.seed}"),
         "facts": [
             f"turn {game.turn} of at most {game.max_turns}" if started else "starting",
-            f"reward {game.reward:g}",
+            f"reward {number(game.reward)}",
         ],
         "steps": steps_of(game.messages, game.outcomes, store),
         "is_over": game.is_over,

@@ -118,13 +118,16 @@ function tableNode(rows) {
   return add(el("table", "ek-table"), body);
 }
 
+// What a table of facts does not say; all of it without one.
 function outcomeNode(outcome, hasFacts) {
   const node = el("div", "ek-outcome");
-  if (!hasFacts && outcome.actions.length) add(node, el("span", "ek-badge", outcome.actions.join(" · ")));
   const good = outcome.reward !== null && Number(outcome.reward) > 0;
-  add(node, el("span", `ek-badge ${good ? "ek-good" : ""}`, `reward ${outcome.reward ?? "none"}`));
-  for (const [name, value] of hasFacts ? [] : Object.entries(outcome.terms))
-    add(node, el("span", "ek-badge", `${name} ${value}`));
+  if (!hasFacts) {
+    if (outcome.actions.length) add(node, el("span", "ek-badge", outcome.actions.join(" · ")));
+    add(node, el("span", `ek-badge ${good ? "ek-good" : ""}`, `reward ${outcome.reward ?? "none"}`));
+    for (const [name, value] of Object.entries(outcome.terms))
+      add(node, el("span", "ek-badge", `${name} ${value}`));
+  }
   if (outcome.parse_error !== null)
     add(node, el("span", "ek-badge ek-warn", `not understood: ${outcome.parse_error}`));
   for (const [kind, count] of Object.entries(outcome.retries))

@@ -233,7 +233,7 @@ class RayPlayer:
             try:
                 return await interrupt.cut(self._attempts(order, stop), patience_s=_STOP_S)
             except CallCutError:
-                return (self._episodes.without_play(order.spec, None),)
+                return (order.earlier or self._episodes.without_play(order.spec, None),)
 
     @contextmanager
     def _stopping(self, interrupt: Interrupt) -> Generator[Stop]:

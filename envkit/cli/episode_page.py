@@ -52,9 +52,11 @@ def print_episode(
     console.print(Text(" · ".join(episode_facts(data, row.turns)), style="bold"))
     for text in warnings(data):
         console.print(Text(text, style="red"))
-    if parent is not None:
-        console.print(Text(_origin(row.shared, parent, skip=skip), style="dim"))
-    first = row.shared if skip and parent is not None else 0
+    is_cut = skip and parent is not None
+    if row.parent is not None:
+        name = row.parent if parent is None else str(parent)
+        console.print(Text(_origin(row.shared, name, is_cut=is_cut), style="dim"))
+    first = row.shared if is_cut else 0
     shown = 0
     for sequence in data["sequences"]:
         is_start = sequence["parent"] is not None or sequence["prompt"] is not None
@@ -66,12 +68,12 @@ def print_episode(
     page.print_end(data)
 
 
-def _origin(shared: int, parent: int, *, skip: bool) -> str:
+def _origin(shared: int, parent: str, *, is_cut: bool) -> str:
+    fork = f"Forked from episode {parent} at turn {shared + 1}."
     if not shared:
-        return f"Forked from episode {parent} at turn 1."
+        return fork
     are = "Turn 1 is" if shared == 1 else f"Turns 1 to {shared} are"
-    where = "shown there" if skip else "the same as there"
-    return f"Forked from episode {parent} at turn {shared + 1}. {are} {where}."
+    return f"{fork} {are} {'shown there' if is_cut else 'the same as there'}."
 
 
 @dataclass(frozen=True, slots=True)

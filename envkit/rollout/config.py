@@ -14,13 +14,14 @@ from typing import Any, Final, Literal, TypeVar, cast
 
 from envkit.agents import load_adjust
 from envkit.errors import ConfigurationError, MissingDependencyError, did_you_mean
+from envkit.plugins import load_plugin
 from envkit.rollout.engine import Sampling
 from envkit.rollout.history import HistorySetting, history_policy
 from envkit.rollout.limits import Backoff, Limits, RetryBudget
 from envkit.rollout.request import EpisodeRequest
 from envkit.rollout.self_check import DEFAULT_SHARE
 from envkit.rollout.setting_types import check_fields, check_types
-from envkit.rollout.setup import RolePlan
+from envkit.rollout.setup import PlayAgent, RolePlan
 from envkit.rollout.tail import Tail
 from envkit.tokens import ChatCodec, SanityMode
 
@@ -156,6 +157,16 @@ class RolloutConfig:
         if not isinstance(place, str):
             raise ConfigurationError(f"adjust_rewards must be a name, got {place!r:.80}")
         return RolePlan(adjust_rewards=load_adjust(place))
+
+    def play_agent(self) -> PlayAgent | None:
+        """Return what plays the episodes with the agent; None plays the rollout loop.
+
+        Raises:
+            ConfigurationError: The setting names no agent.
+        """
+        if self.agent is None:
+            return None
+        return load_plugin("envkit.agents", "gateway", kind="player of agents")(self.agent)
 
     @property
     def codec_history(self) -> Literal["keep", "rerender"]:

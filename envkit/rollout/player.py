@@ -10,12 +10,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import count
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
+
+import gymnasium
 
 from envkit.agents import MultiAgentEnv
 from envkit.env import Env
-from envkit.errors import ConfigurationError, FaultKind
-from envkit.plugins import load_plugin
+from envkit.errors import ConfigurationError, FaultKind, shown
 from envkit.rollout.availability import Watched, availability_of
 from envkit.rollout.config import RolloutConfig
 from envkit.rollout.engine import CheckingEngine, Engine, Sampling
@@ -26,7 +27,7 @@ from envkit.rollout.loop import play_episode
 from envkit.rollout.multi_agent import can_resume, check_forkable, has_role, play_any
 from envkit.rollout.recovery import end_session
 from envkit.rollout.self_check import SelfCheck
-from envkit.rollout.setup import EpisodeSpec, PlayAgent, RolePlan, Setup
+from envkit.rollout.setup import EpisodeSpec, RolePlan, Setup
 from envkit.rollout.sources import EnvPool, EnvSource, FunctionSource, Source, isolated
 from envkit.rollout.supervision import Supervision
 from envkit.tasks import Task
@@ -140,7 +141,7 @@ class Player:
             roles=roles or self.config.role_plan(),
             self_check=SelfCheck(self.config.sanity, self.config.sanity_share),
             history=self.config.history,
-            agent=_agent(self.config),
+            agent=self.config.play_agent(),
         )
         self._pool = WorkerPool()
         self._env_pools: dict[Source, EnvPool] = {}
@@ -329,18 +330,13 @@ class Player:
         )
 
     def _in_this_process(self, env: AnyEnv) -> AnyEnv:
+        if not isinstance(cast(object, env), gymnasium.Env):
+            raise ConfigurationError(
+                f"play an environment, a function that builds one or an EnvSource, got {shown(env)}"
+            )
         if self.config.isolation == "none":
             return env
-        raise ConfigurationError(
-            "isolation 'process' needs a function that builds the environment, got an environment; "
-            "pass its id or an EnvSource"
-        )
-
-
-def _agent(config: RolloutConfig) -> PlayAgent | None:
-    if config.agent is None:
-        return None
-    return load_plugin("envkit.agents", "gateway", kind="player of agents")(config.agent)
+        raise ConfigurationError("isolation 'process' needs a function, got a built environment")
 
 
 async def play_through(

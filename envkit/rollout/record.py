@@ -140,8 +140,7 @@ class EpisodeRecord:
             if turn.observation_hash is not None or turn.purpose is not None
         ]
         self.questions = _questions(self.turns)
-        shared = 0 if self.origin is None else self.origin.segments
-        self.ledger.replay(segments, earlier.branches, shared=shared)
+        self.ledger.replay(segments, earlier.branches)
         self.messages = self.view = list(earlier.messages)
         last = earlier.branches[-1] if earlier.branches else None
         if last is not None and last.message_count is not None and last.history:

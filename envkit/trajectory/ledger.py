@@ -30,7 +30,7 @@ class Ledger:
         self.response_tokens = 0
         """Tokens of replies and observations so far, images expanded, without prompts."""
         self.sampled_tokens = 0
-        """Tokens that this episode itself sampled, over all sequences."""
+        """Tokens of replies over all sequences; those before a fork count as in its parent."""
         self.branches: list[Branch] = []
         self._wire_ids: array[int] = array("i")
         self._joined = 0  # segments that the current sequence's `_wire_ids` covers, and all before
@@ -148,17 +148,14 @@ class Ledger:
             self.response_tokens -= dropped.token_count
             self.sampled_tokens -= dropped.token_count
 
-    def replay(
-        self, segments: Sequence[Segment], branches: Sequence[Branch] = (), *, shared: int = 0
-    ) -> None:
+    def replay(self, segments: Sequence[Segment], branches: Sequence[Branch] = ()) -> None:
         """Append the recorded segments of an earlier part of the episode.
 
         Args:
             segments: The segments in order.
             branches: Where their sequences start.
-            shared: How many segments belong to the trajectory that this one is forked from.
         """
-        for sequence in sequences_of(segments, branches, shared=shared):
+        for sequence in sequences_of(segments, branches):
             if sequence.branch is not None:
                 self.branches.append(sequence.branch)
             self._start_sequence(sequence.segments[: sequence.at])
@@ -166,8 +163,8 @@ class Ledger:
                 self._append(segment)
                 if segment.kind is not SegmentKind.PROMPT:
                     self.response_tokens += segment.token_count
-        own = self.segments[shared:]
-        self.sampled_tokens = sum(one.token_count for one in own if one.kind is SegmentKind.MODEL)
+        replies = [one for one in self.segments if one.kind is SegmentKind.MODEL]
+        self.sampled_tokens = sum(one.token_count for one in replies)
 
     def finished(self, rewards: Mapping[int, float]) -> tuple[Segment, ...]:
         """Return the segments up to the last reply, with rewards.

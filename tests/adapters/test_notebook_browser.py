@@ -133,7 +133,7 @@ def test_engine_plays_a_branch_of_the_record(lab: "Lab") -> None:
     page.wait_for_selector(".ek-column:last-child .ek-outcome >> nth=1")
     left, right = (page.inner_text(f".ek-column >> nth={n}") for n in (0, 1))
     assert "reward 1" in left
-    assert "reward 0.666667" in right
+    assert "reward 0.67" in right
     assert "WRNG" in right
     page.select_option(".ek-choice", "0")
     page.fill(".ek-edit", "XXXX")
@@ -150,7 +150,7 @@ def test_person_plays_a_branch(lab: "Lab") -> None:
     page.wait_for_function("document.querySelector('.ek-composer .ek-box').value.length === 4")
     page.click(".ek-send:enabled")
     page.wait_for_selector("text=the episode is over")
-    assert "reward 0.666667" in page.inner_text(".ek-column >> nth=1")
+    assert "reward 0.67" in page.inner_text(".ek-column >> nth=1")
 
 
 def test_cells_run_while_an_environment_takes_its_time(lab: "Lab") -> None:

@@ -8,11 +8,15 @@ from functools import partial
 from typing import Any
 
 import pytest
+from fakes.agents import GuessEnv
 from fakes.branching import Saved, Screens, branching_player
 from fakes.ray_cluster import FakeRay
 
-from envkit.rollout import AtTurns, EpisodeSpec, RolloutConfig, play_tree
+from envkit.errors import ConfigurationError
+from envkit.rollout import AtTurns, EpisodeSpec, Interrupt, RolloutConfig, play_tree
+from envkit.trajectory import StopReason, fork_before
 from envkit_ray import RayPlayer
+from envkit_ray import player as ray_player
 from envkit_ray import workers as ray_workers
 
 
@@ -77,3 +81,31 @@ async def test_tree_continues_if_a_worker_dies(ray: FakeRay) -> None:
     assert [leaf.fault for leaf in leaves] == [None] * 8
     owned = sum(sum(leaf.loss_mask()) for leaf in leaves)
     assert owned == sum(leaf.sampled_token_count for leaf in leaves)
+
+
+async def test_interrupted_resume_without_a_worker_keeps_the_trajectory(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_player, "_STOP_S", 0.1)
+    interrupt = Interrupt(grace_s=0.1)
+    async with playing(make=partial(branching_player, RolloutConfig())) as player:
+        (trunk,) = await player.play(Screens, EpisodeSpec(seed=7))
+        fork = fork_before(trunk, 2, episode_id="fork")
+        for actor in ray.actors:
+            actor.die()
+        asyncio.get_running_loop().call_later(0.1, interrupt.fire)
+        async with asyncio.timeout(20):
+            (leaf,) = await player.resume(fork, Screens, interrupt=interrupt)
+        for actor in ray.actors:
+            actor.come_back()
+        assert leaf.stop_reason is StopReason.ABORTED
+        assert leaf.origin == fork.origin
+        (whole,) = await player.resume(leaf, Screens)
+    assert whole.fault is None
+    assert whole.train_ids()[: fork.token_count] == fork.train_ids()
+
+
+async def test_several_agents_in_workers_are_refused(ray: FakeRay) -> None:
+    async with playing(make=partial(branching_player, RolloutConfig())) as player:
+        with pytest.raises(ConfigurationError, match="one agent"):
+            await play_tree(GuessEnv, player, branching=AtTurns(turns=(1,)))

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from envkit.rollout import (
     Generation,
     Limits,
     Player,
+    RolloutConfig,
     ScriptedEngine,
 )
 from envkit.trajectory import (
@@ -118,6 +119,9 @@ async def test_what_is_no_turn_is_refused_after_the_trunk_was_delivered(turns: A
         ({"branching": (1, 2)}, "such as AtTurns"),
         *(({"token_budget": value}, "token_budget") for value in (0, -1, True, 1.5, "9")),
         *(({"concurrency": value}, "concurrency") for value in (0, None, False)),
+        ({"on_leaf": "later"}, "on_leaf must be a function"),
+        ({"env": "canary-v0"}, "an environment, a function"),
+        ({"env": None}, "an environment, a function"),
     ],
 )
 async def test_invalid_setting_is_refused_before_the_trunk(
@@ -169,6 +173,27 @@ async def test_engine_without_token_ids_is_refused_before_the_trunk() -> None:
     with pytest.raises(ConfigurationError, match="token ledger"):
         await grow(player=player)
     assert seen == []
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Limits(max_turns=3),
+        Limits(max_sampled_tokens=5),
+        Limits(max_response_tokens=40),
+        Limits(max_context_tokens=60),
+        Limits(max_tokens_per_turn=1),
+    ],
+    ids=lambda limits: next(k for k, v in asdict(limits).items() if v is not None),
+)
+async def test_fork_that_replies_like_its_trunk_ends_where_the_trunk_ended(limits: Limits) -> None:
+    codec = make_codec("qwen3")
+    player = Player(ScriptedEngine(codec, lambda _: "1"), codec, RolloutConfig(limits=limits))
+    leaves = await grow(player=player, branching=AtTurns(turns=(0, 1, 2)))
+    assert len(leaves) > 1
+    for leaf in leaves:
+        assert leaf.stop_reason is leaves[0].stop_reason is not StopReason.TERMINATED
+        assert leaf.train_ids() == leaves[0].train_ids()
 
 
 # Replay and restore

@@ -232,6 +232,7 @@ def test_view_draws_a_tree_and_shows_shared_turns_once(branched: Path) -> None:
     assert "Forked from episode 4 at turn 4. Turns 1 to 3 are shown there." in pages["6"]
     whole = run_envkit("view", branched, "-e", "6").out
     assert re.findall(r"^turn (\d)", whole, re.M) == list("123456")
+    assert " at turn 4. Turns 1 to 3 are the same as there." in " ".join(whole.split())
 
 
 def test_view_says_what_was_rewritten_and_what_the_model_saw(branched: Path) -> None:
