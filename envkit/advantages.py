@@ -238,7 +238,7 @@ def _path(leaf: Trajectory, by_id: Mapping[str, Trajectory]) -> Iterator[tuple[s
         if parent is None or parent.episode_id in seen:
             raise ConfigurationError(
                 f"the origin {here.origin.episode_id!r} of leaf {here.episode_id!r} "
-                + ("is not among the leaves" if parent is None else "comes from it in turn")
+                + ("is not among the leaves" if parent is None else "is also its descendant")
                 + "; pass all leaves of the tree, as play_tree returned them"
             )
         most = min(len(here.turns), len(parent.turns))

@@ -137,7 +137,7 @@ def make_trainer(
     progress: Progress,
     options: argparse.Namespace,
 ) -> EnvGRPOTrainer:
-    """Return the trainer of all of this."""
+    """Return the trainer with its settings."""
     batch = options.prompts * GROUP
     seeds = [derive_seed("train", options.seed, n) for n in range(options.steps * options.prompts)]
     requests = [EpisodeRequest(env_id=ENV_ID, env_kwargs=ENV, seed=seed) for seed in seeds]

@@ -61,7 +61,7 @@ def cache_folder() -> Path:
 
 
 def is_complete(folder: Path) -> bool:
-    """Return whether every tokenizer and the templates are there."""
+    """Return whether every tokenizer and the templates exist."""
     return all(
         (folder / "tokenizers" / name / "tokenizer.json").is_file() for name in TOKENIZERS
     ) and all((folder / "templates" / f"{name}.jinja").is_file() for name in ("qwen3", "smollm2"))

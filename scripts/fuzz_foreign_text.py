@@ -216,7 +216,7 @@ def _conversation(seed: int) -> Conversation:
     return build
 
 
-def _calm(hostile: list[str], switches: tuple[str, ...]) -> Callable[[], str]:
+def _harmless_texts(hostile: list[str], switches: tuple[str, ...]) -> Callable[[], str]:
     """Return a function that gives harmless texts in place of hostile ones.
 
     No two are alike, because templates compare messages, and the given words stay.
@@ -278,7 +278,7 @@ class Fuzz:
             return [controls[token] for token in encoded[what] if token in controls]
 
         hostile = form(noted)
-        got, calm = _ids(codec, hostile), _ids(codec, form(_calm(texts, _SWITCHES)))
+        got, calm = _ids(codec, hostile), _ids(codec, form(_harmless_texts(texts, _SWITCHES)))
         for what in calm:
             if isinstance(calm[what], str):
                 self.counts[f"{what} refused"] += 1
@@ -289,7 +289,7 @@ class Fuzz:
                 continue
             tokens, expected = found(got, what), found(calm, what)
             # a broken text lost some of its switches, and templates read different ones
-            others = (_ids(codec, form(_calm(texts, words))) for words in _SOME_SWITCHES)
+            others = (_ids(codec, form(_harmless_texts(texts, words))) for words in _SOME_SWITCHES)
             if tokens != expected and all(tokens != found(other, what) for other in others):
                 self._found("forged", name, what, f"{expected} became {tokens}", hostile)
 

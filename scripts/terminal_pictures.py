@@ -55,6 +55,8 @@ class Scene:
     arguments: tuple[str, ...]
     seconds: float
     """Seconds until the image is taken, unless the command ends earlier."""
+    lines: int | None = None
+    """Of a window that shows all of it; None takes those of the size."""
 
 
 def record(scene: Scene, columns: int, lines: int) -> Any:  # noqa: ANN401  # a screen of pyte
@@ -138,11 +140,12 @@ def main() -> None:
         scenes = (
             Scene(name="live", arguments=live, seconds=45.0),
             Scene(name="end", arguments=end, seconds=90.0),
-            Scene(name="view", arguments=("view", run, "--episode", "1"), seconds=12.0),
+            Scene(name="run", arguments=("view", run), seconds=12.0, lines=120),
+            Scene(name="view", arguments=("view", run, "-e", "1"), seconds=12.0, lines=120),
         )
         for scene in scenes:
             for size, (columns, lines) in SIZES.items():
-                picture = draw(record(scene, columns, lines))
+                picture = draw(record(scene, columns, scene.lines or lines))
                 picture.save(folder / f"{scene.name}-{size}.webp", lossless=True, method=6)
                 print(scene.name, size, picture.size)  # noqa: T201
 

@@ -12,8 +12,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spin-waiting threads star
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-# Imported before a command calls gc.freeze: after it, hypothesis takes the random generators of a
-# plugin for lost, and a run without a property test would end in its warning.
+# Imported before a command calls gc.freeze: afterwards, hypothesis considers a plugin's random
+# generators lost and warns at the end of a run without property tests.
 with contextlib.suppress(ImportError):
     from hypothesis import HealthCheck, settings
 
@@ -25,7 +25,7 @@ with contextlib.suppress(ImportError):
     settings.register_profile("fast", settings.get_profile("thorough"), max_examples=25)
     settings.load_profile("thorough")
 
-# A plain import, such as nbformat's, takes five seconds in each worker; this one is then there.
+# A plain import, such as nbformat's, takes five seconds in each worker; this one is reused.
 with contextlib.suppress(ImportError):
     from envkit.json_schema import jsonschema
 

@@ -122,7 +122,7 @@ def leaks(bench: Bench) -> Line:
         fields = sorted({field for moment in moments for field in moment})
         for field in fields:
             text = "\n".join(moment[field] for moment in moments if field in moment)
-            own, foreign = _tells(text, entry.gold), _tells(text, other)
+            own, foreign = _names_answer(text, entry.gold), _names_answer(text, other)
             found.setdefault(field, []).append(float(own) - float(foreign))
             if own:
                 examples.setdefault(
@@ -184,7 +184,7 @@ def _rendered(env: Env, seed: int) -> str:
         env.render_mode = mode
 
 
-def _tells(text: str, gold: str) -> bool:
+def _names_answer(text: str, gold: str) -> bool:
     """Return whether a text names an answer, plainly or in a simple disguise."""
     if holds(text, gold):
         return True

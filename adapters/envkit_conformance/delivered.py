@@ -113,10 +113,8 @@ class Projection:
     reward_placement: RewardPlacement = RewardPlacement.LAST
     """Which token `DeliveredRow.token_rewards` uses; ignored for a single number."""
     rewards_every_row: bool = False
-    """Whether every row of a trajectory gets the full reward on its last token (verl).
-
-    If False, all rows but the last get 0.0.
-    """
+    """Whether the trainer takes the trajectory's whole reward with each of several rows, and with
+    the row of a fork, on their last tokens (verl). False takes 0.0 with all rows but the last."""
     omits_unscored: bool = False
     """Whether a trajectory without a reward gives no row, since the trainer's batch size may vary
     (TRL's async worker)."""

@@ -18,9 +18,7 @@ def expected_rows(trajectory: Trajectory, shape: Shape, *, filler_id: int) -> tu
 
 
 def rewarded_rows(rows: tuple[Row, ...]) -> tuple[Row, ...]:
-    """Return the rows, each with the trajectory's reward; a single row is unchanged."""
-    if len(rows) == 1:
-        return rows
+    """Return the rows with the trajectory's reward on the last token of each."""
     reward = rows[-1].reward
     total = [(len(row.response_ids) - 1, reward or 0.0) for row in rows]
     return tuple(

@@ -86,7 +86,8 @@ def _difference(
             f"delivered {len(delivered)} rows although the core has none of shape "
             f"{projection.shape.value!r} ({error})"
         )
-    if projection.rewards_every_row:
+    is_fork = recording.trajectory.origin is not None
+    if projection.rewards_every_row and (is_fork or len(expected) > 1):
         expected = rewarded_rows(expected)
     return first_difference(expected, delivered, placement=projection.reward_placement)
 

@@ -16,7 +16,7 @@ class Estimate:
 
     mean: float
     interval: Interval | None
-    """None for fewer than five tasks, or if all have the same reward."""
+    """The interval; None for fewer than five tasks, or if all have the same reward."""
     tasks: int
 
     @classmethod

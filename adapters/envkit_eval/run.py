@@ -35,7 +35,7 @@ def run_eval(plan: EvalPlan, *, output: Output) -> int:
     samples: list[Sample] = []
     codes, error = _play_all(plan, samples)
     if error is not None and not samples and not _has_runs(plan):
-        _tidy(plan)
+        _remove_empty(plan)
         raise error
     is_complete = error is None and len(codes) == len(plan.runs) and max(codes) <= _SIGNALLED
     lines = _figures(plan, samples)
@@ -56,7 +56,7 @@ def _has_runs(plan: EvalPlan) -> bool:
     return any(run.is_resumed or is_taken(plan.folder / name) for name, run in plan.runs.items())
 
 
-def _tidy(plan: EvalPlan) -> None:
+def _remove_empty(plan: EvalPlan) -> None:
     """Remove the folder of an evaluation that could not start."""
     with suppress(OSError):
         (plan.folder / EVAL_FILE).unlink()

@@ -51,13 +51,13 @@ def filter_tasks(
     if as_json:
         say_json(summary)
     else:
-        _tell(rates, summary, above, below)
+        _print_summary(rates, summary, above, below)
     count = write_table(rows_of(rates, above, below), out)
     if not as_json:
         say(f"{out}: {count} of {summary['tasks']} tasks")
 
 
-def _tell(rates: SolveRates, summary: dict[str, Any], above: float, below: float) -> None:
+def _print_summary(rates: SolveRates, summary: dict[str, Any], above: float, below: float) -> None:
     for reason, number in rates.left_out.most_common():
         note(f"skipped {number} {reason} episodes")
     if summary["tasks/unscored"]:

@@ -43,7 +43,7 @@ class TaskDraw(Closing):
 
         Args:
             env_id: A registered environment.
-            count: Number of rows; None takes every task of a finite source.
+            count: Number of rows; None means every task of a finite source.
             start: Index of the first task or row; None is 0.
             seed: Seed of the file.
             split: Recorded in the rows, and passed to an environment that takes an argument

@@ -22,7 +22,7 @@ class EngineModel:
         Args:
             engine: Samples the replies.
             codec: The model's codec, with its processor if images are shown.
-            name: Identifies this model in the cache; None takes the engine's name. A model whose
+            name: Identifies this model in the cache; None uses the engine's name. A model whose
                 weights change needs a new name, or a judge without a cache.
         """
         self._engine, self._codec = engine, codec

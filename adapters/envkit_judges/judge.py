@@ -64,7 +64,7 @@ class Judge:
                 as the reference, the final answer, and the images.
             instructions: The system message, which precedes the criteria and the reply format.
             sampling: None is greedy, with at most 1024 tokens.
-            limits: Deadlines, retries and rates; None takes the defaults.
+            limits: Deadlines, retries and rates; None uses the defaults.
             max_reasks: How often a malformed reply is sent back with the error.
             cache_size: Verdicts to remember; 0 asks again every time.
 

@@ -1,4 +1,4 @@
-"""envkit inside miles: environments as miles' generate function, in both of its forms.
+"""envkit inside miles: environments as miles' generate function, in both forms.
 
     --custom-generate-function-path envkit_miles.generate
     --custom-config-path run.yaml            # a mapping `envkit:` names environment and limits

@@ -4,6 +4,6 @@ import envkit_slime
 
 
 class DataSource(envkit_slime.DataSource):
-    """As `envkit_slime.DataSource`, with miles' samples."""
+    """Like `envkit_slime.DataSource`, with miles' samples."""
 
     trainer = "miles"

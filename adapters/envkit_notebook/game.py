@@ -264,8 +264,8 @@ class Game:
         self.is_over = True
         if first != self._first:
             raise EnvFault(
-                "the environment started from another observation than the recorded one; make it "
-                "with the arguments that the episode was recorded with",
+                "the environment started from a different observation than the recorded one; build "
+                "it with the arguments of the recorded episode",
                 retryable=False,
             )
         await self._running.take_over(replies, hashes, snapshot, first or "")

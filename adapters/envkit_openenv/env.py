@@ -78,16 +78,16 @@ class OpenEnvEnv(AsyncEnv):
             calls_per_turn: Maximum calls per reply; they are played in order.
             image_fields: Top-level fields of observations that are images; colour images and data
                 URIs are detected automatically.
-            instructions: The system prompt; None takes that of an envkit environment, else there is
+            instructions: The system prompt; None uses that of an envkit environment, else there is
                 none.
             reset_arguments: Parameters of every reset; a task's own override them.
-            key: Key of the server; None takes the variable ENVKIT_OPENENV_KEY, which run records
+            key: Key of the server; None uses the variable ENVKIT_OPENENV_KEY, which run records
                 never contain.
             headers: Headers of every connection.
-            limits: Limits on time, size and attempts; None takes the defaults.
+            limits: Limits on time, size and attempts; None uses the defaults.
             is_repeatable: Promises that a seed, a task and the same actions give the same episode.
             max_sessions: Sessions available on the server; None is unlimited.
-            max_turns: Replies before truncation; None takes that of an envkit environment, or 32.
+            max_turns: Replies before truncation; None uses that of an envkit environment, or 32.
             render_mode: As for every environment.
 
         Raises:

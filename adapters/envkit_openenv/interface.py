@@ -32,7 +32,7 @@ class InterfaceKind(StrEnum):
     TEXT = "text"
     """The reply itself, in the field `reply_field` of an action."""
     ENVKIT = "envkit"
-    """The reply itself: the server serves an environment of envkit, whose observations, rewards and
+    """The reply itself: the server serves an envkit environment, whose observations, rewards and
     info are returned unchanged."""
 
 

@@ -178,7 +178,7 @@ def make_app(
         env_id: As for `envkit.make`.
         env_kwargs: Its constructor's arguments.
         access: Access rules.
-        limits: None takes the defaults. The environment's own maximum also bounds the sessions.
+        limits: None uses the defaults. The environment's own maximum also bounds the sessions.
 
     Raises:
         UnknownNameError: No environment has the id.

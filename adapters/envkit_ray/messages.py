@@ -43,7 +43,7 @@ class Order:
     interrupt: str
     """Id of the caller's interrupt; `Worker.stop` fires it."""
     reason: StopReason | None
-    """Why it has already fired; None if it has not."""
+    """Why the interrupt has already fired; None if it has not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ class RayOptions:
 
     address: str | None = None
     """Address of the cluster, as HOST:PORT of its head node, or "auto" for one on this machine.
-    None takes RAY_ADDRESS, and starts a local cluster if that is not set. If Ray is already
+    None uses RAY_ADDRESS, and starts a local cluster if that is not set. If Ray is already
     running, as in a trainer, its cluster is used and an address is rejected."""
     num_cpus: float | None = None
     """CPUs that each worker reserves. None is 0 in a trainer's cluster, whose CPUs are usually all

@@ -146,9 +146,9 @@ class Workers:
             await _cancel(greetings)
             await self.close()
             raise
-        self._spawn(self._look_after())
+        self._spawn(self._watch_health())
         if self._follows is not None:
-            self._spawn(self._pass_on(self._follows))
+            self._spawn(self._notify_followers(self._follows))
 
     async def ask(self, member: Member, name: str, order: bytes) -> Answer:
         """Send an order to a running worker.
@@ -237,7 +237,7 @@ class Workers:
                 await asyncio.sleep(_RETRY_S)
                 continue
             check_hello(hello)
-            self._greet(member, hello)
+            self._bring_up(member, hello)
 
     async def _revive(self, member: Member) -> None:
         """Wait until a lost worker answers again, which it may do on another node."""
@@ -251,11 +251,11 @@ class Workers:
             except ConfigurationError as error:
                 self._reason = str(error)
                 continue
-            self._greet(member, hello)
+            self._bring_up(member, hello)
         async with self._changed:
             self._changed.notify_all()
 
-    def _greet(self, member: Member, hello: Hello) -> None:
+    def _bring_up(self, member: Member, hello: Hello) -> None:
         """Put an answering worker into service."""
         exchange = partial(self.call, member, "exchange")
         member.hello, member.line = hello, Line(exchange, self._spawn)
@@ -319,7 +319,7 @@ class Workers:
         finally:
             self._waiting -= 1
 
-    async def _look_after(self) -> None:
+    async def _watch_health(self) -> None:
         """Detect unavailable engines and idle workers that die."""
         while True:
             await asyncio.sleep(_LOOK_S)
@@ -327,7 +327,7 @@ class Workers:
                 if one.is_up:
                     one.outage = await _quietly(self.call(one, "outage"))
 
-    async def _pass_on(self, follows: Callable[[], object]) -> None:
+    async def _notify_followers(self, follows: Callable[[], object]) -> None:
         """Notify the workers when the value that they follow changes."""
         told = follows()
         while True:

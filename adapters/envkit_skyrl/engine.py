@@ -45,7 +45,7 @@ class SkyRLEngine:
 
         Args:
             client: SkyRL's client; the trainer closes it.
-            model: The server's name of the policy, such as a LoRA adapter's; None takes the
+            model: The server's name of the policy, such as a LoRA adapter's; None uses the
                 client's own model.
             image_token_id: The placeholder of an image; None rejects requests with images.
             logprob_kind: Whether the server reports log-probabilities of the sampled distribution

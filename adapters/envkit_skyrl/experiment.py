@@ -135,6 +135,11 @@ def _check_algorithm(cfg: EnvkitTrainConfig, options: SkyRLOptions) -> None:
         "generator.step_wise_trajectories=false": (
             algorithm.advantage_batch_normalize and step_wise
         ),
+        # Only last rows are summed: compute_advantages_and_returns in the same file.
+        "trainer.algorithm.use_kl_in_reward penalizes an episode for the tokens of its last row "
+        "alone; set it to false, or generator.step_wise_trajectories=false": (
+            algorithm.use_kl_in_reward and step_wise
+        ),
     }
     found = [message for message, is_wrong in problems.items() if is_wrong]
     if found:

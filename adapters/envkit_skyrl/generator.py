@@ -77,9 +77,9 @@ class EnvGenerator(GeneratorInterface):
             generator_cfg: SkyRL's `generator` section.
             inference_engine_client: SkyRL's.
             codec: Codec of the policy's model; its image processor must be the server's.
-            options: The run's `envkit` section; None takes the defaults.
+            options: The run's `envkit` section; None uses the defaults.
             make_codec: Builds the same codec in a worker; None rejects `envkit.workers`.
-            policy_model_name: The server's name of the policy; None takes the client's model.
+            policy_model_name: The server's name of the policy; None uses the client's model.
             max_sequence_tokens: SkyRL's `trainer.algorithm.max_seq_len`; None is unbounded.
             scalar_rewards: One reward per row instead of a list, for SkyRL's zero-variance filter;
                 whole trajectories only.

@@ -98,7 +98,7 @@ async def _play(
 ) -> tuple[tuple[Trajectory, ...], int]:
     """Play the episode, or resume it; an abort by the server is resumed."""
     form, args = job.form, job.args
-    kept = None if state is None else await asyncio.to_thread(_thawed, state)
+    kept = None if state is None else await asyncio.to_thread(_restored, state)
     player = await runtime.player(plan.settings.rollout)
     with runtime.episode() as interrupt:
         custom: Any = plan.sampling.extras.get("custom_params")
@@ -142,7 +142,7 @@ async def _play(
             CURRENT.reset(token)
 
 
-def _thawed(state: object) -> Trajectory | None:
+def _restored(state: object) -> Trajectory | None:
     """Return a stored trajectory; an unreadable one is replayed from its start."""
     try:
         return thaw(state)
@@ -261,7 +261,7 @@ def _facts(trajectory: Trajectory, aborts: int) -> EpisodeFacts:
 
 
 def _row_facts(facts: EpisodeFacts, row: Row) -> dict[str, Any]:
-    """Return the facts for the last row of an episode, which stands for it where they are counted.
+    """Return the facts for the last row of an episode, which represents it in counts.
 
     Earlier rows have only the facts about their reward.
     """

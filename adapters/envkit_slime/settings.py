@@ -44,7 +44,7 @@ class Settings:
     fan_out: FanOut = FanOut.NONE
     task_fields: Mapping[str, str] = field(default_factory=dict[str, str])
     """Maps a task's keys to the fields of the sample that fill them: "prompt", "label", "images" (a
-    list of data URIs, since tasks are JSON) or "metadata.<key>". Empty takes the task of the
+    list of data URIs, since tasks are JSON) or "metadata.<key>". Empty uses the task of the
     metadata, or lets the environment draw one."""
     record_dir: str | None = None
     """Folder that every finished trajectory is appended to, for `envkit verify` and `envkit

@@ -2,7 +2,7 @@
 
 slime numbers its weights by update, and its servers report which version sampled a reply
 (slime/backends/megatron_utils/update_weight). A sample that was resumed, or that waited in the
-buffer for the rest of its group, holds replies of several.
+buffer for the rest of its group, holds replies of several versions.
 """
 
 from collections.abc import Sequence

@@ -58,7 +58,7 @@ class TransformersEngine:
             processor: Its tokenizer (needed for stop strings) or its processor (needed for images
                 that come without features); None if neither is needed.
             max_batch_tokens: Tokens in one forward, of all sessions together.
-            kv_budget_tokens: Tokens of key-value cache over all sessions; None takes a quarter of
+            kv_budget_tokens: Tokens of key-value cache over all sessions; None uses a quarter of
                 the device's free memory.
             device: Device to move the model to; None does not move it.
             dtype: Type to convert the model to; None does not convert it.

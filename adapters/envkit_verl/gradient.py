@@ -42,7 +42,7 @@ MODES: Final[Mapping[Reduction, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A row with its trainer fields."""
+    """A row with the trainer's fields."""
 
     output: Any
     """`EpisodeOutput`."""
@@ -73,7 +73,12 @@ def deliver(
         ConfigurationError: An episode of several rows would have another weight than one with one
             row.
     """
-    settings = replace(SETTINGS, is_scaled=case.is_scaled, loss_agg_mode=MODES[case.reduction])
+    settings = replace(
+        SETTINGS,
+        is_scaled=case.is_scaled,
+        loss_agg_mode=MODES[case.reduction],
+        has_scale_factor=True,
+    )
     rule = settings.why_one_row(is_v1=is_v1)
     if rule is not None and any(len(one.sequences()) > 1 for one in trajectories):
         raise ConfigurationError(f"an episode becomes several rows, and {rule}")

@@ -89,8 +89,8 @@ async def outputs_of(
     """Return the rows of an episode; the same fields are set in all of them.
 
     An episode without a reward waits for its group. V1 then gets no row, so no group statistic
-    includes it. V0 needs one row per sample and V1 at least one per prompt. Such rows get mask 0
-    and the mean reward of the others, or 0.0.
+    includes it. V0 needs one row per sample, and V1 a group of at least two: these get mask 0 and
+    the mean reward of the others, or 0.0.
 
     Args:
         played: The trajectories of the episode's roles.
@@ -116,11 +116,16 @@ async def outputs_of(
         member.leave(None)
         _warn(scored[0], delivery)
         others = await member.group.baseline()
-        if delivery.is_v1 and others.count:
+        if delivery.is_v1 and others.count > 1:  # of one, verl takes the bare reward
             return []
         scored = [replace(scored[0], reward=others.mean)]
-    # Siblings share one reward, which no turn of a single one has earned.
-    by_turn = delivery.placement is RewardPlacement.TURNS and len(scored) == 1
+    # Siblings share one reward, which no turn of a single one has earned; a fork's includes that
+    # of its parent's turns, which are not in its row.
+    by_turn = (
+        delivery.placement is RewardPlacement.TURNS
+        and len(scored) == 1
+        and scored[0].trajectory.origin is None
+    )
     return [
         _output(one, row, delivery, by_turn=by_turn and len(one.rows) == 1 and not one.problem)
         for one in scored

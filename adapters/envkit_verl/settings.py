@@ -15,7 +15,8 @@ _OWN_PARAMETERS: Final = frozenset({"temperature", "top_p", "top_k"})
 """Sampling parameters with a field in `Sampling`; verl's others become extras."""
 _ESTIMATORS_OF_ROWS: Final = ("grpo", "gae", "reinforce_plus_plus")
 """Estimators without group statistics, and GRPO, for which V1 counts only the last row of an
-episode."""
+episode. The others but GRPO get each row with the episode's reward at its end, so they agree with
+one row only without a discount."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,13 @@ class VerlSettings:
     """`algorithm.norm_adv_by_std_in_grpo`."""
     loss_agg_mode: str = "token-mean"
     """`actor_rollout_ref.actor.loss_agg_mode`."""
+    has_scale_factor: bool = False
+    """Whether `actor_rollout_ref.actor.loss_scale_factor` is set."""
+    has_discount: bool = False
+    """Whether `algorithm.gamma` or `algorithm.lam` is below 1."""
+
+    has_kl_penalty: bool = False
+    """`algorithm.use_kl_in_reward`."""
 
     @classmethod
     def from_config(cls, config: Any) -> "VerlSettings":  # noqa: ANN401  # OmegaConf's node
@@ -61,6 +69,9 @@ class VerlSettings:
             estimator=str(config.algorithm.adv_estimator),
             is_scaled=bool(config.algorithm.get("norm_adv_by_std_in_grpo", True)),
             loss_agg_mode=str(actor.loss_agg_mode),
+            has_kl_penalty=bool(config.algorithm.get("use_kl_in_reward", False)),
+            has_scale_factor=actor.get("loss_scale_factor") is not None,
+            has_discount=any(config.algorithm.get(name, 1.0) != 1.0 for name in ("gamma", "lam")),
         )
 
     def why_one_row(self, *, is_v1: bool) -> str | None:
@@ -68,19 +79,28 @@ class VerlSettings:
 
         Its weight in the loss and in its group must be that of one row.
         """
-        if not is_v1:
-            return "verl's V0 worker accepts one; use trainer.use_v1=true"
-        if self.loss_agg_mode == "seq-mean-token-mean":
-            return (
-                "actor.loss_agg_mode=seq-mean-token-mean weighs each row like an episode; use "
-                "token-mean, or seq-mean-token-sum-norm with actor.loss_scale_factor"
-            )
-        if self.estimator not in _ESTIMATORS_OF_ROWS:
-            return (
-                f"algorithm.adv_estimator={self.estimator} compares rows, not episodes; use one of "
-                f"{list(_ESTIMATORS_OF_ROWS)}"
-            )
-        return None
+        estimator, mode = self.estimator, self.loss_agg_mode
+        rules = {
+            "verl's V0 worker takes one; use trainer.use_v1=true": not is_v1,
+            "actor.loss_agg_mode=seq-mean-token-mean weighs each row like an episode; use "
+            "token-mean, or seq-mean-token-sum-norm with actor.loss_scale_factor": (
+                mode == "seq-mean-token-mean"
+            ),
+            "actor.loss_agg_mode=seq-mean-token-sum-norm divides each micro-batch by its own "
+            "padded width; set actor.loss_scale_factor, or use token-mean": (
+                mode == "seq-mean-token-sum-norm" and not self.has_scale_factor
+            ),
+            f"algorithm.adv_estimator={estimator} compares rows, not episodes; use one of "
+            f"{list(_ESTIMATORS_OF_ROWS)}": estimator not in _ESTIMATORS_OF_ROWS,
+            f"algorithm.adv_estimator={estimator} discounts from the end of each row; set "
+            "algorithm.gamma=1 and algorithm.lam=1, or algorithm.adv_estimator=grpo": (
+                estimator != "grpo" and self.has_discount
+            ),
+            "algorithm.use_kl_in_reward penalizes each row for its own tokens; set it to false": (
+                self.has_kl_penalty
+            ),
+        }
+        return next((rule for rule, is_broken in rules.items() if is_broken), None)
 
     def limits(self, own: Limits) -> Limits:
         """Return the tighter of the run's own limits and verl's.

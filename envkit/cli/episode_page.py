@@ -1,4 +1,4 @@
-"""One recorded episode as text for a terminal: what the browser's page shows, in its order."""
+"""One recorded episode as text for a terminal, with the content and order of the browser's page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from envkit.viewer.turn_text import (
 from envkit.viewer.wording import clipped, number, signed, stop_words
 
 _WIDEST_IMAGE: Final = 64
-"""Maximum columns; a wider terminal leaves the rest free."""
+"""Maximum width of an image in columns."""
 _LONGEST: Final = 400
 """Characters shown of a message in a rewritten history."""
 
@@ -35,16 +35,16 @@ _LONGEST: Final = 400
 def print_episode(
     episode: Episode, console: Console, *, style: ImageStyle, parent: int | None, skip: bool
 ) -> None:
-    """Print an episode: its outcome, then turn by turn what was seen, said and sampled.
+    """Print an episode: its outcome, then each turn's observation, reply and facts.
 
     Args:
         episode: Model text is shown unchanged, except control characters, which could move the
             cursor or worse.
-        console: Where it goes, for foreign text.
-        style: Of images; AUTO must be resolved before.
+        console: The console to print to, for foreign text.
+        style: How to show images; resolve AUTO first.
         parent: Number of the episode that it was forked from; None if it is not a fork or the run
             does not have it.
-        skip: Leave out the turns that are the parent's.
+        skip: Leave out the parent's turns.
     """
     data, row = episode.data, episode.row
     page = _Page(console, style, {image.sha256: image for image in episode.images})

@@ -1,4 +1,4 @@
-"""A run as text for a terminal: what the browser's page of a run shows, in its order."""
+"""A run as text for a terminal, with the content and order of the browser's page."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -18,9 +18,9 @@ def print_run(run: RunData, console: Console, *, most: int | None = None) -> Non
     """Print the figures of a run, then its episodes by group and tree.
 
     Args:
-        run: With at least one episode.
-        console: Where it goes.
-        most: List so many episodes at most; None lists all.
+        run: A run with at least one episode.
+        console: The console to print to.
+        most: Maximum number of episodes to list; None lists all.
     """
     title, facts = heading(run)
     console.print(Rule(Text(title), style="bold"))
@@ -46,9 +46,9 @@ def print_grid(
     """Print rows of text in aligned columns; the last one wraps.
 
     Args:
-        console: Where they go.
-        rows: Texts, as many in each row.
-        styles: One for each column; the last one for those that follow.
+        console: The console to print to.
+        rows: Texts, the same number in each row.
+        styles: Style of each column; the last one applies to all further columns.
     """
     grid = Table.grid(padding=_INDENT)
     grid.add_column(width=1)

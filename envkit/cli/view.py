@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     from envkit.cli.pictures import ImageStyle
     from envkit.trajectory.storage import StoredLine
 
-_HELP: Final = "Enter: next; p: previous; a number: that episode; r: the run; q: leave"
+_HELP: Final = "Enter: next; p: previous; a number: that episode; r: the run; q: quit"
 _PLAIN_WIDTH: Final = 100
 _LISTED: Final = 40
-"""Episodes that the page of a run lists where a person pages."""
+"""Maximum number of episodes on the page of a run in interactive use."""
 
 
 def view(
     run: Run,
     episode: Annotated[
-        int | None, typer.Option("--episode", "-e", min=1, help="Only this one, from 1.")
+        int | None, typer.Option("--episode", "-e", min=1, help="Show only this one, from 1.")
     ] = None,
     images: Annotated[
-        str, typer.Option(help="How images are shown: auto, blocks, sixel or none.")
+        str, typer.Option(help="How to show images: auto, blocks, sixel or none.")
     ] = "auto",
 ) -> None:
     """Browse a run in the terminal: its figures, its trees, then each episode turn by turn.
 
-    If output is not a terminal, print all of it, images as a line each unless --images says how.
-    Turns that a fork shares with its parent are printed once, unless --episode asks for the fork.
+    If output is not a terminal, print everything, with one line per image unless --images is given.
+    Turns that a fork shares with its parent are printed once, unless --episode selects the fork.
     The exit code is 1 if no episode can be read.
     """
     from envkit.cli.pictures import ImageStyle, resolved
@@ -44,24 +44,24 @@ def view(
     if images not in list(ImageStyle):
         names = ", ".join(ImageStyle)
         raise ConfigurationError(f"--images must be one of {names}, got {images!r}")
-    is_seen = sys.stdout.isatty()
+    is_terminal = sys.stdout.isatty()
     style = ImageStyle(images)
     if style is ImageStyle.AUTO:
-        style = resolved(style) if is_seen else ImageStyle.NONE
-    has_colours = is_seen or style is ImageStyle.BLOCKS
+        style = resolved(style) if is_terminal else ImageStyle.NONE
+    has_colours = is_terminal or style is ImageStyle.BLOCKS
     console = PrintableConsole(
-        width=None if is_seen else _PLAIN_WIDTH,
+        width=None if is_terminal else _PLAIN_WIDTH,
         force_terminal=has_colours,
-        color_system="auto" if is_seen or not has_colours else "truecolor",
+        color_system="auto" if is_terminal or not has_colours else "truecolor",
     )
     pages = _Pages(run, console, style)
     if episode is not None:
         if not pages.show(episode, is_whole=True):
             raise ConfigurationError(f"{run} has {pages.count} episodes, got --episode {episode}")
         return
-    pages.show_run(most=_LISTED if is_seen else None)
-    if is_seen and sys.stdin.isatty():
-        _page_through(pages)
+    pages.show_run(most=_LISTED if is_terminal else None)
+    if is_terminal and sys.stdin.isatty():
+        _browse(pages)
     else:
         number = 1
         while pages.show(number):
@@ -69,7 +69,7 @@ def view(
 
 
 class _Pages:
-    """The pages of a file; episodes are read as far as somebody has looked."""
+    """The pages of a file; episodes are read on demand."""
 
     def __init__(self, run: Path, console: "Console", style: "ImageStyle") -> None:
         from envkit.trajectory.storage import read_lines
@@ -83,17 +83,17 @@ class _Pages:
 
     @property
     def count(self) -> int:
-        """How many were read."""
+        """Number of lines read so far."""
         return len(self._read)
 
     def show_run(self, *, most: int | None) -> None:
         """Print the page of the run.
 
         Args:
-            most: List so many episodes; None lists all.
+            most: Maximum number of episodes to list; None lists all.
 
         Raises:
-            StorageError: It has no readable episode.
+            StorageError: The run has no readable episode.
         """
         from envkit.cli.run_page import print_run
         from envkit.viewer.run import read_run
@@ -106,11 +106,11 @@ class _Pages:
         print_run(found, self._console, most=most)
 
     def show(self, number: int, *, is_whole: bool = False) -> bool:
-        """Print an episode, or why it cannot be read; False if there is none.
+        """Print an episode, or why it cannot be read; return False if there is none.
 
         Args:
-            number: Its place in the file, from 1.
-            is_whole: Whether the turns that it shares with its parent are printed too.
+            number: Its position in the file, from 1.
+            is_whole: Whether to also print the turns that it shares with its parent.
         """
         from envkit.cli.episode_page import print_episode
         from envkit.viewer.episodes import episode
@@ -135,7 +135,7 @@ class _Pages:
         return True
 
 
-def _page_through(pages: _Pages) -> None:
+def _browse(pages: _Pages) -> None:
     number = 0
     while True:
         try:

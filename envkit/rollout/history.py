@@ -24,7 +24,7 @@ from envkit.rollout.setting_types import check_types
 from envkit.tokens import ChatCodec
 
 MAX_ANSWER_TOKENS: Final = 2**31 - 1
-"""Maximum of `Question.max_tokens`; engines take no larger number."""
+"""Maximum of `Question.max_tokens`; engines reject larger numbers."""
 
 HistorySetting = str | Mapping[str, Any] | None
 """As in a configuration; None uses the environment's own."""
@@ -100,7 +100,7 @@ class KeepLastImages:
 
     def _without(self, entry: Message, count: int) -> Message:
         """Return a message with its first `count` images replaced."""
-        written = _Written()
+        written = _MessageBuilder()
         for part, trusted in _parts(entry):
             if part["type"] == "image" and count:
                 count -= 1
@@ -181,7 +181,7 @@ class Summarise:
         head, tail = view.opening, view.messages[replies[-1] + 1 :]
 
         def rewrite(summary: str) -> Sequence[Message]:
-            written = _Written()
+            written = _MessageBuilder()
             written.add_message(head[-1])
             written.add_text(f"\n\n{self.heading}\n{summary.strip()}\n\n")
             for entry in tail:
@@ -297,7 +297,8 @@ def _imported(place: str) -> HistoryPolicy:
         found: object = pkgutil.resolve_name(place)
     except (Exception, SystemExit) as error:  # a module may raise anything
         raise ConfigurationError(
-            f"cannot import {name}: {describe(error)}; write it as module:function"
+            f"cannot import {name}: {describe(error)}; write it as module:function, and install "
+            "the module or add its folder to PYTHONPATH"
         ) from error
     if isinstance(found, type):
         raise ConfigurationError(
@@ -310,7 +311,7 @@ def _imported(place: str) -> HistoryPolicy:
 
 
 def _check_kind(function: Callable[..., object], name: str) -> None:
-    """Refuse a function that cannot be called with a view, or does not answer at once."""
+    """Reject a function that cannot be called with a view, or is not synchronous."""
     code: Any = function
     if not isinstance(function, FunctionType | MethodType | partial):
         code = type(function).__call__  # the object's own attributes are foreign code
@@ -334,7 +335,7 @@ def _check_kind(function: Callable[..., object], name: str) -> None:
 
 def with_note(entry: Message, note: str) -> Message:
     """Return a message with a paragraph added to its text."""
-    written = _Written()
+    written = _MessageBuilder()
     written.add_message(entry)
     written.add_text(f"\n\n{note}")
     return written.message(entry)
@@ -361,8 +362,8 @@ def _parts(entry: Message) -> list[tuple[Part, _Ranges]]:
     return found
 
 
-class _Written:
-    """A message assembled from parts of others."""
+class _MessageBuilder:
+    """Assembles a message from parts of others."""
 
     def __init__(self) -> None:
         self._parts: list[Part] = []

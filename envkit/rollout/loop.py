@@ -11,7 +11,7 @@ these steps:
 5. let the history policy rewrite what the model sees, which starts a new sequence;
 6. otherwise encode the observation as a delta and append it.
 
-Any failure inside an episode makes it a faulted trajectory: no reward, no trained token. This
+Any failure inside an episode makes it a faulted trajectory: no reward, no trained tokens. This
 includes a deadline that interrupts a call. A deadline that passes between two turns truncates the
 episode, which keeps its rewards so far.
 """
@@ -96,7 +96,7 @@ class Episode:
                 self.record.env_snapshot = await self.env.snapshot()
         except (EpisodeLostError, ConfigurationError):
             raise
-        except Exception as error:  # noqa: BLE001  # whatever fails ends this episode alone
+        except Exception as error:  # noqa: BLE001  # any failure ends only this episode
             return self._ended_by(error, place)
         return reason
 
@@ -161,7 +161,7 @@ class Episode:
             self._spec.group_start.expected = reset.hash
 
     async def _take_over(self, earlier: Trajectory) -> None:
-        """Rebuild the environment's state of an aborted trajectory, and send what it still owes."""
+        """Rebuild an aborted trajectory's state, and append the observation that is pending."""
         record = self.record
         done = [turn for turn in record.turns if turn.purpose is None]
         await self.env.take_over(
@@ -208,7 +208,7 @@ class Episode:
             self._take_reply(self._new_draft(), record.ledger.segments[-1])
 
     def _new_draft(self) -> TurnDraft:
-        """Begin the turn, with the tokens of a reply that an abort cut."""
+        """Start the turn, with the tokens of a reply that an abort cut off."""
         record, ledger = self.record, self.record.ledger
         partial = len(ledger.reply_ids(record.turn))
         record.draft = TurnDraft(
@@ -296,7 +296,7 @@ class Episode:
         self.record.say(message("assistant", draft.response_text))
 
     def _take_reply(self, draft: TurnDraft, last: Segment) -> None:
-        """Take a reply that is already in the ledger, as `_reply` takes a sampled one."""
+        """Record a reply that is already in the ledger, as `_reply` records a sampled one."""
         draft.finish_reason = last.finish_reason or ""
         draft.weight_version = last.weight_version
         self._add_text(draft)
@@ -312,7 +312,7 @@ class Episode:
         return outcome.step, self._answered(outcome.message, draft, outcome.step)
 
     async def _rejected(self, draft: TurnDraft, step: Step) -> bool:
-        """Take back an unparsed reply if the budget allows another sample."""
+        """Drop an unparsed reply if the budget allows another sample."""
         if not step.info.get("parse_error"):
             return False
         if draft.resamples >= self._setup.retries.resample_on_parse_error:
@@ -320,7 +320,7 @@ class Episode:
         if not await self.env.rewind():
             return False
         self.record.ledger.drop_reply(draft.turn)
-        self.record.unsay()
+        self.record.drop_message()
         draft.resamples += 1
         draft.response_tokens, draft.step, draft.step_hash = 0, None, None
         return True
@@ -355,11 +355,11 @@ class Episode:
         pending: tuple[Message, ...],
         observation: Observation | None = None,
     ) -> StopReason | None:
-        """Append the observation, as the history policy wants it, if it fits.
+        """Append the observation if it fits, after applying the history policy.
 
         Args:
             pending: Its message, already in the record.
-            observation: The environment may shorten it; None if there is nothing to shorten.
+            observation: The observation, which the environment may shorten; None if it cannot.
 
         Returns:
             Why the episode ends, or None.
@@ -389,11 +389,11 @@ class Episode:
             stop = encoder.overshoot(found.encoded)
             if stop is None:
                 break
-            rewriter.take_back(found)
+            rewriter.undo(found)
             shorter = await self._shorter(observation, found.space)
             if shorter is None:
                 return stop
-            record.unsay()
+            record.drop_message()
             record.say(shorter)
             pending, observation = (shorter,), None
         seconds = time.perf_counter() - started
@@ -410,19 +410,19 @@ class Episode:
         return None if shorter is None else self._answered(shorter, draft, step)
 
     def _drop_draft(self) -> None:
-        """Take back a reply in progress, unless an abort before its first token has done so."""
+        """Drop a reply in progress, unless an abort before its first token already did."""
         draft = self.record.draft
         if draft is not None:
-            self.record.unsay()
+            self.record.drop_message()
             self.record.ledger.drop_reply(draft.turn)
             self.record.draft = None
 
     async def _ask(
         self, asked: Continuation, question: Question, encoder: EpisodeEncoder
     ) -> StopReason | None:
-        """Have the model answer a history policy, then start a sequence from the answer.
+        """Let the model answer a history policy, then start a sequence from the answer.
 
-        The answer is its own turn, which the environment never sees. An abort takes it back, and a
+        The answer is a separate turn, which the environment never sees. An abort removes it, and a
         resumed episode asks again.
         """
         record, rewriter = self.record, self._rewriter
@@ -439,7 +439,7 @@ class Episode:
         ended = await self._reply(draft, room)
         if ended is StopReason.ABORTED:
             self._drop_draft()
-            rewriter.take_back(asked)
+            rewriter.undo(asked)
         if ended is not None:
             return ended
         started = time.perf_counter()
@@ -464,7 +464,7 @@ async def play_episode(
     interrupt: Interrupt,
     earlier: Trajectory | None = None,
 ) -> Trajectory:
-    """Play an episode to its end, and again in a fresh environment if its state was lost.
+    """Play an episode to its end; start over in a new environment if its state is lost.
 
     Args:
         setup: Engine, codec, limits and budgets.
@@ -484,7 +484,7 @@ async def play_episode(
         reason = await episode.run(earlier if attempt.restarts == 0 else None)
         is_suspect = reason.is_fault and reason is not StopReason.ENGINE_FAULT
         if (is_suspect or reason is StopReason.STEP_TIMEOUT) and host.can_rebuild:
-            host.mark_broken()  # the next episode starts with a fresh environment
+            host.mark_broken()  # the next episode starts with a new environment
         episode.record.started = attempt.started
         return episode.record.trajectory(
             reason, spec, env_restarts=attempt.restarts, engine=setup.engine.name

@@ -1,7 +1,7 @@
 """One call of a history policy, which is foreign code.
 
-The policy sees copies of the record's messages, and its result is copied and checked. Whatever it
-raises becomes a `HistoryFault`, also SystemExit and CancelledError, which would otherwise end the
+The policy sees copies of the record's messages, and its result is copied and checked. Any exception
+becomes a `HistoryFault`, including SystemExit and CancelledError, which would otherwise end the
 event loop or look like a cancellation of the caller.
 """
 
@@ -24,24 +24,24 @@ _SHARED: Final = frozenset({str, Image, int, float, bool, type(None)})
 
 
 class PolicyCall:
-    """A policy, the conversation it is called with, and how its results are checked."""
+    """Calls a policy with a conversation, and checks its results."""
 
     def __init__(
         self, policy: HistoryPolicy, name: str, view: HistoryView, *, copies: bool = True
     ) -> None:
-        """Take the view of the record's own messages.
+        """Prepare the call.
 
         Args:
             policy: The policy.
-            name: Of the policy, for errors.
-            view: Holds the record's messages.
-            copies: Whether the policy gets copies of them. False for one of envkit's own.
+            name: Name of the policy, for errors.
+            view: The view with the record's own messages.
+            copies: Whether the policy gets copies of them; False for envkit's own policies.
         """
         self._policy, self._source = policy, f"history policy {name!r}"
         self._view, self._given = view, view
         self._is_copying = copies
         self._originals: dict[int, Message] = {}
-        """The record's messages by the `id` of what the policy gets for them."""
+        """The record's messages, by the `id` of the messages that the policy gets."""
         if not copies:
             self._originals = {id(entry): entry for entry in (*view.opening, *view.messages)}
 
@@ -57,7 +57,7 @@ class PolicyCall:
         return None if found == self._view.messages else found
 
     def rewritten(self, question: Question, answer: str) -> tuple[Message, ...]:
-        """Return the messages that a question makes of its answer.
+        """Return the messages that a question builds from its answer.
 
         Raises:
             HistoryFault: As for `__call__`.
@@ -138,7 +138,7 @@ class PolicyCall:
         return messages
 
     def _message(self, entry: object, known: dict[str, Image]) -> Message:
-        """Return the record's own message if the policy left it alone, else a checked copy."""
+        """Return the record's own message if the policy did not change it, else a checked copy."""
         original = self._originals.get(id(entry))
         if original is entry and original is not None:
             return original
@@ -156,7 +156,7 @@ class PolicyCall:
         image = known.get(part["image"].sha256)
         if image is None:
             raise ContractError(
-                f"{self._source} may drop images but not add any: it returned one that the "
+                f"{self._source} may drop images but not add any, got one that the "
                 "conversation does not have"
             )
         return {**part, "image": image}
@@ -165,13 +165,13 @@ class PolicyCall:
         roles = [entry["role"] for entry in messages]
         if roles[-1] not in ("user", "tool"):
             raise ContractError(
-                f"{self._source} must end with what the model answers, a user or tool message, "
-                f"got one of role {roles[-1]!r}"
+                f"{self._source} must end with a user or tool message, which the model answers, "
+                f"got role {roles[-1]!r}"
             )
         if "system" in roles[1:]:
             raise ContractError(
                 f"{self._source} must put a system message first, got one at index "
-                f"{roles.index('system', 1)}: many templates drop or refuse it there"
+                f"{roles.index('system', 1)}: many templates drop or reject it there"
             )
         opening = {id(entry) for entry in self._view.opening}
         before = ""
@@ -194,7 +194,7 @@ def _copied(value: Any) -> Any:  # noqa: ANN401  # foreign data
         return str.__str__(value)
     if isinstance(value, dict):
         entries = cast("dict[Any, Any]", value)
-        items = dict[Any, Any].items(entries)  # not a method of somebody's own class
+        items = dict[Any, Any].items(entries)  # not a method of a foreign subclass
         return {_copied(key): _copied(one) for key, one in items}
     if isinstance(value, list):
         return [_copied(one) for one in cast("list[Any]", value)]

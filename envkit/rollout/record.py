@@ -1,4 +1,4 @@
-"""The record of one episode while it is written."""
+"""The record of a running episode."""
 
 import time
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ _BLANK: Final = {
 
 
 class TurnDraft(SimpleNamespace):
-    """The turn in progress: every field of `TurnRecord`, mutable, and what the environment did."""
+    """The turn in progress: mutable fields of `TurnRecord`, and the environment's step."""
 
     step: Step | None
     step_hash: str | None
@@ -40,12 +40,12 @@ class TurnDraft(SimpleNamespace):
         self.response_tokens, self.purpose = response_tokens, purpose
 
     def add_generation(self, generation: Generation, seconds: float) -> None:
-        """Take over what the engine reported."""
+        """Add the engine's report of a reply."""
         values: dict[str, Any] = vars(self)
         values["cached_tokens"] = generation.cached_tokens
         if generation.text is None:
             values["response_tokens"] += len(generation.token_ids)
-        else:  # nobody has counted the prompt before
+        else:  # a text engine, which is the first to count the prompt
             values["prompt_tokens"] = generation.prompt_tokens or 0
             values["response_tokens"] = generation.text_tokens
         values["queue_seconds"] += generation.queue_seconds
@@ -54,7 +54,7 @@ class TurnDraft(SimpleNamespace):
         values["weight_version"] = generation.weight_version
 
     def add_observation(self, encoded: Encoded, seconds: float) -> None:
-        """Take over what was appended after the reply."""
+        """Add the fields of the observation that was appended after the reply."""
         vars(self).update(observed(encoded))
         vars(self)["encode_seconds"] += seconds
 
@@ -72,7 +72,7 @@ class TurnDraft(SimpleNamespace):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewrite:
-    """What a branch records of a rewritten history; the fields are those of `Branch`."""
+    """A rewritten history, in the fields of its `Branch`."""
 
     reason: str = TEMPLATE
     message_count: int | None = None
@@ -80,20 +80,20 @@ class Rewrite:
 
 
 class EpisodeRecord:
-    """Everything that becomes a `Trajectory`."""
+    """Collects everything that becomes a `Trajectory`."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()
         self.messages: list[Message] = []
         """The whole conversation."""
         self.view = self.messages
-        """The conversation as the model sees it now; another list once a history was rewritten."""
+        """The conversation as the model sees it now; a separate list after a rewrite."""
         self.origin: Origin | None = None
         self.before_question: tuple[int, int, list[Message]] | None = None
         """Segments, turns and messages before the last question of a history policy."""
         self.turns: list[TurnRecord] = []
         self.questions = 0
-        """How many of the turns answered a history policy, not the environment."""
+        """Number of turns that answered a history policy, not the environment."""
         self.draft: TurnDraft | None = None
         self.task: Task = {}
         self.reset_info: dict[str, Any] = {}
@@ -109,7 +109,7 @@ class EpisodeRecord:
 
     @property
     def played(self) -> int:
-        """How many replies the environment has answered."""
+        """Number of replies that the environment has answered."""
         return len(self.turns) - self.questions
 
     def say(self, entry: Message) -> None:
@@ -118,8 +118,8 @@ class EpisodeRecord:
         if self.view is not self.messages:
             self.view.append(entry)
 
-    def unsay(self) -> None:
-        """Take the last message back."""
+    def drop_message(self) -> None:
+        """Remove the last message."""
         self.messages.pop()
         if self.view is not self.messages:
             self.view.pop()
@@ -129,7 +129,7 @@ class EpisodeRecord:
 
         Args:
             earlier: The trajectory.
-            segments: Its own, with the processor's outputs.
+            segments: Its segments, with the processor's outputs.
         """
         self.origin, self.task = earlier.origin, dict(earlier.task)
         self.reset_info = dict(earlier.reset_info)
@@ -149,30 +149,30 @@ class EpisodeRecord:
         if self.messages and self.messages[-1]["role"] == "assistant":
             if self.turns and self.turns[-1].purpose is not None and not self._is_cut():
                 return
-            self.unsay()  # cut in the middle: it is written again when it is complete
+            self.drop_message()  # an incomplete reply, which is added again once it is complete
 
     def _is_cut(self) -> bool:
-        """Whether the last reply is one that the turns do not know yet."""
+        """Whether the last reply has no turn record yet."""
         return bool(self.ledger.reply_ids(self.turn))
 
     def rewrite(self, messages: Sequence[Message], reason: str) -> "Rewrite":
-        """Replace what the model sees; return what a branch records of it."""
+        """Replace the conversation that the model sees; return it for the branch's record."""
         places = {id(entry): n for n, entry in enumerate(self.messages)}
         history = tuple(places.get(id(entry), entry) for entry in messages)
         self.view = list(messages)
         return Rewrite(reason=reason, message_count=len(self.messages), history=history)
 
     def close_turn(self) -> None:
-        """File the turn in progress, complete or not."""
+        """Record the turn in progress, complete or not."""
         if self.draft is not None:
             self.turns.append(self.draft.finish())
             self.questions += self.draft.purpose is not None
             self.draft = None
 
-    def _take_question_back(self) -> None:
-        """Forget an answer that nothing followed: a resumed episode asks again.
+    def _drop_question(self) -> None:
+        """Remove the last question if nothing followed its answer: a resumed episode asks again.
 
-        The rewrite that it led to has no reply yet, so it is not in the record either.
+        The resulting rewrite has no reply yet, so it is not in the record either.
         """
         if self.before_question is None or not self.turns or self.turns[-1].purpose is None:
             return
@@ -181,16 +181,16 @@ class EpisodeRecord:
         self.questions = _questions(self.turns)
 
     def faulted(self, where: FaultPlace, fault: BaseException) -> None:
-        """Note the failure that ends the episode."""
+        """Record the failure that ends the episode."""
         self.fault = FaultRecord.of(where, fault)
 
     def add_observation(
         self, encoded: Encoded, seconds: float, rewrite: "Rewrite | None" = None
     ) -> None:
-        """Append what follows a reply to the ledger, and note it in the reply's turn.
+        """Append an observation to the ledger, and record it in the turn of the reply before it.
 
-        Without a turn in progress that is the last one: an abort took the observation off the end
-        of the ledger, and it is sent now.
+        Without a turn in progress, that is the last turn: an abort removed the observation from the
+        end of the ledger, and it is sent now.
 
         Args:
             encoded: Extends the ledger's sequence or starts one.
@@ -215,7 +215,7 @@ class EpisodeRecord:
             self.turns[-1] = self.turns[-1].with_observation(encoded, seconds)
 
     def note_sanity(self, status: SanityStatus) -> None:
-        """Note how the tokens that are about to be appended compare with a full render."""
+        """Record how the tokens to append compare with a full render."""
         if self.draft is not None:
             self.draft.sanity = status
         else:
@@ -234,16 +234,16 @@ class EpisodeRecord:
         """Return the finished record."""
         self.close_turn()
         if stop_reason is StopReason.ABORTED:
-            self._take_question_back()
+            self._drop_question()
         rewards = {turn.turn: turn.reward for turn in self.turns if turn.reward is not None}
         has_reward = not stop_reason.is_fault and stop_reason is not StopReason.ABORTED
         segments = self.ledger.finished(rewards)
         origin = self.origin
-        if origin is not None:  # an abort takes a shared observation off the end, too
+        if origin is not None:  # an abort also removes a shared observation from the end
             origin = replace(origin, segments=min(origin.segments, len(segments)))
         turns = list(self.turns)
         if segments and segments[-1].kind is SegmentKind.MODEL:
-            # An observation that was taken off the end does not count as sent.
+            # An observation that was removed from the end does not count as sent.
             last = segments[-1].turn
             turns = [turn.without_observation() if turn.turn == last else turn for turn in turns]
         return Trajectory(

@@ -1,15 +1,15 @@
-"""An episode's environment under a retry budget: the recovery ladder.
+"""Recovers an episode's environment from faults, within a retry budget.
 
-A failed step is never simply called again, since it may have happened. What the environment
-declares decides how its state is restored first:
+A failed step is never simply repeated, since it may have taken effect. First the state is restored,
+depending on the environment's capabilities:
 
 1. `snapshot`: restore the snapshot taken before the step;
 2. `replay_safe`: reset with the same seed and task, replay the recorded replies, and compare every
    outcome with the recorded one;
-3. otherwise the episode cannot continue from this state: `EpisodeLostError` asks
-   `play_with_restarts` to start it again with a fresh environment.
+3. otherwise the episode cannot continue from this state: `EpisodeLostError` makes
+   `play_with_restarts` start over with a new environment.
 
-After a time-out or a crash, steps 1 and 2 happen on a fresh environment.
+After a timeout or a crash, steps 1 and 2 use a new environment.
 """
 
 import asyncio
@@ -35,11 +35,11 @@ T = TypeVar("T")
 
 
 class EpisodeLostError(Exception):
-    """The state of an episode cannot be rebuilt, but a fresh start is allowed."""
+    """The state of an episode cannot be rebuilt, but the episode may start over."""
 
 
 class CutFault(EnvFault):
-    """The end of the episode interrupted a call of its environment."""
+    """The end of the episode interrupted a call to its environment."""
 
 
 class RecoveringEnv:
@@ -58,20 +58,20 @@ class RecoveringEnv:
         can_restart: bool = False,
         snapshots: dict[int, bytes] | None = None,
     ) -> None:
-        """Take an environment for one attempt at an episode.
+        """Prepare one attempt at an episode.
 
         Args:
-            host: Where the environment lives.
+            host: Holds the environment.
             budget: Deadlines and retries.
             episode_id: Part of every `StepKey`.
-            seed: Of the reset.
-            task: Plays this task; None draws one with the seed.
+            seed: Seed of the reset.
+            task: The task to play; None draws one with the seed.
             interrupt: Cuts calls short when the episode has to stop; None never does.
-            spent: Retries of earlier attempts.
+            spent: Retries in earlier attempts.
             can_restart: Whether a lost episode raises `EpisodeLostError` instead of its fault.
             snapshots: As for `EpisodeSpec`.
         """
-        self._kept = snapshots
+        self._snapshots = snapshots
         self._host, self._budget, self._can_restart = host, budget, can_restart
         self._interrupt = interrupt or Interrupt()
         self._episode_id, self._seed, self._task = episode_id, seed, task
@@ -82,24 +82,24 @@ class RecoveringEnv:
         self._before: bytes | None = None
         self._capabilities = Capabilities()
         self.spent = spent
-        """Retries of the whole episode so far, restarts included."""
+        """Retries in the whole episode so far, including those before a restart."""
         self.is_taking_over = False
-        """Whether the state of an earlier trajectory is, or was, to be rebuilt."""
+        """Whether the attempt continues an earlier trajectory."""
         self.retries: Counter[str] = Counter()
-        """Retries of the current turn, by `FaultKind`."""
+        """Retries in the current turn, by `FaultKind`."""
 
     @property
     def env(self) -> Env:
-        """The environment as it is now; a recovery may replace it."""
+        """The current environment; a recovery may replace it."""
         return self._host.env
 
     @property
     def was_built(self) -> bool:
-        """Whether there has been an environment at all."""
+        """Whether an environment was ever built."""
         return self._host.was_built
 
     async def reset(self) -> ResetOutcome:
-        """Start the episode; a failed reset is tried again, on a fresh environment if need be.
+        """Start the episode; retry a failed reset, on a new environment if necessary.
 
         Raises:
             EnvFault: The budget is spent, or the fault is not retryable.
@@ -117,7 +117,7 @@ class RecoveringEnv:
                 return reset
 
     async def step(self, text: str) -> StepOutcome:
-        """Play one reply; the reply is kept through every recovery.
+        """Play one reply; it survives every recovery.
 
         Raises:
             EnvFault: The budget is spent, or the fault is not retryable.
@@ -125,15 +125,15 @@ class RecoveringEnv:
         """
         self.retries.clear()
         await self._take_snapshot()
-        if self._kept is not None and self._before is not None:
-            self._kept[len(self._replies)] = self._before
+        if self._snapshots is not None and self._before is not None:
+            self._snapshots[len(self._replies)] = self._before
         outcome = await self._step_with_recovery(text)
         self._replies.append(text)
         self._hashes.append(outcome.hash)
         return outcome
 
     async def shorten(self, observation: Observation, tokens: int) -> Message | None:
-        """Return the message of a shorter observation, wrappers included, or None.
+        """Return the message of a shorter observation, after all wrappers, or None.
 
         Raises:
             EnvFault: The environment failed.
@@ -143,18 +143,18 @@ class RecoveringEnv:
         )
 
     async def rewind(self) -> bool:
-        """Restore the state before the last step. False if the environment cannot.
+        """Restore the state before the last step; return False if the environment cannot.
 
         Raises:
-            EnvFault: The budget was spent on it.
-            EpisodeLostError: It failed half-way.
+            EnvFault: The retry budget is spent.
+            EpisodeLostError: The state cannot be rebuilt.
         """
         if self._before is None and not self._capabilities.replay_safe:
             return False
         self._replies.pop()
         self._hashes.pop()
         try:
-            await self._put_back()
+            await self._restore_state()
         except EnvFault as fault:
             await self._recover(fault)
         return True
@@ -162,16 +162,16 @@ class RecoveringEnv:
     async def take_over(
         self, replies: list[str], hashes: list[str], snapshot: bytes | None, start: str
     ) -> None:
-        """Bring a reset environment to the state after some recorded replies, under the budget.
+        """Bring a reset environment to the state after recorded replies, within the budget.
 
         Args:
-            replies: What the model said, in order.
-            hashes: `step_hash` of what the environment answered to each.
-            snapshot: State after the last of them; None replays the replies instead.
+            replies: The model's replies, in order.
+            hashes: `step_hash` of each reply's outcome.
+            snapshot: State after the last reply; None replays the replies instead.
             start: Hash of the recorded first observation.
 
         Raises:
-            EpisodeLostError: The environment declares neither, so the episode starts again.
+            EpisodeLostError: The environment supports neither, so the episode starts over.
             EnvFault: The start or the replay differed, no restart is allowed, or the budget is
                 spent.
         """
@@ -180,15 +180,16 @@ class RecoveringEnv:
         can_resume = snapshot is not None or self._capabilities.replay_safe
         if not can_resume and (replies or not is_same):
             why = (
-                f"{type(self.env).__name__} has no snapshot and is not replay_safe, so an episode "
-                "cannot be resumed in it; declare one of the two capabilities"
+                f"{type(self.env).__name__} has no snapshot and is not replay_safe, so its "
+                "episodes cannot be resumed; declare one of the two capabilities"
             )
             if self._can_restart:
                 raise EpisodeLostError(why)
             raise EnvFault(why, retryable=False)
         if not is_same:
             raise EnvFault(
-                "the environment started from another observation than the trajectory to resume",
+                "the environment started from a different observation than the trajectory to "
+                "resume",
                 kind=FaultKind.PERMANENT,
             )
         self.retries.clear()
@@ -199,7 +200,7 @@ class RecoveringEnv:
             await self._recover(fault)
 
     async def snapshot(self) -> bytes | None:
-        """Return the environment's state, or None if it has no snapshot.
+        """Return the environment's state, or None if it has no snapshots.
 
         Raises:
             EnvFault: The environment failed.
@@ -209,10 +210,10 @@ class RecoveringEnv:
         return await self._cut(self._host.snapshot(timeout_s=self._budget.step_timeout_s))
 
     async def _take_snapshot(self) -> None:
-        """Keep the state before a step, if a retry may need it."""
+        """Save the state before a step if a retry may need it."""
         budget = self._budget
-        self._before = None  # the last turn's is no longer needed
-        is_kept = self._kept is not None
+        self._before = None  # the last turn's snapshot is no longer needed
+        is_kept = self._snapshots is not None
         while is_kept or budget.resample_on_parse_error or budget.max_env_retries_per_turn:
             try:
                 self._before = await self.snapshot()
@@ -238,13 +239,13 @@ class RecoveringEnv:
         )
 
     async def _cut(self, call: Awaitable[T]) -> T:
-        """Await a call of the host, but no longer than the episode may last."""
+        """Await a call to the host, but no longer than the episode may last."""
         try:
             return await self._interrupt.cut(call)
         except CallCutError as error:
             self._host.forget_cleanups()
             raise CutFault(
-                f"the end of the episode ({error}) interrupted a call of its environment",
+                f"the end of the episode ({error}) interrupted a call to its environment",
                 kind=FaultKind.TIMEOUT,
                 retryable=False,
             ) from error
@@ -257,7 +258,7 @@ class RecoveringEnv:
                 await self._recover(fault)
 
     async def _recover(self, fault: EnvFault) -> None:
-        """Pay for the fault and restore the state, however often that fails itself."""
+        """Charge the fault to the budget and restore the state; repeat if restoring fails."""
         while True:
             await self._pay(fault)
             if self._before is None and not self._capabilities.replay_safe:
@@ -265,20 +266,20 @@ class RecoveringEnv:
                     raise EpisodeLostError(str(fault)) from fault
                 raise fault
             try:
-                await self._put_back()
+                await self._restore_state()
             except EnvFault as another:
                 fault = another
             else:
                 return
 
-    async def _put_back(self) -> None:
-        """Bring the environment to the state after the recorded replies."""
+    async def _restore_state(self) -> None:
+        """Restore the state after the recorded replies, with a reset first if needed."""
         if self._before is None or not self._host.is_usable:
             reset = await self._fresh_reset()
             if reset.hash != self._reset_hash:
                 raise EnvFault(
-                    "a reset with the same seed and task started from another observation; "
-                    "an environment that declares replay_safe or snapshot must not",
+                    "a reset with the same seed and task gave a different observation, which an "
+                    "environment that declares replay_safe or snapshot must not do",
                     kind=FaultKind.PERMANENT,
                 )
         await self._rebuild()
@@ -294,12 +295,12 @@ class RecoveringEnv:
         for turn, (text, expected) in enumerate(zip(self._replies, self._hashes, strict=True)):
             try:
                 outcome = await self._play(text, turn)
-            except StepDeadlineError as late:  # the reply was answered in time when it was recorded
+            except StepDeadlineError as late:  # the recorded step met its deadline
                 raise EnvFault(f"replaying turn {turn}: {late}", kind=FaultKind.TIMEOUT) from late
             if outcome.hash != expected:
                 raise EnvFault(
-                    f"replaying the recorded replies gave another outcome at turn {turn}; "
-                    "an environment that declares replay_safe must not",
+                    f"replaying the recorded replies gave a different outcome at turn {turn}, "
+                    "which an environment that declares replay_safe must not do",
                     kind=FaultKind.PERMANENT,
                 )
 
@@ -329,7 +330,7 @@ class Attempt:
 
     env: RecoveringEnv
     interrupt: Interrupt
-    """Of this episode alone: fires at its deadline, and with the caller's interrupt."""
+    """The episode's own interrupt, which fires at its deadline and with the caller's interrupt."""
     restarts: int
     started: float
     """`time.perf_counter()` at the start of the first attempt."""
@@ -344,15 +345,15 @@ async def play_with_restarts(
     *,
     life: str | None = None,
 ) -> T:
-    """Play an episode, again with a fresh environment after each time that its state was lost.
+    """Play an episode, and start over with a new environment whenever its state is lost.
 
     Args:
         setup: Limits and budgets.
-        spec: Which episode.
-        host: Where its environment lives.
-        interrupt: The caller's.
+        spec: The episode.
+        host: Holds its environment.
+        interrupt: The caller's interrupt.
         play: Plays one attempt.
-        life: Identifies the attempts of this process in step keys; None takes the episode's id.
+        life: Identifies the attempts of this process in step keys; None uses the episode's id.
     """
     own = interrupt.child(timeout_s=setup.limits.episode_timeout_s)
     started, restarts, spent = time.perf_counter(), 0, 0
@@ -381,7 +382,7 @@ async def play_with_restarts(
 
 
 async def end_session(engine: Engine, session_id: str) -> None:
-    """Free what an engine keeps for an episode; a failure of that harms no finished record."""
+    """End an episode's session in the engine; a failure does not affect the finished record."""
     try:
         await engine.end_session(session_id)
     except BaseException as error:  # foreign code may raise anything

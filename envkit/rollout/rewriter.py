@@ -42,18 +42,18 @@ _OWN: Final = (KeepLastImages, KeepLastTurns, Summarise)
 
 
 class PolicyAbortedError(Exception):
-    """An abort interrupted a call of the policy; the record is a valid partial one."""
+    """An abort interrupted a call to the policy; the partial record is valid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuation:
-    """What would follow the last reply: an observation, a question or a rewritten history."""
+    """The candidate for what follows the last reply: observation, question or rewritten history."""
 
     encoded: Encoded
     messages: tuple[Message, ...]
-    """What the environment said, with the question if there is one."""
+    """The environment's messages, with the question if there is one."""
     pending: tuple[Message, ...]
-    """What the environment said."""
+    """The environment's messages."""
     space: int
     """Maximum tokens of the observation for this to fit."""
     rewrite: Rewrite | None = None
@@ -61,7 +61,7 @@ class Continuation:
 
 
 class Rewriter:
-    """Asks the policy after every observation, and keeps what the model sees up to date."""
+    """Calls the policy after every observation, and updates what the model sees."""
 
     def __init__(
         self, setup: Setup, record: EpisodeRecord, pool: WorkerPool, interrupt: Interrupt
@@ -72,11 +72,11 @@ class Rewriter:
         self._shown = record.view
         """The conversation before the last rewrite."""
         self.policy: HistoryPolicy | None = None
-        """None where everything is appended."""
+        """None if everything is appended."""
         self.reason = ""
 
     def choose(self, env_setting: HistorySetting, env_name: str) -> None:
-        """Take the rollout's policy, or the environment's own.
+        """Use the rollout's policy, or else the environment's own.
 
         Raises:
             ConfigurationError: The environment names a policy that does not exist or needs token
@@ -96,15 +96,15 @@ class Rewriter:
         self.reason = "" if self.policy is None else policy_name(self.policy)
 
     async def consult(self, context_tokens: int) -> Rewrite | Question | None:
-        """Return what the policy makes of the conversation; None to append to it.
+        """Call the policy; return its rewrite or question, or None to append.
 
         Args:
-            context_tokens: Its length with the new observation; 0 without a ledger.
+            context_tokens: Length of the conversation with the new observation; 0 without a ledger.
 
         Raises:
             HistoryFault: The policy failed, or its result is invalid.
             PolicyAbortedError: An abort interrupted it.
-            ConfigurationError: It asks the model something, and no codec counts its tokens.
+            ConfigurationError: It asks the model a question, but there is no codec to count tokens.
         """
         policy = self.policy
         if policy is None:
@@ -125,14 +125,14 @@ class Rewriter:
         return self._record.rewrite(found, self.reason)
 
     async def next(self, pending: tuple[Message, ...], encoder: EpisodeEncoder) -> Continuation:
-        """Return what would follow the last reply, which may not fit.
+        """Return the candidate for what follows the last reply; it may not fit.
 
         Args:
-            pending: What the environment said, already in the record.
-            encoder: Of the episode.
+            pending: The environment's messages, already in the record.
+            encoder: The episode's encoder.
 
         Raises:
-            HistoryFault: As for `consult`, or what the policy made cannot be encoded.
+            HistoryFault: As for `consult`, or the policy's result cannot be encoded.
             PolicyAbortedError: As for `consult`.
             ConfigurationError: As for `consult`.
         """
@@ -158,19 +158,19 @@ class Rewriter:
             question=found if isinstance(found, Question) else None,
         )
 
-    def take_back(self, unsent: Continuation) -> None:
-        """Remove a question from the conversation, or show it as before a rewrite."""
+    def undo(self, unsent: Continuation) -> None:
+        """Restore the conversation to before an unsent question or rewrite."""
         self._record.view = self._shown
         if unsent.question is None:
             return
-        self._record.unsay()
+        self._record.drop_message()
         if len(unsent.messages) == len(unsent.pending):
             self._record.say(unsent.pending[-1])
 
     async def answered(
         self, question: Question, answer: str, encoder: EpisodeEncoder
     ) -> Continuation:
-        """Return the history that is rewritten with the answer to a question.
+        """Return the history rewritten with the answer to a question.
 
         Raises:
             HistoryFault: As for `next`.
@@ -186,11 +186,11 @@ class Rewriter:
     def _asked(self, pending: tuple[Message, ...], question: Question) -> tuple[Message, ...]:
         """Add a question to the conversation; return the messages that the model answers.
 
-        It joins a user message, since many templates refuse two of them in a row.
+        It joins a user message, since many templates reject two of them in a row.
         """
         record, last = self._record, pending[-1]
         if last["role"] == "user":
-            record.unsay()
+            record.drop_message()
             asked = (*pending[:-1], with_note(last, question.text))
         else:
             asked = (*pending, Message(role="user", content=question.text))
@@ -198,7 +198,7 @@ class Rewriter:
         return asked
 
     async def _run(self, call: Callable[[], T]) -> T:
-        """Call foreign code on a thread, no longer than a step of the environment may take."""
+        """Call foreign code on a thread, with the deadline of an environment's step."""
         timeout_s = self._setup.policy_timeout_s
         running = self._pool.run(call, timeout_s=timeout_s)
         try:
@@ -212,19 +212,19 @@ class Rewriter:
         raise HistoryFault(f"history policy {self.reason!r} failed: {why}", kind=FaultKind.TIMEOUT)
 
     async def _encoded(self, encoding: Awaitable[Encoded]) -> Encoded:
-        """Encode what the policy made; blame the policy for what the template refuses."""
+        """Encode the policy's result; a failure is a fault of the policy."""
         try:
             return await encoding
         except Exception as error:
             raise HistoryFault(
-                f"what history policy {self.reason!r} made cannot be encoded: {describe(error)}"
+                f"the result of history policy {self.reason!r} cannot be encoded: {describe(error)}"
             ) from error
 
     async def _prompt(self, rewrite: Rewrite, encoder: EpisodeEncoder) -> tuple[Encoded, Rewrite]:
         """Encode the rewritten conversation.
 
-        A template such as that of gpt-oss takes a tool message only after a call in a form that a
-        recorded reply does not have. Tool messages then become user messages.
+        Some templates, such as gpt-oss's, accept a tool message only after a structured call, which
+        a recorded reply does not have. Tool messages then become user messages.
         """
         try:
             encoded = await self._encoded(encoder.prompt())

@@ -1,4 +1,4 @@
-"""What a rollout and its episodes are made of."""
+"""The components and settings of a rollout and of its episodes."""
 
 import secrets
 import uuid
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolePlan:
-    """How the roles of an environment with several agents differ from each other."""
+    """Settings per role for environments with several agents."""
 
     engines: Mapping[str, Engine] = field(default_factory=dict[str, Engine])
-    """By role, of the same tokenizer and template as the rollout's own engine, which plays every
-    role that is not named."""
+    """Engines by role, with the same tokenizer and template as the rollout's own engine, which
+    plays all other roles."""
     samplings: Mapping[str, Sampling] = field(default_factory=dict[str, Sampling])
-    """By role; the rollout's own for every role that is not named."""
+    """Sampling by role; all other roles use the rollout's own."""
     adjust_rewards: AdjustRewards | None = None
-    """None keeps what the environment gave."""
+    """None keeps the environment's rewards."""
 
 
 class PlayAgent(Protocol):
@@ -53,7 +53,7 @@ class PlayAgent(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What the episodes of a rollout share."""
+    """The components and settings that all episodes of a rollout share."""
 
     engine: Engine
     codec: ChatCodec | None
@@ -64,47 +64,53 @@ class Setup:
     roles: RolePlan = field(default_factory=RolePlan)
     self_check: SelfCheck = field(default_factory=SelfCheck)
     history: HistorySetting = None
+<<<<<<< HEAD
     """What the model still sees of an episode; None takes the environment's own setting."""
     agent: PlayAgent | None = None
     """Plays the episodes instead of the rollout loop; None for the loop."""
+=======
+    """The history policy; None uses the environment's own setting."""
+>>>>>>> main
     joint_retries: RetryBudget | None = None
-    """Of the joint environment, for a role in it; None where there is one agent."""
+    """For a role, the budget of its joint environment; None if there is one agent."""
 
     @property
     def policy_timeout_s(self) -> float | None:
-        """Maximum seconds of a call of a history policy. A role's policy waits for no sibling."""
+        """Deadline of a call to a history policy. A role's policy never waits for its siblings."""
         return (self.joint_retries or self.retries).step_timeout_s
 
     def __post_init__(self) -> None:
-        """Refuse a combination that would record wrong numbers.
+        """Reject combinations that would record wrong numbers.
 
         Raises:
-            ConfigurationError: Raw log-probabilities at a temperature other than 1, or limits on
-                tokens that nobody counts.
+            ConfigurationError: The engine reports raw log-probabilities and the temperature is not
+                1, there are token limits without a codec, or the history policy needs another
+                codec.
         """
         counted = ("max_response_tokens", "max_sampled_tokens", "max_context_tokens")
         given = [name for name in counted if getattr(self.limits, name) is not None]
         if self.codec is None and given:
             raise ConfigurationError(
                 f"limits.{given[0]} counts tokens, which needs the codec of a model: a chat "
-                "endpoint takes limits.max_turns, limits.max_tokens_per_turn and limits.max_images"
+                "endpoint supports limits.max_turns, limits.max_tokens_per_turn and "
+                "limits.max_images"
             )
         check_codec(self.history, self.codec)
         for role in self.roles.engines.keys() | self.roles.samplings.keys():
             self.of_role(role)
         if self.engine.logprob_kind is LogprobKind.RAW and self.sampling.temperature != 1.0:
             raise ConfigurationError(
-                f"engine {self.engine.name!r} reports raw log-probabilities, which are those of "
+                f"engine {self.engine.name!r} reports raw log-probabilities, which match "
                 f"the sampled distribution only at temperature 1, got {self.sampling.temperature}; "
                 "start the server with processed log-probabilities, or sample at temperature 1"
             )
 
     def of_role(self, role: str) -> "Setup":
-        """Return how a role is played.
+        """Return the setup for one role.
 
-        A role waits for its siblings, so its steps have no deadlines: those of the joint
-        environment and of the episode hold for all roles at once. Sampling seeds differ between
-        the roles.
+        A role waits for its siblings, so its steps have no deadlines. The deadlines of the joint
+        environment and of the episode apply to all roles together. Sampling seeds differ between
+        roles.
         """
         sampling = self.roles.samplings.get(role, self.sampling)
         if sampling.seed is not None:
@@ -128,17 +134,17 @@ class GroupStart:
     """Proof that the members of a group start from the same state."""
 
     expected: str | None = None
-    """Hash of the initial observation of the first member that began; None before that."""
+    """Hash of the initial observation of the first member that started; None before that."""
 
     def compare(self, found: str) -> None:
-        """Compare a member's initial observation with that of the members before it.
+        """Compare a member's initial observation with that of earlier members.
 
         Raises:
-            EnvFault: It differs.
+            EnvFault: They differ.
         """
         if self.expected is not None and found != self.expected:
             raise EnvFault(
-                "a member of the group started from another observation than its siblings, so "
+                "a member of the group started from a different observation than its siblings, so "
                 "their rewards cannot be compared; reset() must be a function of seed and task",
                 kind=FaultKind.PERMANENT,
             )
@@ -146,25 +152,25 @@ class GroupStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeSpec:
-    """Which episode to play. The defaults draw a task and are outside any group."""
+    """The episode to play. By default, it draws a task and is outside any group."""
 
     env_id: str = ""
-    """Name of the environment in the record; empty takes the environment's own."""
+    """Name of the environment in the record; empty uses the environment's own."""
     seed: int = field(default_factory=lambda: secrets.randbits(31))
-    """Of the environment."""
+    """Seed of the environment."""
     task: Task | None = None
     """None draws one with the seed."""
     episode_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     """Identifies the episode, also to the engine."""
     group_id: str | None = None
-    """Marks the episodes that a trainer compares."""
+    """Shared by the episodes that a trainer compares."""
     group_start: GroupStart | None = None
     """Shared by a group's members, which must start from the same observation."""
     member: int = 0
     """Index in the group; makes sampling seeds differ between its members."""
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """JSON data to keep with the record."""
+    """JSON data to store with the record."""
     snapshots: dict[int, bytes] | None = None
     """Filled with the environment's state before each turn, by the number of replies that it has
-    answered, where the environment can save it. The engine's session stays open for forks, and the
-    caller ends it with `Player.end_session`. None keeps nothing."""
+    answered, if it supports snapshots. The engine's session stays open for forks, and the caller
+    ends it with `Player.end_session`. None saves no states."""

@@ -31,15 +31,15 @@ OnLeaf = Callable[[Trajectory], object]
 
 
 class Branching(Protocol):
-    """Chooses where an episode is forked."""
+    """Chooses where to fork an episode."""
 
     @property
     def width(self) -> int:
-        """Continuations of a fork, the one that is there already included."""
+        """Continuations per fork, including the existing one."""
         ...
 
     def turns_of(self, trunk: Trajectory) -> Sequence[int]:
-        """Return before which turns, counted from 0. Leaves that are shorter are not forked."""
+        """Return the turns to fork before, counted from 0. Shorter leaves are not forked."""
         ...
 
 
@@ -51,10 +51,11 @@ class AtTurns:
     width: int = 2
 
     def __post_init__(self) -> None:
-        """Refuse turns or a width that fork nothing.
+        """Validate the turns and the width.
 
         Raises:
-            ConfigurationError: No turn, one that is not an integer from 0, or a width below 2.
+            ConfigurationError: There are no turns, one is not an integer of at least 0, or the
+                width is below 2.
         """
         if not _turns_in(self.turns):
             raise ConfigurationError(
@@ -70,21 +71,21 @@ class AtTurns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByEntropy:
-    """Fork before the turns where the model was least sure: the highest mean of -log p.
+    """Fork before the turns where the model was least certain: those with the highest mean -log p.
 
-    That mean over the sampled tokens estimates the entropy of a reply from one sample. Replies
-    whose log-probabilities are all 0, such as scripted ones, say nothing about the model: no fork.
+    The mean over the sampled tokens is a one-sample estimate of the reply's entropy. Replies whose
+    log-probabilities are all 0, such as scripted ones, say nothing about the model and do not fork.
     """
 
     forks: int = 2
-    """How many turns."""
+    """Number of turns to fork before."""
     width: int = 2
 
     def __post_init__(self) -> None:
-        """Refuse numbers that fork nothing.
+        """Validate the numbers.
 
         Raises:
-            ConfigurationError: No fork, or a width below 2.
+            ConfigurationError: There are no forks, or the width is below 2.
         """
         if not _is_integer(self.forks) or self.forks < 1:
             raise ConfigurationError(
@@ -119,26 +120,26 @@ async def play_tree(
     A leaf that faults is a faulted trajectory, as from `Player.play`.
 
     Args:
-        env: As for `Player.play`. With a function or a source, the forks of a turn play at once;
-            a single environment plays them one after the other.
+        env: As for `Player.play`. With a function or a source, the forks of a turn play
+            concurrently; a single environment plays them sequentially.
         player: Plays and resumes the episodes.
         branching: Where to fork, and how often.
-        spec: Which episode; its `group_id` marks all leaves. None draws one.
-        token_budget: Sampled tokens of the whole tree; None is unlimited. A fork begins only below
-            it, where one that is still playing counts with what its parent sampled from that turn
-            on. A fork that has begun is played to its end.
-        concurrency: Maximum forks at once.
+        spec: The episode; its `group_id` marks all leaves. None draws one.
+        token_budget: Sampled tokens of the whole tree; None is unlimited. A fork starts only while
+            the tree is below the budget; a running fork counts with the tokens that its parent
+            sampled from that turn on. A fork that has started is played to its end.
+        concurrency: Maximum number of concurrent forks.
         interrupt: Ends the tree early: finished leaves are kept, running ones become valid partial
             trajectories.
-        on_leaf: Called once with each leaf as soon as it has ended, before another takes its
-            place; what it returns is awaited if it can be. A leaf that has ended reaches it even
-            if the tree is cancelled or an error ends it.
+        on_leaf: Called once with each leaf as soon as it has ended, before the next fork starts in
+            its place; an awaitable result is awaited. It receives every leaf that has ended, even
+            if the tree is cancelled or fails.
 
     Raises:
-        ConfigurationError: The environment has several agents, or engine and codec record no
-            ledger; `branching` or a number is invalid; or as for `Player.play`.
+        ConfigurationError: The environment has several agents, engine and codec record no ledger,
+            or `branching` or a number is invalid; or as for `Player.play`.
         RunFailedError: As for `Player.play`.
-        Exception: What `on_leaf` raised.
+        Exception: The exception of `on_leaf`.
     """
     width = _width_of(branching)
     _check_positive("concurrency", concurrency)
@@ -161,14 +162,14 @@ async def play_tree(
         if any(_is_forkable(trunk, turn) for turn in range(len(trunk.turns))):
             for turn in _turns_of(branching, trunk):
                 await tree.grow(turn, width)
-    finally:  # until then the engine keeps what forks share
+    finally:  # until then the engine keeps the tokens that forks share
         await tree.end_sessions()
     return tree.in_order()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tree:
-    """The leaves played so far, and how more are added."""
+    """The leaves played so far, and methods to add more."""
 
     env: AnyEnv | EnvFactory
     player: AnyPlayer
@@ -178,16 +179,16 @@ class _Tree:
     interrupt: Interrupt
     on_leaf: OnLeaf | None
     leaves: dict[str, Trajectory] = field(default_factory=dict[str, Trajectory])
-    """By name, in the order in which they ended. A name is the episode's id, unless the player had
-    to play it anew under another one."""
+    """Leaves by name, in order of their end. A name is the episode's id, unless the player had to
+    start over with a new id."""
     snapshots: dict[str, dict[int, bytes]] = field(default_factory=dict[str, dict[int, bytes]])
-    """By name, in the order in which they began: the environment's state by the number of replies
-    that it had answered."""
+    """By name, in order of their start: the environment's states by the number of replies that it
+    had answered."""
     running: dict[str, int] = field(default_factory=dict[str, int])
-    """By name: the tokens that a fork is expected to sample."""
+    """By name: the number of tokens that a fork is expected to sample."""
 
     def in_order(self) -> tuple[Trajectory, ...]:
-        """Return the leaves in the order in which they began."""
+        """Return the leaves in the order in which they started."""
         return tuple(self.leaves[name] for name in self.snapshots if name in self.leaves)
 
     async def play_trunk(self) -> Trajectory:
@@ -199,7 +200,7 @@ class _Tree:
         return self.leaves[name]
 
     async def grow(self, turn: int, width: int) -> None:
-        """Play the forks of a turn while the budget lasts."""
+        """Play the forks of a turn, within the budget."""
         parents = [
             name
             for name in self.snapshots
@@ -218,7 +219,7 @@ class _Tree:
             await until_done(workers)
 
     async def end_sessions(self) -> None:
-        """Let the engine forget the episodes."""
+        """End the episodes' sessions in the engine."""
         known = dict.fromkeys((*self.snapshots, *(one.episode_id for one in self.leaves.values())))
         await asyncio.gather(*map(self.player.end_session, known))
 
@@ -260,7 +261,7 @@ class _Tree:
         )
 
     async def _ended(self, name: str, playing: Awaitable[tuple[Trajectory, ...]]) -> None:
-        """Play a leaf and deliver it, also if it shows that more are pointless."""
+        """Play a leaf and deliver it, even if it shows that further ones are pointless."""
         try:
             played = await playing
         except RunFailedError as failure:
@@ -292,7 +293,7 @@ def _turns_of(branching: Branching, trunk: Trajectory) -> list[int]:
     """Return the chosen turns in ascending order, each once.
 
     Raises:
-        ConfigurationError: `turns_of` failed, or returned something else.
+        ConfigurationError: `turns_of` failed, or did not return turns.
     """
     where = f"{type(branching).__name__}.turns_of"
     try:
@@ -326,7 +327,7 @@ def _width_of(branching: Branching) -> int:
 
 
 def _is_forkable(trajectory: Trajectory, turn: int) -> bool:
-    """Return whether an episode can be forked before a turn: it is its own, and answered."""
+    """Whether an episode owns a turn whose recorded reply went to the environment."""
     first = 0 if trajectory.origin is None else trajectory.origin.turns
     if not first <= turn < len(trajectory.turns):
         return False
@@ -343,7 +344,7 @@ def _is_integer(value: object) -> bool:
 
 
 def _turns_in(values: Any) -> list[int] | None:  # noqa: ANN401  # a caller's value
-    """Return turns as integers, or None if that is not what the values are."""
+    """Return turns as integers, or None if the values are not turns."""
     if not isinstance(values, Iterable):
         return None
     found = list(cast("Iterable[Any]", values))

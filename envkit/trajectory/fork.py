@@ -1,4 +1,4 @@
-"""Cutting a trajectory before a reply, so that another one can be sampled from there."""
+"""Fork a trajectory before a reply, to sample another reply from there."""
 
 from dataclasses import replace
 
@@ -15,17 +15,17 @@ def fork_before(
 ) -> Trajectory:
     """Return everything before a reply as an aborted episode that can be resumed.
 
-    Token columns, images and processor outputs are shared with the parent, which keeps their
-    tokens: here they have mask 0. Dicts and lists that a caller could change are copied.
+    Token columns, images and processor outputs are shared with the parent, which still owns the
+    tokens: in the fork they have mask 0. Dicts and lists that a caller could change are copied.
 
     Args:
-        trajectory: The parent, of one agent and with a ledger.
-        turn: Index of the reply that the fork samples anew, from 0.
-        episode_id: Of the fork.
-        env_snapshot: State of the environment before that reply; None replays the replies before.
+        trajectory: The parent, with one agent and a ledger.
+        turn: Index of the reply that the fork resamples, from 0.
+        episode_id: Id of the fork.
+        env_snapshot: State of the environment before that reply; None replays the earlier replies.
 
     Raises:
-        ConfigurationError: There is no such turn, it never went to the environment, or the
+        ConfigurationError: There is no such turn, its reply did not go to the environment, or the
             trajectory has no ledger.
     """
     if not trajectory.has_ledger:
@@ -49,7 +49,7 @@ def fork_before(
     if purpose is not None:
         raise ConfigurationError(
             f"turn {turn} of episode {trajectory.episode_id} is a {purpose!r} of its history, "
-            "which the environment never saw; fork before another turn"
+            "which did not go to the environment; fork before another turn"
         )
     return replace(
         trajectory,
@@ -74,13 +74,13 @@ def fork_before(
 
 
 def _context(segment: Segment) -> Segment:
-    """Return a segment of the parent as a fork sees it."""
+    """Return a segment of the parent as context of a fork."""
     context = segment.as_context()
     return context.with_extras(detached(context.extras)) if context.extras else context
 
 
 def _own_turn(turn: TurnRecord) -> TurnRecord:
-    """Return a turn that shares nothing which can be changed."""
+    """Return a turn that shares no mutable data."""
     return replace(
         turn,
         info=detached(turn.info),
@@ -90,7 +90,7 @@ def _own_turn(turn: TurnRecord) -> TurnRecord:
 
 
 def _origin(trajectory: Trajectory, cut: int, turn: int) -> Origin:
-    """Name the trajectory that owns the last shared token, which may be the parent's parent."""
+    """Return the origin: the trajectory that owns the last shared token, maybe the grandparent."""
     earlier = trajectory.origin
     is_inherited = earlier is not None and cut <= earlier.segments
     owner = earlier.episode_id if earlier is not None and is_inherited else trajectory.episode_id

@@ -1,4 +1,4 @@
-"""Checks that a file has each episode once, and that its forks start as those they name."""
+"""Checks that a file has each episode once, and that forks start with their origin's tokens."""
 
 import hashlib
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _COLUMNS: Final = ("wire_ids", "train_ids", "logprobs")
 
 
 class Lineage:
-    """What a file says of parents and forks, in any order."""
+    """Collects the episodes and forks of a file, in any order."""
 
     def __init__(self) -> None:
         self._prefixes: dict[str, list[bytes]] = {}  # by episode id: a digest after each segment
@@ -24,9 +24,9 @@ class Lineage:
         self._doubled: list[Problem] = []
 
     def add(self, trajectory: Trajectory, line: int) -> None:
-        """Note a trajectory and the line that it is on."""
+        """Add a trajectory and its line."""
         name = trajectory.episode_id
-        if trajectory.stop_reason is not StopReason.ABORTED:  # one that is resumed has two lines
+        if trajectory.stop_reason is not StopReason.ABORTED:  # a resumed episode has two lines
             if name in self._ended:
                 message = f"the episode is also on line {self._lines[name]}: tokens have two owners"
                 self._doubled.append(
@@ -41,7 +41,7 @@ class Lineage:
             self._origins[name] = trajectory.origin
 
     def problems(self) -> Iterator[Problem]:
-        """Yield what is wrong with the forks, then the episodes that are there twice."""
+        """Yield the problems of forks, then the duplicate episodes."""
         for name, origin in self._origins.items():
             message = self._problem(name, origin)
             if message is not None:
@@ -52,7 +52,7 @@ class Lineage:
 
     def _problem(self, name: str, origin: Origin) -> str | None:
         if self._is_cycle(name):
-            return f"its origin {origin.episode_id!r} comes from it in turn: a cycle"
+            return f"its origin {origin.episode_id!r} is also its descendant: a cycle"
         parent = self._prefixes.get(origin.episode_id)
         if parent is None:
             return f"its origin {origin.episode_id!r} is not in the file"
@@ -60,8 +60,8 @@ class Lineage:
         for index in range(min(shared, len(mine))):
             if index >= len(parent) or mine[index] != parent[index]:
                 return (
-                    f"segment {index} differs from that of its origin {origin.episode_id!r}, with "
-                    f"which it shares {shared}"
+                    f"segment {index} differs from that of its origin {origin.episode_id!r}, but "
+                    f"the fork shares {shared} segments"
                 )
         return None
 

@@ -1,4 +1,4 @@
-"""Where two episodes part: the first token or image that differs, and the first rewrite."""
+"""Where two episodes diverge: the first token or image that differs, and the first rewrite."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Trace:
     """What a comparison needs of an episode; much smaller than the episode."""
 
     shared: int
-    """How many of the first turns are those of the episode that it was forked from."""
+    """Number of leading turns that belong to the episode that it was forked from."""
     stretches: tuple[_Stretch, ...]
     replies: tuple[str, ...]
     rewrites: Mapping[int, Rewrite]
@@ -57,7 +57,7 @@ class Trace:
 
 
 def rewrites_of(trajectory: Trajectory) -> dict[int, Rewrite]:
-    """Return how the history of an episode was rewritten, by the turn, from 0."""
+    """Return the rewrites of an episode's history by turn, from 0."""
     found: dict[int, Rewrite] = {}
     for branch in trajectory.branches:
         segment = trajectory.segments[branch.segment]
@@ -68,11 +68,11 @@ def rewrites_of(trajectory: Trajectory) -> dict[int, Rewrite]:
 
 
 def differences(first: Trace, second: Trace) -> list[str]:
-    """Return where two episodes part, then where their histories were rewritten differently.
+    """Return where two episodes diverge, then where their histories were rewritten differently.
 
     Args:
-        first: Of one run.
-        second: Of the other.
+        first: The episode of one run.
+        second: The episode of the other run.
     """
     found = (
         _parting(first, second) if first.stretches and second.stretches else _said(first, second)
@@ -104,7 +104,7 @@ def _parting(first: Trace, second: Trace) -> tuple[int, str] | None:
 
 
 def _inside(a: _Stretch, b: _Stretch) -> str | None:
-    """Return how two stretches of one kind differ; None if they do not."""
+    """Return how two segments of the same kind differ; None if they are equal."""
     at = _first(a.ids, b.ids)
     image = next(
         (n for n, pair in enumerate(zip_longest(a.images, b.images)) if len(set(pair)) > 1), None
@@ -123,7 +123,7 @@ def _first(a: NDArray[np.integer], b: NDArray[np.integer]) -> int | None:
 
 
 def _said(first: Trace, second: Trace) -> tuple[int, str] | None:
-    """Compare episodes without a ledger by what was said."""
+    """Compare episodes without a ledger by their messages."""
     for turn, (a, b) in enumerate(zip_longest(first.replies, second.replies)):
         if a is None or b is None:
             return turn, f"only the {_NAMES[a is None]} goes on"

@@ -1,4 +1,4 @@
-"""A run as tables of text: what decides first, then what explains, as the browser shows it."""
+"""A run as tables of text, in the order of the browser's page."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,14 +43,14 @@ class Member:
 
     number: int
     guide: str
-    """Lines of its tree; empty for an episode that is not a fork."""
+    """Tree lines before its title; empty for an episode that is not a fork."""
     reward: str
     facts: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Episodes of one task: members of a group, or the leaves of a tree."""
+    """Episodes of one task: the members of a group, or the leaves of a tree."""
 
     task: str
     facts: str
@@ -73,7 +73,7 @@ def heading(run: RunData) -> tuple[str, str]:
 
 
 def sections(run: RunData) -> list[Section]:
-    """Return the tables of a run that has an episode, in the order of the browser's page."""
+    """Return the tables of a run with at least one episode, in the order of the browser's page."""
     figures = run.figures()
     found = [
         Section(title="What matters", rows=list(_headline(figures))),
@@ -102,7 +102,7 @@ def sections(run: RunData) -> list[Section]:
 
 
 def notes(run: RunData) -> list[str]:
-    """Return what is not as it should be."""
+    """Return the problems of a run."""
     broken = run.figures()["broken"]
     if not broken:
         return run.notes
@@ -145,7 +145,7 @@ def _range(ends: Mapping[str, float]) -> str:
 
 
 def _rates(rows: Sequence[EpisodeRow]) -> Section:
-    """Return one line for each group: solved, its rewards from the best, its task."""
+    """Return one line per group: solved episodes, rewards from best to worst, and task."""
     groups = [group for group in groups_of(rows).values() if len(group) > 1]
     groups.sort(key=lambda g: (_solved(g) / len(g), _mean(g) or 0.0), reverse=True)
     table = [
@@ -188,7 +188,7 @@ def _families(families: Sequence[Sequence[Any]]) -> list[tuple[str, ...]]:
 
 
 def groups(run: RunData) -> list[Group]:
-    """Return the episodes of a run by group, forks below the episodes that they continue."""
+    """Return the episodes of a run by group, with forks below their parents."""
     placed = {id(leaf.row): leaf for leaf in leaves(run.rows)}
     order = {key: n for n, key in enumerate(placed)}
     found: list[Group] = []
@@ -256,7 +256,7 @@ def _turns(leaf: Leaf) -> str:
 
 
 def _advantages(rows: Sequence[EpisodeRow]) -> dict[int, float]:
-    """Return the advantage of each member, by number; none of a tree or of equal rewards."""
+    """Return the advantage of each member by number; empty for a tree or equal rewards."""
     rewarded = {
         r.number: r.reward for r in rows if r.reward is not None and math.isfinite(r.reward)
     }

@@ -16,18 +16,18 @@ A prompt is an object too:
 
 | key | |
 | --- | --- |
-| `tokens` | a count; its ids are the first of the context of its first turn |
-| `before` | how many tokens the model saw with the last reply before it |
-| `images` | those that it holds |
-| `dropped` | those that the model saw before and no longer does |
+| `tokens` | number of tokens; their ids are the first ones in the context of its first turn |
+| `before` | number of tokens that the model saw before, including the last reply |
+| `images` | its images |
+| `dropped` | images that the model saw before and no longer sees |
 | `history` | the conversation from which it was rendered; empty if not recorded |
 
 An image is its SHA-256 and the turn, from 1, before which it was first seen. An entry of a history
-is a message with `role`, `text` and `images` that the policy wrote; or `kept` or `dropped`, a count
-of messages as they were said, with `turns`, the first and last of them.
+is a message with `role`, `text` and `images` that the policy wrote, or a number of unchanged
+messages, `kept` or `dropped`, with `turns`, their first and last turn.
 
-A sequence without a child ends a branch. Sequences with equal `parent` and `branch_turn` are
-siblings. A sequence follows its parent in the list.
+A sequence without children ends a branch. Sequences with equal `parent` and `branch_turn` are
+siblings. Parents come before their children in the list.
 """
 
 from collections import Counter
@@ -77,7 +77,7 @@ def sequences(trajectory: Trajectory, said: Conversation, keep: Keep) -> list[di
 def _prompt(
     trajectory: Trajectory, sequence: TokenSequence, earlier: Sequence[Segment], keep: Keep
 ) -> dict[str, Any]:
-    """Return what a sequence was rendered from: its prompt alone, not what came later."""
+    """Return the prompt at the start of a sequence, without later segments."""
     prompt = sequence.segments[0]
     seen: dict[str, int] = {}
     for segment in trajectory.segments:
@@ -99,7 +99,7 @@ def _prompt(
 
 
 def _history(trajectory: Trajectory, branch: Branch) -> list[dict[str, Any]]:
-    """Return the conversation that a branch started from, with what was left out of it."""
+    """Return the conversation that a branch started from, including the dropped messages."""
     if not branch.history:
         return []
     messages, found = trajectory.messages, list[dict[str, Any]]()

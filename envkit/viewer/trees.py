@@ -1,4 +1,4 @@
-"""Which episodes were forked from which: the leaves of `play_tree`, as a list of indented lines."""
+"""The forks of a run's episodes as indented lines, as for the leaves of `play_tree`."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from envkit.viewer.rows import EpisodeRow
 
 Place = tuple[tuple[int, int], ...]
-"""Where an episode was forked, from its trunk on: the turn, from 1, and the number among the forks
-there, from 0. Empty for an episode that is not a fork."""
+"""The forks that lead to an episode from its trunk, each as its turn, from 1, and its index among
+the forks at that turn, from 0. Empty for an episode that is not a fork."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,10 +16,10 @@ class Leaf:
 
     row: EpisodeRow
     trunk: EpisodeRow
-    """The episode that all others of the tree were forked from; of a single episode, itself."""
+    """The episode that all others of the tree were forked from; a single episode is its own."""
     place: Place
     guide: str = ""
-    """Lines that lead to it, as wide as its depth; empty for a trunk."""
+    """Tree lines before its title, as wide as its depth; empty for a trunk."""
 
     @property
     def is_lost(self) -> bool:
@@ -28,16 +28,16 @@ class Leaf:
 
     @property
     def lost_at(self) -> int | None:
-        """How many turns are those of a parent that is not in the list; None for others."""
+        """Number of turns from a parent that is not in the list; None for other episodes."""
         return self.row.shared if self.is_lost else None
 
 
 def leaves(rows: Sequence[EpisodeRow]) -> list[Leaf]:
-    """Return the episodes, each trunk with its forks after it, by the turn of the fork.
+    """Return the episodes, each trunk followed by its forks in order of their turn.
 
     Args:
-        rows: Episodes of one run, in any order. Forks whose parent is missing, or comes from them
-            in turn, count as trunks.
+        rows: Episodes of one run, in any order. Forks whose parent is missing, or is also their
+            descendant, count as trunks.
     """
     forks: dict[str, list[EpisodeRow]] = {}
     known = {row.episode_id for row in rows}
@@ -69,7 +69,7 @@ def _forks(leaf: Leaf, rows: Iterable[EpisodeRow]) -> list[Leaf]:
 
 
 def _guided(found: Iterable[Leaf]) -> list[Leaf]:
-    """Draw the lines from the last leaf to the first: a line goes on where a sibling follows."""
+    """Draw the lines from the last leaf to the first: a line continues if a sibling follows."""
     drawn: list[Leaf] = []
     follows: set[int] = set()
     for leaf in reversed(list(found)):

@@ -1,4 +1,4 @@
-"""Facts of an episode and of its turns as text, in the words of the browser viewer."""
+"""Facts of an episode and its turns as text, with the wording of the browser viewer."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ _REASONS: Final = {
 
 
 def role_words(role: str) -> str:
-    """Return who said a message."""
+    """Return the author of a message for display."""
     return _ROLES.get(role, role)
 
 
@@ -35,7 +35,7 @@ def summary(turn: Mapping[str, Any]) -> str:
 
 
 def episode_facts(data: Mapping[str, Any], turns: int) -> list[str]:
-    """Return what stands below an episode's title."""
+    """Return the facts below an episode's title."""
     facts = [
         data["env"],
         f"reward {number(data['reward'])}",
@@ -47,7 +47,7 @@ def episode_facts(data: Mapping[str, Any], turns: int) -> list[str]:
 
 
 def warnings(data: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with an episode."""
+    """Return the problems of an episode."""
     found: list[str] = []
     fault, certificate = data["fault"], data["certificate"]
     if fault is not None:
@@ -141,14 +141,14 @@ def _engine(turn: Mapping[str, Any]) -> Iterator[str]:
 
 
 def speaker(turn: Mapping[str, Any]) -> str:
-    """Return who replied."""
+    """Return the author of a reply for display."""
     if turn.get("agent"):
         return f"model: {turn['agent']}"
     return "model" if turn["purpose"] is None else "model, for its own history"
 
 
 def rewritten(sequence: Mapping[str, Any]) -> list[str]:
-    """Return what happened where a sequence starts: what it is, then why and which images."""
+    """Describe the start of a sequence: branch or rewrite, reason and images."""
     prompt, reason = sequence["prompt"], sequence["reason"]
     if prompt is None:
         return [" · ".join(filter(None, ("Branch starts here", reason)))]
@@ -166,7 +166,7 @@ def rewritten(sequence: Mapping[str, Any]) -> list[str]:
 
 
 def _turns(images: Sequence[Sequence[Any]]) -> str:
-    """Return before which turns images were first seen."""
+    """Return the turns before which images were first seen."""
     turns = sorted({turn for _, turn in images})
     if len(turns) == 1:
         return f"turn {turns[0]}"
@@ -174,7 +174,7 @@ def _turns(images: Sequence[Sequence[Any]]) -> str:
 
 
 def history_lines(prompt: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the conversation that a rewritten prompt shows: who or what, and the text."""
+    """Yield the conversation in a rewritten prompt: author or placeholder, and text."""
     for entry in prompt["history"]:
         kind = next((one for one in ("kept", "dropped") if one in entry), None)
         if kind is None:

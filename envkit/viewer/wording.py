@@ -1,4 +1,4 @@
-"""Words and numbers as the browser viewer writes them, for pages of text."""
+"""Words and numbers for text pages, formatted as in the browser viewer."""
 
 import math
 from typing import Any, Final, cast
@@ -21,7 +21,7 @@ STOPS: Final = {
 }
 """Stop reasons in words, as in `assets/model.js`."""
 NOTHING: Final = "\N{EN DASH}"
-"""Stands for a value that is not there."""
+"""Placeholder for a missing value."""
 TIMES: Final = "\N{MULTIPLICATION SIGN}"
 _MINUS: Final = "\N{MINUS SIGN}"
 _NUMBERS: Final = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -63,7 +63,7 @@ def percent(share: float) -> str:
 
 
 def seconds(value: object) -> str:
-    """Return a time with the unit that fits it."""
+    """Return a time in a suitable unit."""
     x = numeric(value)
     if not math.isfinite(x):
         return NOTHING
@@ -75,6 +75,6 @@ def seconds(value: object) -> str:
 
 
 def clipped(text: str, most: int = 160) -> str:
-    """Return a text on one line, cut where it is long."""
+    """Return a text on one line, truncated if long."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[: most - 1]}…"

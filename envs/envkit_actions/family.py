@@ -43,7 +43,7 @@ class ActionFamily(ABC):
         Args:
             screen: Width and height of the environment's screen.
             sent: Size of the screenshot as sent; None means the screen's.
-            resize: Resize of the model's processor; None takes the family's usual one.
+            resize: Resize of the model's processor; None uses the family's usual one.
 
         Raises:
             ConfigurationError: A size or the resize is impossible.

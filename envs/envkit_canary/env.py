@@ -15,7 +15,7 @@ from envkit_canary.glyphs import GLYPHS
 from envkit_canary.reply import read_code
 
 DEFAULT_ALPHABET: Final = "2345679CDFHJKMNPRTVWX"
-"""No vowels, so that no English word is a code, and no two characters that look alike."""
+"""No vowels, so no English word is a code, and no two characters that look alike."""
 _LONGEST_CODE: Final = 16
 
 

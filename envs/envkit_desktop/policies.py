@@ -44,15 +44,15 @@ def next_action(env: Any) -> Action:  # noqa: ANN401  # importing the environmen
     data, desk = env.task["data"], env.desk
     if not data.get("feasible", True):
         return Action(kind=ActionKind.TERMINATE, status=Status.FAILURE)
-    put_away = _put_away(desk)
+    put_away = _dismiss_popup(desk)
     if put_away is not None:
         return put_away
     planned = next(env.family.plan(desk, data), None)
     return planned or Action(kind=ActionKind.TERMINATE, status=Status.SUCCESS)
 
 
-def _put_away(desk: Desktop) -> Action | None:
-    """Return the press that closes an interrupting dialog; None without one."""
+def _dismiss_popup(desk: Desktop) -> Action | None:
+    """Return the press that closes an interrupting dialog, or None."""
     top = desk.top
     if not top.name.startswith(Popup.PREFIX):
         return None

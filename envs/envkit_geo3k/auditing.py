@@ -61,7 +61,7 @@ def _shows(task: Task, images: Sequence[Image]) -> bool:
 
 
 def numbers(task: Task) -> list[str]:
-    """Return the numbers in the question's text; a right angle if it has none."""
+    """Return the numbers in the question's text, or a right angle if it has none."""
     return list(dict.fromkeys(_NUMBER.findall(task["question"]))) or ["90"]
 
 

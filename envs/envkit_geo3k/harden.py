@@ -69,7 +69,7 @@ def _add_length(draft: Draft, shown: Shown) -> None:
 
 
 def _is_divided(draft: Draft, a: str, b: str) -> bool:
-    """Whether a point lies within the segment: a label on it would look like that of a part."""
+    """Whether a point lies within the segment, whose label could be read as that of a part."""
     start, end = draft.points[a], draft.points[b]
     others = [position for name, position in draft.points.items() if name not in (a, b)]
     return any(angle_at(start, other, end) > 179 for other in others)

@@ -1,9 +1,9 @@
 """Put labels where they cover neither ink nor each other.
 
 Each label has candidate positions in order of preference and uses the first that is free and
-unambiguous: an angle's label within its sides, a name beside its own point, a length beside its own
-segment, none cut off by a line, next to a mark or next to another label. A figure whose labels do
-not all fit is rejected, and the caller draws another.
+unambiguous: an angle's label within its sides, a name next to its own point, a length next to its
+own segment, none cut off by a line, next to a mark or next to another label. A figure whose labels
+do not all fit is rejected, and the caller draws another.
 """
 
 import math

@@ -19,7 +19,7 @@ _MALFORMED: Final = (
 def oracle() -> Policy:
     """Return a policy that scores the right answer and then boxes it.
 
-    With a single turn it boxes at once.
+    With a single turn it boxes immediately.
     """
 
     def reply(context: PolicyContext) -> str:

@@ -41,7 +41,7 @@ class ActionForm(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actions:
-    """What was read from a reply."""
+    """The actions read from a reply."""
 
     values: tuple[Any, ...] = ()
     """Elements of the action space, in the reply's order."""

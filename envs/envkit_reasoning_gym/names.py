@@ -20,7 +20,7 @@ class FixedAnswer(NamedTuple):
     score: float
     """Mean score over 150 tasks, or 40 if the grader is slow."""
     is_lenient: bool = False
-    """Whether wrong answers earn most of it."""
+    """Whether wrong answers earn most of the score."""
 
 
 FIXED_ANSWERS: Final[Mapping[str, FixedAnswer]] = MappingProxyType(

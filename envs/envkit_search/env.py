@@ -43,7 +43,7 @@ from envkit_search.rewards import FormatCredits, Reward, reward_of
 _MAX_RECORDED: Final = 200
 """Maximum characters of model text in info."""
 _CHARACTERS_PER_TOKEN: Final = 2
-"""Low for English, so that a truncated observation fits in other scripts too."""
+"""Low for English, so a truncated observation also fits in other scripts."""
 _READ_ON_THREAD: Final = 64_000
 """Replies at least this long, in characters, are parsed off the event loop."""
 EM_COMPAT: Final = "em_compat"
@@ -126,7 +126,7 @@ class SearchEnv(AsyncEnv):
             protocol: "tags" or "tools".
             corpus: "world" (fictional) or "facts", for the questions and the embedded backend.
             corpus_options: Options of the world, the fields of a `WorldShape`, such as `{"seed":
-                1}`; None takes the defaults.
+                1}`; None uses the defaults.
             split: "train", "test" or "all".
             hops: Pages that an answer needs, one number or several; None mixes all.
             topk: Pages that a search returns, 1 to 20. A call may set its own number.
@@ -140,7 +140,7 @@ class SearchEnv(AsyncEnv):
                 "serper"; "tantivy:FOLDER" for an index on disk; or any `SearchBackend`, which the
                 caller closes and which is deterministic if it has an attribute `is_deterministic`
                 that is True.
-            backend_key: Key for that server; None takes the variable ENVKIT_SEARCH_KEY, which run
+            backend_key: Key for that server; None uses the variable ENVKIT_SEARCH_KEY, which run
                 records never contain.
             tasks: Your own questions; None uses those of the corpus.
             document_characters: Maximum characters shown per page.

@@ -105,7 +105,7 @@ def lease(address: str, key: str | None = None) -> Lease:
         address: "http://..." or "https://...", a server with `POST /retrieve`; "serper", with its
             key in the environment variable SERPER_API_KEY; or "tantivy:" and the folder of an index
             on disk.
-        key: Key for the server; None takes the variable ENVKIT_SEARCH_KEY, if set.
+        key: Key for the server; None uses the variable ENVKIT_SEARCH_KEY, if set.
 
     Raises:
         ConfigurationError: The address is none of these, or Serper's key is missing.

@@ -227,7 +227,7 @@ def _first_action(reply: str) -> tuple[str, str] | None:
         _Tag(found.group(1) == "/", found.group(2).lower(), *found.span())
         for found in islice(_TAG.finditer(reply), _MAX_TAGS)
     ]
-    at = _behind_given_thoughts(tags)
+    at = _after_given_thoughts(tags)
     never_closed: set[str] = set()
     while at < len(tags):
         tag, at = tags[at], at + 1
@@ -244,7 +244,7 @@ def _first_action(reply: str) -> tuple[str, str] | None:
     return None if unclosed is None else (unclosed.group(1).lower(), unclosed.group(2))
 
 
-def _behind_given_thoughts(tags: Sequence[_Tag]) -> int:
+def _after_given_thoughts(tags: Sequence[_Tag]) -> int:
     """Return the index of the first tag after thoughts opened by the prompt; 0 without any."""
     for number, tag in enumerate(tags):
         if tag.name == "think":

@@ -43,7 +43,7 @@ class RetrieveClient:
 
         Args:
             address: Address of the server, with or without the path `/retrieve`.
-            limits: Limits on time, connections, bytes and attempts; None takes the defaults.
+            limits: Limits on time, connections, bytes and attempts; None uses the defaults.
             max_batch: Maximum queries per request.
             window_s: Seconds that a query waits for others to share its request.
             headers: Headers of every request, such as a key.

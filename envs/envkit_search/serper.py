@@ -37,7 +37,7 @@ class SerperBackend:
             country: Where to search from, such as "us".
             language: Language of the results, such as "en".
             address: Another server with the same contract.
-            limits: Limits on time, connections, bytes and attempts; None takes the defaults.
+            limits: Limits on time, connections, bytes and attempts; None uses the defaults.
             seed: Seed of the retry jitter.
 
         Raises:

@@ -91,7 +91,7 @@ def create_app(
         backend: Backend to search; the caller closes it.
         access: Access rules; `/health` needs no key.
         default_topk: For requests whose `topk` is missing, null or 0.
-        limits: None takes the defaults.
+        limits: None uses the defaults.
 
     Raises:
         ConfigurationError: `default_topk` or the port is out of range.
@@ -210,7 +210,7 @@ async def serve(
         access: Access rules, and the address to listen on.
         port: 0 picks a free port.
         default_topk: For requests without `topk`.
-        limits: None takes the defaults.
+        limits: None uses the defaults.
         on_ready: Called with the server's address once it listens.
 
     Raises:

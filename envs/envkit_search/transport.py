@@ -8,9 +8,9 @@ How failures are handled:
 | no answer in time, slow drip | retried, then TIMEOUT |
 | 408, 425, 429, 5xx | retried (429 and 503 after their Retry-After), then TRANSIENT |
 | 200 that is not valid JSON, such as a proxy's page | retried, then TRANSIENT |
-| 400, 413, 422 | PERMANENT at once, as `RefusedFault` |
-| any other status, redirects included | PERMANENT at once |
-| a body beyond `max_bytes` | PERMANENT at once |
+| 400, 413, 422 | PERMANENT immediately, as `RefusedFault` |
+| any other status, including redirects | PERMANENT immediately |
+| a body beyond `max_bytes` | PERMANENT immediately |
 
 One deadline covers all attempts and waits of a call. This module does not interpret requests.
 """
@@ -109,7 +109,7 @@ class JsonService:
             url: Complete URL to POST to.
             noun: Name of the service, for messages.
             headers: Headers of every request; their values never appear in messages.
-            limits: None takes the defaults.
+            limits: None uses the defaults.
             seed: Seed of the retry jitter.
             wall_clock: Seconds since 1970, for a Retry-After that is a date.
 

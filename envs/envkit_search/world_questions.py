@@ -42,7 +42,7 @@ class WorldQuestions:
         """Choose the world and the questions.
 
         Args:
-            shape: Seed, size and difficulty of the world; None takes the defaults.
+            shape: Seed, size and difficulty of the world; None uses the defaults.
             split: "train", "test" (an eighth of the things) or "all"; the first two share no
                 starting page.
             hops: Numbers of pages to read, from 1 to 4; None means all.

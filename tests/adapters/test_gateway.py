@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 from fakes.agent_clients import CLIENTS, AnthropicClient, ChatClient, Client, ResponsesClient, Said
-from fakes.gateway_run import call_once, serving
+from fakes.gateway_run import serving
 from fakes.trajectories import picture
 
 from envkit.rollout.engine import Sampling
@@ -351,4 +351,3 @@ async def test_models_and_token_counts_are_answered_and_not_recorded() -> None:
         await run.client(AnthropicClient).ask("one")
     assert counted == run.engine.requests[0].train_length
     assert len(run.trajectory().turns) == 1
-    assert call_once("x")

@@ -77,7 +77,7 @@ async def test_replay_with_another_outcome_is_refused() -> None:
 
 async def test_other_start_is_refused() -> None:
     trajectory = await recorded()
-    with pytest.raises(EnvFault, match="started from another observation"):
+    with pytest.raises(EnvFault, match="started from a different observation"):
         await branched(replace(trajectory, initial_observation_hash="0" * 64), 1, "WRNG")
 
 

@@ -168,7 +168,7 @@ async def test_game_refuses_a_replay_with_another_outcome() -> None:
     trajectory = await recorded(CountEnv())
     game = Game(lambda: CountEnv(step_size=2), seed=trajectory.seed)
 
-    with pytest.raises(EnvFault, match="another outcome at turn 0"):
+    with pytest.raises(EnvFault, match="a different outcome at turn 0"):
         await game.follow(trajectory, 2)
     assert game.is_over
     await game.close()
@@ -179,7 +179,7 @@ async def test_game_refuses_another_start() -> None:
     game = Game(WaitingEnv, seed=trajectory.seed)
     other = replace(trajectory, initial_observation_hash="elsewhere")
 
-    with pytest.raises(EnvFault, match="started from another observation"):
+    with pytest.raises(EnvFault, match="started from a different observation"):
         await game.follow(other, 0)
     await game.close()
 

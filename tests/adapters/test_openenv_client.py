@@ -220,7 +220,7 @@ async def test_failed_step_is_a_typed_fault_and_is_sent_once(
         assert caught.value.kind is kind
         assert len(server.steps) == 1
         assert env.turn == 0
-        # A new episode works: the broken session is left behind.
+        # A new episode works: the broken session is dropped.
         await env.areset(seed=0)
         assert (await env.astep(call(10))).reward == 1.0
     assert len(server.steps) == 2
@@ -312,7 +312,7 @@ async def test_rollout_recovers_from_a_crash_by_replay() -> None:
     (trajectory,) = trajectories
     assert trajectory.reward == 1.0
     assert trajectory.fault is None
-    # The lost step is played in a new session, after a replay of what came before it.
+    # The lost step is played in a new session, after a replay of the earlier steps.
     assert [step["number"] for step in server.steps] == [4, 6, 4, 6]
     assert server.opened == 2
 

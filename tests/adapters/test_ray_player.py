@@ -301,7 +301,7 @@ async def test_group_of_two_workers_must_start_from_one_observation(ray: FakeRay
         )
     faults = [one.fault.message for (one,) in both if one.fault is not None]
     assert len(faults) == 1
-    assert "another observation" in faults[0]
+    assert "a different observation" in faults[0]
 
 
 async def test_cluster_of_a_trainer_is_used_and_left_alone(ray: FakeRay) -> None:

@@ -73,7 +73,7 @@ def check_shape(trajectory: Trajectory) -> None:
     sent = 0
     for segment in trajectory.segments:
         if segment.kind is SegmentKind.MODEL:
-            # `play` compared the engine's own count with this one before it went on.
+            # `play` compared the engine's own count with this one before it continued.
             assert trajectory.turns[segment.turn].prompt_tokens == sent
         sent += len(segment.train_ids)
 

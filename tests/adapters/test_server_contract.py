@@ -16,7 +16,7 @@ from envkit.rollout.engine import FinishReason, GenerateRequest, LogprobKind, Sa
 from envkit.tokens import ChatCodec, load_codec
 from envkit_remote import RemoteEngine
 
-# Sampling decodes with a cache and leaves banned ids out; scoring runs over the whole text at once.
+# Sampling decodes with a cache and excludes banned ids; scoring runs over the whole text at once.
 # In float32 on these models the two differ by up to 5.2e-5, nearly all of it from the bans.
 LOGPROB_TOLERANCE = 2e-4
 

@@ -14,7 +14,7 @@ import pytest
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts" / "servers"
 
-# Stands in for the environment's interpreter: answers /health, and has a child that will not die.
+# Stands in for the environment's interpreter: answers /health, and has a child that does not exit.
 SERVER = """
 import http.server, os, signal, subprocess, sys
 

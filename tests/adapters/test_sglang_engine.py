@@ -261,7 +261,7 @@ async def test_large_images_are_encoded_off_the_event_loop() -> None:
         sent = server.payloads()[0]["image_data"]
     assert generation.prompt_tokens == 3
     assert sent == [picture.data_uri() for picture in pictures]
-    assert len(waits) > 5  # the loop went round while images were encoded
+    assert len(waits) > 5  # the loop kept running while images were encoded
 
 
 async def test_second_request_of_the_same_id_is_a_contract_error() -> None:

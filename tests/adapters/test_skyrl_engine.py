@@ -112,7 +112,7 @@ async def test_images_go_as_features_at_their_expanded_places() -> None:
     assert hashes[0] == hashes[2] != hashes[1]
     assert features["kwargs_data"]["image"] == ["data"] * 3
     assert client.renders == 2
-    # The loop compares it with the ledger: a server that resizes otherwise is found.
+    # The loop compares it with the ledger, which reveals a server that resizes differently.
     assert generation.prompt_tokens == 14
 
 

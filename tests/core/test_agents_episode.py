@@ -412,7 +412,7 @@ async def test_collect_groups_the_episodes_of_a_role_and_passes_verify(tmp_path:
 
 async def test_drop_group_withholds_the_siblings_too() -> None:
     codec, state = text_codec(), RolloutState()
-    # Not "permanent": 8 episodes that begin with the same permanent fault rightly end a run.
+    # Not "permanent": 8 episodes that start with the same permanent fault correctly end a run.
     engine = FaultyEngine(codec, speak, FaultPlan(0.3, kinds=["timeout"], seed=4))
 
     out = [

@@ -259,7 +259,7 @@ async def test_a_deadline_during_the_last_step_that_completes_is_not_a_fault() -
             return Turn("Begin.")
 
         async def on_aturn(self, response_text: str) -> Turn:
-            time.sleep(2 * DEADLINE_S)  # completes: nobody can interrupt it
+            time.sleep(2 * DEADLINE_S)  # completes, because nothing can interrupt it
             return Turn("Done.", reward=1.0, done=True)
 
     trajectory = await played(Blocking)

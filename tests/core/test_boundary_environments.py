@@ -69,9 +69,9 @@ aclose-cancelled-async on_turn-max_turns_text-own_thread
 """
 
 pytestmark = [
-    # A hostile environment returns a coroutine where none may be; nobody can await it.
+    # A hostile environment returns a coroutine where none is allowed; nothing can await it.
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
-    # And one of its own threads ends by an exception.
+    # One of its own threads also ends with an exception.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
 ]
 
@@ -91,7 +91,7 @@ def play(attack: Attack, *, member: int | None = None, **options: Any) -> list[T
         run.released.set()
         close_coroutines()
     assert run.reached or attack.ends is Ends.EITHER, "the attack did not happen"
-    if attack.name != "hangs":  # what hung closes its environment when it returns
+    if attack.name != "hangs":  # a hung call closes its environment when it returns
         assert run.open_envs == 0, "environments were left open"
     return played
 
@@ -224,7 +224,7 @@ def test_a_first_member_that_faults_does_not_fault_its_siblings(attack: Attack) 
     assert len(played) == EPISODES
     siblings = [one for one in played if one.metadata["group"] == BAD_TASK]
     first = next(one for one in siblings if one.metadata["member"] == 0)
-    if first.is_faulted:  # else its observation was accepted, and the others differ from it
+    if first.is_faulted:  # otherwise its observation was accepted, and the others differ from it
         assert sum(one.is_faulted for one in siblings) == 1
 
 

@@ -227,7 +227,7 @@ async def test_reply_of_ids_needs_a_codec() -> None:
     assert "returned no text" in one.fault.message
 
 
-# ---- nothing of it can be trained
+# ---- none of it can be trained
 
 
 @pytest.fixture

@@ -135,7 +135,7 @@ def test_collector_may_end_an_abandoned_run() -> None:
     run, kept = AbandonedRun(one), [Knot() for _ in range(2_000)]
     age()
     del run
-    # In a thread: a collector that waits for itself must not hold up the tests.
+    # In a thread, so a collector that waits for itself cannot hang the tests.
     tending = threading.Thread(target=one.tend, daemon=True)
     tending.start()
     tending.join(20)

@@ -66,6 +66,6 @@ def test_every_page_is_linked_from_another() -> None:
 
 
 def test_images_of_the_site_are_markdown() -> None:
-    # MkDocs moves pages into folders of their own and leaves the addresses in HTML as they are.
+    # MkDocs moves each page into its own folder and does not change addresses in HTML.
     pages = [page for page in PAGES if "docs" in page.relative_to(ROOT).parts]
     assert [page.name for page in pages if "<img" in page.read_text(encoding="utf-8")] == []

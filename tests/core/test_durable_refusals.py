@@ -133,7 +133,7 @@ def test_resume_refuses_the_lines_of_another_run(run: Path) -> None:
 
 
 def test_a_new_run_does_not_overwrite_one_that_can_be_resumed(run: Path) -> None:
-    cut_after(RUN, 0)  # killed before the first episode was stored; the plan is there
+    cut_after(RUN, 0)  # killed before the first episode was stored; the plan exists
     before = bytes_of(RUN)
     shown = rollout()
     check_refused(shown, RUN, before)

@@ -209,7 +209,7 @@ def test_an_image_that_a_power_cut_damaged_is_noticed(run: Path, damage: str) ->
     else:
         file.write_bytes(file.read_bytes()[:40] if damage == "cut" else b"")
     shown = resume()
-    if shown.code == 0:  # played again; else the error says which file is damaged
+    if shown.code == 0:  # played again; otherwise the error names the damaged file
         check_whole()
     else:
         assert shown.code == 1

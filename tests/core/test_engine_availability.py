@@ -201,7 +201,7 @@ def test_waiting_request_that_is_cancelled_is_forgotten() -> None:
         assert outage.waiting == 0
         await asyncio.sleep(5)
         client.engine.start()
-        await client.request()  # nobody else tries: this one is the trial
+        await client.request()  # no other episode tries: this one is the trial
         assert client.known.is_up
 
     run_virtually(main())

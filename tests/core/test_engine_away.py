@@ -86,7 +86,7 @@ async def test_collect_loses_none_of_256_episodes_when_the_engine_restarts() -> 
     ]
     assert rewards == [1.0] * 256
     assert restarts == 2
-    # One at a time, at least 8 ms apart, and those that were on their way when it went down.
+    # One at a time, at least 8 ms apart, plus those in flight when it went down.
     assert engine.refusals <= 2 * (0.3 / 0.008) + 256
     assert engine.answers == 3 * 256
 

@@ -55,7 +55,7 @@ def test_worst_attempts_bounds_how_often_a_call_fails() -> None:
     plan = FaultPlan(1.0, worst_attempts=2)
 
     assert [plan.draw("step", 1) is None for _ in range(4)] == [False, False, True, True]
-    assert plan.draw("step", 2) is not None  # another call has attempts of its own
+    assert plan.draw("step", 2) is not None  # another call has its own attempts
 
 
 def test_a_scope_takes_its_own_rate_and_kinds() -> None:

@@ -144,7 +144,7 @@ def test_suite_finds_rows_that_count_as_episodes() -> None:
 
     found = list(compare_paths([path(backward=by_rows)]))
     failed = {one.episodes for one in found if one.verdict is Verdict.FAIL}
-    assert failed == {"rewritten", "compaction", "sub-agent"}  # only the norm tells
+    assert failed == {"rewritten", "compaction", "sub-agent"}  # only the norm shows it
 
 
 @pytest.mark.slow

@@ -322,7 +322,7 @@ def two_images(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
     size = (61, 67)
     recent = images._RecentPixels(2 * (61 * 67 * 4 + images._OVERHEAD_BYTES))
     monkeypatch.setattr(images, "_recent", recent)
-    gc.freeze()  # what was there before is not looked at
+    gc.freeze()  # earlier ones are not checked
     yield size
     gc.unfreeze()
 
@@ -442,7 +442,7 @@ def test_forked_process_decodes_while_a_thread_of_its_parent_did() -> None:
     with images._recent._lock:
         child = os.fork()
         if child == 0:
-            # The lock of the parent's thread is gone: a reentrant one would not tell otherwise.
+            # The lock of the parent's thread is gone; a reentrant one would not show it.
             done = threading.Thread(target=lambda: Image.from_bytes(data).pil(), daemon=True)
             done.start()
             done.join(10)

@@ -175,7 +175,7 @@ def test_isolated_survives_its_supervisor() -> None:
         assert wait_until_gone([cast(int, env.pid), *in_group]) == []
         with worker(Harmful) as fresh:
             fresh.reset(seed=1)
-        for pid in pids:  # other sessions: what nobody can find without the supervisor
+        for pid in pids:  # other sessions, which only the supervisor can find
             if is_alive(pid):
                 os.kill(pid, signal.SIGKILL)
 

@@ -92,7 +92,7 @@ def test_all_extra_takes_every_other_one() -> None:
     (everything,) = extras["all"]
     inside = everything.partition("[")[2].rstrip("]").split(",")
 
-    trainers = {"skyrl", "trl", "verl"}  # they pin versions that not everybody wants
+    trainers = {"skyrl", "trl", "verl"}  # they pin versions that some users do not want
     # A web framework, a service in another language, a stack of exporters, clients of services.
     heavy = {"openenv", "ray", "wandb", "opentelemetry", "verifiers"}
     ours = {"dev", "docs"}  # for working on envkit

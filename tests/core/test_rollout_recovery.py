@@ -41,7 +41,7 @@ class Scheduled(FaultPlan):
         self._listed = schedule
 
     def decide(self, scope: str, *key: object, attempt: int = 0) -> str | None:
-        where = key if scope == "reset" else key[1:]  # whatever the episode's id
+        where = key if scope == "reset" else key[1:]  # regardless of the episode's id
         return self._listed.get((scope, *where, attempt))
 
 
@@ -148,7 +148,7 @@ async def test_play_faults_where_a_replay_takes_another_course() -> None:
     trajectory, _ = await run(Drifting, {("step", 1, 0): "transient"})
     assert trajectory.stop_reason is StopReason.ENV_FAULT
     assert trajectory.fault is not None
-    assert "another outcome" in trajectory.fault.message
+    assert "a different outcome" in trajectory.fault.message
 
 
 async def test_play_keeps_the_reply_through_a_recovery() -> None:

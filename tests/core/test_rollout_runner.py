@@ -64,7 +64,7 @@ async def test_collect_faults_a_member_that_starts_elsewhere() -> None:
     )
     faulted = [t for t in trajectories if t.is_faulted]
     assert len(faulted) == 2
-    assert all("another observation" in t.fault.message for t in faulted if t.fault)
+    assert all("a different observation" in t.fault.message for t in faulted if t.fault)
 
 
 async def test_collect_gives_the_same_tasks_at_any_concurrency() -> None:
@@ -178,7 +178,7 @@ async def test_collect_cancelled_while_building_closes_what_was_built() -> None:
         ):
             pass
 
-    for builds in (1, 2):  # the first one, which tells how many there may be, and a worker's own
+    for builds in (1, 2):  # the first one, which determines the maximum, and a worker's own
         task, before = asyncio.create_task(consume()), world.built
         while world.built < before + builds:
             await asyncio.sleep(0.005)

@@ -297,7 +297,7 @@ def test_codec_writes_an_image_with_text_as_the_template_renders_it(name: str, s
     reply = codec.encode_reply("A cat.")
     seen: list[Any] = [picture(1), text(said)]
     direct = codec.encode_observation([{"role": "user", "content": seen}], sampled_ids=reply)
-    # Two text parts are no shape that is known beforehand, so these are rendered.
+    # Two text parts are not a known shape, so these are rendered.
     parts: list[Any] = [*seen, text("")]
     rendered = codec.encode_observation([{"role": "user", "content": parts}], sampled_ids=reply)
     assert direct.wire_ids == rendered.wire_ids
@@ -407,6 +407,6 @@ def test_tensors_are_shared_by_content_and_bounded_in_memory() -> None:
     assert [one.tensors["image_grid_thw"].tolist() for one in first] == [[[1, 4, 6]]] * 6
     assert all("pixel_values" in one.tensors for one in first)
     assert encoder.computed == computed  # grids are not worth dropping
-    for features, values in zip(first, expected, strict=True):  # made again where they are gone
+    for features, values in zip(first, expected, strict=True):  # recomputed if they are gone
         np.testing.assert_array_equal(features.tensors["pixel_values"], values)
     assert encoder._bytes <= encoder._limit

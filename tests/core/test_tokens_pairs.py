@@ -12,7 +12,7 @@ from envkit.tokens import ChatCodec
 
 IM_END = 151645
 SYSTEM_AND_ROUNDS = (
-    # the header of a tool turn is left out once a system prompt and a tool round came before it
+    # the header of a tool turn is omitted after a system prompt and a tool round
     "{%- set ns = namespace(rounds=0) -%}{%- for m in messages -%}"
     "{%- if m.role == 'tool' -%}"
     "{%- if not (ns.rounds and messages[0].role == 'system') -%}<|im_start|>user\n{%- endif -%}"
@@ -46,7 +46,7 @@ ALTERNATING = (
     "{% endfor -%}{%- if add_generation_prompt -%}<|im_start|>assistant\n{% endif -%}"
 )
 BESIDE = (
-    # what was said beside a call is moved after its answer
+    # text next to a call is moved after its answer
     "{%- for m in messages -%}{%- if m.tool_calls -%}<|im_start|>assistant\n"
     "{%- for c in m.tool_calls -%}<tool_call>{{ c.function | tojson }}</tool_call>{%- endfor -%}"
     "<|im_end|>\n{%- elif m.role == 'tool' -%}<|im_start|>tool\n{{ m.content }}"

@@ -95,7 +95,7 @@ def test_schema_of_a_function_equals_transformers(function: Callable[..., Any]) 
     from transformers.utils.chat_template_utils import get_json_schema
 
     expected = get_json_schema(function)
-    expected["function"].pop("return", None)  # templates ignore it; ours leaves it out
+    expected["function"].pop("return", None)  # templates ignore it; ours omits it
 
     assert ToolSpec.from_function(function).to_json() == expected
 
@@ -261,7 +261,7 @@ SEARCH = ToolSpec.from_function(search)
 
 
 def test_spec_survives_json_and_pickling() -> None:
-    SEARCH.validate({})  # compiles the validator, which must not travel
+    SEARCH.validate({})  # compiles the validator, which must not be pickled
 
     for back in (
         ToolSpec.from_json(json.loads(json.dumps(SEARCH.to_json()))),

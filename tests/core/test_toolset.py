@@ -174,7 +174,7 @@ async def test_calls_run_at_the_same_time_and_answer_in_their_order() -> None:
 
     async def wait(n: int) -> int:
         arrived.append(n)
-        while len(arrived) < 3:  # none goes on before all have begun
+        while len(arrived) < 3:  # none continues before all have started
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.02 * (3 - n))
         return n

@@ -110,7 +110,7 @@ def test_run_says_that_it_is_read_although_its_last_line_used_up_the_time(
     monkeypatch.setattr(time, "monotonic", lambda: next(clock, 100.0))
     run.refresh(1)
     assert (run.count, run.is_behind) == (1, True)
-    assert run.refresh(1)  # nothing new to read, and yet another state
+    assert run.refresh(1)  # nothing new to read, but a different state
     assert not run.is_behind
     assert not run.refresh(1)
 

@@ -185,7 +185,7 @@ async def test_flood_of_dialogs_hangs_no_longer_than_the_deadline() -> None:
 async def test_navigation_out_of_the_site_is_refused_and_counted() -> None:
     async with running_pool() as pool:
         page = await open_page(pool, BUTTON % 'location = "https://example.com/"')
-        times = 12  # the page's clock stood still after two of five, once
+        times = 12  # the page's clock stopped after two of five, once
         for number in range(times):
             await click(page, 20, 20)
             async with asyncio.timeout(10):  # an earlier click would replace the navigation

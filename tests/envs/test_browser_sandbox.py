@@ -162,7 +162,7 @@ async def test_browser_listens_on_no_port() -> None:
         main = psutil.Process(page.browser.process.pid)
         connections = {main.pid: main.net_connections("inet")}
         for child in main.children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):  # helpers that live for a moment
+            with contextlib.suppress(psutil.NoSuchProcess):  # short-lived helpers
                 connections[child.pid] = child.net_connections("inet")
         assert len(connections) > 1
         assert not any(connections.values())
@@ -271,6 +271,6 @@ async def test_no_name_is_looked_up_and_no_address_dialled(
     names = {number: name for name, number in data["constants"]["logEventTypes"].items()}
     seen = {names[event["type"]] for event in data["events"]}
     assert "URL_REQUEST_START_JOB" in seen
-    # UDP_CONNECT is no packet: Chromium asks the kernel so whether there is a route for IPv6.
+    # UDP_CONNECT sends no packet: Chromium uses it to ask the kernel for an IPv6 route.
     dialled = {"TCP_CONNECT_ATTEMPT", "UDP_BYTES_SENT", "DNS_TRANSACTION"}
     assert not seen & dialled

@@ -336,7 +336,7 @@ def test_gymnasium_info_is_json_and_options_reach_the_inner_environment() -> Non
     assert info["env_info"] == {
         "options": {"level": 2},
         "at": 3,
-    }  # what is not valid JSON is left out
+    }  # values that are not valid JSON are omitted
     json.dumps(info)
     env.close()
     env.close()

@@ -80,7 +80,7 @@ async def test_oracle_solves_every_task_that_it_has_a_plan_for(env: MiniwobEnv, 
 @pytest.mark.slow
 async def test_random_policy_stays_under_five_percent(env: MiniwobEnv) -> None:
     def clicks(context: PolicyContext) -> str:
-        # Of the task's name too: else all tasks would share a few series of clicks.
+        # Seeded by the task's name too; otherwise all tasks would share a few series of clicks.
         seed = derive_seed("clicks", context.task["name"], context.seed)
         return policy(replace(context, seed=seed))
 

@@ -98,7 +98,7 @@ def test_reasoning_gym_dataset_is_solved_and_repeatable(name: str) -> None:
             assert first.step(reply).reward == pytest.approx(1.0)
         for reply in ("<answer></answer>", "<answer>1e999</answer>", "<answer>[[[</answer>"):
             second.reset(options={"task": task})
-            assert 0.0 <= second.step(reply).reward <= 1.0  # one grader takes 1e999 for "true"
+            assert 0.0 <= second.step(reply).reward <= 1.0  # one grader reads 1e999 as "true"
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,7 @@ def test_em_compat_gives_the_numbers_of_the_original(replies: list[str], page: s
     for number, reply in enumerate(replies):
         kept = original_cut(reply)
         leftover = re.sub(r"<answer>.*?</answer>", "", kept, flags=re.DOTALL)
-        assume("answer>" not in leftover)  # a pair across turns would take in the observation
+        assume("answer>" not in leftover)  # a pair across turns would include the observation
         action = re.search(r"<(search|answer)>(.*?)</\1>", kept, re.DOTALL)
         is_search = action is not None and action.group(1) == "search"
         is_shown = is_search and number + 1 < len(replies)

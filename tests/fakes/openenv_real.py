@@ -1,7 +1,7 @@
 """Environments of OpenEnv's own making, and a way to serve an application in this process."""
 
 # pyright: reportMissingImports=false, reportUntypedBaseClass=false
-# OpenEnv is not installed beside envkit's own tests; `make contract-openenv` has it.
+# OpenEnv is not installed with envkit's own tests; `make contract-openenv` has it.
 
 import threading
 import time

@@ -46,7 +46,7 @@ class PortServer(ABC):
         """Listen; after `stop` on the same port as before."""
         app = web.Application(client_max_size=1 << 30)
         app.add_routes(self.routes())
-        # A client that goes away cancels its handler; a real server notices within 4 s.
+        # A client that disconnects cancels its handler; a real server notices within 4 s.
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()

@@ -94,7 +94,7 @@ class Actor:
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return asyncio.shield(task)  # who stops waiting does not stop the call
+        return asyncio.shield(task)  # a caller that stops waiting does not stop the call
 
     async def _answered(self, name: str, sent: bytes) -> Any:
         try:

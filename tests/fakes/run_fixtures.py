@@ -15,7 +15,7 @@ from fakes.hostile_runs import RUN, RunEnv, register_run_env, rollout
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work in an empty folder, with the environment known and nothing planned."""
     monkeypatch.chdir(tmp_path)
-    Path("temporary").mkdir()  # what cannot be stored in the run may be kept there
+    Path("temporary").mkdir()  # episodes that cannot be stored in the run may be kept there
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     register_run_env()
     RunEnv.arm(None)

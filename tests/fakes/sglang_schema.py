@@ -14,7 +14,7 @@ MEDIA_REF_KEYS = frozenset({
     "total_max_pixels", "fps", "num_frames", "min_frames", "max_frames", "max_tokens_per_frame",
 })  # fmt: skip
 
-# What each sampling parameter takes; null is always allowed.
+# Accepted types of each sampling parameter; null is always allowed.
 SAMPLING_KEYS: dict[str, str] = {
     "max_new_tokens": "i64", "stop": "strings", "stop_token_ids": "ids", "stop_regex": "strings",
     "temperature": "f64", "top_p": "f64", "top_k": "i64", "min_p": "f64",
@@ -25,7 +25,7 @@ SAMPLING_KEYS: dict[str, str] = {
     "stream_interval": "i64", "logit_bias": "biases", "sampling_seed": "i64",
     "custom_params": "any", "watermark": "any", "beam_width": "i64",
 }  # fmt: skip
-# Unknown keys beside these are ignored.
+# Unknown keys next to these are ignored.
 REQUEST_KEYS: dict[str, str] = {
     "rid": "strings", "text": "strings", "input_ids": "ids", "stream": "bool",
     "return_logprob": "bool", "logprob_start_len": "i64", "top_logprobs_num": "i64",

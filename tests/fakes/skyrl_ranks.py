@@ -78,7 +78,7 @@ def _gradient(mesh: Any, rank: int, name: str, shape: Shape, case: LossCase) -> 
     worker.strategy, worker.device_mesh = strategy, mesh
     with on_cpu():
         worker.forward_backward(chunks[rank])
-    for parameter in policy.model.parameters():  # what FSDP does: it averages
+    for parameter in policy.model.parameters():  # as FSDP does, by averaging
         parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         dist.all_reduce(parameter.grad)
         parameter.grad /= RANKS

@@ -217,7 +217,7 @@ def load_tokenizer(name: str) -> Any:
     """Return the tokenizer of a spec with its template, shared by all tests."""
     spec = SPECS[name]
     base = _base_tokenizer(spec.tokenizer)
-    # a copy that shares the Rust object where nothing is added to it: building one takes seconds
+    # a copy that shares the Rust object if nothing is added, because building one takes seconds
     tokenizer = copy.deepcopy(base) if spec.extra_tokens else copy.copy(base)
     if spec.extra_tokens:
         tokenizer.add_special_tokens({"additional_special_tokens": list(spec.extra_tokens)})

@@ -102,7 +102,7 @@ def truth(name: str, messages: Sequence[Mapping[str, Any]], turn: Turn, tools: A
     spec = SPECS[name]
     try:
         full = render(name, messages[: turn.end], tools=tools)
-    except Exception as error:  # a template raises what it likes
+    except Exception as error:  # a template may raise anything
         raise NotApplicableError(str(error)) from error
     number = sum(entry["role"] == "assistant" for entry in messages[: turn.reply])
     place = full.rfind(MARKER % number)

@@ -102,7 +102,7 @@ def training_worker(
             model_config=HFModelConfig(
                 path=str(model),
                 load_tokenizer=False,
-                use_remove_padding=False,  # flash attention alone takes packed rows
+                use_remove_padding=False,  # only flash attention accepts packed rows
                 enable_gradient_checkpointing=False,
                 override_config={"attn_implementation": "sdpa"},
             ),

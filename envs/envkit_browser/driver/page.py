@@ -1,6 +1,6 @@
 """A page: one isolated session in a browser, with its own clock.
 
-Time in the page stands still between calls. It passes in `advance` and after each input, as fast as
+Time in the page stops between calls. It passes in `advance` and after each input, as fast as
 the machine allows, so timers, animations and dates are the same in every run.
 """
 
@@ -418,7 +418,7 @@ class Page:
             )
         elif params.get("resourceType") == "Document" and params.get("frameId") == self._target:
             self.events.counts[PageEvent.BLOCKED_NAVIGATION] += 1
-            work = self._stay(number)
+            work = self._refuse_navigation(number)
         else:
             self.events.counts[PageEvent.BLOCKED] += 1
             work = self.send("Fetch.failRequest", requestId=number, errorReason="BlockedByClient")
@@ -427,8 +427,8 @@ class Page:
     def _on_window(self, params: Reply) -> None:
         self.events.counts[PageEvent.POPUP] += 1
 
-    async def _stay(self, request: str) -> None:
-        """Answer a navigation with "no content", which leaves the page where it is."""
+    async def _refuse_navigation(self, request: str) -> None:
+        """Answer a navigation with "no content", which keeps the current page."""
         await self.send("Fetch.fulfillRequest", requestId=request, responseCode=204)
         # Otherwise the navigation may stop the page's clock forever, as in two of five trials.
         await self.send("Page.stopLoading")

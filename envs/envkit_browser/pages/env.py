@@ -78,8 +78,8 @@ class PageEnv(AsyncEnv):
         """Set up tasks and rules.
 
         Args:
-            tasks: A file of JSON lines, or the rows themselves; None takes the demos.
-            folder: Folder whose files pages may load; None takes the demos' folder.
+            tasks: A file of JSON lines, or the rows themselves; None uses the demos.
+            folder: Folder whose files pages may load; None uses the demos' folder.
             action: The form of replies, by the name of a model family.
             max_turns: Replies per episode.
             width: Screen width in pixels.
@@ -132,7 +132,7 @@ class PageEnv(AsyncEnv):
         """
         check_task(task)
         site, path = self._site_of(task)
-        await self._let_go()
+        await self._close_page()
         if self._pool is None:
             self._pool = join_pool(self)
         self._page = await self._pool.open(self._options.with_site(site))
@@ -162,7 +162,7 @@ class PageEnv(AsyncEnv):
     async def aclose(self) -> None:
         """Close the page; the last environment of the loop ends the browsers."""
         try:
-            await self._let_go()
+            await self._close_page()
         finally:
             pool, self._pool = self._pool, None
             if pool is not None:
@@ -281,9 +281,9 @@ class PageEnv(AsyncEnv):
     async def _fail(self, error: BaseException) -> None:
         if isinstance(error, BrowserFault) and self._pool is not None:
             self._pool.count(error)
-        await self._let_go()
+        await self._close_page()
 
-    async def _let_go(self) -> None:
+    async def _close_page(self) -> None:
         """Close the page, even if the caller is cancelled."""
         page, self._page, self._input, self.plan = self._page, None, None, None
         if page is not None and self._pool is not None:

@@ -9,7 +9,7 @@ from envkit_desktop.widgets.widget import PADDING, Chord, Host, Widget
 
 _KNOB: Final = 12
 _VALUE: Final = 34
-"""Width kept for the number beside a slider, in pixels."""
+"""Width reserved for the number next to a slider, in pixels."""
 _ARROWS: Final = 18
 """Width of a spinner's arrows, in pixels."""
 

@@ -33,7 +33,7 @@ class Table(Scrolled):
 
     @property
     def bar(self) -> ScrollBar:
-        """The scroll bar beside the rows."""
+        """The scroll bar next to the rows."""
         return ScrollBar(
             length=self.height - HEADER,
             content=len(self.rows) * ROW + 2,

@@ -126,7 +126,7 @@ def kite(draft: Draft) -> None:
     draft.put(e, 0, 0)
     draft.segments(a + c, b + d)
     draft.right_angle(a, e, b)
-    # In the right triangles at E an angle beside the diagonal BD comes from the one at A or at C.
+    # In the right triangles at E an angle at the diagonal BD comes from the one at A or at C.
     upper = rng.choice(((d, a, e, top / 2), (a, b, e, 90 - top / 2)))
     lower = rng.choice(((e, b, c, 90 - bottom / 2), (b, c, e, bottom / 2)))
     draft.give_to_stay(given_angle(*upper), given_angle(*lower))

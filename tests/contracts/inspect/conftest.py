@@ -9,7 +9,7 @@ import envkit
 collect_ignore_glob: list[str] = []
 if (
     importlib.util.find_spec("inspect_ai") is None
-):  # `make contract-inspect` has an environment with it
+):  # `make contract-inspect` provides an environment with it
     collect_ignore_glob.append("test_*.py")
 
 

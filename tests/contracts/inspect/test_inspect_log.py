@@ -131,7 +131,7 @@ def test_summaries_samples_and_a_rewritten_log_agree(tmp_path: Path) -> None:
     assert 0 < len(samples) < len(recorded)
     streamed = list(read_eval_log_samples(str(file), all_samples_required=False))
     assert {sample.uuid for sample in streamed} == set(samples)
-    # Inspect's own summary of each sample; ours cuts the opening and leaves images out.
+    # Inspect's own summary of each sample; ours truncates the opening and omits images.
     for summary in read_eval_log_sample_summaries(str(file)):
         theirs = samples[str(summary.uuid)].summary()
         assert summary.model_dump(exclude={"input"}) == theirs.model_dump(exclude={"input"})

@@ -56,7 +56,7 @@ async def test_client_types_the_failures_of_a_real_server() -> None:
             await env.astep(call("act", number=-1))
         assert caught.value.kind is FaultKind.PERMANENT
         await asyncio.sleep(0.3)
-        await other.areset(seed=0)  # the failed session gave its place back
+        await other.areset(seed=0)  # the failed session released its slot
         await other.aclose()
 
 

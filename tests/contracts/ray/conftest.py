@@ -14,7 +14,7 @@ from envkit_ray.cluster import load_ray
 
 ROOT = Path(__file__).resolve().parents[3]
 collect_ignore_glob: list[str] = []
-if importlib.util.find_spec("ray") is None:  # `make contract-ray` has an environment with it
+if importlib.util.find_spec("ray") is None:  # `make contract-ray` provides an environment with it
     collect_ignore_glob.append("test_*.py")
 
 
@@ -33,7 +33,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> None:
     (info / "entry_points.txt").write_text("\n".join(lines))
     sys.path.insert(0, str(folder))
     os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
-    os.environ.update(RAY_worker_niceness="0")  # else a busy machine starves them
+    os.environ.update(RAY_worker_niceness="0")  # a busy machine would starve them
 
 
 @pytest.fixture(scope="module")

@@ -104,7 +104,7 @@ async def test_every_episode_is_delivered_once_while_workers_and_a_node_die(clus
                 await asyncio.sleep(1.0)
             await _until_up(player, 2)
             lost = rng.choice(list(cluster.worker_nodes))
-            cluster.remove_node(lost)  # not on a thread: it takes signals
+            cluster.remove_node(lost)  # not on a thread, because it handles signals
             cluster.add_node(num_cpus=1)
 
         disturbing = asyncio.create_task(disturb())

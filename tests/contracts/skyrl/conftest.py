@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from fakes.skyrl_run import Run
 
 collect_ignore_glob: list[str] = []
-if importlib.util.find_spec("skyrl") is None:  # `make contract-skyrl` has an environment with it
+# `make contract-skyrl` provides an environment with it
+if importlib.util.find_spec("skyrl") is None:
     collect_ignore_glob.append("test_*.py")
 else:
     if sys.version_info < (3, 12):

@@ -78,6 +78,7 @@ def test_a_misspelt_setting_is_refused_before_ray_starts() -> None:
         ("trainer.algorithm.dynamic_sampling.type=filter", "dynamic_sampling"),
         ("trainer.algorithm.dynamic_sampling.type=replace", "dynamic_sampling"),
         ("trainer.algorithm.advantage_batch_normalize=true", "advantage_batch_normalize"),
+        ("trainer.algorithm.use_kl_in_reward=true", "use_kl_in_reward"),
     ],
 )
 def test_settings_that_count_rows_are_refused_for_step_wise_rows(setting: str, word: str) -> None:
@@ -113,7 +114,7 @@ def test_the_configuration_passes_skyrls_own_validation() -> None:
 
 async def test_the_experiment_makes_our_generator() -> None:
     cfg = configured()
-    experiment = EnvkitExp.__new__(EnvkitExp)  # its constructor wants datasets and GPUs
+    experiment = EnvkitExp.__new__(EnvkitExp)  # its constructor needs datasets and GPUs
     client = FakeClient(text_codec(), say("good", "good"))
     generator = experiment.get_generator(cfg, None, client)
     assert isinstance(generator, EnvGenerator)

@@ -54,7 +54,7 @@ async def test_skyrl_must_hold_2_columns_of_a_row_have_one_length_and_no_row_is_
 async def test_skyrl_must_hold_3_rows_are_adjacent_and_the_last_one_is_marked(
     run: MakeRun,
 ) -> None:
-    # Episodes end after different numbers of turns, and in another order than they were asked for.
+    # Episodes end after different numbers of turns, and in a different order than requested.
     made = run(
         policy=lambda ask: "end" if ask.turn == 2 - ask.member else "good",
         samples=3,

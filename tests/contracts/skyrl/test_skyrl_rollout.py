@@ -24,13 +24,13 @@ def sees(ask: Any) -> str:
 
 
 async def test_an_abort_by_the_server_is_resumed_with_every_token_kept(run: MakeRun) -> None:
-    # A weight update with PauseMode.ABORT: partial tokens come back, the caller goes on.
+    # A weight update with PauseMode.ABORT: partial tokens come back, the caller continues.
     made = run(policy=lambda ask: "good", samples=2, client={"aborts": {(1, 1)}})
     output = await made.generate()
     assert output["stop_reasons"] == ["stop", "stop"]
     assert [sum(row) for row in output["rewards"]] == [0.75, 0.75]
     assert output["rollout_metrics"]["envkit/resumes"] == 1
-    # The cut reply is whole again, each token with the log-probability of its own request.
+    # The cut reply is complete, each token with the log-probability from its own request.
     assert output["response_ids"][0] == output["response_ids"][1]
     assert output["loss_masks"][0] == output["loss_masks"][1]
     for ids, mask, logprobs in zip(

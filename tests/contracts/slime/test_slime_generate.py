@@ -62,7 +62,7 @@ async def test_slime_must_hold_5_and_12_masks_log_probs_and_images_line_up(tmp_p
         assert len(pixels) == int(grid.prod(dim=1).sum())
         assert sample.tokens.count(pad) == int(grid.prod(dim=1).sum()) // 4
         assert len(grid) == 4 == sample.metadata["envkit_episode"]["turns"]
-        # Observation tokens, images included, are neither trained on nor scored.
+        # Observation tokens, including images, are neither trained on nor scored.
         start = len(sample.tokens) - sample.response_length
         for place, token in enumerate(sample.tokens[start:]):
             assert token != pad or sample.loss_mask[place] == 0
@@ -135,7 +135,7 @@ async def test_slime_bad_settings_end_the_rollout_and_say_why(
 
 
 async def test_slime_must_hold_3_no_failure_is_called_an_abort() -> None:
-    # The server gives every request up by itself; slime has not asked for it.
+    # The server abandons every request by itself, without slime's request.
     plan = FailurePlan(rates={Failure.QUEUE_ABORT: 1.0})
     with text_server(lambda _: "x", failures=plan) as served:
         args = served.args({**ECHO, "max_server_aborts": 2})
@@ -229,7 +229,7 @@ async def test_slime_must_hold_9_a_blocking_step_does_not_stop_the_event_loop() 
     SlowEnv.threads, SlowEnv.gate = set(), threading.Event()
     with text_server(lambda _: "wrong") as served:
         task = asyncio.create_task(roll_group(served.args({"env_id": "toy-slow-v0"}), group_of()))
-        while not SlowEnv.threads:  # this loop runs on while the step blocks
+        while not SlowEnv.threads:  # this loop keeps running while the step blocks
             await asyncio.sleep(0.01)
         SlowEnv.gate.set()
         await task
@@ -237,7 +237,7 @@ async def test_slime_must_hold_9_a_blocking_step_does_not_stop_the_event_loop() 
 
 
 async def test_slime_must_hold_10_the_status_is_the_episodes_and_not_the_last_turns() -> None:
-    # Every turn ends by a stop token, which makes slime's own bookkeeping say COMPLETED.
+    # Every turn ends with a stop token, so slime's own bookkeeping says COMPLETED.
     with text_server(lambda _: "wrong") as served:
         truncated = (await roll_group(served.args(ECHO), group_of(1)))[0]
         limited = {**ECHO, "limits": {"max_turns": 1}}

@@ -19,7 +19,7 @@ from envkit_slime.gradient import GRADIENTS as SLIME
 
 pytestmark = [
     pytest.mark.slime,
-    pytest.mark.filterwarnings("ignore"),  # Megatron's own, about torch.jit
+    pytest.mark.filterwarnings("ignore"),  # Megatron's own warnings about torch.jit
 ]
 
 

@@ -82,7 +82,7 @@ async def test_slime_must_hold_4_nothing_is_generated_once_the_flag_is_up() -> N
         served.fake.worker._script = raise_flag
         group = await generate_and_rm_group(args, fresh_group(1), state.sampling_params.copy())
         asked = len(served.fake.payloads())
-    # The reply that was on its way is kept; its step waits, and no turn follows.
+    # The pending reply is kept; its step waits, and no turn follows.
     assert asked == 1
     assert group[0].status is group[0].Status.ABORTED
     assert group[0].reward is None

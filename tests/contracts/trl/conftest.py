@@ -6,7 +6,7 @@ import warnings
 import pytest
 
 collect_ignore_glob: list[str] = []
-if importlib.util.find_spec("trl") is None:  # `make contract-trl` has an environment with it
+if importlib.util.find_spec("trl") is None:  # `make contract-trl` provides an environment with it
     collect_ignore_glob.append("test_*.py")
 else:
     with warnings.catch_warnings():
@@ -15,7 +15,7 @@ else:
         import fakes.trl_run
         import torch
 
-    assert fakes.trl_run.AsyncGRPOTrainer  # imports all that the tests use of TRL
+    assert fakes.trl_run.AsyncGRPOTrainer  # imports everything that the tests use from TRL
     datasets.disable_progress_bars()
     torch.set_num_threads(1)
 

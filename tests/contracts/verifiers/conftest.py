@@ -9,7 +9,7 @@ HERE = Path(__file__).parent
 collect_ignore_glob: list[str] = ["environments/*"]
 if (
     importlib.util.find_spec("verifiers") is None
-):  # `make contract-verifiers` has an environment with it
+):  # `make contract-verifiers` provides an environment with it
     collect_ignore_glob.append("test_*.py")
 
 

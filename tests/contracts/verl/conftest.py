@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fakes.verl_worker import Bench
 
 collect_ignore_glob: list[str] = []
-if importlib.util.find_spec("verl") is None:  # `make contract-verl` has an environment with it
+if importlib.util.find_spec("verl") is None:  # `make contract-verl` provides an environment with it
     collect_ignore_glob.append("test_*.py")
 else:
     with warnings.catch_warnings():

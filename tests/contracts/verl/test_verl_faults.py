@@ -68,7 +68,7 @@ async def test_verl_fault_stays_out_of_its_group(bench: Make, version: str) -> N
     assert failed["reward_score"] == pytest.approx(sum(others) / 3)
     assert failed["reward_score"] > 0
     assert failed["reward_extra_info"]["envkit/faults"] == 1.0
-    assert "backend" not in failed["envkit_problem"]  # columns stay short; the log has it all
+    assert "backend" not in failed["envkit_problem"]  # columns stay short; the log has everything
 
 
 @pytest.mark.parametrize("is_scaled", [True, False])

@@ -57,6 +57,10 @@ async def test_verl_v0_gets_the_sum_on_the_last_token(bench: Make) -> None:
     assert row["reward_score"] == 0.75
 
 
+ACTOR = "actor_rollout_ref__actor"
+LOSS, ESTIMATOR = f"{ACTOR}__loss_agg_mode", "algorithm__adv_estimator"
+
+
 async def test_verl_v1_takes_a_rewritten_history_as_several_rows(bench: Make) -> None:
     """Thoughts of earlier turns vanish from later prompts, so each turn is its own row."""
     made = bench(
@@ -88,28 +92,54 @@ async def test_verl_v0_refuses_a_rewritten_history(bench: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "value", "fix"),
+    ("settings", "fix"),
     [
-        ("actor_rollout_ref__actor__loss_agg_mode", "seq-mean-token-mean", "token-mean"),
-        ("algorithm__adv_estimator", "rloo", "grpo"),
-        ("algorithm__adv_estimator", "envkit_turns", "grpo"),
+        ({LOSS: "seq-mean-token-mean"}, "use token-mean"),
+        ({LOSS: "seq-mean-token-sum-norm"}, "set actor.loss_scale_factor"),
+        ({ESTIMATOR: "rloo"}, "'grpo'"),
+        ({ESTIMATOR: "envkit_turns"}, "'grpo'"),
+        ({ESTIMATOR: "gae", "algorithm__lam": 0.95}, "algorithm.lam=1"),
+        ({"algorithm__use_kl_in_reward": True}, "use_kl_in_reward"),
+        ({ESTIMATOR: "reinforce_plus_plus", "algorithm__gamma": 0.9}, "algorithm.gamma=1"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())),
 )
 async def test_verl_v1_refuses_several_rows_where_rows_weigh_like_episodes(
-    bench: Make, caplog: pytest.LogCaptureFixture, setting: str, value: str, fix: str
+    bench: Make, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], fix: str
 ) -> None:
     made = bench(
         "v1",
         lambda *_: "<think> hm </think>up",
         loop={"envkit": {"history": "rerender"}},
         actor_rollout_ref__model__custom_chat_template=THINKING,
-        **{setting: value},
+        **settings,
     )
     run = await made.run([Sample(envkit=steps())])
     assert run.rows == []
     assert not made.server.calls
-    assert value in caplog.text
-    assert f"use {fix}" in caplog.text or f"'{fix}'" in caplog.text
+    assert fix in caplog.text
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {LOSS: "seq-mean-token-sum-norm", f"{ACTOR}__loss_scale_factor": 512},
+        {ESTIMATOR: "gae"},
+        {ESTIMATOR: "reinforce_plus_plus", LOSS: "token-mean"},
+    ],
+)
+async def test_verl_v1_takes_several_rows_where_they_weigh_like_one(
+    bench: Make, settings: dict[str, Any]
+) -> None:
+    made = bench(
+        "v1",
+        lambda *_: "<think> hm </think>up",
+        loop={"envkit": {"history": "rerender"}},
+        actor_rollout_ref__model__custom_chat_template=THINKING,
+        **settings,
+    )
+    run = await made.run([Sample(envkit=steps())])
+    assert len(run.rows) == 3
 
 
 async def test_verl_images_reach_server_and_rope_index(bench: Make, version: str) -> None:

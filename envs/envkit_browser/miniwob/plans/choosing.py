@@ -94,7 +94,7 @@ def digit_boxes(page: Page) -> Iterator[Action]:
 
 
 def list_item(page: Page) -> Iterator[Action]:
-    """Choose from a closed list by its keys: its popup is not part of the page."""
+    """Choose from a closed list by keyboard, since its popup is not part of the page."""
     name = page.asked(r"(?:Select|Choose) (.*) from the (?:list|dropdown)")
     yield from choose(page, page.one("select"), name)
     yield from moves.submit(page)

@@ -195,6 +195,6 @@ def icon_menu(page: Page) -> Iterator[Action]:
 
 
 def coordinate(page: Page) -> Iterator[Action]:
-    """Press the point of the grid."""
+    """Press the grid point named by the goal."""
     place = page.asked(r"(\(.*\))")
     yield moves.press(page, next(dot for dot in page.all("circle") if dot.id == place))

@@ -8,7 +8,7 @@ from typing import Any
 from datasets import Dataset
 from PIL import Image
 
-vf: Any = import_module("verifiers")  # this folder has its name for type checkers
+vf: Any = import_module("verifiers")  # this folder has the library's name for type checkers
 
 
 def multiply(a: int, b: int) -> int:

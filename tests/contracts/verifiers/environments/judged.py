@@ -7,7 +7,7 @@ from typing import Any
 from datasets import Dataset
 from openai import AsyncOpenAI
 
-vf: Any = import_module("verifiers")  # this folder has its name for type checkers
+vf: Any = import_module("verifiers")  # this folder has the library's name for type checkers
 
 
 def load_environment(how: str = "judge") -> Any:

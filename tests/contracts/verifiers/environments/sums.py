@@ -5,7 +5,7 @@ from typing import Any
 
 from verifiers.envs.integrations.reasoninggym_env import ReasoningGymEnv
 
-vf: Any = import_module("verifiers")  # this folder has its name for type checkers
+vf: Any = import_module("verifiers")  # this folder has the library's name for type checkers
 
 
 def load_environment(gym: str = "chain_sum", seed: int = 0) -> Any:
