@@ -64,13 +64,9 @@ class Setup:
     roles: RolePlan = field(default_factory=RolePlan)
     self_check: SelfCheck = field(default_factory=SelfCheck)
     history: HistorySetting = None
-<<<<<<< HEAD
-    """What the model still sees of an episode; None takes the environment's own setting."""
-    agent: PlayAgent | None = None
-    """Plays the episodes instead of the rollout loop; None for the loop."""
-=======
     """The history policy; None uses the environment's own setting."""
->>>>>>> main
+    agent: PlayAgent | None = None
+    """Plays the episodes instead of the rollout loop; None uses the loop."""
     joint_retries: RetryBudget | None = None
     """For a role, the budget of its joint environment; None if there is one agent."""
 
