@@ -154,7 +154,10 @@ class AgentSettings:
             raise ConfigurationError(
                 f"agent.max_sequences must be at least 1, got {self.max_sequences!r}"
             )
-        self.load()
+        if self.command is None:
+            self.load()
+        else:
+            self.argv()
 
     def load(self) -> AgentFunction | None:
         """Return the function; None for a command.
