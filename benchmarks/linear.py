@@ -30,7 +30,7 @@ ROOT: Final = Path(__file__).parents[1]
 WORKLOADS: Final = ("text", "images")
 AT_ONCE: Final = 16
 Play = Callable[[str, int, int], list[Any]]
-"""Plays a workload: so many episodes, so many at once."""
+"""Plays a workload: a number of episodes with a given concurrency."""
 
 
 def serve() -> None:

@@ -68,7 +68,9 @@ def main() -> None:
                 for name, place, (width, height) in VIEWS:
                     page = browser.new_page(viewport={"width": width, "height": height})
                     page.goto(address + place)
-                    page.wait_for_timeout(4000)
+                    page.wait_for_selector(".runs-table, .point")
+                    while page.locator(".reading").count():
+                        page.wait_for_timeout(200)
                     draw(page, out / f"{name}.webp")
                 browser.close()
         finally:

@@ -12,7 +12,7 @@ from envkit.trajectory import RewardPlacement, Row, Trajectory
 
 
 class Shape(StrEnum):
-    """How many rows an adapter makes of a trajectory."""
+    """Number of rows that an adapter builds from a trajectory."""
 
     WHOLE = "whole"
     """One row per trajectory, as from `whole_row`."""

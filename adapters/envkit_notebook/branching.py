@@ -166,7 +166,8 @@ async def rerun(
         retries=retries,
         sampling=sampling,
     )
-    if branch.fault is not None and branch.fault.where is FaultPlace.RESET:
+    restoring = (FaultPlace.BUILD, FaultPlace.RESET, FaultPlace.SNAPSHOT)
+    if branch.fault is not None and branch.fault.where in restoring:
         raise EnvFault(
             f"the recorded episode could not be played again up to turn {turn}: "
             f"{branch.fault.message}",

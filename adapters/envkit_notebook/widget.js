@@ -119,7 +119,8 @@ function tableNode(rows) {
 }
 
 // What a table of facts does not say; all of it without one.
-function outcomeNode(outcome, hasFacts) {
+function outcomeNode(outcome, facts) {
+  const hasFacts = facts.length > 0;
   const node = el("div", "ek-outcome");
   const good = outcome.reward !== null && Number(outcome.reward) > 0;
   if (!hasFacts) {
@@ -136,6 +137,7 @@ function outcomeNode(outcome, hasFacts) {
     const details = el("details", "ek-info");
     add(node, add(details, el("summary", "", "info"), el("pre", "", outcome.info)));
   }
+  if (hasFacts) add(node, tableNode(facts));
   return node;
 }
 
@@ -146,8 +148,7 @@ function stepNode(model, step, onPoint) {
   if (step.start) add(node, startNode(step.start));
   for (const message of step.reads) add(node, messageNode(model, message, onPoint));
   if (step.reply !== null) add(node, replyNode(step.reply, step.speaker));
-  if (step.outcome !== null) add(node, outcomeNode(step.outcome, facts.length > 0));
-  if (facts.length) add(node, tableNode(facts));
+  if (step.outcome !== null) add(node, outcomeNode(step.outcome, facts));
   return node;
 }
 

@@ -28,7 +28,7 @@ _PROBE_S: Final = 30.0
 
 class _Phase(StrEnum):
     UP = "up"
-    AWAY = "away"
+    DOWN = "down"
     RETURNING = "returning"
 
 
@@ -49,7 +49,8 @@ class Outage:
     def __str__(self) -> str:
         episodes = "episode" if self.waiting == 1 else "episodes"
         return (
-            f"engine {self.engine} away for {self.seconds:.0f} s, {self.waiting} {episodes} waiting"
+            f"engine {self.engine} unavailable for {self.seconds:.0f} s, "
+            f"{self.waiting} {episodes} waiting"
         )
 
 
@@ -137,7 +138,7 @@ class Availability:
             self._failures = 0
         # An engine that shuts down still finishes its running requests: that does not mean it is
         # back.
-        if self._phase is _Phase.AWAY and (is_current or self._loop.time() >= self._not_before):
+        if self._phase is _Phase.DOWN and (is_current or self._loop.time() >= self._not_before):
             self._open()
             self._release()
 
@@ -150,24 +151,24 @@ class Availability:
             if self.is_up:
                 self._since, self._attempts = now, 0
             self._epoch += 1
-            self._phase = _Phase.AWAY
+            self._phase = _Phase.DOWN
             self._reason = str(fault)
             self._attempts += 1
             delay = backoff.delay(min(self._failures, 64), rng)
             self._not_before = now + (delay if hold is None else max(hold, backoff.initial_s))
             self._failures += 1
-        elif hold is not None and self._phase is _Phase.AWAY:
+        elif hold is not None and self._phase is _Phase.DOWN:
             self._not_before = max(self._not_before, now + hold)
         if self._trial is ticket:
             self._trial = None
-        if self._phase is _Phase.AWAY:
+        if self._phase is _Phase.DOWN:
             self._plan_trial()
 
     def leave(self, ticket: Ticket) -> None:
         """Record that a request ended. A trial without an outcome passes to the next request."""
         if self._trial is ticket:
             self._trial = None
-            if self._phase is _Phase.AWAY:
+            if self._phase is _Phase.DOWN:
                 self._plan_trial()
 
     async def _admission(self) -> Ticket:
@@ -178,7 +179,7 @@ class Availability:
             return self._new_trial()
         number, self._numbers = self._numbers, self._numbers + 1
         future = self._waiting[number] = self._loop.create_future()
-        if self._timer is None and self._phase is _Phase.AWAY:
+        if self._timer is None and self._phase is _Phase.DOWN:
             self._plan_trial()
         try:
             return await future
@@ -207,14 +208,14 @@ class Availability:
             fault = EngineFault(text, is_away=True, retry_after_s=hold)
             self.failed(ticket, fault, backoff, rng)
             return False
-        if self._phase is _Phase.AWAY and ticket.epoch == self._epoch:
+        if self._phase is _Phase.DOWN and ticket.epoch == self._epoch:
             self._open()
             self._timer = self._loop.call_later(RAMP_S, self._release)
         return True
 
     def _can_try(self) -> bool:
         return (
-            self._phase is _Phase.AWAY
+            self._phase is _Phase.DOWN
             and self._trial is None
             and self._loop.time() >= self._not_before
         )
@@ -230,7 +231,7 @@ class Availability:
 
     def _try_next(self) -> None:
         self._timer = None
-        if self._phase is _Phase.AWAY and self._trial is None:
+        if self._phase is _Phase.DOWN and self._trial is None:
             self._admit(is_trial=True)
 
     def _open(self) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from envkit.env import Capabilities, Env, Observation, Reset, Step
 from envkit.errors import ContractError, EnvFault, FaultKind, StorageError, describe, shown
 from envkit.images import Image
-from envkit.messages import Message, check_message
+from envkit.messages import Message, check_message, images_of, text_of
 from envkit.tasks import Task
 from envkit.tools import ToolSpec
 from envkit.trajectory.plain import check_plain
@@ -210,6 +210,12 @@ def formatted(observation: Observation, env: Env, outer: Any) -> Message:  # noq
     check_message(entry, source=source)
     check_plain(entry, source)
     return entry
+
+
+def observation_in(entry: Message) -> Observation:
+    """Return the observation of a recorded message, for an environment that may shorten it."""
+    role: Any = entry["role"]  # "user" or "tool"
+    return {"text": text_of(entry), "images": images_of([entry]), "role": role}
 
 
 def hook(env: Env, outer: Any, name: str) -> Any:  # noqa: ANN401  # a method of either

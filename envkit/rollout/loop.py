@@ -18,7 +18,9 @@ episode, which keeps its rewards so far.
 
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from envkit.agents import MultiAgentEnv
 from envkit.env import Observation, Step
@@ -35,12 +37,13 @@ from envkit.errors import (
 )
 from envkit.messages import Message, images_of, message, text_of
 from envkit.rollout.answers import ToolAnswers
+from envkit.rollout.boundary import observation_in
 from envkit.rollout.encoding import EpisodeEncoder
 from envkit.rollout.engine import FinishReason
 from envkit.rollout.history import Question
 from envkit.rollout.host import EnvHost, StepDeadlineError
 from envkit.rollout.interrupt import Interrupt
-from envkit.rollout.limits import Room, observation_stop, room_for_reply
+from envkit.rollout.limits import Room, room_for_reply
 from envkit.rollout.record import EpisodeRecord, TurnDraft
 from envkit.rollout.recovery import (
     Attempt,
@@ -55,7 +58,7 @@ from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.threads.pool import WorkerPool
 from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.stop import FaultPlace, StopReason
-from envkit.trajectory.trajectory import Trajectory
+from envkit.trajectory.trajectory import Trajectory, TurnRecord
 
 
 class Episode:
@@ -86,8 +89,7 @@ class Episode:
         """
         place = FaultPlace.RESET
         try:
-            await self._begin(earlier)
-            reason: StopReason | None = None
+            reason = await self._begin(earlier)
             while reason is None:
                 place = FaultPlace.STEP
                 reason = await self._turn()
@@ -129,7 +131,8 @@ class Episode:
         self.record.faulted(place, error)
         return reason
 
-    async def _begin(self, earlier: Trajectory | None) -> None:
+    async def _begin(self, earlier: Trajectory | None) -> StopReason | None:
+        """Start or resume the episode; return why it ends already, or None."""
         record, encoder = self.record, self._encoder
         if earlier is not None and earlier.segments and encoder is not None:
             self._earlier = earlier  # first: an abort of the reset must not lose it
@@ -149,9 +152,9 @@ class Episode:
         if encoder is not None:
             encoder.tools = reset.tools or None
         if self._earlier is not None:
-            await self._take_over(self._earlier)
+            ended = await self._take_over(self._earlier)
             self._earlier = None
-            return
+            return ended
         if reset.system_prompt is not None:
             record.say(message("system", reset.system_prompt))
         record.say(self._answers.readable(reset.message))
@@ -159,8 +162,9 @@ class Episode:
             record.ledger.start(await encoder.prompt(), turn=0)
         if self._spec.group_start is not None:  # only after encoding succeeded
             self._spec.group_start.expected = reset.hash
+        return None
 
-    async def _take_over(self, earlier: Trajectory) -> None:
+    async def _take_over(self, earlier: Trajectory) -> StopReason | None:
         """Rebuild an aborted trajectory's state, and append the observation that is pending."""
         record = self.record
         done = [turn for turn in record.turns if turn.purpose is None]
@@ -174,8 +178,10 @@ class Episode:
         is_answered = bool(segments) and segments[-1].kind is SegmentKind.MODEL
         pending = record.unanswered()
         if is_answered and not record.ledger.reply_ids(record.turn) and pending and done:
-            await self._append_observation(pending)
+            ended = await self._append_observation(pending, observation_in(pending[-1]))
             record.close_turn()  # the turn of a summary
+            return ended
+        return None
 
     async def _turn(self) -> StopReason | None:
         """Play one turn; return why the episode ends, or None to continue."""
@@ -309,7 +315,7 @@ class Episode:
             draft.env_seconds += time.perf_counter() - started
             draft.env_retries = dict(self.env.retries)
         draft.step, draft.step_hash = outcome.step, outcome.hash
-        return outcome.step, self._answered(outcome.message, draft, outcome.step)
+        return outcome.step, self._answered(outcome.message, draft, outcome.step.info)
 
     async def _rejected(self, draft: TurnDraft, step: Step) -> bool:
         """Drop an unparsed reply if the budget allows another sample."""
@@ -366,18 +372,10 @@ class Episode:
         """
         try:
             if self._encoder is None:
-                return await self._show_text()
+                return await self._rewriter.append_text()
             return await self._append_what_fits(pending, observation, self._encoder)
         except PolicyAbortedError:
             return StopReason.ABORTED
-
-    async def _show_text(self) -> StopReason | None:
-        """Apply the history policy for an engine that returns text."""
-        await self._rewriter.consult(0)
-        images = len(images_of(self.record.view))
-        return observation_stop(
-            self._setup.limits, response_tokens=0, context_tokens=0, images=images
-        )
 
     async def _append_what_fits(
         self, pending: tuple[Message, ...], observation: Observation | None, encoder: EpisodeEncoder
@@ -403,11 +401,12 @@ class Episode:
 
     async def _shorter(self, observation: Observation | None, space: int) -> Message | None:
         """Return the message of a shorter observation, if the environment makes one."""
-        draft = self.record.draft
-        if observation is None or draft is None or (step := draft.step) is None:
+        if observation is None:
             return None
         shorter = await self.env.shorten(observation, space)
-        return None if shorter is None else self._answered(shorter, draft, step)
+        draft = self.record.draft
+        last = self.record.turns[-1] if draft is None else draft.finish()
+        return None if shorter is None else self._answered(shorter, last, last.info)
 
     def _drop_draft(self) -> None:
         """Drop a reply in progress, unless an abort before its first token already did."""
@@ -449,11 +448,11 @@ class Episode:
             record.add_observation(found.encoded, time.perf_counter() - started, found.rewrite)
         return stop
 
-    def _answered(self, entry: Message, draft: TurnDraft, step: Step) -> Message:
+    def _answered(
+        self, entry: Message, turn: TurnDraft | TurnRecord, info: Mapping[str, Any]
+    ) -> Message:
         """Return the environment's message in the form that the template renders."""
-        return self._answers.readable(
-            entry, reply=draft.response_text, info=step.info, turn=draft.turn
-        )
+        return self._answers.readable(entry, reply=turn.response_text, info=info, turn=turn.turn)
 
 
 async def play_episode(

@@ -12,7 +12,7 @@ from envkit.errors import (
     TemplateError,
     describe,
 )
-from envkit.messages import Message
+from envkit.messages import Message, images_of
 from envkit.rollout.encoding import EpisodeEncoder
 from envkit.rollout.history import (
     HistoryPolicy,
@@ -28,6 +28,7 @@ from envkit.rollout.history import (
     with_note,
 )
 from envkit.rollout.interrupt import CallCutError, Interrupt
+from envkit.rollout.limits import observation_stop
 from envkit.rollout.policy_call import PolicyCall
 from envkit.rollout.record import EpisodeRecord, Rewrite
 from envkit.rollout.setup import Setup
@@ -123,6 +124,20 @@ class Rewriter:
         if found is None or isinstance(found, Question):
             return found
         return self._record.rewrite(found, self.reason)
+
+    async def append_text(self) -> StopReason | None:
+        """Apply the policy for an engine that returns text; return why the episode ends.
+
+        Raises:
+            HistoryFault: As for `consult`.
+            PolicyAbortedError: As for `consult`.
+            ConfigurationError: As for `consult`.
+        """
+        await self.consult(0)
+        images = len(images_of(self._record.view))
+        return observation_stop(
+            self._setup.limits, response_tokens=0, context_tokens=0, images=images
+        )
 
     async def next(self, pending: tuple[Message, ...], encoder: EpisodeEncoder) -> Continuation:
         """Return the candidate for what follows the last reply; it may not fit.

@@ -35,8 +35,8 @@ def compare_rows(
         first: Of one run.
         second: Of the other.
         names: Of both runs.
-        most: Pairs are listed of so many episodes of each run; the figures count all. None lists
-            all.
+        most: Maximum number of episodes per run whose pairs are listed; the figures count all. None
+            lists all.
         traces: Read the episodes of both runs, to say where the first 1,000 pairs part; empty says
             only what changed.
 

@@ -76,7 +76,7 @@ class MeanDifference:
     mean: float
     interval: Interval | None
     """95%, from resampling seeds: samples of one task are not independent, so a seed's pairs count
-    as one draw. None where the seeds do not tell: fewer than five, or all with the same
+    as one draw. None if it cannot be estimated: fewer than five seeds, or all with the same
     difference."""
     pairs: int
     seeds: int

@@ -41,6 +41,10 @@ PHRASES: Final = {
     r"\bfor ever\b": "forever",
     r"\bsomething else than\b": "... is invalid, or name what is expected",
     r"\b(?:episode|file|function|policy|process) of (?:its|their|your) own\b": "its own ...",
+    r"\b[Nn]one where\b": "None if ...",
+    r"\bput back\b": "restore",
+    r"\bmakes of (?:the|an?|it|some)\b": "its output for ..., its result",
+    r"\bso many (?:characters|episodes|folders|rows)\b": "maximum number of ...",
 }
 PAGE_PHRASES: Final = {
     r"\b(?:edits|episodes|images|problems|queries|requests|steps|tokens|turns) a second\b": "per",
@@ -49,7 +53,6 @@ PAGE_PHRASES: Final = {
     r"\bpages of your own\b": "your own pages",
     r"\bas it stands\b": "unchanged",
     r"\banew\b": "again, or the verb with re-",
-    r"\bput back\b": "restore",
     r"\bplayed on\b": "continue, or resume",
     r"\bgo(?:es)? on (?:at|from|with)\b": "continue",
     r"\bgiven up\b": "abandon",

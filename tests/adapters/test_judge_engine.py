@@ -24,7 +24,7 @@ QUICK = CallLimits(timeout_s=20, backoff=Backoff(initial_s=0.001, maximum_s=0.00
 
 
 class SayingEngine:
-    """Answers every request with the text that a function makes of it."""
+    """Answers every request with the text that a function returns for it."""
 
     name = "saying"
     logprob_kind = LogprobKind.SAMPLED

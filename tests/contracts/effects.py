@@ -80,7 +80,7 @@ class Effect:
     centred: tuple[float, ...]
     """The other three's advantages without scaling, as the trainer computed them."""
     scaled: tuple[float, ...] | None
-    """The same divided by a deviation; None where the trainer has no such setting."""
+    """The same divided by a deviation; None if the trainer has no such setting."""
 
 
 def failure_group(name: str) -> tuple[Trajectory, ...]:

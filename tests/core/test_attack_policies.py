@@ -882,3 +882,40 @@ async def test_bad_policy_of_a_role_ends_its_episode_alone(
         assert one.reward is None
         if isolation == "none" or where is FaultPlace.HISTORY:
             assert one.fault.where is where
+
+
+class Stubborn(Long):
+    """Cannot say it shorter."""
+
+    def shorten(self, observation: Observation, tokens: int) -> Observation | None:
+        return None
+
+
+@pytest.mark.parametrize("history", ["keep", LAST_TWO, {"summarise": {"at_tokens": 60}}], ids=str)
+@pytest.mark.parametrize("env", [Long, Stubborn])
+async def test_resumed_episode_ends_where_the_whole_one_does(
+    env: type[Long], history: Any, tmp_path: Path
+) -> None:
+    interrupt, limits = Interrupt(), Limits(max_context_tokens=320)
+    loop = asyncio.get_running_loop()
+
+    class Aborting(env):
+        def on_turn(self, response_text: str) -> Turn:
+            if self.turn == 3 and interrupt.reason is None:
+                loop.call_soon_threadsafe(interrupt.fire)
+                time.sleep(0.2)
+            return super().on_turn(response_text)
+
+    whole = await run(history, env=env(), limits=limits)
+    cut = await run(history, env=Aborting(), limits=limits, interrupt=interrupt)
+    assert cut.stop_reason is StopReason.ABORTED
+    codec = make_codec("qwen3")
+    config = RolloutConfig(history=history, limits=limits)
+    player = Player(ScriptedEngine(codec, reply), codec, config)
+    (resumed,) = await player.resume(cut, env())
+    await player.aclose()
+    assert_verifies(resumed, tmp_path)
+    assert resumed.stop_reason is whole.stop_reason
+    assert resumed.reward == whole.reward
+    assert resumed.messages == whole.messages
+    assert [one.train_ids for one in resumed.segments] == [one.train_ids for one in whole.segments]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes.agents import GuessEnv
-from fakes.branching import Screens
+from fakes.branching import Saved, Screens
 from fakes.codecs import vision_codec
 from fakes.templates import make_codec
 from fakes.trees import (
@@ -422,16 +422,19 @@ async def test_forks_draw_other_samples_than_their_siblings() -> None:
     assert len(set(drawn)) == len(drawn)
 
 
-async def test_tree_of_isolated_environments_equals_the_local_one(tmp_path: Path) -> None:
-    local = await grow(Screens)
-    isolated = await grow(Screens, player=make_player(isolation="process"))
+@pytest.mark.parametrize("env", [Screens, Saved])
+async def test_tree_of_isolated_environments_equals_the_local_one(
+    env: type[Screens], tmp_path: Path
+) -> None:
+    local = await grow(env)
+    isolated = await grow(env, player=make_player(isolation="process"))
     assert [leaf.fault for leaf in isolated] == [None] * 4
     assert [leaf.train_ids() for leaf in isolated] == [leaf.train_ids() for leaf in local]
     assert [leaf.reward for leaf in isolated] == [leaf.reward for leaf in local]
     save(isolated, tmp_path / "trajectories.jsonl")
     assert verify_file(tmp_path / "trajectories.jsonl").is_sound
     with pytest.raises(ConfigurationError, match="needs a function"):
-        await grow(Screens(), player=make_player(isolation="process"))
+        await grow(env(), player=make_player(isolation="process"))
 
 
 async def test_forks_at_once_are_bounded() -> None:

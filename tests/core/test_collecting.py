@@ -1,4 +1,4 @@
-"""Garbage collection during a run: short steps, nothing lost, everything put back."""
+"""Garbage collection during a run: short steps, nothing lost, everything restored."""
 
 import asyncio
 import gc

@@ -248,7 +248,7 @@ def test_outage_says_how_long_and_how_many_wait() -> None:
         await asyncio.sleep(12)
         outage = client.known.outage
         assert outage is not None
-        assert str(outage) == "engine scripted away for 12 s, 3 episodes waiting"
+        assert str(outage) == "engine scripted unavailable for 12 s, 3 episodes waiting"
         assert (outage.attempts, outage.reason) == (4, "connection refused")
         client.engine.start()
         await asyncio.gather(*tasks)

@@ -134,7 +134,7 @@ def test_tasks_without_data_are_distinguished_by_their_seeds() -> None:
 
 @pytest.mark.slow
 def test_a_policy_filters_the_tasks_that_it_plays() -> None:
-    """The whole way: tasks out, played, filtered, played again; counts are taken anew here."""
+    """The whole way: tasks out, played, filtered, played again; counts start again here."""
     run_envkit("export", "geo3k-v0", "--format", "jsonl", "-n", 8, "--out", "tasks.jsonl")
     asked = rows("tasks.jsonl")
     played = run_envkit(

@@ -1,4 +1,4 @@
-"""What a family's own processor makes of a whole conversation, against the codec's ledger."""
+"""A family's own processor output for a whole conversation, compared with the codec's ledger."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

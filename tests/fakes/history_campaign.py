@@ -391,7 +391,7 @@ class Family:
             one.record.close_turn()
 
     def restart(self, one: Live) -> None:
-        """Start a sequence: some messages are dropped, one is written anew."""
+        """Start a sequence: some messages are dropped, one is rewritten."""
         record = one.record
         view = list(record.view)
         kept = [entry for entry in view[1:-1] if self.rng.random() < 0.5]

@@ -121,7 +121,7 @@ def grouped_run(groups: int = 3, members: int = 4) -> list[Trajectory]:
 
 
 def rewritten() -> Trajectory:
-    """Return an episode of four turns whose third was sampled from a history rendered anew."""
+    """Return an episode of four turns whose third was sampled from a re-rendered history."""
     turns = [[click(*CLICK)], [click(100, 90)], [{"kind": "type", "text": "row 1"}], []]
     one = marked(turns, rewards=[0.0, 0.0, 0.0, 1.0], episode_id="rewritten", seed=9)
     segments = [

@@ -125,7 +125,7 @@ def real_trainer(cfg: Any, *, dp: int) -> Any:
 
 
 async def trained(trainer: Any, output: dict[str, Any], prompts: int) -> Any:
-    """Return the batch that a trainer makes of a generator's output, with advantages."""
+    """Return the batch that a trainer builds from a generator's output, with advantages."""
     trainer.generator.generate = AsyncMock(return_value=output)
     checked = await trainer.generate({"prompts": [None] * prompts})
     uids = [identity.instance_id for identity in checked["trajectory_ids"]]

@@ -7,7 +7,7 @@ import { episodesPage } from "./episodes.js";
 import { episodePage } from "./episode.js";
 
 const KEYS = [["j ↓ →", "next turn"], ["k ↑ ←", "previous turn"], ["Home End", "first, last turn"], ["Space", "play or stop the film"], ["[ ]", "previous, next member of the group"],
-  ["p n", "previous, next episode of the list"], ["c", "compare with another member"], ["z Enter", "enlarge the screenshot"], ["/", "search"], ["t", "light or dark"], ["Esc", "back"], ["?", "this help"]];
+  ["p n", "previous, next episode of the list"], ["c", "compare with another member or branch"], ["z Enter", "enlarge the screenshot"], ["/", "search"], ["t", "light or dark"], ["Esc", "back"], ["?", "this help"]];
 
 // Starts the pages on a source. `home` builds the page of "#/": home(context, query) returns a page,
 // or null to show the first run.
@@ -75,7 +75,7 @@ export function start(source, home) {
   function missing(text, href = "#/") {
     const title = href ? "Not found" : "Waiting";
     let stop = null;
-    return { name: "lost", title, node: [h("h1.vh", {}, title), h("p.pad", {}, text, " ", href ? h("a", { href }, "Go back") : null)],
+    return { name: "lost", title, node: [h("div.pad.card", {}, h("h1", {}, title), h("p", {}, text, " ", href ? h("a", { href }, "Go back") : null))],
       enter(since) { stop = source.watch(null, redraw, since); }, leave() { stop?.(); } };
   }
 

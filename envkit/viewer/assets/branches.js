@@ -7,7 +7,7 @@ import { chip } from "./parts.js";
 import { textOf } from "./tokens.js";
 import { laneList } from "./tree.js";
 
-const LONGEST = 20_000, MOST_LEAVES = 9, MOST_COMPARED = 6, SMALL = matchMedia("(max-width: 760px)");
+const LONGEST = 20_000, MOST_LEAVES = 9, MOST_COMPARED = 6, MOST_BRANCHES = 60, SMALL = matchMedia("(max-width: 760px)");
 export const ends = sequences => sequences.flatMap((_, i) => sequences.some(one => one.parent === i) ? [] : [i]);
 
 // The turns that lead to the end of a sequence. Each has its own place in the tree, and the
@@ -24,7 +24,7 @@ const inCommon = (a, b) => { const i = a.findIndex((turn, n) => turn.place !== b
 // rollout, and branches within the record. `query` is the address of a comparison.
 export function relatives(view) {
   const { data, row, at } = view;
-  if (view.isBranched) return ends(data.sequences).filter(end => end !== at).map(end => ({ name: branchName(data, end), reward: rewardOf(data, end), shared: inCommon(view.turns, pathTo(data.sequences, end).turns), query: { vs: row.number, vb: end } }));
+  if (view.isBranched) return ends(data.sequences).filter(end => end !== at).slice(0, MOST_BRANCHES).map(end => ({ name: branchName(data, end), reward: rewardOf(data, end), shared: inCommon(view.turns, pathTo(data.sequences, end).turns), query: { vs: row.number, vb: end } }));
   return row.of.isTree ? row.of.members.filter(m => m !== row).map(m => ({ row: m, name: m.name, reward: m.reward, shared: sharedTurns(row, m), query: { vs: m.number } })) : [];
 }
 // The turns that two views of one tree have in common.
@@ -36,7 +36,7 @@ export function leafLanes(run, members, { current, other, isDim, pictures } = {}
   return [...lanes.values()];
 }
 function branchLanes(view, run) {
-  const { data, row, at } = view, paths = ends(data.sequences).map(end => ({ end, turns: pathTo(data.sequences, end).turns })), lanes = [];
+  const { data, row, at } = view, paths = ends(data.sequences).slice(0, MOST_BRANCHES).map(end => ({ end, turns: pathTo(data.sequences, end).turns })), lanes = [];
   for (const { end, turns } of paths) {
     const shared = lanes.map((_, i) => inCommon(turns, paths[i].turns)), most = Math.max(0, ...shared), from = most ? lanes[shared.indexOf(most)] : null, left = turns[most]?.starts;
     lanes.push({ from, shared: most, end: turns.length, reward: rewardOf(data, end), name: branchName(data, end), about: left?.reason ?? "", href: link([run, "e", row.number], { b: end }), isCurrent: end === at });

@@ -45,7 +45,7 @@ export function overRuns(values) {
   return { n, mean, half: (T95[n - 2] ?? 1.96 + 2.5 / (n - 1)) * deviation / Math.sqrt(n) };
 }
 export function overRunsText(metric, runs) {
-  if (new Set(runs.map(environmentsOf)).size > 1) return `${many(runs.length, "run")} of several environments`;
+  if (new Set(runs.filter(run => run.environments.length).map(environmentsOf)).size > 1) return `${many(runs.length, "run")} of several environments`;
   const found = overRuns(runs.map(metric.value));
   return found ? `${metric.text(found.mean)}${found.half === null ? "" : ` ± ${metric.text(found.half)}`} over ${many(found.n, "run")}` : "–";
 }

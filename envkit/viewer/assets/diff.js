@@ -95,7 +95,7 @@ export function diffPage(context, found, query, again) {
   get runs() { return runs; },
   enter: refresh, leave() { clearTimeout(timer); asked += 1; filled += 1; },
   async changed() {
-    const turn = filled += 1, now = await again();
+    const turn = filled += 1, now = await again().catch(() => null);  // a run that grew may have to be read first; it changes again then
     if (turn !== filled || !now) return;
     ({ diff, runs, pairs } = now);
     fill();

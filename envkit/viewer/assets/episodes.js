@@ -39,9 +39,9 @@ function groupRow([g, members], tools) {
     h("td.memberscell", {}, cards), chosenCells("groups", g, tools.columns));
 }
 // The whole tree, with what the filter leaves out dimmed.
-function treeCell(g, members, { run, pictures, hits, query }) {
-  const found = hits ? members.filter(m => hits.has(m.number)).slice(0, MOST_HITS) : [];
-  return [laneList(leafLanes(run.name, g.members, { isDim: m => !members.includes(m), pictures }), plain(g.task)), found.map(m => hitLine(hits.get(m.number), query))];
+function treeCell(g, members, { run, pictures, hits, query, href }) {
+  const found = hits ? members.filter(m => (hits.get(m.number)?.where ?? "task") !== "task").slice(0, MOST_HITS) : [];
+  return [laneList(leafLanes(run.name, g.members, { isDim: m => !members.includes(m), pictures }), plain(g.task)), found.map(m => h("div.line", {}, h("a", { href: href(m) }, m.name), hitLine(hits.get(m.number), query)))];
 }
 function listRow([e], tools) {
   const hit = tools.hits?.get(e.number), about = [e.of.members.length > 1 && e.name, e.role, !tools.columns.includes("flags") && flagsOf(e), e.from && `from turn ${e.shared + 1} of ${e.from.name}`].filter(Boolean).join(" · ");

@@ -7,7 +7,7 @@ import { laneList } from "./tree.js";
 import { distribution, figure, interval, legend, stack, table } from "./parts.js";
 
 const half = (x) => isNumber(x?.low) ? h("small", {}, ` ± ${num((x.high - x.low) / 2)}`) : null;
-const MANY_GROUPS = 24, MOST_TREES = 4;
+const MANY_GROUPS = 24, MOST_CELLS = 24, MOST_TREES = 4;
 
 function headline(f, eps) {
   const { reward, solved, groups, unread } = f, flat = groups.compared - groups.signal;
@@ -25,7 +25,7 @@ function groupStrip(run, eps) {
   const sorted = [...run.groups].sort((a, b) => b.solved / b.members.length - a.solved / a.members.length || (b.mean ?? 0) - (a.mean ?? 0));
   return h("section.card", {}, h("h2", {}, "Solve rate by group"), h("p.muted", {}, "One column per task, one cell per member, best first. Dashed columns have equal rewards and give no gradient."),
     h(`div.strip${sorted.length > MANY_GROUPS ? ".dense" : ""}`, {}, sorted.map(g => h(`a.col${g.isFlat ? ".flat" : ""}`, { href: eps({ group: keyOf(g) }), title: plain(g.task), "aria-label": `${g.solved} of ${g.members.length} solved, mean ${num(g.mean)}${g.isFlat ? ", equal rewards" : ""}: ${plain(g.task)}` },
-      h("span.pile", {}, [...g.members].sort((a, b) => (b.reward ?? -1e9) - (a.reward ?? -1e9)).map(m => h(`i.cell${m.reward === null ? ".none" : ""}`, { vars: hue(m.reward) }, h("em", {}, num(m.reward))))),
+      h("span.pile", {}, [...g.members].sort((a, b) => (b.reward ?? -1e9) - (a.reward ?? -1e9)).filter((_, i) => i % Math.ceil(g.members.length / MOST_CELLS) === 0).map(m => h(`i.cell${m.reward === null ? ".none" : ""}`, { vars: hue(m.reward) }, h("em", {}, num(m.reward))))),
       h("b", {}, `${g.solved}/${g.members.length}`), h("span.tasktext", { dir: "auto" }, plain(g.task))))));
 }
 // The trees whose leaves differ most.

@@ -44,13 +44,13 @@ export function runsPage(context, found, query) {
   if (state.sort !== "name" && !RUN_COLUMNS[state.sort]?.[1]) state.sort = "modified";
   let { runs } = found, columns = split(state.cols).filter(key => RUN_COLUMNS[key]);
   if (!columns.length) columns = USUAL;
-  const picked = new Set(split(state.pick)), body = h("div.scroll.wide"), tally = h("p.tally.muted"), rest = h("div"), colours = h("div"), message = h("div"), bar = h("div.picked");
+  const picked = new Set(split(state.pick)), body = h("div.scroll.wide"), tally = h("p.tally.muted"), rest = h("div"), colours = h("div"), message = h("div"), bar = h("div.picked"), controls = h("div.tools");
   const cols = () => columns.join() === USUAL.join() ? "" : joined(columns);
   const address = () => ({ q: state.q.trim(), by: state.by, sort: state.sort === "modified" && state.dir === "down" ? "" : state.sort, dir: state.sort === "modified" && state.dir === "down" ? "" : state.dir, cols: cols(), pick: joined(picked) });
   const save = () => go([], address(), true);
 
   function rowOf(run, tools) {
-    const about = [!columns.includes("environment") && environmentsOf(run), !columns.includes("policy") && run.policy, !columns.includes("seed") && run.seed !== null && `seed ${run.seed}`].filter(Boolean).join(" · ");
+    const about = [!columns.includes("environment") && (run.environments.length || run.state !== "reading") && environmentsOf(run), !columns.includes("policy") && run.policy, !columns.includes("seed") && run.seed !== null && `seed ${run.seed}`].filter(Boolean).join(" · ");
     return h("tr", {}, h("td.pick", {}, h("input", { type: "checkbox", checked: picked.has(run.name), "aria-label": `Compare ${named(run)}`, "data-run": run.name })),
       h("th.taskcell", { scope: "row" }, h("a", { href: link([run.name]), dir: "auto" }, named(run)), stateBadge(run), about ? h("div.muted", {}, plain(about)) : null),
       columns.map(key => h(`td${WORDY.includes(key) ? "" : ".n"}.c-${key}`, { "data-l": RUN_COLUMNS[key][0].toLowerCase() }, cellOf(key, run, tools))));
@@ -84,6 +84,7 @@ export function runsPage(context, found, query) {
     if (focused) [...body.querySelectorAll("[data-run]")].find(box => box.dataset.run === focused)?.focus();
     colours.replaceChildren(...(columns.includes("stops") && tools.order.length ? [h("ul.legend.across", { "aria-label": "Colours of what ended the episodes" }, tools.order.map((key, i) => h("li", {}, h(`i.${colourAt(i)}`), stopWords(key))))] : []));
     tally.textContent = many(kept.length, "run");
+    controls.hidden = !runs.length;
     count();
   }
   const empty = wanted => h("div.pad", {}, wanted ? ["No run has this name. ", h("a", { href: "#/" }, "Show all runs")] : !found.is_scanned ? "Looking for runs …"
@@ -110,6 +111,7 @@ export function runsPage(context, found, query) {
   const sorting = select("Sort by", state.sort, [["name", "Name"], ...Object.entries(RUN_COLUMNS).filter(([, c]) => c[1]).map(([key, [name]]) => [key, name])], value => { state.sort = value; state.dir = "down"; });
   sorting.classList.add("narrow");
   const chooser = columnChooser(Object.entries(RUN_COLUMNS).map(([key, [name]]) => [key, name]), columns, keys => { columns = keys.length ? keys : USUAL; save(); draw(); });
+  controls.append(search, grouping, sorting, chooser, tally);
   function fill(fresh) {
     found = fresh;
     ({ runs } = fresh);
@@ -118,7 +120,7 @@ export function runsPage(context, found, query) {
     draw();
   }
   let stop = null;
-  return { name: "runs", title: "Runs", node: [h("div.head", {}, h("h1", {}, "Runs"), h("p.muted.cut", {}, "Folder ", h("bdi", {}, plain(found.folder)))), message, h("div.tools", {}, search, grouping, sorting, chooser, tally), bar, body, colours, rest],
+  return { name: "runs", title: "Runs", node: [h("div.head", {}, h("h1", {}, "Runs"), h("p.muted.cut", {}, "Folder ", h("bdi", {}, plain(found.folder)))), message, controls, bar, body, colours, rest],
     enter() { fill(found); stop = context.source.watch(null, fill); },
     leave() { stop?.(); },
     key(event) { if (event.key !== "Escape" || !chooser.open) return false; chooser.open = false; return true; } };

@@ -5,7 +5,7 @@ import { h, s, num, many, plain } from "./dom.js";
 import { hue } from "./model.js";
 import { chip } from "./parts.js";
 
-const MANY_TURNS = 60, TICKS = 12;
+const MANY_TURNS = 60, TICKS = 12, MOST_LANES = 100;
 
 // Lanes in the order in which they are drawn: what left last stands next to its parent, so that no
 // line crosses another. A lane is {from, shared, end, reward}; `from` is another lane or null.
@@ -39,12 +39,12 @@ function stretches(ordered) {
     });
   });
 }
-function graph(ordered, row, parts, last) {
+function graph(ordered, row, { rows, parts, last }) {
   const lane = ordered[row], at = turn => 100 * turn / last, here = at(lane.shared), lines = [];
   const line = (d, value, title) => lines.push(s("path", { d, class: value === null ? "none" : "", vars: hue(value) }, title ? s("title", {}, title) : null));
   ordered.forEach((other, k) => {  // what passes this row from a parent above to a child below
-    const parent = ordered.indexOf(other.from);
-    if (parent < 0 || parent >= k || row < parent || row > k) return;
+    const parent = rows.get(other.from);
+    if (!(parent < k) || row < parent || row > k) return;
     const x = at(other.shared), value = parts[k][0].value;
     if (row === k) line(`M${x} 0C${x} 50 ${x} 50 ${at(other.shared + .5)} 50`, value);
     else line(row === parent ? `M${x} 50V100` : `M${x} 0V100`, value);
@@ -59,11 +59,12 @@ function graph(ordered, row, parts, last) {
 }
 // `lanes` have {name, href, about, isCurrent, isOther, isDim, picture} besides; `label` names the list.
 export function laneList(lanes, label) {
-  const ordered = inOrder(lanes), parts = stretches(ordered), last = Math.max(1, ...lanes.map(lane => lane.end)), every = Math.ceil(last / TICKS);
+  const ordered = inOrder(lanes).slice(0, MOST_LANES), last = ordered.reduce((most, lane) => Math.max(most, lane.end), 1), every = Math.ceil(last / TICKS);
+  const drawing = { rows: new Map(ordered.map((lane, i) => [lane, i])), parts: stretches(ordered), last }, rest = lanes.length - ordered.length;
   const ticks = Array.from({ length: last }, (_, i) => i + 1).filter(turn => turn === 1 || turn % every === 0);
   return h("div.tree", {},
     h("div.turnaxis", { "aria-hidden": "true" }, h("span.graph", {}, ticks.map(turn => h("span", { vars: { "--x": `${100 * (turn - .5) / last}%` } }, num(turn, 0))))),
     h("ol.lanes", { "aria-label": label }, ordered.map((lane, row) => h(`li${lane.isDim ? ".dim" : ""}${lane.isOther ? ".other" : ""}`, {}, h("a", { href: lane.href, "aria-current": lane.isCurrent ? "page" : null,
       "aria-label": [lane.name, lane.from ? `leaves ${lane.from.name} before turn ${lane.shared + 1}` : "", lane.reward === null ? "no reward" : `reward ${num(lane.reward)}`, lane.about].filter(Boolean).join(", ") },
-    h("b.lanename", {}, lane.name), graph(ordered, row, parts, last), chip(lane), h("span.about.cut", { title: plain(lane.about) }, plain(lane.about)), lane.picture ?? null)))));
+    h("b.lanename", {}, lane.name), graph(ordered, row, drawing), chip(lane), h("span.about.cut", { title: plain(lane.about) }, plain(lane.about)), lane.picture ?? null)))), rest ? h("p.muted.wholelane", {}, `and ${many(rest, "more leaf", "more leaves")}`) : null);
 }
