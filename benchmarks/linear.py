@@ -2,8 +2,9 @@
 
 Both checkouts play the same scripted episodes with the same libraries: ten turns of text, as
 `benchmarks/loop.py` does, and ten turns with an image each (`canary-v0`). One process holds each
-checkout. They take turns, a few episodes at a time, so that a busy machine slows both alike. The
-ratio is the median over pairs of the CPU time, with a 95% interval of that median by resampling.
+checkout. They take turns, a few episodes at a time, so that a busy machine slows both alike. Two
+processes of one checkout differ by a few percent, so there are several pairs of processes. The
+ratio of a pair is the median over its rounds; the figures are the median, lowest and highest pair.
 Memory is what the trajectories of finished episodes hold, and the peak with all of them at once.
 
     git worktree add --detach ../before 78a3ea1
@@ -23,8 +24,6 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
-
-import numpy as np
 
 ROOT: Final = Path(__file__).parents[1]
 WORKLOADS: Final = ("text", "images")
@@ -142,30 +141,30 @@ class Worker:
 
 
 def compare(before: Worker, now: Worker, name: str, rounds: int) -> dict[str, Any]:
-    """Return the figures of a workload."""
+    """Return what a pair of processes measures for a workload."""
     episodes = 40 if name == "text" else 10
-    pairs = list[tuple[float, float]]()
+    spent: dict[Worker, list[float]] = {before: [], now: []}
     for number in range(rounds):
-        order = (before, now) if number % 2 else (now, before)
-        spent = {worker: worker.ask("cpu", name, episodes) for worker in order}
-        pairs.append((spent[before], spent[now]))
-    ratios = np.array([b / a for a, b in pairs])
-    drawn = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
-    low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
+        for worker in (before, now) if number % 2 else (now, before):
+            spent[worker].append(worker.ask("cpu", name, episodes))
+    ratios = [b / a for a, b in zip(spent[before], spent[now], strict=True)]
     held = {key: worker.ask("memory", name, 100) for key, worker in (("a", before), ("b", now))}
     return {
-        "rounds": rounds,
-        "before_us_per_turn": statistics.median(a for a, _ in pairs),
-        "now_us_per_turn": statistics.median(b for _, b in pairs),
-        "cpu_ratio": float(np.median(ratios)),
-        "cpu_ratio_low": float(low),
-        "cpu_ratio_high": float(high),
-        "best_ratio": min(b for _, b in pairs) / min(a for a, _ in pairs),
-        "before": held["a"],
-        "now": held["b"],
+        "before_us_per_turn": statistics.median(spent[before]),
+        "now_us_per_turn": statistics.median(spent[now]),
+        "cpu_ratio": statistics.median(ratios),
         "held_ratio": held["b"]["held_kb"] / held["a"]["held_kb"],
         "peak_ratio": held["b"]["peak_kb"] / held["a"]["peak_kb"],
     }
+
+
+def summary(pairs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the median of every figure over the pairs, and the range of the CPU time's ratio."""
+    found: dict[str, Any] = {
+        name: statistics.median(one[name] for one in pairs) for name in pairs[0]
+    }
+    ratios = [one["cpu_ratio"] for one in pairs]
+    return {**found, "cpu_ratio_low": min(ratios), "cpu_ratio_high": max(ratios)}
 
 
 def main() -> None:
@@ -174,13 +173,18 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--before", type=Path, required=True, help="the other checkout")
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--pairs", type=int, default=5, help="of processes")
+    parser.add_argument("--rounds", type=int, default=12, help="of a pair")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
-    before, now = Worker(options.before.resolve()), Worker(ROOT)
-    figures = {name: compare(before, now, name, options.rounds) for name in WORKLOADS}
-    before.close()
-    now.close()
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in WORKLOADS}
+    for _ in range(options.pairs):
+        before, now = Worker(options.before.resolve()), Worker(ROOT)
+        for name, pairs in found.items():
+            pairs.append(compare(before, now, name, options.rounds))
+        before.close()
+        now.close()
+    figures = {name: summary(pairs) for name, pairs in found.items()}
     sys.stdout.write(json.dumps(figures, indent=2) + "\n")
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
