@@ -93,6 +93,7 @@ class Gateway:
 
     def _handler(self, dialect: ModuleType) -> Callable[[web.Request], Any]:
         async def handle(http: web.Request) -> web.StreamResponse:
+            session: Session | None = None
             try:
                 session = self._session(http)
                 request = await self._read(http, dialect)
@@ -101,6 +102,10 @@ class Gateway:
                 return _refusal(dialect, refused)
             except (EngineFault, LedgerFault) as fault:
                 return _refusal(dialect, _failed(fault))
+            except Exception as error:  # noqa: BLE001  # no request may end without a JSON answer
+                if session is not None:
+                    session.note_defect(error)
+                return _refusal(dialect, _failed(error))
             return await _Delivery(http, session, request, turn, dialect).run()
 
         return handle

@@ -164,6 +164,13 @@ class Session:
         except (TemplateError, ImageError, ConfigurationError) as error:
             raise bad_request(f"the chat template cannot render this: {error}") from error
 
+    def note_defect(self, error: Exception) -> None:
+        """Fault the episode for an error of the gateway itself."""
+        fault = LedgerFault(f"the gateway failed: {describe(error)}").with_traceback(
+            error.__traceback__
+        )
+        self._faults[""] = FaultRecord.of(FaultPlace.LEDGER, fault)
+
     def client_left(self, turn: Turn) -> None:
         """Note that a client disconnected before it had its reply."""
         if turn.state is TurnState.RUNNING and not turn.waiting:
@@ -249,7 +256,7 @@ class Session:
         branch.trunk, branch.shared = parent, parent.segments
         record, source = branch.record, lane.record
         shared = [one.as_context() for one in source.ledger.segments[: parent.segments]]
-        record.ledger.replay(shared, shared=len(shared))
+        record.ledger.replay(shared)
         record.messages += source.messages[: parent.said]
         record.turns += source.turns[: parent.local + 1]
         return branch
