@@ -28,7 +28,7 @@ from envkit.rollout.multi_agent import can_resume, check_forkable, has_role, pla
 from envkit.rollout.recovery import end_session
 from envkit.rollout.self_check import SelfCheck
 from envkit.rollout.setup import EpisodeSpec, RolePlan, Setup
-from envkit.rollout.sources import EnvPool, EnvSource, FunctionSource, Source, isolated
+from envkit.rollout.sources import EnvPool, EnvSource, FunctionSource, Source, isolate
 from envkit.rollout.supervision import Supervision
 from envkit.tasks import Task
 from envkit.threads.pool import WorkerPool
@@ -323,7 +323,7 @@ class Player:
     def _isolated(self, factory: EnvFactory) -> EnvFactory:
         if self.config.isolation == "none":
             return factory
-        return isolated(
+        return isolate(
             factory,
             memory_mb=self.config.worker_memory_mb,
             start_timeout_s=self.config.retries.reset_timeout_s or _NO_LIMIT_S,
