@@ -14,8 +14,8 @@ from typing import Final
 from envkit.env import Env, Turn
 from envkit.rollout import EnvSource
 from envkit.rollout.host import AnyEnv
-from envkit.rollout.sources import isolated
 from envkit.tasks import Task
+from envkit_isolation import isolated
 
 ROUNDS: Final = 8
 STARTS: Final = 20

@@ -18,6 +18,8 @@ from envkit.cli.options import (
 )
 from envkit.cli.playing import (
     RESUMED,
+    AgentCommand,
+    AgentPath,
     Concurrency,
     ConfigFile,
     FaultChoice,
@@ -146,6 +148,8 @@ def evaluate(
     workers: Workers = None,
     ray: RayAddress = None,
     env_kwargs: EnvKwargs = None,
+    agent: AgentPath = None,
+    agent_command: AgentCommand = None,
     wrap: WrapName = None,
     wrap_kwargs: WrapKwargs = None,
     config: ConfigFile = None,

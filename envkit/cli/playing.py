@@ -116,6 +116,22 @@ FaultChoice = Annotated[
         rich_help_panel=_SETTINGS,
     ),
 ]
+AgentPath = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:FUNCTION",
+        help="An agent that plays the episodes; the model answers it through a gateway.",
+        rich_help_panel=_SETTINGS,
+    ),
+]
+AgentCommand = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COMMAND",
+        help="Such an agent as a command, run for each episode in a folder of its own.",
+        rich_help_panel=_SETTINGS,
+    ),
+]
 MaxTurns = Annotated[
     int | None,
     typer.Option(min=1, help="Replies per episode.", rich_help_panel=_SETTINGS),
@@ -174,6 +190,7 @@ def read_config(given: Options, *, env_id: str | None = None) -> "RolloutConfig"
     Raises:
         ConfigurationError: A key is unknown, or a value is invalid.
     """
+    from envkit.errors import ConfigurationError
     from envkit.rollout import RolloutConfig
     from envkit.rollout.config import read_settings, with_overrides
 
@@ -198,6 +215,14 @@ def read_config(given: Options, *, env_id: str | None = None) -> "RolloutConfig"
             data[name] = {**cast("dict[str, Any]", before), **section}
         elif value is not None:
             data[name] = value
+    if given["agent"] is not None and given["agent_command"] is not None:
+        raise ConfigurationError("give --agent or --agent-command, not both")
+    if given["agent"] is not None:
+        data["agent"] = given["agent"]
+    elif given["agent_command"] is not None:
+        before = data.get("agent")
+        earlier = cast("dict[str, Any]", before) if isinstance(before, dict) else {}
+        data["agent"] = {**earlier, "command": given["agent_command"]}
     config = RolloutConfig.from_mapping(data)
     default = _DEFAULT_NEW_TOKENS if given["policy"] is None else _WHOLE_REPLY
     limit = config.limits.max_tokens_per_turn or default

@@ -16,6 +16,8 @@ from envkit.cli.options import (
 )
 from envkit.cli.playing import (
     RESUMED,
+    AgentCommand,
+    AgentPath,
     Concurrency,
     ConfigFile,
     FaultChoice,
@@ -97,6 +99,8 @@ def rollout(
     ray: RayAddress = None,
     env_kwargs: EnvKwargs = None,
     tasks: TaskFile = None,
+    agent: AgentPath = None,
+    agent_command: AgentCommand = None,
     wrap: WrapName = None,
     wrap_kwargs: WrapKwargs = None,
     config: ConfigFile = None,

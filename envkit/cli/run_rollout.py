@@ -115,10 +115,12 @@ def _first_env(plan: RolloutPlan) -> "Env":
     env = make_env(plan.env_id, dict(plan.config.env_kwargs))
     if plan.config.isolation == "none":
         return env
-    from envkit.rollout.sources import isolated, source_of
+    from envkit.rollout.sources import isolate, source_of
 
     env.close()  # it was only built to check the arguments
-    return cast("Env", isolated(source_of(plan.env_id, plan.config.env_kwargs))())
+    source = source_of(plan.env_id, plan.config.env_kwargs)
+    timeout_s = plan.config.retries.reset_timeout_s
+    return cast("Env", isolate(source, memory_mb=None, start_timeout_s=timeout_s)())
 
 
 @contextmanager

@@ -14,13 +14,14 @@ from typing import Any, Final, Literal, TypeVar, cast
 
 from envkit.agents import load_adjust
 from envkit.errors import ConfigurationError, MissingDependencyError, did_you_mean
+from envkit.plugins import load_plugin
 from envkit.rollout.engine import Sampling
 from envkit.rollout.history import HistorySetting, history_policy
 from envkit.rollout.limits import Backoff, Limits, RetryBudget
 from envkit.rollout.request import EpisodeRequest
 from envkit.rollout.self_check import DEFAULT_SHARE
 from envkit.rollout.setting_types import check_fields, check_types
-from envkit.rollout.setup import RolePlan
+from envkit.rollout.setup import PlayAgent, RolePlan
 from envkit.rollout.tail import Tail
 from envkit.tokens import ChatCodec, SanityMode
 
@@ -53,6 +54,9 @@ class RolloutConfig:
     """What the model sees of the earlier conversation: "keep" appends everything, "rerender"
     follows a chat template that rewrites earlier replies, and a policy drops or summarises old
     turns (see `envkit.rollout.history`). None uses the environment's setting, or "keep"."""
+    agent: str | Mapping[str, Any] | None = None
+    """An agent that plays the episodes through a gateway: the path of a function,
+    `module:function`, or the fields of `envkit_gateway.AgentSettings`. None plays the loop."""
     template_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Variables of the chat template, such as `enable_thinking`."""
     sanity: SanityMode = "strict"
@@ -153,6 +157,16 @@ class RolloutConfig:
         if not isinstance(place, str):
             raise ConfigurationError(f"adjust_rewards must be a name, got {place!r:.80}")
         return RolePlan(adjust_rewards=load_adjust(place))
+
+    def play_agent(self) -> PlayAgent | None:
+        """Return what plays the episodes with the agent; None plays the rollout loop.
+
+        Raises:
+            ConfigurationError: The setting names no agent.
+        """
+        if self.agent is None:
+            return None
+        return load_plugin("envkit.agents", "gateway", kind="player of agents")(self.agent)
 
     @property
     def codec_history(self) -> Literal["keep", "rerender"]:

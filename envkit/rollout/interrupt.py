@@ -135,6 +135,7 @@ class Interrupt:
         self._scopes: set[_Scope] = set()
         self._children: set[Interrupt] = set()
         self._aborting: asyncio.Task[None] | None = None
+        self._waiting: list[asyncio.Future[None]] = []
         self._timer: asyncio.TimerHandle | None = None
 
     def fire(self, reason: StopReason = StopReason.ABORTED) -> None:
@@ -142,6 +143,9 @@ class Interrupt:
         if self.reason is not None:
             return
         self.reason = reason
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
         if self._active or self._scopes:
             loop = asyncio.get_running_loop()
             self._until = self._cut_time(loop)
@@ -151,6 +155,13 @@ class Interrupt:
                 self._aborting = loop.create_task(self._abort_all())
         for child in tuple(self._children):
             child.fire(reason)
+
+    async def fired(self) -> None:
+        """Wait until a stop is requested."""
+        if self.reason is None:
+            waiting = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiting)
+            await waiting
 
     def check_deadline(self) -> bool:
         """Return whether the episode's deadline has passed, even before the timer fires."""

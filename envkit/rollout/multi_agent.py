@@ -24,6 +24,8 @@ from envkit.trajectory.trajectory import ROLE, Trajectory
 
 ROLLOUT_ID: Final = "rollout_id"
 """Key of `Trajectory.metadata`: an id that the siblings of one episode share."""
+AGENT: Final = "agent"
+"""Key of `Trajectory.metadata`: what happened to an agent's requests."""
 SIBLINGS: Final = "siblings"
 """Key of `Trajectory.metadata`: how many trajectories the episode has."""
 
@@ -31,6 +33,14 @@ SIBLINGS: Final = "siblings"
 def has_role(trajectory: Trajectory) -> bool:
     """Return whether its episode has several agents, even if no role ever replied."""
     return ROLE in trajectory.metadata
+
+
+def can_resume(trajectory: Trajectory) -> bool:
+    """Return whether an aborted episode can be continued, rather than played again.
+
+    A role cannot go on without its siblings, and an agent's program starts at its beginning.
+    """
+    return not has_role(trajectory) and AGENT not in trajectory.metadata
 
 
 def rollout_id_of(trajectory: Trajectory) -> str:
@@ -47,8 +57,14 @@ async def check_forkable(setup: Setup, host: EnvHost) -> None:
         host: As for `play_any`.
 
     Raises:
-        ConfigurationError: There is no codec, or the environment has several agents.
+        ConfigurationError: There is no codec, an agent plays the episodes, or the environment has
+            several.
     """
+    if setup.agent is not None:
+        raise ConfigurationError(
+            "play_tree forks the rollout loop and cannot fork a program in the middle: drop the "
+            "setting agent"
+        )
     if setup.codec is None:
         raise ConfigurationError(
             f"play_tree forks a token ledger, which engine {setup.engine.name!r} does not record: "
@@ -76,6 +92,8 @@ async def play_any(
         pool: Threads for blocking calls.
         interrupt: Fires to end the episode early with valid partial trajectories.
     """
+    if setup.agent is not None:
+        return await setup.agent(setup, spec, host, pool, interrupt)
     if not host.is_usable:
         with contextlib.suppress(EnvFault):  # the episode retries the build, under its budget
             await host.ensure(timeout_s=setup.retries.reset_timeout_s)

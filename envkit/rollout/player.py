@@ -24,11 +24,11 @@ from envkit.rollout.host import AnyEnv, EnvFactory, EnvHost
 from envkit.rollout.interrupt import CallCutError, Interrupt
 from envkit.rollout.limits import Backoff, Limits, RetryBudget
 from envkit.rollout.loop import play_episode
-from envkit.rollout.multi_agent import check_forkable, has_role, play_any
+from envkit.rollout.multi_agent import can_resume, check_forkable, has_role, play_any
 from envkit.rollout.recovery import end_session
 from envkit.rollout.self_check import SelfCheck
 from envkit.rollout.setup import EpisodeSpec, RolePlan, Setup
-from envkit.rollout.sources import EnvPool, EnvSource, FunctionSource, Source, isolated
+from envkit.rollout.sources import EnvPool, EnvSource, FunctionSource, Source, isolate
 from envkit.rollout.supervision import Supervision
 from envkit.tasks import Task
 from envkit.threads.pool import WorkerPool
@@ -141,6 +141,7 @@ class Player:
             roles=roles or self.config.role_plan(),
             self_check=SelfCheck(self.config.sanity, self.config.sanity_share),
             history=self.config.history,
+            agent=self.config.play_agent(),
         )
         self._pool = WorkerPool()
         self._env_pools: dict[Source, EnvPool] = {}
@@ -322,7 +323,7 @@ class Player:
     def _isolated(self, factory: EnvFactory) -> EnvFactory:
         if self.config.isolation == "none":
             return factory
-        return isolated(
+        return isolate(
             factory,
             memory_mb=self.config.worker_memory_mb,
             start_timeout_s=self.config.retries.reset_timeout_s or _NO_LIMIT_S,
@@ -364,8 +365,7 @@ async def play_through(
             return played, aborts
         if aborts == max_aborts:
             return tuple(_faulted(one, aborts + 1) for one in played), aborts + 1
-        # Several agents start over: none can continue without its siblings.
-        earlier = None if has_role(played[0]) else played[0]
+        earlier = played[0] if can_resume(played[0]) else None
         await asyncio.sleep(backoff.delay(aborts, rng))
     raise AssertionError("count() has no end")
 
@@ -468,9 +468,10 @@ def resumed_spec(trajectory: Trajectory, member: int) -> EpisodeSpec:
             "only an aborted trajectory can be resumed, got one that ended with "
             f"{trajectory.stop_reason.value!r}"
         )
-    if has_role(trajectory):
+    if not can_resume(trajectory):
         raise ConfigurationError(
-            "a role's trajectory cannot be resumed without its siblings: play the episode again"
+            "a role's trajectory cannot be resumed without its siblings, nor an agent in the "
+            "middle of its program: play the episode again"
         )
     if trajectory.seed is None:
         raise ConfigurationError("a trajectory without a seed cannot be resumed")

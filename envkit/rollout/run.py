@@ -16,7 +16,7 @@ from envkit.rollout.collecting import collecting, tend
 from envkit.rollout.config import FaultPolicy
 from envkit.rollout.host import EnvFactory
 from envkit.rollout.interrupt import Brake, Interrupt, until_done
-from envkit.rollout.multi_agent import has_role
+from envkit.rollout.multi_agent import can_resume
 from envkit.rollout.plan import Deliver, Played, Progress, RolloutState, RunPlan
 from envkit.rollout.player import AnyPlayer
 from envkit.rollout.setup import EpisodeSpec, GroupStart
@@ -314,7 +314,7 @@ class Run:
             if not is_aborted(known):
                 group.held[member] = known
                 group.missing -= 1
-            elif not has_role(known[0]):  # episodes with several agents start over
+            elif can_resume(known[0]):
                 self._unfinished[number * size + member] = known[0]
         return group
 

@@ -20,7 +20,7 @@ import envkit
 from envkit.closing import Closing
 from envkit.errors import ConfigurationError, FaultKind, StorageError
 from envkit.files import replace_file, storage_errors
-from envkit.rollout.multi_agent import ROLLOUT_ID, SIBLINGS, has_role
+from envkit.rollout.multi_agent import ROLLOUT_ID, SIBLINGS, can_resume
 from envkit.rollout.plan import Played, Progress
 from envkit.threads.workers import Mailbox, Worker
 from envkit.trajectory.image_folder import IMAGE_FOLDER
@@ -340,7 +340,7 @@ def _episode(stored: StoredEpisode) -> str:
 
 def _can_continue(trajectory: Trajectory) -> bool:
     is_aborted = trajectory.stop_reason is StopReason.ABORTED
-    return is_aborted and not has_role(trajectory) and bool(trajectory.segments)
+    return is_aborted and can_resume(trajectory) and bool(trajectory.segments)
 
 
 def _stored_twice(path: Path) -> StorageError:

@@ -4,7 +4,7 @@ import secrets
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from envkit.agents.rewards import AdjustRewards
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
@@ -14,7 +14,13 @@ from envkit.rollout.limits import Limits, RetryBudget
 from envkit.rollout.self_check import SelfCheck
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
+from envkit.threads.pool import WorkerPool
 from envkit.tokens import ChatCodec
+
+if TYPE_CHECKING:
+    from envkit.rollout.host import EnvHost
+    from envkit.rollout.interrupt import Interrupt
+    from envkit.trajectory.trajectory import Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +34,21 @@ class RolePlan:
     """Sampling by role; all other roles use the rollout's own."""
     adjust_rewards: AdjustRewards | None = None
     """None keeps the environment's rewards."""
+
+
+class PlayAgent(Protocol):
+    """Plays episodes with an agent that asks for the model's replies itself."""
+
+    async def __call__(
+        self,
+        setup: "Setup",
+        spec: "EpisodeSpec",
+        host: "EnvHost",
+        pool: WorkerPool,
+        interrupt: "Interrupt",
+    ) -> "tuple[Trajectory, ...]":
+        """Play one episode; the arguments are those of `play_any`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +65,8 @@ class Setup:
     self_check: SelfCheck = field(default_factory=SelfCheck)
     history: HistorySetting = None
     """The history policy; None uses the environment's own setting."""
+    agent: PlayAgent | None = None
+    """Plays the episodes instead of the rollout loop; None uses the loop."""
     joint_retries: RetryBudget | None = None
     """For a role, the budget of its joint environment; None if there is one agent."""
 

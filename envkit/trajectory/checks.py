@@ -164,7 +164,9 @@ def _prefix(trajectory: Trajectory) -> Iterator[str]:
     for number, sequence in enumerate(trajectory.sequences()):
         length = 0
         for index, segment in enumerate(sequence.segments):
-            if index >= sequence.at:  # shared segments were checked in the parent
+            is_own = index >= sequence.at  # shared segments were checked in the parent
+            follows_trunk = 0 < index == sequence.at and segment.kind is SegmentKind.OBSERVATION
+            if is_own and not follows_trunk:  # the turn before it is another sequence's
                 yield from _length(recorded, segment, length, seen, f"{index} of sequence {number}")
             length += segment.token_count
     for number, parts in replies(trajectory).items():
@@ -210,9 +212,11 @@ def _images(trajectory: Trajectory) -> Iterator[str]:
     problem = _placeholders(trajectory.segments)
     if problem is not None:
         yield problem
-    for before, after in pairwise(trajectory.segments):
+    starts = {branch.segment for branch in trajectory.branches}
+    for index, (before, after) in enumerate(pairwise(trajectory.segments), 1):
         turn = next((t for t in trajectory.turns if t.turn == before.turn), None)
         follows = before.kind is SegmentKind.MODEL and after.kind is SegmentKind.OBSERVATION
+        follows = follows and index not in starts
         if follows and turn is not None and turn.image_count != len(after.images):
             yield (
                 f"turn {turn.turn} records {turn.image_count} new images, "

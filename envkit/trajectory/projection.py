@@ -93,6 +93,8 @@ def rows_of(
 ) -> tuple[Row, ...]:
     """Return the rows of a ledger's turns; none if the model sampled nothing.
 
+    Rows without a trained token are left out if any row has one.
+
     A row's response has only tokens that its sequence owns, and the observations between them.
     Tokens shared with another sequence are part of the prompt, so no token is trained twice.
 
@@ -112,6 +114,8 @@ def rows_of(
             spans = [(spans[0][0], spans[-1][1])]
         columns = _Columns(sequence.segments, is_trained=is_trained)
         rows += [columns.row(first, last) for first, last in spans]
+    if is_trained:  # a row without a trained token would only change a trainer's denominator
+        rows = [row for row in rows if any(row.loss_mask)] or rows[-1:]
     others = None if reward is None else 0.0
     return (
         *(replace(row, reward=others, is_last=False) for row in rows[:-1]),

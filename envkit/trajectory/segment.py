@@ -125,6 +125,10 @@ class Segment:
         """Return the segment with the reward of its turn."""
         return self._with("reward", reward)
 
+    def with_turn(self, turn: int) -> "Segment":
+        """Return the segment as part of another turn."""
+        return self._with("turn", turn)
+
     def without_features(self) -> "Segment":
         """Return the segment without the processor's outputs."""
         return self._with("features", ())

@@ -11,7 +11,7 @@ from fakes.forking_env import Forking
 import envkit
 from envkit.errors import ConfigurationError
 from envkit.rollout import EnvSource
-from envkit.rollout.sources import isolated
+from envkit_isolation import isolated
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -32,7 +32,6 @@ from fakes.policy_runs import (
 from fakes.templates import make_codec
 
 from envkit.env import Env, Observation, PolicyContext, Turn
-from envkit.isolation.process import close_supervisors
 from envkit.messages import message
 from envkit.rollout import (
     EpisodeSpec,
@@ -45,13 +44,14 @@ from envkit.rollout import (
     RolloutConfig,
     ScriptedEngine,
 )
-from envkit.rollout.sources import isolated
 from envkit.trajectory import (
     FaultPlace,
     StopReason,
     Trajectory,
 )
 from envkit.trajectory.sequence import branch_history
+from envkit_isolation import isolated
+from envkit_isolation.process import close_supervisors
 
 # --- limits ---------------------------------------------------------------------------------
 

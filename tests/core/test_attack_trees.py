@@ -82,7 +82,7 @@ def own_turns(leaves: tuple[Trajectory, ...]) -> int:
 @pytest.mark.parametrize(
     "turns",
     [[2, 1], (1, 1, 2, 2), np.array([2, 1, 1]), iter([1, 2]), {1, 2, 99}, [np.int64(1), 2, 4]],
-    ids=repr,
+    ids=["list", "tuple", "array", "iterator", "set", "numpy integers"],
 )
 async def test_turns_in_any_order_and_repeated_fork_once_each(turns: Any) -> None:
     expected = await grow()

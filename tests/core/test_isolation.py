@@ -33,18 +33,17 @@ from envkit.errors import (
     UnknownNameError,
 )
 from envkit.images import Image
-from envkit.isolation import IsolatedEnv
-from envkit.isolation.frames import (
+from envkit.rollout import EnvSource
+from envkit_isolation import IsolatedEnv, isolated
+from envkit_isolation.frames import (
     MAX_BLOB_BYTES,
     MAX_JSON_BYTES,
     Connection,
     Frame,
     FrameError,
 )
-from envkit.isolation.process import _supervisors, close_supervisors
-from envkit.isolation.values import error_in
-from envkit.rollout import EnvSource
-from envkit.rollout.sources import isolated
+from envkit_isolation.process import _supervisors, close_supervisors
+from envkit_isolation.values import error_in
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -125,7 +124,7 @@ def test_isolated_workers_die_with_a_caller_that_is_killed() -> None:
     script = """
         import os, sys
         from fakes.isolated_envs import Harmful
-        from envkit.rollout.sources import isolated
+        from envkit_isolation import isolated
         env = isolated(Harmful)()
         env.reset(seed=1)
         pids = env.step("fork").info["pids"]
@@ -387,7 +386,7 @@ def test_isolated_frames_refuse_images_that_are_not_what_they_claim(
     data, digest = image.png_bytes(), image.sha256
     refer = json.dumps({"image": {"\0image": digest}})
     assert received(raw_frame([[digest, len(data)]], data, refer)).data == {"image": image}
-    monkeypatch.setattr("envkit.isolation.frames._MAX_FRAME_PIXELS", 79)
+    monkeypatch.setattr("envkit_isolation.frames._MAX_FRAME_PIXELS", 79)
     for images, pixels, text in (
         ([["0" * 64, len(data)]], data, "{}"),
         ([[digest, len(data) + 1]], data, "{}"),

@@ -14,8 +14,6 @@ from fakes.processes import children, is_alive, wait_until_gone
 
 from envkit.env import Policy, PolicyContext
 from envkit.errors import ConfigurationError, UnknownNameError
-from envkit.isolation.process import close_supervisors
-from envkit.isolation.supervisor import descendants
 from envkit.rollout import (
     Backoff,
     EnvSource,
@@ -25,9 +23,11 @@ from envkit.rollout import (
     collect,
     play,
 )
-from envkit.rollout.sources import isolated
 from envkit.tokens import ChatCodec
 from envkit.trajectory import StopReason, Trajectory
+from envkit_isolation import isolated
+from envkit_isolation.process import close_supervisors
+from envkit_isolation.supervisor import descendants
 
 QUICK = RetryBudget(
     step_timeout_s=0.5,

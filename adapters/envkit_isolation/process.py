@@ -20,9 +20,9 @@ from contextlib import suppress
 from typing import Any, Final
 
 from envkit.errors import ContractError, EnvFault, EnvkitError, FaultKind
-from envkit.isolation.frames import Connection, Frame, FrameError
-from envkit.isolation.supervisor import READY, SPAWN
-from envkit.isolation.values import error_in
+from envkit_isolation.frames import Connection, Frame, FrameError
+from envkit_isolation.supervisor import READY, SPAWN
+from envkit_isolation.values import error_in
 
 _CLOSE_S: Final = 3.0
 """Seconds that an environment may take to close."""
@@ -32,7 +32,7 @@ _REPORT_BYTES: Final = 64 * 1024
 _TAIL_BYTES: Final = 4096
 _START: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from envkit.isolation.supervisor import main; main()"
+    "from envkit_isolation.supervisor import main; main()"
 )
 _SINGLE_THREAD: Final = dict.fromkeys(
     ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
@@ -178,7 +178,7 @@ class WorkerProcess:
 
 
 class _SupervisorProcess:
-    """A running supervisor; see `envkit.isolation.supervisor`."""
+    """A running supervisor; see `envkit_isolation.supervisor`."""
 
     def __init__(self, key: str, deadline: float | None) -> None:
         """Start it and wait until it has imported the environment.

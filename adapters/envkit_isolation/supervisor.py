@@ -26,8 +26,8 @@ from importlib import import_module
 from pkgutil import resolve_name
 from typing import Any, Final
 
-from envkit.isolation.worker import CHANNEL_FD, become_subreaper, run_worker
 from envkit.registration import spec
+from envkit_isolation.worker import CHANNEL_FD, become_subreaper, run_worker
 
 MAX_PROCESSES: Final = 256
 """How many descendants of a worker may run at once."""
@@ -43,7 +43,7 @@ _TAIL_BYTES: Final = 4096
 _MOST_READS: Final = 16
 _COLD_START: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from envkit.isolation.worker import run_worker; run_worker(int(sys.argv[2]))"
+    "from envkit_isolation.worker import run_worker; run_worker(int(sys.argv[2]))"
 )
 
 
@@ -63,7 +63,7 @@ class _Worker:
 
 
 def main() -> None:
-    """Serve one caller until it goes away. Started by `envkit.isolation.process`."""
+    """Serve one caller until it goes away. Started by `envkit_isolation.process`."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[2]))

@@ -11,7 +11,8 @@ They exchange `frames` of `values`. Nothing from a worker is unpickled: answers 
 images, validated on arrival.
 """
 
-from envkit.isolation.proxy import IsolatedEnv
-from envkit.isolation.source import IsolatedSource
+from envkit_isolation.factory import isolated
+from envkit_isolation.proxy import IsolatedEnv
+from envkit_isolation.source import IsolatedSource
 
-__all__ = ["IsolatedEnv", "IsolatedSource"]
+__all__ = ["IsolatedEnv", "IsolatedSource", "isolated"]

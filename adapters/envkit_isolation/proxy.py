@@ -11,12 +11,12 @@ from gymnasium.envs.registration import EnvSpec as GymSpec
 from envkit.agents import MultiAgentEnv, RoleEnv
 from envkit.env import Capabilities, Env, Policy, PolicyContext
 from envkit.errors import ConfigurationError, ContractError
-from envkit.isolation.frames import Frame, FrameError
-from envkit.isolation.process import WorkerProcess
-from envkit.isolation.values import error_in, observation_of
 from envkit.messages import Message, check_message, text_of
 from envkit.tools import ToolSpec
 from envkit.turns import Observation, Reset, Step
+from envkit_isolation.frames import Frame, FrameError
+from envkit_isolation.process import WorkerProcess
+from envkit_isolation.values import error_in, observation_of
 
 _REPLY_S: Final = 10.0
 """Timeout of a scripted reply; the rollout's event loop waits for it."""

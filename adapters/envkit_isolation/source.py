@@ -10,10 +10,10 @@ from typing import Any
 import gymnasium
 
 from envkit.errors import ConfigurationError, UnknownNameError
-from envkit.isolation.frames import Frame, FrameError
-from envkit.isolation.process import WorkerProcess
-from envkit.isolation.proxy import IsolatedEnv, IsolatedMultiAgentEnv
 from envkit.registration import registry
+from envkit_isolation.frames import Frame, FrameError
+from envkit_isolation.process import WorkerProcess
+from envkit_isolation.proxy import IsolatedEnv, IsolatedMultiAgentEnv
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

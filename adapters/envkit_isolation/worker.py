@@ -24,15 +24,15 @@ import numpy as np
 
 from envkit.env import Env, Policy, PolicyContext
 from envkit.errors import ConfigurationError, ContractError, UnknownNameError, shown
-from envkit.isolation.frames import Connection, Frame
-from envkit.isolation.values import (
+from envkit.messages import message
+from envkit.registration import NAMESPACE, AnyEnv, make, register
+from envkit.turns import Observation, StepKey, Turn
+from envkit_isolation.frames import Connection, Frame
+from envkit_isolation.values import (
     error_out,
     observation_of,
     outcome_out,
 )
-from envkit.messages import message
-from envkit.registration import NAMESPACE, AnyEnv, make, register
-from envkit.turns import Observation, StepKey, Turn
 
 if TYPE_CHECKING:
     from envkit.agents import MultiAgentEnv

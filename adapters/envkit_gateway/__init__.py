@@ -1,0 +1,16 @@
+"""An exact gateway for agents that are not ours: they speak HTTP, envkit records tokens."""
+
+from envkit_gateway.agents import AgentResult, AgentSettings, AgentTask
+from envkit_gateway.playing import AgentPlayer
+from envkit_gateway.server import Gateway
+from envkit_gateway.session import Session, SessionLimits
+
+__all__ = [
+    "AgentPlayer",
+    "AgentResult",
+    "AgentSettings",
+    "AgentTask",
+    "Gateway",
+    "Session",
+    "SessionLimits",
+]

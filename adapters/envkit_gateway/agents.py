@@ -1,0 +1,220 @@
+"""Agents: functions and commands that solve a task with a model behind the gateway."""
+
+import asyncio
+import inspect
+import pkgutil
+import shlex
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, cast
+
+from envkit.env import Step
+from envkit.errors import ConfigurationError, did_you_mean
+from envkit.images import Image
+from envkit.messages import Message, images_of, text_of
+from envkit.tools import ToolSpec
+
+_QUIET: Final[Mapping[str, str]] = {
+    "ANONYMIZED_TELEMETRY": "false",
+    "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    "DISABLE_TELEMETRY": "1",
+    "NO_PROXY": "127.0.0.1,localhost",
+    "OPENAI_AGENTS_DISABLE_TRACING": "1",
+    "OPENCODE_DISABLE_AUTOUPDATE": "1",
+    "OPENCODE_DISABLE_MODELS_FETCH": "1",
+    "no_proxy": "127.0.0.1,localhost",
+}
+"""Switches that keep known agents from calling home, or the gateway through a proxy."""
+MODEL: Final = "envkit"
+"""Model name to pass on; any other is answered as well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentTask:
+    """What an agent gets: its task, and a model to solve it with."""
+
+    task: Mapping[str, Any]
+    """The environment's task."""
+    messages: tuple[Message, ...]
+    """The environment's system prompt, if it has one, and its first observation."""
+    tools: tuple[ToolSpec, ...]
+    """The environment's tools."""
+    url: str
+    """The gateway's address, without `/v1`."""
+    api_key: str
+    _step: Callable[[str], Awaitable[Step]] = field(repr=False)
+
+    @property
+    def prompt(self) -> str:
+        """The text of the first observation."""
+        return str(text_of(self.messages[-1]))
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        """Images of the first observation."""
+        return images_of(self.messages[-1:])
+
+    @property
+    def base_url(self) -> str:
+        """Address for OpenAI clients, with `/v1`. Anthropic clients take `url`."""
+        return f"{self.url}/v1"
+
+    async def step(self, text: str) -> Step:
+        """Send a reply to the environment and return its step.
+
+        Args:
+            text: As `Env.step` reads it. The step's reward counts towards the episode's.
+
+        Raises:
+            EnvFault: The environment failed; let it pass.
+            EpisodeStateError: The environment has ended the episode.
+        """
+        return await self._step(text)
+
+    def environ(self) -> dict[str, str]:
+        """Return environment variables that point clients at the gateway."""
+        return {
+            **_QUIET,
+            "OPENAI_BASE_URL": self.base_url,
+            "OPENAI_API_KEY": self.api_key,
+            "ANTHROPIC_BASE_URL": self.url,
+            "ANTHROPIC_API_KEY": self.api_key,
+            "ENVKIT_MODEL": MODEL,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentResult:
+    """How an agent ended."""
+
+    answer: str | None = None
+    """Sent to the environment as the last reply, unless it has ended the episode; None sends
+    nothing."""
+    reward: float | None = None
+    """Replaces the environment's reward; None keeps it."""
+    error: str | None = None
+    """Why the agent failed; None if it ended by itself."""
+    info: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+AgentFunction = Callable[[AgentTask], Awaitable[object] | object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """Which agent plays the episodes: a function or a command."""
+
+    function: str | AgentFunction | None = None
+    """Or its path, `module:function`. It takes an `AgentTask` and returns its answer, a reward or
+    None; a synchronous one runs on a thread."""
+    command: str | Sequence[str] | None = None
+    """Runs in its own folder with the variables of `AgentTask.environ`."""
+    timeout_s: float = 600.0
+    """Seconds of an episode after which the agent is stopped. That truncates the episode, unless
+    the engine was sampling: then it is a fault."""
+    max_sequences: int = 512
+    """Sequences per episode: an agent that rewrites its history at every step needs one per
+    turn."""
+    train_side: bool = False
+    """Whether to train replies to requests without tools in an episode with tools: titles,
+    summaries, judges."""
+
+    @classmethod
+    def read(cls, setting: object) -> "AgentSettings":
+        """Return the settings of a configuration.
+
+        Args:
+            setting: The function or its path, or a mapping of this class's fields.
+
+        Raises:
+            ConfigurationError: It names no agent, two, or an unknown field.
+        """
+        if isinstance(setting, str) or callable(setting):
+            return cls(function=setting)
+        if not isinstance(setting, Mapping):
+            raise ConfigurationError(
+                "agent must be 'module:function' or a mapping such as {command: python agent.py}, "
+                f"got {setting!r:.80}"
+            )
+        values = cast("Mapping[str, Any]", setting)
+        known = [one.name for one in fields(cls)]
+        for name in values:
+            if name not in known:
+                hint = did_you_mean(str(name), known)
+                raise ConfigurationError(f"agent has no key {name!r}.{hint} Known: {known}")
+        return cls(**values)
+
+    def __post_init__(self) -> None:
+        if (self.function is None) == (self.command is None):
+            raise ConfigurationError("agent needs either a function or a command")
+        if not self.timeout_s > 0:
+            raise ConfigurationError(f"agent.timeout_s must be positive, got {self.timeout_s!r}")
+        if self.max_sequences < 1:
+            raise ConfigurationError(
+                f"agent.max_sequences must be at least 1, got {self.max_sequences!r}"
+            )
+        if self.command is None:
+            self.load()
+        else:
+            self.argv()
+
+    def load(self) -> AgentFunction | None:
+        """Return the function; None for a command.
+
+        Raises:
+            ConfigurationError: It cannot be imported or called.
+        """
+        found: object = self.function
+        if isinstance(found, str):
+            try:
+                found = pkgutil.resolve_name(found)
+            except (ImportError, AttributeError, ValueError) as error:
+                raise ConfigurationError(
+                    f"cannot import the agent {self.function!r}: {error}; write it as "
+                    "module:function"
+                ) from error
+        if found is not None and not callable(found):
+            raise ConfigurationError(f"the agent {self.function!r} is not callable")
+        return cast("AgentFunction | None", found)
+
+    def argv(self) -> list[str]:
+        """Return the command as arguments.
+
+        Raises:
+            ConfigurationError: It is empty or has unbalanced quotes.
+        """
+        try:
+            given = self.command
+            argv = shlex.split(given) if isinstance(given, str) else [*(given or ())]
+        except ValueError as error:
+            raise ConfigurationError(f"agent.command {self.command!r}: {error}") from error
+        if not argv:
+            raise ConfigurationError("agent.command is empty")
+        return argv
+
+
+async def call_agent(function: AgentFunction, task: AgentTask) -> AgentResult:
+    """Run an agent's function; what it raises becomes the result's error."""
+    if inspect.iscoroutinefunction(function):
+        found = await cast("Awaitable[object]", function(task))
+    else:
+        found = await asyncio.to_thread(function, task)
+        if inspect.isawaitable(found):
+            found = await found
+    return result_of(found)
+
+
+def result_of(found: object) -> AgentResult:
+    """Return what a function returned as a result."""
+    if found is None:
+        return AgentResult()
+    if isinstance(found, AgentResult):
+        return found
+    if isinstance(found, str):
+        return AgentResult(answer=found)
+    if isinstance(found, (int, float)):
+        return AgentResult(reward=float(found))
+    return AgentResult(
+        error=f"an agent must return its answer, a reward or None, got {type(found).__name__}"
+    )

@@ -1,0 +1,224 @@
+"""Anthropic's messages.
+
+Contract: https://docs.anthropic.com/en/api/messages, and what its SDK 2.x and Claude Code send.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from envkit.messages import Part, Role
+from envkit_gateway.images import image_part
+from envkit_gateway.messages import AgentCall, AgentMessage
+from envkit_gateway.reading import object_of, objects, read_tool, refuse_unknown, stop_strings
+from envkit_gateway.request import AgentRequest, RequestRefused, bad_request, take
+from envkit_gateway.turn import Reply, Turn
+
+PATH: Final = "/v1/messages"
+_ROLES: Final[Mapping[str, Role]] = {"system": "system", "user": "user", "assistant": "assistant"}
+_KNOWN: Final = {
+    "model", "messages", "system", "tools", "tool_choice", "stream", "max_tokens",
+    "stop_sequences", "temperature", "top_p", "top_k", "metadata", "thinking", "service_tier",
+    "context_management", "output_config", "betas", "cache_control", "inference_geo", "speed",
+    "diagnostics",
+}  # fmt: skip
+_FINISH: Final = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+
+
+def read(body: Mapping[str, Any]) -> AgentRequest:
+    """Return a body as a request.
+
+    Raises:
+        RequestRefused: It asks for something that the gateway cannot do exactly.
+    """
+    refuse_unknown(body, _KNOWN)
+    messages: list[AgentMessage] = []
+    system = _parts(body.get("system"), "system")
+    if system:
+        messages.append(AgentMessage(role="system", parts=system))
+    for entry in objects(body, "messages"):
+        messages += _messages(entry)
+    if not any(one.role != "system" for one in messages):
+        raise bad_request("messages must hold at least one message, got none")
+    if messages[-1].role == "assistant":
+        raise bad_request("the last message must not be the assistant's: prefill is not supported")
+    choice = take(body, "tool_choice", dict, default={}).get("type", "auto")
+    tools = () if choice == "none" else objects(body, "tools")
+    return AgentRequest(
+        messages=tuple(messages),
+        tools=tuple(read_tool(_custom(entry), schema="input_schema") for entry in tools),
+        model=take(body, "model", str, default=""),
+        is_streamed=take(body, "stream", bool, default=False),
+        max_tokens=take(body, "max_tokens", int),
+        stop=stop_strings(body.get("stop_sequences")),
+        unenforced=() if choice in ("auto", "none") else ("tool_choice",),
+    )
+
+
+def _custom(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    kind = tool.get("type")
+    if kind not in (None, "custom"):
+        raise bad_request(f"tools must be your own, of type 'custom', got {kind!r}")
+    return tool
+
+
+def _messages(entry: Mapping[str, Any]) -> Iterator[AgentMessage]:
+    """Yield a message's tool results, then the rest of it."""
+    role = _ROLES.get(str(entry.get("role")))
+    if role is None:
+        raise bad_request(f"a message's role must be user or assistant, got {entry.get('role')!r}")
+    content = entry.get("content")
+    if isinstance(content, str):
+        yield AgentMessage(role=role, parts=_parts(content, "content"))
+        return
+    blocks = objects(entry, "content")
+    rest = [one for one in blocks if one.get("type") != "tool_result"]
+    for block in blocks:
+        if block.get("type") == "tool_result":
+            yield AgentMessage(
+                role="tool",
+                parts=_parts(block.get("content"), "tool_result"),
+                call_id=take(block, "tool_use_id", str, default=""),
+            )
+    calls = tuple(
+        AgentCall(
+            id=take(one, "id", str, default=""),
+            name=take(one, "name", str, default=""),
+            arguments=json.dumps(one.get("input") or {}, ensure_ascii=False),
+        )
+        for one in rest
+        if one.get("type") == "tool_use"
+    )
+    shown = [one for one in rest if one.get("type") not in _HIDDEN]
+    thinking = "".join(
+        take(one, "thinking", str, default="") for one in rest if one.get("type") == "thinking"
+    )
+    if rest or not blocks:
+        parts = tuple(_part(one) for one in shown)
+        yield AgentMessage(role=role, parts=parts, calls=calls, thinking=thinking)
+
+
+_HIDDEN: Final = {"tool_use", "thinking", "redacted_thinking"}
+
+
+def _parts(content: object, what: str) -> tuple[Part, ...]:
+    if content is None or content == "":
+        return ()
+    if isinstance(content, str):
+        return ({"type": "text", "text": content},)
+    return tuple(_part(block) for block in objects({what: content}, what))
+
+
+def _part(block: Mapping[str, Any]) -> Part:
+    kind = block.get("type")
+    if kind == "text":
+        return {"type": "text", "text": take(block, "text", str, default="")}
+    if kind == "image":
+        source = object_of(block.get("source"), "an image's source")
+        if source.get("type") == "base64":
+            media = take(source, "media_type", str, default="image/png")
+            return image_part(f"data:{media};base64,{take(source, 'data', str, default='')}")
+        return image_part(source.get("url", f"a source of type {source.get('type')!r}"))
+    raise bad_request(f"content of type {kind!r} is not supported: send text or images")
+
+
+def _usage(reply: Reply) -> dict[str, Any]:
+    generation = reply.generation
+    cached = generation.cached_tokens
+    return {
+        "input_tokens": (generation.prompt_tokens or 0) - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": len(generation.token_ids),
+    }
+
+
+def answer(
+    turn: Turn, reply: Reply, request: AgentRequest, decode: Callable[[int], str]
+) -> dict[str, Any]:
+    """Return the whole answer."""
+    del decode  # this dialect reports no log-probabilities
+    return {
+        **_base(turn, request),
+        "content": _blocks(turn, reply),
+        "stop_reason": _stop_reason(reply),
+        "stop_sequence": reply.stop_string,
+        "usage": _usage(reply),
+    }
+
+
+def events(
+    turn: Turn, reply: Reply, request: AgentRequest, decode: Callable[[int], str]
+) -> Iterator[str]:
+    """Yield the answer as server-sent events."""
+    del decode
+    used = _usage(reply)
+    start = {**_base(turn, request), "content": [], "stop_reason": None, "stop_sequence": None}
+    yield _event("message_start", message={**start, "usage": {**used, "output_tokens": 0}})
+    for index, block in enumerate(_blocks(turn, reply)):
+        empty, deltas = _streamed(block)
+        yield _event("content_block_start", index=index, content_block=empty)
+        for delta in deltas:
+            yield _event("content_block_delta", index=index, delta=delta)
+        yield _event("content_block_stop", index=index)
+    ended = {"stop_reason": _stop_reason(reply), "stop_sequence": reply.stop_string}
+    yield _event("message_delta", delta=ended, usage=used)
+    yield _event("message_stop")
+
+
+def error(refused: RequestRefused) -> dict[str, Any]:
+    """Return an error as Anthropic's SDK reads it."""
+    kinds = {401: "authentication_error", 403: "permission_error", 413: "request_too_large"}
+    kind = kinds.get(refused.status, "invalid_request_error")
+    kind = "overloaded_error" if refused.status >= 500 else kind
+    return {"type": "error", "error": {"type": kind, "message": str(refused)}}
+
+
+def stream_error(refused: RequestRefused) -> str:
+    """Return an error inside a stream."""
+    return f"event: error\ndata: {json.dumps(error(refused))}\n\n"
+
+
+def _event(kind: str, **fields: Any) -> str:  # noqa: ANN401  # JSON
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n"
+
+
+def _base(turn: Turn, request: AgentRequest) -> dict[str, Any]:
+    return {
+        "id": f"msg_{turn.number}",
+        "type": "message",
+        "role": "assistant",
+        "model": request.model,
+    }
+
+
+def _stop_reason(reply: Reply) -> str:
+    return "stop_sequence" if reply.stop_string is not None else _FINISH[reply.finish]
+
+
+def _blocks(turn: Turn, reply: Reply) -> list[dict[str, Any]]:
+    said = reply.message
+    blocks: list[dict[str, Any]] = []
+    if said.thinking:
+        signature = f"turn{turn.number}"
+        blocks.append({"type": "thinking", "thinking": said.thinking, "signature": signature})
+    if said.text:
+        blocks.append({"type": "text", "text": said.text})
+    for call in reply.calls:
+        arguments = json.loads(call.arguments)
+        blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": arguments})
+    return blocks
+
+
+def _streamed(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return a block without its content, and the deltas that bring it."""
+    if block["type"] == "text":
+        return {**block, "text": ""}, [{"type": "text_delta", "text": block["text"]}]
+    if block["type"] == "thinking":
+        deltas = [
+            {"type": "thinking_delta", "thinking": block["thinking"]},
+            {"type": "signature_delta", "signature": block["signature"]},
+        ]
+        return {**block, "thinking": "", "signature": ""}, deltas
+    partial = json.dumps(block["input"])
+    return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": partial}]

@@ -1,0 +1,217 @@
+"""OpenAI's chat completions.
+
+Contract: https://platform.openai.com/docs/api-reference/chat, and what its SDK 3.x sends and reads.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from envkit.messages import Part, Role
+from envkit_gateway.images import image_part
+from envkit_gateway.messages import AgentCall, AgentMessage
+from envkit_gateway.reading import object_of, objects, read_tool, refuse_unknown, stop_strings
+from envkit_gateway.request import AgentRequest, RequestRefused, bad_request, take
+from envkit_gateway.turn import Reply, Turn
+
+PATH: Final = "/v1/chat/completions"
+_ROLES: Final[Mapping[str, Role]] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
+_IGNORED: Final = {
+    "model", "messages", "tools", "tool_choice", "stream", "stream_options", "max_tokens",
+    "max_completion_tokens", "stop", "n", "logprobs", "top_logprobs", "response_format",
+    "temperature", "top_p", "top_k", "seed", "user", "metadata", "store", "parallel_tool_calls",
+    "frequency_penalty", "presence_penalty", "logit_bias", "reasoning_effort", "service_tier",
+    "safety_identifier", "prompt_cache_key", "verbosity", "repetition_penalty", "min_p",
+    "chat_template_kwargs", "prompt_cache_retention",
+}  # fmt: skip
+
+
+def read(body: Mapping[str, Any]) -> AgentRequest:
+    """Return a body as a request.
+
+    Raises:
+        RequestRefused: It asks for something that the gateway cannot do exactly.
+    """
+    refuse_unknown(body, _IGNORED)
+    if take(body, "n", int, default=1) != 1:
+        raise bad_request(f"n must be 1, got {body['n']}: ask n times for n samples")
+    if take(body, "top_logprobs", int, default=0):
+        raise bad_request("top_logprobs is not supported: the gateway knows sampled tokens only")
+    messages = tuple(_message(entry) for entry in objects(body, "messages"))
+    if not messages:
+        raise bad_request("messages must hold at least one message, got none")
+    if messages[-1].role == "assistant":
+        raise bad_request("the last message must not be the assistant's: prefill is not supported")
+    options = take(body, "stream_options", dict, default={})
+    wishes = {
+        "tool_choice": body.get("tool_choice") not in (None, "auto", "none"),
+        "response_format": (body.get("response_format") or {"type": "text"}).get("type") != "text",
+    }
+    tools = () if body.get("tool_choice") == "none" else objects(body, "tools")
+    return AgentRequest(
+        messages=messages,
+        tools=tuple(read_tool(_function(entry)) for entry in tools),
+        model=take(body, "model", str, default=""),
+        is_streamed=take(body, "stream", bool, default=False),
+        wants_usage=bool(options.get("include_usage")),
+        max_tokens=take(body, "max_completion_tokens", int) or take(body, "max_tokens", int),
+        stop=stop_strings(body.get("stop")),
+        wants_logprobs=take(body, "logprobs", bool, default=False),
+        unenforced=tuple(name for name, is_wanted in wishes.items() if is_wanted),
+    )
+
+
+def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    if tool.get("type", "function") != "function":
+        raise bad_request(f"tools must be of type 'function', got {tool.get('type')!r}")
+    return object_of(tool.get("function"), "a tool's function")
+
+
+def _message(entry: Mapping[str, Any]) -> AgentMessage:
+    role = _ROLES.get(str(entry.get("role")))
+    if role is None:
+        raise bad_request(
+            f"a message's role must be one of {list(_ROLES)}, got {entry.get('role')!r}"
+        )
+    calls = tuple(_call(call) for call in objects(entry, "tool_calls"))
+    thinking = entry.get("reasoning_content") or entry.get("reasoning") or ""
+    return AgentMessage(
+        role=role,
+        parts=_parts(entry.get("content")),
+        calls=calls,
+        call_id=take(entry, "tool_call_id", str, default=""),
+        thinking=thinking if isinstance(thinking, str) else "",
+    )
+
+
+def _call(call: Mapping[str, Any]) -> AgentCall:
+    function = object_of(call.get("function"), "a tool call's function")
+    return AgentCall(
+        id=take(call, "id", str, default=""),
+        name=take(function, "name", str, default=""),
+        arguments=take(function, "arguments", str, default="{}"),
+    )
+
+
+def _parts(content: object) -> tuple[Part, ...]:
+    if content is None or content == "":
+        return ()
+    if isinstance(content, str):
+        return ({"type": "text", "text": content},)
+    return tuple(_part(part) for part in objects({"content": content}, "content"))
+
+
+def _part(part: Mapping[str, Any]) -> Part:
+    kind = part.get("type")
+    if kind == "text":
+        return {"type": "text", "text": take(part, "text", str, default="")}
+    if kind == "refusal":
+        return {"type": "text", "text": take(part, "refusal", str, default="")}
+    if kind == "image_url":
+        return image_part(object_of(part.get("image_url"), "image_url").get("url"))
+    raise bad_request(f"content of type {kind!r} is not supported: send text or image_url")
+
+
+def usage(reply: Reply) -> dict[str, Any]:
+    """Return the token counts as chat completions report them."""
+    generation = reply.generation
+    prompt, sampled = generation.prompt_tokens or 0, len(generation.token_ids)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": sampled,
+        "total_tokens": prompt + sampled,
+        "prompt_tokens_details": {"cached_tokens": generation.cached_tokens},
+    }
+
+
+def answer(
+    turn: Turn, reply: Reply, request: AgentRequest, decode: Callable[[int], str]
+) -> dict[str, Any]:
+    """Return the whole answer."""
+    message = _said(reply)
+    if reply.calls:
+        message["tool_calls"] = [call.wire() for call in reply.calls]
+    choice = {
+        "index": 0,
+        "message": {**message, "refusal": None},
+        "finish_reason": reply.finish,
+        "logprobs": _logprobs(reply, request, decode),
+    }
+    return {**_base(turn, request, "chat.completion"), "choices": [choice], "usage": usage(reply)}
+
+
+def events(
+    turn: Turn, reply: Reply, request: AgentRequest, decode: Callable[[int], str]
+) -> Iterator[str]:
+    """Yield the answer as server-sent events."""
+    base = _base(turn, request, "chat.completion.chunk")
+    delta = _said(reply)
+    if reply.calls:
+        delta["tool_calls"] = [{"index": n, **call.wire()} for n, call in enumerate(reply.calls)]
+    logprobs = _logprobs(reply, request, decode)
+    chunks: list[dict[str, Any]] = [
+        {"choices": [{"index": 0, "delta": delta, "finish_reason": None, "logprobs": logprobs}]},
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": reply.finish}]},
+    ]
+    if request.wants_usage:
+        chunks.append({"choices": [], "usage": usage(reply)})
+    for chunk in chunks:
+        yield f"data: {json.dumps({**base, **chunk})}\n\n"
+    yield "data: [DONE]\n\n"
+
+
+def error(refused: RequestRefused) -> dict[str, Any]:
+    """Return an error as OpenAI's SDK reads it."""
+    kind = "invalid_request_error" if refused.status < 500 else "server_error"
+    return {"error": {"message": str(refused), "type": kind, "param": None, "code": refused.code}}
+
+
+def stream_error(refused: RequestRefused) -> str:
+    """Return an error inside a stream."""
+    return f"data: {json.dumps(error(refused))}\n\n"
+
+
+def _base(turn: Turn, request: AgentRequest, kind: str) -> dict[str, Any]:
+    return {
+        "id": f"chatcmpl-{turn.number}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": request.model,
+    }
+
+
+def _said(reply: Reply) -> dict[str, Any]:
+    said = reply.message
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": said.text or (None if reply.calls else ""),
+    }
+    if said.thinking:
+        message["reasoning_content"] = said.thinking
+    return message
+
+
+def _logprobs(
+    reply: Reply, request: AgentRequest, decode: Callable[[int], str]
+) -> dict[str, Any] | None:
+    if not request.wants_logprobs:
+        return None
+    generation = reply.generation
+    pairs = zip(generation.token_ids, generation.logprobs, strict=True)
+    content = [
+        {
+            "token": (text := decode(token)),
+            "logprob": logprob,
+            "bytes": list(text.encode("utf-8", "replace")),
+            "top_logprobs": [],
+        }
+        for token, logprob in pairs
+    ]
+    return {"content": content, "refusal": None}

@@ -1,0 +1,168 @@
+"""An agent's messages: in one form for all dialects, for matching, and for the codec.
+
+Clients write a reply back in other words: they strip white space, serialise arguments again, drop
+thinking, rename call ids. The keys of this module are equal for the same message however it was
+written back. They are used for matching only and never rendered.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from envkit.messages import Message, Part, Role
+
+_THINK: Final = "<think>"
+_THOUGHT: Final = "</think>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentCall:
+    """A tool call in an agent's history."""
+
+    id: str
+    name: str
+    arguments: str
+    """JSON text, as the client sent it."""
+
+    def wire(self) -> dict[str, Any]:
+        """Return the call as chat completions and chat templates write it."""
+        function = {"name": self.name, "arguments": self.arguments}
+        return {"id": self.id, "type": "function", "function": function}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentMessage:
+    """One message of an agent's request, whatever dialect it came in."""
+
+    role: Role
+    parts: tuple[Part, ...] = ()
+    calls: tuple[AgentCall, ...] = ()
+    call_id: str = ""
+    """Of a tool result: the call that it answers."""
+    thinking: str = ""
+
+    @property
+    def text(self) -> str:
+        """The text parts, joined by line breaks as they are rendered."""
+        return "\n".join(part["text"] for part in self.parts if part["type"] == "text")
+
+    @property
+    def has_images(self) -> bool:
+        """Whether any part is an image."""
+        return any(part["type"] == "image" for part in self.parts)
+
+
+def prefix_keys(start: str, messages: Sequence[AgentMessage]) -> list[str]:
+    """Return a key for each prefix of a conversation; equal keys mean the same conversation.
+
+    Args:
+        start: What the conversation depends on besides its messages, such as its tools.
+        messages: In order.
+    """
+    keys: list[str] = []
+    digest = hashlib.sha256(start.encode("utf-8", "surrogatepass")).hexdigest()
+    for key in _message_keys(messages):
+        whole = (digest + key).encode("utf-8", "surrogatepass")
+        digest = hashlib.sha256(whole).hexdigest()
+        keys.append(digest)
+    return keys
+
+
+def _message_keys(messages: Sequence[AgentMessage]) -> Iterator[str]:
+    numbers: dict[str, int] = {}  # ids by first appearance: clients rename them, never re-link them
+    for entry in messages:
+        if entry.role == "assistant":
+            calls = [
+                [numbers.setdefault(call.id, len(numbers)), call.name, _same(call.arguments)]
+                for call in entry.calls
+            ]
+            yield json.dumps(["assistant", without_thinking(entry.text), calls])
+        else:
+            shown = [entry.text, *(_image_key(part) for part in entry.parts)]
+            yield json.dumps([entry.role, shown, numbers.get(entry.call_id)])
+
+
+def without_thinking(text: str) -> str:
+    """Return a reply's text without leading thinking and outer white space."""
+    text = text.strip()
+    if text.startswith(_THINK):
+        text = text.partition(_THOUGHT)[2].strip()
+    return text
+
+
+def _same(arguments: str) -> str:
+    """Return a call's arguments in a form that any serialisation of them shares."""
+    try:
+        return json.dumps(json.loads(arguments), sort_keys=True)
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def _image_key(part: Part) -> list[str]:
+    return ["image", part["image"].sha256] if part["type"] == "image" else ["text"]
+
+
+def codec_messages(
+    messages: Sequence[AgentMessage],
+    *,
+    names: Mapping[str, str],
+    is_start: bool,
+    takes_tool_images: bool,
+) -> list[Message]:
+    """Return an agent's messages as a chat template takes them.
+
+    Leading system messages become one, later ones user messages. Images of tool results go into one
+    user message after the results if the template does not render them there.
+
+    Args:
+        messages: In order.
+        names: Names of the conversation's calls by id, for templates that write them into results.
+        is_start: Whether they start a conversation.
+        takes_tool_images: Whether the template renders images of tool messages.
+    """
+    todo, found = list(messages), list[Message]()
+    system: list[str] = []
+    while is_start and todo and todo[0].role == "system":
+        system.append(todo.pop(0).text)
+    if system:
+        found.append({"role": "system", "content": "\n\n".join(system)})
+    moved: list[Part] = []
+    for entry in todo:
+        if entry.role != "tool" and moved:
+            found.append({"role": "user", "content": moved})
+            moved = []
+        if entry.role == "tool" and not takes_tool_images:
+            moved += [part for part in entry.parts if part["type"] == "image"]
+            texts = tuple(part for part in entry.parts if part["type"] == "text")
+            entry = replace(entry, parts=texts)
+        found.append(_codec_message(entry, names))
+    return [*found, {"role": "user", "content": moved}] if moved else found
+
+
+def _codec_message(entry: AgentMessage, names: Mapping[str, str]) -> Message:
+    role: Role = "user" if entry.role == "system" else entry.role
+    written: Message = {
+        "role": role,
+        "content": _spaced(entry.parts) if entry.has_images else entry.text,
+    }
+    if entry.calls:
+        written["tool_calls"] = [call.wire() for call in entry.calls]
+    if entry.role == "tool" and entry.call_id:
+        written["tool_call_id"] = entry.call_id
+        if entry.call_id in names:
+            written["name"] = names[entry.call_id]
+    return written
+
+
+def _spaced(parts: Sequence[Part]) -> list[Part]:
+    """Return parts with neighbouring texts joined by line breaks."""
+    found: list[Part] = []
+    for part in parts:
+        before = found[-1] if found else None
+        if part["type"] == "text" and before is not None and before["type"] == "text":
+            found[-1] = {"type": "text", "text": f"{before['text']}\n{part['text']}"}
+        else:
+            found.append(part)
+    return found

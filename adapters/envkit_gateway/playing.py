@@ -1,0 +1,316 @@
+"""Play an environment's episode with an agent that drives itself."""
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from envkit.env import Step
+from envkit.errors import (
+    ContractError,
+    EngineFault,
+    EnvFault,
+    EpisodeStateError,
+    Fault,
+    FaultKind,
+    describe,
+)
+from envkit.messages import Message, message
+from envkit.rollout.boundary import ResetOutcome, is_own_cancellation
+from envkit.rollout.host import EnvHost
+from envkit.rollout.interrupt import Interrupt
+from envkit.rollout.record import EpisodeRecord
+from envkit.rollout.recovery import Attempt, RecoveringEnv, end_session, play_with_restarts
+from envkit.rollout.setup import EpisodeSpec, Setup
+from envkit.threads.pool import WorkerPool
+from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
+from envkit.trajectory.trajectory import Trajectory
+from envkit_gateway.agents import AgentResult, AgentSettings, AgentTask, call_agent
+from envkit_gateway.command import run_command
+from envkit_gateway.recording import Outcome, trajectory_of
+from envkit_gateway.server import Gateway
+from envkit_gateway.session import Session, SessionLimits
+
+
+class AgentPlayer:
+    """Plays the episodes of a `Player` with an agent; they share one gateway."""
+
+    def __init__(self, setting: object) -> None:
+        """Take an agent.
+
+        Args:
+            setting: As for `AgentSettings.read`.
+
+        Raises:
+            ConfigurationError: As for `AgentSettings.read`.
+        """
+        self._settings = AgentSettings.read(setting)
+        self._gateway: Gateway | None = None
+        self._closing = asyncio.Event()
+        self._server: asyncio.Task[None] | None = None
+        self._users = 0
+        self._starting = asyncio.Lock()
+
+    async def __call__(
+        self,
+        setup: Setup,
+        spec: EpisodeSpec,
+        host: EnvHost,
+        pool: WorkerPool,
+        interrupt: Interrupt,
+    ) -> tuple[Trajectory, ...]:
+        """Play an episode; the arguments are those of `play_any`."""
+        async with self._lent() as gateway:
+
+            async def play(attempt: Attempt) -> Trajectory:
+                episode = _Episode(self._settings, setup, spec, pool, attempt, gateway)
+                found = await episode.play()
+                if episode.breaks_env and host.can_rebuild:
+                    host.mark_broken()
+                return found
+
+            try:
+                return (await play_with_restarts(setup, spec, host, interrupt, play),)
+            finally:
+                await end_session(setup.engine, spec.episode_id)
+
+    @asynccontextmanager
+    async def _lent(self) -> AsyncGenerator[Gateway]:
+        """Lend the gateway; it runs while any episode does."""
+        self._users += 1
+        try:
+            async with self._starting:
+                if self._gateway is None:
+                    await self._start()
+            assert self._gateway is not None
+            yield self._gateway
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._closing.set()
+                if self._server is not None:
+                    server, self._server, self._gateway = self._server, None, None
+                    await server
+
+    async def _start(self) -> None:
+        self._closing = closing = asyncio.Event()
+        ready: asyncio.Future[Gateway] = asyncio.get_running_loop().create_future()
+
+        async def serve() -> None:  # a context is entered and left in one task
+            async with Gateway().running() as gateway:
+                ready.set_result(gateway)
+                await closing.wait()
+
+        self._server = asyncio.create_task(serve())
+        await asyncio.wait([self._server, ready], return_when=asyncio.FIRST_COMPLETED)
+        if not ready.done():
+            await self._server  # raises why it could not start
+        self._gateway = ready.result()
+
+
+class _Episode:
+    """One attempt at an episode."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        setup: Setup,
+        spec: EpisodeSpec,
+        pool: WorkerPool,
+        attempt: Attempt,
+        gateway: Gateway,
+    ) -> None:
+        self._settings, self._setup, self._spec = settings, setup, spec
+        self._pool, self._gateway = pool, gateway
+        self._env: RecoveringEnv = attempt.env
+        self._interrupt = attempt.interrupt
+        self._record = EpisodeRecord()
+        self._record.started = attempt.started
+        self._last: Step | None = None
+        self._earned = 0.0
+        self._env_fault: Fault | None = None
+        self._stepping = asyncio.Lock()
+        self.breaks_env = False
+        """Whether the next episode needs a fresh environment."""
+
+    async def play(self) -> Trajectory:
+        """Play to the end; whatever the agent or the environment does ends this episode alone."""
+        record = self._record
+        try:
+            reset = await self._env.reset()
+            record.task, record.reset_info = dict(reset.task), reset.info
+            record.initial_observation_hash = reset.hash
+            if self._spec.group_start is not None:
+                self._spec.group_start.compare(reset.hash)
+                self._spec.group_start.expected = reset.hash
+        except EnvFault as fault:
+            place = FaultPlace.RESET if self._env.was_built else FaultPlace.BUILD
+            record.faulted(place, fault)
+            self.breaks_env = True
+            name = self._setup.engine.name
+            return record.trajectory(StopReason.ENV_FAULT, self._spec, env_restarts=0, engine=name)
+        limits = SessionLimits(max_sequences=self._settings.max_sequences)
+        session = Session(
+            self._setup,
+            self._spec,
+            self._pool,
+            self._interrupt,
+            env=self._env.env,
+            task=record.task,
+            limits=limits,
+        )
+        try:
+            async with self._gateway.serving(session):
+                outcome = await self._outcome(session, reset)
+        finally:
+            self._gateway.forget(session)
+        if session.error is not None:
+            raise session.error
+        if outcome.fault is not None and outcome.fault.where is FaultPlace.STEP:
+            self.breaks_env = True
+        return trajectory_of(session, outcome, record, trains_side=self._settings.train_side)
+
+    async def _outcome(self, session: Session, reset: ResetOutcome) -> Outcome:
+        running = asyncio.ensure_future(self._run(self._task(session, reset)))
+        is_late = False
+        try:
+            result, is_late = await self._awaited(running)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        was_sampling = session.is_sampling
+        await session.close()
+        if result is None:
+            return self._cut(session, is_late=is_late, was_sampling=was_sampling)
+        if result.answer is not None and self._is_running and self._env_fault is None:
+            await self._answer(result.answer)
+        return self._concluded(session, result)
+
+    @property
+    def _is_running(self) -> bool:
+        return self._last is None or not (self._last.terminated or self._last.truncated)
+
+    def _task(self, session: Session, reset: ResetOutcome) -> AgentTask:
+        messages: list[Message] = []
+        if reset.system_prompt is not None:
+            messages.append(message("system", reset.system_prompt))
+        messages.append(reset.message)
+        return AgentTask(
+            task=reset.task,
+            messages=tuple(messages),
+            tools=reset.tools,
+            url=self._gateway.url,
+            api_key=session.key,
+            _step=self._step,
+        )
+
+    async def _run(self, task: AgentTask) -> AgentResult:
+        function = self._settings.load()
+        try:
+            if function is not None:
+                return await call_agent(function, task)
+            return await run_command(self._settings.argv(), task)
+        except BaseException as error:  # an agent may be anybody's code
+            if is_own_cancellation(error):
+                raise
+            if isinstance(error, Fault):
+                self._env_fault = self._env_fault or error
+            return AgentResult(error=describe(error))
+
+    async def _awaited(
+        self, running: "asyncio.Future[AgentResult]"
+    ) -> tuple[AgentResult | None, bool]:
+        """Wait for the agent, its deadline or the interrupt.
+
+        Returns:
+            Its result, or None; and whether the deadline ended it.
+        """
+        stopped = asyncio.ensure_future(self._interrupt.fired())
+        try:
+            done, _ = await asyncio.wait(
+                [running, stopped],
+                timeout=self._settings.timeout_s,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            stopped.cancel()
+        if running in done:
+            return running.result(), False
+        return None, not done
+
+    async def _step(self, text: str) -> Step:
+        async with self._stepping:  # an environment takes one reply at a time
+            if not self._is_running:
+                raise EpisodeStateError("the environment has ended the episode")
+            try:
+                outcome = await self._env.step(text)
+            except Fault as fault:
+                self._env_fault = self._env_fault or fault
+                raise
+            self._last = outcome.step
+            self._earned += outcome.step.reward
+            return outcome.step
+
+    async def _answer(self, text: str) -> None:
+        try:
+            await self._step(text)
+        except Fault:
+            return  # `_step` keeps it
+
+    def _cut(self, session: Session, *, is_late: bool, was_sampling: bool) -> Outcome:
+        """Return how an episode ended whose agent did not."""
+        reason = self._interrupt.reason
+        if reason is StopReason.ABORTED:
+            return Outcome(stop_reason=StopReason.ABORTED)
+        if was_sampling or session.fault is not None or not session.turns:
+            what = f"agent.timeout_s, {self._settings.timeout_s:g} s," if is_late else "a deadline"
+            fault = EngineFault(
+                f"{what} passed while the engine sampled"
+                if was_sampling
+                else f"{what} passed and the agent had no reply of the model to go on from",
+                kind=FaultKind.TIMEOUT,
+                retryable=False,
+            )
+            record = session.fault or FaultRecord.of(FaultPlace.GENERATE, fault)
+            return Outcome(stop_reason=StopReason.ENGINE_FAULT, fault=record)
+        ended = StopReason.STEP_TIMEOUT if is_late else reason or StopReason.EPISODE_TIMEOUT
+        return self._scored(session, AgentResult(error="the agent was stopped"), ended)
+
+    def _concluded(self, session: Session, result: AgentResult) -> Outcome:
+        fault = self._env_fault
+        if fault is not None:
+            found = FaultRecord.of(FaultPlace.STEP, fault)
+            return Outcome(stop_reason=StopReason.ENV_FAULT, fault=found)
+        if session.fault is not None:
+            is_ledger = session.fault.where is FaultPlace.LEDGER
+            reason = StopReason.LEDGER_FAULT if is_ledger else StopReason.ENGINE_FAULT
+            return Outcome(stop_reason=reason, fault=session.fault)
+        if not any(turn.reply is not None for turn in session.turns):
+            why = f": {result.error}" if result.error else ""
+            missing = EnvFault(
+                f"the agent ended without a reply of the model{why}. Point its client at "
+                "AgentTask.base_url (OpenAI) or AgentTask.url (Anthropic) with AgentTask.api_key",
+                kind=FaultKind.PERMANENT,
+            )
+            found = FaultRecord.of(FaultPlace.STEP, missing)
+            return Outcome(stop_reason=StopReason.ENV_FAULT, fault=found)
+        ended = StopReason.TERMINATED
+        if session.stop_reason is not None:
+            ended = session.stop_reason
+        elif result.error is not None or (self._last is not None and self._last.truncated):
+            ended = StopReason.ENV_TRUNCATED
+        return self._scored(session, result, ended)
+
+    def _scored(self, session: Session, result: AgentResult, ended: StopReason) -> Outcome:
+        del session
+        reward = self._earned if result.reward is None else result.reward
+        info = dict(self._last.info) if self._last is not None else {}
+        if result.error is not None:
+            info["agent_error"] = result.error
+        if result.info:
+            info["agent_output"] = dict(result.info)
+        if not math.isfinite(reward):
+            error = ContractError(f"an agent's reward must be finite, got {reward!r}")
+            found = FaultRecord.of(FaultPlace.REWARDS, error)
+            return Outcome(stop_reason=StopReason.ENV_FAULT, fault=found)
+        return Outcome(stop_reason=ended, reward=reward, info=info)

@@ -1,0 +1,197 @@
+"""A session as a trajectory: each lane a sequence, each sampled token with one owner."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from envkit.messages import Message, text_of
+from envkit.rollout.multi_agent import AGENT
+from envkit.rollout.record import EpisodeRecord
+from envkit.trajectory.segment import Segment, SegmentKind
+from envkit.trajectory.sequence import Branch
+from envkit.trajectory.stop import FaultRecord, StopReason
+from envkit.trajectory.trajectory import Trajectory
+from envkit_gateway.session import Session
+from envkit_gateway.turn import Lane, Turn, TurnState
+
+SIDE: Final = "side"
+"""Purpose of turns without tools in a session with tools: titles, summaries, judges."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How an agent's episode ended."""
+
+    stop_reason: StopReason
+    reward: float | None = None
+    """None after a fault or an abort."""
+    fault: FaultRecord | None = None
+    info: Mapping[str, Any] | None = None
+    """Of the environment's last step, for the last turn."""
+
+
+def trajectory_of(
+    session: Session, outcome: Outcome, record: EpisodeRecord, *, trains_side: bool = False
+) -> Trajectory:
+    """Return the record of a session.
+
+    Sequences stand in the order in which they began. Replies that the agent never saw or rejected
+    stay in the record with mask 0, as do those of side requests.
+
+    Args:
+        session: A closed one.
+        outcome: How it ended.
+        record: Of the environment's reset: task, info, start. It is filled here.
+        trains_side: Whether replies to side requests are trained.
+    """
+    writer = _Writer(session, record, trains_side=trains_side)
+    lanes = [lane for lane in session.lanes if any(one.reply is not None for one in lane.turns)]
+    for lane in lanes:
+        writer.add(lane)
+    _reward(record, writer.last, outcome)
+    record.fault = outcome.fault
+    spec = session.spec
+    counts = {**session.counts, **writer.dropped}
+    about = {"sequences": len(lanes), "counts": dict(sorted(counts.items()))}
+    return record.trajectory(
+        outcome.stop_reason,
+        replace(spec, metadata={**spec.metadata, AGENT: about}),
+        env_restarts=0,
+        engine=session.setup.engine.name,
+    )
+
+
+def _reward(record: EpisodeRecord, last: int | None, outcome: Outcome) -> None:
+    """Put the episode's reward on the last turn of the main conversation."""
+    if outcome.reward is None or not math.isfinite(outcome.reward):
+        return
+    for number, turn in enumerate(record.turns):
+        record.turns[number] = replace(turn, reward=0.0)
+    if last is not None:
+        turn = record.turns[last]
+        info = {**turn.info, **(outcome.info or {})}
+        record.turns[last] = replace(turn, reward=outcome.reward, info=info)
+
+
+class _Writer:
+    """Appends lanes to one record."""
+
+    def __init__(self, session: Session, record: EpisodeRecord, *, trains_side: bool) -> None:
+        self._record = record
+        has_tools = any(lane.has_tools for lane in session.lanes)
+        self._marks_side = has_tools and not trains_side
+        self._kept = _kept(session.turns)
+        self._places: dict[int, int] = {}  # index in the record of a lane's message, by identity
+        self._sequences: dict[int, int] = {}  # index of a lane's sequence, by identity
+        self._newest = -1
+        self.last: int | None = None
+        """Index of the main conversation's last turn."""
+        self.dropped: Counter[str] = Counter()
+        """Sampled tokens that are not trained, by reason."""
+
+    def add(self, lane: Lane) -> None:
+        """Append a lane's own segments, turns and messages."""
+        record = self._record
+        turns = [one for one in lane.turns if one.reply is not None]
+        is_side = self._marks_side and lane.trunk is None and not lane.has_tools
+        if record.ledger.segments:
+            record.ledger.branches.append(self._branch(lane, turns[0]))
+        else:
+            self._say(_without_replies(lane.prompt))
+        self._sequences[id(lane)] = len(self._sequences)
+        start = lane.shared
+        for turn in turns:
+            self._add_turn(lane, turn, start, is_side=is_side)
+            start = turn.segments
+
+    def _add_turn(self, lane: Lane, turn: Turn, start: int, *, is_side: bool) -> None:
+        record, reply = self._record, turn.reply
+        assert reply is not None  # the caller chose those that have one
+        number = len(record.turns)
+        reason = SIDE if is_side else None if turn in self._kept else turn.state.value
+        own = lane.record.ledger.segments[start : turn.segments]
+        record.ledger.segments += [
+            _numbered(one, number, is_context=reason is not None) for one in own
+        ]
+        known = lane.record.turns[turn.local]
+        is_followed = any(one.lane is lane and one.reply is not None for one in turn.children)
+        info: dict[str, Any] = {"label": lane.label} if lane.label else {}
+        record.turns.append(
+            replace(
+                known if is_followed else known.without_observation(),
+                turn=number,
+                purpose=reason,
+                info=info,
+            )
+        )
+        if reason is not None:
+            self.dropped[f"{reason} tokens"] += len(reply.generation.token_ids)
+        elif turn.number > self._newest:
+            self._newest, self.last = turn.number, number
+        said = lane.record.messages
+        first = (
+            len(lane.prompt)
+            if turn is lane.turns[0]
+            else lane.turns[lane.turns.index(turn) - 1].said
+        )
+        self._say(said[first : turn.said])
+
+    def _branch(self, lane: Lane, first: Turn) -> Branch:
+        """Describe where a lane starts, after adding what is new in its prompt to the messages."""
+        record = self._record
+        known = [one for one in lane.prompt if id(one) in self._places]
+        fresh = [one for one in lane.prompt[len(known) :] if one["role"] != "assistant"]
+        if lane.trunk is None:  # only what the agent asks now
+            fresh = _tail(lane.prompt)
+        self._say(fresh)
+        trunk = lane.trunk
+        parent = None if trunk is None else self._sequences[id(trunk.lane)]
+        return Branch(
+            segment=len(record.ledger.segments),
+            parent=parent,
+            at=lane.shared,
+            reason=lane.reason,
+            message_count=len(record.messages),
+            history=tuple(self._places.get(id(one), one) for one in lane.prompt),
+        )
+
+    def _say(self, messages: Sequence[Message]) -> None:
+        for one in messages:
+            self._places[id(one)] = len(self._record.messages)
+            self._record.messages.append(one)
+
+
+def _kept(turns: Sequence[Turn]) -> set[Turn]:
+    """Return the turns whose reply the agent has, or has gone on from."""
+    kept: set[Turn] = set()
+    for turn in reversed(turns):  # children come after their parents
+        if turn.state is TurnState.DELIVERED or turn in kept:
+            kept.add(turn)
+            if turn.parent is not None:
+                kept.add(turn.parent)
+    return kept
+
+
+def _tail(prompt: Sequence[Message]) -> list[Message]:
+    """Return what follows the last reply in a prompt."""
+    last = max((n for n, one in enumerate(prompt) if one["role"] == "assistant"), default=-1)
+    return [one for one in prompt[last + 1 :] if one["role"] != "system" or last < 0]
+
+
+def _without_replies(prompt: Sequence[Message]) -> list[Message]:
+    """Return a prompt whose quoted replies are user messages: a record counts replies as turns."""
+    return [
+        {"role": "user", "content": f"[assistant] {text_of(one)}"}
+        if one["role"] == "assistant"
+        else one
+        for one in prompt
+    ]
+
+
+def _numbered(segment: Segment, number: int, *, is_context: bool) -> Segment:
+    """Return a segment with its turn's index in the record, which counts all lanes."""
+    if is_context and segment.kind is SegmentKind.MODEL:
+        segment = segment.as_context()
+    return segment if segment.turn == number else segment.with_turn(number)

@@ -1,0 +1,70 @@
+"""A sampled reply as agents read it: text, thinking, tool calls."""
+
+import json
+from typing import Final
+
+from envkit.rollout.engine import FinishReason, Generation
+from envkit.toolcalls import parse_tool_calls
+from envkit_gateway.messages import AgentCall, AgentMessage
+from envkit_gateway.request import AgentRequest
+from envkit_gateway.turn import Reply
+
+_THOUGHT: Final = "</think>"
+
+
+def reply_of(text: str, generation: Generation, request: AgentRequest, *, number: int) -> Reply:
+    """Return a reply in the form that all dialects share.
+
+    A call that cannot be read stays text: clients rewrite or reject broken calls, and text comes
+    back as it was.
+
+    Args:
+        text: As sampled, without its stop token.
+        generation: Its tokens and why it ended.
+        request: What it answers.
+        number: Of the turn. Ids of calls follow from it, because some clients print them into the
+            prompt; nine characters, because Mistral's templates take no others.
+    """
+    stop_string = next((one for one in request.stop if text.endswith(one)), None)
+    if stop_string is not None:
+        text = text[: -len(stop_string)]
+    is_cut = generation.finish_reason is FinishReason.LENGTH
+    thinking, body = _split(text)
+    calls: tuple[AgentCall, ...] = ()
+    is_bad = is_cut
+    if request.tools:
+        parsed = parse_tool_calls(text, tools=request.tools)
+        is_bad = is_bad or bool(parsed.errors)
+        if parsed.calls and not parsed.errors:
+            body = parsed.text
+            calls = tuple(
+                AgentCall(
+                    id=f"c{number % 100_000:05d}{n % 1000:03d}",
+                    name=call.name,
+                    arguments=json.dumps(call.arguments, ensure_ascii=False),
+                )
+                for n, call in enumerate(parsed.calls)
+            )
+    finish = "length" if is_cut else "tool_calls" if calls else "stop"
+    said = AgentMessage(
+        role="assistant",
+        parts=({"type": "text", "text": body},) if body else (),
+        calls=calls,
+        thinking=thinking,
+    )
+    return Reply(
+        message=said,
+        text=text,
+        finish=finish,
+        stop_string=stop_string,
+        is_bad=is_bad or not (body.strip() or calls),
+        generation=generation,
+    )
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Split a reply into its thinking and the rest; a prompt may have opened the thinking."""
+    thinking, mark, body = text.partition(_THOUGHT)
+    if not mark:
+        return "", text
+    return thinking.replace("<think>", "", 1).strip(), body.removeprefix("\n\n")

@@ -1,0 +1,82 @@
+"""One request of an agent, read from any dialect, and the errors that refuse one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from envkit.errors import EnvkitError
+from envkit.tools import ToolSpec
+from envkit_gateway.messages import AgentMessage
+
+
+class RequestRefused(EnvkitError):
+    """A request that the gateway does not answer; the agent reads it in its own dialect."""
+
+    def __init__(self, status: int, message: str, *, code: str | None = None) -> None:
+        """Describe the refusal.
+
+        Args:
+            status: HTTP status. SDKs retry 408, 409, 429 and from 500 on, nothing else.
+            message: What happened and what to do.
+            code: Machine-readable, such as "context_length_exceeded"; None for none.
+        """
+        super().__init__(message)
+        self.status, self.code = status, code
+
+
+def bad_request(message: str, *, code: str | None = None) -> RequestRefused:
+    """Return a refusal that no client retries."""
+    return RequestRefused(400, message, code=code)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentRequest:
+    """What an agent asks for."""
+
+    messages: tuple[AgentMessage, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    model: str = ""
+    """Reported back; never decides who answers."""
+    key: str = ""
+    """Equal for equal bodies, streamed or not."""
+    is_retry: bool = False
+    """Whether the client marks it as a retry."""
+    label: str = ""
+    """Names the sub-agent, if the client's headers say so; never used for matching."""
+    is_streamed: bool = False
+    wants_usage: bool = False
+    """Whether a chat completions stream ends with the usage."""
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    wants_logprobs: bool = False
+    unenforced: tuple[str, ...] = ()
+    """Wishes that the engine cannot enforce, such as `tool_choice`; recorded with the turn."""
+
+    def of_client(self, *, key: str, is_retry: bool, label: str) -> "AgentRequest":
+        """Return the request with what its headers and its whole body say."""
+        return replace(self, key=key, is_retry=is_retry, label=label)
+
+    @property
+    def tools_text(self) -> str:
+        """The tools as text, for matching."""
+        return repr([tool.to_json() for tool in self.tools])
+
+
+def take(
+    body: Mapping[str, Any],
+    name: str,
+    kind: type,
+    *,
+    default: Any = None,  # noqa: ANN401  # JSON
+) -> Any:  # noqa: ANN401  # JSON
+    """Return a field of a body; the default if it is missing or null.
+
+    Raises:
+        RequestRefused: It has another type.
+    """
+    value = body.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise bad_request(f"{name} must be of type {kind.__name__}, got {value!r:.80}")
+    return value

@@ -1,0 +1,300 @@
+"""OpenAI's Responses.
+
+Contract: https://platform.openai.com/docs/api-reference/responses, and what its SDK 3.x,
+openai-agents and Codex send. Nothing is stored: a client sends its whole history.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from envkit.messages import Part, Role
+from envkit_gateway import chat
+from envkit_gateway.images import image_part
+from envkit_gateway.messages import AgentCall, AgentMessage
+from envkit_gateway.reading import object_of, objects, read_tool, refuse_unknown
+from envkit_gateway.request import AgentRequest, RequestRefused, bad_request, take
+from envkit_gateway.turn import Reply, Turn
+
+PATH: Final = "/v1/responses"
+_ROLES: Final[Mapping[str, Role]] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+}
+_KNOWN: Final = {
+    "model", "input", "instructions", "tools", "tool_choice", "stream", "max_output_tokens",
+    "temperature", "top_p", "metadata", "store", "include", "parallel_tool_calls", "reasoning",
+    "text", "truncation", "user", "service_tier", "safety_identifier", "prompt_cache_key",
+    "stream_options", "client_metadata", "prompt_cache_retention",
+}  # fmt: skip
+
+
+def read(body: Mapping[str, Any]) -> AgentRequest:
+    """Return a body as a request.
+
+    Raises:
+        RequestRefused: It asks for something that the gateway cannot do exactly.
+    """
+    if body.get("previous_response_id") is not None:
+        raise bad_request(
+            "previous_response_id is not supported, because nothing is stored: send the whole "
+            "conversation as input"
+        )
+    refuse_unknown(body, _KNOWN)
+    messages: list[AgentMessage] = []
+    instructions = take(body, "instructions", str, default="")
+    if instructions:
+        messages.append(AgentMessage(role="system", parts=_parts(instructions)))
+    given = body.get("input")
+    if isinstance(given, str):
+        messages.append(AgentMessage(role="user", parts=_parts(given)))
+    else:
+        messages += _items(objects(body, "input"))
+    if not any(one.role != "system" for one in messages):
+        raise bad_request("input must hold at least one message, got none")
+    if messages[-1].role == "assistant":
+        raise bad_request("the last item must not be the assistant's: prefill is not supported")
+    choice = body.get("tool_choice")
+    wishes = {
+        "tool_choice": choice not in (None, "auto", "none"),
+        "text.format": _format(body) != "text",
+    }
+    tools = () if choice == "none" else objects(body, "tools")
+    return AgentRequest(
+        messages=tuple(messages),
+        tools=tuple(read_tool(one) for entry in tools for one in _functions(entry)),
+        model=take(body, "model", str, default=""),
+        is_streamed=take(body, "stream", bool, default=False),
+        max_tokens=take(body, "max_output_tokens", int),
+        unenforced=tuple(name for name, is_wanted in wishes.items() if is_wanted),
+    )
+
+
+def _format(body: Mapping[str, Any]) -> str:
+    text = take(body, "text", dict, default={})
+    return str((text.get("format") or {}).get("type", "text"))
+
+
+def _functions(tool: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the functions of a tool; Codex nests them in namespaces.
+
+    Hosted tools, such as a web search, run at the provider and are not offered to the model.
+    """
+    kind = tool.get("type")
+    if kind == "function":
+        yield tool
+    elif kind == "namespace":
+        for inner in objects(tool, "tools"):
+            yield from _functions(inner)
+    elif kind not in ("web_search", "web_search_preview"):
+        raise bad_request(f"tools must be of type 'function', got {kind!r}")
+
+
+def _items(items: list[Mapping[str, Any]]) -> Iterator[AgentMessage]:
+    """Yield messages; the consecutive items of one reply are one message."""
+    reply: list[Mapping[str, Any]] = []
+    for item in items:
+        kind = item.get("type", "message")
+        if kind in ("reasoning", "function_call") or item.get("role") == "assistant":
+            reply.append(item)
+            continue
+        if reply:
+            yield _reply(reply)
+            reply = []
+        if kind == "message":
+            role = _ROLES.get(str(item.get("role")))
+            if role is None:
+                raise bad_request(
+                    f"an item's role must be one of {list(_ROLES)}, got {item.get('role')!r}"
+                )
+            yield AgentMessage(role=role, parts=_parts(item.get("content")))
+        elif kind == "function_call_output":
+            call_id = take(item, "call_id", str, default="")
+            yield AgentMessage(role="tool", parts=_parts(item.get("output")), call_id=call_id)
+        else:
+            raise bad_request(f"input of type {kind!r} is not supported")
+    if reply:
+        yield _reply(reply)
+
+
+def _reply(items: list[Mapping[str, Any]]) -> AgentMessage:
+    parts: list[Part] = []
+    calls: list[AgentCall] = []
+    thinking = ""
+    for item in items:
+        if item.get("type") == "reasoning":
+            shown = objects(item, "content") or objects(item, "summary")
+            thinking += "".join(take(one, "text", str, default="") for one in shown)
+        elif item.get("type") == "function_call":
+            calls.append(
+                AgentCall(
+                    id=take(item, "call_id", str, default=""),
+                    name=take(item, "name", str, default=""),
+                    arguments=take(item, "arguments", str, default="{}"),
+                )
+            )
+        else:
+            said = _parts(item.get("content"))
+            text = "\n".join(part["text"] for part in said if part["type"] == "text").strip()
+            if text.startswith("<think>") and text.endswith("</think>"):
+                thinking += text.removeprefix("<think>").removesuffix("</think>").strip()
+            else:
+                parts += said
+    return AgentMessage(role="assistant", parts=tuple(parts), calls=tuple(calls), thinking=thinking)
+
+
+def _parts(content: object) -> tuple[Part, ...]:
+    if content is None or content == "":
+        return ()
+    if isinstance(content, str):
+        return ({"type": "text", "text": content},)
+    return tuple(_part(part) for part in objects({"content": content}, "content"))
+
+
+def _part(part: Mapping[str, Any]) -> Part:
+    kind = part.get("type")
+    if kind in ("input_text", "output_text", "text"):
+        return {"type": "text", "text": take(part, "text", str, default="")}
+    if kind == "refusal":
+        return {"type": "text", "text": take(part, "refusal", str, default="")}
+    if kind == "input_image":
+        url = part.get("image_url")
+        return image_part(url if isinstance(url, str) else object_of(url, "image_url").get("url"))
+    raise bad_request(f"content of type {kind!r} is not supported: send input_text or input_image")
+
+
+def answer(
+    turn: Turn, reply: Reply, request: AgentRequest, decode: Callable[[int], str]
+) -> dict[str, Any]:
+    """Return the whole answer."""
+    del decode  # log-probabilities are in the record
+    is_cut = reply.finish == "length"
+    return {
+        **_base(turn, request),
+        "status": "incomplete" if is_cut else "completed",
+        "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+        "output": _output(turn, reply),
+        "usage": _usage(reply),
+    }
+
+
+def events(
+    turn: Turn, reply: Reply, request: AgentRequest, decode: Callable[[int], str]
+) -> Iterator[str]:
+    """Yield the answer as server-sent events."""
+    whole = answer(turn, reply, request, decode)
+    started = {**whole, "status": "in_progress", "incomplete_details": None}
+    started |= {"output": [], "usage": None}
+    parts: list[dict[str, Any]] = [
+        {"type": "response.created", "response": started},
+        {"type": "response.in_progress", "response": started},
+    ]
+    for index, item in enumerate(whole["output"]):
+        parts += _item_events(index, item)
+    parts.append({"type": f"response.{whole['status']}", "response": whole})
+    for number, part in enumerate(parts):
+        data = json.dumps({**part, "sequence_number": number})
+        yield f"event: {part['type']}\ndata: {data}\n\n"
+
+
+def _item_events(index: int, item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    place = {"item_id": item["id"], "output_index": index}
+    if item["type"] == "message":
+        content = item["content"][0]
+        inner = {**place, "content_index": 0}
+        opened = {**item, "status": "in_progress", "content": []}
+        yield {"type": "response.output_item.added", "output_index": index, "item": opened}
+        empty = {**content, "text": ""}
+        yield {"type": "response.content_part.added", **inner, "part": empty}
+        text = content["text"]
+        yield {"type": "response.output_text.delta", **inner, "delta": text, "logprobs": []}
+        yield {"type": "response.output_text.done", **inner, "text": text, "logprobs": []}
+        yield {"type": "response.content_part.done", **inner, "part": content}
+    elif item["type"] == "function_call":
+        opened = {**item, "status": "in_progress", "arguments": ""}
+        yield {"type": "response.output_item.added", "output_index": index, "item": opened}
+        arguments = item["arguments"]
+        yield {"type": "response.function_call_arguments.delta", **place, "delta": arguments}
+        yield {
+            "type": "response.function_call_arguments.done",
+            **place,
+            "name": item["name"],
+            "arguments": arguments,
+        }
+    else:
+        yield {"type": "response.output_item.added", "output_index": index, "item": item}
+    yield {"type": "response.output_item.done", "output_index": index, "item": item}
+
+
+def error(refused: RequestRefused) -> dict[str, Any]:
+    """Return an error as OpenAI's SDK reads it."""
+    return chat.error(refused)
+
+
+def stream_error(refused: RequestRefused) -> str:
+    """Return an error inside a stream."""
+    failed = {"code": refused.code or "server_error", "message": str(refused), "param": None}
+    data = json.dumps({"type": "error", "sequence_number": 0, **failed})
+    return f"event: error\ndata: {data}\n\n"
+
+
+def _base(turn: Turn, request: AgentRequest) -> dict[str, Any]:
+    return {
+        "id": f"resp_{turn.number}",
+        "object": "response",
+        "created_at": int(time.time()),
+        "model": request.model,
+        "error": None,
+        "instructions": None,
+        "metadata": {},
+        "parallel_tool_calls": True,
+        "temperature": None,
+        "top_p": None,
+        "tool_choice": "auto",
+        "tools": [],
+    }
+
+
+def _output(turn: Turn, reply: Reply) -> list[dict[str, Any]]:
+    said, number = reply.message, turn.number
+    items: list[dict[str, Any]] = []
+    if said.thinking:
+        summary = [{"type": "summary_text", "text": said.thinking}]
+        items.append({"type": "reasoning", "id": f"rs_{number}", "summary": summary})
+    if said.text or not reply.calls:
+        content = {"type": "output_text", "text": said.text, "annotations": [], "logprobs": []}
+        items.append(
+            {
+                "type": "message",
+                "id": f"msg_{number}",
+                "role": "assistant",
+                "status": "completed",
+                "content": [content],
+            }
+        )
+    for call in reply.calls:
+        items.append(
+            {
+                "type": "function_call",
+                "id": f"fc_{call.id}",
+                "call_id": call.id,
+                "name": call.name,
+                "arguments": call.arguments,
+                "status": "completed",
+            }
+        )
+    return items
+
+
+def _usage(reply: Reply) -> dict[str, Any]:
+    used = chat.usage(reply)
+    return {
+        "input_tokens": used["prompt_tokens"],
+        "input_tokens_details": used["prompt_tokens_details"],
+        "output_tokens": used["completion_tokens"],
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": used["total_tokens"],
+    }

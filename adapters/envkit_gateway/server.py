@@ -1,0 +1,260 @@
+"""The HTTP server between agents and a session: loopback, one key per episode."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from types import ModuleType
+from typing import Any, Final, cast
+
+from aiohttp import web
+
+from envkit.errors import EngineFault, LedgerFault
+from envkit.threads.pool import WorkerPool
+from envkit_gateway import anthropic, chat, responses
+from envkit_gateway.request import AgentRequest, RequestRefused, bad_request
+from envkit_gateway.session import Session
+from envkit_gateway.turn import Reply, Turn, TurnState
+
+MAX_BODY: Final = 128 << 20
+"""Bytes of a request's body, with images."""
+_LARGE: Final = 32 << 10
+"""Bytes above which a body is read on a thread."""
+_KEEPALIVE_S: Final = 5.0
+_LABELS: Final = ("x-claude-code-agent-id", "x-parent-session-id", "thread-id")
+"""Headers with which clients tell sub-agents apart."""
+_DIALECTS: Final = (chat, responses, anthropic)
+
+
+class Gateway:
+    """Serves the sessions of one event loop."""
+
+    def __init__(self) -> None:
+        """Prepare the server; `running` starts it."""
+        self._sessions: dict[str, Session] = {}
+        self._pool = WorkerPool()
+        self._port = 0
+
+    @asynccontextmanager
+    async def running(self, *, port: int = 0) -> AsyncGenerator["Gateway"]:
+        """Serve on loopback until the context ends.
+
+        Args:
+            port: TCP port; 0 takes a free one.
+        """
+        app = web.Application(client_max_size=MAX_BODY)
+        for dialect in _DIALECTS:
+            app.router.add_post(dialect.PATH, self._handler(dialect))
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/v1/models/{name:.*}", self._model)
+        app.router.add_post(f"{anthropic.PATH}/count_tokens", self._count_tokens)
+        app.router.add_route("*", "/", self._root)
+        app.router.add_route("*", "/{rest:.*}", self._unknown)
+        # Without cancellation nobody would notice that a client has left.
+        runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, "127.0.0.1", port)
+            await site.start()
+            self._port = cast("tuple[str, int]", runner.addresses[0])[1]
+            yield self
+        finally:
+            await runner.cleanup()
+            self._pool.close()
+
+    @property
+    def url(self) -> str:
+        """Address of the server, without `/v1`."""
+        return f"http://127.0.0.1:{self._port}"
+
+    @asynccontextmanager
+    async def serving(self, session: Session) -> AsyncGenerator[Session]:
+        """Answer the requests with a session's key; afterwards they get 403."""
+        self._sessions[session.key] = session
+        try:
+            yield session
+        finally:
+            await session.close()
+
+    def forget(self, session: Session) -> None:
+        """Drop a closed session; its key is then unknown."""
+        self._sessions.pop(session.key, None)
+
+    def _session(self, request: web.Request) -> Session:
+        authorization = request.headers.get("authorization", "").removeprefix("Bearer ")
+        key = request.headers.get("x-api-key") or authorization
+        session = self._sessions.get(key)
+        if session is None:
+            raise RequestRefused(401, "unknown API key: use the one of the episode")
+        if session.is_closed:
+            raise RequestRefused(403, "the episode of this API key is over")
+        return session
+
+    def _handler(self, dialect: ModuleType) -> Callable[[web.Request], Any]:
+        async def handle(http: web.Request) -> web.StreamResponse:
+            session: Session | None = None
+            try:
+                session = self._session(http)
+                request = await self._read(http, dialect)
+                turn = await session.open(request)
+            except RequestRefused as refused:
+                return _refusal(dialect, refused)
+            except (EngineFault, LedgerFault) as fault:
+                return _refusal(dialect, _failed(fault))
+            except Exception as error:  # noqa: BLE001  # no request may end without a JSON answer
+                if session is not None:
+                    session.note_defect(error)
+                return _refusal(dialect, _failed(error))
+            return await _Delivery(http, session, request, turn, dialect).run()
+
+        return handle
+
+    async def _read(self, http: web.Request, dialect: ModuleType) -> AgentRequest:
+        try:
+            data = await http.read()
+        except web.HTTPRequestEntityTooLarge as error:
+            raise RequestRefused(413, f"a request may have {MAX_BODY >> 20} MiB") from error
+        is_retry = http.headers.get("x-stainless-retry-count", "0") not in ("", "0")
+        label = next((http.headers[one] for one in _LABELS if one in http.headers), "")
+
+        def read() -> AgentRequest:
+            return _parsed(data, dialect, is_retry=is_retry, label=label)
+
+        return read() if len(data) < _LARGE else await self._pool.computing.run(read)
+
+    async def _models(self, http: web.Request) -> web.StreamResponse:
+        return web.json_response({"object": "list", "data": [_model("envkit")], "has_more": False})
+
+    async def _model(self, http: web.Request) -> web.StreamResponse:
+        return web.json_response(_model(http.match_info["name"]))
+
+    async def _count_tokens(self, http: web.Request) -> web.StreamResponse:
+        try:
+            session = self._session(http)
+            request = await self._read(http, anthropic)
+            tokens = await session.count(request)
+        except RequestRefused as refused:
+            return _refusal(anthropic, refused)
+        return web.json_response({"input_tokens": tokens})
+
+    async def _root(self, http: web.Request) -> web.StreamResponse:
+        return web.Response(text="" if http.method == "HEAD" else "envkit gateway\n")
+
+    async def _unknown(self, http: web.Request) -> web.StreamResponse:
+        known = ", ".join(dialect.PATH for dialect in _DIALECTS)
+        refused = RequestRefused(404, f"no {http.method} {http.path} here; POST to {known}")
+        return _refusal(anthropic if "anthropic-version" in http.headers else chat, refused)
+
+
+def _parsed(data: bytes, dialect: ModuleType, *, is_retry: bool, label: str) -> AgentRequest:
+    try:
+        body: object = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise bad_request(f"the body is not valid JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise bad_request(f"the body must be a JSON object, got {type(body).__name__}")
+    fields = cast("dict[str, Any]", body)
+    try:
+        request: AgentRequest = dialect.read(fields)
+    except RecursionError as error:
+        raise bad_request("the body is nested too deeply") from error
+    same = {k: v for k, v in fields.items() if k not in ("stream", "stream_options")}
+    text = dialect.PATH + json.dumps(same, sort_keys=True)
+    key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return request.of_client(key=key, is_retry=is_retry, label=label)
+
+
+class _Delivery:
+    """Brings one reply to one client."""
+
+    def __init__(
+        self,
+        http: web.Request,
+        session: Session,
+        request: AgentRequest,
+        turn: Turn,
+        dialect: ModuleType,
+    ) -> None:
+        self._http, self._session, self._turn = http, session, turn
+        self._request, self._dialect = request, dialect
+
+    async def run(self) -> web.StreamResponse:
+        turn = self._turn
+        turn.waiting += 1
+        try:
+            return await (self._streamed() if self._request.is_streamed else self._whole())
+        except (ConnectionError, asyncio.CancelledError):
+            turn.waiting -= 1
+            self._session.client_left(turn)
+            turn.waiting += 1
+            raise
+        finally:
+            turn.waiting -= 1
+
+    async def _whole(self) -> web.StreamResponse:
+        reply = await self._reply()
+        if isinstance(reply, RequestRefused):
+            return _refusal(self._dialect, reply)
+        body = self._dialect.answer(self._turn, reply, self._request, self._session.token_text)
+        response = web.json_response(body)
+        await response.prepare(self._http)
+        self._delivered()
+        await response.write_eof()
+        return response
+
+    async def _streamed(self) -> web.StreamResponse:
+        response = web.StreamResponse(
+            headers={"content-type": "text/event-stream", "cache-control": "no-cache"}
+        )
+        await response.prepare(self._http)
+        task = self._turn.task
+        while task is not None and not task.done():
+            await asyncio.wait([task], timeout=_KEEPALIVE_S)
+            if not task.done():
+                await response.write(b": keepalive\n\n")
+        reply = await self._reply()
+        if isinstance(reply, RequestRefused):
+            await response.write(self._dialect.stream_error(reply).encode())
+            await response.write_eof()
+            return response
+        parts = list(
+            self._dialect.events(self._turn, reply, self._request, self._session.token_text)
+        )
+        for part in parts[:-1]:
+            await response.write(part.encode())
+        self._delivered()
+        await response.write(parts[-1].encode())
+        await response.write_eof()
+        return response
+
+    async def _reply(self) -> Reply | RequestRefused:
+        turn = self._turn
+        if turn.task is not None:
+            await asyncio.wait([turn.task])
+        if turn.reply is not None:
+            return turn.reply
+        return _failed(turn.error)
+
+    def _delivered(self) -> None:
+        """Note the delivery before its last byte: an agent may end as soon as it has that."""
+        if self._turn.state is not TurnState.SUPERSEDED:
+            self._turn.state = TurnState.DELIVERED
+
+
+def _failed(error: BaseException | None) -> RequestRefused:
+    if isinstance(error, RequestRefused):
+        return error
+    if isinstance(error, EngineFault):
+        return RequestRefused(503, f"the engine failed: {error}")
+    if error is None:
+        return RequestRefused(503, "the request was cancelled")
+    return RequestRefused(500, f"the request failed: {error}")
+
+
+def _refusal(dialect: ModuleType, refused: RequestRefused) -> web.Response:
+    return web.json_response(dialect.error(refused), status=refused.status)
+
+
+def _model(name: str) -> Mapping[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "envkit", "type": "model"}

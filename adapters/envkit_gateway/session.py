@@ -1,0 +1,507 @@
+"""One episode of one agent: its key, its limits, and every reply that it was given.
+
+A request continues the recorded reply whose whole conversation is the longest prefix of its
+messages. Only what follows is encoded, so sampled ids are never tokenized again. Anything else
+starts a sequence with its own prompt, which is always exact.
+"""
+
+import asyncio
+import secrets
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from envkit.env import Env
+from envkit.errors import (
+    ConfigurationError,
+    EngineFault,
+    ImageError,
+    LedgerFault,
+    TemplateError,
+    describe,
+)
+from envkit.messages import Message, images_of, message
+from envkit.rollout.boundary import is_own_cancellation
+from envkit.rollout.encoding import EpisodeEncoder
+from envkit.rollout.engine import FinishReason, Generation
+from envkit.rollout.interrupt import Interrupt
+from envkit.rollout.limits import Room, room_for_reply
+from envkit.rollout.record import EpisodeRecord, TurnDraft
+from envkit.rollout.sampler import Sampler
+from envkit.rollout.setup import EpisodeSpec, Setup
+from envkit.seeds import derive_seed
+from envkit.tasks import Task
+from envkit.threads.pool import WorkerPool
+from envkit.tokens import ChatCodec
+from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
+from envkit_gateway.messages import AgentMessage, codec_messages, prefix_keys
+from envkit_gateway.replies import reply_of
+from envkit_gateway.request import AgentRequest, RequestRefused, bad_request
+from envkit_gateway.turn import Lane, Turn, TurnState
+
+OVER: Final = "the episode of this key is over"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionLimits:
+    """Bounds of one agent's episode beyond those of the rollout."""
+
+    max_sequences: int = 512
+    """Agents that rewrite their history at every step need one per turn."""
+    grace_s: float = 30.0
+    """Seconds that a reply waits for the retry of a client that disconnected."""
+
+
+class Session:
+    """Answers an agent's requests and records them."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        spec: EpisodeSpec,
+        pool: WorkerPool,
+        interrupt: Interrupt,
+        *,
+        env: Env,
+        task: Task | None = None,
+        limits: SessionLimits | None = None,
+    ) -> None:
+        """Open an episode.
+
+        Args:
+            setup: Engine, codec, limits and sampling. The client's own sampling parameters are
+                ignored, except that it may shorten and stop a reply.
+            spec: The episode.
+            pool: Threads for tokenization and images.
+            interrupt: Ends the episode early.
+            env: For engines that read the environment, such as a scripted policy.
+            task: The environment's, for the same engines.
+            limits: None takes the defaults.
+
+        Raises:
+            ConfigurationError: The engine returns text instead of tokens.
+        """
+        if setup.codec is None:
+            raise ConfigurationError(
+                "an agent's episode needs an engine that returns token ids, got a chat endpoint: "
+                "choose an engine such as sglang, vllm or transformers"
+            )
+        self.key = f"sk-envkit-{secrets.token_hex(16)}"
+        self.setup, self.spec, self.env = setup, spec, env
+        self._task = task or {}
+        self.limits = limits or SessionLimits()
+        self.lanes: list[Lane] = []
+        self.turns: list[Turn] = []
+        self.counts: Counter[str] = Counter()
+        """What happened to requests: "continued", "new", "replayed", "refused", and why a request
+        did not continue a reply."""
+        self.sampled_tokens = 0
+        self.stop_reason: StopReason | None = None
+        """The limit that ended the episode; None if none did."""
+        self.is_closed = False
+        self.error: ConfigurationError | None = None
+        self._faults: dict[str, FaultRecord] = {}
+        self._codec: ChatCodec = setup.codec
+        self._pool, self._interrupt = pool, interrupt
+        self._index: dict[str, list[Turn]] = {}
+        self._requests: dict[str, Turn] = {}
+        self._asked: Counter[str] = Counter()
+
+    @property
+    def fault(self) -> FaultRecord | None:
+        """A failure that reached the agent and was not made up for by a retry."""
+        return next(iter(self._faults.values()), None)
+
+    @property
+    def is_sampling(self) -> bool:
+        """Whether a reply is being sampled now."""
+        return any(one.task is not None and not one.task.done() for one in self.turns)
+
+    async def open(self, request: AgentRequest) -> Turn:
+        """Return the turn that answers a request: a new one, or that of the request it repeats.
+
+        Await `turn.task`; then the turn has a `reply`, or an `error`.
+
+        Raises:
+            RequestRefused: It cannot be answered, and sampled nothing.
+        """
+        if self.is_closed:
+            raise RequestRefused(403, OVER)
+        earlier = self._requests.get(request.key)
+        if earlier is not None and _is_repeated(earlier, request):
+            self.counts["replayed"] += 1
+            return earlier
+        self._check_limits()
+        if earlier is not None and _is_rejected(earlier):
+            earlier.state = TurnState.SUPERSEDED
+        keys = prefix_keys(request.tools_text, request.messages)
+        turn, covered = self._placed(request, keys)
+        turn.task = asyncio.create_task(self._answer(turn, request, covered))
+        try:
+            await asyncio.shield(turn.encoded)
+        except asyncio.CancelledError:
+            turn.encoded.add_done_callback(_read)
+            raise
+        return turn
+
+    def token_text(self, token: int) -> str:
+        """Return the text of one token."""
+        return self._codec.decode_all([token])
+
+    async def count(self, request: AgentRequest) -> int:
+        """Return the length of a request's prompt in tokens; nothing is recorded.
+
+        Raises:
+            RequestRefused: The chat template cannot render it.
+        """
+        lane = Lane(record=(record := EpisodeRecord()), encoder=self._encoder(record), reason="")
+        record.messages += self._codec_messages(request, 0)
+        lane.encoder.tools = request.tools
+        try:
+            return len((await lane.encoder.prompt()).train_ids)
+        except (TemplateError, ImageError, ConfigurationError) as error:
+            raise bad_request(f"the chat template cannot render this: {error}") from error
+
+    def note_defect(self, error: Exception) -> None:
+        """Fault the episode for an error of the gateway itself."""
+        fault = LedgerFault(f"the gateway failed: {describe(error)}").with_traceback(
+            error.__traceback__
+        )
+        self._faults[""] = FaultRecord.of(FaultPlace.LEDGER, fault)
+
+    def client_left(self, turn: Turn) -> None:
+        """Note that a client disconnected before it had its reply."""
+        if turn.state is TurnState.RUNNING and not turn.waiting:
+            turn.state = TurnState.LOST
+            loop = asyncio.get_running_loop()
+            loop.call_later(self.limits.grace_s, self._give_up, turn)
+
+    async def close(self) -> None:
+        """End the episode: later requests get 403, running ones are cancelled."""
+        self.is_closed = True
+        tasks = [one.task for one in self.turns if one.task is not None and not one.task.done()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _give_up(self, turn: Turn) -> None:
+        if turn.state is TurnState.LOST and turn.task is not None and not turn.waiting:
+            turn.task.cancel()
+
+    def _check_limits(self) -> None:
+        limits = self.setup.limits
+        if limits.max_turns is not None and len(self.turns) >= limits.max_turns:
+            self._end(StopReason.MAX_TURNS, f"limits.max_turns is {limits.max_turns}")
+        if len(self.lanes) >= self.limits.max_sequences:
+            self._end(StopReason.MAX_TURNS, f"max_sequences is {self.limits.max_sequences}")
+
+    def _end(self, reason: StopReason, why: str) -> None:
+        """Record that a limit ended the episode.
+
+        Raises:
+            RequestRefused: Always.
+        """
+        self.stop_reason = self.stop_reason or reason
+        self.counts["refused"] += 1
+        raise RequestRefused(403, f"the episode reached a limit: {why}")
+
+    def _placed(self, request: AgentRequest, keys: Sequence[str]) -> tuple[Turn, int]:
+        """Return a turn in the sequence that it continues, and how many messages that covers."""
+        parent, covered = self._match(keys, request.messages)
+        if parent is None:
+            why = "tools" if self._is_known(request) else "history"
+            lane = self._new_lane("" if not self.lanes else why)
+        else:
+            lane = self._lane_after(parent)
+        turn = Turn(
+            number=len(self.turns),
+            lane=lane,
+            parent=parent,
+            request_key=request.key,
+            prefix=keys[-1],
+            encoded=asyncio.get_running_loop().create_future(),
+        )
+        if parent is not None:
+            parent.children.append(turn)
+        self.turns.append(turn)
+        self._requests[request.key] = turn
+        return turn, covered
+
+    def _is_known(self, request: AgentRequest) -> bool:
+        """Return whether the conversation was played with other tools."""
+        return any(bool(request.tools) != lane.has_tools for lane in self.lanes)
+
+    def _match(
+        self, keys: Sequence[str], messages: Sequence[AgentMessage]
+    ) -> tuple[Turn | None, int]:
+        for count in range(len(messages) - 1, 0, -1):
+            known = self._index.get(keys[count - 1])
+            if not known or messages[count - 1].role != "assistant":
+                continue
+            thinking = messages[count - 1].thinking.strip()
+            for turn in sorted(known, key=_preference, reverse=True):
+                assert turn.reply is not None  # indexed when it was committed
+                if not thinking or thinking == turn.reply.message.thinking.strip():
+                    return turn, count  # dropped thinking is fine, edited thinking is not
+        return None, 0
+
+    def _lane_after(self, parent: Turn) -> Lane:
+        lane = parent.lane
+        if lane.turns[-1] is parent and not parent.is_extended:
+            parent.is_extended = True
+            return lane
+        branch = self._new_lane("branch")
+        branch.trunk, branch.shared = parent, parent.segments
+        record, source = branch.record, lane.record
+        shared = [one.as_context() for one in source.ledger.segments[: parent.segments]]
+        record.ledger.replay(shared)
+        record.messages += source.messages[: parent.said]
+        record.turns += source.turns[: parent.local + 1]
+        return branch
+
+    def _new_lane(self, reason: str) -> Lane:
+        record = EpisodeRecord()
+        record.task = self._task
+        lane = Lane(record=record, encoder=self._encoder(record), reason=reason)
+        self.lanes.append(lane)
+        return lane
+
+    def _encoder(self, record: EpisodeRecord) -> EpisodeEncoder:
+        return EpisodeEncoder(self.setup, self._codec, self.spec, self._pool, record)
+
+    async def _answer(self, turn: Turn, request: AgentRequest, covered: int) -> None:
+        try:
+            try:
+                room = await self._encode(turn, request, covered)
+            except (TemplateError, ImageError, ConfigurationError) as error:
+                raise bad_request(f"the chat template cannot render this: {error}") from error
+        except BaseException as error:  # the request's own answer says what failed
+            self._take_back(turn)
+            if isinstance(error, RequestRefused):
+                self.counts["refused"] += 1
+            else:
+                self._note(turn, error)
+            turn.encoded.set_exception(error)
+            turn.encoded.add_done_callback(_read)
+            if is_own_cancellation(error):
+                raise
+            return
+        turn.encoded.set_result(None)
+        await self._sample(turn, request, room)
+
+    def _take_back(self, turn: Turn) -> None:
+        """Remove a turn that was never sampled."""
+        turn.state = TurnState.FAILED
+        self.turns.remove(turn)
+        self._requests.pop(turn.request_key, None)
+        if turn.parent is not None:
+            turn.parent.children.remove(turn)
+            if turn.lane is turn.parent.lane:
+                turn.parent.is_extended = False
+        if not turn.lane.turns and turn.lane in self.lanes:
+            self.lanes.remove(turn.lane)
+
+    async def _encode(self, turn: Turn, request: AgentRequest, covered: int) -> Room:
+        """Append the request's new messages to the turn's sequence, or start one with all.
+
+        Returns:
+            The room for the reply.
+
+        Raises:
+            RequestRefused: The context or a limit has no room.
+        """
+        if turn.parent is not None:
+            try:
+                room = await self._extend(turn, request, covered)
+            except TemplateError as error:
+                self.counts[f"template: {error}"[:160]] += 1
+            else:
+                self.counts["continued"] += 1
+                return room
+            lane = self._new_lane("template")
+            if turn.lane is turn.parent.lane:
+                turn.parent.is_extended = False
+            else:
+                self.lanes.remove(turn.lane)
+            turn.parent.children.remove(turn)
+            turn.lane, turn.parent = lane, None
+        lane = turn.lane
+        lane.has_tools, lane.label = bool(request.tools), request.label
+        pending = self._codec_messages(request, 0)
+        lane.record.messages += pending
+        lane.encoder.tools = request.tools
+        encoded = await lane.encoder.prompt()
+        room = self._room(turn, request, len(encoded.train_ids), len(images_of(pending)))
+        lane.record.ledger.start(encoded, turn=0)
+        lane.prompt = list(lane.record.messages)
+        lane.turns.append(turn)
+        self.counts["new"] += 1
+        return room
+
+    async def _extend(self, turn: Turn, request: AgentRequest, covered: int) -> Room:
+        """Append new messages after a recorded reply.
+
+        Raises:
+            TemplateError: The template cannot render them after a reply.
+            RequestRefused: The context or a limit has no room.
+        """
+        lane, started = turn.lane, time.perf_counter()
+        record, ledger = lane.record, lane.record.ledger
+        pending = tuple(self._codec_messages(request, covered))
+        before = len(record.messages)
+        record.messages += pending
+        lane.encoder.tools = request.tools
+        try:
+            encoded = await lane.encoder.observation(pending)
+            if encoded.is_prompt:
+                raise TemplateError("the template renders the history in another form")
+            images = len(ledger.images) + len(encoded.images)
+            length = ledger.train_length + len(encoded.train_ids)
+            room = self._room(turn, request, length, images)
+            await lane.encoder.check(pending, encoded)
+        except BaseException:
+            del record.messages[before:]
+            raise
+        record.add_observation(encoded, time.perf_counter() - started)
+        if lane.trunk is not None and not lane.turns:
+            lane.prompt = list(record.messages)
+        lane.turns.append(turn)
+        return room
+
+    def _codec_messages(self, request: AgentRequest, covered: int) -> list[Message]:
+        names = {call.id: call.name for entry in request.messages for call in entry.calls}
+        written = codec_messages(
+            request.messages[covered:],
+            names=names,
+            is_start=covered == 0,
+            takes_tool_images="tool" in self._codec.audit().image_roles,
+        )
+        return [self._codec.readable(entry) for entry in written]
+
+    def _room(self, turn: Turn, request: AgentRequest, length: int, images: int) -> Room:
+        """Return the room for a reply after a context of `length` tokens and `images` images.
+
+        Raises:
+            RequestRefused: There is none.
+        """
+        limits, ledger = self.setup.limits, turn.lane.record.ledger
+        if limits.max_images is not None and images > limits.max_images:
+            raise bad_request(
+                f"the context has {images} images, limits.max_images is {limits.max_images}",
+                code="context_length_exceeded",
+            )
+        wanted = self.setup.sampling.max_new_tokens
+        room = room_for_reply(
+            limits,
+            requested=wanted if request.max_tokens is None else min(wanted, request.max_tokens),
+            already=0,
+            response_tokens=ledger.response_tokens,
+            sampled_tokens=self.sampled_tokens,
+            context_tokens=length,
+        )
+        if room.tokens >= 1:
+            return room
+        if room.reason is StopReason.CONTEXT_TOKENS:
+            most = limits.max_context_tokens
+            raise bad_request(  # clients look for these words and shorten their history
+                f"prompt is too long: {length} tokens > {most} maximum "
+                f"(maximum context length is {most} tokens)",
+                code="context_length_exceeded",
+            )
+        self._end(room.reason or StopReason.TURN_TOKENS, f"{room.reason}")
+        raise AssertionError("unreachable")
+
+    async def _sample(self, turn: Turn, request: AgentRequest, room: Room) -> None:
+        """Sample a reply and commit it, or note in the turn what failed."""
+        record = turn.lane.record
+        draft = record.draft = TurnDraft(turn=record.turn, prompt_tokens=record.ledger.train_length)
+        started = time.perf_counter()
+        try:
+            generation = await self._sampler(turn, request).generate(draft, room, record, self.env)
+            if generation.finish_reason is FinishReason.ABORT:
+                raise EngineFault("the episode was stopped while the engine sampled")
+        except BaseException as error:  # an engine may be anybody's code
+            record.draft, turn.state, turn.error = None, TurnState.FAILED, error
+            if is_own_cancellation(error):
+                raise
+            self._note(turn, error)
+            return
+        draft.add_generation(generation, time.perf_counter() - started)
+        self._commit(turn, request, draft, generation)
+
+    def _note(self, turn: Turn, error: BaseException) -> None:
+        if isinstance(error, ConfigurationError):
+            self.error = error
+        elif isinstance(error, EngineFault | LedgerFault):
+            where = FaultPlace.GENERATE if isinstance(error, EngineFault) else FaultPlace.LEDGER
+            self._faults[turn.request_key] = FaultRecord.of(where, error)
+        elif isinstance(error, Exception):
+            fault = LedgerFault(f"the request failed: {describe(error)}")
+            self._faults[turn.request_key] = FaultRecord.of(FaultPlace.LEDGER, fault)
+
+    def _sampler(self, turn: Turn, request: AgentRequest) -> Sampler:
+        setup, sampling = self.setup, self.setup.sampling
+        repeats = self._asked[turn.prefix]  # best-of-n asks the same more than once
+        self._asked[turn.prefix] += 1
+        if sampling.seed is not None and repeats:
+            sampling = replace(sampling, seed=derive_seed(sampling.seed, turn.prefix, repeats))
+        if request.stop:
+            stop = tuple(dict.fromkeys((*sampling.stop, *request.stop)))
+            sampling = replace(sampling, stop=stop)
+        if sampling is not setup.sampling:
+            setup = replace(setup, sampling=sampling)
+        return Sampler(setup, self.spec, self._interrupt)
+
+    def _commit(
+        self, turn: Turn, request: AgentRequest, draft: TurnDraft, generation: Generation
+    ) -> None:
+        """Record a reply and let later requests continue it. Nothing is awaited here."""
+        record, lane = turn.lane.record, turn.lane
+        record.ledger.add_reply(
+            generation.token_ids,
+            generation.logprobs,
+            turn=draft.turn,
+            finish_reason=generation.finish_reason.value,
+            weight_version=generation.weight_version,
+            extras=generation.extras or {},
+        )
+        self.sampled_tokens += len(generation.token_ids)
+        text = lane.encoder.decode(draft.turn)
+        draft.response_text = text
+        record.say(message("assistant", text))
+        record.close_turn()
+        turn.local, turn.said = record.turn - 1, len(record.messages)
+        turn.segments = len(record.ledger.segments)
+        turn.reply = reply_of(text, generation, request, number=turn.number)
+        self._faults.pop(turn.request_key, None)
+        key = prefix_keys(request.tools_text, (*request.messages, turn.reply.message))[-1]
+        self._index.setdefault(key, []).append(turn)
+
+
+def _preference(turn: Turn) -> tuple[bool, int]:
+    return turn.state is TurnState.DELIVERED, turn.number
+
+
+def _is_repeated(earlier: Turn, request: AgentRequest) -> bool:
+    """Return whether a request with an earlier one's body is its retry.
+
+    An equal body alone proves nothing: agents ask again for a fresh sample, and equal sub-agents
+    send equal prompts.
+    """
+    if earlier.state is TurnState.FAILED:
+        return False
+    return request.is_retry or earlier.state is TurnState.LOST
+
+
+def _is_rejected(earlier: Turn) -> bool:
+    """Return whether asking again means that the client rejected a reply."""
+    is_bad = earlier.reply is not None and earlier.reply.is_bad
+    return is_bad and earlier.state is TurnState.DELIVERED and not earlier.children
+
+
+def _read(future: "asyncio.Future[None]") -> None:
+    """Read a future's exception, which nobody else may do."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,95 @@
+"""The replies of a session: a forest of turns, and the sequences that hold their tokens."""
+
+import asyncio
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from envkit.messages import Message
+from envkit.rollout.encoding import EpisodeEncoder
+from envkit.rollout.engine import Generation
+from envkit.rollout.record import EpisodeRecord
+from envkit_gateway.messages import AgentCall, AgentMessage
+
+
+class TurnState(StrEnum):
+    """What became of a request."""
+
+    RUNNING = "running"
+    DELIVERED = "delivered"
+    """The client has the reply."""
+    LOST = "lost"
+    """The client left before it had the whole reply. A retry gets it; otherwise it is untrained."""
+    SUPERSEDED = "superseded"
+    """The client rejected a bad reply and sampled another. Untrained."""
+    FAILED = "failed"
+    """Infrastructure gave no reply."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """A committed reply, as every dialect reports it."""
+
+    message: AgentMessage
+    text: str
+    """As sampled, its stop token removed."""
+    finish: str
+    """"stop", "length" or "tool_calls"."""
+    stop_string: str | None
+    is_bad: bool
+    """Cut, empty, or with a call that cannot be read: clients may ask again."""
+    generation: Generation
+
+    @property
+    def calls(self) -> tuple[AgentCall, ...]:
+        """The tool calls, with ids that the gateway chose."""
+        return self.message.calls
+
+
+@dataclass(eq=False, slots=True)
+class Lane:
+    """One sequence of tokens while the agent runs."""
+
+    record: EpisodeRecord
+    encoder: EpisodeEncoder
+    reason: str
+    """Why it does not continue another sequence; empty for the first one."""
+    trunk: "Turn | None" = None
+    """The last shared turn; None for a sequence with its own prompt."""
+    shared: int = 0
+    """How many segments it shares with the trunk's sequence."""
+    prompt: list[Message] = field(default_factory=list[Message])
+    """The conversation up to its first own reply."""
+    turns: list["Turn"] = field(default_factory=list["Turn"])
+    has_tools: bool = False
+    label: str = ""
+
+
+@dataclass(eq=False, slots=True)
+class Turn:
+    """One request and its reply."""
+
+    number: int
+    """Of the session, in order of arrival."""
+    lane: Lane
+    parent: "Turn | None"
+    request_key: str
+    prefix: str
+    """Key of the conversation that it answers."""
+    encoded: "asyncio.Future[None]"
+    """Done once the request is in the ledger; raises if it was refused."""
+    state: TurnState = TurnState.RUNNING
+    reply: Reply | None = None
+    error: BaseException | None = None
+    """Why there is no reply."""
+    local: int = 0
+    """Index in its lane's turn records."""
+    segments: int = 0
+    """Segments of its lane up to and with the reply."""
+    said: int = 0
+    """Messages of its lane up to and with the reply."""
+    is_extended: bool = False
+    """Whether its lane goes on after it."""
+    children: list["Turn"] = field(default_factory=list["Turn"])
+    task: "asyncio.Task[None] | None" = None
+    waiting: int = 0
+    """Clients that wait for the reply now."""

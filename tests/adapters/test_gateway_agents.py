@@ -1,0 +1,184 @@
+"""Episodes of agents: functions and commands, and every way in which they end."""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from fakes.codecs import vision_codec
+
+from envkit import make
+from envkit.errors import ConfigurationError
+from envkit.rollout import EpisodeSpec, Interrupt, Player, RolloutConfig
+from envkit.rollout.scripted import ScriptedEngine
+from envkit.trajectory import StopReason, Trajectory, check_trajectory
+
+ASK = """
+import json, os, sys, urllib.request as u
+task = json.load(open("task.json"))
+body = json.dumps({"model": "m", "messages": [{"role": "user", "content": task["prompt"]}]})
+head = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+got = u.urlopen(u.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body.encode(), head))
+answer = json.load(got)["choices"][0]["message"]["content"]
+"""
+
+
+async def played(
+    agent: Any, *, env: str = "canary-v0", interrupt: Interrupt | None = None, **options: Any
+) -> Trajectory:
+    """Play one episode whose model is the environment's oracle."""
+    policy = make(env).unwrapped.oracle()  # type: ignore[attr-defined]
+    codec = vision_codec()
+    config = RolloutConfig.from_mapping({"agent": agent, **options})
+    player = Player(ScriptedEngine(codec, policy), codec, config)
+    try:
+        (found,) = await player.play(lambda: make(env), EpisodeSpec(seed=3), interrupt=interrupt)
+    finally:
+        await player.aclose()
+    assert check_trajectory(found) == ()
+    return found
+
+
+def command(tmp_path: Path, code: str) -> dict[str, Any]:
+    """Return the setting of an agent that is a Python script."""
+    script = tmp_path / "agent.py"
+    script.write_text(ASK + code, encoding="utf-8")
+    return {"command": [sys.executable, str(script)], "timeout_s": 30}
+
+
+@pytest.mark.parametrize("env", ["canary-v0", "computer-use-v0", "search-v0"])
+async def test_trivial_agent_records_what_the_loop_records(env: str) -> None:
+    loop, agent = await played(None, env=env), await played("fakes.own_agents:trivial", env=env)
+
+    for name in ("train_ids", "wire_ids", "loss_mask", "logprobs", "images"):
+        assert getattr(loop, name)() == getattr(agent, name)(), name
+    assert (loop.reward, loop.stop_reason) == (agent.reward, agent.stop_reason)
+
+
+@pytest.mark.parametrize("name", ["answering", "blocking"])
+async def test_answer_of_an_agent_is_scored_by_the_environment(name: str) -> None:
+    found = await played(f"fakes.own_agents:{name}")
+
+    assert found.turns[-1].reward is not None
+    assert len(found.turns) == 1
+
+
+async def test_reward_of_an_agent_replaces_the_environments() -> None:
+    found = await played("fakes.own_agents:scoring")
+
+    assert (found.reward, found.stop_reason) == (0.25, StopReason.TERMINATED)
+
+
+async def test_agent_that_never_asks_the_model_is_a_fault() -> None:
+    found = await played("fakes.own_agents:silent")
+
+    assert found.stop_reason is StopReason.ENV_FAULT
+    assert found.fault is not None
+    assert "base_url" in found.fault.message
+
+
+@pytest.mark.parametrize("name", ["crashing", "exiting", "strange"])
+async def test_agent_that_fails_truncates_the_episode(name: str) -> None:
+    found = await played(f"fakes.own_agents:{name}")
+
+    assert found.stop_reason is StopReason.ENV_TRUNCATED
+    assert found.reward == 0.0
+    assert found.turns[-1].info["agent_error"]
+
+
+async def test_reward_that_is_not_finite_is_a_fault() -> None:
+    found = await played("fakes.own_agents:unfinished")
+
+    assert found.is_faulted
+    assert found.reward is None
+
+
+async def test_agent_that_hangs_is_stopped_and_truncated() -> None:
+    agent = {"function": "fakes.own_agents:hanging", "timeout_s": 1.0}
+    found = await played(agent)
+
+    assert found.stop_reason is StopReason.STEP_TIMEOUT
+    assert found.turns[-1].info["agent_error"]
+
+
+async def test_interrupt_ends_an_agent_at_once() -> None:
+    interrupt = Interrupt()
+    playing = asyncio.create_task(played("fakes.own_agents:hanging", interrupt=interrupt))
+    await asyncio.sleep(1.0)
+    interrupt.fire()
+    found = await asyncio.wait_for(playing, 30)
+
+    assert found.stop_reason is StopReason.ABORTED
+    assert found.reward is None
+
+
+async def test_command_answers_and_its_output_is_kept(tmp_path: Path) -> None:
+    found = await played(command(tmp_path, "print(answer); print('note', file=sys.stderr)"))
+
+    assert found.stop_reason is not StopReason.ENV_FAULT
+    output = found.turns[-1].info["agent_output"]
+    assert output["exit_status"] == 0
+    assert output["stderr"] == "note\n"
+
+
+async def test_command_may_leave_a_reward(tmp_path: Path) -> None:
+    found = await played(command(tmp_path, "open('reward.txt', 'w').write('0.5')"))
+
+    assert found.reward == 0.5
+
+
+async def test_command_that_fails_truncates_the_episode(tmp_path: Path) -> None:
+    found = await played(command(tmp_path, "sys.exit(7)"))
+
+    assert found.stop_reason is StopReason.ENV_TRUNCATED
+    assert "status 7" in found.turns[-1].info["agent_error"]
+
+
+async def test_command_that_cannot_start_is_a_fault() -> None:
+    found = await played({"command": "no-such-program --now"})
+
+    assert found.stop_reason is StopReason.ENV_FAULT
+    assert found.fault is not None
+    assert "no-such-program" in found.fault.message
+
+
+ESCAPE = """
+import subprocess, time
+code = "import os, time; os.setsid(); print(os.getpid(), flush=True); time.sleep(600)"
+child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+open({pid!r}, "w").write(child.stdout.readline())
+{then}
+"""
+
+
+@pytest.mark.parametrize("then", ["print(answer)", "time.sleep(600)"], ids=["ends", "hangs"])
+async def test_processes_of_a_command_never_outlive_it(tmp_path: Path, then: str) -> None:
+    pid = tmp_path / "pid"
+    agent = command(tmp_path, ESCAPE.format(pid=str(pid), then=then))
+    found = await played({**agent, "timeout_s": 8})
+
+    assert found.turns
+    deadline = time.monotonic() + 10
+    while psutil.pid_exists(int(pid.read_text())) and time.monotonic() < deadline:
+        await asyncio.sleep(0.05)
+    assert not psutil.pid_exists(int(pid.read_text()))
+
+
+async def test_output_of_a_command_is_bounded(tmp_path: Path) -> None:
+    code = "sys.stderr.write('x' * 5_000_000); print(answer)"
+    found = await played(command(tmp_path, code))
+
+    assert len(found.turns[-1].info["agent_output"]["stderr"]) == 16_384
+
+
+@pytest.mark.parametrize(
+    "agent",
+    ["no_such_module:agent", "fakes.own_agents:ask_me", {}, {"comand": "x"}, {"command": ""},
+     {"command": "x", "function": "y:z"}, {"command": "x", "timeout_s": 0}],
+)  # fmt: skip
+async def test_wrong_setting_is_refused_before_any_episode(agent: Any) -> None:
+    with pytest.raises(ConfigurationError, match="agent"):
+        await played(agent)

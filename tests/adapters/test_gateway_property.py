@@ -1,0 +1,76 @@
+"""Property: however clients rewrite histories, no reply is spliced wrongly or trained twice."""
+
+import json
+import random
+from typing import Any
+
+from fakes.agent_clients import CLIENTS, Client, Said
+from fakes.gateway_run import call_once, serving
+from fakes.trajectories import picture
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+
+def rewritten(said: Said, rng: random.Random) -> Said:
+    """Return a reply as some client may write it back; some changes alter its meaning."""
+    text, calls, thinking = said.text, [dict(one) for one in said.calls], said.thinking
+    if rng.random() < 0.5:
+        text = text.strip()
+    if rng.random() < 0.5:
+        thinking = ""
+    if rng.random() < 0.1:
+        thinking = f"{thinking} edited"
+    if rng.random() < 0.1:
+        text = f"{text} edited"
+    for one in calls:
+        if rng.random() < 0.5:
+            order = {"sort_keys": True} if rng.random() < 0.5 else {"separators": (",", ":")}
+            one["arguments"] = json.dumps(json.loads(one["arguments"]), **order)  # type: ignore[arg-type]
+    if calls and rng.random() < 0.1:
+        calls[0]["arguments"] = json.dumps({"a": 5})
+    return Said(text, calls, thinking)
+
+
+async def converse(client: Client, rng: random.Random, steps: int) -> None:
+    """Ask, answer calls, edit and truncate the history."""
+    forks: list[list[dict[str, Any]]] = []
+    for _ in range(steps):
+        image = picture(rng.randrange(5)) if rng.random() < 0.3 else None
+        said = await client.ask(rng.choice(["one", "two", " three \n"]), image)
+        while said.calls:
+            for call in said.calls:
+                shown = picture(rng.randrange(5)) if rng.random() < 0.2 else None
+                client.result(call, rng.choice(["3", " 3", "3\n"]), shown)
+            if rng.random() < 0.1:
+                break
+            said = await client.ask()
+        forks.append(json.loads(json.dumps(client.items)))
+        if rng.random() < 0.3:
+            client.items = rng.choice(forks)
+        if rng.random() < 0.1:
+            client.system += "!"
+
+
+@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 2**32))
+async def test_random_conversations_are_exact(seed: int) -> None:
+    rng = random.Random(seed)
+
+    def write(context: str) -> str:
+        if rng.random() < 0.2:
+            return rng.choice(["", "   ", "<tool_call>{", "x</think>y", "\u00e9 <think>"])
+        return call_once(context)
+
+    async with serving(write) as run:
+        for _ in range(2):
+            kind = rng.choice(CLIENTS)
+            client: Client = run.client(
+                kind,
+                stream=rng.random() < 0.5,
+                tools=rng.random() < 0.7,
+                echo=lambda said: rewritten(said, rng),
+            )
+            await converse(client, rng, 4)
+    trajectory = run.trajectory(trains_side=True)
+
+    assert trajectory.trained_token_count == trajectory.sampled_token_count

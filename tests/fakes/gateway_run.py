@@ -1,0 +1,88 @@
+"""A session behind a running gateway, and its record."""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from fakes.codecs import vision_codec
+from fakes.odd_engine import OddEngine, Write, assert_exact
+
+from envkit import make
+from envkit.rollout.engine import Sampling
+from envkit.rollout.interrupt import Interrupt
+from envkit.rollout.limits import Limits, RetryBudget
+from envkit.rollout.record import EpisodeRecord
+from envkit.rollout.setup import EpisodeSpec, Setup
+from envkit.threads.pool import WorkerPool
+from envkit.trajectory import StopReason, Trajectory, check_trajectory
+from envkit_gateway import Gateway, Session, SessionLimits
+from envkit_gateway.recording import Outcome, trajectory_of
+
+CALL = (
+    '<tool_call>\n{"name": "add", "arguments": {"b":  2.0, "a": 1, "c": "\\u00e9"}}\n</tool_call>'
+)
+
+
+def call_once(context: str) -> str:
+    """Call the tool for each user message that has no result yet; otherwise answer."""
+    tail = context.rsplit("<|im_start|>assistant", 2)[-2:][0]
+    if '"add"' in context and "<tool_response>" not in tail:
+        return f"I think  hard \n</think>\n\nI will add.\n{CALL}"
+    return "  It is done. \n"
+
+
+@dataclass
+class Run:
+    """A session and what its engine saw."""
+
+    gateway: Gateway
+    session: Session
+    engine: OddEngine
+
+    def client(self, kind: Callable[..., Any], **options: Any) -> Any:
+        return kind(self.gateway.url, self.session.key, **options)
+
+    def trajectory(self, reward: float = 1.0, **options: Any) -> Trajectory:
+        """Return the sound record of the session."""
+        outcome = Outcome(stop_reason=StopReason.TERMINATED, reward=reward)
+        record = EpisodeRecord()
+        trajectory = trajectory_of(self.session, outcome, record, **options)
+        assert check_trajectory(trajectory) == ()
+        assert_exact(trajectory, self.engine)
+        sampled = sum(len(reply) for _, reply in self.engine.seen)
+        assert trajectory.sampled_token_count == sampled
+        trained = sum(sum(row.loss_mask) for row in trajectory.steps(merge=True))
+        assert trained == trajectory.trained_token_count
+        return trajectory
+
+
+@asynccontextmanager
+async def serving(
+    write: Write = call_once,
+    *,
+    limits: Limits | None = None,
+    session_limits: SessionLimits | None = None,
+    faults: tuple[int, ...] = (),
+    sampling: Sampling | None = None,
+) -> AsyncGenerator[Run]:
+    """Serve one session with an odd engine and a vision model's template."""
+    codec, pool = vision_codec(), WorkerPool()
+    engine = OddEngine(codec, write, faults=faults)
+    setup = Setup(
+        engine=engine,
+        codec=codec,
+        limits=limits or Limits(),
+        retries=RetryBudget(max_engine_retries_per_turn=0),
+        sampling=sampling or Sampling(max_new_tokens=4096),
+    )
+    env: Any = make("canary-v0").unwrapped
+    session = Session(
+        setup, EpisodeSpec(env_id="agent", seed=0), pool, Interrupt(), env=env,
+        limits=session_limits,
+    )  # fmt: skip
+    try:
+        async with Gateway().running() as gateway, gateway.serving(session):
+            yield Run(gateway, session, engine)
+    finally:
+        pool.close()

@@ -1,0 +1,89 @@
+"""Agents as users write them, over plain HTTP."""
+
+import asyncio
+import subprocess
+import sys
+from typing import Any
+
+from fakes.agent_clients import ChatClient
+
+from envkit_gateway import AgentTask
+
+
+def client_of(task: AgentTask) -> ChatClient:
+    """Return a client that has the environment's system prompt."""
+    system = [str(one["content"]) for one in task.messages if one["role"] == "system"]
+    return ChatClient(task.url, task.api_key, system="\n\n".join(system))
+
+
+async def trivial(task: AgentTask) -> None:
+    """Pass every observation to the model and every reply to the environment."""
+    client = client_of(task)
+    text, image = task.prompt, next(iter(task.images), None)
+    while True:
+        said = await client.ask(text, image)
+        step = await task.step(said.text)
+        if step.terminated or step.truncated:
+            return
+        text, image = step.observation["text"], next(iter(step.observation["images"]), None)
+
+
+async def answering(task: AgentTask) -> str:
+    """Return the model's first reply as the answer."""
+    image = next(iter(task.images), None)
+    return (await client_of(task).ask(task.prompt, image)).text
+
+
+async def scoring(task: AgentTask) -> float:
+    """Score the episode itself."""
+    await client_of(task).ask(task.prompt)
+    return 0.25
+
+
+async def silent(task: AgentTask) -> str:
+    """Never ask the model."""
+    return task.prompt
+
+
+async def crashing(task: AgentTask) -> None:
+    """Fail after a reply."""
+    await client_of(task).ask(task.prompt)
+    raise KeyError("lost")
+
+
+async def exiting(task: AgentTask) -> None:
+    """End the interpreter, or try to."""
+    await client_of(task).ask(task.prompt)
+    raise SystemExit(3)
+
+
+async def hanging(task: AgentTask) -> None:
+    """Ask once, then wait for ever."""
+    await client_of(task).ask(task.prompt)
+    await asyncio.Event().wait()
+
+
+async def unfinished(task: AgentTask) -> float:
+    """Return a reward that no trainer takes."""
+    await client_of(task).ask(task.prompt)
+    return float("nan")
+
+
+async def strange(task: AgentTask) -> Any:
+    """Return something that is neither an answer nor a reward."""
+    await client_of(task).ask(task.prompt)
+    return {"reward": 1}
+
+
+def blocking(task: AgentTask) -> str:
+    """Ask with a blocking client, on a thread."""
+    code = (
+        "import json, sys, urllib.request as u\n"
+        "url, key, prompt = sys.argv[1:]\n"
+        "body = json.dumps({'model': 'm', 'messages': [{'role': 'user', 'content': prompt}]})\n"
+        "head = {'authorization': 'Bearer ' + key, 'content-type': 'application/json'}\n"
+        "got = u.urlopen(u.Request(url + '/chat/completions', body.encode(), head))\n"
+        "print(json.load(got)['choices'][0]['message']['content'], end='')\n"
+    )
+    command = [sys.executable, "-c", code, task.base_url, task.api_key, task.prompt]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
