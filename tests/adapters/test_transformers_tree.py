@@ -1,6 +1,7 @@
 """Forks and rewritten histories on the embedded engine: what its cache keeps, and equal numbers."""
 
 import asyncio
+from statistics import fmean
 from typing import ClassVar
 
 import pytest
@@ -9,6 +10,7 @@ from fakes.embedded import folder_of, largest_error, make_engine
 
 from envkit.rollout import (
     AtTurns,
+    ByEntropy,
     EpisodeSpec,
     GenerateRequest,
     Generation,
@@ -17,7 +19,7 @@ from envkit.rollout import (
     play_tree,
 )
 from envkit.tokens import ChatCodec, load_codec
-from envkit.trajectory import Trajectory
+from envkit.trajectory import SegmentKind, Trajectory
 from envkit_transformers.engine import TransformersEngine
 
 TOLERANCE = 1e-4
@@ -74,6 +76,20 @@ async def test_fork_takes_its_parents_cache_and_samples_from_the_same_numbers(
             assert largest_error(kind, request, answer) < TOLERANCE
     await player.aclose()
     await engine.aclose()
+
+
+async def test_by_entropy_forks_the_least_certain_turn_of_a_model() -> None:
+    player, engine, _ = player_of("llama", "keep")
+    trunk, fork = await play_tree(
+        lambda: Screens(max_turns=4), player, branching=ByEntropy(forks=1), spec=EpisodeSpec(seed=7)
+    )
+    await player.aclose()
+    await engine.aclose()
+    assert fork.origin is not None
+    logprobs = {
+        one.turn: fmean(one.logprobs) for one in trunk.segments if one.kind is SegmentKind.MODEL
+    }
+    assert fork.origin.turns == min(logprobs, key=lambda turn: logprobs[turn])
 
 
 async def sampled(kind: str, history: object) -> tuple[Trajectory, Kept]:
