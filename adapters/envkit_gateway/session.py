@@ -36,7 +36,8 @@ from envkit.tasks import Task
 from envkit.threads.pool import WorkerPool
 from envkit.tokens import ChatCodec
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
-from envkit_gateway.messages import AgentMessage, codec_messages, prefix_keys
+from envkit_gateway.matching import Committed, is_rejected, is_retry
+from envkit_gateway.messages import codec_messages, prefix_keys
 from envkit_gateway.replies import reply_of
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request
 from envkit_gateway.turn import Lane, Turn, TurnState
@@ -105,7 +106,7 @@ class Session:
         self._faults: dict[str, FaultRecord] = {}
         self._codec: ChatCodec = setup.codec
         self._pool, self._interrupt = pool, interrupt
-        self._index: dict[str, list[Turn]] = {}
+        self._committed = Committed()
         self._requests: dict[str, Turn] = {}
         self._asked: Counter[str] = Counter()
 
@@ -130,11 +131,11 @@ class Session:
         if self.is_closed:
             raise RequestRefused(403, OVER)
         earlier = self._requests.get(request.key)
-        if earlier is not None and _is_repeated(earlier, request):
+        if earlier is not None and is_retry(request, earlier):
             self.counts["replayed"] += 1
             return earlier
         self._check_limits()
-        if earlier is not None and _is_rejected(earlier):
+        if earlier is not None and is_rejected(earlier):
             earlier.state = TurnState.SUPERSEDED
         keys = prefix_keys(request.tools_text, request.messages)
         turn, covered = self._placed(request, keys)
@@ -209,7 +210,7 @@ class Session:
 
     def _placed(self, request: AgentRequest, keys: Sequence[str]) -> tuple[Turn, int]:
         """Return a turn in the sequence that it continues, and how many messages that covers."""
-        parent, covered = self._match(keys, request.messages)
+        parent, covered = self._committed.longest(keys, request.messages)
         if parent is None:
             why = "tools" if self._is_known(request) else "history"
             lane = self._new_lane("" if not self.lanes else why)
@@ -232,20 +233,6 @@ class Session:
     def _is_known(self, request: AgentRequest) -> bool:
         """Return whether the conversation was played with other tools."""
         return any(bool(request.tools) != lane.has_tools for lane in self.lanes)
-
-    def _match(
-        self, keys: Sequence[str], messages: Sequence[AgentMessage]
-    ) -> tuple[Turn | None, int]:
-        for count in range(len(messages) - 1, 0, -1):
-            known = self._index.get(keys[count - 1])
-            if not known or messages[count - 1].role != "assistant":
-                continue
-            thinking = messages[count - 1].thinking.strip()
-            for turn in sorted(known, key=_preference, reverse=True):
-                assert turn.reply is not None  # indexed when it was committed
-                if not thinking or thinking == turn.reply.message.thinking.strip():
-                    return turn, count  # dropped thinking is fine, edited thinking is not
-        return None, 0
 
     def _lane_after(self, parent: Turn) -> Lane:
         lane = parent.lane
@@ -477,28 +464,7 @@ class Session:
         turn.reply = reply_of(text, generation, request, number=turn.number)
         self._faults.pop(turn.request_key, None)
         key = prefix_keys(request.tools_text, (*request.messages, turn.reply.message))[-1]
-        self._index.setdefault(key, []).append(turn)
-
-
-def _preference(turn: Turn) -> tuple[bool, int]:
-    return turn.state is TurnState.DELIVERED, turn.number
-
-
-def _is_repeated(earlier: Turn, request: AgentRequest) -> bool:
-    """Return whether a request with an earlier one's body is its retry.
-
-    An equal body alone proves nothing: agents ask again for a fresh sample, and equal sub-agents
-    send equal prompts.
-    """
-    if earlier.state is TurnState.FAILED:
-        return False
-    return request.is_retry or earlier.state is TurnState.LOST
-
-
-def _is_rejected(earlier: Turn) -> bool:
-    """Return whether asking again means that the client rejected a reply."""
-    is_bad = earlier.reply is not None and earlier.reply.is_bad
-    return is_bad and earlier.state is TurnState.DELIVERED and not earlier.children
+        self._committed.add(key, turn)
 
 
 def _read(future: "asyncio.Future[None]") -> None:

@@ -61,6 +61,9 @@ async def test_random_conversations_are_exact(seed: int) -> None:
             return rng.choice(["", "   ", "<tool_call>{", "x</think>y", "\u00e9 <think>"])
         return call_once(context)
 
+    def echo(said: Said) -> Said:
+        return rewritten(said, rng)
+
     async with serving(write) as run:
         for _ in range(2):
             kind = rng.choice(CLIENTS)
@@ -68,7 +71,7 @@ async def test_random_conversations_are_exact(seed: int) -> None:
                 kind,
                 stream=rng.random() < 0.5,
                 tools=rng.random() < 0.7,
-                echo=lambda said: rewritten(said, rng),
+                echo=echo,
             )
             await converse(client, rng, 4)
     trajectory = run.trajectory(trains_side=True)

@@ -58,7 +58,7 @@ async def exiting(task: AgentTask) -> None:
 
 
 async def hanging(task: AgentTask) -> None:
-    """Ask once, then wait for ever."""
+    """Ask once, then wait forever."""
     await client_of(task).ask(task.prompt)
     await asyncio.Event().wait()
 

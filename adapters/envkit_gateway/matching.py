@@ -1,0 +1,62 @@
+"""Which recorded reply a request continues, and whether it repeats an earlier request."""
+
+from collections.abc import Sequence
+
+from envkit_gateway.messages import AgentMessage
+from envkit_gateway.request import AgentRequest
+from envkit_gateway.turn import Turn, TurnState
+
+
+class Committed:
+    """The committed replies of a session, by the conversation that ends with them."""
+
+    def __init__(self) -> None:
+        self._turns: dict[str, list[Turn]] = {}
+
+    def add(self, key: str, turn: Turn) -> None:
+        """File a reply under the key of the conversation up to it."""
+        self._turns.setdefault(key, []).append(turn)
+
+    def longest(
+        self, keys: Sequence[str], messages: Sequence[AgentMessage]
+    ) -> tuple[Turn | None, int]:
+        """Return the reply that a request continues, and how many messages that covers.
+
+        Thinking may be missing from a request, since many clients drop it; edited thinking is
+        another conversation.
+
+        Args:
+            keys: Of each prefix of the request.
+            messages: Of the request.
+        """
+        for count in range(len(messages) - 1, 0, -1):
+            known = self._turns.get(keys[count - 1])
+            if not known or messages[count - 1].role != "assistant":
+                continue
+            thinking = messages[count - 1].thinking.strip()
+            for turn in sorted(known, key=_preference, reverse=True):
+                assert turn.reply is not None  # filed when it was committed
+                if not thinking or thinking == turn.reply.message.thinking.strip():
+                    return turn, count
+        return None, 0
+
+
+def _preference(turn: Turn) -> tuple[bool, int]:
+    return turn.state is TurnState.DELIVERED, turn.number
+
+
+def is_retry(request: AgentRequest, earlier: Turn) -> bool:
+    """Return whether a request with an earlier one's body is its retry.
+
+    An equal body alone proves nothing: agents ask again for a fresh sample, and equal sub-agents
+    send equal prompts.
+    """
+    if earlier.state is TurnState.FAILED:
+        return False
+    return request.is_retry or earlier.state is TurnState.LOST
+
+
+def is_rejected(earlier: Turn) -> bool:
+    """Return whether asking again means that the client rejected a reply."""
+    is_bad = earlier.reply is not None and earlier.reply.is_bad
+    return is_bad and earlier.state is TurnState.DELIVERED and not earlier.children
