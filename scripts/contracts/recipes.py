@@ -134,6 +134,19 @@ import gymnasium, jsonschema, pytest_asyncio
     has_torch=False,
 )
 
+AGENTS = Recipe(
+    name="agents",
+    version="1",
+    requirements=CONTRACTS / "agents" / "requirements.txt",
+    check="""
+import openai, anthropic, agents, langgraph, langchain_openai, langchain_anthropic
+import smolagents, pydantic_ai
+import gymnasium, jsonschema, hypothesis, pytest_asyncio
+""",
+    cost="downloads about 0.1 GB, takes 0.5 GB of disk",
+    has_torch=False,
+)
+
 RAY = Recipe(
     name="ray",
     version="2.60.0",
@@ -147,7 +160,7 @@ import gymnasium, jsonschema, typer, hypothesis, pytest_asyncio
     files=(_TORCHVISION_STUB,),
 )
 
-_TESTED = (TRL, VERL, SKYRL, SLIME, OPENENV, VERIFIERS, INSPECT, RAY)
+_TESTED = (TRL, VERL, SKYRL, SLIME, OPENENV, VERIFIERS, INSPECT, AGENTS, RAY)
 RECIPES = {recipe.name: recipe for recipe in (SGLANG, VLLM, *_TESTED)}
 TESTED = tuple(recipe.name for recipe in _TESTED)
 """Projects with a folder of tests under tests/contracts."""

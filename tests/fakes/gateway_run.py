@@ -5,17 +5,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from fakes.codecs import vision_codec
 from fakes.odd_engine import OddEngine, Write, assert_exact
 
-from envkit import make
+from envkit.env import Env
 from envkit.rollout.engine import Sampling
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.limits import Limits, RetryBudget
 from envkit.rollout.record import EpisodeRecord
 from envkit.rollout.setup import EpisodeSpec, Setup
+from envkit.tasks import Task
 from envkit.threads.pool import WorkerPool
+from envkit.tokens import ChatCodec
 from envkit.trajectory import StopReason, Trajectory, check_trajectory
+from envkit.turns import Turn as EnvTurn
 from envkit_gateway import Gateway, Session, SessionLimits
 from envkit_gateway.recording import Outcome, trajectory_of
 
@@ -30,6 +32,13 @@ def call_once(context: str) -> str:
     if '"add"' in context and "<tool_response>" not in tail:
         return f"I think  hard \n</think>\n\nI will add.\n{CALL}"
     return "  It is done. \n"
+
+
+class Silent(Env):
+    """The environment of a session without one."""
+
+    def on_reset(self, task: Task) -> EnvTurn:
+        return EnvTurn("")
 
 
 @dataclass
@@ -65,9 +74,14 @@ async def serving(
     session_limits: SessionLimits | None = None,
     faults: tuple[int, ...] = (),
     sampling: Sampling | None = None,
+    codec: ChatCodec | None = None,
 ) -> AsyncGenerator[Run]:
     """Serve one session with an odd engine and a vision model's template."""
-    codec, pool = vision_codec(), WorkerPool()
+    if codec is None:
+        from fakes.codecs import vision_codec  # needs transformers
+
+        codec = vision_codec()
+    pool = WorkerPool()
     engine = OddEngine(codec, write, faults=faults)
     setup = Setup(
         engine=engine,
@@ -76,9 +90,8 @@ async def serving(
         retries=RetryBudget(max_engine_retries_per_turn=0),
         sampling=sampling or Sampling(max_new_tokens=4096),
     )
-    env: Any = make("canary-v0").unwrapped
     session = Session(
-        setup, EpisodeSpec(env_id="agent", seed=0), pool, Interrupt(), env=env,
+        setup, EpisodeSpec(env_id="agent", seed=0), pool, Interrupt(), env=Silent(),
         limits=session_limits,
     )  # fmt: skip
     try:
