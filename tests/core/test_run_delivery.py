@@ -150,9 +150,16 @@ async def test_run_folder_completes_an_interrupted_run(tmp_path: Path, group_siz
 
 
 async def test_run_starts_an_unfinished_episode_again_that_cannot_be_resumed() -> None:
-    engine = ScriptedEngine(text_codec(), say_turn, latency=lambda request: 0.02)
-    world, interrupt = World(), Interrupt()
+    world, interrupt, asked = World(), Interrupt(), list[str]()
     plan = RunPlan(episodes=4, concurrency=4)
+
+    def latency(request: GenerateRequest) -> float:
+        asked.append(request.request_id)
+        if len(asked) == 6:  # then an episode has had a turn, and none has ended
+            interrupt.fire()
+        return 0.02
+
+    engine = ScriptedEngine(text_codec(), say_turn, latency=latency)
 
     async def play_on(interrupt: Interrupt | None, progress: Progress) -> list[Trajectory]:
         player = Player(engine, text_codec())
@@ -165,7 +172,6 @@ async def test_run_starts_an_unfinished_episode_again_that_cannot_be_resumed() -
         await play(Run(env, player, plan, interrupt=interrupt, progress=progress), player, take)
         return kept
 
-    asyncio.get_running_loop().call_later(0.03, interrupt.fire)
     first = await play_on(interrupt, Progress())
     assert {one.stop_reason for one in first} == {StopReason.ABORTED}
     assert any(one.turns for one in first)

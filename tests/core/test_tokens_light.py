@@ -113,7 +113,7 @@ def test_light_images_are_the_bits_of_transformers(size: tuple[int, int]) -> Non
 
 def test_light_images_refuse_a_strip() -> None:
     processor: Qwen2VLImages = light().image_processor
-    with pytest.raises(ImageError, match="at most 200 times, got 1x201"):
+    with pytest.raises(ImageError, match="at most 200, got 1x201"):
         processor(images=[PilImage.new("RGB", (1, 201))])
 
 

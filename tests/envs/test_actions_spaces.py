@@ -151,7 +151,7 @@ def test_space_refuses_what_cannot_be(arguments: dict[str, Any]) -> None:
 
 
 def test_resize_refuses_a_thread() -> None:
-    with pytest.raises(ConfigurationError, match="200 times"):
+    with pytest.raises(ConfigurationError, match="at most 200, got 2010x10"):
         QWEN3_VL_RESIZE.apply((2010, 10))
     with pytest.raises(ConfigurationError, match="factor"):
         SmartResize(factor=0, min_pixels=1, max_pixels=2)

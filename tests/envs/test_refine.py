@@ -139,7 +139,7 @@ def test_wrong_arguments_are_refused() -> None:
         RefineEnv(solvers=0)
     with pytest.raises(UnknownNameError):
         RefineEnv(task_env="geo4k-v0")
-    with pytest.raises(ConfigurationError, match="cannot be made"):
+    with pytest.raises(ConfigurationError, match="cannot be built"):
         RefineEnv(task_env="geo3k-v0", task_env_kwargs={"colour": "red"})
     with pytest.raises(ConfigurationError, match="one agent"):
         RefineEnv(task_env="refine-v0", task_env_kwargs={})

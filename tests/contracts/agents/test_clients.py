@@ -242,6 +242,7 @@ async def test_langgraph_keeps_one_sequence(kind: str) -> None:
                 use_responses_api=kind == "responses",
             )
         )  # fmt: skip
+        _clients.append(model._async_client if kind == "messages" else model.root_async_client)
         graph: Any = create_agent(model, [add])
         content: Any = [
             {"type": "text", "text": "add"},
@@ -309,6 +310,7 @@ async def test_smolagents_is_exact_in_a_sequence_per_step() -> None:
         model = OpenAIServerModel("m", api_base=f"{run.gateway.url}/v1", api_key=run.session.key)
         agent = ToolCallingAgent(tools=[add], model=model, max_steps=4, verbosity_level=0)
         found = await asyncio.to_thread(agent.run, "What is 1 + 2?")
+        model.client.close()
     trajectory = run.trajectory()
 
     assert str(found) == "3"
