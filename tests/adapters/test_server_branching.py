@@ -26,7 +26,10 @@ class LongScreens(Screens):
 def make_player(
     engine: RemoteEngine, codec: ChatCodec, history: str | Mapping[str, Any] = "keep"
 ) -> Player:
-    settings = {"history": history, "sampling": {"max_new_tokens": 12, "seed": 5}}
+    # An untrained model samples ids beyond its tokenizer's, which no ledger takes.
+    bias = {"logit_bias": {"700": 1000.0}}
+    sampling = {"max_new_tokens": 12, "seed": 5, "extras": bias}
+    settings = {"history": history, "sampling": sampling}
     return Player(engine, codec, RolloutConfig.from_mapping(settings))
 
 
