@@ -134,10 +134,10 @@ import gymnasium, jsonschema, pytest_asyncio
     has_torch=False,
 )
 
-AGENTS = Recipe(
-    name="agents",
+CLIENTS = Recipe(
+    name="clients",
     version="1",
-    requirements=CONTRACTS / "agents" / "requirements.txt",
+    requirements=CONTRACTS / "clients" / "requirements.txt",
     check="""
 import openai, anthropic, agents, langgraph, langchain_openai, langchain_anthropic
 import smolagents, pydantic_ai
@@ -160,7 +160,7 @@ import gymnasium, jsonschema, typer, hypothesis, pytest_asyncio
     files=(_TORCHVISION_STUB,),
 )
 
-_TESTED = (TRL, VERL, SKYRL, SLIME, OPENENV, VERIFIERS, INSPECT, AGENTS, RAY)
+_TESTED = (TRL, VERL, SKYRL, SLIME, OPENENV, VERIFIERS, INSPECT, CLIENTS, RAY)
 RECIPES = {recipe.name: recipe for recipe in (SGLANG, VLLM, *_TESTED)}
 TESTED = tuple(recipe.name for recipe in _TESTED)
 """Projects with a folder of tests under tests/contracts."""
