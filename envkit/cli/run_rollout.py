@@ -185,7 +185,7 @@ async def _play(
             await player.aclose()
         await built.engine.aclose()
         if not plan.is_resumed:
-            _tidy(directory)
+            _remove_empty(directory)
     outcome.seconds = time.perf_counter() - outcome.started
     outcome.dropped = len(state.dropped)
     return outcome
@@ -311,7 +311,7 @@ def _drop_old_figures(directory: Path) -> None:
             (directory / name).unlink(missing_ok=True)
 
 
-def _tidy(directory: Path) -> None:
+def _remove_empty(directory: Path) -> None:
     """Remove a run in which no episode was stored."""
     file = directory / FILE_NAME
     with suppress(OSError):

@@ -70,7 +70,7 @@ class ChatCodec:
             tools: The tools that prompts offer to the model.
             template_kwargs: Variables for the chat template, such as {"enable_thinking": False}.
             stop_ids: Every id that the engine stops on, as in generation_config.json; the
-                tokenizer's own end of text is added. None takes only that.
+                tokenizer's own end of text is added. None uses only that.
             history: For templates that rewrite earlier replies. "keep": the ledger keeps what was
                 sampled. "rerender": the loop renders each prompt in full and starts a new sequence
                 if it no longer continues the ledger.
@@ -84,7 +84,7 @@ class ChatCodec:
                 that process images themselves. Its token count comes from the first image of its
                 size, which is processed immediately.
             vocabulary_size: Number of ids the model can sample, including padding of its embeddings
-                (`vocab_size` of config.json). None takes the tokenizer's, including added tokens.
+                (`vocab_size` of config.json). None uses the tokenizer's, including added tokens.
 
         Raises:
             ConfigurationError: An argument has an unknown value, or no tokenizer was given.

@@ -47,7 +47,7 @@ class LevelProgress:
 
         Args:
             levels: From the easiest to the hardest.
-            start: The first level; None takes the easiest.
+            start: The first level; None uses the easiest.
             window: Number of results at a level that decide a move.
             up: Success rate at or above which the level goes up.
             down: Success rate at or below which the level goes down; a negative rate disables this.

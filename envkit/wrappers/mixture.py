@@ -31,7 +31,7 @@ class Member:
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
     """Constructor arguments."""
     name: str | None = None
-    """Name in tasks and info; None takes the id. An id may appear twice under different names."""
+    """Name in tasks and info; None uses the id. An id may appear twice under different names."""
 
     def __post_init__(self) -> None:
         if not (self.weight > 0 and math.isfinite(self.weight)):
