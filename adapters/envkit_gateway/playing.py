@@ -172,9 +172,12 @@ class _Episode:
 
     async def _outcome(self, session: Session, reset: ResetOutcome) -> Outcome:
         running = asyncio.ensure_future(self._run(self._task(session, reset)))
-        is_late = False
         try:
             result, is_late = await self._awaited(running)
+            if result is None and self._stepping.locked():
+                self._env_fault = EnvFault(
+                    "a deadline passed while the environment took a step", kind=FaultKind.TIMEOUT
+                )
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
@@ -262,6 +265,8 @@ class _Episode:
         reason = self._interrupt.reason
         if reason is StopReason.ABORTED:
             return Outcome(stop_reason=StopReason.ABORTED)
+        if self._env_fault is not None:
+            return self._concluded(session, AgentResult())
         if was_sampling or session.fault is not None or not session.turns:
             what = f"agent.timeout_s, {self._settings.timeout_s:g} s," if is_late else "a deadline"
             fault = EngineFault(

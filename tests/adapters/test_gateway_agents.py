@@ -11,9 +11,11 @@ import pytest
 from fakes.codecs import vision_codec
 
 from envkit import make
+from envkit.env import Env, Turn
 from envkit.errors import ConfigurationError
 from envkit.rollout import EpisodeSpec, Interrupt, Player, RolloutConfig
 from envkit.rollout.scripted import ScriptedEngine
+from envkit.tasks import Task
 from envkit.trajectory import StopReason, Trajectory, check_trajectory
 
 ASK = """
@@ -102,6 +104,30 @@ async def test_agent_that_hangs_is_stopped_and_truncated() -> None:
 
     assert found.stop_reason is StopReason.STEP_TIMEOUT
     assert found.turns[-1].info["agent_error"]
+
+
+class Stuck(Env):
+    """Never answers a reply."""
+
+    def on_reset(self, task: Task) -> Turn:
+        return Turn("start")
+
+    def on_turn(self, response_text: str) -> Turn:
+        time.sleep(20)
+        return Turn("late", done=True)
+
+
+async def test_deadline_within_a_step_is_a_fault() -> None:
+    codec = vision_codec()
+    config = RolloutConfig.from_mapping(
+        {"agent": {"function": "fakes.own_agents:stuck", "timeout_s": 1.0}}
+    )
+    player = Player(ScriptedEngine(codec, lambda context: "go"), codec, config)
+    (found,) = await player.play(Stuck, EpisodeSpec(seed=3))
+    await player.aclose()
+
+    assert found.stop_reason is StopReason.ENV_FAULT
+    assert found.reward is None
 
 
 async def test_interrupt_ends_an_agent_at_once() -> None:

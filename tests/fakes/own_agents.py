@@ -63,6 +63,12 @@ async def hanging(task: AgentTask) -> None:
     await asyncio.Event().wait()
 
 
+async def stuck(task: AgentTask) -> None:
+    """Wait for a step that never ends."""
+    await client_of(task).ask(task.prompt)
+    await task.step("wait")
+
+
 async def unfinished(task: AgentTask) -> float:
     """Return a reward that no trainer takes."""
     await client_of(task).ask(task.prompt)
