@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from types import ModuleType
 from typing import Any, Final, cast
 
-from aiohttp import web
+from aiohttp import ClientConnectionResetError, web
 
 from envkit.errors import EngineFault, LedgerFault
 from envkit.threads.pool import WorkerPool
@@ -178,17 +178,25 @@ class _Delivery:
     ) -> None:
         self._http, self._session, self._turn = http, session, turn
         self._request, self._dialect = request, dialect
+        self._response: web.StreamResponse | None = None
+        self._was_first = False
+        """Whether this client is the first one with the reply."""
 
     async def run(self) -> web.StreamResponse:
+        """Return the answer, or what was sent of it to a client that left."""
         turn = self._turn
         turn.waiting += 1
         try:
             return await (self._streamed() if self._request.is_streamed else self._whole())
-        except (ConnectionError, asyncio.CancelledError):
+        except (ConnectionError, asyncio.CancelledError) as error:
+            if isinstance(error, ClientConnectionResetError) and self._was_first:
+                turn.state = TurnState.RUNNING  # the last byte was not written
             turn.waiting -= 1
             self._session.client_left(turn)
             turn.waiting += 1
-            raise
+            if isinstance(error, asyncio.CancelledError) or self._response is None:
+                raise
+            return self._response
         finally:
             turn.waiting -= 1
 
@@ -197,16 +205,15 @@ class _Delivery:
         if isinstance(reply, RequestRefused):
             return _refusal(self._dialect, reply)
         body = self._dialect.answer(self._turn, reply, self._request, self._session.token_text)
-        response = web.json_response(body)
+        self._response = response = web.json_response(body)
         await response.prepare(self._http)
         self._delivered()
         await response.write_eof()
         return response
 
     async def _streamed(self) -> web.StreamResponse:
-        response = web.StreamResponse(
-            headers={"content-type": "text/event-stream", "cache-control": "no-cache"}
-        )
+        headers = {"content-type": "text/event-stream", "cache-control": "no-cache"}
+        self._response = response = web.StreamResponse(headers=headers)
         await response.prepare(self._http)
         task = self._turn.task
         while task is not None and not task.done():
@@ -239,6 +246,7 @@ class _Delivery:
     def _delivered(self) -> None:
         """Note the delivery before its last byte: an agent may end as soon as it has that."""
         if self._turn.state is not TurnState.SUPERSEDED:
+            self._was_first = self._turn.state is not TurnState.DELIVERED
             self._turn.state = TurnState.DELIVERED
 
 
