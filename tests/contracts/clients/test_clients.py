@@ -3,7 +3,6 @@
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from functools import cache
 from typing import Any
 
 import pytest
@@ -16,7 +15,8 @@ from agents import (
     set_tracing_disabled,
 )
 from anthropic import AsyncAnthropic
-from fakes.gateway_run import Run, serving
+from fakes.client_scripts import ANSWER, calling, gateway
+from fakes.gateway_run import Run
 from fakes.trajectories import picture
 from langchain.agents import create_agent
 from langchain_anthropic import ChatAnthropic
@@ -34,29 +34,13 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from smolagents import OpenAIServerModel, ToolCallingAgent
 from smolagents import tool as smol_tool
 
-from envkit.tokens import ChatCodec, load_codec
-from envkit_transformers import builtin_model_dir
-
-CALL = '<tool_call>\n{"name": "add", "arguments": {"b":  2.0, "a": 1}}\n</tool_call>'
-ANSWER = "  It is done. \n"
-
-
-@cache
-def codec() -> ChatCodec:
-    return load_codec(builtin_model_dir())
-
-
-def write(context: str) -> str:
-    """Think and call the tool once per user message, then answer."""
-    heard = context.split("<|im_start|>assistant")[-2]
-    if '"add"' in context and "<tool_response>" not in heard:
-        return f"I think  hard \n</think>\n\nI will add.\n{CALL}"
-    return ANSWER
+ADD = calling("add", '{"b":  2.0, "a": 1}')
 
 
 @asynccontextmanager
-async def gateway(script: Any = write, **options: Any) -> AsyncGenerator[Run]:
-    async with serving(script, codec=codec(), **options) as run:
+async def serve(script: Any = ADD, **options: Any) -> AsyncGenerator[Run]:
+    """Serve one session, and close the clients that were made for it."""
+    async with gateway(script, **options) as run:
         try:
             yield run
         finally:
@@ -87,7 +71,7 @@ TOOLS: Any = [
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_openai_chat_keeps_one_sequence(stream: bool) -> None:
-    async with gateway() as run:
+    async with serve() as run:
         client = openai_of(run)
         messages: list[Any] = [{"role": "user", "content": "one"}]
         for _ in range(2):
@@ -113,7 +97,7 @@ async def test_openai_chat_keeps_one_sequence(stream: bool) -> None:
 
 
 async def test_openai_reads_errors_and_retries_engine_faults() -> None:
-    async with gateway(faults=(0,)) as run:
+    async with serve(faults=(0,)) as run:
         client = openai_of(run)
         with pytest.raises(BadRequestError, match="ask n times"):
             await client.chat.completions.create(
@@ -128,7 +112,7 @@ async def test_openai_reads_errors_and_retries_engine_faults() -> None:
 
 
 async def test_openai_sees_a_fault_that_lasts() -> None:
-    async with gateway(faults=range(9)) as run:
+    async with serve(faults=range(9)) as run:
         client = openai_of(run, max_retries=1)
         with pytest.raises(InternalServerError):
             await client.chat.completions.create(
@@ -138,7 +122,7 @@ async def test_openai_sees_a_fault_that_lasts() -> None:
 
 
 async def test_openai_responses_with_an_image() -> None:
-    async with gateway() as run:
+    async with serve() as run:
         client = openai_of(run)
         items: list[Any] = [
             {"role": "user",
@@ -160,7 +144,7 @@ async def test_openai_responses_with_an_image() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_anthropic_keeps_one_sequence(stream: bool) -> None:
     tools: Any = [{"name": "add", "description": "Add.", "input_schema": {"type": "object"}}]
-    async with gateway() as run:
+    async with serve() as run:
         client = anthropic_of(run)
         messages: list[Any] = [{"role": "user", "content": "one"}]
         for _ in range(2):
@@ -200,7 +184,7 @@ async def test_openai_agents_keeps_one_sequence(kind: Any, stream: bool) -> None
         """Add two numbers."""
         return a + b
 
-    async with gateway() as run:
+    async with serve() as run:
         model = kind(model="m", openai_client=openai_of(run))
         agent = Agent(name="calculator", instructions="Be exact.", model=model, tools=[add])
         result: Any = await _run(agent, "What is 1 + 2?", stream)
@@ -232,7 +216,7 @@ async def test_langgraph_keeps_one_sequence(kind: str) -> None:
         """Add two numbers."""
         return a + b
 
-    async with gateway() as run:
+    async with serve() as run:
         key, url = run.session.key, run.gateway.url
         model: Any = (
             ChatAnthropic(model="m", base_url=url, api_key=key)  # type: ignore[call-arg,arg-type]
@@ -260,7 +244,7 @@ async def test_langgraph_keeps_one_sequence(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["chat", "responses", "messages"])
 async def test_pydantic_ai_keeps_one_sequence(kind: str) -> None:
-    async with gateway() as run:
+    async with serve() as run:
         openai = OpenAIProvider(openai_client=openai_of(run))
         model: Any = {
             "chat": lambda: OpenAIChatModel("m", provider=openai),
@@ -302,11 +286,11 @@ async def test_smolagents_is_exact_in_a_sequence_per_step() -> None:
 
     def script(context: str) -> str:
         if "Observation" not in context.rsplit("<|im_start|>assistant", 1)[0][-2000:]:
-            return f"Thought: I add.\n{CALL}"
+            return ADD(context)
         call = json.dumps({"name": "final_answer", "arguments": {"answer": "3"}})
         return f"<tool_call>\n{call}\n</tool_call>"
 
-    async with gateway(script) as run:
+    async with serve(script) as run:
         model = OpenAIServerModel("m", api_base=f"{run.gateway.url}/v1", api_key=run.session.key)
         agent = ToolCallingAgent(tools=[add], model=model, max_steps=4, verbosity_level=0)
         found = await asyncio.to_thread(agent.run, "What is 1 + 2?")

@@ -1,0 +1,43 @@
+"""A gateway for real clients: the built-in model's template, and scripted replies."""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from functools import cache
+from typing import Any
+
+from fakes.gateway_run import Run, serving
+
+from envkit.tokens import ChatCodec, load_codec
+from envkit_transformers import builtin_model_dir
+
+ANSWER = "  It is done. \n"
+
+
+@cache
+def codec() -> ChatCodec:
+    return load_codec(builtin_model_dir())
+
+
+def calling(tool: str, arguments: str) -> Callable[[str], str]:
+    """Return a script that thinks and calls a tool once per user message, then answers.
+
+    Args:
+        tool: Its name.
+        arguments: JSON, which no client would write in the same way.
+    """
+
+    def write(context: str) -> str:
+        heard = context.split("<|im_start|>assistant")[-2]
+        if f'"name": "{tool}"' in context and "<tool_response>" not in heard:
+            call = f'<tool_call>\n{{"name": "{tool}", "arguments": {arguments}}}\n</tool_call>'
+            return f"I think  hard \n</think>\n\nI will use it.\n{call}"
+        return ANSWER
+
+    return write
+
+
+@asynccontextmanager
+async def gateway(script: Callable[[str], str], **options: Any) -> AsyncGenerator[Run]:
+    """Serve one session with the script."""
+    async with serving(script, codec=codec(), **options) as run:
+        yield run
