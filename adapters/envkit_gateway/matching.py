@@ -33,12 +33,22 @@ class Committed:
             known = self._turns.get(keys[count - 1])
             if not known or messages[count - 1].role != "assistant":
                 continue
-            thinking = messages[count - 1].thinking.strip()
             for turn in sorted(known, key=_preference, reverse=True):
-                assert turn.reply is not None  # filed when it was committed
-                if not thinking or thinking == turn.reply.message.thinking.strip():
+                if _keeps_thinking(turn, messages):
                     return turn, count
         return None, 0
+
+
+def _keeps_thinking(turn: Turn, messages: Sequence[AgentMessage]) -> bool:
+    """Return whether no reply up to a turn comes back with edited thinking."""
+    known: Turn | None = turn
+    while known is not None:
+        thinking = messages[known.place].thinking.strip()
+        assert known.reply is not None  # it was committed
+        if thinking and thinking != known.reply.message.thinking.strip():
+            return False
+        known = known.parent
+    return True
 
 
 def _preference(turn: Turn) -> tuple[bool, int]:

@@ -78,13 +78,14 @@ def _message_keys(messages: Sequence[AgentMessage]) -> Iterator[str]:
                 [numbers.setdefault(call.id, len(numbers)), call.name, _same(call.arguments)]
                 for call in entry.calls
             ]
-            yield json.dumps(["assistant", without_thinking(entry.text), calls])
+            images = [_image_key(part) for part in entry.parts if part["type"] == "image"]
+            yield json.dumps(["assistant", _without_thinking(entry.text), calls, images])
         else:
             shown = [entry.text, *(_image_key(part) for part in entry.parts)]
             yield json.dumps([entry.role, shown, numbers.get(entry.call_id)])
 
 
-def without_thinking(text: str) -> str:
+def _without_thinking(text: str) -> str:
     """Return a reply's text without leading thinking and outer white space."""
     text = text.strip()
     if text.startswith(_THINK):

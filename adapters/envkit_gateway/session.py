@@ -222,6 +222,7 @@ class Session:
             parent=parent,
             request_key=request.key,
             prefix=keys[-1],
+            place=len(keys),
             encoded=asyncio.get_running_loop().create_future(),
         )
         if parent is not None:

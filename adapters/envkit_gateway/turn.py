@@ -75,6 +75,8 @@ class Turn:
     request_key: str
     prefix: str
     """Key of the conversation that it answers."""
+    place: int
+    """Index of the reply among the conversation's messages."""
     encoded: "asyncio.Future[None]"
     """Done once the request is in the ledger; raises if it was refused."""
     state: TurnState = TurnState.RUNNING

@@ -2,13 +2,18 @@
 
 import json
 import random
+from collections import Counter
 from typing import Any
 
 from fakes.agent_clients import CLIENTS, Client, Said
+from fakes.codecs import vision_codec
+from fakes.gateway_campaign import run_conversation
 from fakes.gateway_run import call_once, serving
 from fakes.trajectories import picture
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from envkit.threads.pool import WorkerPool
 
 
 def rewritten(said: Said, rng: random.Random) -> Said:
@@ -77,3 +82,14 @@ async def test_random_conversations_are_exact(seed: int) -> None:
     trajectory = run.trajectory(trains_side=True)
 
     assert trajectory.trained_token_count == trajectory.sampled_token_count
+
+
+async def test_rewritten_histories_continue_exactly_if_they_mean_the_same() -> None:
+    """A part of `scripts/campaigns/gateway.py`."""
+    pool, counts = WorkerPool(), Counter[str]()
+    try:
+        for seed in range(6):
+            await run_conversation(vision_codec(), seed, pool, counts)
+    finally:
+        pool.close()
+    assert counts["requests"] == 96

@@ -1,0 +1,196 @@
+"""Random conversations whose histories clients rewrite, against what the gateway makes of them."""
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from fakes.gateway_run import Silent
+from fakes.odd_engine import OddEngine, assert_exact
+from fakes.trajectories import picture
+
+from envkit.images import Image
+from envkit.messages import Part
+from envkit.rollout.engine import Sampling
+from envkit.rollout.interrupt import Interrupt
+from envkit.rollout.limits import Limits, RetryBudget
+from envkit.rollout.record import EpisodeRecord
+from envkit.rollout.setup import EpisodeSpec, Setup
+from envkit.threads.pool import WorkerPool
+from envkit.tokens import ChatCodec
+from envkit.tools import ToolSpec
+from envkit.trajectory import StopReason, check_trajectory
+from envkit_gateway import Session
+from envkit_gateway.messages import AgentCall, AgentMessage
+from envkit_gateway.recording import Outcome, trajectory_of
+from envkit_gateway.request import AgentRequest
+from envkit_gateway.turn import TurnState
+
+Messages = list[AgentMessage]
+TOOL = ToolSpec(name="add", description="Add.")
+
+
+def _text(text: str) -> tuple[Part, ...]:
+    return ({"type": "text", "text": text},) if text else ()
+
+
+def _replies(messages: Messages) -> list[int]:
+    return [n for n, one in enumerate(messages) if one.role == "assistant"]
+
+
+def _at(messages: Messages, place: int, **changes: object) -> Messages:
+    changed = replace(messages[place], **changes)  # type: ignore[arg-type]
+    return [*messages[:place], changed, *messages[place + 1 :]]
+
+
+def stripped(messages: Messages, rng: random.Random) -> Messages:
+    place = rng.choice(_replies(messages))
+    return _at(messages, place, parts=_text(f"\n {messages[place].text.strip()}  "))
+
+
+def without_thinking(messages: Messages, rng: random.Random) -> Messages:
+    return _at(messages, rng.choice(_replies(messages)), thinking="")
+
+
+def reserialised(messages: Messages, rng: random.Random) -> Messages:
+    place = rng.choice(_replies(messages))
+    calls = tuple(
+        replace(one, arguments=json.dumps(json.loads(one.arguments), indent=rng.choice([1, None])))
+        for one in messages[place].calls
+    )
+    return _at(messages, place, calls=calls)
+
+
+def renamed(messages: Messages, rng: random.Random) -> Messages:
+    mark = f"{rng.random()}"
+
+    def rename(one: AgentMessage) -> AgentMessage:
+        calls = tuple(replace(call, id=call.id + mark) for call in one.calls)
+        return replace(one, calls=calls, call_id=one.call_id and one.call_id + mark)
+
+    return [rename(one) for one in messages]
+
+
+def reencoded(messages: Messages, rng: random.Random) -> Messages:
+    def again(part: Part) -> Part:
+        if part["type"] == "text":
+            return part
+        return {"type": "image", "image": Image.from_array(part["image"].array())}
+
+    return [replace(one, parts=tuple(map(again, one.parts))) for one in messages]
+
+
+def edited_reply(messages: Messages, rng: random.Random) -> Messages:
+    place = rng.choice(_replies(messages))
+    return _at(messages, place, parts=_text(messages[place].text + " Really."))
+
+
+def edited_thinking(messages: Messages, rng: random.Random) -> Messages:
+    """Change the last reply's: a new prompt does not render the thinking of earlier ones."""
+    return _at(messages, _replies(messages)[-1], thinking="Something else.")
+
+
+def edited_context(messages: Messages, rng: random.Random) -> Messages:
+    places = [n for n in range(_replies(messages)[-1]) if n not in _replies(messages)]
+    if not places:
+        return edited_reply(messages, rng)
+    place = rng.choice(places)
+    return _at(messages, place, parts=(*messages[place].parts, *_text(" ")))
+
+
+def edited_call(messages: Messages, rng: random.Random) -> Messages:
+    place = rng.choice(_replies(messages))
+    calls = messages[place].calls
+    other = (*calls, AgentCall(id="x", name="add", arguments='{"a": 9}'))
+    return _at(messages, place, calls=other)
+
+
+def dropped(messages: Messages, rng: random.Random) -> Messages:
+    place = rng.randrange(_replies(messages)[-1])
+    return [*messages[:place], *messages[place + 1 :]]
+
+
+def other_image(messages: Messages, rng: random.Random) -> Messages:
+    end = _replies(messages)[-1]
+    users = [n for n in range(end) if messages[n].role == "user"]
+    if not users:
+        return edited_reply(messages, rng)
+    parts = ({"type": "image", "image": picture(90)}, *messages[users[0]].parts)
+    return _at(messages, users[0], parts=parts)
+
+
+SAME: tuple[Callable[[Messages, random.Random], Messages], ...] = (
+    stripped, without_thinking, reserialised, renamed, reencoded,
+)  # fmt: skip
+"""Rewritings that mean the same: the last reply is continued."""
+OTHER: tuple[Callable[[Messages, random.Random], Messages], ...] = (
+    edited_reply, edited_thinking, edited_context, edited_call, dropped, other_image,
+)  # fmt: skip
+"""Rewritings that mean something else: the last reply is not continued."""
+
+
+async def run_conversation(
+    codec: ChatCodec, seed: int, pool: WorkerPool, counts: Counter[str]
+) -> None:
+    """Hold a conversation of random rewritings and check its record."""
+    rng = random.Random(seed)
+    engine = OddEngine(codec, lambda _: _reply(rng))
+    setup = Setup(
+        engine=engine, codec=codec, limits=Limits(), retries=RetryBudget(),
+        sampling=Sampling(max_new_tokens=500),
+    )  # fmt: skip
+    spec = EpisodeSpec(env_id="campaign", seed=seed)
+    session = Session(setup, spec, pool, Interrupt(), env=Silent())
+    messages: Messages = [AgentMessage(role="user", parts=_image(rng) + _text("start"))]
+    for number in range(8):
+        request = AgentRequest(messages=tuple(messages), tools=(TOOL,), key=f"{number}")
+        turn = await session.open(request)
+        assert turn.task is not None
+        await turn.task
+        assert turn.reply is not None
+        turn.state = TurnState.DELIVERED
+        history = [*messages, turn.reply.message]
+        change = rng.choice((*SAME, *OTHER))
+        sent = change(history, rng)
+        messages = [*sent, *_answers(sent, rng)]
+        follow = await session.open(
+            AgentRequest(messages=tuple(messages), tools=(TOOL,), key=f"{number} follow")
+        )
+        assert follow.task is not None
+        await follow.task
+        assert follow.reply is not None, follow.error
+        follow.state = TurnState.DELIVERED
+        is_continued = follow.parent is turn
+        counts[f"{change.__name__}: {'continued' if is_continued else 'new'}"] += 1
+        assert is_continued is (change in SAME), (seed, number, change.__name__)
+        messages += [follow.reply.message]
+        messages += _answers(messages, rng)
+    await session.close()
+    outcome = Outcome(stop_reason=StopReason.TERMINATED, reward=0.0)
+    trajectory = trajectory_of(session, outcome, EpisodeRecord())
+    assert check_trajectory(trajectory) == ()
+    assert_exact(trajectory, engine)
+    assert trajectory.trained_token_count == trajectory.sampled_token_count
+    counts["requests"] += len(session.turns)
+    counts["sequences"] += len(trajectory.sequences())
+
+
+def _reply(rng: random.Random) -> str:
+    call = (
+        '<tool_call>\n{"name": "add", "arguments": {"b":  2.0, "a": [1, "\\u00e9"]}}\n</tool_call>'
+    )
+    text = rng.choice(["  It is done. \n", "Think.\n</think>\n\nDone.", "ok", "Done \u00e9"])
+    return f"{text}{call}" if rng.random() < 0.5 else text
+
+
+def _image(rng: random.Random) -> tuple[Part, ...]:
+    return ({"type": "image", "image": picture(rng.randrange(4))},) if rng.random() < 0.3 else ()
+
+
+def _answers(messages: Sequence[AgentMessage], rng: random.Random) -> Messages:
+    """Return results for the open calls, or a user message."""
+    calls = messages[-1].calls if messages[-1].role == "assistant" else ()
+    if not calls:
+        return [AgentMessage(role="user", parts=_image(rng) + _text("go on"))]
+    return [AgentMessage(role="tool", parts=_text("3"), call_id=one.id) for one in calls]
