@@ -48,7 +48,8 @@ def _rewrite(file: Path, tamper: Tamper) -> None:
 @given(st.lists(trajectories(), min_size=1, max_size=2))
 def test_verify_passes_what_was_saved(rows: list[Trajectory]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        save([replace(row, group_id=None) for row in rows], Path(folder) / "run.jsonl")
+        named = [replace(row, group_id=None, episode_id=f"{n}") for n, row in enumerate(rows)]
+        save(named, Path(folder) / "run.jsonl")
         report = verify_file(Path(folder) / "run.jsonl")
     assert report.problems == ()
     assert report.is_sound
