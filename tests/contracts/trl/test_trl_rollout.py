@@ -434,5 +434,5 @@ async def test_trl_disk_hand_over_saves_and_notifies_the_server(tmp_path: Path) 
         assert bodies[0]["model_path"] == str(tmp_path / "weights")
         with pytest.raises(EngineFault, match="no such file"):
             await hand_over(model, "8")
-    with pytest.raises(EngineFault, match="did not take"):
+    with pytest.raises(EngineFault, match="failed to load"):
         await hand_over(model, "9")
