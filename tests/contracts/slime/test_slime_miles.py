@@ -222,7 +222,10 @@ async def test_miles_dashboard_gets_a_span_of_every_reply_and_step(
 
 
 async def test_miles_several_rows_with_images_are_refused() -> None:
-    flags = {"custom_reward_post_process_path": "envkit_miles.post_process_rewards"}
+    flags = {
+        "custom_reward_post_process_path": "envkit_miles.post_process_rewards",
+        "calculate_per_token_loss": True,  # the released miles takes no several rows otherwise
+    }
     with vision_server(lambda _: "5") as served:
         args = miles_args(served, {**DOTS, "fan_out": "turns"}, **flags)
         with pytest.raises(ConfigurationError, match="fan_out"):
