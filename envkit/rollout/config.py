@@ -258,8 +258,8 @@ def with_overrides(settings: Mapping[str, Any], pairs: Iterable[str]) -> dict[st
     """Return the settings with `path.to.key=value` overrides; values are JSON or plain text.
 
     Raises:
-        ConfigurationError: A pair has no "=", or its path leads through a value that is not a
-            mapping.
+        ConfigurationError: A pair has no "=", its value starts like a JSON object or list but is
+            not one, or its path leads through a value that is not a mapping.
     """
     changed: dict[str, Any] = json.loads(json.dumps(dict(settings)))
     for pair in pairs:
@@ -277,7 +277,12 @@ def with_overrides(settings: Mapping[str, Any], pairs: Iterable[str]) -> dict[st
             place = cast("dict[str, Any]", section)
         try:
             place[name] = json.loads(text)
-        except ValueError:
+        except ValueError as error:
+            if text.lstrip().startswith(("{", "[")):
+                raise ConfigurationError(
+                    f"--set {pair!r}: the value is not valid JSON ({error}); quote its keys and "
+                    'texts, such as \'history={"keep_last_images": {"keep": 3}}\''
+                ) from error
             place[name] = text
     return changed
 

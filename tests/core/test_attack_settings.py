@@ -24,6 +24,7 @@ from envkit.rollout import (
     ScriptedEngine,
     Tail,
 )
+from envkit.rollout.config import with_overrides
 from envkit.tokens import load_codec
 from envkit.trajectory import StopReason
 
@@ -191,3 +192,9 @@ def test_player_reports_type_error_inside_a_constructor_as_fault() -> None:
 
     played = asyncio.run(play())
     assert (played.stop_reason, played.reward) == (StopReason.ENV_FAULT, None)
+
+
+@pytest.mark.parametrize("pair", ["history={keep_last_images: {keep: 3}}", "sampling.stop=[a"])
+def test_override_that_is_almost_json_is_refused(pair: str) -> None:
+    with pytest.raises(ConfigurationError, match="not valid JSON"):
+        with_overrides({}, [pair])
