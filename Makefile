@@ -14,9 +14,8 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 # Each process of a test would compile envkit again, a second of CPU time.
 unexport PYTHONDONTWRITEBYTECODE
-# Processes that share the tests; some tests wait, so more than cores. Each imports torch: about
-# 10 seconds and 1 GB.
-WORKERS ?= 3
+# Processes that share the tests. Each imports torch: about 10 seconds and 1 GB.
+WORKERS ?= 2
 PYTEST = $(BIN)/pytest --ignore tests/contracts --numprocesses $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
