@@ -7,15 +7,25 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from envkit.messages import Part, Role
+from envkit.messages import Part
 from envkit_gateway.images import image_part
 from envkit_gateway.messages import AgentCall, AgentMessage
-from envkit_gateway.reading import object_of, objects, read_tool, refuse_unknown, stop_strings
+from envkit_gateway.reading import (
+    object_of,
+    objects,
+    parts_of,
+    read_tool,
+    refuse_prefill,
+    refuse_unknown,
+    role_of,
+    stop_strings,
+    token_limit,
+)
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request, take
 from envkit_gateway.turn import Reply, Turn
 
 PATH: Final = "/v1/messages"
-_ROLES: Final[Mapping[str, Role]] = {"system": "system", "user": "user", "assistant": "assistant"}
+_ROLES: Final = ("system", "user", "assistant")
 _KNOWN: Final = {
     "model", "messages", "system", "tools", "tool_choice", "stream", "max_tokens",
     "stop_sequences", "temperature", "top_p", "top_k", "metadata", "thinking", "service_tier",
@@ -33,15 +43,14 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
     """
     refuse_unknown(body, _KNOWN)
     messages: list[AgentMessage] = []
-    system = _parts(body.get("system"), "system")
+    system = parts_of(body.get("system"), _part, name="system")
     if system:
         messages.append(AgentMessage(role="system", parts=system))
     for entry in objects(body, "messages"):
         messages += _messages(entry)
     if not any(one.role != "system" for one in messages):
         raise bad_request("messages must hold at least one message, got none")
-    if messages[-1].role == "assistant":
-        raise bad_request("the last message must not be the assistant's: prefill is not supported")
+    refuse_prefill(messages)
     choice = take(body, "tool_choice", dict, default={}).get("type", "auto")
     tools = () if choice == "none" else objects(body, "tools")
     return AgentRequest(
@@ -49,7 +58,7 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
         tools=tuple(read_tool(_custom(entry), schema="input_schema") for entry in tools),
         model=take(body, "model", str, default=""),
         is_streamed=take(body, "stream", bool, default=False),
-        max_tokens=take(body, "max_tokens", int),
+        max_tokens=token_limit(body, "max_tokens"),
         stop=stop_strings(body.get("stop_sequences")),
         unenforced=() if choice in ("auto", "none") else ("tool_choice",),
     )
@@ -64,12 +73,10 @@ def _custom(tool: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _messages(entry: Mapping[str, Any]) -> Iterator[AgentMessage]:
     """Yield a message's tool results, then the rest of it."""
-    role = _ROLES.get(str(entry.get("role")))
-    if role is None:
-        raise bad_request(f"a message's role must be user or assistant, got {entry.get('role')!r}")
+    role = role_of(entry, _ROLES)
     content = entry.get("content")
     if isinstance(content, str):
-        yield AgentMessage(role=role, parts=_parts(content, "content"))
+        yield AgentMessage(role=role, parts=parts_of(content, _part))
         return
     blocks = objects(entry, "content")
     rest = [one for one in blocks if one.get("type") != "tool_result"]
@@ -77,7 +84,7 @@ def _messages(entry: Mapping[str, Any]) -> Iterator[AgentMessage]:
         if block.get("type") == "tool_result":
             yield AgentMessage(
                 role="tool",
-                parts=_parts(block.get("content"), "tool_result"),
+                parts=parts_of(block.get("content"), _part, name="tool_result"),
                 call_id=take(block, "tool_use_id", str, default=""),
             )
     calls = tuple(
@@ -99,14 +106,6 @@ def _messages(entry: Mapping[str, Any]) -> Iterator[AgentMessage]:
 
 
 _HIDDEN: Final = {"tool_use", "thinking", "redacted_thinking"}
-
-
-def _parts(content: object, what: str) -> tuple[Part, ...]:
-    if content is None or content == "":
-        return ()
-    if isinstance(content, str):
-        return ({"type": "text", "text": content},)
-    return tuple(_part(block) for block in objects({what: content}, what))
 
 
 def _part(block: Mapping[str, Any]) -> Part:

@@ -8,22 +8,26 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from envkit.messages import Part, Role
+from envkit.messages import Part
 from envkit_gateway.images import image_part
 from envkit_gateway.messages import AgentCall, AgentMessage
-from envkit_gateway.reading import object_of, objects, read_tool, refuse_unknown, stop_strings
+from envkit_gateway.reading import (
+    object_of,
+    objects,
+    parts_of,
+    read_tool,
+    refuse_prefill,
+    refuse_unknown,
+    role_of,
+    stop_strings,
+    token_limit,
+)
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request, take
 from envkit_gateway.turn import Reply, Turn
 
 PATH: Final = "/v1/chat/completions"
-_ROLES: Final[Mapping[str, Role]] = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-}
-_IGNORED: Final = {
+_ROLES: Final = ("system", "developer", "user", "assistant", "tool")
+_KNOWN: Final = {
     "model", "messages", "tools", "tool_choice", "stream", "stream_options", "max_tokens",
     "max_completion_tokens", "stop", "n", "logprobs", "top_logprobs", "response_format",
     "temperature", "top_p", "top_k", "seed", "user", "metadata", "store", "parallel_tool_calls",
@@ -39,7 +43,7 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
     Raises:
         RequestRefused: It asks for something that the gateway cannot do exactly.
     """
-    refuse_unknown(body, _IGNORED)
+    refuse_unknown(body, _KNOWN)
     if take(body, "n", int, default=1) != 1:
         raise bad_request(f"n must be 1, got {body['n']}: ask n times for n samples")
     if take(body, "top_logprobs", int, default=0):
@@ -47,8 +51,7 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
     messages = tuple(_message(entry) for entry in objects(body, "messages"))
     if not messages:
         raise bad_request("messages must hold at least one message, got none")
-    if messages[-1].role == "assistant":
-        raise bad_request("the last message must not be the assistant's: prefill is not supported")
+    refuse_prefill(messages)
     options = take(body, "stream_options", dict, default={})
     wishes = {
         "tool_choice": body.get("tool_choice") not in (None, "auto", "none"),
@@ -61,7 +64,7 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
         model=take(body, "model", str, default=""),
         is_streamed=take(body, "stream", bool, default=False),
         wants_usage=bool(options.get("include_usage")),
-        max_tokens=take(body, "max_completion_tokens", int) or take(body, "max_tokens", int),
+        max_tokens=token_limit(body, "max_completion_tokens", "max_tokens"),
         stop=stop_strings(body.get("stop")),
         wants_logprobs=take(body, "logprobs", bool, default=False),
         unenforced=tuple(name for name, is_wanted in wishes.items() if is_wanted),
@@ -75,16 +78,11 @@ def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _message(entry: Mapping[str, Any]) -> AgentMessage:
-    role = _ROLES.get(str(entry.get("role")))
-    if role is None:
-        raise bad_request(
-            f"a message's role must be one of {list(_ROLES)}, got {entry.get('role')!r}"
-        )
     calls = tuple(_call(call) for call in objects(entry, "tool_calls"))
     thinking = entry.get("reasoning_content") or entry.get("reasoning") or ""
     return AgentMessage(
-        role=role,
-        parts=_parts(entry.get("content")),
+        role=role_of(entry, _ROLES),
+        parts=parts_of(entry.get("content"), _part),
         calls=calls,
         call_id=take(entry, "tool_call_id", str, default=""),
         thinking=thinking if isinstance(thinking, str) else "",
@@ -98,14 +96,6 @@ def _call(call: Mapping[str, Any]) -> AgentCall:
         name=take(function, "name", str, default=""),
         arguments=take(function, "arguments", str, default="{}"),
     )
-
-
-def _parts(content: object) -> tuple[Part, ...]:
-    if content is None or content == "":
-        return ()
-    if isinstance(content, str):
-        return ({"type": "text", "text": content},)
-    return tuple(_part(part) for part in objects({"content": content}, "content"))
 
 
 def _part(part: Mapping[str, Any]) -> Part:

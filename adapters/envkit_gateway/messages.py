@@ -7,7 +7,7 @@ written back. They are used for matching only and never rendered.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -54,35 +54,38 @@ class AgentMessage:
         return any(part["type"] == "image" for part in self.parts)
 
 
-def prefix_keys(start: str, messages: Sequence[AgentMessage]) -> list[str]:
-    """Return a key for each prefix of a conversation; equal keys mean the same conversation.
+class PrefixKeys:
+    """A key for each prefix of a conversation; equal keys mean the same conversation."""
 
-    Args:
-        start: What the conversation depends on besides its messages, such as its tools.
-        messages: In order.
-    """
-    keys: list[str] = []
-    digest = hashlib.sha256(start.encode("utf-8", "surrogatepass")).hexdigest()
-    for key in _message_keys(messages):
-        whole = (digest + key).encode("utf-8", "surrogatepass")
-        digest = hashlib.sha256(whole).hexdigest()
-        keys.append(digest)
-    return keys
+    def __init__(self, start: str, messages: Sequence[AgentMessage]) -> None:
+        """Take a conversation.
 
+        Args:
+            start: What the conversation depends on besides its messages, such as its tools.
+            messages: In order.
+        """
+        self._digest = hashlib.sha256(start.encode("utf-8", "surrogatepass")).hexdigest()
+        # Ids by first appearance: clients rename them, never re-link them.
+        self._numbers: dict[str, int] = {}
+        self.keys = [self.add(entry) for entry in messages]
 
-def _message_keys(messages: Sequence[AgentMessage]) -> Iterator[str]:
-    numbers: dict[str, int] = {}  # ids by first appearance: clients rename them, never re-link them
-    for entry in messages:
+    def add(self, entry: AgentMessage) -> str:
+        """Append a message; return the key of the conversation up to it."""
+        whole = (self._digest + self._message_key(entry)).encode("utf-8", "surrogatepass")
+        self._digest = hashlib.sha256(whole).hexdigest()
+        return self._digest
+
+    def _message_key(self, entry: AgentMessage) -> str:
+        numbers = self._numbers
         if entry.role == "assistant":
             calls = [
                 [numbers.setdefault(call.id, len(numbers)), call.name, _same(call.arguments)]
                 for call in entry.calls
             ]
             images = [_image_key(part) for part in entry.parts if part["type"] == "image"]
-            yield json.dumps(["assistant", _without_thinking(entry.text), calls, images])
-        else:
-            shown = [entry.text, *(_image_key(part) for part in entry.parts)]
-            yield json.dumps([entry.role, shown, numbers.get(entry.call_id)])
+            return json.dumps(["assistant", _without_thinking(entry.text), calls, images])
+        shown = [entry.text, *(_image_key(part) for part in entry.parts)]
+        return json.dumps([entry.role, shown, numbers.get(entry.call_id)])
 
 
 def _without_thinking(text: str) -> str:

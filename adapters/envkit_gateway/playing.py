@@ -17,10 +17,16 @@ from envkit.errors import (
 )
 from envkit.messages import Message, message
 from envkit.rollout.boundary import ResetOutcome, is_own_cancellation
-from envkit.rollout.host import EnvHost
+from envkit.rollout.host import EnvHost, StepDeadlineError
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.record import EpisodeRecord
-from envkit.rollout.recovery import Attempt, RecoveringEnv, end_session, play_with_restarts
+from envkit.rollout.recovery import (
+    Attempt,
+    EpisodeLostError,
+    RecoveringEnv,
+    end_session,
+    play_with_restarts,
+)
 from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.threads.pool import WorkerPool
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
@@ -123,18 +129,25 @@ class _Episode:
         self._settings, self._setup, self._spec = settings, setup, spec
         self._pool, self._gateway = pool, gateway
         self._env: RecoveringEnv = attempt.env
-        self._interrupt = attempt.interrupt
+        self._interrupt, self._restarts = attempt.interrupt, attempt.restarts
         self._record = EpisodeRecord()
         self._record.started = attempt.started
         self._last: Step | None = None
         self._earned = 0.0
         self._env_fault: Fault | None = None
+        self._lost: EpisodeLostError | None = None
+        self._is_over = False
         self._stepping = asyncio.Lock()
         self.breaks_env = False
         """Whether the next episode needs a fresh environment."""
 
     async def play(self) -> Trajectory:
-        """Play to the end; whatever the agent or the environment does ends this episode alone."""
+        """Play to the end; whatever the agent or the environment does ends this episode alone.
+
+        Raises:
+            EpisodeLostError: The environment's state cannot be rebuilt; start over.
+            ConfigurationError: The engine rejects a setting.
+        """
         record = self._record
         try:
             reset = await self._env.reset()
@@ -148,7 +161,9 @@ class _Episode:
             record.faulted(place, fault)
             self.breaks_env = True
             name = self._setup.engine.name
-            return record.trajectory(StopReason.ENV_FAULT, self._spec, env_restarts=0, engine=name)
+            return record.trajectory(
+                StopReason.ENV_FAULT, self._spec, env_restarts=self._restarts, engine=name
+            )
         limits = SessionLimits(max_sequences=self._settings.max_sequences)
         session = Session(
             self._setup,
@@ -159,16 +174,21 @@ class _Episode:
             task=record.task,
             limits=limits,
         )
-        try:
-            async with self._gateway.serving(session):
-                outcome = await self._outcome(session, reset)
-        finally:
-            self._gateway.forget(session)
+        async with self._gateway.serving(session):
+            outcome = await self._outcome(session, reset)
+        if self._lost is not None:  # the agent may have caught it
+            raise self._lost
         if session.error is not None:
             raise session.error
         if outcome.fault is not None and outcome.fault.where is FaultPlace.STEP:
             self.breaks_env = True
-        return trajectory_of(session, outcome, record, trains_side=self._settings.train_side)
+        return trajectory_of(
+            session,
+            outcome,
+            record,
+            trains_side=self._settings.train_side,
+            env_restarts=self._restarts,
+        )
 
     async def _outcome(self, session: Session, reset: ResetOutcome) -> Outcome:
         running = asyncio.ensure_future(self._run(self._task(session, reset)))
@@ -183,14 +203,22 @@ class _Episode:
             await asyncio.gather(running, return_exceptions=True)
         was_sampling = session.is_sampling
         await session.close()
+        if result is not None and result.answer is not None and self._is_running:
+            await self._answer(result.answer)
+        async with self._stepping:  # the environment belongs to the next episode from here on
+            self._is_over = True
+        failure = self._failure(session)
+        if failure is not None:
+            return failure
         if result is None:
             return self._cut(session, is_late=is_late, was_sampling=was_sampling)
-        if result.answer is not None and self._is_running and self._env_fault is None:
-            await self._answer(result.answer)
         return self._concluded(session, result)
 
     @property
     def _is_running(self) -> bool:
+        """Whether the environment takes another reply."""
+        if self._is_over or self._env_fault is not None or self._lost is not None:
+            return False
         return self._last is None or not (self._last.terminated or self._last.truncated)
 
     def _task(self, session: Session, reset: ResetOutcome) -> AgentTask:
@@ -247,6 +275,9 @@ class _Episode:
                 raise EpisodeStateError("the environment has ended the episode")
             try:
                 outcome = await self._env.step(text)
+            except EpisodeLostError as lost:
+                self._lost = lost
+                raise
             except Fault as fault:
                 self._env_fault = self._env_fault or fault
                 raise
@@ -257,17 +288,33 @@ class _Episode:
     async def _answer(self, text: str) -> None:
         try:
             await self._step(text)
-        except Fault:
+        except (Fault, EpisodeLostError):
             return  # `_step` keeps it
+
+    def _failure(self, session: Session) -> Outcome | None:
+        """Return how infrastructure or an abort ended the episode; None if it did not."""
+        fault = self._env_fault
+        if fault is None and session.fault is None:
+            return None
+        if self._interrupt.reason is StopReason.ABORTED:  # which cut a call
+            return Outcome(stop_reason=StopReason.ABORTED)
+        if isinstance(fault, StepDeadlineError):
+            result = AgentResult(error=f"the last step took too long: {fault}")
+            return self._scored(result, StopReason.STEP_TIMEOUT)
+        if fault is not None:
+            found = FaultRecord.of(FaultPlace.STEP, fault)
+            return Outcome(stop_reason=StopReason.ENV_FAULT, fault=found)
+        assert session.fault is not None
+        is_ledger = session.fault.where is FaultPlace.LEDGER
+        reason = StopReason.LEDGER_FAULT if is_ledger else StopReason.ENGINE_FAULT
+        return Outcome(stop_reason=reason, fault=session.fault)
 
     def _cut(self, session: Session, *, is_late: bool, was_sampling: bool) -> Outcome:
         """Return how an episode ended whose agent did not."""
         reason = self._interrupt.reason
         if reason is StopReason.ABORTED:
             return Outcome(stop_reason=StopReason.ABORTED)
-        if self._env_fault is not None:
-            return self._concluded(session, AgentResult())
-        if was_sampling or session.fault is not None or not session.turns:
+        if was_sampling or not session.turns:
             what = f"agent.timeout_s, {self._settings.timeout_s:g} s," if is_late else "a deadline"
             fault = EngineFault(
                 f"{what} passed while the engine sampled"
@@ -276,20 +323,13 @@ class _Episode:
                 kind=FaultKind.TIMEOUT,
                 retryable=False,
             )
-            record = session.fault or FaultRecord.of(FaultPlace.GENERATE, fault)
-            return Outcome(stop_reason=StopReason.ENGINE_FAULT, fault=record)
+            found = FaultRecord.of(FaultPlace.GENERATE, fault)
+            return Outcome(stop_reason=StopReason.ENGINE_FAULT, fault=found)
         ended = StopReason.STEP_TIMEOUT if is_late else reason or StopReason.EPISODE_TIMEOUT
-        return self._scored(session, AgentResult(error="the agent was stopped"), ended)
+        return self._scored(AgentResult(error="the agent was stopped"), ended)
 
     def _concluded(self, session: Session, result: AgentResult) -> Outcome:
-        fault = self._env_fault
-        if fault is not None:
-            found = FaultRecord.of(FaultPlace.STEP, fault)
-            return Outcome(stop_reason=StopReason.ENV_FAULT, fault=found)
-        if session.fault is not None:
-            is_ledger = session.fault.where is FaultPlace.LEDGER
-            reason = StopReason.LEDGER_FAULT if is_ledger else StopReason.ENGINE_FAULT
-            return Outcome(stop_reason=reason, fault=session.fault)
+        """Return how an episode ended whose agent ended by itself."""
         if not any(turn.reply is not None for turn in session.turns):
             why = f": {result.error}" if result.error else ""
             missing = EnvFault(
@@ -304,10 +344,9 @@ class _Episode:
             ended = session.stop_reason
         elif result.error is not None or (self._last is not None and self._last.truncated):
             ended = StopReason.ENV_TRUNCATED
-        return self._scored(session, result, ended)
+        return self._scored(result, ended)
 
-    def _scored(self, session: Session, result: AgentResult, ended: StopReason) -> Outcome:
-        del session
+    def _scored(self, result: AgentResult, ended: StopReason) -> Outcome:
         reward = self._earned if result.reward is None else result.reward
         info = dict(self._last.info) if self._last is not None else {}
         if result.error is not None:

@@ -1,11 +1,13 @@
 """Reading of JSON that any client may have sent."""
 
-from collections.abc import Mapping, Sequence, Set
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError
+from envkit.messages import Part, Role
 from envkit.tools import ToolSpec
-from envkit_gateway.request import bad_request
+from envkit_gateway.messages import AgentMessage
+from envkit_gateway.request import bad_request, take
 
 
 def object_of(value: object, what: str) -> Mapping[str, Any]:
@@ -31,6 +33,76 @@ def objects(body: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     if not isinstance(value, list):
         raise bad_request(f"{name} must be a list, got {value!r:.80}")
     return [object_of(one, f"an entry of {name}") for one in cast("list[object]", value)]
+
+
+ROLES: Final[Mapping[str, Role]] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
+
+
+def role_of(entry: Mapping[str, Any], roles: Sequence[str]) -> Role:
+    """Return a message's role in one word for all dialects.
+
+    Args:
+        entry: The message.
+        roles: Those of the dialect.
+
+    Raises:
+        RequestRefused: It has another role, or none.
+    """
+    role = entry.get("role")
+    if role not in roles:
+        raise bad_request(f"a message's role must be one of {list(roles)}, got {role!r}")
+    return ROLES[str(role)]
+
+
+def parts_of(
+    content: object, read_part: Callable[[Mapping[str, Any]], Part], *, name: str = "content"
+) -> tuple[Part, ...]:
+    """Return content given as a text, a list of parts or nothing.
+
+    Args:
+        content: The field.
+        read_part: Reads a part of the dialect.
+        name: Of the field, for errors.
+
+    Raises:
+        RequestRefused: It is something else.
+    """
+    if content is None or content == "":
+        return ()
+    if isinstance(content, str):
+        return ({"type": "text", "text": content},)
+    return tuple(read_part(part) for part in objects({name: content}, name))
+
+
+def refuse_prefill(messages: Sequence[AgentMessage]) -> None:
+    """Refuse a conversation whose last reply the model should continue.
+
+    Raises:
+        RequestRefused: The last message is the assistant's.
+    """
+    if messages[-1].role == "assistant":
+        raise bad_request("the last message must not be the assistant's: prefill is not supported")
+
+
+def token_limit(body: Mapping[str, Any], *names: str) -> int | None:
+    """Return the first given limit on the reply's tokens; None without one.
+
+    Raises:
+        RequestRefused: It is not a positive integer.
+    """
+    given = next((name for name in names if body.get(name) is not None), None)
+    if given is None:
+        return None
+    most: int = take(body, given, int)
+    if most < 1:
+        raise bad_request(f"{given} must be at least 1, got {most}")
+    return most
 
 
 def refuse_unknown(body: Mapping[str, Any], known: Set[str]) -> None:

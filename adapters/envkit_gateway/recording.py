@@ -1,6 +1,5 @@
 """A session as a trajectory: each lane a sequence, each sampled token with one owner."""
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,14 +25,19 @@ class Outcome:
 
     stop_reason: StopReason
     reward: float | None = None
-    """None after a fault or an abort."""
+    """None after a fault or an abort; else finite."""
     fault: FaultRecord | None = None
     info: Mapping[str, Any] | None = None
     """Of the environment's last step, for the last turn."""
 
 
 def trajectory_of(
-    session: Session, outcome: Outcome, record: EpisodeRecord, *, trains_side: bool = False
+    session: Session,
+    outcome: Outcome,
+    record: EpisodeRecord,
+    *,
+    trains_side: bool = False,
+    env_restarts: int = 0,
 ) -> Trajectory:
     """Return the record of a session.
 
@@ -45,6 +49,7 @@ def trajectory_of(
         outcome: How it ended.
         record: Of the environment's reset: task, info, start. It is filled here.
         trains_side: Whether replies to side requests are trained.
+        env_restarts: How often the episode started over in a new environment.
     """
     writer = _Writer(session, record, trains_side=trains_side)
     lanes = [lane for lane in session.lanes if any(one.reply is not None for one in lane.turns)]
@@ -58,21 +63,22 @@ def trajectory_of(
     return record.trajectory(
         outcome.stop_reason,
         replace(spec, metadata={**spec.metadata, AGENT: about}),
-        env_restarts=0,
+        env_restarts=env_restarts,
         engine=session.setup.engine.name,
     )
 
 
 def _reward(record: EpisodeRecord, last: int | None, outcome: Outcome) -> None:
     """Put the episode's reward on the last turn of the main conversation."""
-    if outcome.reward is None or not math.isfinite(outcome.reward):
+    if outcome.reward is None:
         return
     for number, turn in enumerate(record.turns):
         record.turns[number] = replace(turn, reward=0.0)
-    if last is not None:
-        turn = record.turns[last]
+    if record.turns:
+        place = -1 if last is None else last  # nothing is trained then; the reward still counts
+        turn = record.turns[place]
         info = {**turn.info, **(outcome.info or {})}
-        record.turns[last] = replace(turn, reward=outcome.reward, info=info)
+        record.turns[place] = replace(turn, reward=outcome.reward, info=info)
 
 
 class _Writer:
@@ -97,7 +103,7 @@ class _Writer:
         turns = [one for one in lane.turns if one.reply is not None]
         is_side = self._marks_side and lane.trunk is None and not lane.has_tools
         if record.ledger.segments:
-            record.ledger.branches.append(self._branch(lane, turns[0]))
+            record.ledger.branches.append(self._branch(lane))
         else:
             self._say(_without_replies(lane.prompt))
         self._sequences[id(lane)] = len(self._sequences)
@@ -118,6 +124,8 @@ class _Writer:
         known = lane.record.turns[turn.local]
         is_followed = any(one.lane is lane and one.reply is not None for one in turn.children)
         info: dict[str, Any] = {"label": lane.label} if lane.label else {}
+        if turn.unenforced:
+            info["unenforced"] = list(turn.unenforced)
         record.turns.append(
             replace(
                 known if is_followed else known.without_observation(),
@@ -138,15 +146,10 @@ class _Writer:
         )
         self._say(said[first : turn.said])
 
-    def _branch(self, lane: Lane, first: Turn) -> Branch:
+    def _branch(self, lane: Lane) -> Branch:
         """Describe where a lane starts, after adding what is new in its prompt to the messages."""
-        record = self._record
-        known = [one for one in lane.prompt if id(one) in self._places]
-        fresh = [one for one in lane.prompt[len(known) :] if one["role"] != "assistant"]
-        if lane.trunk is None:  # only what the agent asks now
-            fresh = _tail(lane.prompt)
-        self._say(fresh)
-        trunk = lane.trunk
+        record, trunk = self._record, lane.trunk
+        self._say(_tail(lane.prompt) if trunk is None else lane.prompt[trunk.said :])
         parent = None if trunk is None else self._sequences[id(trunk.lane)]
         return Branch(
             segment=len(record.ledger.segments),

@@ -54,7 +54,6 @@ def reply_of(text: str, generation: Generation, request: AgentRequest, *, number
     )
     return Reply(
         message=said,
-        text=text,
         finish=finish,
         stop_string=stop_string,
         is_bad=is_bad or not (body.strip() or calls),

@@ -9,21 +9,25 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from envkit.messages import Part, Role
+from envkit.messages import Part
 from envkit_gateway import chat
 from envkit_gateway.images import image_part
 from envkit_gateway.messages import AgentCall, AgentMessage
-from envkit_gateway.reading import object_of, objects, read_tool, refuse_unknown
+from envkit_gateway.reading import (
+    object_of,
+    objects,
+    parts_of,
+    read_tool,
+    refuse_prefill,
+    refuse_unknown,
+    role_of,
+    token_limit,
+)
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request, take
 from envkit_gateway.turn import Reply, Turn
 
 PATH: Final = "/v1/responses"
-_ROLES: Final[Mapping[str, Role]] = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "assistant": "assistant",
-}
+_ROLES: Final = ("system", "developer", "user", "assistant")
 _KNOWN: Final = {
     "model", "input", "instructions", "tools", "tool_choice", "stream", "max_output_tokens",
     "temperature", "top_p", "metadata", "store", "include", "parallel_tool_calls", "reasoning",
@@ -47,16 +51,15 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
     messages: list[AgentMessage] = []
     instructions = take(body, "instructions", str, default="")
     if instructions:
-        messages.append(AgentMessage(role="system", parts=_parts(instructions)))
+        messages.append(AgentMessage(role="system", parts=parts_of(instructions, _part)))
     given = body.get("input")
     if isinstance(given, str):
-        messages.append(AgentMessage(role="user", parts=_parts(given)))
+        messages.append(AgentMessage(role="user", parts=parts_of(given, _part)))
     else:
         messages += _items(objects(body, "input"))
     if not any(one.role != "system" for one in messages):
         raise bad_request("input must hold at least one message, got none")
-    if messages[-1].role == "assistant":
-        raise bad_request("the last item must not be the assistant's: prefill is not supported")
+    refuse_prefill(messages)
     choice = body.get("tool_choice")
     wishes = {
         "tool_choice": choice not in (None, "auto", "none"),
@@ -68,7 +71,7 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
         tools=tuple(read_tool(one) for entry in tools for one in _functions(entry)),
         model=take(body, "model", str, default=""),
         is_streamed=take(body, "stream", bool, default=False),
-        max_tokens=take(body, "max_output_tokens", int),
+        max_tokens=token_limit(body, "max_output_tokens"),
         unenforced=tuple(name for name, is_wanted in wishes.items() if is_wanted),
     )
 
@@ -105,15 +108,13 @@ def _items(items: list[Mapping[str, Any]]) -> Iterator[AgentMessage]:
             yield _reply(reply)
             reply = []
         if kind == "message":
-            role = _ROLES.get(str(item.get("role")))
-            if role is None:
-                raise bad_request(
-                    f"an item's role must be one of {list(_ROLES)}, got {item.get('role')!r}"
-                )
-            yield AgentMessage(role=role, parts=_parts(item.get("content")))
+            role = role_of(item, _ROLES)
+            yield AgentMessage(role=role, parts=parts_of(item.get("content"), _part))
         elif kind == "function_call_output":
             call_id = take(item, "call_id", str, default="")
-            yield AgentMessage(role="tool", parts=_parts(item.get("output")), call_id=call_id)
+            yield AgentMessage(
+                role="tool", parts=parts_of(item.get("output"), _part), call_id=call_id
+            )
         else:
             raise bad_request(f"input of type {kind!r} is not supported")
     if reply:
@@ -137,21 +138,13 @@ def _reply(items: list[Mapping[str, Any]]) -> AgentMessage:
                 )
             )
         else:
-            said = _parts(item.get("content"))
+            said = parts_of(item.get("content"), _part)
             text = "\n".join(part["text"] for part in said if part["type"] == "text").strip()
             if text.startswith("<think>") and text.endswith("</think>"):
                 thinking += text.removeprefix("<think>").removesuffix("</think>").strip()
             else:
                 parts += said
     return AgentMessage(role="assistant", parts=tuple(parts), calls=tuple(calls), thinking=thinking)
-
-
-def _parts(content: object) -> tuple[Part, ...]:
-    if content is None or content == "":
-        return ()
-    if isinstance(content, str):
-        return ({"type": "text", "text": content},)
-    return tuple(_part(part) for part in objects({"content": content}, "content"))
 
 
 def _part(part: Mapping[str, Any]) -> Part:

@@ -14,7 +14,7 @@ from envkit.errors import EngineFault, LedgerFault
 from envkit.threads.pool import WorkerPool
 from envkit_gateway import anthropic, chat, responses
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request
-from envkit_gateway.session import Session
+from envkit_gateway.session import OVER, Session
 from envkit_gateway.turn import Reply, Turn, TurnState
 
 MAX_BODY: Final = 128 << 20
@@ -32,7 +32,8 @@ class Gateway:
 
     def __init__(self) -> None:
         """Prepare the server; `running` starts it."""
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, Session | None] = {}
+        """By key; None once the episode is over."""
         self._pool = WorkerPool()
         self._port = 0
 
@@ -76,19 +77,16 @@ class Gateway:
             yield session
         finally:
             await session.close()
-
-    def forget(self, session: Session) -> None:
-        """Drop a closed session; its key is then unknown."""
-        self._sessions.pop(session.key, None)
+            self._sessions[session.key] = None  # a late process must not sample on
 
     def _session(self, request: web.Request) -> Session:
         authorization = request.headers.get("authorization", "").removeprefix("Bearer ")
         key = request.headers.get("x-api-key") or authorization
-        session = self._sessions.get(key)
-        if session is None:
+        if key not in self._sessions:
             raise RequestRefused(401, "unknown API key: use the one of the episode")
-        if session.is_closed:
-            raise RequestRefused(403, "the episode of this API key is over")
+        session = self._sessions[key]
+        if session is None:
+            raise RequestRefused(403, OVER)
         return session
 
     def _handler(self, dialect: ModuleType) -> Callable[[web.Request], Any]:
@@ -191,14 +189,12 @@ class _Delivery:
         except (ConnectionError, asyncio.CancelledError) as error:
             if isinstance(error, ClientConnectionResetError) and self._was_first:
                 turn.state = TurnState.RUNNING  # the last byte was not written
-            turn.waiting -= 1
-            self._session.client_left(turn)
-            turn.waiting += 1
             if isinstance(error, asyncio.CancelledError) or self._response is None:
                 raise
             return self._response
         finally:
             turn.waiting -= 1
+            self._session.client_left(turn)
 
     async def _whole(self) -> web.StreamResponse:
         reply = await self._reply()

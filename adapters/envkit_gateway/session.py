@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Final
 
 from envkit.env import Env
@@ -37,12 +38,12 @@ from envkit.threads.pool import WorkerPool
 from envkit.tokens import ChatCodec
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit_gateway.matching import Committed, is_rejected, is_retry
-from envkit_gateway.messages import codec_messages, prefix_keys
+from envkit_gateway.messages import PrefixKeys, codec_messages
 from envkit_gateway.replies import reply_of
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request
 from envkit_gateway.turn import Lane, Turn, TurnState
 
-OVER: Final = "the episode of this key is over"
+OVER: Final = "the episode of this API key is over"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +109,7 @@ class Session:
         self._pool, self._interrupt = pool, interrupt
         self._committed = Committed()
         self._requests: dict[str, Turn] = {}
+        self._numbers = count()
         self._asked: Counter[str] = Counter()
 
     @property
@@ -130,6 +132,13 @@ class Session:
         """
         if self.is_closed:
             raise RequestRefused(403, OVER)
+        try:
+            return await self._opened(request)
+        except RequestRefused:
+            self.counts["refused"] += 1
+            raise
+
+    async def _opened(self, request: AgentRequest) -> Turn:
         earlier = self._requests.get(request.key)
         if earlier is not None and is_retry(request, earlier):
             self.counts["replayed"] += 1
@@ -137,9 +146,9 @@ class Session:
         self._check_limits()
         if earlier is not None and is_rejected(earlier):
             earlier.state = TurnState.SUPERSEDED
-        keys = prefix_keys(request.tools_text, request.messages)
-        turn, covered = self._placed(request, keys)
-        turn.task = asyncio.create_task(self._answer(turn, request, covered))
+        prefix = PrefixKeys(request.tools_text, request.messages)
+        turn, covered = self._placed(request, prefix.keys)
+        turn.task = asyncio.create_task(self._answer(turn, request, prefix, covered))
         try:
             await asyncio.shield(turn.encoded)
         except asyncio.CancelledError:
@@ -173,7 +182,7 @@ class Session:
         self._faults[""] = FaultRecord.of(FaultPlace.LEDGER, fault)
 
     def client_left(self, turn: Turn) -> None:
-        """Note that a client disconnected before it had its reply."""
+        """Note that a client waits no longer; without its reply it disconnected."""
         if turn.state is TurnState.RUNNING and not turn.waiting:
             turn.state = TurnState.LOST
             loop = asyncio.get_running_loop()
@@ -192,37 +201,35 @@ class Session:
             turn.task.cancel()
 
     def _check_limits(self) -> None:
-        limits = self.setup.limits
-        if limits.max_turns is not None and len(self.turns) >= limits.max_turns:
-            self._end(StopReason.MAX_TURNS, f"limits.max_turns is {limits.max_turns}")
+        most = self.setup.limits.max_turns
+        sampled = sum(one.state is not TurnState.FAILED for one in self.turns)
+        if most is not None and sampled >= most:
+            raise self._ended(StopReason.MAX_TURNS, f"limits.max_turns is {most}")
         if len(self.lanes) >= self.limits.max_sequences:
-            self._end(StopReason.MAX_TURNS, f"max_sequences is {self.limits.max_sequences}")
+            why = f"max_sequences is {self.limits.max_sequences}"
+            raise self._ended(StopReason.MAX_TURNS, why)
 
-    def _end(self, reason: StopReason, why: str) -> None:
-        """Record that a limit ended the episode.
-
-        Raises:
-            RequestRefused: Always.
-        """
+    def _ended(self, reason: StopReason, why: str) -> RequestRefused:
+        """Record that a limit ended the episode; return the refusal."""
         self.stop_reason = self.stop_reason or reason
-        self.counts["refused"] += 1
-        raise RequestRefused(403, f"the episode reached a limit: {why}")
+        return RequestRefused(403, f"the episode reached a limit: {why}")
 
     def _placed(self, request: AgentRequest, keys: Sequence[str]) -> tuple[Turn, int]:
         """Return a turn in the sequence that it continues, and how many messages that covers."""
         parent, covered = self._committed.longest(keys, request.messages)
         if parent is None:
-            why = "tools" if self._is_known(request) else "history"
-            lane = self._new_lane("" if not self.lanes else why)
+            why = "tools" if self._changes_tools(request) else "history"
+            lane = self._new_lane(request, why if self.lanes else "")
         else:
-            lane = self._lane_after(parent)
+            lane = self._lane_after(parent, request)
         turn = Turn(
-            number=len(self.turns),
+            number=next(self._numbers),
             lane=lane,
             parent=parent,
             request_key=request.key,
             prefix=keys[-1],
             place=len(keys),
+            unenforced=request.unenforced,
             encoded=asyncio.get_running_loop().create_future(),
         )
         if parent is not None:
@@ -231,16 +238,16 @@ class Session:
         self._requests[request.key] = turn
         return turn, covered
 
-    def _is_known(self, request: AgentRequest) -> bool:
-        """Return whether the conversation was played with other tools."""
+    def _changes_tools(self, request: AgentRequest) -> bool:
+        """Return whether a request has tools and another sequence none, or the reverse."""
         return any(bool(request.tools) != lane.has_tools for lane in self.lanes)
 
-    def _lane_after(self, parent: Turn) -> Lane:
+    def _lane_after(self, parent: Turn, request: AgentRequest) -> Lane:
         lane = parent.lane
         if lane.turns[-1] is parent and not parent.is_extended:
             parent.is_extended = True
             return lane
-        branch = self._new_lane("branch")
+        branch = self._new_lane(request, "branch")
         branch.trunk, branch.shared = parent, parent.segments
         record, source = branch.record, lane.record
         shared = [one.as_context() for one in source.ledger.segments[: parent.segments]]
@@ -249,46 +256,52 @@ class Session:
         record.turns += source.turns[: parent.local + 1]
         return branch
 
-    def _new_lane(self, reason: str) -> Lane:
+    def _new_lane(self, request: AgentRequest, reason: str) -> Lane:
         record = EpisodeRecord()
         record.task = self._task
-        lane = Lane(record=record, encoder=self._encoder(record), reason=reason)
+        lane = Lane(
+            record=record,
+            encoder=self._encoder(record),
+            reason=reason,
+            has_tools=bool(request.tools),
+            label=request.label,
+        )
         self.lanes.append(lane)
         return lane
 
     def _encoder(self, record: EpisodeRecord) -> EpisodeEncoder:
         return EpisodeEncoder(self.setup, self._codec, self.spec, self._pool, record)
 
-    async def _answer(self, turn: Turn, request: AgentRequest, covered: int) -> None:
+    async def _answer(
+        self, turn: Turn, request: AgentRequest, prefix: PrefixKeys, covered: int
+    ) -> None:
         try:
             try:
                 room = await self._encode(turn, request, covered)
             except (TemplateError, ImageError, ConfigurationError) as error:
                 raise bad_request(f"the chat template cannot render this: {error}") from error
         except BaseException as error:  # the request's own answer says what failed
-            self._take_back(turn)
-            if isinstance(error, RequestRefused):
-                self.counts["refused"] += 1
-            else:
-                self._note(turn, error)
+            turn.state = TurnState.FAILED
+            self.turns.remove(turn)
+            self._requests.pop(turn.request_key, None)
+            self._detach(turn)
+            self._note(turn, error)
             turn.encoded.set_exception(error)
             turn.encoded.add_done_callback(_read)
             if is_own_cancellation(error):
                 raise
             return
         turn.encoded.set_result(None)
-        await self._sample(turn, request, room)
+        await self._sample(turn, request, prefix, room)
 
-    def _take_back(self, turn: Turn) -> None:
-        """Remove a turn that was never sampled."""
-        turn.state = TurnState.FAILED
-        self.turns.remove(turn)
-        self._requests.pop(turn.request_key, None)
-        if turn.parent is not None:
-            turn.parent.children.remove(turn)
-            if turn.lane is turn.parent.lane:
-                turn.parent.is_extended = False
-        if not turn.lane.turns and turn.lane in self.lanes:
+    def _detach(self, turn: Turn) -> None:
+        """Remove a turn that added nothing to its lane, and the lane if it was made for it."""
+        parent = turn.parent
+        if parent is not None:
+            parent.children.remove(turn)
+            if turn.lane is parent.lane:
+                parent.is_extended = False
+        if not turn.lane.turns:
             self.lanes.remove(turn.lane)
 
     async def _encode(self, turn: Turn, request: AgentRequest, covered: int) -> Room:
@@ -308,20 +321,15 @@ class Session:
             else:
                 self.counts["continued"] += 1
                 return room
-            lane = self._new_lane("template")
-            if turn.lane is turn.parent.lane:
-                turn.parent.is_extended = False
-            else:
-                self.lanes.remove(turn.lane)
-            turn.parent.children.remove(turn)
-            turn.lane, turn.parent = lane, None
+            self._detach(turn)
+            turn.lane, turn.parent = self._new_lane(request, "template"), None
         lane = turn.lane
-        lane.has_tools, lane.label = bool(request.tools), request.label
         pending = self._codec_messages(request, 0)
         lane.record.messages += pending
         lane.encoder.tools = request.tools
         encoded = await lane.encoder.prompt()
-        room = self._room(turn, request, len(encoded.train_ids), len(images_of(pending)))
+        length, images = len(encoded.train_ids), len(images_of(pending))
+        room = self._room(request, context_tokens=length, response_tokens=0, images=images)
         lane.record.ledger.start(encoded, turn=0)
         lane.prompt = list(lane.record.messages)
         lane.turns.append(turn)
@@ -345,9 +353,13 @@ class Session:
             encoded = await lane.encoder.observation(pending)
             if encoded.is_prompt:
                 raise TemplateError("the template renders the history in another form")
-            images = len(ledger.images) + len(encoded.images)
-            length = ledger.train_length + len(encoded.train_ids)
-            room = self._room(turn, request, length, images)
+            length = len(encoded.train_ids)
+            room = self._room(
+                request,
+                context_tokens=ledger.train_length + length,
+                response_tokens=ledger.response_tokens + length,
+                images=len(ledger.images) + len(encoded.images),
+            )
             await lane.encoder.check(pending, encoded)
         except BaseException:
             del record.messages[before:]
@@ -368,13 +380,21 @@ class Session:
         )
         return [self._codec.readable(entry) for entry in written]
 
-    def _room(self, turn: Turn, request: AgentRequest, length: int, images: int) -> Room:
-        """Return the room for a reply after a context of `length` tokens and `images` images.
+    def _room(
+        self, request: AgentRequest, *, context_tokens: int, response_tokens: int, images: int
+    ) -> Room:
+        """Return the room for a reply.
+
+        Args:
+            request: May ask for a shorter one.
+            context_tokens: Length of the context.
+            response_tokens: Those of them after the prompt.
+            images: Number of images in the context.
 
         Raises:
             RequestRefused: There is none.
         """
-        limits, ledger = self.setup.limits, turn.lane.record.ledger
+        limits = self.setup.limits
         if limits.max_images is not None and images > limits.max_images:
             raise bad_request(
                 f"the context has {images} images, limits.max_images is {limits.max_images}",
@@ -385,23 +405,24 @@ class Session:
             limits,
             requested=wanted if request.max_tokens is None else min(wanted, request.max_tokens),
             already=0,
-            response_tokens=ledger.response_tokens,
+            response_tokens=response_tokens,
             sampled_tokens=self.sampled_tokens,
-            context_tokens=length,
+            context_tokens=context_tokens,
         )
         if room.tokens >= 1:
             return room
         if room.reason is StopReason.CONTEXT_TOKENS:
             most = limits.max_context_tokens
             raise bad_request(  # clients look for these words and shorten their history
-                f"prompt is too long: {length} tokens > {most} maximum "
+                f"prompt is too long: {context_tokens} tokens > {most} maximum "
                 f"(maximum context length is {most} tokens)",
                 code="context_length_exceeded",
             )
-        self._end(room.reason or StopReason.TURN_TOKENS, f"{room.reason}")
-        raise AssertionError("unreachable")
+        raise self._ended(room.reason or StopReason.TURN_TOKENS, f"{room.reason}")
 
-    async def _sample(self, turn: Turn, request: AgentRequest, room: Room) -> None:
+    async def _sample(
+        self, turn: Turn, request: AgentRequest, prefix: PrefixKeys, room: Room
+    ) -> None:
         """Sample a reply and commit it, or note in the turn what failed."""
         record = turn.lane.record
         draft = record.draft = TurnDraft(turn=record.turn, prompt_tokens=record.ledger.train_length)
@@ -418,8 +439,13 @@ class Session:
             return
         draft.add_generation(generation, time.perf_counter() - started)
         self._commit(turn, request, draft, generation)
+        assert turn.reply is not None
+        self._committed.add(prefix.add(turn.reply.message), turn)
 
     def _note(self, turn: Turn, error: BaseException) -> None:
+        """Record what failed; a refused request is the agent's own affair."""
+        if isinstance(error, RequestRefused):
+            return
         if isinstance(error, ConfigurationError):
             self.error = error
         elif isinstance(error, EngineFault | LedgerFault):
@@ -445,7 +471,7 @@ class Session:
     def _commit(
         self, turn: Turn, request: AgentRequest, draft: TurnDraft, generation: Generation
     ) -> None:
-        """Record a reply and let later requests continue it. Nothing is awaited here."""
+        """Record a reply. Nothing is awaited until later requests can continue it."""
         record, lane = turn.lane.record, turn.lane
         record.ledger.add_reply(
             generation.token_ids,
@@ -464,8 +490,6 @@ class Session:
         turn.segments = len(record.ledger.segments)
         turn.reply = reply_of(text, generation, request, number=turn.number)
         self._faults.pop(turn.request_key, None)
-        key = prefix_keys(request.tools_text, (*request.messages, turn.reply.message))[-1]
-        self._committed.add(key, turn)
 
 
 def _read(future: "asyncio.Future[None]") -> None:

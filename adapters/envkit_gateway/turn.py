@@ -30,8 +30,6 @@ class Reply:
     """A committed reply, as every dialect reports it."""
 
     message: AgentMessage
-    text: str
-    """As sampled, its stop token removed."""
     finish: str
     """"stop", "length" or "tool_calls"."""
     stop_string: str | None
@@ -69,12 +67,14 @@ class Turn:
     """One request and its reply."""
 
     number: int
-    """Of the session, in order of arrival."""
+    """Of the request in the session, refused ones included."""
     lane: Lane
     parent: "Turn | None"
     request_key: str
     prefix: str
     """Key of the conversation that it answers."""
+    unenforced: tuple[str, ...]
+    """Wishes of the client that the engine cannot enforce."""
     place: int
     """Index of the reply among the conversation's messages."""
     encoded: "asyncio.Future[None]"

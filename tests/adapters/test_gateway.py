@@ -15,6 +15,7 @@ from envkit.rollout.engine import Sampling
 from envkit.rollout.limits import Limits
 from envkit.trajectory import SegmentKind
 from envkit_gateway import SessionLimits
+from envkit_gateway.turn import TurnState
 
 
 def unchanged(said: Said) -> Said:
@@ -288,6 +289,70 @@ async def test_limits_end_the_episode_with_403() -> None:
     assert status == 403
     assert "max_sequences" in answer["error"]["message"]
     assert run.session.stop_reason is not None
+
+
+async def test_token_limit_of_zero_is_refused_and_ends_nothing() -> None:
+    async with serving() as run:
+        for kind, name in zip(
+            CLIENTS, ("max_tokens", "max_output_tokens", "max_tokens"), strict=True
+        ):
+            client = run.client(kind, extra={name: 0})
+            client.user("one", None)
+            assert (await client.post(client.body()))[0] == 400
+        assert run.session.stop_reason is None
+        assert run.session.counts["refused"] == 0  # none reached the session
+
+
+async def test_refused_requests_count_once_and_leave_their_numbers() -> None:
+    async with serving(limits=Limits(max_images=0)) as run:
+        image, text = run.client(ChatClient), run.client(ChatClient)
+        image.user("", picture(1))
+        text.user("one", None)
+        (refused, _), (_, first) = await asyncio.gather(
+            image.post(image.body()), text.post(text.body())
+        )
+        text.user("two", None)
+        _, second = await text.post(text.body())
+    assert refused == 400
+    assert run.session.counts["refused"] == 1
+    assert first["id"] != second["id"]
+
+
+async def test_response_limit_counts_what_a_request_adds() -> None:
+    limits = Limits(max_response_tokens=120)
+    async with serving(lambda _: "x" * 60, limits=limits) as run:
+        client = run.client(ChatClient)
+        await client.ask("one")
+        client.user("word " * 20, None)
+        await client.post(client.body())
+    responses = [one for one in run.trajectory().segments if one.kind is not SegmentKind.PROMPT]
+    assert sum(one.token_count for one in responses) <= 120
+
+
+async def test_wishes_that_are_not_enforced_are_recorded() -> None:
+    async with serving() as run:
+        client = run.client(ChatClient, tools=True, extra={"tool_choice": "required"})
+        await client.ask("one")
+    assert run.trajectory().turns[0].info["unenforced"] == ["tool_choice"]
+
+
+async def test_key_of_an_episode_that_is_over_gets_403() -> None:
+    async with serving() as run:
+        client = run.client(ChatClient)
+        async with run.gateway.serving(run.session):
+            await client.ask("one")
+        client.user("two", None)
+        assert (await client.post(client.body()))[0] == 403
+
+
+async def test_reward_counts_where_every_reply_was_lost() -> None:
+    async with serving() as run:
+        client = run.client(ChatClient)
+        await client.ask("one")
+        run.session.turns[0].state = TurnState.LOST
+    trajectory = run.trajectory(reward=0.5)
+    assert trajectory.reward == 0.5
+    assert trajectory.trained_token_count == 0
 
 
 async def test_fault_of_the_engine_reaches_the_agent_and_the_record() -> None:

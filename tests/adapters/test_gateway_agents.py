@@ -4,15 +4,16 @@ import asyncio
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import pytest
+from fakes import own_agents
 from fakes.codecs import vision_codec
 
 from envkit import make
-from envkit.env import Env, Turn
-from envkit.errors import ConfigurationError
+from envkit.env import Capabilities, Env, Turn
+from envkit.errors import ConfigurationError, EpisodeStateError
 from envkit.rollout import EpisodeSpec, Interrupt, Player, RolloutConfig
 from envkit.rollout.scripted import ScriptedEngine
 from envkit.tasks import Task
@@ -128,6 +129,87 @@ async def test_deadline_within_a_step_is_a_fault() -> None:
 
     assert found.stop_reason is StopReason.ENV_FAULT
     assert found.reward is None
+
+
+class Steps(Env):
+    """Counts its steps; the first one of its class may fail or hang."""
+
+    failures: ClassVar[list[Exception]] = []
+    hang_s: ClassVar[float] = 0.0
+    taken: ClassVar[list[str]] = []
+
+    def on_reset(self, task: Task) -> Turn:
+        return Turn("start")
+
+    def on_turn(self, response_text: str) -> Turn:
+        self.taken.append(response_text)
+        if self.failures:
+            raise self.failures.pop()
+        time.sleep(self.hang_s)
+        return Turn("end", reward=1.0, done=True)
+
+
+class Patient(Steps):
+    """Attributes the time of its steps to the reply."""
+
+    capabilities = Capabilities(on_step_timeout="truncate")
+
+
+async def stepped(
+    env: type[Steps], agent: str, *, interrupt: Interrupt | None = None, **options: Any
+) -> Trajectory:
+    """Play an episode whose model says "go"."""
+    codec = vision_codec()
+    config = RolloutConfig.from_mapping({"agent": f"fakes.own_agents:{agent}", **options})
+    player = Player(ScriptedEngine(codec, lambda context: "go"), codec, config)
+    (found,) = await player.play(env, EpisodeSpec(seed=3), interrupt=interrupt)
+    await player.aclose()
+    assert check_trajectory(found) == ()
+    return found
+
+
+async def test_episode_whose_state_is_lost_starts_over_whatever_the_agent_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Steps, "failures", [OSError("the backend is gone")])
+    found = await stepped(Steps, "careless")
+
+    assert (found.stop_reason, found.reward) == (StopReason.TERMINATED, 1.0)
+    assert found.env_restarts == 1
+
+
+async def test_late_step_that_the_reply_caused_truncates_the_episode(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Steps, "hang_s", 3.0)
+    found = await stepped(Patient, "careless", retries={"step_timeout_s": 0.3})
+
+    assert (found.stop_reason, found.reward) == (StopReason.STEP_TIMEOUT, 0.0)
+
+
+async def test_abort_within_a_step_is_an_abort(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Steps, "hang_s", 3.0)
+    monkeypatch.setattr(Steps, "taken", [])
+    interrupt = Interrupt(grace_s=0.1)
+    playing = asyncio.create_task(stepped(Steps, "careless", interrupt=interrupt))
+    while not Steps.taken:
+        await asyncio.sleep(0.02)
+    interrupt.fire()
+    found = await playing
+
+    assert found.stop_reason is StopReason.ABORTED
+
+
+async def test_step_after_the_end_of_an_episode_reaches_no_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Steps, "taken", [])
+    found = await stepped(Steps, "straggling")
+    with pytest.raises(EpisodeStateError):
+        await own_agents.stragglers.pop()
+
+    assert found.reward == 1.0
+    assert Steps.taken == []
 
 
 async def test_interrupt_ends_an_agent_at_once() -> None:

@@ -1,6 +1,7 @@
 """Agents as users write them, over plain HTTP."""
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 from typing import Any
@@ -67,6 +68,30 @@ async def stuck(task: AgentTask) -> None:
     """Wait for a step that never ends."""
     await client_of(task).ask(task.prompt)
     await task.step("wait")
+
+
+async def careless(task: AgentTask) -> str:
+    """Ignore whatever a step raises."""
+    said = await client_of(task).ask(task.prompt)
+    with contextlib.suppress(Exception):
+        step = await task.step(said.text)
+        return step.observation["text"]
+    return "gave up"
+
+
+stragglers: list["asyncio.Task[object]"] = []
+
+
+async def straggling(task: AgentTask) -> float:
+    """Leave a task behind that takes a step later."""
+    await client_of(task).ask(task.prompt)
+
+    async def later() -> object:
+        await asyncio.sleep(0.2)
+        return await task.step("late")
+
+    stragglers.append(asyncio.create_task(later()))
+    return 1.0
 
 
 async def unfinished(task: AgentTask) -> float:
