@@ -70,13 +70,11 @@ async def check_forkable(setup: Setup, host: EnvHost) -> None:
             f"play_tree forks a token ledger, which engine {setup.engine.name!r} does not record: "
             "it returns text; play with an engine that returns ids, such as sglang"
         )
-    if not host.is_usable:
-        with contextlib.suppress(EnvFault):  # the episode builds it again, under its budget
-            await host.ensure(timeout_s=setup.retries.reset_timeout_s)
-    if host.is_usable and isinstance(host.env, MultiAgentEnv):
+    env = await _joint_env(setup, host)
+    if env is not None:
         raise ConfigurationError(
-            f"play_tree plays environments with one agent, got {type(host.env).__name__} with the "
-            f"roles {list(host.env.roles)}; play it with Player.play or collect"
+            f"play_tree plays environments with one agent, got {type(env).__name__} with the "
+            f"roles {list(env.roles)}; play it with Player.play or collect"
         )
 
 
@@ -94,13 +92,19 @@ async def play_any(
     """
     if setup.agent is not None:
         return await setup.agent(setup, spec, host, pool, interrupt)
-    if not host.is_usable:
-        with contextlib.suppress(EnvFault):  # the episode retries the build, under its budget
-            await host.ensure(timeout_s=setup.retries.reset_timeout_s)
-    if not host.is_usable or not isinstance(host.env, MultiAgentEnv):
+    if await _joint_env(setup, host) is None:
         return (await play_episode(setup, spec, host, pool, interrupt),)
     episode = _MultiAgentEpisode(setup, spec, host, pool)
     return await play_with_restarts(setup, spec, host, interrupt, episode.play)
+
+
+async def _joint_env(setup: Setup, host: EnvHost) -> MultiAgentEnv | None:
+    """Return an environment with several agents; None for one agent, or if it cannot be built."""
+    if not host.is_usable:
+        with contextlib.suppress(EnvFault):  # the episode retries the build, under its budget
+            await host.ensure(timeout_s=setup.retries.reset_timeout_s)
+    env = host.env if host.is_usable else None
+    return env if isinstance(env, MultiAgentEnv) else None
 
 
 class _MultiAgentEpisode:

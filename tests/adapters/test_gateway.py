@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 from fakes.agent_clients import CLIENTS, AnthropicClient, ChatClient, Client, ResponsesClient, Said
-from fakes.gateway_run import serving
+from fakes.gateway_run import Run, serving
 from fakes.trajectories import picture
 
 from envkit.rollout.engine import Sampling
@@ -152,18 +152,24 @@ async def test_broken_call_that_is_asked_for_again_is_superseded() -> None:
     assert trajectory.trained_token_count == len(run.engine.seen[1][1])
 
 
+async def disconnected(run: Run) -> ChatClient:
+    """Return a client that left while the engine sampled its reply, which is then finished."""
+    gate = run.engine.gate = asyncio.Event()
+    client = run.client(ChatClient)
+    client.user("one", None)
+    cut = asyncio.create_task(client.post(client.body()))
+    while not run.engine.requests:
+        await asyncio.sleep(0.01)
+    cut.cancel()
+    await asyncio.gather(cut, return_exceptions=True)
+    await asyncio.sleep(0.05)
+    gate.set()
+    return client
+
+
 async def test_reply_of_a_client_that_left_is_given_to_its_retry() -> None:
     async with serving() as run:
-        run.engine.gate = asyncio.Event()
-        client = run.client(ChatClient)
-        client.user("one", None)
-        cut = asyncio.create_task(client.post(client.body()))
-        while not run.engine.requests:
-            await asyncio.sleep(0.01)
-        cut.cancel()
-        await asyncio.gather(cut, return_exceptions=True)
-        await asyncio.sleep(0.05)
-        run.engine.gate.set()
+        client = await disconnected(run)
         status, _ = await client.post(client.body())
     trajectory = run.trajectory()
 
@@ -174,16 +180,7 @@ async def test_reply_of_a_client_that_left_is_given_to_its_retry() -> None:
 
 async def test_lost_reply_is_recorded_and_not_trained() -> None:
     async with serving() as run:
-        run.engine.gate = asyncio.Event()
-        client = run.client(ChatClient)
-        client.user("one", None)
-        cut = asyncio.create_task(client.post(client.body()))
-        while not run.engine.requests:
-            await asyncio.sleep(0.01)
-        cut.cancel()
-        await asyncio.gather(cut, return_exceptions=True)
-        await asyncio.sleep(0.05)
-        run.engine.gate.set()
+        await disconnected(run)
         other = run.client(ChatClient)
         await other.ask("two")
     trajectory = run.trajectory()

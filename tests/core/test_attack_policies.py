@@ -36,10 +36,7 @@ from envkit.rollout import (
     RolloutConfig,
     ScriptedEngine,
 )
-from envkit.trajectory import (
-    StopReason,
-    load,
-)
+from envkit.trajectory import StopReason, Trajectory, load
 
 # --- what a policy does with its argument ---------------------------------------------------
 
@@ -176,6 +173,17 @@ async def test_hanging_policies_leave_threads_for_other_episodes(
     assert ended == [False] * 20 + [True] * 20
 
 
+async def resumed(setting: str, folder: Path) -> Trajectory:
+    """Resume the stored trajectory of a folder and check the whole episode."""
+    (stored,) = load(folder / "stored.jsonl")
+    codec = make_codec("qwen3")
+    player = Player(ScriptedEngine(codec, reply), codec, RolloutConfig(history=setting))
+    (whole,) = await player.resume(stored, Screens())
+    await player.aclose()
+    assert_played(whole, folder)
+    return whole
+
+
 async def test_abort_while_a_policy_runs_leaves_an_episode_to_resume(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -194,12 +202,7 @@ async def test_abort_while_a_policy_runs_leaves_an_episode_to_resume(
         trajectory = await run(setting, interrupt=interrupt)
     assert trajectory.stop_reason is StopReason.ABORTED, trajectory.fault
     assert_verifies(trajectory, tmp_path)
-    (stored,) = load(tmp_path / "stored.jsonl")
-    codec = make_codec("qwen3")
-    player = Player(ScriptedEngine(codec, reply), codec, RolloutConfig(history=setting))
-    (whole,) = await player.resume(stored, Screens())
-    await player.aclose()
-    assert_played(whole, tmp_path)
+    await resumed(setting, tmp_path)
     assert calls == [1, 2, 3, 3, 4, 5]
 
 
@@ -226,12 +229,7 @@ async def test_abort_while_an_answer_is_used_leaves_an_episode_to_resume(
     trajectory = await run(setting, interrupt=interrupt)
     assert trajectory.stop_reason is StopReason.ABORTED, trajectory.fault
     assert_verifies(trajectory, tmp_path)
-    (stored,) = load(tmp_path / "stored.jsonl")
-    codec = make_codec("qwen3")
-    player = Player(ScriptedEngine(codec, reply), codec, RolloutConfig(history=setting))
-    (whole,) = await player.resume(stored, Screens())
-    await player.aclose()
-    assert_played(whole, tmp_path)
+    whole = await resumed(setting, tmp_path)
     assert rewrites == ["I saw screens."] * 2
     assert [turn.purpose for turn in whole.turns].count("ask") == 1
 
