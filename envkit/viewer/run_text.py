@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any, Final
 
+from envkit.advantages import Baseline
 from envkit.text import counted
 from envkit.viewer.figures import finite_rewards, groups_of
 from envkit.viewer.rows import EpisodeRow
@@ -23,8 +24,6 @@ from envkit.viewer.wording import (
 )
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
-_EPSILON: Final = 1e-6
-"""Added to the deviation, as trainers do."""
 _MANY_GROUPS: Final = 24
 
 
@@ -217,8 +216,7 @@ def _group_facts(rows: Sequence[EpisodeRow], placed: Mapping[int, Leaf]) -> str:
         if rewards:
             best = f": mean reward {number(fmean(rewards))}, best {number(max(rewards))}"
         trees = "Tree" if roots == 1 else f"{roots} trees"
-        ends = "1 leaf" if len(rows) == 1 else f"{len(rows)} leaves"
-        return f"{trees} with {ends}{best}"
+        return f"{trees} with {len(rows)} leaves{best}"
     facts = [
         f"{_solved(rows)} of {len(rows)} solved",
         f"mean {number(fmean(rewards))}" if rewards else "",
@@ -260,11 +258,10 @@ def _advantages(rows: Sequence[EpisodeRow]) -> dict[int, float]:
     rewarded = {
         r.number: r.reward for r in rows if r.reward is not None and math.isfinite(r.reward)
     }
-    values = list(rewarded.values())
-    if len(set(values)) < 2 or any(row.parent is not None for row in rows):
+    if len(set(rewarded.values())) < 2 or any(row.parent is not None for row in rows):
         return {}
-    mean, deviation = fmean(values), stdev(values)
-    return {n: (value - mean) / (deviation + _EPSILON) for n, value in rewarded.items()}
+    baseline = Baseline.of(rewarded.values())
+    return {n: baseline.advantage(value, is_scaled=True) for n, value in rewarded.items()}
 
 
 def _solved(rows: Sequence[EpisodeRow]) -> int:
