@@ -14,7 +14,7 @@ from envkit.messages import text_of
 from envkit.rollout.engine import Engine, Sampling
 from envkit.rollout.host import AnyEnv, EnvFactory
 from envkit.rollout.limits import Limits, RetryBudget
-from envkit.rollout.multi_agent import has_role
+from envkit.rollout.multi_agent import can_resume
 from envkit.rollout.player import resume
 from envkit.tokens import ChatCodec
 from envkit.trajectory.segment import Segment, SegmentKind
@@ -32,11 +32,12 @@ def check_branch(trajectory: Trajectory, turn: int) -> None:
     """Reject an episode that cannot be branched at a turn.
 
     Raises:
-        ConfigurationError: No such turn, several agents, or no seed.
+        ConfigurationError: No such turn, several agents, an agent's program, or no seed.
     """
-    if has_role(trajectory):
+    if not can_resume(trajectory):
         raise ConfigurationError(
-            "a role's trajectory cannot be branched without its siblings: play the episode again"
+            "a role's trajectory cannot be branched without its siblings, nor an agent's in the "
+            "middle of its program: play the episode again"
         )
     if trajectory.seed is None:
         raise ConfigurationError("a trajectory without a seed cannot be played again")

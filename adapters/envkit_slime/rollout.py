@@ -14,7 +14,7 @@ from typing import Any
 
 from envkit.errors import ConfigurationError, RunFailedError, StorageError, TemplateError
 from envkit.metrics import EpisodeFacts
-from envkit.rollout import EpisodeSpec, has_role, play_through
+from envkit.rollout import EpisodeSpec, can_resume, has_role, play_through
 from envkit.trajectory import Row, StopReason, Trajectory, step_rows, whole_row
 from envkit_slime.checks import (
     check_baseline,
@@ -230,7 +230,7 @@ def _write_aborted(
 ) -> Sample:
     """Write an aborted episode's partial row if it will be resumed, else an empty one."""
     (trajectory, *_) = played
-    keeps = job.form.keeps_partial(job.args) and not job.evaluation and not has_role(trajectory)
+    keeps = job.form.keeps_partial(job.args) and not job.evaluation and can_resume(trajectory)
     sample.status = type(sample.status)("aborted")
     if not keeps or not trajectory.turns:
         return sample  # it starts over

@@ -21,7 +21,7 @@ from envkit.rollout.history import (
 )
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.limits import Backoff, Limits, RetryBudget
-from envkit.rollout.multi_agent import has_role, rollout_id_of
+from envkit.rollout.multi_agent import can_resume, has_role, rollout_id_of
 from envkit.rollout.plan import Progress, RolloutState, RunPlan
 from envkit.rollout.player import Player, play, play_through, resume
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
@@ -76,6 +76,7 @@ __all__ = [
     "Summarise",
     "Tail",
     "availability_of",
+    "can_resume",
     "collect",
     "delivered",
     "has_role",

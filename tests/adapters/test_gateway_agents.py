@@ -14,10 +14,12 @@ from fakes.codecs import vision_codec
 from envkit import make
 from envkit.env import Capabilities, Env, Turn
 from envkit.errors import ConfigurationError, EpisodeStateError
-from envkit.rollout import EpisodeSpec, Interrupt, Player, RolloutConfig
+from envkit.rollout import EpisodeSpec, Interrupt, Player, RolloutConfig, can_resume
+from envkit.rollout.player import resumed_spec
 from envkit.rollout.scripted import ScriptedEngine
 from envkit.tasks import Task
 from envkit.trajectory import StopReason, Trajectory, check_trajectory
+from envkit_notebook.branching import check_branch
 
 ASK = """
 import json, os, sys, urllib.request as u
@@ -221,6 +223,11 @@ async def test_interrupt_ends_an_agent_at_once() -> None:
 
     assert found.stop_reason is StopReason.ABORTED
     assert found.reward is None
+    assert not can_resume(found)
+    with pytest.raises(ConfigurationError, match="in the middle of its program"):
+        resumed_spec(found, 0)
+    with pytest.raises(ConfigurationError, match="in the middle of its program"):
+        check_branch(found, 0)
 
 
 async def test_command_answers_and_its_output_is_kept(tmp_path: Path) -> None:
