@@ -105,7 +105,7 @@ def _messages(entry: Mapping[str, Any]) -> Iterator[AgentMessage]:
         yield AgentMessage(role=role, parts=parts, calls=calls, thinking=thinking)
 
 
-_HIDDEN: Final = {"tool_use", "thinking", "redacted_thinking"}
+_HIDDEN: Final = ("tool_use", "thinking", "redacted_thinking")
 
 
 def _part(block: Mapping[str, Any]) -> Part:

@@ -55,7 +55,8 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
     options = take(body, "stream_options", dict, default={})
     wishes = {
         "tool_choice": body.get("tool_choice") not in (None, "auto", "none"),
-        "response_format": (body.get("response_format") or {"type": "text"}).get("type") != "text",
+        "response_format": take(body, "response_format", dict, default={}).get("type", "text")
+        != "text",
     }
     tools = () if body.get("tool_choice") == "none" else objects(body, "tools")
     return AgentRequest(

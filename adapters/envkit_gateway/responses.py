@@ -78,7 +78,7 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
 
 def _format(body: Mapping[str, Any]) -> str:
     text = take(body, "text", dict, default={})
-    return str((text.get("format") or {}).get("type", "text"))
+    return str(take(text, "format", dict, default={}).get("type", "text"))
 
 
 def _functions(tool: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
