@@ -101,7 +101,7 @@ class _Writer:
         """Append a lane's own segments, turns and messages."""
         record = self._record
         turns = [one for one in lane.turns if one.reply is not None]
-        is_side = self._marks_side and lane.trunk is None and not lane.has_tools
+        is_side = self._marks_side and not lane.has_tools
         if record.ledger.segments:
             record.ledger.branches.append(self._branch(lane))
         else:
@@ -149,13 +149,14 @@ class _Writer:
     def _branch(self, lane: Lane) -> Branch:
         """Describe where a lane starts, after adding what is new in its prompt to the messages."""
         record, trunk = self._record, lane.trunk
+        assert lane.reason is not None  # only the first lane has none
         self._say(_tail(lane.prompt) if trunk is None else lane.prompt[trunk.said :])
         parent = None if trunk is None else self._sequences[id(trunk.lane)]
         return Branch(
             segment=len(record.ledger.segments),
             parent=parent,
             at=lane.shared,
-            reason=lane.reason,
+            reason=lane.reason.value,
             message_count=len(record.messages),
             history=tuple(self._places.get(id(one), one) for one in lane.prompt),
         )

@@ -13,7 +13,7 @@ from fakes.trajectories import picture
 
 from envkit.rollout.engine import Sampling
 from envkit.rollout.limits import Limits
-from envkit.trajectory import SegmentKind
+from envkit.trajectory import SegmentKind, StopReason
 from envkit_gateway import SessionLimits
 from envkit_gateway.turn import TurnState
 
@@ -79,7 +79,7 @@ async def test_edited_reply_starts_a_sequence_and_trains_nothing_twice() -> None
         await client.ask("three")
     trajectory = run.trajectory()
 
-    assert [one.reason for one in trajectory.sequences()] == [None, "history"]
+    assert [one.reason for one in trajectory.sequences()] == [None, "rewritten_history"]
     assert trajectory.trained_token_count == trajectory.sampled_token_count
 
 
@@ -205,6 +205,38 @@ async def test_side_requests_have_mask_zero_unless_asked_for() -> None:
     assert row.reward == 1.0
 
 
+async def test_both_continuations_of_a_side_request_have_mask_zero() -> None:
+    async with serving(lambda _: "yes") as run:
+        judge = run.client(ChatClient, system="Judge.")
+        await judge.ask("one")
+        start = list(judge.items)
+        for question in ("left", "right"):
+            judge.items = [*start]
+            await judge.ask(question)
+        await run.client(ChatClient, tools=True).ask("one")
+    trajectory = run.trajectory()
+
+    assert [turn.purpose for turn in trajectory.turns] == ["side", "side", "side", None]
+
+
+async def test_reason_says_why_a_request_continued_nothing() -> None:
+    async with serving(lambda _: "yes") as run:
+        client = run.client(ChatClient, system="a", tools=True)
+        await client.ask("one")
+        client.system = "b"
+        await client.ask("two")
+        client.tools = False
+        await client.ask("three")
+        await run.client(ChatClient, system="b").ask("four")
+        client.items[1]["content"] = "no"
+        await client.ask("five")
+    reasons = [one.reason for one in run.trajectory().sequences()]
+
+    assert reasons == [
+        None, "other_system_prompt", "other_tools", "new_conversation", "rewritten_history",
+    ]  # fmt: skip
+
+
 URL = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
 BAD: list[dict[str, Any]] = [
     {"messages": []},
@@ -285,7 +317,7 @@ async def test_limits_end_the_episode_with_403() -> None:
         status, answer = await client.post(client.body())
     assert status == 403
     assert "max_sequences" in answer["error"]["message"]
-    assert run.session.stop_reason is not None
+    assert run.session.stop_reason is StopReason.MAX_SEQUENCES
 
 
 async def test_token_limit_of_zero_is_refused_and_ends_nothing() -> None:
@@ -363,6 +395,36 @@ async def test_fault_of_the_engine_reaches_the_agent_and_the_record() -> None:
         assert status == 200
         assert run.session.fault is None
     run.trajectory()
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+async def test_conversation_goes_on_in_its_sequence_after_an_engine_fault(failing: int) -> None:
+    async with serving(faults=(failing,)) as run:
+        client = run.client(ChatClient)
+        for number in range(3):
+            client.user("look", picture(number))
+            if number == failing:
+                assert (await client.post(client.body()))[0] == 503
+                client.extra["max_tokens"] = 4000  # a retry may be worded otherwise
+            await client.ask()
+        assert run.session.fault is None
+    trajectory = run.trajectory()
+
+    assert len(trajectory.sequences()) == 1
+    assert len(trajectory.turns) == len(trajectory.images()) == 3
+
+
+async def test_branch_that_failed_is_not_recorded() -> None:
+    async with serving(faults=(2,)) as run:
+        client = run.client(ChatClient)
+        await client.ask("one")
+        start = list(client.items)
+        await client.ask("left")
+        for status in (503, 200):
+            client.items = [*start]
+            client.user("right", None)
+            assert (await client.post(client.body()))[0] == status
+    assert [one.reason for one in run.trajectory().sequences()] == [None, "branch"]
 
 
 async def test_stop_strings_end_a_reply_and_are_not_shown() -> None:

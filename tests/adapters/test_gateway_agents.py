@@ -17,6 +17,7 @@ from envkit.errors import ConfigurationError, EpisodeStateError
 from envkit.rollout import EpisodeSpec, Interrupt, Player, RolloutConfig, can_resume
 from envkit.rollout.player import resumed_spec
 from envkit.rollout.scripted import ScriptedEngine
+from envkit.rollout.tree import AtTurns, play_tree
 from envkit.tasks import Task
 from envkit.trajectory import StopReason, Trajectory, check_trajectory
 from envkit_notebook.branching import check_branch
@@ -228,6 +229,18 @@ async def test_interrupt_ends_an_agent_at_once() -> None:
         resumed_spec(found, 0)
     with pytest.raises(ConfigurationError, match="in the middle of its program"):
         check_branch(found, 0)
+
+
+async def test_agent_may_branch_and_cannot_be_forked() -> None:
+    codec = vision_codec()
+    config = RolloutConfig.from_mapping({"agent": "fakes.own_agents:trivial"})
+    player = Player(ScriptedEngine(codec, lambda context: "go"), codec, config)
+
+    assert config.branching_setting(codec) == "agent"
+    assert RolloutConfig().branching_setting(codec) is None
+    with pytest.raises(ConfigurationError, match="drop the setting agent"):
+        await play_tree(Steps, player, branching=AtTurns(turns=(0,)))
+    await player.aclose()
 
 
 async def test_command_answers_and_its_output_is_kept(tmp_path: Path) -> None:
