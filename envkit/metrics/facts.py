@@ -188,7 +188,7 @@ def _rewrites(trajectory: Trajectory) -> dict[str, int]:
 
 def _agent_counts(trajectory: Trajectory, name: str) -> dict[str, int]:
     about: Any = trajectory.metadata.get(AGENT)
-    found: Any = about.get(name) if isinstance(about, dict) else None
+    found: Any = cast("dict[str, Any]", about).get(name) if isinstance(about, dict) else None
     if not isinstance(found, dict):
         return {}
     counts = cast("dict[object, object]", found)
