@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from envkit.errors import EnvFault, FaultKind
+from envkit.threads.pool import WorkerPool
 from envkit_gateway.agents import AgentResult, AgentTask
 
 _SUPERVISOR: Final = Path(__file__).with_name("supervise.py")
@@ -24,7 +25,9 @@ _MOST: Final = 1 << 20
 _STOP_S: Final = 5.0
 
 
-async def run_command(argv: Sequence[str], task: AgentTask, *, max_disk_mb: int) -> AgentResult:
+async def run_command(
+    argv: Sequence[str], task: AgentTask, pool: WorkerPool, *, max_disk_mb: int
+) -> AgentResult:
     """Run an agent's command in a folder of its own and return how it ended.
 
     The folder has `task.json`, `prompt.txt` and `image-1.png`, ...; the command leaves its answer
@@ -34,6 +37,7 @@ async def run_command(argv: Sequence[str], task: AgentTask, *, max_disk_mb: int)
     Args:
         argv: The command.
         task: What it gets.
+        pool: Threads for its files.
         max_disk_mb: MB that its folder, with its home and its temporary files, may take.
 
     Raises:
@@ -41,7 +45,7 @@ async def run_command(argv: Sequence[str], task: AgentTask, *, max_disk_mb: int)
     """
     folder = Path(tempfile.mkdtemp(prefix="envkit-agent-"))
     try:
-        await asyncio.to_thread(_write, folder, task)
+        await pool.run(lambda: _write(folder, task))
         with (folder / "stdout.log").open("wb") as out, (folder / "stderr.log").open("wb") as err:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-ISB", str(_SUPERVISOR), str(max_disk_mb << 20), *argv,
@@ -53,9 +57,9 @@ async def run_command(argv: Sequence[str], task: AgentTask, *, max_disk_mb: int)
             except BaseException:
                 await _stop(process)
                 raise
-        return await asyncio.to_thread(_result, folder, status, max_disk_mb)
+        return await pool.run(lambda: _result(folder, status, max_disk_mb))
     finally:
-        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        await pool.run(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:

@@ -239,9 +239,11 @@ class _Episode:
         function = self._settings.load()
         try:
             if function is not None:
-                return await call_agent(function, task)
+                return await call_agent(function, task, self._pool)
             settings = self._settings
-            return await run_command(settings.argv(), task, max_disk_mb=settings.max_disk_mb)
+            return await run_command(
+                settings.argv(), task, self._pool, max_disk_mb=settings.max_disk_mb
+            )
         except BaseException as error:  # an agent may be anybody's code
             if is_own_cancellation(error):
                 raise
