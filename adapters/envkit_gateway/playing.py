@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Final
 
 from envkit.env import Step
 from envkit.errors import (
@@ -36,6 +37,9 @@ from envkit_gateway.command import run_command
 from envkit_gateway.recording import Outcome, trajectory_of
 from envkit_gateway.server import Gateway
 from envkit_gateway.session import Session, SessionLimits
+
+_STOP_S: Final = 5.0
+"""Seconds that a cancelled function has to end."""
 
 
 class AgentPlayer:
@@ -199,8 +203,7 @@ class _Episode:
                     "a deadline passed while the environment took a step", kind=FaultKind.TIMEOUT
                 )
         finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            await self._stop(running)
         was_sampling = session.is_sampling
         await session.close()
         if result is not None and result.answer is not None and self._is_running:
@@ -213,6 +216,12 @@ class _Episode:
         if result is None:
             return self._cut(session, is_late=is_late, was_sampling=was_sampling)
         return self._concluded(session, result)
+
+    async def _stop(self, running: "asyncio.Future[AgentResult]") -> None:
+        """Cancel the agent; leave a function behind that does not end. A command is killed."""
+        running.cancel()
+        running.add_done_callback(lambda one: one.cancelled() or one.exception())
+        await asyncio.wait([running], timeout=None if self._settings.command else _STOP_S)
 
     @property
     def _is_running(self) -> bool:

@@ -118,6 +118,19 @@ async def test_agent_that_hangs_is_stopped_and_truncated() -> None:
     assert found.turns[-1].info["agent_error"]
 
 
+async def test_agent_that_refuses_to_be_cancelled_is_left_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("envkit_gateway.playing._STOP_S", 0.5)
+    agent = {"function": "fakes.own_agents:stubborn", "timeout_s": 1.0}
+    playing = asyncio.ensure_future(played(agent))
+    done, _ = await asyncio.wait([playing], timeout=30)
+    own_agents.released.set()
+
+    assert done
+    assert playing.result().stop_reason is StopReason.STEP_TIMEOUT
+
+
 class Stuck(Env):
     """Never answers a reply."""
 

@@ -65,6 +65,17 @@ async def hanging(task: AgentTask) -> None:
     await asyncio.Event().wait()
 
 
+released = threading.Event()
+
+
+async def stubborn(task: AgentTask) -> None:
+    """Ask once, then refuse to be cancelled until released."""
+    await client_of(task).ask(task.prompt)
+    while not released.is_set():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.1)
+
+
 async def stuck(task: AgentTask) -> None:
     """Wait for a step that never ends."""
     await client_of(task).ask(task.prompt)
