@@ -206,7 +206,7 @@ async def test_a_backend_failure_is_a_fault_without_reward() -> None:
         Args:
             query: What for.
         """
-        raise EnvFault(f"the index is away: {query}", kind=FaultKind.TRANSIENT)
+        raise EnvFault(f"the index is down: {query}", kind=FaultKind.TRANSIENT)
 
     codec = text_codec()
     engine = ScriptedEngine(codec, lambda _: call("search", query="x"))
