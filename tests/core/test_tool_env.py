@@ -148,7 +148,7 @@ def test_several_calls_are_answered_in_their_order() -> None:
     seen = step(make(), reply)
 
     assert seen.observation["text"] == (
-        "Result 1, divide:\n0.25\n\nResult 2, swatch:\n[picture 1]\n\nResult 3, multiply:\n42"
+        "Result 1, divide:\n0.25\n\nResult 2, swatch:\n[image 1]\n\nResult 3, multiply:\n42"
     )
     assert len(seen.observation["images"]) == 1
     assert seen.info["tool_call"]["name"] == "divide"
