@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import pkgutil
 import shlex
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, cast
 
@@ -12,6 +12,7 @@ from envkit.env import Step
 from envkit.errors import ConfigurationError, did_you_mean
 from envkit.images import Image
 from envkit.messages import Message, images_of, text_of
+from envkit.rollout.setting_types import check_types
 from envkit.tools import ToolSpec
 
 _QUIET: Final[Mapping[str, str]] = {
@@ -108,11 +109,15 @@ class AgentSettings:
     function: str | AgentFunction | None = None
     """Or its path, `module:function`. It takes an `AgentTask` and returns its answer, a reward or
     None; a synchronous one runs on a thread."""
-    command: str | Sequence[str] | None = None
-    """Runs in its own folder with the variables of `AgentTask.environ`."""
+    command: str | tuple[str, ...] | None = None
+    """Runs in its own folder, which is also its home and takes its temporary files, with the
+    variables of `AgentTask.environ`."""
     timeout_s: float = 600.0
     """Seconds of an episode after which the agent is stopped. That truncates the episode, unless
     the engine was sampling: then it is a fault."""
+    max_disk_mb: int = 4096
+    """MB that a command's folder may take, with its home and its temporary files. A command that
+    writes more is stopped, which truncates the episode."""
     max_sequences: int = 512
     """Sequences per episode: an agent that rewrites its history at every step needs one per
     turn."""
@@ -146,14 +151,17 @@ class AgentSettings:
         return cls(**values)
 
     def __post_init__(self) -> None:
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "function"}
+        check_types(AgentSettings, own, "agent")
         if (self.function is None) == (self.command is None):
             raise ConfigurationError("agent needs either a function or a command")
         if not self.timeout_s > 0:
             raise ConfigurationError(f"agent.timeout_s must be positive, got {self.timeout_s!r}")
-        if self.max_sequences < 1:
-            raise ConfigurationError(
-                f"agent.max_sequences must be at least 1, got {self.max_sequences!r}"
-            )
+        for name in ("max_disk_mb", "max_sequences"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(
+                    f"agent.{name} must be at least 1, got {getattr(self, name)!r}"
+                )
         if self.command is None:
             self.load()
         else:

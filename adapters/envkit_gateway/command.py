@@ -24,12 +24,17 @@ _MOST: Final = 1 << 20
 _STOP_S: Final = 5.0
 
 
-async def run_command(argv: Sequence[str], task: AgentTask) -> AgentResult:
+async def run_command(argv: Sequence[str], task: AgentTask, *, max_disk_mb: int) -> AgentResult:
     """Run an agent's command in a folder of its own and return how it ended.
 
     The folder has `task.json`, `prompt.txt` and `image-1.png`, ...; the command leaves its answer
     in `answer.txt` or on standard output, and may leave a number in `reward.txt`. Everything that
-    it started is killed when it ends or the caller is cancelled.
+    it started is killed when it ends, its folder grows too large, or the caller is cancelled.
+
+    Args:
+        argv: The command.
+        task: What it gets.
+        max_disk_mb: MB that its folder, with its home and its temporary files, may take.
 
     Raises:
         EnvFault: The command cannot be started.
@@ -39,7 +44,7 @@ async def run_command(argv: Sequence[str], task: AgentTask) -> AgentResult:
         await asyncio.to_thread(_write, folder, task)
         with (folder / "stdout.log").open("wb") as out, (folder / "stderr.log").open("wb") as err:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-ISB", str(_SUPERVISOR), *argv,
+                sys.executable, "-ISB", str(_SUPERVISOR), str(max_disk_mb << 20), *argv,
                 stdin=asyncio.subprocess.PIPE, stdout=out, stderr=err,
                 cwd=folder / "work", env=_environ(task, folder), start_new_session=True,
             )  # fmt: skip
@@ -48,7 +53,7 @@ async def run_command(argv: Sequence[str], task: AgentTask) -> AgentResult:
             except BaseException:
                 await _stop(process)
                 raise
-        return await asyncio.to_thread(_result, folder, status)
+        return await asyncio.to_thread(_result, folder, status, max_disk_mb)
     finally:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
@@ -67,12 +72,17 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 
 def _environ(task: AgentTask, folder: Path) -> dict[str, str]:
     own = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
-    return {**own, **task.environ(), "ENVKIT_TASK_DIR": str(folder), "HOME": str(folder / "home")}
+    places = {
+        "ENVKIT_TASK_DIR": str(folder),
+        "HOME": str(folder / "home"),
+        "TMPDIR": str(folder / "tmp"),
+    }
+    return {**own, **task.environ(), **places}
 
 
 def _write(folder: Path, task: AgentTask) -> None:
-    (folder / "work").mkdir()
-    (folder / "home").mkdir()
+    for name in ("work", "home", "tmp"):
+        (folder / name).mkdir()
     images = [f"image-{n}.png" for n in range(1, len(task.images) + 1)]
     for name, image in zip(images, task.images, strict=True):
         (folder / "work" / name).write_bytes(image.png_bytes())
@@ -90,7 +100,7 @@ def _write(folder: Path, task: AgentTask) -> None:
     (folder / "work" / "prompt.txt").write_text(task.prompt, encoding="utf-8")
 
 
-def _result(folder: Path, status: int) -> AgentResult:
+def _result(folder: Path, status: int, max_disk_mb: int) -> AgentResult:
     errors = _tail(folder / "stderr.log")
     if status == _NOT_STARTED and not (folder / "work" / "answer.txt").exists():
         raise EnvFault(
@@ -104,6 +114,8 @@ def _result(folder: Path, status: int) -> AgentResult:
         answer = _read(folder / "stdout.log")
     reward, problem = _reward(folder / "work" / "reward.txt")
     error = problem if status == 0 else f"the agent's command ended with status {status}"
+    if status == 128 + signal.SIGXFSZ:
+        error = f"the agent's command wrote more than agent.max_disk_mb, {max_disk_mb}"
     return AgentResult(answer=answer, reward=reward, error=error, info=info)
 
 

@@ -240,7 +240,8 @@ class _Episode:
         try:
             if function is not None:
                 return await call_agent(function, task)
-            return await run_command(self._settings.argv(), task)
+            settings = self._settings
+            return await run_command(settings.argv(), task, max_disk_mb=settings.max_disk_mb)
         except BaseException as error:  # an agent may be anybody's code
             if is_own_cancellation(error):
                 raise

@@ -64,7 +64,7 @@ def _check(
     has_images: bool,
 ) -> None:
     engine, step_wise = generator_cfg.inference_engine, generator_cfg.step_wise_trajectories
-    branches = options.rollout.may_branch(codec)
+    branching = options.rollout.branching_setting(codec)
     problems = {
         "envkit's generator returns no routed experts; set "
         "generator.inference_engine.enable_return_routed_experts=false": (
@@ -86,8 +86,8 @@ def _check(
         "envkit.reward_placement=last and no envkit.turn_discount": (
             scalar_rewards and (options.placement != "last" or step_wise)
         ),
-        "envkit.history starts a new row where the history is rewritten; set "
-        "generator.step_wise_trajectories=true": branches and not step_wise,
+        f"envkit.{branching} may split an episode into several rows; set "
+        "generator.step_wise_trajectories=true": branching is not None and not step_wise,
         "envkit.images is true, but the model's template and processor do not give "
         f"{sorted(_TENSORS)}, which SkyRL's trainer needs": (
             options.images is True and not has_images
