@@ -135,7 +135,7 @@ def test_certify_passes_a_good_class_in_a_file(file: Path, tmp_path: Path) -> No
 
 
 def test_certify_writes_its_report_as_json_too(file: Path, tmp_path: Path) -> None:
-    out = tmp_path / "report.json"
+    out = tmp_path / "new folder" / "report.json"
     _, lines = lines_of(f"{file}:Good", "--only", "contract", "--out", out)
     written = json.loads(out.read_text())
     assert written["target"] == f"{file}:Good"

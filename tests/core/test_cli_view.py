@@ -266,7 +266,7 @@ def test_view_has_the_headings_of_the_browser_in_its_order(branched: Path, run: 
     drawn_by = {
         "What matters": "headline(",
         "Solve rate by group": "groupStrip(",
-        "Time of a turn": "times(",
+        "Time per turn": "times(",
         "By family": "families",
         "Slowest episodes": "slowest)",
     }

@@ -50,6 +50,11 @@ def test_row_names_the_task_by_the_first_user_text() -> None:
     assert episode_row(silent, number=1).excerpt == "t-1"
 
 
+def test_row_without_a_task_is_named_by_its_seed() -> None:
+    one = replace(example(0, seed=7), messages=(), task={})
+    assert episode_row(one, number=1).excerpt == "no task, seed 7"
+
+
 def test_figures_count_groups_as_the_independent_draws() -> None:
     rows = grouped_run(groups=6)
     figures = read(rows).index()["figures"]

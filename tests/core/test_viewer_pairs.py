@@ -185,8 +185,11 @@ def test_diff_of_nothing_in_common_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="no readable episode"):
         write_diff(rows, [], tmp_path / "diff.html")
     others = [replace(row, env_id="other-v0") for row in rows]
-    with pytest.raises(ConfigurationError, match=r"these share none: .* plays .*plays other-v0"):
+    with pytest.raises(ConfigurationError, match=r"share none: .* plays .*plays other-v0"):
         write_diff(rows, others, tmp_path / "diff.html")
+    reseeded = [replace(row, seed=2) for row in rows]
+    with pytest.raises(ConfigurationError, match=r"both play .*, with different seeds"):
+        write_diff(rows, reseeded, tmp_path / "diff.html")
     assert not list(tmp_path.iterdir())
 
 
