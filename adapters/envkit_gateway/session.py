@@ -157,6 +157,7 @@ class Session:
             await asyncio.shield(turn.encoded)
         except asyncio.CancelledError:
             turn.encoded.add_done_callback(_read)
+            self.client_left(turn)
             raise
         return turn
 
