@@ -12,6 +12,7 @@ from envkit.env import Step
 from envkit.errors import ConfigurationError, did_you_mean
 from envkit.images import Image
 from envkit.messages import Message, images_of, text_of
+from envkit.rollout.setting_types import check_types
 from envkit.tools import ToolSpec
 
 _QUIET: Final[Mapping[str, str]] = {
@@ -108,9 +109,10 @@ class AgentSettings:
     function: str | AgentFunction | None = None
     """Or its path, `module:function`. It takes an `AgentTask` and returns its answer, a reward or
     None; a synchronous one runs on a thread."""
-    command: str | Sequence[str] | None = None
-    """Runs in its own folder with the variables of `AgentTask.environ`."""
-    grade: str | Sequence[str] | None = None
+    command: str | tuple[str, ...] | None = None
+    """Runs in its own folder, which is also its home and takes its temporary files, with the
+    variables of `AgentTask.environ`."""
+    grade: str | tuple[str, ...] | None = None
     """Runs in the folder of `command` after the agent and everything that it started are gone; its
     exit status is the episode's reward: 1 for status 0, else 0. A number in
     `$ENVKIT_GRADE_DIR/reward.txt` comes first."""
@@ -118,6 +120,9 @@ class AgentSettings:
     """Seconds of an episode after which the agent is stopped. That truncates the episode, unless
     the engine was sampling: then it is a fault. `grade` has as long again; if that passes, it is a
     fault."""
+    max_disk_mb: int = 4096
+    """MB that a command's folder may take, with its home and its temporary files. A command that
+    writes more is stopped, which truncates the episode."""
     max_sequences: int = 512
     """Sequences per episode: an agent that rewrites its history at every step needs one per
     turn."""
@@ -152,14 +157,17 @@ class AgentSettings:
         return cls(**values)
 
     def __post_init__(self) -> None:
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "function"}
+        check_types(AgentSettings, own, "agent")
         if (self.function is None) == (self.command is None):
             raise ConfigurationError("agent needs either a function or a command")
         if not self.timeout_s > 0:
             raise ConfigurationError(f"agent.timeout_s must be positive, got {self.timeout_s!r}")
-        if self.max_sequences < 1:
-            raise ConfigurationError(
-                f"agent.max_sequences must be at least 1, got {self.max_sequences!r}"
-            )
+        for name in ("max_disk_mb", "max_sequences"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(
+                    f"agent.{name} must be at least 1, got {getattr(self, name)!r}"
+                )
         if self.command is None:
             if self.grade is not None:
                 raise ConfigurationError(

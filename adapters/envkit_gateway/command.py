@@ -56,27 +56,50 @@ async def agent_folder() -> AsyncGenerator[Path]:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
 
-async def run_command(argv: Sequence[str], task: AgentTask, folder: Path) -> AgentResult:
+async def run_command(
+    argv: Sequence[str], task: AgentTask, folder: Path, *, max_disk_mb: int
+) -> AgentResult:
     """Run an agent's command in a folder and return how it ended.
 
     The command starts in `work`, which has `task.json`, `prompt.txt` and `image-1.png`, ...; it
     leaves its answer in `answer.txt` or on standard output, and may leave a number in `reward.txt`.
-    Everything that it started is killed when it ends or the caller is cancelled.
+    Everything that it started is killed when it ends, its folder grows too large, or the caller is
+    cancelled.
+
+    Args:
+        argv: The command.
+        task: What it gets.
+        folder: An empty one.
+        max_disk_mb: MB that the folder, with its home and its temporary files, may take.
 
     Raises:
         EnvFault: The command cannot be started.
     """
     await asyncio.to_thread(_write, folder, task)
-    own = {**task.environ(), "ENVKIT_TASK_DIR": str(folder), "HOME": str(folder / "home")}
-    ended = await _supervised(argv, folder / "work", own, logs=folder)
-    return await asyncio.to_thread(_result, folder, ended)
+    variables = {
+        **task.environ(),
+        "ENVKIT_TASK_DIR": str(folder),
+        "HOME": str(folder / "home"),
+        "TMPDIR": str(folder / "tmp"),
+    }
+    ended = await _supervised(argv, folder, variables, logs=folder, max_disk_mb=max_disk_mb)
+    return await asyncio.to_thread(_result, folder, ended, max_disk_mb)
 
 
-async def grade_command(argv: Sequence[str], task: Mapping[str, Any], folder: Path) -> Grade:
+async def grade_command(
+    argv: Sequence[str], task: Mapping[str, Any], folder: Path, *, max_disk_mb: int
+) -> Grade:
     """Run a command that grades what an agent left in its folder, once the agent is gone.
 
     The command gets a folder that the agent never had, `ENVKIT_GRADE_DIR`, with the environment's
-    whole task as `task.json`. It is its home too, so that no setting of the agent applies.
+    whole task as `task.json`. It is its home too and takes its temporary files, so that no setting
+    of the agent applies.
+
+    Args:
+        argv: The command.
+        task: The environment's task.
+        folder: The agent's.
+        max_disk_mb: MB that the agent's folder may take.
 
     Raises:
         EnvFault: The command cannot be started or was killed, or left no number where it should.
@@ -85,23 +108,28 @@ async def grade_command(argv: Sequence[str], task: Mapping[str, Any], folder: Pa
     try:
         text = json.dumps(task, ensure_ascii=False, default=str)
         await asyncio.to_thread((own / "task.json").write_text, text, "utf-8")
-        variables = {"ENVKIT_GRADE_DIR": str(own), "HOME": str(own)}
-        ended = await _supervised(argv, folder / "work", variables, logs=own)
+        variables = {name: str(own) for name in ("ENVKIT_GRADE_DIR", "HOME", "TMPDIR")}
+        ended = await _supervised(argv, folder, variables, logs=own, max_disk_mb=max_disk_mb)
         return await asyncio.to_thread(_grade, own, ended)
     finally:
         await asyncio.to_thread(shutil.rmtree, own, ignore_errors=True)
 
 
 async def _supervised(
-    argv: Sequence[str], cwd: Path, variables: Mapping[str, str], *, logs: Path
+    argv: Sequence[str],
+    folder: Path,
+    variables: Mapping[str, str],
+    *,
+    logs: Path,
+    max_disk_mb: int,
 ) -> "_Ended":
     """Run a command to its end and kill what it leaves behind, also if this is cancelled."""
     inherited = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
     with (logs / "stdout.log").open("wb") as out, (logs / "stderr.log").open("wb") as err:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-ISB", str(_SUPERVISOR), *argv,
+            sys.executable, "-ISB", str(_SUPERVISOR), str(max_disk_mb << 20), *argv,
             stdin=asyncio.subprocess.PIPE, stdout=out, stderr=err,
-            cwd=cwd, env={**inherited, **variables}, start_new_session=True,
+            cwd=folder / "work", env={**inherited, **variables}, start_new_session=True,
         )  # fmt: skip
         try:
             status = await process.wait()
@@ -124,8 +152,8 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 
 
 def _write(folder: Path, task: AgentTask) -> None:
-    (folder / "work").mkdir()
-    (folder / "home").mkdir()
+    for name in ("work", "home", "tmp"):
+        (folder / name).mkdir()
     images = [f"image-{n}.png" for n in range(1, len(task.images) + 1)]
     for name, image in zip(images, task.images, strict=True):
         (folder / "work" / name).write_bytes(image.png_bytes())
@@ -143,7 +171,7 @@ def _write(folder: Path, task: AgentTask) -> None:
     (folder / "work" / "prompt.txt").write_text(task.prompt, encoding="utf-8")
 
 
-def _result(folder: Path, ended: "_Ended") -> AgentResult:
+def _result(folder: Path, ended: "_Ended", max_disk_mb: int) -> AgentResult:
     status = ended.status
     if status == _NOT_STARTED and not (folder / "work" / "answer.txt").exists():
         raise _fault(f"the agent's command did not start: {ended.stderr.strip()[-500:]}")
@@ -152,6 +180,8 @@ def _result(folder: Path, ended: "_Ended") -> AgentResult:
         answer = _read(folder / "stdout.log")
     reward, problem = _reward(folder / "work" / "reward.txt")
     error = problem if status == 0 else f"the agent's command ended with status {status}"
+    if status == 128 + signal.SIGXFSZ:
+        error = f"the agent's command wrote more than agent.max_disk_mb, {max_disk_mb}"
     return AgentResult(answer=answer, reward=reward, error=error, info=ended.info())
 
 

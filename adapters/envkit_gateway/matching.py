@@ -61,8 +61,6 @@ def is_retry(request: AgentRequest, earlier: Turn) -> bool:
     An equal body alone proves nothing: agents ask again for a fresh sample, and equal sub-agents
     send equal prompts.
     """
-    if earlier.state is TurnState.FAILED:
-        return False
     return request.is_retry or earlier.state is TurnState.LOST
 
 

@@ -249,7 +249,8 @@ class _Episode:
             if function is not None:
                 return await call_agent(function, task)
             argv = argv_of("agent.command", self._settings.command or ())
-            return await run_command(argv, task, folder)
+            limit = self._settings.max_disk_mb
+            return await run_command(argv, task, folder, max_disk_mb=limit)
         except BaseException as error:  # an agent may be anybody's code
             if is_own_cancellation(error):
                 raise
@@ -260,16 +261,17 @@ class _Episode:
     async def _graded(self, outcome: Outcome, task: Mapping[str, Any], folder: Path) -> Outcome:
         """Return the outcome with the reward of the command that grades."""
         argv = argv_of("agent.grade", self._settings.grade or ())
-        running = asyncio.ensure_future(grade_command(argv, task, folder))
+        limit = self._settings.max_disk_mb
+        running = asyncio.ensure_future(grade_command(argv, task, folder, max_disk_mb=limit))
         try:
             grade, is_late = await self._awaited(running)
             if grade is None and self._interrupt.reason is StopReason.ABORTED:
                 return Outcome(stop_reason=StopReason.ABORTED)
             if grade is None:
-                limit = f"agent.timeout_s, {self._settings.timeout_s:g} s,"
+                deadline = f"agent.timeout_s, {self._settings.timeout_s:g} s,"
                 raise EnvFault(
-                    f"{limit if is_late else 'a deadline'} passed before agent.grade had ended; to "
-                    "score slow work 0, start it as `timeout SECONDS COMMAND`",
+                    f"{deadline if is_late else 'a deadline'} passed before agent.grade had ended; "
+                    "to score slow work 0, start it as `timeout SECONDS COMMAND`",
                     kind=FaultKind.TIMEOUT,
                     retryable=False,
                 )

@@ -251,7 +251,7 @@ def _failed(error: BaseException | None) -> RequestRefused:
         return error
     if isinstance(error, EngineFault):
         return RequestRefused(503, f"the engine failed: {error}")
-    if error is None:
+    if error is None or isinstance(error, asyncio.CancelledError):
         return RequestRefused(503, "the request was cancelled")
     return RequestRefused(500, f"the request failed: {error}")
 

@@ -13,7 +13,7 @@ from fakes.trajectories import picture
 
 from envkit.rollout.engine import Sampling
 from envkit.rollout.limits import Limits
-from envkit.trajectory import SegmentKind
+from envkit.trajectory import SegmentKind, StopReason
 from envkit_gateway import SessionLimits
 from envkit_gateway.turn import TurnState
 
@@ -68,50 +68,6 @@ async def test_images_of_users_and_tool_results_reach_the_model(kind: type[Clien
 
     assert [image.sha256 for image in trajectory.images()] == [picture(n).sha256 for n in (1, 2, 3)]
     assert len(run.engine.requests[-1].images) == 3
-
-
-async def test_edited_reply_starts_a_sequence_and_trains_nothing_twice() -> None:
-    async with serving() as run:
-        client = run.client(ChatClient)
-        await client.ask("one")
-        await client.ask("two")
-        client.items[1]["content"] = "It was never done."
-        await client.ask("three")
-    trajectory = run.trajectory()
-
-    assert [one.reason for one in trajectory.sequences()] == [None, "history"]
-    assert trajectory.trained_token_count == trajectory.sampled_token_count
-
-
-async def test_two_continuations_of_a_reply_share_it() -> None:
-    async with serving() as run:
-        client = run.client(ChatClient)
-        await client.ask("one")
-        start = list(client.items)
-        await client.ask("left")
-        client.items = [*start]
-        await client.ask("right")
-    trajectory = run.trajectory()
-
-    (first, second) = trajectory.sequences()
-    assert (second.parent, second.at, second.reason) == (0, 2, "branch")
-    assert first.segments[:2] == tuple(first.segments[:2])
-    assert trajectory.trained_token_count == trajectory.sampled_token_count
-    assert [message["role"] for message in trajectory.seen_at(2)] == [
-        "user", "assistant", "user", "assistant",
-    ]  # fmt: skip
-
-
-async def test_parallel_requests_are_branches() -> None:
-    async with serving() as run:
-        first = run.client(ChatClient)
-        await first.ask("one")
-        others = [run.client(ChatClient, items=list(first.items)) for _ in range(5)]
-        await asyncio.gather(*(one.ask(f"q{n}") for n, one in enumerate(others)))
-    trajectory = run.trajectory()
-
-    assert len(trajectory.sequences()) == 5
-    assert len(trajectory.turns) == 6
 
 
 async def test_marked_retry_gets_the_same_reply() -> None:
@@ -187,22 +143,6 @@ async def test_lost_reply_is_recorded_and_not_trained() -> None:
 
     assert trajectory.turns[0].purpose == "lost"
     assert trajectory.trained_token_count == len(run.engine.seen[1][1])
-
-
-async def test_side_requests_have_mask_zero_unless_asked_for() -> None:
-    async with serving() as run:
-        title = run.client(ChatClient, system="Write a title.")
-        await title.ask("one")
-        client = run.client(ChatClient, tools=True)
-        await client.ask("one")
-    trajectory, whole = run.trajectory(), run.trajectory(trains_side=True)
-
-    assert trajectory.turns[0].purpose == "side"
-    assert trajectory.turns[1].reward == 1.0
-    assert whole.trained_token_count == whole.sampled_token_count
-    (row,) = trajectory.steps(merge=True)
-    assert row.is_last
-    assert row.reward == 1.0
 
 
 URL = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
@@ -285,7 +225,7 @@ async def test_limits_end_the_episode_with_403() -> None:
         status, answer = await client.post(client.body())
     assert status == 403
     assert "max_sequences" in answer["error"]["message"]
-    assert run.session.stop_reason is not None
+    assert run.session.stop_reason is StopReason.MAX_SEQUENCES
 
 
 async def test_token_limit_of_zero_is_refused_and_ends_nothing() -> None:

@@ -1,6 +1,7 @@
 """Episodes of agents: functions and commands, and every way in which they end."""
 
 import asyncio
+import signal
 import time
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,6 +17,7 @@ from envkit.errors import ConfigurationError, EpisodeStateError
 from envkit.rollout import EpisodeSpec, Interrupt, Player, RolloutConfig, can_resume
 from envkit.rollout.player import resumed_spec
 from envkit.rollout.scripted import ScriptedEngine
+from envkit.rollout.tree import AtTurns, play_tree
 from envkit.tasks import Task
 from envkit.trajectory import StopReason, Trajectory, check_trajectory
 from envkit_notebook.branching import check_branch
@@ -199,6 +201,18 @@ async def test_interrupt_ends_an_agent_at_once() -> None:
         check_branch(found, 0)
 
 
+async def test_agent_may_branch_and_cannot_be_forked() -> None:
+    codec = vision_codec()
+    config = RolloutConfig.from_mapping({"agent": "fakes.own_agents:trivial"})
+    player = Player(ScriptedEngine(codec, lambda context: "go"), codec, config)
+
+    assert config.branching_setting(codec) == "agent"
+    assert RolloutConfig().branching_setting(codec) is None
+    with pytest.raises(ConfigurationError, match="drop the setting agent"):
+        await play_tree(Steps, player, branching=AtTurns(turns=(0,)))
+    await player.aclose()
+
+
 async def test_command_answers_and_its_output_is_kept(tmp_path: Path) -> None:
     found = await played(command(tmp_path, "print(answer); print('note', file=sys.stderr)"))
 
@@ -252,6 +266,42 @@ async def test_processes_of_a_command_never_outlive_it(tmp_path: Path, then: str
     assert not psutil.pid_exists(int(pid.read_text()))
 
 
+HOARD = """
+import tempfile, time
+for number in range(200):
+    with open(os.path.join({place}, f"{{number}}"), "wb") as file:
+        file.write(os.urandom(1 << 18))
+    time.sleep({pause})
+print(answer)
+"""
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["'.'", "os.path.expanduser('~')", "tempfile.gettempdir()"],
+    ids=["work", "home", "tmp"],
+)
+async def test_command_that_fills_the_disk_is_stopped_and_truncated(
+    tmp_path: Path, place: str
+) -> None:
+    agent = {**command(tmp_path, HOARD.format(place=place, pause=0.2)), "max_disk_mb": 1}
+    started = time.monotonic()
+    found = await played(agent)
+
+    assert time.monotonic() - started < 25
+    assert found.stop_reason is StopReason.ENV_TRUNCATED
+    assert "max_disk_mb" in found.turns[-1].info["agent_error"]
+    assert found.turns[-1].info["agent_output"]["exit_status"] == 128 + signal.SIGXFSZ
+
+
+async def test_command_may_not_write_one_file_beyond_its_quota(tmp_path: Path) -> None:
+    code = "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n"
+    code += "open('large', 'wb').write(bytes(3 << 20)); print(answer)"
+    found = await played({**command(tmp_path, code), "max_disk_mb": 2})
+
+    assert "max_disk_mb" in found.turns[-1].info["agent_error"]
+
+
 async def test_output_of_a_command_is_bounded(tmp_path: Path) -> None:
     code = "sys.stderr.write('x' * 5_000_000); print(answer)"
     found = await played(command(tmp_path, code))
@@ -262,7 +312,10 @@ async def test_output_of_a_command_is_bounded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "agent",
     ["no_such_module:agent", "fakes.own_agents:ask_me", {}, {"comand": "x"}, {"command": ""},
-     {"command": "x", "function": "y:z"}, {"command": "x", "timeout_s": 0}],
+     {"command": "x", "function": "y:z"}, {"command": "x", "timeout_s": 0},
+     {"command": "x", "max_disk_mb": 0},
+     {"command": "x", "timeout_s": "60"}, {"command": 5}, {"command": ["x", 1]},
+     {"command": "x", "train_side": "no"}, {"function": 5}],
 )  # fmt: skip
 async def test_wrong_setting_is_refused_before_any_episode(agent: Any) -> None:
     with pytest.raises(ConfigurationError, match="agent"):

@@ -5,10 +5,12 @@ import random
 from collections import Counter
 from typing import Any
 
-from fakes.agent_clients import CLIENTS, Client, Said
+import aiohttp
+from fakes.agent_clients import CLIENTS, AnthropicClient, Client, Said
 from fakes.codecs import vision_codec
 from fakes.gateway_campaign import run_conversation
-from fakes.gateway_run import call_once, serving
+from fakes.gateway_run import Run, call_once, serving
+from fakes.junk_bodies import OPTIONS, mutated
 from fakes.trajectories import picture
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -93,3 +95,51 @@ async def test_rewritten_histories_continue_exactly_if_they_mean_the_same() -> N
     finally:
         pool.close()
     assert counts["requests"] == 96
+
+
+async def _bodies(run: Run) -> list[tuple[type[Client], dict[str, Any]]]:
+    """Return a valid body of each dialect: images, a call, its result, and most options."""
+    found: list[tuple[type[Client], dict[str, Any]]] = []
+    for kind in CLIENTS:
+        client: Client = run.client(kind, tools=True, system="Be brief.")
+        said = await client.ask("look", picture(1))
+        client.result(said.calls[0], "seen", picture(2))
+        await client.ask()
+        client.user("go on", None)
+        found.append((kind, {**client.body(), **OPTIONS[kind]}))
+    return found
+
+
+def _check_answer(kind: type[Client], status: int, text: str) -> None:
+    """Check that a request was answered, or refused as the dialect's clients expect."""
+    if status == 200:
+        assert '"error": {' not in text
+        assert "event: error" not in text
+        return
+    assert status == 400, text
+    answer = json.loads(text)
+    assert answer["error"]["type"] == "invalid_request_error"
+    assert answer["error"]["message"]
+    assert (answer.get("type") == "error") == (kind is AnthropicClient)
+
+
+@settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 2**32))
+async def test_wrong_bodies_are_refused_and_leave_a_sound_record(seed: int) -> None:
+    rng = random.Random(seed)
+    statuses = Counter[int]()
+    async with serving() as run, aiohttp.ClientSession() as http:
+        headers = {"authorization": f"Bearer {run.session.key}"}
+        bodies = await _bodies(run)
+        for _ in range(60):
+            kind, body = rng.choice(bodies)
+            body = mutated(body, rng) | ({"stream": True} if rng.random() < 0.3 else {})
+            data = json.dumps(body).encode()
+            async with http.post(run.gateway.url + kind.path, data=data, headers=headers) as got:
+                _check_answer(kind, got.status, await got.text())
+                statuses[got.status] += 1
+        assert run.session.fault is None
+    run.trajectory(trains_side=True)
+
+    assert statuses[200]
+    assert statuses[400]

@@ -104,14 +104,14 @@ async def test_an_engines_fault_is_tried_again_and_then_a_grader_fault() -> None
         nonlocal failures
         failures -= 1
         if failures >= 0:
-            raise EngineFault("the server is away", kind=FaultKind.TRANSIENT)
+            raise EngineFault("the server is down", kind=FaultKind.TRANSIENT)
         return verdict(4)
 
     judge = Judge(EngineModel(SayingEngine(codec, say), codec), limits=QUICK)
     assert dict((await judge.grade([CRITERION], CONTEXT)).scores) == {"correct": 4}
 
     failures = 100
-    with pytest.raises(EnvFault, match="the server is away") as caught:
+    with pytest.raises(EnvFault, match="the server is down") as caught:
         await judge.grade([CRITERION], replace(CONTEXT, answer="3"))
     assert caught.value.kind is FaultKind.GRADER
 

@@ -177,7 +177,7 @@ async def test_client_reads_images_in_every_form() -> None:
         shown = [(await env.areset(seed=0)).observation]
         for _ in range(4):
             shown.append((await env.astep(call(1))).observation)
-        assert shown[0]["text"] == "text: The sum is 0.\nscreen: [picture 1]"
+        assert shown[0]["text"] == "text: The sum is 0.\nscreen: [image 1]"
         assert [len(observation["images"]) for observation in shown] == [1, 1, 1, 2, 0]
         for observation in shown[:4]:
             for image in observation["images"]:

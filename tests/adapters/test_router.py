@@ -147,7 +147,7 @@ async def test_engine_faults_while_all_servers_are_unavailable() -> None:
             await server.stop()
         with pytest.raises(EngineFault) as caught:
             await engine.generate(ask(0))
-        assert caught.value.is_away
+        assert caught.value.is_unavailable
         with pytest.raises(EngineFault, match="none of the 2 servers"):
             await engine.probe()
         await servers[1].start()

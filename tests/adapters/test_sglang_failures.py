@@ -61,7 +61,7 @@ async def until(condition: Any, seconds: float = 5.0) -> None:
 
 
 @pytest.mark.parametrize(
-    ("failure", "kind", "is_away"),
+    ("failure", "kind", "is_unavailable"),
     [
         (Failure.UNAVAILABLE, FaultKind.TRANSIENT, True),
         (Failure.BAD_GATEWAY, FaultKind.TRANSIENT, True),
@@ -72,7 +72,7 @@ async def until(condition: Any, seconds: float = 5.0) -> None:
     ],
 )
 async def test_temporary_failure_is_retryable_and_sent_once(
-    failure: Failure, kind: FaultKind, is_away: bool
+    failure: Failure, kind: FaultKind, is_unavailable: bool
 ) -> None:
     async with (
         FakeSGLang(reply, failures=FailurePlan(script=[failure])) as server,
@@ -83,9 +83,9 @@ async def test_temporary_failure_is_retryable_and_sent_once(
         assert (await engine.generate(ask())).token_ids == (20, 21, 22, 2)
         first, second = (body["rid"] for body in server.payloads())
     assert first != second
-    assert (caught.value.kind, caught.value.is_away, caught.value.retryable) == (
+    assert (caught.value.kind, caught.value.is_unavailable, caught.value.retryable) == (
         kind,
-        is_away,
+        is_unavailable,
         True,
     )
 
@@ -150,7 +150,7 @@ async def test_server_that_stops_between_requests_is_unavailable_until_it_return
         await server.start()
         await engine.probe()
         assert (await engine.generate(ask())).token_ids
-    assert (caught.value.kind, caught.value.is_away) == (FaultKind.TRANSIENT, True)
+    assert (caught.value.kind, caught.value.is_unavailable) == (FaultKind.TRANSIENT, True)
 
 
 async def test_server_that_comes_back_with_another_model_is_refused() -> None:
@@ -166,7 +166,7 @@ async def test_server_that_comes_back_with_another_model_is_refused() -> None:
                 EngineFault, match="came back as another model, 'another'"
             ) as caught:
                 await engine.generate(ask())
-            assert not caught.value.is_away
+            assert not caught.value.is_unavailable
         server.settings.served_model_name = "fake"
         assert (await engine.generate(ask())).token_ids
 

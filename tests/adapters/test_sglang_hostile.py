@@ -16,7 +16,7 @@ from envkit_sglang import SGLangEngine
 
 HASTY = RetryBudget(
     max_engine_retries_per_turn=1,
-    engine_away_s=0.1,
+    engine_unavailable_s=0.1,
     backoff=Backoff(initial_s=0.01, maximum_s=0.02),
 )
 FAULTS = (StopReason.ENGINE_FAULT, StopReason.LEDGER_FAULT)

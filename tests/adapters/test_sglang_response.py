@@ -90,7 +90,7 @@ def test_any_error_body_makes_a_fault_with_the_status(body: bytes, status: int) 
     assert str(status) in str(fault)
     assert len(str(fault)) < 1200
     assert fault.retryable == (fault.kind is FaultKind.TRANSIENT)
-    assert fault.is_away == (status in (429, 502, 503, 504))
+    assert fault.is_unavailable == (status in (429, 502, 503, 504))
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_abort_with_a_status_is_a_fault_as_over_http() -> None:
     with pytest.raises(EngineFault, match="queue full") as caught:
         parse(answer([], finish_reason=finish))
     assert caught.value.kind is FaultKind.TRANSIENT
-    assert caught.value.is_away
+    assert caught.value.is_unavailable
 
 
 def test_queued_abort_needs_no_counts() -> None:

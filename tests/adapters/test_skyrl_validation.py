@@ -10,9 +10,9 @@ import torch
 
 from envkit.errors import ContractError
 from envkit_skyrl import validate_output
-from envkit_skyrl.validation import Pictures
+from envkit_skyrl.validation import ImageSettings
 
-PICTURES = Pictures(token_id=9, patches_per_token=4, patch_size=8)
+IMAGES = ImageSettings(token_id=9, patches_per_token=4, patch_size=8)
 Change = Callable[[dict[str, Any]], object]
 
 
@@ -50,7 +50,7 @@ def output() -> dict[str, Any]:
 
 
 def validate(value: dict[str, Any], **options: Any) -> None:
-    settings: dict[str, Any] = {"pictures": PICTURES, "max_tokens": 20, **options}
+    settings: dict[str, Any] = {"images": IMAGES, "max_tokens": 20, **options}
     validate_output(value, IDS, **settings)
 
 

@@ -59,8 +59,10 @@ async def test_bare_server_is_refused_before_an_episode_and_its_death_is_a_crash
     os.kill(int(found[-1]), signal.SIGKILL)
     with pytest.raises(EngineFault) as caught:
         await running
-    assert (caught.value.kind, caught.value.is_away) == (FaultKind.CRASHED, True), caught.value
+    assert (caught.value.kind, caught.value.is_unavailable) == (FaultKind.CRASHED, True), (
+        caught.value
+    )
     with pytest.raises(EngineFault) as caught:
         await engine.probe()
-    assert caught.value.is_away
+    assert caught.value.is_unavailable
     await engine.aclose()

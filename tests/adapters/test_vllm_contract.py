@@ -124,7 +124,7 @@ async def test_request_after_an_internal_error_finds_a_new_connection(
         with pytest.raises(EngineFault, match="answered 500") as caught:
             await blind.generate(request)
         assert caught.value.kind is FaultKind.PERMANENT  # the health page answers
-        assert not caught.value.is_away
+        assert not caught.value.is_unavailable
         assert (await blind.generate(ask([5, 6, 7], max_new_tokens=2))).prompt_tokens == 3
     await blind.aclose()
 

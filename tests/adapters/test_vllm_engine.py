@@ -231,11 +231,11 @@ async def test_cancelled_request_is_freed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("healthy", "kind", "is_away"),
+    ("healthy", "kind", "is_unavailable"),
     [(True, FaultKind.PERMANENT, False), (False, FaultKind.CRASHED, True)],
 )
 async def test_health_decides_what_an_internal_error_means(
-    healthy: bool, kind: FaultKind, is_away: bool
+    healthy: bool, kind: FaultKind, is_unavailable: bool
 ) -> None:
     plan = FailurePlan(script=[Failure.INTERNAL])
     async with (
@@ -245,7 +245,7 @@ async def test_health_decides_what_an_internal_error_means(
         server.is_healthy = healthy
         with pytest.raises(EngineFault, match="answered 500") as caught:
             await engine.generate(ask())
-        assert (caught.value.kind, caught.value.is_away) == (kind, is_away)
+        assert (caught.value.kind, caught.value.is_unavailable) == (kind, is_unavailable)
         server.is_healthy = True
         assert (await engine.generate(ask())).token_ids  # over its own connection
 
@@ -267,7 +267,7 @@ async def test_temporary_failure_says_that_the_server_is_unavailable(
     ):
         with pytest.raises(EngineFault) as caught:
             await engine.generate(ask())
-        assert (caught.value.kind, caught.value.is_away) == (kind, True)
+        assert (caught.value.kind, caught.value.is_unavailable) == (kind, True)
         assert (await engine.generate(ask())).token_ids
 
 

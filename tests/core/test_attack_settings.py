@@ -77,7 +77,7 @@ def test_from_mapping_reads_back_every_setting() -> None:
         env_id="x-v0",
         env_kwargs={"level": 1},
         limits=Limits(max_turns=10**30, episode_timeout_s=5),
-        retries=RetryBudget(engine_away_s=None, backoff=Backoff(initial_s=0, jitter=1)),
+        retries=RetryBudget(engine_unavailable_s=None, backoff=Backoff(initial_s=0, jitter=1)),
         sampling={"stop": ("a",), "stop_ids": [1], "top_k": None, "seed": -1, "temperature": 0},
         worker_memory_mb=512,
     )

@@ -16,7 +16,7 @@ from envkit_certify.worker import LINES
 
 BUILT_IN = ("canary-v0", "geo3k-v0", "search-v0", "computer-use-v0", "refine-v0")
 A_FEW = {
-    "shows_another_task_canary": "pictures",
+    "shows_another_task_canary": "images",
     "pays_parse_errors_canary": "replies",
     "redraws_a_secret_canary": "determinism",
     "tells_backwards_canary": "leaks",
@@ -247,10 +247,10 @@ def test_certify_takes_the_best_return_that_a_hook_states(
     [("ShowsGrey", "has a single colour"), ("AcceptsAnyImage", "accepts a blank image")],
 )
 def test_certify_judges_images_without_an_oracle(name: str, said: str, file: Path) -> None:
-    _, lines = lines_of(f"{file}:{name}", "--only", "pictures")
+    _, lines = lines_of(f"{file}:{name}", "--only", "images")
 
-    assert lines["pictures"]["verdict"] == "fail"
-    assert any(said in problem for problem in lines["pictures"]["evidence"])
+    assert lines["images"]["verdict"] == "fail"
+    assert any(said in problem for problem in lines["images"]["evidence"])
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ from envkit.rollout import (
 from envkit.trajectory import StopReason, Trajectory, check_trajectory
 from envkit.trajectory.segment import LOGPROB_SLACK
 
-ONCE = RetryBudget(max_engine_retries_per_turn=0, engine_away_s=0)
+ONCE = RetryBudget(max_engine_retries_per_turn=0, engine_unavailable_s=0)
 Spoil = Callable[[Generation], Any]
 
 

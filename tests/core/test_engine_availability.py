@@ -6,9 +6,9 @@ import random
 from collections.abc import Awaitable, Callable
 
 import pytest
-from fakes.away import AwayEngine, refused
 from fakes.codecs import text_codec
 from fakes.faults import say_turn
+from fakes.unavailable import UnavailableEngine, refused
 from fakes.virtual_time import run_virtually
 
 from envkit.errors import EngineFault, FaultKind
@@ -22,7 +22,7 @@ class Client:
     """Sends requests of its own through one availability and notes when."""
 
     def __init__(self, *, probes: bool = False) -> None:
-        engine_class = ProbedEngine if probes else AwayEngine
+        engine_class = ProbedEngine if probes else UnavailableEngine
         self.engine = engine_class(text_codec(), say_turn)
         self.known = availability_of(self.engine)
         self.backoff = STEADY
@@ -57,7 +57,7 @@ class Client:
                 self.known.leave(ticket)
 
 
-class ProbedEngine(AwayEngine):
+class ProbedEngine(UnavailableEngine):
     probes = 0
 
     async def probe(self) -> None:
@@ -260,10 +260,10 @@ def test_outage_says_how_long_and_how_many_wait() -> None:
 
 def test_engine_availability_is_shared_per_engine_and_loop() -> None:
     async def main() -> None:
-        engine = AwayEngine(text_codec(), say_turn)
+        engine = UnavailableEngine(text_codec(), say_turn)
         known = availability_of(engine)
         assert availability_of(engine) is known
-        assert availability_of(AwayEngine(text_codec(), say_turn)) is not known
+        assert availability_of(UnavailableEngine(text_codec(), say_turn)) is not known
 
         async def elsewhere() -> Availability:
             return availability_of(engine)
@@ -273,8 +273,8 @@ def test_engine_availability_is_shared_per_engine_and_loop() -> None:
     asyncio.run(main())
 
 
-def test_engine_fault_keeps_is_away_across_processes() -> None:
-    fault = EngineFault("busy", kind=FaultKind.TRANSIENT, is_away=True, retry_after_s=2.5)
+def test_engine_fault_keeps_is_unavailable_across_processes() -> None:
+    fault = EngineFault("busy", kind=FaultKind.TRANSIENT, is_unavailable=True, retry_after_s=2.5)
     back = pickle.loads(pickle.dumps(fault))
     assert (str(back), back.kind, back.retryable) == ("busy", FaultKind.TRANSIENT, True)
-    assert (back.is_away, back.retry_after_s) == (True, 2.5)
+    assert (back.is_unavailable, back.retry_after_s) == (True, 2.5)

@@ -42,7 +42,7 @@ class Remote(AsyncEnv):
         await asyncio.sleep(0.001)
         first = self.step_key.attempt == 0
         if self.turn == 1 and first and self._trouble == "transient":
-            raise EnvFault("the service is away", kind=FaultKind.TRANSIENT)
+            raise EnvFault("the service is down", kind=FaultKind.TRANSIENT)
         if self.turn == 1 and first and self._trouble == "hang":
             await asyncio.sleep(60)
         self._said.append(response_text)

@@ -87,7 +87,7 @@ def test_some_episodes_are_shown_with_their_last_images(run: WandbFile) -> None:
     assert first["episode_id"] == "episode-0"
     assert first["stop_reason"] == "terminated"
     assert first["last_reply"] == "a reply"
-    named = row["shown_pictures"]
+    named = row["shown_images"]
     assert named["captions"] == ["episode-0: 1.0, terminated", "episode-1: 1.0, terminated"]
     shown = PillowImage.open(run.folder / "files" / named["filenames"][0]).convert("RGB")
     assert np.array_equal(np.asarray(shown), ROWS[0].images()[-1].array())

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError, LedgerFault
-from envkit.tokens.encoded import Encoded
+from envkit.tokens.encoded import Encoded, ImageFeatures
 from envkit.trajectory import Ledger, Segment, SegmentKind, StopReason, Trajectory
 from envkit.trajectory.sequence import sequences_of
 
@@ -163,18 +163,29 @@ def test_stop_reasons_are_faults_truncations_or_neither() -> None:
 
 @quick
 @given(
-    st.lists(st.sampled_from(["start", "observe", "reply", "drop", "replay", "read"]), max_size=20)
+    st.lists(
+        st.sampled_from(["start", "observe", "unobserve", "reply", "drop", "replay", "read"]),
+        max_size=20,
+    )
 )
 def test_ledger_gives_the_ids_of_the_current_sequence_whenever_they_are_read(
     steps: list[str],
 ) -> None:
     ledger, turn = Ledger(), 0
     context = Encoded(wire_ids=(1, 2), train_ids=(1, 2), images=(), features=())
+    feature = ImageFeatures(tensors={}, token_count=2)
+    shown = Encoded(wire_ids=(9,), train_ids=(9, 9), images=(picture(1),), features=(feature,))
     for step in ["start", *steps]:
         if step == "start":
             ledger.start(context, turn=turn)
         elif step == "observe":
             ledger.add_observation(context, turn=turn)
+        elif step == "unobserve":
+            counts = ledger.train_length, ledger.response_tokens, len(ledger.images)
+            ledger.add_observation(shown, turn=turn)
+            assert ledger.wire_ids[-1] == 9
+            ledger.drop_observation()
+            assert (ledger.train_length, ledger.response_tokens, len(ledger.images)) == counts
         elif step == "reply":
             for count in (0, 3):  # an abort cuts a reply in two
                 ledger.add_reply(

@@ -106,7 +106,7 @@ async def check_resumed(leaves: list[Trajectory]) -> None:
             if whole.fault is None:
                 assert whole.stop_reason is StopReason.TERMINATED
             else:  # the recorded episode had drifted
-                assert "gave another outcome" in whole.fault.message
+                assert "gave a different outcome" in whole.fault.message
             assert check_trajectory(whole) == ()
     await player.aclose()
 

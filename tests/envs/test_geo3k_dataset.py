@@ -310,7 +310,7 @@ def test_questions_of_evaluation_suites_become_tasks(
         ({"choices": [["4"], "5"]}, "the choices must be a list of 2 to 26 texts"),
         ({"choices": {"text": ["4", "5"], "label": ["1"]}}, "as many different labels as texts"),
         ({"target": ["A", "B"]}, "more than one answer"),
-        ({"images": [_uri(PNG)]}, "pictures in more than one column: image, images"),
+        ({"images": [_uri(PNG)]}, "images in more than one column: image, images"),
         ({"image": None}, "no image"),
         ({"image": ["data:image/png;base64,AAAA"]}, "an image cannot be decoded"),
         ({"image": 7}, "no image"),

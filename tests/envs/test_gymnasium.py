@@ -396,7 +396,7 @@ def test_gymnasium_image_observations_are_shown_as_images() -> None:
     )
     observation, _ = env.reset(seed=0)
 
-    assert observation["text"] == "eye: [picture 1]\nn: 2"
+    assert observation["text"] == "eye: [image 1]\nn: 2"
     assert np.array_equal(observation["images"][0].array(), pixels)
     assert "a picture of 24x16 pixels" in (env.system_prompt or "")
     grey, _ = corridor(

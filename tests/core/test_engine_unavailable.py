@@ -1,13 +1,13 @@
-"""Episodes whose engine goes away: they wait, keep what they have, and go on."""
+"""Episodes whose engine is unavailable: they wait, keep what they have, and continue."""
 
 import asyncio
 from typing import Any
 
 import pytest
-from fakes.away import AwayEngine, refused
 from fakes.codecs import text_codec
 from fakes.faults import CountingEnv, World, say_turn
 from fakes.playing import collected, play_one
+from fakes.unavailable import UnavailableEngine, refused
 
 from envkit.errors import ConfigurationError, EngineFault, FaultKind
 from envkit.faults import FaultPlan
@@ -32,8 +32,8 @@ def build() -> CountingEnv:
     return CountingEnv(World(), FaultPlan(0.0))
 
 
-def away_engine(**options: Any) -> AwayEngine:
-    return AwayEngine(text_codec(), say_turn, **options)
+def unavailable_engine(**options: Any) -> UnavailableEngine:
+    return UnavailableEngine(text_codec(), say_turn, **options)
 
 
 async def played(engine: Any, **options: Any) -> Trajectory:
@@ -48,7 +48,7 @@ async def until(condition: Any) -> None:
 
 
 async def test_play_waits_for_an_unavailable_engine() -> None:
-    engine = away_engine()
+    engine = unavailable_engine()
     engine.stop()
     running = asyncio.create_task(played(engine))
     await until(lambda: engine.refusals == 3)
@@ -67,7 +67,7 @@ async def test_play_waits_for_an_unavailable_engine() -> None:
 
 @pytest.mark.slow
 async def test_collect_loses_none_of_256_episodes_when_the_engine_restarts() -> None:
-    engine = away_engine(latency_s=0.01)
+    engine = unavailable_engine(latency_s=0.01)
     restarts = 0
 
     def maybe_stop() -> None:
@@ -92,7 +92,7 @@ async def test_collect_loses_none_of_256_episodes_when_the_engine_restarts() -> 
 
 
 async def test_one_request_at_a_time_reaches_an_unavailable_engine() -> None:
-    engine = away_engine()
+    engine = unavailable_engine()
     engine.stop()
     tasks = [asyncio.create_task(played(engine)) for _ in range(16)]
     await until(lambda: engine.refusals >= 20)
@@ -104,7 +104,7 @@ async def test_one_request_at_a_time_reaches_an_unavailable_engine() -> None:
 
 
 async def test_fault_of_one_request_parks_no_other_episode() -> None:
-    class Choosy(AwayEngine):
+    class Choosy(UnavailableEngine):
         async def generate(self, request: GenerateRequest) -> Generation:
             assert request.context is not None
             if request.session_id == "bad":
@@ -121,16 +121,16 @@ async def test_fault_of_one_request_parks_no_other_episode() -> None:
 
 
 async def test_request_that_breaks_the_engine_each_time_faults_alone() -> None:
-    class Fragile(AwayEngine):
+    class Fragile(UnavailableEngine):
         async def generate(self, request: GenerateRequest) -> Generation:
             if request.session_id == "poison" and not self.is_down:
                 self.stop()
                 asyncio.get_running_loop().call_later(0.005, self.start)
-                raise EngineFault("connection broken", kind=FaultKind.CRASHED, is_away=True)
+                raise EngineFault("connection broken", kind=FaultKind.CRASHED, is_unavailable=True)
             return await super().generate(request)
 
     engine = Fragile(text_codec(), say_turn)
-    retries = RetryBudget(backoff=QUICK, max_engine_retries_per_turn=2, engine_away_s=None)
+    retries = RetryBudget(backoff=QUICK, max_engine_retries_per_turn=2, engine_unavailable_s=None)
     names = ["poison", "a", "b", "c", "d"]
     trajectories = await asyncio.gather(
         *(played(engine, episode_id=name, retries=retries) for name in names)
@@ -140,9 +140,9 @@ async def test_request_that_breaks_the_engine_each_time_faults_alone() -> None:
 
 
 async def test_episode_faults_if_the_engine_stays_unavailable() -> None:
-    engine = away_engine()
+    engine = unavailable_engine()
     engine.stop()
-    retries = RetryBudget(backoff=QUICK, engine_away_s=0.1)
+    retries = RetryBudget(backoff=QUICK, engine_unavailable_s=0.1)
     trajectories = await asyncio.gather(*(played(engine, retries=retries) for _ in range(4)))
     for trajectory in trajectories:
         assert trajectory.stop_reason is StopReason.ENGINE_FAULT
@@ -150,33 +150,35 @@ async def test_episode_faults_if_the_engine_stays_unavailable() -> None:
         assert trajectory.fault is not None
         assert trajectory.fault.kind == "transient"
     messages = [one.fault.message for one in trajectories if one.fault is not None]
-    assert any("longer than RetryBudget.engine_away_s, 0.1 s" in text for text in messages)
+    assert any("longer than RetryBudget.engine_unavailable_s, 0.1 s" in text for text in messages)
     assert all("connection refused" in text for text in messages)
 
 
-async def test_engine_away_s_of_zero_faults_immediately() -> None:
-    engine = away_engine()
+async def test_engine_unavailable_s_of_zero_faults_immediately() -> None:
+    engine = unavailable_engine()
     engine.stop()
-    trajectory = await played(engine, retries=RetryBudget(engine_away_s=0))
+    trajectory = await played(engine, retries=RetryBudget(engine_unavailable_s=0))
     assert trajectory.stop_reason is StopReason.ENGINE_FAULT
     assert engine.refusals == 1
 
 
 @pytest.mark.parametrize("value", [-1.0, float("nan")])
 def test_budget_refuses_a_waiting_time_below_zero(value: float) -> None:
-    with pytest.raises(ConfigurationError, match="engine_away_s"):
-        RetryBudget(engine_away_s=value)
+    with pytest.raises(ConfigurationError, match="engine_unavailable_s"):
+        RetryBudget(engine_unavailable_s=value)
 
 
 async def test_interrupt_wakes_a_parked_episode_which_can_be_resumed() -> None:
-    engine, interrupt = away_engine(), Interrupt()
+    engine, interrupt = unavailable_engine(), Interrupt()
 
     def stop_after_first() -> None:
         if engine.answers == 1:
             engine.stop()
 
     engine.on_answer = stop_after_first
-    forever = RetryBudget(backoff=Backoff(initial_s=3600, maximum_s=3600), engine_away_s=None)
+    forever = RetryBudget(
+        backoff=Backoff(initial_s=3600, maximum_s=3600), engine_unavailable_s=None
+    )
     tasks = [
         asyncio.create_task(played(engine, retries=forever, interrupt=interrupt)) for _ in range(2)
     ]
@@ -188,20 +190,20 @@ async def test_interrupt_wakes_a_parked_episode_which_can_be_resumed() -> None:
     assert [one.stop_reason for one in trajectories] == [StopReason.ABORTED] * 2
     assert all(one.fault is None for one in trajectories)
     assert sum(sum(one.loss_mask()) > 0 for one in trajectories) == 1  # the first reply is kept
-    restarted = away_engine()
+    restarted = unavailable_engine()
     for trajectory in trajectories:
         whole = await resume(trajectory, build, restarted, text_codec(), retries=PATIENT)
         assert whole.reward == 1.0
     assert engine.answers + restarted.answers == 6  # nothing was sampled again
 
 
-def outage(engine: AwayEngine) -> int | None:
+def outage(engine: UnavailableEngine) -> int | None:
     found = availability_of(engine).outage
     return None if found is None else found.waiting
 
 
 async def test_deadline_of_a_parked_episode_is_a_fault_without_reward() -> None:
-    engine = away_engine()
+    engine = unavailable_engine()
     engine.stop()
     retries = RetryBudget(backoff=Backoff(initial_s=3600, maximum_s=3600))
     async with asyncio.timeout(10):
@@ -213,7 +215,7 @@ async def test_deadline_of_a_parked_episode_is_a_fault_without_reward() -> None:
 
 
 async def test_cancelled_episode_leaves_the_queue() -> None:
-    engine = away_engine()
+    engine = unavailable_engine()
     engine.stop()
     retries = RetryBudget(backoff=Backoff(initial_s=3600, maximum_s=3600))
     tasks = [asyncio.create_task(played(engine, retries=retries)) for _ in range(3)]
@@ -228,7 +230,7 @@ async def test_cancelled_episode_leaves_the_queue() -> None:
 
 
 async def test_connection_error_of_a_custom_engine_means_unavailable() -> None:
-    engine = away_engine()
+    engine = unavailable_engine()
     engine.fault = lambda: ConnectionRefusedError("port 30000")
     engine.stop()
     running = asyncio.create_task(played(engine))
@@ -238,7 +240,7 @@ async def test_connection_error_of_a_custom_engine_means_unavailable() -> None:
 
 
 async def test_sampled_tokens_are_the_same_with_and_without_an_outage() -> None:
-    calm, stormy = away_engine(), away_engine()
+    calm, stormy = unavailable_engine(), unavailable_engine()
 
     def stop_each_time() -> None:
         stormy.stop()
@@ -253,7 +255,7 @@ async def test_sampled_tokens_are_the_same_with_and_without_an_outage() -> None:
 
 
 async def test_retry_after_of_a_fault_reaches_the_prober() -> None:
-    engine = away_engine()
+    engine = unavailable_engine()
     engine.fault = lambda: refused(retry_after_s=0.2)
     engine.stop()
     running = asyncio.create_task(played(engine))

@@ -1,6 +1,6 @@
 """Draw the images of docs/ui.md: the table of runs and a comparison, in a real browser.
 
-python scripts/ui_pictures.py docs/pictures/ui
+python scripts/ui_images.py docs/images/ui
 """
 
 import argparse
@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from viewer_pictures import PHONE, WIDE, draw
+from viewer_images import PHONE, WIDE, draw
 
 from envkit_browser.driver import find_browser
 

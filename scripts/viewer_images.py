@@ -2,7 +2,7 @@
 
 The oracle or a random policy plays each member, so groups differ in their solve rates.
 
-    python scripts/viewer_pictures.py docs/pictures/report
+    python scripts/viewer_images.py docs/images/report
 """
 
 import argparse

@@ -80,12 +80,12 @@ async def test_server_restart_faults_no_running_episode(episodes: int) -> None:
                 retries=PATIENT,
             )
         ]
-        away_s = await restarting
+        down_s = await restarting
         await engine.aclose()
     assert [one.reward for one in trajectories] == [1.0] * episodes
     assert all(one.fault is None and one.env_restarts == 0 for one in trajectories)
     assert engine.requests <= episodes  # on their way when the server went down; no episode twice
-    assert 1 <= engine.probes <= away_s / 0.016 + 10  # one prober, 16 ms apart at least
+    assert 1 <= engine.probes <= down_s / 0.016 + 10  # one prober, 16 ms apart at least
     assert engine.most_probes_at_once == 1
     assert sum(turn.engine_retries for one in trajectories for turn in one.turns) > 0
 

@@ -1,4 +1,4 @@
-"""An engine that goes away and comes back, and counts what reaches it meanwhile."""
+"""An engine that becomes unavailable and recovers, and counts what reaches it meanwhile."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,11 +9,13 @@ from envkit.rollout import GenerateRequest, Generation, ScriptedEngine
 
 
 def refused(**fields: Any) -> EngineFault:
-    """Return the fault of an engine that is away."""
-    return EngineFault("connection refused", kind=FaultKind.TRANSIENT, is_away=True, **fields)
+    """Return the fault of an unavailable engine."""
+    return EngineFault(
+        "connection refused", kind=FaultKind.TRANSIENT, is_unavailable=True, **fields
+    )
 
 
-class AwayEngine(ScriptedEngine):
+class UnavailableEngine(ScriptedEngine):
     """A scripted engine that refuses requests while it is down.
 
     Requests that run when it goes down are broken, as by a server that is killed.
@@ -53,7 +55,7 @@ class AwayEngine(ScriptedEngine):
                 raise self.fault()
             await asyncio.sleep(self._latency_s)
             if life != self._lives:
-                raise EngineFault("connection broken", kind=FaultKind.CRASHED, is_away=True)
+                raise EngineFault("connection broken", kind=FaultKind.CRASHED, is_unavailable=True)
             generation = await super().generate(request)
             self.answers += 1
             self.on_answer()

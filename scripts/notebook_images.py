@@ -3,7 +3,7 @@
 The page holds the front end of the widgets and answers it with what a kernel would send. Needs
 Chromium and the extra `notebook`.
 
-    python scripts/notebook_pictures.py docs/pictures/notebook
+    python scripts/notebook_images.py docs/images/notebook
 """
 
 import argparse

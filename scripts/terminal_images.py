@@ -3,7 +3,7 @@
 Each command runs on a pseudo terminal. pyte lays out its output, drawn in DejaVu Sans Mono. Needs
 `pip install pyte` and the font.
 
-    python scripts/terminal_pictures.py docs/pictures/terminal
+    python scripts/terminal_images.py docs/images/terminal
 """
 
 import argparse
