@@ -18,12 +18,10 @@ from envkit_gateway.agents import AgentResult, AgentTask
 
 _SUPERVISOR: Final = Path(__file__).with_name("supervise.py")
 _NOT_EXECUTABLE, _NOT_STARTED, _KILLED = 126, 127, 128 + signal.SIGKILL
-_TOO_LARGE: Final = 128 + signal.SIGXFSZ
 _FAILED: Final = {
     _NOT_EXECUTABLE: "cannot be executed",
     _NOT_STARTED: "did not start",
     _KILLED: "was killed",
-    _TOO_LARGE: "wrote more than agent.max_disk_mb",
 }
 _KEPT: Final = 16_384
 """Bytes of output that the record keeps: the end of it."""
@@ -65,26 +63,26 @@ async def run_command(
 
     The command starts in `work`, which has `task.json`, `prompt.txt` and `image-1.png`, ...; it
     leaves its answer in `answer.txt` or on standard output, and may leave a number in `reward.txt`.
-    Everything that it started is killed when it ends, the folder grows too large, or the caller is
+    Everything that it started is killed when it ends, its folder grows too large, or the caller is
     cancelled.
 
     Args:
         argv: The command.
         task: What it gets.
-        folder: Where it runs.
-        max_disk_mb: MB that the folder, with the command's home and temporary files, may take.
+        folder: An empty one.
+        max_disk_mb: MB that the folder, with its home and its temporary files, may take.
 
     Raises:
         EnvFault: The command cannot be started.
     """
     await asyncio.to_thread(_write, folder, task)
-    places = {
+    variables = {
+        **task.environ(),
         "ENVKIT_TASK_DIR": str(folder),
         "HOME": str(folder / "home"),
         "TMPDIR": str(folder / "tmp"),
     }
-    variables = {**task.environ(), **places}
-    ended = await _supervised(argv, folder / "work", variables, folder, max_disk_mb)
+    ended = await _supervised(argv, folder, variables, logs=folder, max_disk_mb=max_disk_mb)
     return await asyncio.to_thread(_result, folder, ended, max_disk_mb)
 
 
@@ -94,7 +92,14 @@ async def grade_command(
     """Run a command that grades what an agent left in its folder, once the agent is gone.
 
     The command gets a folder that the agent never had, `ENVKIT_GRADE_DIR`, with the environment's
-    whole task as `task.json`. It is its home too, so that no setting of the agent applies.
+    whole task as `task.json`. It is its home too and takes its temporary files, so that no setting
+    of the agent applies.
+
+    Args:
+        argv: The command.
+        task: The environment's task.
+        folder: The agent's.
+        max_disk_mb: MB that the agent's folder may take.
 
     Raises:
         EnvFault: The command cannot be started or was killed, or left no number where it should.
@@ -103,15 +108,20 @@ async def grade_command(
     try:
         text = json.dumps(task, ensure_ascii=False, default=str)
         await asyncio.to_thread((own / "task.json").write_text, text, "utf-8")
-        variables = {"ENVKIT_GRADE_DIR": str(own), "HOME": str(own)}
-        ended = await _supervised(argv, folder / "work", variables, own, max_disk_mb)
+        variables = {name: str(own) for name in ("ENVKIT_GRADE_DIR", "HOME", "TMPDIR")}
+        ended = await _supervised(argv, folder, variables, logs=own, max_disk_mb=max_disk_mb)
         return await asyncio.to_thread(_grade, own, ended)
     finally:
         await asyncio.to_thread(shutil.rmtree, own, ignore_errors=True)
 
 
 async def _supervised(
-    argv: Sequence[str], cwd: Path, variables: Mapping[str, str], logs: Path, max_disk_mb: int
+    argv: Sequence[str],
+    folder: Path,
+    variables: Mapping[str, str],
+    *,
+    logs: Path,
+    max_disk_mb: int,
 ) -> "_Ended":
     """Run a command to its end and kill what it leaves behind, also if this is cancelled."""
     inherited = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
@@ -119,7 +129,7 @@ async def _supervised(
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-ISB", str(_SUPERVISOR), str(max_disk_mb << 20), *argv,
             stdin=asyncio.subprocess.PIPE, stdout=out, stderr=err,
-            cwd=cwd, env={**inherited, **variables}, start_new_session=True,
+            cwd=folder / "work", env={**inherited, **variables}, start_new_session=True,
         )  # fmt: skip
         try:
             status = await process.wait()
@@ -170,13 +180,13 @@ def _result(folder: Path, ended: "_Ended", max_disk_mb: int) -> AgentResult:
         answer = _read(folder / "stdout.log")
     reward, problem = _reward(folder / "work" / "reward.txt")
     error = problem if status == 0 else f"the agent's command ended with status {status}"
-    if status == _TOO_LARGE:
+    if status == 128 + signal.SIGXFSZ:
         error = f"the agent's command wrote more than agent.max_disk_mb, {max_disk_mb}"
     return AgentResult(answer=answer, reward=reward, error=error, info=ended.info())
 
 
 def _grade(folder: Path, ended: "_Ended") -> Grade:
-    if ended.status in _FAILED:
+    if ended.status in (_NOT_EXECUTABLE, _NOT_STARTED, _KILLED):
         raise _fault(
             f"agent.grade {_FAILED[ended.status]} (status {ended.status}), which is no verdict on "
             f"the agent: {ended.stderr.strip()[-500:]}"

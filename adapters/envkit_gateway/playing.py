@@ -248,9 +248,9 @@ class _Episode:
         try:
             if function is not None:
                 return await call_agent(function, task)
-            settings = self._settings
-            argv = argv_of("agent.command", settings.command or ())
-            return await run_command(argv, task, folder, max_disk_mb=settings.max_disk_mb)
+            argv = argv_of("agent.command", self._settings.command or ())
+            limit = self._settings.max_disk_mb
+            return await run_command(argv, task, folder, max_disk_mb=limit)
         except BaseException as error:  # an agent may be anybody's code
             if is_own_cancellation(error):
                 raise
@@ -260,18 +260,18 @@ class _Episode:
 
     async def _graded(self, outcome: Outcome, task: Mapping[str, Any], folder: Path) -> Outcome:
         """Return the outcome with the reward of the command that grades."""
-        most = self._settings.max_disk_mb
         argv = argv_of("agent.grade", self._settings.grade or ())
-        running = asyncio.ensure_future(grade_command(argv, task, folder, max_disk_mb=most))
+        limit = self._settings.max_disk_mb
+        running = asyncio.ensure_future(grade_command(argv, task, folder, max_disk_mb=limit))
         try:
             grade, is_late = await self._awaited(running)
             if grade is None and self._interrupt.reason is StopReason.ABORTED:
                 return Outcome(stop_reason=StopReason.ABORTED)
             if grade is None:
-                limit = f"agent.timeout_s, {self._settings.timeout_s:g} s,"
+                deadline = f"agent.timeout_s, {self._settings.timeout_s:g} s,"
                 raise EnvFault(
-                    f"{limit if is_late else 'a deadline'} passed before agent.grade had ended; to "
-                    "score slow work 0, start it as `timeout SECONDS COMMAND`",
+                    f"{deadline if is_late else 'a deadline'} passed before agent.grade had ended; "
+                    "to score slow work 0, start it as `timeout SECONDS COMMAND`",
                     kind=FaultKind.TIMEOUT,
                     retryable=False,
                 )

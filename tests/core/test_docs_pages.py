@@ -27,6 +27,7 @@ PAGES = (
     "engines/vllm.md",
     "concepts/faults.md",
     "concepts/groups.md",
+    "concepts/histories.md",
     "concepts/ledger.md",
     "concepts/trees.md",
     "trainers/README.md",
