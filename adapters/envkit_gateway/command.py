@@ -18,10 +18,12 @@ from envkit_gateway.agents import AgentResult, AgentTask
 
 _SUPERVISOR: Final = Path(__file__).with_name("supervise.py")
 _NOT_EXECUTABLE, _NOT_STARTED, _KILLED = 126, 127, 128 + signal.SIGKILL
+_TOO_LARGE: Final = 128 + signal.SIGXFSZ
 _FAILED: Final = {
     _NOT_EXECUTABLE: "cannot be executed",
     _NOT_STARTED: "did not start",
     _KILLED: "was killed",
+    _TOO_LARGE: "wrote more than agent.max_disk_mb",
 }
 _KEPT: Final = 16_384
 """Bytes of output that the record keeps: the end of it."""
@@ -180,13 +182,13 @@ def _result(folder: Path, ended: "_Ended", max_disk_mb: int) -> AgentResult:
         answer = _read(folder / "stdout.log")
     reward, problem = _reward(folder / "work" / "reward.txt")
     error = problem if status == 0 else f"the agent's command ended with status {status}"
-    if status == 128 + signal.SIGXFSZ:
+    if status == _TOO_LARGE:
         error = f"the agent's command wrote more than agent.max_disk_mb, {max_disk_mb}"
     return AgentResult(answer=answer, reward=reward, error=error, info=ended.info())
 
 
 def _grade(folder: Path, ended: "_Ended") -> Grade:
-    if ended.status in (_NOT_EXECUTABLE, _NOT_STARTED, _KILLED):
+    if ended.status in _FAILED:
         raise _fault(
             f"agent.grade {_FAILED[ended.status]} (status {ended.status}), which is no verdict on "
             f"the agent: {ended.stderr.strip()[-500:]}"
