@@ -25,7 +25,7 @@ _STOP_S: Final = 5.0
 
 
 async def run_command(argv: Sequence[str], task: AgentTask, *, max_disk_mb: int) -> AgentResult:
-    """Run an agent's command in a folder of its own and return how it ended.
+    """Run an agent's command in its own folder and return how it ended.
 
     The folder has `task.json`, `prompt.txt` and `image-1.png`, ...; the command leaves its answer
     in `answer.txt` or on standard output, and may leave a number in `reward.txt`. Everything that

@@ -57,7 +57,7 @@ def test_ui_waits_in_a_folder_without_runs(tmp_path: Path) -> None:
         code, errors = interrupted(process)
     assert code == 0
     assert errors.splitlines()[0] == (
-        f"{tmp_path} holds no runs yet; they appear when a rollout starts"
+        f"{tmp_path} has no runs yet; they appear when a rollout starts"
     )
 
 
@@ -93,4 +93,4 @@ def test_ui_shows_the_folder_of_runs_by_default(
     (tmp_path / "runs").mkdir()
     with shown() as (_, process):
         _, errors = interrupted(process)
-    assert errors.startswith("runs holds no runs yet")
+    assert errors.startswith("runs has no runs yet")
