@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,9 +9,9 @@ from typing import Any, ClassVar
 import psutil
 import pytest
 from fakes import own_agents
+from fakes.agent_runs import command, played
 from fakes.codecs import vision_codec
 
-from envkit import make
 from envkit.env import Capabilities, Env, Turn
 from envkit.errors import ConfigurationError, EpisodeStateError
 from envkit.rollout import EpisodeSpec, Interrupt, Player, RolloutConfig, can_resume
@@ -22,38 +21,6 @@ from envkit.rollout.tree import AtTurns, play_tree
 from envkit.tasks import Task
 from envkit.trajectory import StopReason, Trajectory, check_trajectory
 from envkit_notebook.branching import check_branch
-
-ASK = """
-import json, os, sys, urllib.request as u
-task = json.load(open("task.json"))
-body = json.dumps({"model": "m", "messages": [{"role": "user", "content": task["prompt"]}]})
-head = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
-got = u.urlopen(u.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body.encode(), head))
-answer = json.load(got)["choices"][0]["message"]["content"]
-"""
-
-
-async def played(
-    agent: Any, *, env: str = "canary-v0", interrupt: Interrupt | None = None, **options: Any
-) -> Trajectory:
-    """Play one episode whose model is the environment's oracle."""
-    policy = make(env).unwrapped.oracle()  # type: ignore[attr-defined]
-    codec = vision_codec()
-    config = RolloutConfig.from_mapping({"agent": agent, **options})
-    player = Player(ScriptedEngine(codec, policy), codec, config)
-    try:
-        (found,) = await player.play(lambda: make(env), EpisodeSpec(seed=3), interrupt=interrupt)
-    finally:
-        await player.aclose()
-    assert check_trajectory(found) == ()
-    return found
-
-
-def command(tmp_path: Path, code: str) -> dict[str, Any]:
-    """Return the setting of an agent that is a Python script."""
-    script = tmp_path / "agent.py"
-    script.write_text(ASK + code, encoding="utf-8")
-    return {"command": [sys.executable, str(script)], "timeout_s": 30}
 
 
 @pytest.mark.parametrize("env", ["canary-v0", "computer-use-v0", "search-v0"])

@@ -8,6 +8,8 @@ from fakes.gateway_run import serving
 from fakes.trajectories import picture
 
 from envkit.metrics import aggregate
+from envkit.viewer.episodes import episode
+from envkit.viewer.turn_text import rewritten, summary
 
 
 async def test_edited_reply_starts_a_sequence_and_trains_nothing_twice() -> None:
@@ -100,7 +102,7 @@ async def test_subagents_are_labelled_and_do_not_get_the_reward() -> None:
     metrics = aggregate([trajectory])
 
     assert infos == [
-        {"request": "side"}, {}, {"request": "sub-agent"}, {"request": "sub-agent", "label": "a7"},
+        {"agent": "side"}, {}, {"agent": "sub-agent"}, {"agent": "sub-agent a7"},
     ]  # fmt: skip
     assert [turn.reward for turn in trajectory.turns] == [0.0, 1.0, 0.0, 0.0]
     shown = {name: value for name, value in metrics.items() if name.startswith("agent/")}
@@ -111,6 +113,26 @@ async def test_subagents_are_labelled_and_do_not_get_the_reward() -> None:
         "agent/untrained_tokens/side": len(run.engine.seen[0][1]),
     }
     assert metrics["rewrite/other_system_prompt"] == 2
+
+
+async def test_viewer_shows_each_conversation_by_itself() -> None:
+    async with serving(lambda _: "yes") as run:
+        await run.client(ChatClient, system="Write a title.").ask("one")
+        client = run.client(ChatClient, tools=True)
+        await client.ask("look", picture(1))
+        await run.client(ChatClient, system="Search.", tools=True).ask("find")
+    data = episode(run.trajectory(), None, number=1).data
+    title, main, child = data["sequences"]
+
+    assert [one["reason"] for one in data["sequences"]] == ["", *2 * ["other system prompt"]]
+    assert title["turns"][0]["untrained"] == "side"
+    assert main["turns"][0]["shown"] == picture(1).sha256
+    assert child["turns"][0]["shown"] is None
+    assert child["turns"][0]["agent"] == "sub-agent"
+    assert [entry["role"] for entry in child["turns"][0]["heard"]] == ["system", "agent"]
+    assert all("dropped" not in entry for entry in child["prompt"]["history"])
+    assert rewritten(child)[0].startswith("Another conversation · other system prompt")
+    assert summary(title["turns"][0]) == "yes · not trained: side"
 
 
 async def test_reason_says_why_a_request_continued_nothing() -> None:

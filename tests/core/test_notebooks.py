@@ -10,6 +10,8 @@ nbformat: Any = pytest.importorskip("nbformat")
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+TRAINING = "06_train_a_langgraph_agent.ipynb"
+"""Needs packages that only `make contract-trl` has; run there."""
 LONGEST_S = 300
 """Twice what a notebook may take, as the machine may be shared."""
 
@@ -22,7 +24,7 @@ def test_notebooks_are_numbered_and_listed() -> None:
     listed = re.findall(r"\]\((\d\d_[a-z_]+\.ipynb)\)", (ROOT / "notebooks/README.md").read_text())
 
     assert listed == [path.name for path in NOTEBOOKS]
-    assert [path.name[:3] for path in NOTEBOOKS] == [f"{n:02d}_" for n in range(1, 6)]
+    assert [path.name[:3] for path in NOTEBOOKS] == [f"{n:02d}_" for n in range(1, 7)]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -43,7 +45,9 @@ def test_notebook_opens_with_its_question_and_the_time_it_takes(path: Path) -> N
     assert first.cell_type == "markdown"
     title, _, rest = first.source.partition("\n")
     assert re.fullmatch(r"# .+\?", title)
-    assert re.search(r"\*\*(\w+ seconds|Half a minute|One minute) on a CPU\.?\*\*", rest)
+    assert re.search(
+        r"\*\*(\w+ seconds|Half a minute|One minute|Two minutes) on a CPU\.?\*\*", rest
+    )
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -77,7 +81,9 @@ def test_notebook_registers_no_id_that_another_page_installs(path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [path for path in NOTEBOOKS if path.name != TRAINING], ids=lambda path: path.stem
+)
 @pytest.mark.filterwarnings("default")  # of the kernel's client; a cell's warnings are checked
 def test_notebook_runs_in_another_folder(path: Path, tmp_path: Path) -> None:
     nbclient: Any = pytest.importorskip("nbclient")

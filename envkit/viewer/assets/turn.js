@@ -45,7 +45,7 @@ export function turnCard(view, n, { isCompared = false, isEager = false, to = nu
   const unchanged = sha => h("details.fold", { open: turn.marks.some(isDrawn) }, h("summary", {}, "same image as before"), draw(sha));
   const what = summary(turn);
   return h(`article.turn${turn.purpose ? ".question" : ""}${turn.isInherited ? ".inherited" : ""}`, { "aria-label": `Turn ${n}` },
-    h("h2", {}, h("b.n", {}, String(n)), h("span.cut", { dir: "auto" }, what.text), turn.purpose ? h("span.badge.only", { title: "The environment never saw this reply" }, `question to the model · ${plain(turn.purpose)}`) : null, rewardChip(turn)),
+    h("h2", {}, h("b.n", {}, String(n)), h("span.cut", { dir: "auto" }, what.text), turn.purpose ? h("span.badge.only", { title: "The environment never saw this reply" }, `question to the model · ${plain(turn.purpose)}`) : null, turn.untrained ? h("span.badge.only", { title: "This reply has mask 0" }, `not trained · ${plain(turn.untrained)}`) : null, rewardChip(turn)),
     to ? parting(view, n, to) : null, rewritten(view, turn), heard(turn.heard, n === 1 ? data.title : null), names.map(sha => isNew || sha !== turn.shown ? draw(sha) : unchanged(sha)), reply(turn),
     turn.images?.length ? turn.images.map(sha => view.draw(sha, [])) : null);
 }
