@@ -16,7 +16,7 @@ from envkit.cli import checks, engines, installed
 from envkit.cli.checks import Check, Status
 from envkit.errors import ConfigurationError, MissingDependencyError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def _found(area: str, name: str) -> Check:

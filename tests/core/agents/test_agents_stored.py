@@ -19,7 +19,7 @@ from envkit_conformance import Verdict, load_adapters, load_recordings, run_suit
 from envkit_exchange.trajectories import TrajectoryFormat, export_trajectories
 from envkit_exchange.trajectory_rows import Selection
 
-DOCS = Path(__file__).parents[2] / "docs" / "agents.md"
+DOCS = Path(__file__).parents[3] / "docs" / "agents.md"
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from envkit.tokens import ChatCodec, load_codec
 from envkit.tokens.expansion import Expansion
 from envkit.tokens.joining import Joining, JoinRule, find_joining
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]
 
 
 def see(*images: Image) -> list[Any]:

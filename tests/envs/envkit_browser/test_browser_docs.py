@@ -10,7 +10,7 @@ from fakes.pages import python_blocks
 
 from envkit_browser.driver import Trouble
 
-PAGE = Path(__file__).parents[2] / "docs" / "environments" / "browser.md"
+PAGE = Path(__file__).parents[3] / "docs" / "environments" / "browser.md"
 DOC = PAGE.read_text("utf-8")
 BLOCKS = python_blocks(PAGE)
 

@@ -169,7 +169,7 @@ OFFENDERS = (
 def test_breadth_finds_nothing_wrong_where_earlier_versions_did(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "scripts" / "breadth"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "scripts" / "breadth"))
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
     import corpus  # pyright: ignore[reportMissingImports]
     import run  # pyright: ignore[reportMissingImports]

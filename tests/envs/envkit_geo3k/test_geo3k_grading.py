@@ -60,7 +60,7 @@ def test_grade_follows_the_policy(rule: str) -> None:
 
 
 def test_page_names_the_rules_of_all_cases() -> None:
-    page = (Path(__file__).parents[2] / "docs/environments/geo3k.md").read_text("utf-8")
+    page = (Path(__file__).parents[3] / "docs/environments/geo3k.md").read_text("utf-8")
     assert sorted(re.findall(r"^\| ([a-z]+) \| [A-Z`]", page, re.MULTILINE)) == RULES
 
 

@@ -18,7 +18,7 @@ from envkit.tasks import ListSource, Task
 from envkit_certify.golden import Change, changes, load, record, save
 from envkit_certify.golden.changes import _differences
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 SHIPPED = sorted(GOLDEN.glob("*.json"))
 
 

@@ -12,7 +12,7 @@ from fakes.branching import SUMMARY, rewritten
 from envkit.rollout.record import EpisodeRecord, TurnDraft
 from envkit.trajectory import TurnRecord
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 
 @pytest.fixture

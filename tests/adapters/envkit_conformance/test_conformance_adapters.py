@@ -25,7 +25,7 @@ from envkit_conformance import (
 
 pytest_plugins = ["pytester"]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 HERE = "test_conformance_adapters_points"
 GOOD = projection(Shape.STEPS)
 BAD = projection(Shape.WHOLE, on_row(0, shift_mask(-1)))

@@ -179,7 +179,7 @@ def test_wrong_usage_exits_with_two() -> None:
 
 
 def test_help_groups_commands_as_the_docs_do() -> None:
-    page = (Path(__file__).parents[2] / "docs/command-line.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs/command-line.md").read_text(encoding="utf-8")
     groups = re.findall(r"^## (.+)\n\n\| command ", page, re.M)
     listed = {
         group: re.findall(r"^\| `([\w-]+)`", page.split(f"## {group}\n")[1].split("\n## ")[0], re.M)

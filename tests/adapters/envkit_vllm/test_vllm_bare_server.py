@@ -19,7 +19,7 @@ from envkit.tokens import load_codec
 from envkit_vllm import create_engine
 
 pytestmark = pytest.mark.vllm
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ from envkit_conformance import (
 )
 from envkit_conformance.recordings import FEATURES_FILE
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "adapters" / "envkit_conformance" / "recordings"
 RECORDINGS = shipped_recordings()
 BY_NAME = {one.name: one for one in RECORDINGS}

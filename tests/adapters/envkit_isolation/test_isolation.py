@@ -132,7 +132,7 @@ def test_isolated_workers_die_with_a_caller_that_is_killed() -> None:
         print(env.pid, *pids, *children, flush=True)
         os.kill(os.getpid(), 9)
     """
-    tests = str(Path(__file__).parents[1])
+    tests = str(Path(__file__).parents[2])
     found = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([tests, *sys.path])},

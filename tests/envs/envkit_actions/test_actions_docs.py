@@ -5,7 +5,7 @@ from pathlib import Path
 
 from envkit_actions import FAMILIES, Action, ActionKind
 
-PAGE = (Path(__file__).parents[2] / "docs" / "computer-use-actions.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "computer-use-actions.md").read_text()
 ROW = re.compile(r"^\| `([\w.-]+)` \| ([^|]*) \| `(.*)` \| [^|]* \|$", re.MULTILINE)
 
 

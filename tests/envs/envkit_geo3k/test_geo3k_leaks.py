@@ -13,7 +13,7 @@ from fakes.matrix import share
 from envkit_geo3k import FAMILIES, ProceduralSource
 from envkit_geo3k.source import LEVELS
 
-_SCRIPT = Path(__file__).parents[2] / "scripts" / "geo3k" / "leaks.py"
+_SCRIPT = Path(__file__).parents[3] / "scripts" / "geo3k" / "leaks.py"
 _spec = importlib.util.spec_from_file_location("geo3k_leaks", _SCRIPT)
 assert _spec is not None
 assert _spec.loader is not None
