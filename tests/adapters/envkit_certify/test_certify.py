@@ -130,6 +130,7 @@ def test_certify_passes_a_good_class_in_a_file(file: Path, tmp_path: Path) -> No
         "text only",
     }
     assert lines["tools"]["detail"] == "it has no tools"
+    assert "of 1 policy, 6 episodes each" in lines["text only"]["detail"]
     assert lines["speed"]["value"] > 0
     assert "determinism" in out.read_text()
 
