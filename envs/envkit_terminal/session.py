@@ -5,23 +5,21 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from envkit.closing import Closing
 from envkit.errors import EnvFault, FaultKind, MissingDependencyError
+from envkit_sandbox.walls import INSTALL_LINE, Walls, end, find_bubblewrap, spawn
 
 HOME: Final = "/home/agent"
-INSTALL: Final = "apt-get install --no-install-recommends bubblewrap python3"
 LINK: Final = -1
 """Stands for the mode of a symbolic link in the supervisor's protocol."""
-_NOBODY: Final = 65534
 _START_SECONDS: Final = 20.0
 _GRACE_SECONDS: Final = 20.0
 """Time beyond a command's own until the sandbox counts as dead."""
@@ -30,8 +28,15 @@ _SUPERVISOR: Final = Path(__file__).with_name("supervisor.py")
 _ETC: Final = ("alternatives", "ld.so.cache", "localtime", "mime.types", "ssl/certs")
 _PASSWD: Final = f"root:x:0:0:root:/root:/bin/sh\nagent:x:1000:1000:Agent:{HOME}:/bin/bash\n"
 _GROUP: Final = "root:x:0:\nagent:x:1000:\n"
-_NO_ENV: Final = {"PATH": "/usr/bin:/bin"}
-"""bwrap's own environment, which the sandbox could read."""
+_SCRATCH_MIB: Final = 64
+_ENVIRONMENT: Final = {
+    "HOME": HOME,
+    "USER": "agent",
+    "TERM": "dumb",
+    "PAGER": "cat",
+    "GIT_PAGER": "cat",
+    "EDITOR": "false",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,19 +87,18 @@ class Ran:
     """The shell's folder afterwards."""
 
 
-def find_bubblewrap() -> str:
-    """Return the path of bubblewrap.
+def check_programs() -> None:
+    """Check that a session can start here.
 
     Raises:
         MissingDependencyError: bubblewrap or the system's Python is not installed.
     """
-    found = shutil.which("bwrap")
-    if found is None or not os.access("/usr/bin/python3", os.X_OK):
+    find_bubblewrap()
+    if not os.access("/usr/bin/python3", os.X_OK):
         raise MissingDependencyError(
-            "the terminal environment needs bubblewrap and Debian's python3, which are not "
-            f"installed: {INSTALL}"
+            "a terminal session needs Debian's python3, which is not installed. "
+            f"Install it with: {INSTALL_LINE}"
         )
-    return found
 
 
 @dataclass(kw_only=True)
@@ -117,11 +121,11 @@ class TerminalSession(Closing):
 
         Raises:
             EnvFault: It does not start.
-            MissingDependencyError: bubblewrap is not installed.
+            MissingDependencyError: bubblewrap or pyseccomp is not installed.
         """
-        bwrap = find_bubblewrap()
+        check_programs()
         try:
-            self._start(bwrap)
+            self._start()
             if not self._read(_START_SECONDS).get("ready"):
                 raise EnvFault("the terminal's sandbox did not start", kind=FaultKind.CRASHED)
         except BaseException:
@@ -190,80 +194,39 @@ class TerminalSession(Closing):
     def close(self) -> None:
         """End the sandbox and everything in it."""
         process, self._process = self._process, None
-        if process is None:
-            return
-        with contextlib.suppress(OSError):
-            if process.stdin is not None:
-                process.stdin.close()  # the sandbox's first process ends with its input
-        try:
-            process.wait(2.0)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        if process is not None:
+            end(process)
 
     @property
     def _roots(self) -> list[str]:
         return [HOME, *self.folders]
 
-    def _start(self, bwrap: str) -> None:
-        with contextlib.ExitStack() as stack:
-            files = {"/run/supervisor.py": _SUPERVISOR.read_bytes(), **self.read_only}
-            files |= {"/etc/passwd": _PASSWD.encode(), "/etc/group": _GROUP.encode()}
-            numbers = {
-                path: stack.enter_context(_memory_file(data)) for path, data in files.items()
-            }
-            limits = {
-                "processes": self.limits.processes,
-                "memory": self.limits.memory_mib * _MIB,
-            }
-            program = ["/usr/bin/python3", "-I", "-S", "/run/supervisor.py"]
-            program += [json.dumps(limits), self.folder]
-            is_root = os.geteuid() == 0
-            self._process = subprocess.Popen(
-                [bwrap, *self._walls(numbers), "--", *program],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env=_NO_ENV,
-                pass_fds=tuple(numbers.values()),
-                # As root, the limit of processes would not bind, and root would own the sandbox.
-                user=_NOBODY if is_root else None,
-                group=_NOBODY if is_root else None,
-                extra_groups=[] if is_root else None,
-            )
-
-    def _walls(self, numbers: Mapping[str, int]) -> list[str]:
-        walls = ["--unshare-all", "--unshare-user", "--uid", "1000", "--gid", "1000"]
-        walls += ["--as-pid-1", "--new-session", "--hostname", "terminal", "--cap-drop", "ALL"]
-        walls += ["--disable-userns", "--clearenv", "--ro-bind", "/usr", "/usr"]
-        for name in ("bin", "lib", "lib64", "sbin"):
-            walls += ["--symlink", f"usr/{name}", f"/{name}"]
-        for name in _ETC:
-            walls += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-        walls += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
-        size = str(self.limits.home_mib * _MIB)
-        for folder in ("/tmp", "/dev/shm", *self._roots):
-            walls += ["--size", size if folder in self._roots else str(64 * _MIB)]
-            walls += ["--tmpfs", folder]
-        for path, number in numbers.items():
-            walls += ["--perms", "0555", "--ro-bind-data", str(number), path]
-        walls += ["--remount-ro", "/", "--chdir", HOME]
-        fixed = {
-            "HOME": HOME,
-            "USER": "agent",
-            "PATH": "/usr/local/bin:/usr/bin:/bin",
-            "LANG": "C.UTF-8",
-            "TZ": "UTC",
-            "TERM": "dumb",
-            "PAGER": "cat",
-            "GIT_PAGER": "cat",
-            "EDITOR": "false",
+    def _start(self) -> None:
+        limits = {
+            "processes": self.limits.processes,
+            "memory": self.limits.memory_mib * _MIB,
         }
-        for name, value in {**fixed, **self.environment}.items():
-            walls += ["--setenv", name, value]
-        return walls
+        program = ["/usr/bin/python3", "-I", "-S", "/run/supervisor.py"]
+        program += [json.dumps(limits), self.folder]
+        own = {
+            "/run/supervisor.py": _SUPERVISOR.read_bytes(),
+            "/etc/passwd": _PASSWD.encode(),
+            "/etc/group": _GROUP.encode(),
+        }
+        walls = Walls(
+            hostname="terminal",
+            folders={
+                "/tmp": _SCRATCH_MIB,
+                "/dev/shm": _SCRATCH_MIB,
+                **dict.fromkeys(self._roots, self.limits.home_mib),
+            },
+            files={**self.read_only, **own},
+            etc=_ETC,
+            environment={**_ENVIRONMENT, **self.environment},
+            folder=HOME,
+            is_first=True,
+        )
+        self._process = spawn(walls, program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def _ask(self, order: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         process = self._process
@@ -300,18 +263,6 @@ def _write(stream: Any, line: bytes) -> None:  # noqa: ANN401  # a pipe's buffer
     with contextlib.suppress(OSError, ValueError):
         stream.write(line)
         stream.flush()
-
-
-@contextlib.contextmanager
-def _memory_file(data: bytes) -> Generator[int]:
-    number = os.memfd_create("file")
-    try:
-        with open(number, "wb", closefd=False) as handle:
-            handle.write(data)
-        os.lseek(number, 0, os.SEEK_SET)
-        yield number
-    finally:
-        os.close(number)
 
 
 def _joined(head: bytes, tail: bytes, cut: int) -> str:

@@ -12,13 +12,12 @@ import pytest
 import envkit
 from envkit.env import PolicyContext, Step
 from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind, UnknownNameError
+from envkit_sandbox.walls import INSTALL_LINE
 from envkit_terminal import TerminalEnv
 from envkit_terminal.families import FAMILIES, LEVELS, NEEDS_GIT, draw
 from envkit_terminal.protocol import Protocol, read, write
 
-needs_bubblewrap = pytest.mark.skipif(
-    shutil.which("bwrap") is None, reason="apt-get install --no-install-recommends bubblewrap"
-)
+needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason=INSTALL_LINE)
 FAMILY_NAMES = [
     name for name in FAMILIES if name not in NEEDS_GIT or shutil.which("git", path="/usr/bin")
 ]

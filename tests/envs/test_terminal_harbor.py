@@ -8,14 +8,13 @@ import pytest
 
 from envkit.env import PolicyContext, Step
 from envkit.errors import ConfigurationError
+from envkit_sandbox.walls import INSTALL_LINE
 from envkit_terminal import TerminalEnv
 from envkit_terminal.dockerfile import RefusedError
 from envkit_terminal.harbor import import_folders, read_folder
 from envkit_terminal.protocol import write
 
-needs_bubblewrap = pytest.mark.skipif(
-    shutil.which("bwrap") is None, reason="apt-get install --no-install-recommends bubblewrap"
-)
+needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason=INSTALL_LINE)
 TOML = """
 version = "1.0"
 [metadata]

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from envkit.errors import EnvFault, FaultKind
+from envkit_sandbox.walls import INSTALL_LINE
 from envkit_terminal.session import HOME, Entry, Limits, Ran, TerminalSession
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("bwrap") is None, reason="apt-get install --no-install-recommends bubblewrap"
-)
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason=INSTALL_LINE)
 
 
 @pytest.fixture
