@@ -29,8 +29,8 @@ class TerminalEnv(Env):
         killed; the episode goes on.
     Reward: when the episode ends, 1.0 if all checks hold on the final files, else 0.0; tests may
         give a part. They run in a fresh sandbox with a copy of the files.
-    Episode end: a reply without a command terminates; `max_turns` replies truncate; both are
-        graded.
+    Episode end: a reply without a command terminates; `max_turns` replies truncate. Both are
+        graded, but an episode whose last reply cannot be read gets 0.0.
     Chance: doing nothing gives 0.0 on every generated task.
     Info: `exit_codes`, `parse_error`, and marks of the commands.
     """
@@ -149,6 +149,7 @@ class TerminalEnv(Env):
         ]
         text = "\n\n".join([_shown(one, self._seconds) for one in ran] + _problems(reply, len(ran)))
         info: dict[str, Any] = {
+            "tool_call": reply.calls[0].to_json() if reply.calls else None,
             "exit_codes": [one.code for one in ran],
             "parse_error": reply.errors[0][:400] if reply.errors else None,
             "marks": [
@@ -157,7 +158,7 @@ class TerminalEnv(Env):
             ],
         }
         if self.turn + 1 >= self.max_turns:
-            return self._end(text, info, done=False)
+            return self._end(text, info, done=False, is_graded=not reply.errors)
         return Turn(text, role=self._role if ran else "user", info=info)
 
     def close(self) -> None:
@@ -166,12 +167,14 @@ class TerminalEnv(Env):
             self._session.close()
             self._session = None
 
-    def _end(self, text: str, info: Mapping[str, Any], *, done: bool) -> Turn:
+    def _end(
+        self, text: str, info: Mapping[str, Any], *, done: bool, is_graded: bool = True
+    ) -> Turn:
         assert self._session is not None
         files = self._session.snapshot()
         self.close()
         score = 0.0
-        if files is not None:
+        if files is not None and is_graded:
             outcome = Outcome(
                 files=files,
                 limits=self._limits,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from envkit.toolcalls import call_errors, parse_tool_calls
+from envkit.toolcalls import ToolCall, call_errors, parse_tool_calls
 from envkit.tools import ToolSpec
 
 MAX_COMMANDS: Final = 4
@@ -46,6 +46,8 @@ class Reply:
     """A parsed reply: commands, or errors, or neither if the model is done."""
 
     commands: tuple[str, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
+    """Those of the tools protocol, also if they are not valid."""
     errors: tuple[str, ...] = ()
     text: str = ""
 
@@ -70,7 +72,9 @@ def read(reply: str, protocol: Protocol) -> Reply:
         errors += wrong
         if not wrong:
             commands.append(call.arguments["command"])
-    return Reply(commands=tuple(commands), errors=tuple(errors), text=parsed.text)
+    return Reply(
+        commands=tuple(commands), calls=parsed.calls, errors=tuple(errors), text=parsed.text
+    )
 
 
 def write(command: str, protocol: Protocol) -> str:

@@ -96,6 +96,7 @@ def test_observation_has_output_and_exit_code(env: TerminalEnv) -> None:
     assert step.observation["text"] == "hello\n[exit code 1]"
     assert step.observation["role"] == "tool"
     assert step.info["exit_codes"] == [1]
+    assert step.info["tool_call"]["arguments"] == {"command": "echo hello; false"}
     assert step.info["marks"][0]["label"] == "bash"
     step = env.step(write("exit 4", env.protocol))
     assert step.observation["text"] == ("[exit code 4; the shell ended, and a new one was started]")
@@ -158,6 +159,15 @@ def test_last_turn_is_graded_too() -> None:
     env.reset(seed=1, options={"task": own_task({"type": "file", "path": "a", "text": "1"})})
     step = env.step(write("echo 1 > a", env.protocol))
     assert (step.reward, step.terminated, step.truncated) == (1.0, False, True)
+
+
+@needs_bubblewrap
+def test_unreadable_last_reply_is_not_rewarded() -> None:
+    env = TerminalEnv(max_turns=1)
+    env.reset(seed=1, options={"task": own_task({"type": "absent", "path": "a"})})
+    step = env.step('<tool_call>{"name": "bash", "arguments": {}}</tool_call>')
+    assert (step.reward, step.truncated) == (0.0, True)
+    assert step.info["parse_error"]
 
 
 @needs_bubblewrap
