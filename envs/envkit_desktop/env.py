@@ -21,7 +21,7 @@ from envkit_desktop.popups import Popup
 from envkit_desktop.screen import Screen
 from envkit_desktop.source import DesktopTasks
 from envkit_desktop.theme import THEMES
-from envkit_desktop.zooming import View
+from envkit_actions.zooming import View
 
 WIDTH: Final = 672
 HEIGHT: Final = 448

@@ -23,7 +23,7 @@ from envkit_desktop.desktop import Desktop
 from envkit_desktop.policies import oracle
 from envkit_desktop.screen import Screen
 from envkit_desktop.widgets import ListBox, MenuBar, Table, walk
-from envkit_desktop.zooming import View
+from envkit_actions.zooming import View
 
 EVERY = [(family, level) for family in sorted(FAMILIES) for level in LEVELS]
 
