@@ -83,7 +83,8 @@ def fill_form(draft: Draft) -> None:
 def order_goods(draft: Draft) -> None:
     """Order amounts of goods on a page."""
     goods = draft.some(words.GOODS, draft.at(4, 8, 14, 20))
-    chosen = [good for good in goods if good in draft.some(goods, draft.at(2, 3, 4, 5))]
+    wanted = draft.some(goods, draft.at(2, 3, 4, 5))
+    chosen = [good for good in goods if good in wanted]  # the page lists them in this order
     amounts = {good: draft.rng.randint(2, 60) for good in chosen}
     said = [f"{amount} {good}" for good, amount in amounts.items()]
     last = told(draft, "amount", str(amounts[chosen[-1]]), [str(n) for n in range(2, 60)])

@@ -159,9 +159,13 @@ def _sheet_xml(page: Sheet, styles: _Styles) -> str:
     if page.frozen:
         row, letters = parts_of(page.frozen)
         across = ord(letters) - ord("A")
+        splits = f' xSplit="{across}"' if across else ""
+        splits += f' ySplit="{row - 1}"' if row > 1 else ""
+        pane = "bottomRight" if across and row > 1 else "topRight" if across else "bottomLeft"
         view = (
-            f'<sheetViews><sheetView workbookViewId="0"><pane xSplit="{across}" ySplit="{row - 1}" '
-            f'topLeftCell="{page.frozen}" state="frozen"/></sheetView></sheetViews>'
+            '<sheetViews><sheetView tabSelected="1" workbookViewId="0">'
+            f'<pane{splits} topLeftCell="{page.frozen}" activePane="{pane}" state="frozen"/>'
+            "</sheetView></sheetViews>"
         )
     return (
         f'{packing.XML_HEAD}<worksheet xmlns="{_MAIN}">{view}'
@@ -192,7 +196,7 @@ def xlsx(book: Sequence[Sheet]) -> bytes:
             "[Content_Types].xml": packing.content_types(kinds),
             "_rels/.rels": packing.relationships({"rId1": ("officeDocument", "xl/workbook.xml")}),
             "xl/workbook.xml": f'{packing.XML_HEAD}<workbook xmlns="{_MAIN}" '
-            f'xmlns:r="{packing.OFFICE}"><sheets>{listed}</sheets></workbook>',
+            f'xmlns:r="{packing.OFFICE}"><bookViews><workbookView/></bookViews><sheets>{listed}</sheets></workbook>',
             "xl/_rels/workbook.xml.rels": packing.relationships(
                 {**targets, "rIdStyles": ("styles", "styles.xml")}
             ),

@@ -1,6 +1,7 @@
 """Terminal families: commands in a shell, or any other way to the same files."""
 
 import base64
+import gzip
 import hashlib
 import io
 import posixpath
@@ -13,6 +14,8 @@ from envkit_linux_desktop.tasks.checks import Gone, Kept, Number, Text, moved
 from envkit_linux_desktop.tasks.clues import clutter, told
 from envkit_linux_desktop.tasks.home import MOST_BYTES, Home
 from envkit_linux_desktop.tasks.scenario import TERMINAL, Draft, families
+
+_GZIP = b"\x1f\x8b"
 
 
 def tar(files: Mapping[str, bytes]) -> bytes:
@@ -35,6 +38,11 @@ class Archive:
     """Contents by the file's name without folders."""
 
     @property
+    def is_gzipped(self) -> bool:
+        """Whether the name asks for gzip."""
+        return self.path.endswith(".gz")
+
+    @property
     def paths(self) -> tuple[str, ...]:
         """The archive."""
         return (self.path,)
@@ -42,7 +50,9 @@ class Archive:
     def holds(self, home: Home) -> bool:
         """Compare the archive's files."""
         data = home.read(self.path, limit=MOST_BYTES)
-        model = reading.read_document("archive", data) if data else None
+        if data is None or (self.is_gzipped and data[:2] != _GZIP):
+            return False
+        model = reading.read_document("archive", data)
         if model is None:
             return False
         found = [(posixpath.basename(k), v.encode("latin-1")) for k, v in model["files"].items()]
@@ -50,7 +60,8 @@ class Archive:
 
     def apply(self, files: dict[str, bytes]) -> None:
         """Write the archive."""
-        files[self.path] = tar(self.files)
+        packed = tar(self.files)
+        files[self.path] = gzip.compress(packed, mtime=0) if self.is_gzipped else packed
 
 
 def _terminal(draft: Draft) -> None:
@@ -334,13 +345,13 @@ def run_script(draft: Draft) -> None:
     path = draft.add("Documents/make-ticket.sh", script)
     ticket = hashlib.sha256(f"{argument}-{secret}".encode()).hexdigest()[:12]
     new = draft.path("txt")
-    said = told(draft, "city", argument, words.CITIES)
+    said = told(draft, "city", argument, words.CITIES, is_named=True)
     _terminal(draft)
     if draft.level >= 2:
         draft.open("mousepad", path)
     draft.expect(Text(path=new, text=ticket))
     draft.say(
-        "Run the shell script {path} with the city {said} and the output file {new}.",
+        "Run the shell script {path} with {said} and the output file {new}.",
         "{path} writes a ticket for a city to a file. Use it for {said} and the file {new}.",
         "With the help of the script {path}, make a ticket for {said} in the file {new}.",
         path=path,
