@@ -143,8 +143,7 @@ def look_up_value(draft: Draft) -> None:
     _show(draft, "staff.html", page("Staff", html_table(rows)))
     said = told(draft, "name", row[0], names)
     new = draft.path("txt")
-    if draft.level < 4:
-        draft.open("mousepad")
+    draft.open("mousepad")
     clutter(draft)
     draft.expect(Text(path=new, text=row[at]))
     draft.say(
@@ -288,7 +287,7 @@ def follow_links(draft: Draft) -> None:
     said = [*route[:-1], told(draft, "city", route[-1], choices[-1] + list(words.CITIES))]
     if draft.level < 4:
         said[-1] = route[-1]
-        draft.open("mousepad")
+    draft.open("mousepad")
     new = draft.path("txt")
     clutter(draft)
     draft.expect(Text(path=new, text=code))
@@ -327,8 +326,7 @@ def compare_pages(draft: Draft) -> None:
     said = list(wanted)
     said[-1] = told(draft, "item", wanted[-1], goods) if draft.level == 4 else wanted[-1]
     new = draft.path("txt")
-    if draft.level < 4:
-        draft.open("mousepad")
+    draft.open("mousepad")
     clutter(draft)
     value = min(sum(prices[shop][good] for good in wanted) for shop in shops)
     draft.expect(Number(path=new, value=value))

@@ -326,6 +326,7 @@ def sort_by_prefix(draft: Draft) -> None:
     if draft.level == 4:
         title = draft.one(words.TITLES)
         path = draft.add("Documents/index.txt", index + "\n")
+        draft.open("mousepad", path)
         draft.expect(Text(path=path, text=f"{index}\n{title}"))
     _show(draft)
     for prefix in prefixes:

@@ -206,7 +206,8 @@ def xlsx(book: Sequence[Sheet]) -> bytes:
     )
 
 
-def _book(model: Any) -> tuple[Sheet, ...]:  # noqa: ANN401  # plain JSON data from the reader
+def book_of(model: Any) -> tuple[Sheet, ...]:  # noqa: ANN401  # plain JSON data from the reader
+    """Return the sheets that a reader found."""
     return tuple(
         Sheet(
             name=page["name"],
@@ -245,7 +246,7 @@ class Workbook:
         model = reading.read_document("xlsx", data) if data else None
         if model is None:
             return False
-        book = _book(model)
+        book = book_of(model)
         return [page.name for page in book] == [page.name for page in self.book] and all(
             self._is_sheet(page, expected) for page, expected in zip(book, self.book, strict=True)
         )
