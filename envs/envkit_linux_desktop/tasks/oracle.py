@@ -9,6 +9,7 @@ from typing import Protocol
 
 from envkit_actions.action import Action
 from envkit_linux_desktop.tasks import reader, words
+from envkit_linux_desktop.tasks.browser_oracle import browse, can_browse, page_of, title_of
 from envkit_linux_desktop.tasks.checks import Check, Gone, Kept, Listing, Number, Text
 from envkit_linux_desktop.tasks.documents import Document, Paragraph
 from envkit_linux_desktop.tasks.files_oracle import file_moves
@@ -56,17 +57,24 @@ def plan(scenario: Scenario, view: View) -> Moves:
         yield from _reach(view, _FOLDERS)
         yield from file_moves(scenario.files, scenario.solve())
         return
-    for check in jobs:
-        if _window(check) is None:
-            raise NoOracleError(f"no plan for a {type(check).__name__} of {check.paths}")
+    page = page_of(scenario)
+    yield wait(1.0)  # until windows have their final titles
+    for check in unsolved(scenario):
+        raise NoOracleError(f"no plan for a {type(check).__name__} of {check.paths}")
     while jobs:
         titles = view.titles()
         if not titles:
             raise NoOracleError(f"no window is left for {jobs[0].paths}")
-        ready = [check for check in jobs if _window(check, titles[-1])]
-        for check in ready:
-            yield from _moves(check, scenario.files)
-            jobs.remove(check)
+        is_page = bool(page) and titles[-1].startswith(title_of(page))
+        for check in list(jobs):
+            if can_browse(check, page):
+                moves = browse(check, page) if is_page else None
+            else:
+                is_there = _window(check, titles[-1])
+                moves = _moves(check, scenario.files) if is_there else None
+            if moves is not None:
+                yield from moves
+                jobs.remove(check)
         if jobs:
             yield from _close_top(view)
 
@@ -97,6 +105,7 @@ def unsolved(scenario: Scenario) -> Iterator[Check]:
     """Yield the checks that no plan satisfies."""
     for check in scenario.checks:
         is_planned = _is_for_shell(scenario) or _is_for_files(scenario) or _window(check)
+        is_planned = is_planned or can_browse(check, page_of(scenario))
         if _is_open(check, scenario) and not is_planned:
             yield check
 
@@ -117,7 +126,7 @@ def _is_for_files(scenario: Scenario) -> bool:
     """Return whether moving files in the file manager solves the task."""
     kinds = {type(check) for check in scenario.checks}
     programs = {command[0] for command in scenario.launch}
-    return "pcmanfm" in programs and kinds <= {Gone, Kept, Listing}
+    return "pcmanfm" in programs and not page_of(scenario) and kinds <= {Gone, Kept, Listing}
 
 
 def _reach(view: View, names: frozenset[str]) -> Moves:
