@@ -12,14 +12,25 @@ pytest.importorskip("docx")
 
 from fakes.desktop_files import near_misses, without_formulas
 
-from envkit_linux_desktop.tasks import FAMILIES, reader, reading
-from envkit_linux_desktop.tasks.home import FilesHome
+from envkit_linux_desktop.tasks import FAMILIES, oracle, reader, reading
+from envkit_linux_desktop.tasks.checks import Gone
+from envkit_linux_desktop.tasks.home import MOST_NAMES, FilesHome
 from envkit_linux_desktop.tasks.scenario import LEVELS, Family, Scenario
 
 EACH_FAMILY = pytest.mark.parametrize(
     "family", [pytest.param(f, id=n) for n, f in FAMILIES.items()]
 )
 SEEDS = range(2)
+WITHOUT_PLAN = set[str]()
+"""Families that no oracle solves through the applications yet."""
+
+
+class NoWindows:
+    """A desktop whose windows are all gone."""
+
+    def titles(self) -> tuple[str, ...]:
+        """Return nothing."""
+        return ()
 
 
 @pytest.fixture(autouse=True)
@@ -162,3 +173,32 @@ def test_numbers_in_place_of_formulas_earn_nothing(name: str) -> None:
     for scenario in _scenarios(FAMILIES[name]):
         files = without_formulas(scenario).solve()
         assert _grade(scenario, files) == 0.0, scenario.goal
+
+
+def test_flooded_folder_does_not_hide_a_file_that_should_be_gone() -> None:
+    check = Gone(path="Documents/zebra.txt")
+    flood = {f"Documents/{number}": b"" for number in range(MOST_NAMES)}
+    assert check.holds(FilesHome({"Documents/other.txt": b""}))
+    assert not check.holds(FilesHome(flood))
+
+
+def test_families_without_a_plan_are_known() -> None:
+    missing = {
+        name
+        for name, family in FAMILIES.items()
+        for level in LEVELS
+        if not oracle.has_oracle(family.scenario(level, 0))
+    }
+    assert missing == WITHOUT_PLAN
+
+
+def test_plan_refuses_what_it_cannot_do() -> None:
+    scenario = FAMILIES["remove_properties"].scenario(1, 0)
+    with pytest.raises(oracle.NoOracleError, match="Channel"):
+        list(oracle.plan(scenario, NoWindows()))
+
+
+def test_plan_refuses_a_desktop_without_windows() -> None:
+    scenario = FAMILIES["append_line"].scenario(1, 0)
+    with pytest.raises(oracle.NoOracleError, match="no window"):
+        list(oracle.plan(scenario, NoWindows()))

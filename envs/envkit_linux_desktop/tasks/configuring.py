@@ -19,7 +19,8 @@ Values = Mapping[str, tuple[str, str]]
 """Property path -> type and value."""
 
 
-def _channel_path(name: str) -> str:
+def channel_path(name: str) -> str:
+    """Return the path of an Xfconf channel's file."""
     return f".config/xfce4/xfconf/xfce-perchannel-xml/{name}.xml"
 
 
@@ -62,11 +63,11 @@ class Channel:
     @property
     def paths(self) -> tuple[str, ...]:
         """The channel's file."""
-        return (_channel_path(self.name),)
+        return (channel_path(self.name),)
 
     def holds(self, home: Home) -> bool:
         """Compare the values as text; their types may differ in width."""
-        data = home.read(_channel_path(self.name), limit=MOST_BYTES)
+        data = home.read(channel_path(self.name), limit=MOST_BYTES)
         model = reading.read_document("xfconf", data) if data else None
         if model is None:
             return False
@@ -77,7 +78,7 @@ class Channel:
 
     def apply(self, files: dict[str, bytes]) -> None:
         """Write the channel."""
-        files[_channel_path(self.name)] = channel(self.name, self.values)
+        files[channel_path(self.name)] = channel(self.name, self.values)
 
 
 def keyfile(sections: Mapping[str, Mapping[str, str]]) -> str:
@@ -210,7 +211,7 @@ def _channels(
     where = f"the {command.split('-')[1]} settings"
     before, after, said = _changed(draft, options, always, on)
     kinds = {option.key: option.kind for option in options}
-    draft.add(_channel_path(name), channel(name, {k: (kinds[k], v) for k, v in before.items()}))
+    draft.add(channel_path(name), channel(name, {k: (kinds[k], v) for k, v in before.items()}))
     draft.open(command)
     if draft.level >= 2:
         draft.open("xfce4-settings-editor")
@@ -228,7 +229,7 @@ def _steps(first: int, last: int, step: int) -> tuple[str, ...]:
 def keyboard_repeat(draft: Draft) -> None:
     """Set how keys repeat."""
     repeat, numlock = "/Default/KeyRepeat", "/Default/RestoreNumlock"
-    rates, delays = _steps(5, 60, 1), _steps(200, 800, 10)
+    rates, delays = _steps(5, 60, 1), _steps(460, 540, 1)
     options = (
         Option(key=repeat, label="Enable key repeat"),
         Option(key=f"{repeat}/Delay", label="Repeat delay", kind="int", choices=delays),
@@ -308,7 +309,7 @@ def _kiosk(draft: Draft, *counts: int) -> dict[str, tuple[str, str]]:
 
 
 def _editor(draft: Draft, before: Values, after: Values, absent: tuple[str, ...] = ()) -> None:
-    draft.add(_channel_path("kiosk"), channel("kiosk", before))
+    draft.add(channel_path("kiosk"), channel("kiosk", before))
     draft.open("xfce4-settings-editor")
     clutter(draft)
     draft.expect(Channel(name="kiosk", values=after, absent=absent))

@@ -7,6 +7,10 @@ MOST_BYTES: Final = 8 << 20
 """Longest file that a check reads."""
 
 
+MOST_NAMES: Final = 2_000
+"""A folder with as many names counts as flooded: a listing may be cut."""
+
+
 class Home(Protocol):
     """A home folder that can be read without following links."""
 

@@ -11,10 +11,12 @@ from envkit_actions.action import Action
 from envkit_linux_desktop.tasks import reader, words
 from envkit_linux_desktop.tasks.browser_oracle import browse, can_browse, page_of, title_of
 from envkit_linux_desktop.tasks.checks import Check, Gone, Kept, Listing, Number, Text
+from envkit_linux_desktop.tasks.configuring import Channel
 from envkit_linux_desktop.tasks.documents import Document, Paragraph
 from envkit_linux_desktop.tasks.files_oracle import file_moves
 from envkit_linux_desktop.tasks.moves import Moves, key, name_file, text, wait
 from envkit_linux_desktop.tasks.scenario import Scenario
+from envkit_linux_desktop.tasks.settings_oracle import DIALOGS, change_settings
 from envkit_linux_desktop.tasks.sheets import Cell, Workbook, book_of, parts_of
 from envkit_linux_desktop.tasks.shell import Archive
 from envkit_linux_desktop.tasks.shell_oracle import commands
@@ -104,10 +106,17 @@ def _close_top(view: View) -> Moves:
 def unsolved(scenario: Scenario) -> Iterator[Check]:
     """Yield the checks that no plan satisfies."""
     for check in scenario.checks:
-        is_planned = _is_for_shell(scenario) or _is_for_files(scenario) or _window(check)
-        is_planned = is_planned or can_browse(check, page_of(scenario))
-        if _is_open(check, scenario) and not is_planned:
+        if _is_open(check, scenario) and not _is_planned(check, scenario):
             yield check
+
+
+def _is_planned(check: Check, scenario: Scenario) -> bool:
+    """Return whether some window of the scenario serves a check."""
+    if can_browse(check, page_of(scenario)) or _is_for_shell(scenario) or _is_for_files(scenario):
+        return True
+    programs = {command[0] for command in scenario.launch}
+    is_text = isinstance(check, Text | Number)
+    return bool(_window(check)) and (not is_text or "mousepad" in programs)
 
 
 def has_oracle(scenario: Scenario) -> bool:
@@ -165,6 +174,8 @@ def _window(check: Check, title: str | None = None) -> bool | None:
         case Workbook() if _can_edit(check):
             name = check.path.rpartition("/")[2]
             return title is None or title.startswith(name)
+        case Channel() if check.name in DIALOGS:
+            return title is None or title == DIALOGS[check.name]
         case Document() if _can_write(check):
             name = check.path.rpartition("/")[2]
             return title is None or title.startswith(name)
@@ -182,6 +193,8 @@ def _moves(check: Check, files: Mapping[str, bytes]) -> Moves:
             yield from _edit_book(check, files)
         case Document():
             yield from _edit_pages(check)
+        case Channel():
+            yield from change_settings(check, files)
         case _:
             raise NoOracleError(f"no plan for a {type(check).__name__}")
 
