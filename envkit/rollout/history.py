@@ -148,7 +148,10 @@ class Summarise:
     """
 
     at_tokens: int
-    """Context length, images expanded, above which the model is asked."""
+    """Context length, images expanded, above which the model is asked.
+
+    Where the context exceeds it even after a summary, the model is asked every turn.
+    """
     max_tokens: int = 512
     """Maximum tokens of the summary."""
     prompt: str = (

@@ -120,6 +120,7 @@ class Stuck(Env):
         return Turn("late", done=True)
 
 
+@pytest.mark.slow
 async def test_deadline_within_a_step_is_a_fault() -> None:
     codec = vision_codec()
     config = RolloutConfig.from_mapping(
@@ -189,6 +190,7 @@ async def test_late_step_that_the_reply_caused_truncates_the_episode(
     assert (found.stop_reason, found.reward) == (StopReason.STEP_TIMEOUT, 0.0)
 
 
+@pytest.mark.slow
 async def test_abort_within_a_step_is_an_abort(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Steps, "hang_s", 3.0)
     monkeypatch.setattr(Steps, "taken", [])
@@ -270,6 +272,7 @@ open({pid!r}, "w").write(child.stdout.readline())
 
 
 @pytest.mark.parametrize("then", ["print(answer)", "time.sleep(600)"], ids=["ends", "hangs"])
+@pytest.mark.slow
 async def test_processes_of_a_command_never_outlive_it(tmp_path: Path, then: str) -> None:
     pid = tmp_path / "pid"
     agent = command(tmp_path, ESCAPE.format(pid=str(pid), then=then))

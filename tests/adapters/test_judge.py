@@ -160,6 +160,7 @@ async def test_prose_again_and_again_is_a_grader_fault() -> None:
         Trouble.HANG,
     ],
 )
+@pytest.mark.slow
 async def test_what_may_pass_is_tried_again(trouble: Trouble) -> None:
     async with JudgeServer([trouble, verdict(correct=7)]) as server:
         assert await graded(judge_of(server)) == {"correct": 7}

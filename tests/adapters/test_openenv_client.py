@@ -230,6 +230,7 @@ async def test_failed_step_is_a_typed_fault_and_is_sent_once(
     "failure",
     [Failure.HANG, Failure.DROP, Failure.CLOSE, Failure.FULL],
 )
+@pytest.mark.slow
 async def test_failed_reset_is_tried_again_on_a_fresh_session(failure: Failure) -> None:
     server = FakeOpenEnvServer(script=[failure, failure], handshakes=[503])
     limits = {**QUICK, "reset_timeout_s": 0.5} if failure is Failure.HANG else QUICK

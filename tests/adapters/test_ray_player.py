@@ -166,6 +166,7 @@ async def test_play_gives_a_fault_when_the_worker_is_lost_too_often(ray: FakeRay
     assert one.reward is None
 
 
+@pytest.mark.slow
 async def test_play_gives_a_fault_when_no_worker_comes_back(ray: FakeRay) -> None:
     config = settings(1, start_timeout_s=2.0)  # a busy machine starts the first one late
     async with playing(config=config, latency_s=5.0) as player:
@@ -365,6 +366,7 @@ async def test_version_of_a_worker_must_be_this_process_s(
     assert ray.shutdowns == 1
 
 
+@pytest.mark.slow
 async def test_workers_that_never_fit_end_in_an_error_that_counts_cpus(ray: FakeRay) -> None:
     ray.room = 1
     async with playing(config=settings(3, num_cpus=2, start_timeout_s=2.0)) as player:

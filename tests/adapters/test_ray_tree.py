@@ -58,6 +58,7 @@ async def test_tree_is_forked_by_workers(ray: FakeRay, env: type[Screens]) -> No
     assert [leaf.loss_mask() for leaf in leaves] == [leaf.loss_mask() for leaf in expected]
 
 
+@pytest.mark.slow
 async def test_tree_continues_if_a_worker_dies(ray: FakeRay) -> None:
     make = partial(branching_player, RolloutConfig(), latency_s=0.03)
     async with playing(make=make) as player:

@@ -178,6 +178,7 @@ async def test_session_of_a_stuck_server_goes_elsewhere_at_the_next_attempt() ->
         assert len(free.requests) == 1
 
 
+@pytest.mark.slow
 async def test_abort_reaches_the_server_that_runs_the_request() -> None:
     servers = [FakeVLLM(reply, token_s=0.2) for _ in range(2)]
     async with routed(*servers) as engine:
@@ -209,6 +210,7 @@ def test_router_refuses_servers_that_do_not_belong_together() -> None:
         RoutedEngine([])
 
 
+@pytest.mark.slow
 async def test_killed_server_processes_take_no_episode_with_them() -> None:
     with ExitStack() as stack:
         started = [stack.enter_context(server_process()) for _ in range(3)]

@@ -65,6 +65,7 @@ def is_alive(process_id: int) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["sglang", "vllm"])
+@pytest.mark.slow
 def test_server_is_stopped_with_its_children_even_when_the_test_fails(
     server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -86,6 +87,7 @@ def test_server_is_stopped_with_its_children_even_when_the_test_fails(
     assert not is_alive(child)
 
 
+@pytest.mark.slow
 def test_server_that_ends_early_is_reported_with_the_end_of_its_log(
     server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ async def restart(server: FakeSGLang, engine: CountedEngine, *, after: int) -> f
 
 
 @pytest.mark.parametrize("episodes", [64, pytest.param(256, marks=pytest.mark.slow)])
+@pytest.mark.slow
 async def test_server_restart_faults_no_running_episode(episodes: int) -> None:
     async with FakeSGLang(reply, token_s=0.002, context_length=8192) as server:
         engine = CountedEngine(server.url)

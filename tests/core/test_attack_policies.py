@@ -142,6 +142,7 @@ async def test_policy_that_hangs_faults_its_episode(policy: str, tmp_path: Path)
     assert "step_timeout_s" in trajectory.fault.message
 
 
+@pytest.mark.slow
 async def test_hanging_policies_leave_threads_for_other_episodes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -234,6 +235,7 @@ async def test_abort_while_an_answer_is_used_leaves_an_episode_to_resume(
     assert [turn.purpose for turn in whole.turns].count("ask") == 1
 
 
+@pytest.mark.slow
 async def test_episode_deadline_during_a_policy_is_a_fault(tmp_path: Path) -> None:
     RELEASE.clear()
     trajectory = await run(f"{__name__}:sleep", limits=Limits(episode_timeout_s=3))
@@ -288,6 +290,7 @@ async def test_policy_that_raises_faults_its_episode(
 
 
 @pytest.mark.parametrize("when", ["policy", "rewrite"])
+@pytest.mark.slow
 async def test_coroutine_is_refused_without_a_warning(
     when: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

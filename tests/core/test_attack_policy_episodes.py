@@ -140,6 +140,7 @@ def call_tool(context: PolicyContext) -> str:
     "template",
     ["deepseek-r1", "glm4moe", "gpt-oss", "llama3.1", "mistral-nemo", "phi3", "qwen3", "smollm2"],
 )
+@pytest.mark.slow
 async def test_kept_tool_results_follow_their_calls_in_every_template(
     template: str, tmp_path: Path
 ) -> None:
@@ -234,6 +235,7 @@ async def test_roles_apply_their_own_policies(isolation: str, tmp_path: Path) ->
         (UnreadableRole, FaultPlace.RESET, "SystemExit"),
     ],
 )
+@pytest.mark.slow
 async def test_bad_policy_of_a_role_ends_its_episode_alone(
     env: type[Env], where: FaultPlace, text: str, isolation: str, tmp_path: Path
 ) -> None:

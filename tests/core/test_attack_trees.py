@@ -294,6 +294,7 @@ async def test_fork_of_an_environment_without_a_way_back_names_the_capabilities(
     assert fork.own_turns == ()
 
 
+@pytest.mark.slow
 async def test_deadline_holds_for_each_branch_and_ends_that_branch_alone() -> None:
     def latency(request: GenerateRequest) -> float:
         context = request.context
@@ -423,6 +424,7 @@ async def test_forks_draw_other_samples_than_their_siblings() -> None:
 
 
 @pytest.mark.parametrize("env", [Screens, Saved])
+@pytest.mark.slow
 async def test_tree_of_isolated_environments_equals_the_local_one(
     env: type[Screens], tmp_path: Path
 ) -> None:

@@ -151,6 +151,7 @@ def check_cut(trajectory: Trajectory, *stops: StopReason) -> None:
 
 
 @pytest.mark.parametrize("is_deaf", [True, False])
+@pytest.mark.slow
 async def test_a_deadline_that_cuts_an_engine_is_a_fault(is_deaf: bool) -> None:
     trajectory = await played(SlowEnv, engine=SlowEngine(is_deaf=is_deaf))
     check_cut(trajectory, StopReason.ENGINE_FAULT)

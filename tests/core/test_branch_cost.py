@@ -21,6 +21,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
     return import_module
 
 
+@pytest.mark.slow
 async def test_fork_holds_memory_for_its_own_turns_only(
     benchmark: Callable[[str], ModuleType],
 ) -> None:

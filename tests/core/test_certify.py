@@ -160,6 +160,7 @@ _NOT_USAGE = ("{file}:Unrelated", "{file}:number", "{folder}/dies.py:Env")
         (":Env", "expected module:Class"),
     ],
 )
+@pytest.mark.slow
 def test_certify_refuses_a_non_environment_in_one_line(
     target: str, said: str, file: Path, tmp_path: Path
 ) -> None:
@@ -173,6 +174,7 @@ def test_certify_refuses_a_non_environment_in_one_line(
     assert outcome.out == ""
 
 
+@pytest.mark.slow
 def test_certify_refuses_a_class_that_hangs_when_it_is_made(file: Path) -> None:
     outcome = run_envkit("certify", f"{file}:HangsWhenMade", "--time-limit", 3)
 
@@ -183,6 +185,7 @@ def test_certify_refuses_a_class_that_hangs_when_it_is_made(file: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"), [("Dies", "exit code 5"), ("Hangs", "no answer within 4 seconds")]
 )
+@pytest.mark.slow
 def test_certify_keeps_other_lines_if_one_dies_or_hangs(name: str, said: str, file: Path) -> None:
     chosen = ("contract", "oracle", "replies", "constants")
     options = [part for line in chosen for part in ("--only", line)]
@@ -250,6 +253,7 @@ def test_certify_judges_images_without_an_oracle(name: str, said: str, file: Pat
     assert any(said in problem for problem in lines["pictures"]["evidence"])
 
 
+@pytest.mark.slow
 def test_certify_prints_the_lines_so_far_after_ctrl_c(file: Path) -> None:
     process = start_envkit("certify", f"{file}:Slow", "--only", "contract", "--only", "replies")
     assert process.stderr is not None

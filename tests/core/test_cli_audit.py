@@ -48,6 +48,7 @@ def test_audit_explains_a_model_on_one_screen(folder: Path) -> None:
     assert " us at turn 50, on top of tokenizing " in shown.out
 
 
+@pytest.mark.slow
 def test_audit_gives_the_same_facts_as_json(folder: Path) -> None:
     shown = run_envkit("audit", folder, "--json")
     assert shown.code == 0

@@ -68,6 +68,7 @@ def test_help_loads_no_heavy_library() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["rollout", "--help"]])
+@pytest.mark.slow
 def test_command_whose_reader_leaves_ends_without_an_error(arguments: list[str]) -> None:
     code = f"from envkit.cli import main; main({arguments!r})"
     reader, writer = os.pipe()

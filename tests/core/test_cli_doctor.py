@@ -112,6 +112,7 @@ def test_vision_reaches_the_embedded_model(model: Path) -> None:
     assert "the same image again: log-probabilities differ by 0" in shown.out
 
 
+@pytest.mark.slow
 def test_vision_does_not_reach_a_text_model() -> None:
     shown = run_envkit("doctor", "--vision", "--model", tiny_model_dir("llama"))
     assert shown.code == 1

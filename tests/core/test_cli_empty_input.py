@@ -70,6 +70,7 @@ _MAIN = "from envkit.cli import main; main()"
 
 @pytest.mark.parametrize("redirection", [">&-", "<&- >&- 2>&-", "> /dev/full"])
 @pytest.mark.parametrize("command", ["--help", "list", "view runs/none"])
+@pytest.mark.slow
 def test_output_that_cannot_be_written_gives_no_traceback(redirection: str, command: str) -> None:
     line = f'"{sys.executable}" -c "{_MAIN}" {command} {redirection}'
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}

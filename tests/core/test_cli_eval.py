@@ -121,6 +121,7 @@ def test_prices_give_the_cost_of_the_tokens_that_were_counted(model: Path) -> No
     assert "in total" in shown.out
 
 
+@pytest.mark.slow
 def test_interrupted_evaluation_keeps_its_episodes_and_continues(model: Path) -> None:
     before = f"from {__name__} import register_all\nregister_all()"
     process = start_envkit(

@@ -113,6 +113,7 @@ def test_completion_knows_environments_and_engines() -> None:
         pytest.param("rollout canary-v0 --metr", "--metrics-port", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_shell_gets_completions_of_a_word(typed: str, offered: str) -> None:
     words = f"envkit {typed}"
     environment = {

@@ -37,6 +37,7 @@ def test_training_is_described_and_another_environment_is_warned_of(tmp_path: Pa
 
 
 @pytest.mark.parametrize("policy", [None, "oracle"])
+@pytest.mark.slow
 def test_rollout_warns_of_a_model_but_not_of_a_policy(tmp_path: Path, policy: str | None) -> None:
     copy = tmp_path / "model"
     shutil.copytree(tiny_model_dir("qwen2_5_vl"), copy)

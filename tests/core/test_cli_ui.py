@@ -51,6 +51,7 @@ def test_ui_serves_until_ctrl_c(tmp_path: Path) -> None:
     assert errors.splitlines() == ["press Ctrl-C to stop", "stopped"]
 
 
+@pytest.mark.slow
 def test_ui_waits_in_a_folder_without_runs(tmp_path: Path) -> None:
     with shown(tmp_path) as (_, process):
         code, errors = interrupted(process)
@@ -60,6 +61,7 @@ def test_ui_waits_in_a_folder_without_runs(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_ui_makes_a_new_key_each_time(tmp_path: Path) -> None:
     with shown(tmp_path) as (first, _), shown(tmp_path) as (second, _):
         assert first.partition("key=")[2] != second.partition("key=")[2]
@@ -83,6 +85,7 @@ def test_ui_refuses_what_is_not_a_folder(name: str, tmp_path: Path) -> None:
     assert name in outcome.last_error
 
 
+@pytest.mark.slow
 def test_ui_shows_the_folder_of_runs_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,6 +131,7 @@ def test_suite_fails_a_path_on_which_a_mistake_makes_no_difference() -> None:
     assert {one.verdict for one in found} == {Verdict.FAIL}
 
 
+@pytest.mark.slow
 def test_suite_finds_rows_that_count_as_episodes() -> None:
     def by_rows(
         policy: Policy, episodes: Sequence[Trajectory], shape: Shape, case: LossCase
@@ -254,6 +255,7 @@ def test_command_keeps_gradients_and_compares_them(points: None, tmp_path: Path)
     assert "(28)" in across.out
 
 
+@pytest.mark.slow
 def test_command_names_gradients_that_differ(points: None) -> None:
     shown = run_envkit("conformance", "--gradient", "--adapter", "BAD", "--json")
     assert shown.code == 1

@@ -134,6 +134,7 @@ async def test_isolated_hang_costs_its_episode_and_leaves_nothing() -> None:
     assert threading.active_count() <= before
 
 
+@pytest.mark.slow
 async def test_isolated_exits_cost_only_the_episodes_they_happen_in() -> None:
     codec = text_codec()
 

@@ -167,6 +167,7 @@ def test_codec_asks_for_the_history_that_a_template_reads() -> None:
         codec.encode_observation(result, sampled_ids=[1])
 
 
+@pytest.mark.slow
 def test_codec_asks_for_the_name_that_a_template_writes() -> None:
     codec = default_codec("gpt-oss")
     result: Any = [{"role": "tool", "content": "21"}]

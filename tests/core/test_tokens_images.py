@@ -273,6 +273,7 @@ def test_codec_expands_through_the_whole_processor_of_gemma() -> None:
     assert len(delta.train_ids) == len(delta.wire_ids) + counts
 
 
+@pytest.mark.slow
 def test_codec_refuses_an_image_processor_that_cannot_count_tokens() -> None:
     from transformers.models.gemma3 import Gemma3ImageProcessorPil
 

@@ -245,6 +245,7 @@ async def test_server_says_which_runs_cannot_be_compared(tmp_path: Path) -> None
             assert "share none" in await response.text()
 
 
+@pytest.mark.slow
 async def test_server_reports_a_growing_run(tmp_path: Path) -> None:
     async with running(tmp_path) as session:
         await settled(session, 0)

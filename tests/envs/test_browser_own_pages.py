@@ -116,6 +116,7 @@ async def test_checker_may_end_without_a_reward() -> None:
 
 
 @needs_browser
+@pytest.mark.slow
 async def test_checker_hears_the_answer_and_the_status() -> None:
     check = "({answer, status}) => answer === '42' || status === 'failure' ? 1 : 0"
     for reply, reward in (
@@ -174,6 +175,7 @@ async def test_dialog_is_reported_to_the_model() -> None:
 
 @needs_browser
 @pytest.mark.parametrize(("kind", "left"), [("navigate", "navigated"), ("close_page", "closed")])
+@pytest.mark.slow
 async def test_page_that_is_left_ends_the_episode(kind: str, left: str) -> None:
     plan = FaultPlan(schedule={("browser", 5, 0, 0): kind})
     task = row(seed=5, check="({done: false, reward: 1})")
@@ -190,6 +192,7 @@ async def test_page_cannot_close_itself() -> None:
 
 @needs_browser
 @pytest.mark.parametrize("check", ["nothing.at.all", "'much'", "({reward: NaN})", "undefined"])
+@pytest.mark.slow
 async def test_broken_checker_is_a_grader_fault(check: str) -> None:
     with pytest.raises(EnvFault) as caught:
         await played(PageEnv(tasks=[row(check=check)]), CLICK)

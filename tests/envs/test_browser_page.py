@@ -135,6 +135,7 @@ PICKERS = """<body style="margin:0">
 
 
 @pytest.mark.parametrize("y", [15, 60, 115, 160])
+@pytest.mark.slow
 async def test_control_with_a_native_popup_opens_none_and_stays_usable(
     pool: BrowserPool, y: int
 ) -> None:

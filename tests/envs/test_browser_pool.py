@@ -117,6 +117,7 @@ async def test_spare_in_a_dead_browser_is_not_used() -> None:
         assert await fresh.evaluate("document.body.innerText") == "fresh"
 
 
+@pytest.mark.slow
 async def test_many_at_once_start_few_browsers() -> None:
     async with running_pool(pages_per_browser=8) as pool:
         pages = await asyncio.gather(*(open_page(pool, f"<p>{n}") for n in range(8)))

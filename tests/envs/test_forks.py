@@ -62,6 +62,7 @@ class Counted(ComputerUseEnv):
 
 
 @pytest.mark.parametrize("is_single", [False, True])
+@pytest.mark.slow
 async def test_desktop_is_forked_by_snapshot_without_a_replayed_step(is_single: bool) -> None:
     Counted.steps = 0
     spec = EpisodeSpec(seed=3)
@@ -104,6 +105,7 @@ async def solved(task: Mapping[str, Any]) -> list[str]:
 @needs_browser
 @pytest.mark.parametrize("name", ["click-menu-2", "email-inbox-delete"])
 @pytest.mark.parametrize("is_single", [False, True])
+@pytest.mark.slow
 async def test_miniwob_is_forked_by_replay_in_a_fresh_page(name: str, is_single: bool) -> None:
     env = MiniwobEnv(mix="all") if is_single else lambda: MiniwobEnv(mix="all")
     task = {"name": name, "seed": 3}
@@ -135,6 +137,7 @@ COUNTER = {
 
 
 @needs_browser
+@pytest.mark.slow
 async def test_page_of_a_branch_has_the_clicks_of_its_own_history() -> None:
     def policy(context: PolicyContext) -> str:
         if context.turn == 3:

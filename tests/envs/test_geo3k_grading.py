@@ -136,6 +136,7 @@ def test_grade_survives_bombs_as_answer_and_as_gold(bomb: str) -> None:
     grade(bomb, bomb)
 
 
+@pytest.mark.slow
 def test_grade_gives_the_same_verdicts_from_many_threads() -> None:
     cases = [(answer, gold) for answer, gold, *_ in CASES]
     random.Random(5).shuffle(cases)

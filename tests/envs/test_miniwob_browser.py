@@ -63,6 +63,7 @@ async def _play(env: MiniwobEnv, policy: Policy, name: str, seed: int) -> list[S
         "use-autocomplete",
     ],
 )
+@pytest.mark.slow
 async def test_oracle_solves_by_coordinates(env: MiniwobEnv, name: str) -> None:
     for seed in range(2):
         last = (await _play(env, oracle(), name, seed))[-1]

@@ -17,6 +17,7 @@ import sympy
 
 @pytest.mark.parametrize("size", [30, pytest.param(150, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dataset", ["simple_integration", "intermediate_integration"])
+@pytest.mark.slow
 def test_right_integrals_are_never_called_wrong_and_others_are(dataset: str, size: int) -> None:
     made = reasoning_gym.create_dataset(dataset, size=size, seed=5)
     entries = [entry for entry in made if "Integral" not in str(entry["answer"])]

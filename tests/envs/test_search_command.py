@@ -85,6 +85,7 @@ def test_environment_searches_a_served_file_until_ctrl_c(tmp_path: Path, protoco
     assert errors.splitlines() == ["Ctrl-C ends it", "ended"]
 
 
+@pytest.mark.slow
 def test_key_is_the_servers_and_goes_by_argument_or_variable(tmp_path: Path) -> None:
     with serving(corpus(tmp_path)) as (address, _):
         key = os.environ.pop(SERVER_KEY_VARIABLE)

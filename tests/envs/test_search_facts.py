@@ -145,6 +145,7 @@ def test_every_question_can_be_searched_and_answered_in_the_default_turns() -> N
 
 
 @pytest.mark.parametrize("every", [10, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_oracle_that_searches_each_gold_title_finds_the_page_and_the_answer(every: int) -> None:
     index = fact_index()
     first, total = 0, 0

@@ -65,6 +65,7 @@ async def test_client_reads_every_shape_of_a_right_answer(shape: Shape) -> None:
         Failure.DEEP,
     ],
 )
+@pytest.mark.slow
 async def test_client_survives_a_temporary_failure(failure: Failure) -> None:
     server = FakeSearchServer(script=[failure, failure])
     async with served(server) as address:
@@ -89,6 +90,7 @@ async def test_client_survives_a_temporary_failure(failure: Failure) -> None:
         (Failure.DRIP, FaultKind.TIMEOUT),
     ],
 )
+@pytest.mark.slow
 async def test_client_fails_with_a_retryable_fault(failure: Failure, kind: FaultKind) -> None:
     server = FakeSearchServer(script=[failure] * 3)
     async with served(server) as address:
@@ -130,6 +132,7 @@ async def test_client_does_not_repeat_what_would_fail_again(failure: Failure) ->
     assert client.requests == 1
 
 
+@pytest.mark.slow
 async def test_client_waits_as_long_as_a_busy_server_asks() -> None:
     server = FakeSearchServer(script=[Failure.BUSY_SECONDS])
     async with served(server) as address:

@@ -182,6 +182,7 @@ build_index(sys.argv[1], documents())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.slow
 def test_killed_build_leaves_no_index_that_looks_whole(tmp_path: Path, number: int) -> None:
     place = tmp_path / "index"
     with subprocess.Popen(
