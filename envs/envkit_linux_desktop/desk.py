@@ -1,4 +1,4 @@
-"""A desk: window manager, D-Bus, accessibility and applications in one sandbox with a home folder."""
+"""A desk: window manager, D-Bus, accessibility, applications and home folder in one sandbox."""
 
 import base64
 import json

@@ -1,6 +1,7 @@
 """A display: Xvfb in a sandbox of its own, with input by XTEST and a mapped frame buffer."""
 
 import contextlib
+import importlib
 import io
 import mmap
 import os
@@ -36,7 +37,7 @@ def import_xlib() -> None:
         MissingDependencyError: It is not.
     """
     try:
-        import Xlib.display  # noqa: F401
+        importlib.import_module("Xlib.display")
     except ImportError as error:
         raise MissingDependencyError.for_extra(
             "a real Linux desktop", "python-xlib", "linux-desktop"
@@ -194,30 +195,34 @@ class Display(Closing):
         said, until = b"", time.monotonic() + _START_SECONDS
         while not said.endswith(b"\n"):
             left = until - time.monotonic()
-            got = os.read(ready, 16) if left > 0 and select.select([ready], [], [], left)[0] else b""
+            got = (
+                os.read(ready, 16) if left > 0 and select.select([ready], [], [], left)[0] else b""
+            )
             if not got:
                 raise EnvFault("the display (Xvfb) did not start", kind=FaultKind.CRASHED)
             said += got
 
     def _connect(self, path: Path) -> None:
         import Xlib.display
-        import Xlib.protocol.display as lowest
         from Xlib.ext import damage
+        from Xlib.protocol import display as protocol
+
+        connect: Any = vars(protocol)["connect"]
 
         def open_socket(*_: object) -> socket.socket:
             return _reach(path, lambda: self.is_alive)
 
         # python-xlib derives the socket's path from the display's number; ours lies elsewhere.
         with _connecting:
-            original = lowest.connect.get_socket, lowest.connect.get_auth
-            lowest.connect.get_socket = open_socket
-            lowest.connect.get_auth = lambda *_: (b"", b"")
+            original = connect.get_socket, connect.get_auth
+            connect.get_socket = open_socket
+            connect.get_auth = _no_key
             try:
                 self.x = Xlib.display.Display(":0")
             finally:
-                lowest.connect.get_socket, lowest.connect.get_auth = original
+                connect.get_socket, connect.get_auth = original
         self._root = self.x.screen().root
-        self.x.set_error_handler(lambda *_: None)  # a window that closed meanwhile
+        self.x.set_error_handler(_ignore)  # a window that closed meanwhile
         self._damage_event = self.x.query_extension("DAMAGE").first_event
         self.x.damage_query_version()
         self._root.damage_create(damage.DamageReportRawRectangles)
@@ -230,6 +235,14 @@ class Display(Closing):
         offset, stride = head[0] + 12 * head[19], head[12]
         pixels = np.frombuffer(mapped, np.uint8, count=stride * self.height, offset=offset)
         self._pixels = pixels.reshape(self.height, stride // 4, 4)[:, : self.width]
+
+
+def _no_key(*_: object) -> tuple[bytes, bytes]:
+    return b"", b""
+
+
+def _ignore(*_: object) -> None:
+    """Do nothing about an error that no call waits for."""
 
 
 def encoded(picture: PilImage.Image) -> Image:

@@ -96,7 +96,9 @@ class LinuxDesktopEnv(Env):
         """
         super().__init__(max_turns=max_turns, render_mode=render_mode)
         size = (width, height)
-        if not all(low <= n <= high for low, n, high in zip(_SMALLEST, size, _LARGEST, strict=True)):
+        if not all(
+            low <= n <= high for low, n, high in zip(_SMALLEST, size, _LARGEST, strict=True)
+        ):
             raise ConfigurationError(
                 f"the screen must have 800x600 to 2560x1600 pixels, got {width}x{height}"
             )
@@ -136,10 +138,10 @@ class LinuxDesktopEnv(Env):
         self.scenario = scenario_of(task)
         self._leave()
         try:
-            self._prepare()
+            self._begin_session()
         except EnvFault:
             self._leave()
-            self._prepare()
+            self._begin_session()
         self._whole = 0
         info = {key: task[key] for key in ("id", "family", "level") if key in task}
         return self._turn(f"Task: {self.scenario.goal}", {**info, "settled": True})
@@ -201,7 +203,7 @@ class LinuxDesktopEnv(Env):
         """Return a policy that solves tasks by keys."""
         return oracle()
 
-    def _prepare(self) -> None:
+    def _begin_session(self) -> None:
         session = self._session = self._pool.take()
         self._performer = Performer(session.screen)
         session.put(self.scenario.files)

@@ -5,9 +5,9 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from Xlib import XK, X
-from Xlib.ext import xtest
-
+_RETURN: Final = 0xFF0D
+_TAB: Final = 0xFF09
+_SHIFT: Final = 0xFFE1
 _NAMES: Final = {
     "ctrl": "Control_L",
     "shift": "Shift_L",
@@ -49,7 +49,7 @@ def symbol_of(character: str) -> int:
         UntypableError: It has none.
     """
     if character in "\n\t":
-        return int(XK.XK_Return if character == "\n" else XK.XK_Tab)
+        return _RETURN if character == "\n" else _TAB
     point = ord(character)
     if unicodedata.category(character) in ("Cc", "Cs"):
         raise UntypableError(f"the character U+{point:04X} has no key; nothing was typed")
@@ -63,7 +63,13 @@ class Keyboard:
     """
 
     def __init__(self, display: Any) -> None:  # noqa: ANN401  # python-xlib has no types
+        from Xlib import XK, X
+        from Xlib.ext import xtest
+
+        library: Any = xtest
         self._display = display
+        self._fake, self._named = library.fake_input, XK.string_to_keysym
+        self._kinds = {True: X.KeyPress, False: X.KeyRelease}
         info = display.display.info
         low, high = info.min_keycode, info.max_keycode
         self._codes: dict[int, tuple[int, int]] = {}
@@ -103,7 +109,7 @@ class Keyboard:
         self._display.sync()
 
     def _symbol(self, key: str) -> int:
-        return int(XK.string_to_keysym(_NAMES[key])) if key in _NAMES else symbol_of(key)
+        return int(self._named(_NAMES[key])) if key in _NAMES else symbol_of(key)
 
     def _code(self, key: str) -> int:
         symbol = self._symbol(key)
@@ -139,7 +145,7 @@ class Keyboard:
         time.sleep(_BOUND_SECONDS)
 
     def _stroke(self, code: int, level: int) -> None:
-        shift = self._codes[XK.XK_Shift_L][0]
+        shift = self._codes[_SHIFT][0]
         if level:
             self._press(shift, is_down=True)
         self._press(code, is_down=True)
@@ -148,4 +154,4 @@ class Keyboard:
             self._press(shift, is_down=False)
 
     def _press(self, code: int, *, is_down: bool) -> None:
-        xtest.fake_input(self._display, X.KeyPress if is_down else X.KeyRelease, code)
+        self._fake(self._display, self._kinds[is_down], code)

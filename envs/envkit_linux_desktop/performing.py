@@ -103,7 +103,9 @@ class Performer:
             from_x, from_y = self._display.pointer
             for step in range(1, _DRAG_STEPS + 1):
                 part = step / _DRAG_STEPS
-                self._place(round(from_x + (x - from_x) * part), round(from_y + (y - from_y) * part))
+                self._place(
+                    round(from_x + (x - from_x) * part), round(from_y + (y - from_y) * part)
+                )
                 self._sync()
                 time.sleep(_DRAG_SECONDS)
         self._input("ButtonRelease", _BUTTONS[action.button])

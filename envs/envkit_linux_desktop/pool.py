@@ -79,5 +79,3 @@ class Pool(Closing):
 def _discard(coming: "Future[Session]") -> None:
     if not coming.cancelled() and coming.exception() is None:
         coming.result().close()
-
-

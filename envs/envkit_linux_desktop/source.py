@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from envkit.errors import ConfigurationError, DatasetError, UnknownNameError
 from envkit.seeds import derive_seed
@@ -86,10 +86,13 @@ def scenario_of(task: Task) -> Scenario:
     Raises:
         DatasetError: It names none.
     """
-    family, level, draw = task.get("family"), task.get("level"), task.get("draw")
-    if family not in FAMILIES or level not in LEVELS or not isinstance(draw, int):
+    family: Any = task.get("family")
+    level: Any = task.get("level")
+    draw: Any = task.get("draw")
+    known = FAMILIES.get(family) if isinstance(family, str) else None
+    if known is None or level not in LEVELS or not isinstance(draw, int):
         raise DatasetError(
             "a task must name a family of FAMILIES, a level from 1 to 4 and a whole number 'draw', "
             f"got {family!r:.80}, {level!r:.20} and {draw!r:.20}"
         )
-    return FAMILIES[family].scenario(level, draw)
+    return known.scenario(level, draw)

@@ -18,6 +18,8 @@ import sys
 import tarfile
 import time
 from pathlib import Path
+from types import FrameType
+from typing import Any, BinaryIO
 
 HOME = Path(os.environ["HOME"])
 RUNTIME = Path(os.environ["XDG_RUNTIME_DIR"])
@@ -25,9 +27,9 @@ BUS = RUNTIME / "bus"
 PR_SET_DUMPABLE = 4
 
 
-def start(*command):
+def start(*command: str) -> None:
     """Start a program in the background."""
-    return subprocess.Popen(
+    subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -37,7 +39,7 @@ def start(*command):
     )
 
 
-def run(command, seconds):
+def run(command: list[str], seconds: float) -> dict[str, Any]:
     """Run a program to its end and return its exit code and output."""
     done = subprocess.run(
         command,
@@ -51,7 +53,7 @@ def run(command, seconds):
     return {"code": done.returncode, "output": base64.b64encode(done.stdout).decode()}
 
 
-def call(*words):
+def call(*words: str) -> str:
     """Call a method on a D-Bus."""
     return subprocess.run(
         ["gdbus", "call", *words],
@@ -63,7 +65,7 @@ def call(*words):
     ).stdout
 
 
-def await_accessibility():
+def await_accessibility() -> None:
     """Wait until the registry of accessible applications answers.
 
     D-Bus activates the launcher. An application that starts before the registry may hang.
@@ -77,7 +79,7 @@ def await_accessibility():
     call(*registry, root, "--method", "org.freedesktop.DBus.Peer.Ping")
 
 
-def begin():
+def begin() -> None:
     """Fill the home folder and start D-Bus, the window manager and accessibility."""
     with tarfile.open("/run/template.tar") as template:
         template.extractall(HOME)
@@ -90,7 +92,7 @@ def begin():
     await_accessibility()
 
 
-def put(files):
+def put(files: list[tuple[str, str]]) -> None:
     """Write files into the home folder."""
     for path, data in files:
         place = HOME / path
@@ -98,7 +100,7 @@ def put(files):
         place.write_bytes(base64.b64decode(data))
 
 
-def archive(paths):
+def archive(paths: list[str]) -> str:
     """Return paths of the home folder as a tar archive."""
     whole = io.BytesIO()
     with tarfile.open(fileobj=whole, mode="w") as tar:
@@ -108,12 +110,12 @@ def archive(paths):
     return base64.b64encode(whole.getvalue()).decode()
 
 
-def seal():
+def seal() -> None:
     """Let nothing inside read or change this process."""
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-def obey(order):
+def obey(order: dict[str, Any]) -> dict[str, Any]:
     """Carry out an order and return the reply."""
     if "launch" in order:
         start(*order["launch"])
@@ -128,19 +130,23 @@ def obey(order):
     return {"ok": True}
 
 
-def collect():
+def collect() -> None:
     """Collect ended processes: process 1 inherits all orphans."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
-def serve(orders, replies):
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Have the signal wake the loop and do nothing else."""
+
+
+def serve(orders: int, replies: BinaryIO) -> None:
     """Carry out orders until the driver closes them."""
     wakes, wake = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(wakes, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGCHLD, _ignore)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     buffer = b""
     while True:
@@ -158,17 +164,17 @@ def serve(orders, replies):
             answer(line, replies)
 
 
-def answer(line, replies):
+def answer(line: bytes, replies: BinaryIO) -> None:
     """Carry out one order and write its reply."""
     try:
         row = obey(json.loads(line))
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # the driver decides what it means
         row = {"error": f"{type(error).__name__}: {error}"[:500]}
     replies.write(json.dumps(row).encode() + b"\n")
     replies.flush()
 
 
-def main():
+def main() -> None:
     """Move the channel to descriptors that no service inherits, then serve."""
     orders, replies = os.dup(0), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDWR)

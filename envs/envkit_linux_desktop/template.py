@@ -19,16 +19,20 @@ from typing import Final
 _GTK: Final = "gtk-cursor-blink=0\ngtk-enable-animations=0\ngtk-theme-name=Adwaita\n"
 _FOLDERS: Final = ("Desktop", "Documents", "Downloads")
 _USER_DIRS: Final = "".join(
-    f'XDG_{name.upper().removesuffix("S") if name == "Downloads" else name.upper()}_DIR="$HOME/{name}"\n'
-    for name in _FOLDERS
+    f'XDG_{kind}_DIR="$HOME/{name}"\n'
+    for kind, name in (
+        ("DESKTOP", "Desktop"),
+        ("DOCUMENTS", "Documents"),
+        ("DOWNLOAD", "Downloads"),
+    )
 )
 _OFFICE: Final = ".config/libreoffice/4/user/registrymodifications.xcu"
 _SETTINGS: Final = (
-    ("Common/Misc", "FirstRun", "false"),
-    ("Common/Misc", "ShowTipOfTheDay", "false"),
-    ("Common/Save/Document", "WarnAlienFormat", "false"),
-    ("Common/Save/Document", "AutoSave", "false"),
-    ("Common/Misc", "CrashReport", "false"),
+    ("Office.Common/Misc", "FirstRun", "false"),
+    ("Office.Common/Misc", "ShowTipOfTheDay", "false"),
+    ("Office.Common/Save/Document", "WarnAlienFormat", "false"),
+    ("Office.Common/Save/Document", "AutoSave", "false"),
+    ("Office.Common/Misc", "CrashReport", "false"),
     ("Setup/Product", "LastTimeDonateShown", "4102444800"),
     ("Setup/Product", "LastTimeGetInvolvedShown", "4102444800"),
     ("Setup/Product", "ooSetupLastVersion", "99.9"),
@@ -85,7 +89,7 @@ def made_paths() -> tuple[str, ...]:
 
 def _office() -> str:
     items = "".join(
-        f'<item oor:path="/org.openoffice.{"Office." if not path.startswith("Setup") else ""}{path}">'
+        f'<item oor:path="/org.openoffice.{path}">'
         f'<prop oor:name="{name}" oor:op="fuse"><value>{value}</value></prop></item>\n'
         for path, name, value in _SETTINGS
     )

@@ -2,18 +2,20 @@
 
 import contextlib
 import sys
+from collections.abc import Iterator
+from typing import Any
 
-import gi
+import gi  # pyright: ignore[reportMissingImports]  # a module of the system's Python
 
 gi.require_version("Atspi", "2.0")
-from gi.repository import Atspi  # noqa: E402
+from gi.repository import Atspi  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 MOST_ROWS = int(sys.argv[1])
 MOST_CHILDREN = 300
 STATES = ("focused", "checked", "selected", "expanded")
 
 
-def walk(node, depth):
+def walk(node: Any, depth: int) -> Iterator[tuple[int, Any, Any]]:  # noqa: ANN401  # gi has no types
     """Yield each visible node and its depth, parents first."""
     states = node.get_state_set()
     if depth > 1 and not states.contains(Atspi.StateType.SHOWING):
@@ -26,7 +28,7 @@ def walk(node, depth):
                 yield from walk(child, depth + 1)
 
 
-def row(depth, node, states):
+def row(depth: int, node: Any, states: Any) -> str:  # noqa: ANN401  # gi has no types
     """Return the line of a node."""
     words = [" " * depth + node.get_role_name()]
     if name := node.get_name():
@@ -43,15 +45,15 @@ def row(depth, node, states):
     return " ".join(words)
 
 
-def main():
+def main() -> None:
     """Print at most `MOST_ROWS` lines."""
     for count, found in enumerate(walk(Atspi.get_desktop(0), 0)):
         if count > MOST_ROWS:
-            print("...")
+            sys.stdout.write("...\n")
             return
         if count:
             with contextlib.suppress(Exception):
-                print(row(*found))
+                sys.stdout.write(row(*found) + "\n")
 
 
 main()
