@@ -112,7 +112,7 @@ def test_task_file_is_translated_to_steps_and_checks() -> None:
     [
         ("import pyautogui; pyautogui.hotkey(['shift', 'ctrl', 'e'])", [("shift", "ctrl", "e")]),
         ("import pyautogui; pyautogui.press('down', presses=2, interval=0.01)", [("down",)] * 2),
-        ("import pyautogui; pyautogui.press(['esc', 'enter']);", [("esc",), ("enter",)]),
+        ("import pyautogui; pyautogui.press(['esc', 'enter']);", [("escape",), ("enter",)]),
     ],
 )
 def test_recorded_keys_become_presses(code: str, steps: list[tuple[str, ...]]) -> None:
@@ -134,6 +134,7 @@ def test_recorded_typing_and_clicks_become_steps() -> None:
         "import os; os.system('rm -rf /')",
         "import pyautogui; pyautogui.click(960, 540)",
         "import pyautogui; pyautogui.press(key)",
+        "import pyautogui; pyautogui.press('anykey')",
         "import pyautogui; pyautogui.press('a', presses=100000)",
         "for n in range(3): print(n)",
         "import pyautogui; pyautogui.hotkey(",

@@ -69,7 +69,7 @@ class Desk(Protocol):
         ...
 
     def press(self, keys: Sequence[str]) -> None:
-        """Press keys, by pyautogui's names, as one chord."""
+        """Press keys, by their canonical names, as one chord."""
         ...
 
     def write(self, text: str) -> None:

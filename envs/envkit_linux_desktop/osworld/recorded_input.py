@@ -8,6 +8,8 @@ import ast
 from collections.abc import Callable
 from typing import Any, Final
 
+from envkit_actions.keys import chord
+from envkit_actions.malformed import MalformedActionError
 from envkit_linux_desktop.osworld.refusal import RefusalKind, RefusedError
 from envkit_linux_desktop.osworld.steps import Click, Press, Scroll, Step, Wait, Write
 
@@ -50,13 +52,13 @@ def _statement(statement: ast.stmt) -> tuple[Step, ...]:
         values = [ast.literal_eval(argument) for argument in call.args]
         named = {word.arg or "": ast.literal_eval(word.value) for word in call.keywords}
         return make(values, named)
-    except (ValueError, TypeError, IndexError, KeyError) as error:
+    except (MalformedActionError, ValueError, TypeError, IndexError, KeyError) as error:
         raise _refused(f"the call {ast.unparse(call)[:80]!r}") from error
 
 
 def _hotkey(values: _Values, _: _Named) -> tuple[Step, ...]:
     keys = values[0] if isinstance(values[0], list) else values
-    return (Press(keys=tuple(str(key) for key in keys)),)
+    return (Press(keys=chord(str(key) for key in keys)),)
 
 
 def _press(values: _Values, named: _Named) -> tuple[Step, ...]:
@@ -64,7 +66,7 @@ def _press(values: _Values, named: _Named) -> tuple[Step, ...]:
     times = int(named.get("presses", values[1] if len(values) > 1 else 1))
     if not 0 <= times <= _MOST_PRESSES:
         raise ValueError("too many presses")
-    return tuple(Press(keys=(str(key),)) for _ in range(times) for key in keys)
+    return tuple(Press(keys=chord([str(key)])) for _ in range(times) for key in keys)
 
 
 def _write(values: _Values, named: _Named) -> tuple[Step, ...]:

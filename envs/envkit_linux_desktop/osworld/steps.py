@@ -38,6 +38,7 @@ class Press:
     """Press keys as one chord."""
 
     keys: tuple[str, ...]
+    """By their canonical names."""
 
 
 @dataclass(frozen=True, kw_only=True)
