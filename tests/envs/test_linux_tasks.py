@@ -21,7 +21,11 @@ EACH_FAMILY = pytest.mark.parametrize(
     "family", [pytest.param(f, id=n) for n, f in FAMILIES.items()]
 )
 SEEDS = range(2)
-WITHOUT_PLAN = set[str]()
+WITHOUT_PLAN = {
+    "add_properties", "add_sheet", "edit_properties", "editor_preferences", "file_manager_options",
+    "format_numbers", "freeze_head", "insert_table", "page_header", "remove_properties",
+    "rename_sheet", "resize_text", "turn_page",
+}  # fmt: skip
 """Families that no oracle solves through the applications yet."""
 
 
