@@ -265,7 +265,7 @@ def _write_text(path: str, content: str, *, is_new: bool) -> Moves:
 
 
 def _can_edit(check: Workbook) -> bool:
-    return set(check.looks) <= {"bold", "italic"} and len(check.book) == 1
+    return set(check.looks) <= {"bold", "italic", "frozen"} and len(check.book) == 1
 
 
 def _edit_book(check: Workbook, files: Mapping[str, bytes]) -> Moves:
@@ -279,6 +279,12 @@ def _edit_book(check: Workbook, files: Mapping[str, bytes]) -> Moves:
         if old != new:
             yield from _go_to(reference)
             yield from _edit_cell(old, new)
+    if after.frozen and before.frozen != after.frozen:
+        yield from _go_to(after.frozen)
+        yield key("alt", "v")
+        yield wait(1.0)
+        yield key("r")  # View > Freeze Rows and Columns
+        yield wait(1.0)
     yield from _save_office()
 
 
