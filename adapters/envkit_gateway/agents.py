@@ -3,7 +3,7 @@
 import inspect
 import pkgutil
 import shlex
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, cast
 
@@ -112,9 +112,14 @@ class AgentSettings:
     command: str | tuple[str, ...] | None = None
     """Runs in its own folder, which is also its home and takes its temporary files, with the
     variables of `AgentTask.environ`."""
+    grade: str | tuple[str, ...] | None = None
+    """Runs in the folder of `command` after the agent and everything that it started are gone; its
+    exit status is the episode's reward: 1 for status 0, else 0. A number in
+    `$ENVKIT_GRADE_DIR/reward.txt` comes first."""
     timeout_s: float = 600.0
     """Seconds of an episode after which the agent is stopped. That truncates the episode, unless
-    the engine was sampling: then it is a fault."""
+    the engine was sampling: then it is a fault. `grade` has as long again; if that passes, it is a
+    fault."""
     max_disk_mb: int = 4096
     """MB that a command's folder may take, with its home and its temporary files. A command that
     writes more is stopped, which truncates the episode."""
@@ -133,7 +138,8 @@ class AgentSettings:
             setting: The function or its path, or a mapping of this class's fields.
 
         Raises:
-            ConfigurationError: It names no agent, two, or an unknown field.
+            ConfigurationError: It names no agent, two, `grade` without a command, or an unknown
+                field.
         """
         if isinstance(setting, str) or callable(setting):
             return cls(function=setting)
@@ -163,9 +169,15 @@ class AgentSettings:
                     f"agent.{name} must be at least 1, got {getattr(self, name)!r}"
                 )
         if self.command is None:
+            if self.grade is not None:
+                raise ConfigurationError(
+                    "agent.grade runs in the folder of agent.command; a function returns its reward"
+                )
             self.load()
         else:
-            self.argv()
+            argv_of("agent.command", self.command)
+        if self.grade is not None:
+            argv_of("agent.grade", self.grade)
 
     def load(self) -> AgentFunction | None:
         """Return the function; None for a command.
@@ -186,20 +198,24 @@ class AgentSettings:
             raise ConfigurationError(f"the agent {self.function!r} is not callable")
         return cast("AgentFunction | None", found)
 
-    def argv(self) -> list[str]:
-        """Return the command as arguments.
 
-        Raises:
-            ConfigurationError: It is empty or has unbalanced quotes.
-        """
-        try:
-            given = self.command
-            argv = shlex.split(given) if isinstance(given, str) else [*(given or ())]
-        except ValueError as error:
-            raise ConfigurationError(f"agent.command {self.command!r}: {error}") from error
-        if not argv:
-            raise ConfigurationError("agent.command is empty")
-        return argv
+def argv_of(name: str, command: str | Sequence[str]) -> list[str]:
+    """Return a command as arguments.
+
+    Args:
+        name: The setting, for messages.
+        command: Arguments, or a line that is split as a shell would; no shell runs it.
+
+    Raises:
+        ConfigurationError: It is empty or has unbalanced quotes.
+    """
+    try:
+        argv = shlex.split(command) if isinstance(command, str) else [*command]
+    except ValueError as error:
+        raise ConfigurationError(f"{name} {command!r}: {error}") from error
+    if not argv:
+        raise ConfigurationError(f"{name} is empty")
+    return argv
 
 
 async def call_agent(function: AgentFunction, task: AgentTask, pool: WorkerPool) -> AgentResult:

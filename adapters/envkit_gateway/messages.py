@@ -1,8 +1,8 @@
 """An agent's messages: in one form for all dialects, for matching, and for the codec.
 
-Clients write a reply back in other words: they strip white space, serialise arguments again, drop
-thinking, rename call ids. The keys of this module are equal for the same message however it was
-written back. They are used for matching only and never rendered.
+Clients change a reply before they send it back: they strip white space, serialise arguments again,
+drop thinking, rename call ids. The keys of this module are equal for the same message in any of
+these forms. They are used for matching only and never rendered.
 """
 
 import hashlib

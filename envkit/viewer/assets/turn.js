@@ -53,7 +53,7 @@ function endCard(view, n) {
   const { turns, final, data } = view;
   if (n !== turns.length + 1) return h("article.turn.end", {}, h("p.muted", {}, `ended after ${many(turns.length, "turn")}`));
   const images = final.flatMap(m => m.images);
-  return h("article.turn.end", { "aria-label": "End" }, h("h2", {}, h("b.n", {}, icon("terminate")), h("span.cut", {}, "End: ", view.ending), isNumber(data.reward) ? h("span.muted", {}, `reward ${num(data.reward)}`) : null),
+  return h("article.turn.end", { "aria-label": "End" }, h("h2", {}, h("b.n", {}, icon("terminate")), h("span.cut", { title: view.ending }, view.ending[0].toUpperCase() + view.ending.slice(1)), isNumber(data.reward) ? h("span.muted", {}, `reward ${num(data.reward)}`) : null),
     data.fault ? h("p.error", {}, icon("bad"), plain(`${data.fault.where}, ${data.fault.kind}: ${data.fault.message}`)) : null,
     heard(final), images.map(sha => view.draw(sha, [])), final.length ? null : h("p.muted", {}, "The environment said nothing more."));
 }
