@@ -13,15 +13,20 @@ pytest.importorskip("docx")
 from fakes.desktop_files import near_misses, without_formulas
 
 from envkit_linux_desktop.tasks import FAMILIES, oracle, reader, reading
-from envkit_linux_desktop.tasks.checks import Gone
+from envkit_linux_desktop.tasks.checks import Gone, Text
 from envkit_linux_desktop.tasks.home import MOST_NAMES, FilesHome
 from envkit_linux_desktop.tasks.scenario import LEVELS, Family, Scenario
+from envkit_linux_desktop.tasks.sheets import Cell, Sheet, Workbook, xlsx
 
 EACH_FAMILY = pytest.mark.parametrize(
     "family", [pytest.param(f, id=n) for n, f in FAMILIES.items()]
 )
 SEEDS = range(2)
-WITHOUT_PLAN = set[str]()
+WITHOUT_PLAN = {
+    "add_properties", "add_sheet", "edit_properties", "editor_preferences", "file_manager_options",
+    "format_numbers", "insert_table", "page_header", "remove_properties",
+    "rename_sheet", "resize_text", "turn_page",
+}  # fmt: skip
 """Families that no oracle solves through the applications yet."""
 
 
@@ -180,6 +185,26 @@ def test_flooded_folder_does_not_hide_a_file_that_should_be_gone() -> None:
     flood = {f"Documents/{number}": b"" for number in range(MOST_NAMES)}
     assert check.holds(FilesHome({"Documents/other.txt": b""}))
     assert not check.holds(FilesHome(flood))
+
+
+def test_text_may_begin_with_the_byte_order_mark_of_writer() -> None:
+    check = Text(path="a.txt", text="one\ntwo\n")
+    assert check.holds(FilesHome({"a.txt": b"\xef\xbb\xbfone\ntwo"}))
+    assert not check.holds(FilesHome({"a.txt": b"\xef\xbb\xbf\xef\xbb\xbfone\ntwo"}))
+
+
+def test_number_formats_may_separate_thousands_but_keep_their_decimals() -> None:
+    def holds(form: str) -> bool:
+        book = [Sheet(name="Stock", cells={"A1": Cell(value=5, number_format=form)})]
+        return check.holds(FilesHome({"a.xlsx": xlsx(book)}))
+
+    cell = Cell(value=5, number_format="0.00")
+    book = (Sheet(name="Stock", cells={"A1": cell}),)
+    check = Workbook(path="a.xlsx", book=book, looks=("number_format",))
+    assert holds("0.00")
+    assert holds("#,##0.00")
+    assert not holds("0.0")
+    assert not holds("General")
 
 
 def test_families_without_a_plan_are_known() -> None:

@@ -29,7 +29,7 @@ def read_text(home: Home, path: str) -> str | None:
     """Return a file as text; None if it is absent or not UTF-8."""
     data = home.read(path, limit=MOST_BYTES)
     try:
-        return None if data is None else data.decode()
+        return None if data is None else data.decode("utf-8-sig")  # Writer adds a byte order mark
     except UnicodeDecodeError:
         return None
 

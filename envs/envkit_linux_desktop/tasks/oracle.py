@@ -4,7 +4,8 @@ A plan reads what the checks expect and enters it with the keyboard, window by w
 it does what the top window is needed for, closes it, and goes on with the next.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from envkit_actions.action import Action
@@ -15,12 +16,14 @@ from envkit_linux_desktop.tasks.configuring import Channel
 from envkit_linux_desktop.tasks.documents import Document, Paragraph
 from envkit_linux_desktop.tasks.files_oracle import file_moves
 from envkit_linux_desktop.tasks.moves import Moves, key, name_file, text, wait
-from envkit_linux_desktop.tasks.scenario import Scenario
+from envkit_linux_desktop.tasks.scenario import TERMINAL, Scenario
 from envkit_linux_desktop.tasks.settings_oracle import DIALOGS, change_settings
 from envkit_linux_desktop.tasks.sheets import Cell, Workbook, book_of, parts_of
 from envkit_linux_desktop.tasks.shell import Archive
 from envkit_linux_desktop.tasks.shell_oracle import commands
 
+_OPENED = 3.0
+"""Seconds until LibreOffice shows a file dialog."""
 _SAVED = 1.5
 """Seconds until LibreOffice has written a file."""
 
@@ -41,44 +44,118 @@ class View(Protocol):
 _TRIES = 5
 
 
+_OFFICE = (".xlsx", ".docx")
+
+
 class NoOracleError(Exception):
     """The scenario has a check that no plan satisfies yet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Work:
+    """Input for one window."""
+
+    fits: Callable[[str], bool]
+    """Whether a window with this title takes the input."""
+    moves: Callable[[], Moves]
 
 
 def plan(scenario: Scenario, view: View) -> Moves:
     """Yield the input that solves a scenario.
 
     Raises:
-        NoOracleError: A check is beyond this oracle.
+        NoOracleError: A check is beyond this oracle, or no window serves it.
     """
-    jobs = [check for check in scenario.checks if _is_open(check, scenario)]
-    if _is_for_shell(scenario):
-        yield from _run_commands(jobs, scenario.files, view)
-        return
-    if _is_for_files(scenario):
-        yield from _reach(view, _FOLDERS)
-        yield from file_moves(scenario.files, scenario.solve())
-        return
-    page = page_of(scenario)
-    yield wait(1.0)  # until windows have their final titles
     for check in unsolved(scenario):
         raise NoOracleError(f"no plan for a {type(check).__name__} of {check.paths}")
-    while jobs:
+    yield wait(1.0)  # until windows have their final titles
+    works = _works(scenario)
+    while works:
         titles = view.titles()
         if not titles:
-            raise NoOracleError(f"no window is left for {jobs[0].paths}")
-        is_page = bool(page) and titles[-1].startswith(title_of(page))
-        for check in list(jobs):
-            if can_browse(check, page):
-                moves = browse(check, page) if is_page else None
-            else:
-                is_there = _window(check, titles[-1])
-                moves = _moves(check, scenario.files) if is_there else None
-            if moves is not None:
-                yield from moves
-                jobs.remove(check)
-        if jobs:
+            raise NoOracleError(f"no window takes the input for {scenario.goal!r}")
+        for work in [work for work in works if work.fits(titles[-1])]:
+            yield from work.moves()
+            works.remove(work)
+        if works:
             yield from _close_top(view)
+
+
+def _works(scenario: Scenario) -> list[_Work]:
+    """Return the input that a scenario needs, window by window."""
+    jobs = [check for check in scenario.checks if _is_open(check, scenario)]
+    files, page = scenario.files, page_of(scenario)
+    if _is_for_shell(scenario):
+        return [_Work(fits=_TERMINALS.__contains__, moves=lambda: _run_commands(jobs, files))]
+    works: list[_Work] = []
+    if any(_is_file_move(check, scenario) for check in jobs):
+        jobs = [check for check in jobs if not _is_file_move(check, scenario)]
+        works = [_Work(fits=_FOLDERS.__contains__, moves=lambda: _move_files(scenario))]
+    return works + [_work(check, scenario, page) for check in jobs]
+
+
+def _work(check: Check, scenario: Scenario, page: str) -> _Work:
+    """Return the input for one check."""
+    files, opened = scenario.files, _exported(check, scenario)
+    if isinstance(check, Text) and opened:
+        return _Work(fits=lambda name: name.startswith(opened), moves=lambda: _export(check))
+    if can_browse(check, page):
+        title = title_of(page)
+        return _Work(fits=lambda name: name.startswith(title), moves=lambda: browse(check, page))
+    return _Work(fits=lambda name: bool(_window(check, name)), moves=lambda: _moves(check, files))
+
+
+def _exported(check: Check, scenario: Scenario) -> str:
+    """Return the name of the office document that becomes a text file, or ""."""
+    programs = {command[0] for command in scenario.launch}
+    if not isinstance(check, Text) or "mousepad" in programs:
+        return ""
+    names = [command[-1] for command in scenario.launch if command[-1].endswith(_OFFICE)]
+    return next((n.removeprefix("Documents/") for n in names if n.startswith("Documents/")), "")
+
+
+def _export(check: Text) -> Moves:
+    """Save the document in the top window as a text file, after typing it again in Writer."""
+    yield key("escape")
+    if check.path.endswith(".txt"):
+        yield key("ctrl", "a")
+        yield key("delete")
+        yield text(check.text.rstrip("\n"))
+    yield key("ctrl", "shift", "s")
+    yield wait(_OPENED)
+    yield from name_file(check.path)
+    for _ in range(2):  # keep the format; accept its options
+        yield wait(_SAVED)
+        yield key("enter")
+    yield wait(_SAVED)
+
+
+def _move_files(scenario: Scenario) -> Moves:
+    after = dict(scenario.files)
+    for check in scenario.checks:
+        if _is_file_move(check, scenario):
+            check.apply(after)
+    yield from file_moves(scenario.files, after)
+
+
+def _run_commands(jobs: list[Check], files: Mapping[str, bytes]) -> Moves:
+    """Type commands into the terminal."""
+    for command in commands(jobs, files):
+        yield text(f"{command}\n")
+    yield wait()
+
+
+def _is_for_shell(scenario: Scenario) -> bool:
+    """Return whether commands in an open terminal solve the task."""
+    kinds = {type(check) for check in scenario.checks}
+    return TERMINAL in scenario.launch and kinds <= {Gone, Kept, Listing, Text, Number, Archive}
+
+
+def _is_file_move(check: Check, scenario: Scenario) -> bool:
+    """Return whether the file manager satisfies a check."""
+    programs = {command[0] for command in scenario.launch}
+    is_possible = "pcmanfm" in programs and not page_of(scenario)
+    return is_possible and isinstance(check, Gone | Kept)
 
 
 def _closing_key(title: str) -> Action:
@@ -112,50 +189,18 @@ def unsolved(scenario: Scenario) -> Iterator[Check]:
 
 def _is_planned(check: Check, scenario: Scenario) -> bool:
     """Return whether some window of the scenario serves a check."""
-    if can_browse(check, page_of(scenario)) or _is_for_shell(scenario) or _is_for_files(scenario):
+    is_done_elsewhere = _is_for_shell(scenario) or _is_file_move(check, scenario)
+    if is_done_elsewhere or can_browse(check, page_of(scenario)):
         return True
     programs = {command[0] for command in scenario.launch}
-    is_text = isinstance(check, Text | Number)
-    return bool(_window(check)) and (not is_text or "mousepad" in programs)
+    if isinstance(check, Text | Number) and "mousepad" not in programs:
+        return bool(_exported(check, scenario))
+    return bool(_window(check))
 
 
 def has_oracle(scenario: Scenario) -> bool:
     """Return whether `plan` can solve a scenario."""
     return next(unsolved(scenario), None) is None
-
-
-def _is_for_shell(scenario: Scenario) -> bool:
-    """Return whether commands in an open terminal solve the task."""
-    kinds = {type(check) for check in scenario.checks}
-    programs = {command[0] for command in scenario.launch}
-    return "xterm" in programs and kinds <= {Gone, Kept, Listing, Text, Number, Archive}
-
-
-def _is_for_files(scenario: Scenario) -> bool:
-    """Return whether moving files in the file manager solves the task."""
-    kinds = {type(check) for check in scenario.checks}
-    programs = {command[0] for command in scenario.launch}
-    return "pcmanfm" in programs and not page_of(scenario) and kinds <= {Gone, Kept, Listing}
-
-
-def _reach(view: View, names: frozenset[str]) -> Moves:
-    """Close windows until one of these is on top.
-
-    Raises:
-        NoOracleError: There is none.
-    """
-    while view.titles()[-1:] and view.titles()[-1] not in names:
-        yield from _close_top(view)
-    if not view.titles():
-        raise NoOracleError(f"no window has one of the titles {sorted(names)}")
-
-
-def _run_commands(jobs: list[Check], files: Mapping[str, bytes], view: View) -> Moves:
-    """Type commands into the terminal."""
-    yield from _reach(view, _TERMINALS)
-    for command in commands(jobs, files):
-        yield text(f"{command}\n")
-    yield wait()
 
 
 def _is_open(check: Check, scenario: Scenario) -> bool:
@@ -220,7 +265,7 @@ def _write_text(path: str, content: str, *, is_new: bool) -> Moves:
 
 
 def _can_edit(check: Workbook) -> bool:
-    return set(check.looks) <= {"bold", "italic"} and len(check.book) == 1
+    return set(check.looks) <= {"bold", "italic", "frozen"} and len(check.book) == 1
 
 
 def _edit_book(check: Workbook, files: Mapping[str, bytes]) -> Moves:
@@ -234,6 +279,12 @@ def _edit_book(check: Workbook, files: Mapping[str, bytes]) -> Moves:
         if old != new:
             yield from _go_to(reference)
             yield from _edit_cell(old, new)
+    if after.frozen and before.frozen != after.frozen:
+        yield from _go_to(after.frozen)
+        yield key("alt", "v")
+        yield wait(1.0)
+        yield key("r")  # View > Freeze Rows and Columns
+        yield wait(1.0)
     yield from _save_office()
 
 
@@ -303,7 +354,7 @@ def _edit_pages(check: Document) -> Moves:
 def _paragraph_keys(paragraph: Paragraph) -> list[str]:
     """Return the keys that, with Ctrl, set style and alignment."""
     style = [paragraph.style[-1]] if paragraph.style.startswith("Heading") else []
-    return style + [_ALIGN[paragraph.align]] * (paragraph.align in _ALIGN)
+    return style + ([_ALIGN[paragraph.align]] if paragraph.align in _ALIGN else [])
 
 
 def _write_spans(paragraph: Paragraph) -> Moves:
