@@ -74,12 +74,12 @@ class Keyboard:
         low, high = info.min_keycode, info.max_keycode
         self._codes: dict[int, tuple[int, int]] = {}
         self._spare: list[int] = []
-        for code, symbols in enumerate(display.get_keyboard_mapping(low, high - low + 1), low):
-            if not any(symbols):
-                self._spare.append(code)
-            for level in (1, 0):
+        rows = list(enumerate(display.get_keyboard_mapping(low, high - low + 1), low))
+        self._spare.extend(code for code, symbols in rows if not any(symbols))
+        for level in (0, 1):  # a later key has Alt on its second level, which no chord reaches
+            for code, symbols in rows:
                 if symbols[level]:
-                    self._codes[symbols[level]] = (code, level)
+                    self._codes.setdefault(symbols[level], (code, level))
         self._bound: dict[int, int] = {}
 
     def type(self, text: str) -> None:

@@ -243,7 +243,7 @@ def test_full_folders_and_many_processes_stop_at_their_limits() -> None:
         forks = f"import os, time\nfor n in range(500):\n  if not os.fork(): {quiet}"
         assert "temporarily unavailable" in shell(session, f'python3 -c "{forks}"')
         assert session.desk is not None
-        assert len(processes(first_process(session.desk._sandbox))) <= 70
+        assert len(processes(first_process(session.desk.sandbox))) <= 70
         session.check()
 
 
@@ -257,7 +257,7 @@ def test_a_killed_part_is_a_fault_and_leaves_nothing(part: str, target: str) -> 
     env.reset(seed=0, options={"task": row("make_folder")})
     session = env.session
     holder = session.display if part == "display" else session.desk
-    sandbox = holder._sandbox  # type: ignore[union-attr]
+    sandbox = holder.sandbox  # type: ignore[union-attr]
     assert sandbox is not None
     os.kill(sandbox.pid if target == "bubblewrap" else first_process(sandbox), signal.SIGKILL)
     sandbox.wait(10)
@@ -274,7 +274,7 @@ def test_a_killed_part_is_a_fault_and_leaves_nothing(part: str, target: str) -> 
 @pytest.mark.slow
 def test_a_display_that_hangs_is_a_fault(session: Session) -> None:
     assert session.display is not None
-    sandbox = session.display._sandbox
+    sandbox = session.display.sandbox
     assert sandbox is not None
     server = processes(first_process(sandbox))[-1]
     os.kill(server, signal.SIGSTOP)

@@ -354,7 +354,7 @@ def _edit_pages(check: Document) -> Moves:
 def _paragraph_keys(paragraph: Paragraph) -> list[str]:
     """Return the keys that, with Ctrl, set style and alignment."""
     style = [paragraph.style[-1]] if paragraph.style.startswith("Heading") else []
-    return style + [_ALIGN[paragraph.align]] * (paragraph.align in _ALIGN)
+    return style + ([_ALIGN[paragraph.align]] if paragraph.align in _ALIGN else [])
 
 
 def _write_spans(paragraph: Paragraph) -> Moves:
