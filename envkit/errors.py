@@ -222,7 +222,7 @@ class EngineFault(Fault):
         *,
         kind: FaultKind = FaultKind.PERMANENT,
         retryable: bool | None = None,
-        is_away: bool = False,
+        is_unavailable: bool = False,
         retry_after_s: float | None = None,
     ) -> None:
         """Describe the failure.
@@ -231,18 +231,18 @@ class EngineFault(Fault):
             message: What happened, and what to do about it.
             kind: The kind of failure, for the retry policy.
             retryable: Whether the same request may succeed; None follows the kind.
-            is_away: Whether the engine is unavailable: it cannot be reached, or rejects all
+            is_unavailable: Whether the engine is unavailable: it cannot be reached, or rejects all
                 requests for now (a refused connection, a 429, a 503). All episodes then wait for
                 it. False means that only this request failed.
             retry_after_s: Delay that the server requested, in seconds; None if it did not.
         """
         super().__init__(message, kind=kind, retryable=retryable)
-        self.is_away: bool = is_away
+        self.is_unavailable: bool = is_unavailable
         self.retry_after_s: float | None = retry_after_s
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keep every field when the fault crosses a process boundary."""
-        fields = (self.kind, self.retryable, self.is_away, self.retry_after_s)
+        fields = (self.kind, self.retryable, self.is_unavailable, self.retry_after_s)
         return _rebuild_engine_fault, (type(self), str(self), *fields)
 
 
@@ -251,11 +251,15 @@ def _rebuild_engine_fault(
     message: str,
     kind: FaultKind,
     retryable: bool,
-    is_away: bool,
+    is_unavailable: bool,
     retry_after_s: float | None,
 ) -> EngineFault:
     return cls(
-        message, kind=kind, retryable=retryable, is_away=is_away, retry_after_s=retry_after_s
+        message,
+        kind=kind,
+        retryable=retryable,
+        is_unavailable=is_unavailable,
+        retry_after_s=retry_after_s,
     )
 
 

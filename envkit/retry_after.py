@@ -15,7 +15,7 @@ from typing import Final
 LONGEST_S: Final = 1e9
 """Upper limit on the delay in seconds; about thirty years."""
 
-AWAY_STATUS: Final = frozenset({429, 502, 503, 504})
+UNAVAILABLE_STATUS: Final = frozenset({429, 502, 503, 504})
 """HTTP statuses of a server that accepts no requests for now."""
 
 _DECIMAL: Final = re.compile(r"[ \t]*-?(?:\d{1,400}(?:\.\d{0,400})?|\.\d{1,400})[ \t]*", re.ASCII)

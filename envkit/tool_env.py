@@ -237,7 +237,7 @@ def _text_of(reply: ParsedReply, results: Sequence[ToolResult]) -> str:
     shown = 0
     blocks: list[str] = []
     for number, result in enumerate(results, start=1):
-        pictures = [f"[picture {shown + 1 + n}]" for n in range(len(result.images))]
+        pictures = [f"[image {shown + 1 + n}]" for n in range(len(result.images))]
         shown += len(pictures)
         lines = [*pictures, result.text] if result.text else pictures
         blocks.append("\n".join([f"Result {number}, {result.name}:", *lines]))

@@ -31,7 +31,7 @@ class _Paid:
     is_last: bool
 
 
-def pictures(bench: Bench) -> Line:
+def images(bench: Bench) -> Line:
     """Check that images are not blank, show their task, and differ where answers differ."""
     played = bench.solved or [(s, bench.play(lambda _: "", s)) for s in bench.few_seeds]
     problems: list[str] = []
@@ -49,7 +49,7 @@ def pictures(bench: Bench) -> Line:
     detail = f"of {shown} images are blank" if shown else "no images; texts differ by task"
     if not bench.solved:
         detail = f"{detail}; without an oracle, texts and images are not compared with answers"
-    return judged("pictures", blank if shown else None, detail, problems=problems[:10])
+    return judged("images", blank if shown else None, detail, problems=problems[:10])
 
 
 def _mismatches(bench: Bench, episodes: Sequence[Episode]) -> Iterator[str]:

@@ -29,7 +29,7 @@ LINES: Final[MappingProxyType[str, Callable[[Bench], Line]]] = MappingProxyType(
         "constants": blind.constants,
         "scorer": blind.scorer,
         "text only": blind.text_only,
-        "pictures": showing.pictures,
+        "images": showing.images,
         "leaks": showing.leaks,
         "graders": blind.graders,
         "golden": figures.golden,

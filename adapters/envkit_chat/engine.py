@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from envkit.errors import ConfigurationError, EngineFault, FaultKind
 from envkit.messages import images_of
-from envkit.retry_after import AWAY_STATUS
+from envkit.retry_after import UNAVAILABLE_STATUS
 from envkit.rollout.engine import (
     FinishReason,
     GenerateRequest,
@@ -81,7 +81,7 @@ class ChatEngine:
         Raises:
             ConfigurationError: The endpoint rejects the key or model, or the sampling has token
                 ids.
-            EngineFault: Any other failure. `is_away` is set if the endpoint is unreachable,
+            EngineFault: Any other failure. `is_unavailable` is set if the endpoint is unreachable,
                 rate-limits the request, or is temporarily unavailable.
         """
         if request.context is None:
@@ -170,11 +170,13 @@ class ChatEngine:
             images = len(images_of(request.context.messages))
             if images:
                 message += f". The request has images ({images}): does the model read any?"
-        is_away = failure.is_retryable and (status in AWAY_STATUS or failure.is_unreachable)
+        is_unavailable = failure.is_retryable and (
+            status in UNAVAILABLE_STATUS or failure.is_unreachable
+        )
         return EngineFault(
             message,
             kind=FaultKind.TRANSIENT if failure.is_retryable else FaultKind.PERMANENT,
-            is_away=is_away,
+            is_unavailable=is_unavailable,
             retry_after_s=failure.retry_after_s,
         )
 

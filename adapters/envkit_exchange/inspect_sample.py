@@ -31,6 +31,7 @@ _LIMITS: Final[Mapping[StopReason, str]] = {
     StopReason.SAMPLED_TOKENS: "token",
     StopReason.CONTEXT_TOKENS: "context",
     StopReason.MAX_IMAGES: "context",
+    StopReason.MAX_SEQUENCES: "turn",
     StopReason.EPISODE_TIMEOUT: "time",
     StopReason.STEP_TIMEOUT: "time",
     StopReason.ABORTED: "operator",

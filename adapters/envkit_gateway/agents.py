@@ -1,6 +1,5 @@
 """Agents: functions and commands that solve a task with a model behind the gateway."""
 
-import asyncio
 import inspect
 import pkgutil
 import shlex
@@ -12,6 +11,8 @@ from envkit.env import Step
 from envkit.errors import ConfigurationError, did_you_mean
 from envkit.images import Image
 from envkit.messages import Message, images_of, text_of
+from envkit.rollout.setting_types import check_types
+from envkit.threads.pool import WorkerPool
 from envkit.tools import ToolSpec
 
 _QUIET: Final[Mapping[str, str]] = {
@@ -108,11 +109,20 @@ class AgentSettings:
     function: str | AgentFunction | None = None
     """Or its path, `module:function`. It takes an `AgentTask` and returns its answer, a reward or
     None; a synchronous one runs on a thread."""
-    command: str | Sequence[str] | None = None
-    """Runs in its own folder with the variables of `AgentTask.environ`."""
+    command: str | tuple[str, ...] | None = None
+    """Runs in its own folder, which is also its home and takes its temporary files, with the
+    variables of `AgentTask.environ`."""
+    grade: str | tuple[str, ...] | None = None
+    """Runs in the folder of `command` after the agent and everything that it started are gone; its
+    exit status is the episode's reward: 1 for status 0, else 0. A number in
+    `$ENVKIT_GRADE_DIR/reward.txt` comes first."""
     timeout_s: float = 600.0
     """Seconds of an episode after which the agent is stopped. That truncates the episode, unless
-    the engine was sampling: then it is a fault."""
+    the engine was sampling: then it is a fault. `grade` has as long again; if that passes, it is a
+    fault."""
+    max_disk_mb: int = 4096
+    """MB that a command's folder may take, with its home and its temporary files. A command that
+    writes more is stopped, which truncates the episode."""
     max_sequences: int = 512
     """Sequences per episode: an agent that rewrites its history at every step needs one per
     turn."""
@@ -128,7 +138,8 @@ class AgentSettings:
             setting: The function or its path, or a mapping of this class's fields.
 
         Raises:
-            ConfigurationError: It names no agent, two, or an unknown field.
+            ConfigurationError: It names no agent, two, `grade` without a command, or an unknown
+                field.
         """
         if isinstance(setting, str) or callable(setting):
             return cls(function=setting)
@@ -146,18 +157,27 @@ class AgentSettings:
         return cls(**values)
 
     def __post_init__(self) -> None:
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "function"}
+        check_types(AgentSettings, own, "agent")
         if (self.function is None) == (self.command is None):
             raise ConfigurationError("agent needs either a function or a command")
         if not self.timeout_s > 0:
             raise ConfigurationError(f"agent.timeout_s must be positive, got {self.timeout_s!r}")
-        if self.max_sequences < 1:
-            raise ConfigurationError(
-                f"agent.max_sequences must be at least 1, got {self.max_sequences!r}"
-            )
+        for name in ("max_disk_mb", "max_sequences"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(
+                    f"agent.{name} must be at least 1, got {getattr(self, name)!r}"
+                )
         if self.command is None:
+            if self.grade is not None:
+                raise ConfigurationError(
+                    "agent.grade runs in the folder of agent.command; a function returns its reward"
+                )
             self.load()
         else:
-            self.argv()
+            argv_of("agent.command", self.command)
+        if self.grade is not None:
+            argv_of("agent.grade", self.grade)
 
     def load(self) -> AgentFunction | None:
         """Return the function; None for a command.
@@ -178,28 +198,32 @@ class AgentSettings:
             raise ConfigurationError(f"the agent {self.function!r} is not callable")
         return cast("AgentFunction | None", found)
 
-    def argv(self) -> list[str]:
-        """Return the command as arguments.
 
-        Raises:
-            ConfigurationError: It is empty or has unbalanced quotes.
-        """
-        try:
-            given = self.command
-            argv = shlex.split(given) if isinstance(given, str) else [*(given or ())]
-        except ValueError as error:
-            raise ConfigurationError(f"agent.command {self.command!r}: {error}") from error
-        if not argv:
-            raise ConfigurationError("agent.command is empty")
-        return argv
+def argv_of(name: str, command: str | Sequence[str]) -> list[str]:
+    """Return a command as arguments.
+
+    Args:
+        name: The setting, for messages.
+        command: Arguments, or a line that is split as a shell would; no shell runs it.
+
+    Raises:
+        ConfigurationError: It is empty or has unbalanced quotes.
+    """
+    try:
+        argv = shlex.split(command) if isinstance(command, str) else [*command]
+    except ValueError as error:
+        raise ConfigurationError(f"{name} {command!r}: {error}") from error
+    if not argv:
+        raise ConfigurationError(f"{name} is empty")
+    return argv
 
 
-async def call_agent(function: AgentFunction, task: AgentTask) -> AgentResult:
-    """Run an agent's function; what it raises becomes the result's error."""
+async def call_agent(function: AgentFunction, task: AgentTask, pool: WorkerPool) -> AgentResult:
+    """Run an agent's function, on a thread of the pool if it blocks, and return its result."""
     if inspect.iscoroutinefunction(function):
         found = await cast("Awaitable[object]", function(task))
     else:
-        found = await asyncio.to_thread(function, task)
+        found = await pool.run(lambda: function(task))
         if inspect.isawaitable(found):
             found = await found
     return result_of(found)

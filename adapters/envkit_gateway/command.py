@@ -1,22 +1,31 @@
-"""Agents that are commands: their folder, their process, their output."""
+"""Agents that are commands: their folder, their process, their output, their grade."""
 
 import asyncio
 import json
+import math
 import os
 import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from envkit.errors import EnvFault, FaultKind
+from envkit.threads.pool import WorkerPool
 from envkit_gateway.agents import AgentResult, AgentTask
 
 _SUPERVISOR: Final = Path(__file__).with_name("supervise.py")
-_NOT_STARTED: Final = 127
+_NOT_EXECUTABLE, _NOT_STARTED, _KILLED = 126, 127, 128 + signal.SIGKILL
+_TOO_LARGE: Final = 128 + signal.SIGXFSZ
+_FAILED: Final = {
+    _NOT_EXECUTABLE: "cannot be executed",
+    _NOT_STARTED: "did not start",
+    _KILLED: "was killed",
+    _TOO_LARGE: "wrote more than agent.max_disk_mb",
+}
 _KEPT: Final = 16_384
 """Bytes of output that the record keeps: the end of it."""
 _MOST: Final = 1 << 20
@@ -24,33 +33,120 @@ _MOST: Final = 1 << 20
 _STOP_S: Final = 5.0
 
 
-async def run_command(argv: Sequence[str], task: AgentTask) -> AgentResult:
-    """Run an agent's command in a folder of its own and return how it ended.
+class Grade(NamedTuple):
+    """The verdict of the command that grades."""
 
-    The folder has `task.json`, `prompt.txt` and `image-1.png`, ...; the command leaves its answer
-    in `answer.txt` or on standard output, and may leave a number in `reward.txt`. Everything that
-    it started is killed when it ends or the caller is cancelled.
+    reward: float
+    info: Mapping[str, Any]
+
+
+class _Ended(NamedTuple):
+    status: int
+    stdout: str
+    stderr: str
+
+    def info(self) -> dict[str, Any]:
+        return {"exit_status": self.status, "stderr": self.stderr, "stdout": self.stdout}
+
+
+@asynccontextmanager
+async def agent_folder(pool: WorkerPool) -> AsyncGenerator[Path]:
+    """Lend a folder for one agent's command; a thread of the pool removes it afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="envkit-agent-"))
+    try:
+        yield folder
+    finally:
+        await pool.run(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+async def run_command(
+    argv: Sequence[str], task: AgentTask, folder: Path, pool: WorkerPool, *, max_disk_mb: int
+) -> AgentResult:
+    """Run an agent's command in a folder and return how it ended.
+
+    The command starts in `work`, which has `task.json`, `prompt.txt` and `image-1.png`, ...; it
+    leaves its answer in `answer.txt` or on standard output, and may leave a number in `reward.txt`.
+    Everything that it started is killed when it ends, its folder grows too large, or the caller is
+    cancelled.
+
+    Args:
+        argv: The command.
+        task: What it gets.
+        folder: An empty one.
+        pool: Threads for its files.
+        max_disk_mb: MB that the folder, with its home and its temporary files, may take.
 
     Raises:
         EnvFault: The command cannot be started.
     """
-    folder = Path(tempfile.mkdtemp(prefix="envkit-agent-"))
+    await pool.run(lambda: _write(folder, task))
+    variables = {
+        **task.environ(),
+        "ENVKIT_TASK_DIR": str(folder),
+        "HOME": str(folder / "home"),
+        "TMPDIR": str(folder / "tmp"),
+    }
+    ended = await _supervised(argv, folder, variables, logs=folder, max_disk_mb=max_disk_mb)
+    return await pool.run(lambda: _result(folder, ended, max_disk_mb))
+
+
+async def grade_command(
+    argv: Sequence[str],
+    task: Mapping[str, Any],
+    folder: Path,
+    pool: WorkerPool,
+    *,
+    max_disk_mb: int,
+) -> Grade:
+    """Run a command that grades what an agent left in its folder, once the agent is gone.
+
+    The command gets a folder that the agent never had, `ENVKIT_GRADE_DIR`, with the environment's
+    whole task as `task.json`. It is its home too and takes its temporary files, so that no setting
+    of the agent applies.
+
+    Args:
+        argv: The command.
+        task: The environment's task.
+        folder: The agent's.
+        pool: Threads for its files.
+        max_disk_mb: MB that the agent's folder may take.
+
+    Raises:
+        EnvFault: The command cannot be started or was killed, or left no number where it should.
+    """
+    own = Path(tempfile.mkdtemp(prefix="envkit-grade-"))
     try:
-        await asyncio.to_thread(_write, folder, task)
-        with (folder / "stdout.log").open("wb") as out, (folder / "stderr.log").open("wb") as err:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-ISB", str(_SUPERVISOR), *argv,
-                stdin=asyncio.subprocess.PIPE, stdout=out, stderr=err,
-                cwd=folder / "work", env=_environ(task, folder), start_new_session=True,
-            )  # fmt: skip
-            try:
-                status = await process.wait()
-            except BaseException:
-                await _stop(process)
-                raise
-        return await asyncio.to_thread(_result, folder, status)
+        text = json.dumps(task, ensure_ascii=False, default=str)
+        await pool.run(lambda: (own / "task.json").write_text(text, "utf-8"))
+        variables = {name: str(own) for name in ("ENVKIT_GRADE_DIR", "HOME", "TMPDIR")}
+        ended = await _supervised(argv, folder, variables, logs=own, max_disk_mb=max_disk_mb)
+        return await pool.run(lambda: _grade(own, ended))
     finally:
-        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        await pool.run(lambda: shutil.rmtree(own, ignore_errors=True))
+
+
+async def _supervised(
+    argv: Sequence[str],
+    folder: Path,
+    variables: Mapping[str, str],
+    *,
+    logs: Path,
+    max_disk_mb: int,
+) -> "_Ended":
+    """Run a command to its end and kill what it leaves behind, also if this is cancelled."""
+    inherited = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
+    with (logs / "stdout.log").open("wb") as out, (logs / "stderr.log").open("wb") as err:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-ISB", str(_SUPERVISOR), str(max_disk_mb << 20), *argv,
+            stdin=asyncio.subprocess.PIPE, stdout=out, stderr=err,
+            cwd=folder / "work", env={**inherited, **variables}, start_new_session=True,
+        )  # fmt: skip
+        try:
+            status = await process.wait()
+        except BaseException:
+            await _stop(process)
+            raise
+    return _Ended(status, _tail(logs / "stdout.log"), _tail(logs / "stderr.log"))
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:
@@ -65,14 +161,9 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
         await waiting
 
 
-def _environ(task: AgentTask, folder: Path) -> dict[str, str]:
-    own = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
-    return {**own, **task.environ(), "ENVKIT_TASK_DIR": str(folder), "HOME": str(folder / "home")}
-
-
 def _write(folder: Path, task: AgentTask) -> None:
-    (folder / "work").mkdir()
-    (folder / "home").mkdir()
+    for name in ("work", "home", "tmp"):
+        (folder / name).mkdir()
     images = [f"image-{n}.png" for n in range(1, len(task.images) + 1)]
     for name, image in zip(images, task.images, strict=True):
         (folder / "work" / name).write_bytes(image.png_bytes())
@@ -90,21 +181,34 @@ def _write(folder: Path, task: AgentTask) -> None:
     (folder / "work" / "prompt.txt").write_text(task.prompt, encoding="utf-8")
 
 
-def _result(folder: Path, status: int) -> AgentResult:
-    errors = _tail(folder / "stderr.log")
+def _result(folder: Path, ended: "_Ended", max_disk_mb: int) -> AgentResult:
+    status = ended.status
     if status == _NOT_STARTED and not (folder / "work" / "answer.txt").exists():
-        raise EnvFault(
-            f"the agent's command did not start: {errors.strip()[-500:]}",
-            kind=FaultKind.PERMANENT,
-            retryable=False,
-        )
-    info = {"exit_status": status, "stderr": errors, "stdout": _tail(folder / "stdout.log")}
+        raise _fault(f"the agent's command did not start: {ended.stderr.strip()[-500:]}")
     answer = _read(folder / "work" / "answer.txt")
     if answer is None and status == 0:
         answer = _read(folder / "stdout.log")
     reward, problem = _reward(folder / "work" / "reward.txt")
     error = problem if status == 0 else f"the agent's command ended with status {status}"
-    return AgentResult(answer=answer, reward=reward, error=error, info=info)
+    if status == _TOO_LARGE:
+        error = f"the agent's command wrote more than agent.max_disk_mb, {max_disk_mb}"
+    return AgentResult(answer=answer, reward=reward, error=error, info=ended.info())
+
+
+def _grade(folder: Path, ended: "_Ended") -> Grade:
+    if ended.status in _FAILED:
+        raise _fault(
+            f"agent.grade {_FAILED[ended.status]} (status {ended.status}), which is no verdict on "
+            f"the agent: {ended.stderr.strip()[-500:]}"
+        )
+    reward, problem = _reward(folder / "reward.txt")
+    if problem is not None or (reward is not None and not math.isfinite(reward)):
+        raise _fault(f"agent.grade: {problem or f'reward.txt must be finite, got {reward}'}")
+    return Grade(float(ended.status == 0) if reward is None else reward, ended.info())
+
+
+def _fault(text: str) -> EnvFault:
+    return EnvFault(text, kind=FaultKind.PERMANENT, retryable=False)
 
 
 def _reward(path: Path) -> tuple[float | None, str | None]:

@@ -2,8 +2,11 @@
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
 
 from envkit.env import Step
 from envkit.errors import (
@@ -31,11 +34,13 @@ from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.threads.pool import WorkerPool
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit.trajectory.trajectory import Trajectory
-from envkit_gateway.agents import AgentResult, AgentSettings, AgentTask, call_agent
-from envkit_gateway.command import run_command
+from envkit_gateway.agents import AgentResult, AgentSettings, AgentTask, argv_of, call_agent
+from envkit_gateway.command import agent_folder, grade_command, run_command
 from envkit_gateway.recording import Outcome, trajectory_of
 from envkit_gateway.server import Gateway
 from envkit_gateway.session import Session, SessionLimits
+
+T = TypeVar("T")
 
 
 class AgentPlayer:
@@ -174,8 +179,11 @@ class _Episode:
             task=record.task,
             limits=limits,
         )
-        async with self._gateway.serving(session):
-            outcome = await self._outcome(session, reset)
+        async with agent_folder(self._pool) as folder:
+            async with self._gateway.serving(session):
+                outcome = await self._outcome(session, reset, folder)
+            if self._settings.grade is not None and outcome.reward is not None:
+                outcome = await self._graded(outcome, reset.task, folder)
         if self._lost is not None:  # the agent may have caught it
             raise self._lost
         if session.error is not None:
@@ -190,8 +198,8 @@ class _Episode:
             env_restarts=self._restarts,
         )
 
-    async def _outcome(self, session: Session, reset: ResetOutcome) -> Outcome:
-        running = asyncio.ensure_future(self._run(self._task(session, reset)))
+    async def _outcome(self, session: Session, reset: ResetOutcome, folder: Path) -> Outcome:
+        running = asyncio.ensure_future(self._run(self._task(session, reset), folder))
         try:
             result, is_late = await self._awaited(running)
             if result is None and self._stepping.locked():
@@ -235,12 +243,14 @@ class _Episode:
             _step=self._step,
         )
 
-    async def _run(self, task: AgentTask) -> AgentResult:
+    async def _run(self, task: AgentTask, folder: Path) -> AgentResult:
         function = self._settings.load()
         try:
             if function is not None:
-                return await call_agent(function, task)
-            return await run_command(self._settings.argv(), task)
+                return await call_agent(function, task, self._pool)
+            argv = argv_of("agent.command", self._settings.command or ())
+            limit = self._settings.max_disk_mb
+            return await run_command(argv, task, folder, self._pool, max_disk_mb=limit)
         except BaseException as error:  # an agent may be anybody's code
             if is_own_cancellation(error):
                 raise
@@ -248,10 +258,36 @@ class _Episode:
                 self._env_fault = self._env_fault or error
             return AgentResult(error=describe(error))
 
-    async def _awaited(
-        self, running: "asyncio.Future[AgentResult]"
-    ) -> tuple[AgentResult | None, bool]:
-        """Wait for the agent, its deadline or the interrupt.
+    async def _graded(self, outcome: Outcome, task: Mapping[str, Any], folder: Path) -> Outcome:
+        """Return the outcome with the reward of the command that grades."""
+        argv = argv_of("agent.grade", self._settings.grade or ())
+        limit = self._settings.max_disk_mb
+        running = asyncio.ensure_future(
+            grade_command(argv, task, folder, self._pool, max_disk_mb=limit)
+        )
+        try:
+            grade, is_late = await self._awaited(running)
+            if grade is None and self._interrupt.reason is StopReason.ABORTED:
+                return Outcome(stop_reason=StopReason.ABORTED)
+            if grade is None:
+                deadline = f"agent.timeout_s, {self._settings.timeout_s:g} s,"
+                raise EnvFault(
+                    f"{deadline if is_late else 'a deadline'} passed before agent.grade had ended; "
+                    "to score slow work 0, start it as `timeout SECONDS COMMAND`",
+                    kind=FaultKind.TIMEOUT,
+                    retryable=False,
+                )
+        except EnvFault as fault:
+            found = FaultRecord.of(FaultPlace.REWARDS, fault)
+            return Outcome(stop_reason=StopReason.ENV_FAULT, fault=found)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+        info = {**(outcome.info or {}), "grade_output": dict(grade.info)}
+        return replace(outcome, reward=grade.reward, info=info)
+
+    async def _awaited(self, running: "asyncio.Future[T]") -> tuple[T | None, bool]:
+        """Wait for a command or function, its deadline or the interrupt.
 
         Returns:
             Its result, or None; and whether the deadline ended it.

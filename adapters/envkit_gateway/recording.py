@@ -6,17 +6,21 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from envkit.messages import Message, text_of
-from envkit.rollout.multi_agent import AGENT
 from envkit.rollout.record import EpisodeRecord
 from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.sequence import Branch
 from envkit.trajectory.stop import FaultRecord, StopReason
-from envkit.trajectory.trajectory import Trajectory
+from envkit.trajectory.trajectory import AGENT, Trajectory
 from envkit_gateway.session import Session
 from envkit_gateway.turn import Lane, Turn, TurnState
 
+MAIN: Final = "main"
+"""Kind of a sequence: the agent's own conversation."""
+SUB_AGENT: Final = "sub-agent"
+"""Kind of a sequence with another system prompt, or with a sub-agent's header."""
 SIDE: Final = "side"
-"""Purpose of turns without tools in a session with tools: titles, summaries, judges."""
+"""Kind of a sequence without tools in a session with tools, and the purpose of its untrained turns:
+titles, summaries, judges."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,15 +55,18 @@ def trajectory_of(
         trains_side: Whether replies to side requests are trained.
         env_restarts: How often the episode started over in a new environment.
     """
-    writer = _Writer(session, record, trains_side=trains_side)
     lanes = [lane for lane in session.lanes if any(one.reply is not None for one in lane.turns)]
+    writer = _Writer(session, record, kinds=_kinds(lanes), trains_side=trains_side)
     for lane in lanes:
         writer.add(lane)
     _reward(record, writer.last, outcome)
     record.fault = outcome.fault
     spec = session.spec
-    counts = {**session.counts, **writer.dropped}
-    about = {"sequences": len(lanes), "counts": dict(sorted(counts.items()))}
+    about = {
+        "sequences": dict(Counter(writer.kinds[id(lane)] for lane in lanes)),
+        "untrained": dict(writer.untrained),
+        "requests": dict(session.counts),
+    }
     return record.trajectory(
         outcome.stop_reason,
         replace(spec, metadata={**spec.metadata, AGENT: about}),
@@ -84,24 +91,30 @@ def _reward(record: EpisodeRecord, last: int | None, outcome: Outcome) -> None:
 class _Writer:
     """Appends lanes to one record."""
 
-    def __init__(self, session: Session, record: EpisodeRecord, *, trains_side: bool) -> None:
-        self._record = record
-        has_tools = any(lane.has_tools for lane in session.lanes)
-        self._marks_side = has_tools and not trains_side
+    def __init__(
+        self,
+        session: Session,
+        record: EpisodeRecord,
+        *,
+        kinds: Mapping[int, str],
+        trains_side: bool,
+    ) -> None:
+        self._record, self._trains_side = record, trains_side
+        self.kinds = kinds
+        """Kinds of the lanes, by identity."""
         self._kept = _kept(session.turns)
         self._places: dict[int, int] = {}  # index in the record of a lane's message, by identity
         self._sequences: dict[int, int] = {}  # index of a lane's sequence, by identity
-        self._newest = -1
+        self._newest = (False, -1)
         self.last: int | None = None
         """Index of the main conversation's last turn."""
-        self.dropped: Counter[str] = Counter()
+        self.untrained: Counter[str] = Counter()
         """Sampled tokens that are not trained, by reason."""
 
     def add(self, lane: Lane) -> None:
         """Append a lane's own segments, turns and messages."""
         record = self._record
         turns = [one for one in lane.turns if one.reply is not None]
-        is_side = self._marks_side and lane.trunk is None and not lane.has_tools
         if record.ledger.segments:
             record.ledger.branches.append(self._branch(lane))
         else:
@@ -109,21 +122,25 @@ class _Writer:
         self._sequences[id(lane)] = len(self._sequences)
         start = lane.shared
         for turn in turns:
-            self._add_turn(lane, turn, start, is_side=is_side)
+            self._add_turn(lane, turn, start)
             start = turn.segments
 
-    def _add_turn(self, lane: Lane, turn: Turn, start: int, *, is_side: bool) -> None:
+    def _add_turn(self, lane: Lane, turn: Turn, start: int) -> None:
         record, reply = self._record, turn.reply
         assert reply is not None  # the caller chose those that have one
         number = len(record.turns)
-        reason = SIDE if is_side else None if turn in self._kept else turn.state.value
+        kind = self.kinds[id(lane)]
+        reason = None if turn in self._kept else turn.state.value
+        if kind == SIDE and not self._trains_side:
+            reason = SIDE
         own = lane.record.ledger.segments[start : turn.segments]
         record.ledger.segments += [
             _numbered(one, number, is_context=reason is not None) for one in own
         ]
         known = lane.record.turns[turn.local]
         is_followed = any(one.lane is lane and one.reply is not None for one in turn.children)
-        info: dict[str, Any] = {"label": lane.label} if lane.label else {}
+        label = lane.label if kind != MAIN else ""  # some clients label every request
+        info: dict[str, Any] = {} if kind == MAIN else {"agent": f"{kind} {label}".strip()}
         if turn.unenforced:
             info["unenforced"] = list(turn.unenforced)
         record.turns.append(
@@ -135,9 +152,9 @@ class _Writer:
             )
         )
         if reason is not None:
-            self.dropped[f"{reason} tokens"] += len(reply.generation.token_ids)
-        elif turn.number > self._newest:
-            self._newest, self.last = turn.number, number
+            self.untrained[reason] += len(reply.generation.token_ids)
+        elif (kind == MAIN, turn.number) > self._newest:
+            self._newest, self.last = (kind == MAIN, turn.number), number
         said = lane.record.messages
         first = (
             len(lane.prompt)
@@ -149,13 +166,14 @@ class _Writer:
     def _branch(self, lane: Lane) -> Branch:
         """Describe where a lane starts, after adding what is new in its prompt to the messages."""
         record, trunk = self._record, lane.trunk
+        assert lane.reason is not None  # only the first lane has none
         self._say(_tail(lane.prompt) if trunk is None else lane.prompt[trunk.said :])
         parent = None if trunk is None else self._sequences[id(trunk.lane)]
         return Branch(
             segment=len(record.ledger.segments),
             parent=parent,
             at=lane.shared,
-            reason=lane.reason,
+            reason=lane.reason.value,
             message_count=len(record.messages),
             history=tuple(self._places.get(id(one), one) for one in lane.prompt),
         )
@@ -164,6 +182,18 @@ class _Writer:
         for one in messages:
             self._places[id(one)] = len(self._record.messages)
             self._record.messages.append(one)
+
+
+def _kinds(lanes: Sequence[Lane]) -> dict[int, str]:
+    """Return what each lane is to the agent, by identity: its own conversation or another."""
+    has_tools = any(lane.has_tools for lane in lanes)
+    sides = {id(lane) for lane in lanes if has_tools and not lane.has_tools}
+    main = next((lane for lane in lanes if id(lane) not in sides), None)
+    kinds: dict[int, str] = {}
+    for lane in lanes:
+        is_main = main is not None and (lane.system, lane.label) == (main.system, main.label)
+        kinds[id(lane)] = SIDE if id(lane) in sides else MAIN if is_main else SUB_AGENT
+    return kinds
 
 
 def _kept(turns: Sequence[Turn]) -> set[Turn]:

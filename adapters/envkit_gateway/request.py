@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from envkit.errors import EnvkitError
@@ -35,6 +36,9 @@ class AgentRequest:
 
     messages: tuple[AgentMessage, ...]
     tools: tuple[ToolSpec, ...] = ()
+    may_call: bool = True
+    """Whether the client takes calls; otherwise they stay text. The prompt has the tools anyway, so
+    the conversation goes on."""
     model: str = ""
     """Reported back; never decides who answers."""
     key: str = ""
@@ -55,6 +59,12 @@ class AgentRequest:
     def of_client(self, *, key: str, is_retry: bool, label: str) -> "AgentRequest":
         """Return the request with what its headers and its whole body say."""
         return replace(self, key=key, is_retry=is_retry, label=label)
+
+    @property
+    def system_text(self) -> str:
+        """The system prompt: all system messages at the start."""
+        leading = takewhile(lambda one: one.role == "system", self.messages)
+        return "\n\n".join(one.text for one in leading)
 
     @property
     def tools_text(self) -> str:

@@ -25,7 +25,6 @@ from envkit.errors import (
 )
 from envkit.messages import Message, images_of, message
 from envkit.rollout.boundary import is_own_cancellation
-from envkit.rollout.encoding import EpisodeEncoder
 from envkit.rollout.engine import FinishReason, Generation
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.limits import Room, room_for_reply
@@ -37,11 +36,12 @@ from envkit.tasks import Task
 from envkit.threads.pool import WorkerPool
 from envkit.tokens import ChatCodec
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
+from envkit_gateway.lanes import Lanes
 from envkit_gateway.matching import Committed, is_rejected, is_retry
 from envkit_gateway.messages import PrefixKeys, codec_messages
 from envkit_gateway.replies import reply_of
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request
-from envkit_gateway.turn import Lane, Turn, TurnState
+from envkit_gateway.turn import ForkReason, Lane, Turn, TurnState
 
 OVER: Final = "the episode of this API key is over"
 
@@ -92,13 +92,12 @@ class Session:
             )
         self.key = f"sk-envkit-{secrets.token_hex(16)}"
         self.setup, self.spec, self.env = setup, spec, env
-        self._task = task or {}
         self.limits = limits or SessionLimits()
-        self.lanes: list[Lane] = []
+        self._lanes = Lanes(setup, setup.codec, spec, pool, task or {})
         self.turns: list[Turn] = []
         self.counts: Counter[str] = Counter()
-        """What happened to requests: "continued", "new", "replayed", "refused", and why a request
-        did not continue a reply."""
+        """What happened to requests: "continued", "new", "replayed", "refused", and why a
+        chat template could not continue a reply."""
         self.sampled_tokens = 0
         self.stop_reason: StopReason | None = None
         """The limit that ended the episode; None if none did."""
@@ -113,6 +112,11 @@ class Session:
         self._asked: Counter[str] = Counter()
 
     @property
+    def lanes(self) -> Sequence[Lane]:
+        """The sequences, in the order in which they began."""
+        return self._lanes.all
+
+    @property
     def fault(self) -> FaultRecord | None:
         """A failure that reached the agent and was not made up for by a retry."""
         return next(iter(self._faults.values()), None)
@@ -123,7 +127,7 @@ class Session:
         return any(one.task is not None and not one.task.done() for one in self.turns)
 
     async def open(self, request: AgentRequest) -> Turn:
-        """Return the turn that answers a request: a new one, or that of the request it repeats.
+        """Return the turn that answers a request: a new turn, or the existing one for a retry.
 
         Await `turn.task`; then the turn has a `reply`, or an `error`.
 
@@ -153,6 +157,7 @@ class Session:
             await asyncio.shield(turn.encoded)
         except asyncio.CancelledError:
             turn.encoded.add_done_callback(_read)
+            self.client_left(turn)
             raise
         return turn
 
@@ -166,11 +171,12 @@ class Session:
         Raises:
             RequestRefused: The chat template cannot render it.
         """
-        lane = Lane(record=(record := EpisodeRecord()), encoder=self._encoder(record), reason="")
+        record = EpisodeRecord()
         record.messages += self._codec_messages(request, 0)
-        lane.encoder.tools = request.tools
+        encoder = self._lanes.encoder(record)
+        encoder.tools = request.tools
         try:
-            return len((await lane.encoder.prompt()).train_ids)
+            return len((await encoder.prompt()).train_ids)
         except (TemplateError, ImageError, ConfigurationError) as error:
             raise bad_request(f"the chat template cannot render this: {error}") from error
 
@@ -202,12 +208,11 @@ class Session:
 
     def _check_limits(self) -> None:
         most = self.setup.limits.max_turns
-        sampled = sum(one.state is not TurnState.FAILED for one in self.turns)
-        if most is not None and sampled >= most:
+        if most is not None and len(self.turns) >= most:
             raise self._ended(StopReason.MAX_TURNS, f"limits.max_turns is {most}")
         if len(self.lanes) >= self.limits.max_sequences:
-            why = f"max_sequences is {self.limits.max_sequences}"
-            raise self._ended(StopReason.MAX_TURNS, why)
+            why = f"agent.max_sequences is {self.limits.max_sequences}"
+            raise self._ended(StopReason.MAX_SEQUENCES, why)
 
     def _ended(self, reason: StopReason, why: str) -> RequestRefused:
         """Record that a limit ended the episode; return the refusal."""
@@ -217,11 +222,7 @@ class Session:
     def _placed(self, request: AgentRequest, keys: Sequence[str]) -> tuple[Turn, int]:
         """Return a turn in the sequence that it continues, and how many messages that covers."""
         parent, covered = self._committed.longest(keys, request.messages)
-        if parent is None:
-            why = "tools" if self._changes_tools(request) else "history"
-            lane = self._new_lane(request, why if self.lanes else "")
-        else:
-            lane = self._lane_after(parent, request)
+        lane = self._lanes.after(parent, request) if parent else self._lanes.start(request)
         turn = Turn(
             number=next(self._numbers),
             lane=lane,
@@ -238,40 +239,6 @@ class Session:
         self._requests[request.key] = turn
         return turn, covered
 
-    def _changes_tools(self, request: AgentRequest) -> bool:
-        """Return whether a request has tools and another sequence none, or the reverse."""
-        return any(bool(request.tools) != lane.has_tools for lane in self.lanes)
-
-    def _lane_after(self, parent: Turn, request: AgentRequest) -> Lane:
-        lane = parent.lane
-        if lane.turns[-1] is parent and not parent.is_extended:
-            parent.is_extended = True
-            return lane
-        branch = self._new_lane(request, "branch")
-        branch.trunk, branch.shared = parent, parent.segments
-        record, source = branch.record, lane.record
-        shared = [one.as_context() for one in source.ledger.segments[: parent.segments]]
-        record.ledger.replay(shared)
-        record.messages += source.messages[: parent.said]
-        record.turns += source.turns[: parent.local + 1]
-        return branch
-
-    def _new_lane(self, request: AgentRequest, reason: str) -> Lane:
-        record = EpisodeRecord()
-        record.task = self._task
-        lane = Lane(
-            record=record,
-            encoder=self._encoder(record),
-            reason=reason,
-            has_tools=bool(request.tools),
-            label=request.label,
-        )
-        self.lanes.append(lane)
-        return lane
-
-    def _encoder(self, record: EpisodeRecord) -> EpisodeEncoder:
-        return EpisodeEncoder(self.setup, self._codec, self.spec, self._pool, record)
-
     async def _answer(
         self, turn: Turn, request: AgentRequest, prefix: PrefixKeys, covered: int
     ) -> None:
@@ -281,11 +248,7 @@ class Session:
             except (TemplateError, ImageError, ConfigurationError) as error:
                 raise bad_request(f"the chat template cannot render this: {error}") from error
         except BaseException as error:  # the request's own answer says what failed
-            turn.state = TurnState.FAILED
-            self.turns.remove(turn)
-            self._requests.pop(turn.request_key, None)
-            self._detach(turn)
-            self._note(turn, error)
+            self._withdraw(turn, error)
             turn.encoded.set_exception(error)
             turn.encoded.add_done_callback(_read)
             if is_own_cancellation(error):
@@ -294,15 +257,14 @@ class Session:
         turn.encoded.set_result(None)
         await self._sample(turn, request, prefix, room)
 
-    def _detach(self, turn: Turn) -> None:
-        """Remove a turn that added nothing to its lane, and the lane if it was made for it."""
-        parent = turn.parent
-        if parent is not None:
-            parent.children.remove(turn)
-            if turn.lane is parent.lane:
-                parent.is_extended = False
-        if not turn.lane.turns:
-            self.lanes.remove(turn.lane)
+    def _withdraw(self, turn: Turn, error: BaseException) -> None:
+        """Forget a request that got no reply, so that a retry continues where it did."""
+        turn.state, turn.error = TurnState.FAILED, error
+        self.turns.remove(turn)
+        if self._requests.get(turn.request_key) is turn:
+            del self._requests[turn.request_key]
+        self._lanes.detach(turn)
+        self._note(turn, error)
 
     async def _encode(self, turn: Turn, request: AgentRequest, covered: int) -> Room:
         """Append the request's new messages to the turn's sequence, or start one with all.
@@ -321,8 +283,8 @@ class Session:
             else:
                 self.counts["continued"] += 1
                 return room
-            self._detach(turn)
-            turn.lane, turn.parent = self._new_lane(request, "template"), None
+            self._lanes.detach(turn)
+            turn.lane, turn.parent = self._lanes.start(request, ForkReason.TEMPLATE), None
         lane = turn.lane
         pending = self._codec_messages(request, 0)
         lane.record.messages += pending
@@ -432,10 +394,10 @@ class Session:
             if generation.finish_reason is FinishReason.ABORT:
                 raise EngineFault("the episode was stopped while the engine sampled")
         except BaseException as error:  # an engine may be anybody's code
-            record.draft, turn.state, turn.error = None, TurnState.FAILED, error
+            record.draft = None
+            self._withdraw(turn, error)
             if is_own_cancellation(error):
                 raise
-            self._note(turn, error)
             return
         draft.add_generation(generation, time.perf_counter() - started)
         self._commit(turn, request, draft, generation)
@@ -450,10 +412,10 @@ class Session:
             self.error = error
         elif isinstance(error, EngineFault | LedgerFault):
             where = FaultPlace.GENERATE if isinstance(error, EngineFault) else FaultPlace.LEDGER
-            self._faults[turn.request_key] = FaultRecord.of(where, error)
+            self._faults[turn.prefix] = FaultRecord.of(where, error)
         elif isinstance(error, Exception):
             fault = LedgerFault(f"the request failed: {describe(error)}")
-            self._faults[turn.request_key] = FaultRecord.of(FaultPlace.LEDGER, fault)
+            self._faults[turn.prefix] = FaultRecord.of(FaultPlace.LEDGER, fault)
 
     def _sampler(self, turn: Turn, request: AgentRequest) -> Sampler:
         setup, sampling = self.setup, self.setup.sampling
@@ -489,7 +451,7 @@ class Session:
         turn.local, turn.said = record.turn - 1, len(record.messages)
         turn.segments = len(record.ledger.segments)
         turn.reply = reply_of(text, generation, request, number=turn.number)
-        self._faults.pop(turn.request_key, None)
+        self._faults.pop(turn.prefix, None)
 
 
 def _read(future: "asyncio.Future[None]") -> None:

@@ -1,8 +1,9 @@
-"""Run a command so that nothing it starts outlives it: `python -ISB supervise.py COMMAND...`.
+"""Run a command so that nothing it starts outlives it: `python -ISB supervise.py BYTES COMMAND...`.
 
 The supervisor adopts every descendant, also those that left their process group. When the command
-ends, when standard input closes (the parent is gone) or on SIGTERM, it kills all of them. Linux
-only. It imports nothing of envkit, so that it starts quickly.
+ends, when standard input closes (the parent is gone), on SIGTERM, or when the folder above the
+working directory holds more than BYTES, it kills all of them. Linux only. It imports nothing of
+envkit, so that it starts quickly.
 """
 
 import ctypes
@@ -15,41 +16,64 @@ import sys
 import time
 
 _SET_CHILD_SUBREAPER = 36
-_MAX_FILE = 1 << 30
-"""Bytes of the largest file that the command may write."""
+_LOOK_S = 1.0
+"""Seconds between two looks at the folder, at least."""
 _NOT_STARTED = 127
 
 
 def main(argv: list[str]) -> int:
-    """Run the command and return its exit status, 128 plus the number for a signal."""
+    """Run the command and return its exit status, 128 plus the number for a signal.
+
+    A command that wrote too much gets that of SIGXFSZ, whether to one file or to many.
+    """
+    most, command = int(argv[0]), argv[1:]
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     stop_read, stop_write = os.pipe()
     os.set_blocking(stop_write, False)
     signal.set_wakeup_fd(stop_write)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, lambda *_: None)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_FILE, _MAX_FILE))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
-        child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True)
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
     except OSError as error:
-        print(f"cannot start {argv[0]!r}: {error.strerror}", file=sys.stderr)  # noqa: T201
+        print(f"cannot start {command[0]!r}: {error.strerror}", file=sys.stderr)  # noqa: T201
         return _NOT_STARTED
-    status = _wait(child, stop_read)
+    status = _wait(child, stop_read, most)
     _kill_descendants()
     return status
 
 
-def _wait(child: "subprocess.Popen[bytes]", stop: int) -> int:
+def _wait(child: "subprocess.Popen[bytes]", stop: int, most: int) -> int:
     """Wait for the command, or for a reason to kill it."""
+    due = time.monotonic() + _LOOK_S
     while child.poll() is None:
-        ready, _, _ = select.select([stop, 0], [], [])
+        ready, _, _ = select.select([stop, 0], [], [], max(0.0, due - time.monotonic()))
+        started = time.monotonic()
+        if started >= due:
+            if _size("..") > most:
+                return 128 + signal.SIGXFSZ
+            took = time.monotonic() - started
+            due = time.monotonic() + max(_LOOK_S, 20 * took)  # a large tree takes long
         if 0 in ready and not os.read(0, 1):
             return 128 + signal.SIGKILL
         if stop in ready and any(n != signal.SIGCHLD for n in os.read(stop, 64)):
             return 128 + signal.SIGKILL
     code = child.returncode
     return 128 - code if code < 0 else code
+
+
+def _size(folder: str) -> int:
+    """Return the bytes that a folder takes on the disk."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(place, name)).st_blocks * 512
+            except OSError:
+                continue
+    return total
 
 
 def _kill_descendants() -> None:

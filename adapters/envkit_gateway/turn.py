@@ -25,6 +25,21 @@ class TurnState(StrEnum):
     """Infrastructure gave no reply."""
 
 
+class ForkReason(StrEnum):
+    """Why a sequence does not continue an earlier one."""
+
+    BRANCH = "branch"
+    """A second request continued the same reply."""
+    NEW_CONVERSATION = "new_conversation"
+    """The request has no earlier reply."""
+    REWRITTEN_HISTORY = "rewritten_history"
+    """The request's earlier messages are not those that were recorded."""
+    OTHER_SYSTEM_PROMPT = "other_system_prompt"
+    OTHER_TOOLS = "other_tools"
+    TEMPLATE = "template"
+    """The chat template cannot render the request's new messages after a reply."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """A committed reply, as every dialect reports it."""
@@ -49,8 +64,15 @@ class Lane:
 
     record: EpisodeRecord
     encoder: EpisodeEncoder
-    reason: str
-    """Why it does not continue another sequence; empty for the first one."""
+    reason: ForkReason | None
+    """None for the first one."""
+    system: str
+    """The system prompt."""
+    tools: str
+    """The tools as text."""
+    has_tools: bool
+    label: str
+    """Of the sub-agent, if the client's headers say so."""
     trunk: "Turn | None" = None
     """The last shared turn; None for a sequence with its own prompt."""
     shared: int = 0
@@ -58,8 +80,6 @@ class Lane:
     prompt: list[Message] = field(default_factory=list[Message])
     """The conversation up to its first own reply."""
     turns: list["Turn"] = field(default_factory=list["Turn"])
-    has_tools: bool = False
-    label: str = ""
 
 
 @dataclass(eq=False, slots=True)

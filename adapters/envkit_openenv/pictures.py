@@ -44,7 +44,7 @@ def show_observation(
     for key, value in observation.items():
         if key in image_fields and value is not None:
             images.append(_named_image(key, value))
-            shown[key] = f"[picture {len(images)}]"
+            shown[key] = f"[image {len(images)}]"
         elif (plain := _without_images(value, images)) is not None:
             shown[key] = plain
     if len(shown) == 1 and isinstance(only := next(iter(shown.values())), str):
@@ -79,7 +79,7 @@ def _without_images(value: Any, images: list[Image]) -> Any:  # noqa: ANN401  # 
         found = _pixels(cast("list[Any]", value), with_grey=False)
     if found is not None:
         images.append(found)
-        return f"[picture {len(images)}]"
+        return f"[image {len(images)}]"
     if isinstance(value, list):
         return [_without_images(entry, images) for entry in cast("list[Any]", value)]
     if isinstance(value, dict):

@@ -98,7 +98,7 @@ def _show_result(result: Any) -> tuple[str, list[Image], str | None]:  # noqa: A
         found = cast("dict[str, Any]", part)
         if found.get("type") == "image" and isinstance(found.get("data"), str):
             images.append(decode_picture(found["data"]))
-            texts.append(f"[picture {len(images)}]")
+            texts.append(f"[image {len(images)}]")
         elif isinstance(found.get("text"), str):
             texts.append(found["text"])
         else:
@@ -110,5 +110,5 @@ def _show_result(result: Any) -> tuple[str, list[Image], str | None]:  # noqa: A
 def _renumbered(text: str, before: int, count: int) -> str:
     """Renumber image marks to follow those of earlier results."""
     for number in range(count if before else 0, 0, -1):
-        text = text.replace(f"[picture {number}]", f"[image {number + before}]")
+        text = text.replace(f"[image {number}]", f"[image {number + before}]")
     return text

@@ -130,7 +130,7 @@ class RemoteEngine:
         """Sample one turn.
 
         Raises:
-            EngineFault: TRANSIENT, TIMEOUT, CRASHED or PERMANENT. `is_away` if the server is
+            EngineFault: TRANSIENT, TIMEOUT, CRASHED or PERMANENT. `is_unavailable` if the server is
                 unreachable or currently accepts no requests.
             LedgerFault: The request's ids and images, or the server's counts, disagree.
             ConfigurationError: `sampling.extras` holds an unknown key.
@@ -160,7 +160,7 @@ class RemoteEngine:
         try:
             answer = await call.run()
         except EngineFault as fault:
-            if fault.is_away:
+            if fault.is_unavailable:
                 self._probe.forget()
             raise
         finally:
@@ -239,7 +239,7 @@ class RemoteEngine:
         """Return if the server accepts requests; the rollout polls it while waiting.
 
         Raises:
-            EngineFault: It does not accept requests; `is_away` is set.
+            EngineFault: It does not accept requests; `is_unavailable` is set.
         """
         await self._probe.check_health()
 

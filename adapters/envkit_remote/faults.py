@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 import aiohttp
 
 from envkit.errors import EngineFault, FaultKind
-from envkit.retry_after import AWAY_STATUS
+from envkit.retry_after import UNAVAILABLE_STATUS
 from envkit_remote.transport import Answer, Transport
 
 _TRANSIENT_STATUS: Final = frozenset({408, 425})
@@ -70,11 +70,11 @@ def status_fault(title: str, url: str, answer: Answer, advice: Mapping[int, str]
     """
     status = answer.status
     message = f"{title} at {url} answered {status}: {error_message(answer.body)}"
-    if status in AWAY_STATUS:
+    if status in UNAVAILABLE_STATUS:
         return EngineFault(
             message,
             kind=FaultKind.TRANSIENT,
-            is_away=True,
+            is_unavailable=True,
             retry_after_s=answer.retry_after_s,
         )
     if status in _TRANSIENT_STATUS or status > 500:
@@ -102,7 +102,7 @@ def connection_fault(
             f"the {title} server at {url} broke the connection of a request: {reason}. It probably "
             "crashed or was stopped: look at the end of its log and start it again",
             kind=FaultKind.CRASHED,
-            is_away=True,
+            is_unavailable=True,
         )
     if isinstance(error, aiohttp.ClientConnectorDNSError) and not reached_before:
         return EngineFault(f"no host of {url} is known: {reason}", kind=FaultKind.TRANSIENT)
@@ -111,14 +111,14 @@ def connection_fault(
             f"the {title} server at {url} stopped answering: {reason}. It has answered before, so "
             "it probably crashed or was stopped: look at the end of its log and start it again",
             kind=FaultKind.TRANSIENT,
-            is_away=True,
+            is_unavailable=True,
         )
     return EngineFault(
         f"no {title} server could be reached at {url}: {reason}. Check that it is running, that "
         "its log says it is ready, that host and port are right, and that no proxy or firewall "
         f"is in between; `curl {url}/health` must return 200",
         kind=FaultKind.TRANSIENT,
-        is_away=True,
+        is_unavailable=True,
     )
 
 

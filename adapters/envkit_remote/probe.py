@@ -160,14 +160,14 @@ class ServerProbe:
         """Return if `/health` reports that the server accepts requests, or has no such route.
 
         Raises:
-            EngineFault: It does not, with `is_away`.
+            EngineFault: It does not, with `is_unavailable`.
         """
         answer = await self._ask_health(self._timeout_s)
         if answer.status >= 500 or answer.status == 429:
             raise EngineFault(
                 self._unhealthy(answer),
                 kind=FaultKind.TRANSIENT,
-                is_away=True,
+                is_unavailable=True,
                 retry_after_s=answer.retry_after_s,
             )
 
@@ -184,7 +184,7 @@ class ServerProbe:
             raise EngineFault(
                 f"{url}/health gave no answer in {timeout_s:g} s: the server is overloaded",
                 kind=FaultKind.TIMEOUT,
-                is_away=True,
+                is_unavailable=True,
             ) from error
 
     def _unhealthy(self, answer: Answer) -> str:

@@ -37,7 +37,7 @@ _SLACK: Final = 8
 class _Replica:
     engine: RemoteEngine
     sessions: set[str] = field(default_factory=set[str])
-    is_away: bool = False
+    is_unavailable: bool = False
     ask_at: float = 0.0
     wait_s: float = _ASK_AGAIN_S
     is_asking: bool = False
@@ -85,7 +85,7 @@ class RoutedEngine:
         """Sample one turn on the session's server, or on another if that is unavailable.
 
         Raises:
-            EngineFault: As the replica's engine; `is_away` only if all of them are.
+            EngineFault: As the replica's engine; `is_unavailable` only if all of them are.
             LedgerFault: As the replica's engine.
             ConfigurationError: As the replica's engine.
             ContractError: As the replica's engine.
@@ -100,12 +100,12 @@ class RoutedEngine:
                 if fault.kind is FaultKind.TIMEOUT:
                     self._ask(replica)  # stuck on this request, or entirely?
                     self._move_away(request.session_id)
-                if not fault.is_away:
+                if not fault.is_unavailable:
                     raise
-                self._note_away(replica, fault)
+                self._note_unavailable(replica, fault)
                 self._move_away(request.session_id)
                 tried.append(replica)
-                if all(other.is_away or other in tried for other in self._replicas):
+                if all(other.is_unavailable or other in tried for other in self._replicas):
                     raise
             else:
                 self._note_back(replica)
@@ -117,14 +117,14 @@ class RoutedEngine:
         """Return the server for a request: any server if all are unavailable."""
         now = time.monotonic()
         for replica in self._replicas:
-            if replica.is_away and now >= replica.ask_at:
+            if replica.is_unavailable and now >= replica.ask_at:
                 self._ask(replica)
         placed = self._placed.get(request.session_id)
-        if placed is not None and not placed.is_away and placed not in tried:
+        if placed is not None and not placed.is_unavailable and placed not in tried:
             self._placed.move_to_end(request.session_id)
             return placed
         fresh = [replica for replica in self._replicas if replica not in tried]
-        usable = [replica for replica in fresh if not replica.is_away] or fresh
+        usable = [replica for replica in fresh if not replica.is_unavailable] or fresh
         return self._place(request, usable)
 
     def _place(self, request: GenerateRequest, usable: Sequence[_Replica]) -> _Replica:
@@ -154,14 +154,14 @@ class RoutedEngine:
         if replica is not None:
             replica.sessions.discard(session_id)
 
-    def _note_away(self, replica: _Replica, fault: EngineFault) -> None:
-        if not replica.is_away:
-            replica.is_away, replica.wait_s = True, _ASK_AGAIN_S
+    def _note_unavailable(self, replica: _Replica, fault: EngineFault) -> None:
+        if not replica.is_unavailable:
+            replica.is_unavailable, replica.wait_s = True, _ASK_AGAIN_S
         hold = replica.wait_s if fault.retry_after_s is None else fault.retry_after_s
         replica.ask_at = time.monotonic() + min(max(hold, _ASK_AGAIN_S), _ASK_AT_MOST_S)
 
     def _note_back(self, replica: _Replica) -> None:
-        replica.is_away, replica.wait_s = False, _ASK_AGAIN_S
+        replica.is_unavailable, replica.wait_s = False, _ASK_AGAIN_S
 
     def _ask(self, replica: _Replica) -> None:
         """Check a replica's health in the background, one check at a time."""
@@ -173,7 +173,7 @@ class RoutedEngine:
         try:
             await replica.engine.probe()
         except EngineFault as fault:
-            self._note_away(replica, fault)
+            self._note_unavailable(replica, fault)
             replica.wait_s = min(2 * replica.wait_s, _ASK_AT_MOST_S)
         else:
             self._note_back(replica)
@@ -184,14 +184,14 @@ class RoutedEngine:
         """Return if any server accepts requests; the rollout polls this while waiting.
 
         Raises:
-            EngineFault: No server accepts requests; `is_away` is set.
+            EngineFault: No server accepts requests; `is_unavailable` is set.
         """
         await asyncio.gather(*(self._look_at(replica) for replica in self._replicas))
-        if all(replica.is_away for replica in self._replicas):
+        if all(replica.is_unavailable for replica in self._replicas):
             raise EngineFault(
                 f"none of the {len(self._replicas)} servers {self.base_url} accepts requests",
                 kind=FaultKind.TRANSIENT,
-                is_away=True,
+                is_unavailable=True,
             )
 
     async def health(self, *, timeout_s: float = 30.0) -> ServerHealth:

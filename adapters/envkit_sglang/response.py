@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from envkit.errors import EngineFault, FaultKind
-from envkit.retry_after import AWAY_STATUS
+from envkit.retry_after import UNAVAILABLE_STATUS
 from envkit.rollout.engine import FinishReason, Generation
 from envkit_remote.answers import AnswerReader, check_tokens
 from envkit_remote.faults import shown
@@ -106,7 +106,7 @@ def _given_up(status: int, message: object) -> EngineFault:
     return EngineFault(
         f"SGLang abandoned the request with status {status}: {shown(message)}",
         kind=FaultKind.TRANSIENT if status >= 500 else FaultKind.PERMANENT,
-        is_away=status in AWAY_STATUS,
+        is_unavailable=status in UNAVAILABLE_STATUS,
     )
 
 

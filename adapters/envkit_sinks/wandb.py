@@ -29,7 +29,7 @@ _INIT_SECONDS: Final = 30.0
 _STEP: Final = "step"
 _EPISODE: Final = "episode/number"
 _TABLE: Final = "shown_episodes"
-_IMAGES: Final = "shown_pictures"
+_IMAGES: Final = "shown_images"
 
 
 class WandbSink:
@@ -39,7 +39,7 @@ class WandbSink:
       `episode/number`;
     - every metric of `write_metrics`, over `step`; the last values become the run's summary;
     - `histogram/...` of the episodes since the last call, a table of the first `shown_episodes` of
-      them, and `shown_pictures`, the last image of each.
+      them, and `shown_images`, the last image of each.
     """
 
     def __init__(

@@ -7,11 +7,11 @@ from envkit.trajectory import RewardPlacement, Trajectory
 from envkit_conformance import Content, Deliver, DeliveredRow, Projection, Shape
 from envkit_skyrl.contract import CONTRACT
 from envkit_skyrl.rows import ERROR, Played, RowPlan, to_output
-from envkit_skyrl.validation import GeneratorOutput, Pictures
+from envkit_skyrl.validation import GeneratorOutput, ImageSettings
 
 CONTRACT.check()
 
-_IMAGES: Final = Pictures(token_id=0, patches_per_token=4, patch_size=1176)
+_IMAGES: Final = ImageSettings(token_id=0, patches_per_token=4, patch_size=1176)
 """Image settings of a Qwen2.5-VL model, where text rows have empty tensors of this width."""
 
 
@@ -31,7 +31,7 @@ def rows_of_groups(
         merge=shape is Shape.MERGED,
         placement=placement,
         filler_id=filler_id,
-        pictures=_IMAGES,
+        image_settings=_IMAGES,
     )
     samples = [
         Played(

@@ -15,7 +15,7 @@ from typing import Any, Final
 import aiohttp
 
 from envkit.errors import ContractError, EngineFault, EnvkitError, FaultKind, LedgerFault
-from envkit.retry_after import AWAY_STATUS, retry_after
+from envkit.retry_after import UNAVAILABLE_STATUS, retry_after
 from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, LogprobKind
 from envkit_skyrl.images import ImageRenderer, InferenceClient, expand
 from envkit_skyrl.sampling import to_params
@@ -217,18 +217,18 @@ def _fault(error: BaseException) -> EngineFault:
     """Wrap a client's exception once, with the details that a retry policy needs."""
     message = f"SkyRL's inference client failed: {type(error).__name__}: {error}"
     if isinstance(error, aiohttp.ClientResponseError):
-        if error.status in AWAY_STATUS:
+        if error.status in UNAVAILABLE_STATUS:
             return EngineFault(
                 message,
                 kind=FaultKind.TRANSIENT,
-                is_away=True,
+                is_unavailable=True,
                 retry_after_s=retry_after(error.headers or {}),
             )
         worth_it = error.status in _TRANSIENT_STATUS or error.status >= 500
         return EngineFault(message, kind=FaultKind.TRANSIENT if worth_it else FaultKind.PERMANENT)
     if isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError):
-        return EngineFault(message, kind=FaultKind.TRANSIENT, is_away=True)
+        return EngineFault(message, kind=FaultKind.TRANSIENT, is_unavailable=True)
     if isinstance(error, aiohttp.ClientError | OSError):
-        is_away = isinstance(error, ConnectionError)
-        return EngineFault(message, kind=FaultKind.TRANSIENT, is_away=is_away)
+        is_unavailable = isinstance(error, ConnectionError)
+        return EngineFault(message, kind=FaultKind.TRANSIENT, is_unavailable=is_unavailable)
     return EngineFault(message, kind=FaultKind.PERMANENT)

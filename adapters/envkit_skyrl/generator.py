@@ -32,7 +32,7 @@ from envkit_skyrl.rows import Played, to_output
 from envkit_skyrl.samples import Sample, read_samples
 from envkit_skyrl.sampling import to_sampling
 from envkit_skyrl.setup import check_logprobs, make_limits, prepare
-from envkit_skyrl.validation import GeneratorOutput, Pictures, validate_output
+from envkit_skyrl.validation import GeneratorOutput, ImageSettings, validate_output
 
 CONTRACT.check()
 
@@ -96,7 +96,7 @@ class EnvGenerator(GeneratorInterface):
             salt = partial(build_vllm_cache_salt, model_name=policy_model_name)
         arguments: dict[str, Any] = {
             "model": policy_model_name,
-            "image_token_id": None if self.pictures is None else self.pictures.token_id,
+            "image_token_id": None if self.image_settings is None else self.image_settings.token_id,
             "timeout_s": self._options.timeout_s,
             "cache_salt": salt,
         }
@@ -132,9 +132,9 @@ class EnvGenerator(GeneratorInterface):
         )
 
     @property
-    def pictures(self) -> Pictures | None:
+    def image_settings(self) -> ImageSettings | None:
         """Image settings of the model; None for a text model."""
-        return self._plan.pictures
+        return self._plan.image_settings
 
     async def generate(
         self, input_batch: Mapping[str, Any], disable_tqdm: bool = False
@@ -171,7 +171,7 @@ class EnvGenerator(GeneratorInterface):
             output,
             [one.trajectory_id for one in played if one.trajectory_id is not None] or None,
             max_tokens=limits.max_context_tokens,
-            pictures=self.pictures,
+            images=self.image_settings,
         )
         return output
 
@@ -258,7 +258,7 @@ class EnvGenerator(GeneratorInterface):
         return RayPlayer(
             self._recipe,
             config,
-            keeps_features=self.pictures is not None,
+            keeps_features=self.image_settings is not None,
             follows=partial(weight_version_of, self._recipe.client),
         )
 

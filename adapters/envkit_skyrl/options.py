@@ -29,7 +29,7 @@ class SkyRLOptions:
     task_fields: Mapping[str, str] = field(default_factory=dict[str, str])
     """Maps a task's keys to the fields of the dataset row that fill them, such as
     "extra_info.question", "prompt.text" (of the last message) or "prompt.images"."""
-    pictures: bool | None = None
+    images: bool | None = None
     """Whether rows have tensors of images; None asks the model. False is for text environments on
     a vision-language model, whose forward in SkyRL fails on empty tensors."""
     max_resumes: int = 8

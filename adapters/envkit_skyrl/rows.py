@@ -19,7 +19,7 @@ from envkit.rollout.engine import FinishReason
 from envkit.trajectory import MergeTally, Trajectory, merge_rows, step_rows, whole_row
 from envkit.trajectory.projection import RewardPlacement, Row
 from envkit.trajectory.stop import StopReason
-from envkit_skyrl.validation import GeneratorOutput, Pictures, TrajectoryId
+from envkit_skyrl.validation import GeneratorOutput, ImageSettings, TrajectoryId
 
 STOP: Final = "stop"
 """Stop reasons that SkyRL's overlong filter and zero reward treat as a clean end."""
@@ -51,7 +51,7 @@ class RowPlan:
     A vision-language model needs a row with an image: its forward fails on a micro-batch without
     one.
     """
-    pictures: Pictures | None = None
+    image_settings: ImageSettings | None = None
     """None for a text model, whose output has no tensors."""
 
 
@@ -213,16 +213,16 @@ def _append(columns: dict[str, list[Any]], row: Row, sample: Played, plan: RowPl
     columns["trajectory_generation_times"].append(sample.seconds)
     if plan.step_wise:
         columns["is_last_step"].append(bool(row.is_last))
-    if plan.pictures is not None:
-        pixels, grids = _tensors(row, plan.pictures)
+    if plan.image_settings is not None:
+        pixels, grids = _tensors(row, plan.image_settings)
         columns["pixel_values"].append(pixels)
         columns["image_grid_thw"].append(grids)
 
 
-def _tensors(row: Row, pictures: Pictures) -> tuple[torch.Tensor, torch.Tensor]:
+def _tensors(row: Row, images: ImageSettings) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the two tensors of Qwen-VL's kind; empty ones, never None, without images."""
     if not row.features:
-        empty = torch.zeros(0, pictures.patch_size)
+        empty = torch.zeros(0, images.patch_size)
         return empty, torch.zeros(0, 3, dtype=torch.long)
     pixels: np.ndarray[Any, Any] = row.tensors["pixel_values"]
     grids: np.ndarray[Any, Any] = row.tensors["image_grid_thw"]

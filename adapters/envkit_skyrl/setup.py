@@ -15,7 +15,7 @@ from envkit.tokens import ChatCodec
 from envkit.trajectory.projection import Row
 from envkit_skyrl.options import SkyRLOptions
 from envkit_skyrl.rows import RowPlan
-from envkit_skyrl.validation import Pictures
+from envkit_skyrl.validation import ImageSettings
 
 _LOG: Final = logging.getLogger(__name__)
 _TENSORS: Final = frozenset({"pixel_values", "image_grid_thw"})
@@ -39,9 +39,9 @@ def prepare(
     """
     if options.rollout.env_id is not None:
         spec(options.rollout.env_id)  # detects a misspelt id before the first batch
-    text_only = options.pictures is False or generator_cfg.inference_engine.language_model_only
-    pictures = None if text_only else find_images(codec)
-    _check(generator_cfg, codec, options, scalar_rewards=scalar_rewards, has_images=bool(pictures))
+    text_only = options.images is False or generator_cfg.inference_engine.language_model_only
+    images = None if text_only else find_images(codec)
+    _check(generator_cfg, codec, options, scalar_rewards=scalar_rewards, has_images=bool(images))
     return RowPlan(
         step_wise=generator_cfg.step_wise_trajectories,
         merge=options.merge,
@@ -50,8 +50,8 @@ def prepare(
         mask_unfinished=generator_cfg.apply_overlong_filtering,
         no_reward_unfinished=generator_cfg.zero_reward_on_non_stop,
         filler_id=codec.stop_ids[0],
-        placeholder=None if pictures is None else _placeholder(codec),
-        pictures=pictures,
+        placeholder=None if images is None else _placeholder(codec),
+        image_settings=images,
     )
 
 
@@ -64,7 +64,7 @@ def _check(
     has_images: bool,
 ) -> None:
     engine, step_wise = generator_cfg.inference_engine, generator_cfg.step_wise_trajectories
-    branches = options.rollout.may_branch(codec)
+    branching = options.rollout.branching_setting(codec)
     problems = {
         "envkit's generator returns no routed experts; set "
         "generator.inference_engine.enable_return_routed_experts=false": (
@@ -86,11 +86,11 @@ def _check(
         "envkit.reward_placement=last and no envkit.turn_discount": (
             scalar_rewards and (options.placement != "last" or step_wise)
         ),
-        "envkit.history starts a new row where the history is rewritten; set "
-        "generator.step_wise_trajectories=true": branches and not step_wise,
-        "envkit.pictures is true, but the model's template and processor do not give "
+        f"envkit.{branching} may split an episode into several rows; set "
+        "generator.step_wise_trajectories=true": branching is not None and not step_wise,
+        "envkit.images is true, but the model's template and processor do not give "
         f"{sorted(_TENSORS)}, which SkyRL's trainer needs": (
-            options.pictures is True and not has_images
+            options.images is True and not has_images
         ),
         "generator.merge_stepwise_output refuses images; set it to false and envkit.merge to "
         "true, which joins the same rows with their images": (
@@ -102,7 +102,7 @@ def _check(
         raise ConfigurationError("; ".join(found))
 
 
-def find_images(codec: ChatCodec) -> Pictures | None:
+def find_images(codec: ChatCodec) -> ImageSettings | None:
     """Return the model's image settings; None for text, or if SkyRL cannot train its images.
 
     One blank image goes through the codec's processor to find the shape of its tensors.
@@ -124,7 +124,7 @@ def find_images(codec: ChatCodec) -> Pictures | None:
         )
         return None
     patches, size = shapes["pixel_values"]
-    return Pictures(
+    return ImageSettings(
         token_id=codec.media_ids[0],
         patches_per_token=patches // features.token_count,
         patch_size=size,

@@ -30,7 +30,7 @@ class TrajectoryId(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pictures:
+class ImageSettings:
     """How a Qwen-VL style model represents images."""
 
     token_id: int
@@ -46,7 +46,7 @@ def validate_output(
     trajectory_ids: Sequence[TrajectoryId] | None,
     *,
     max_tokens: int | None = None,
-    pictures: Pictures | None = None,
+    images: ImageSettings | None = None,
 ) -> None:
     """Check an output before passing it to SkyRL.
 
@@ -54,7 +54,7 @@ def validate_output(
         output: The generator's output.
         trajectory_ids: Ids of the input, in order; None if it had none.
         max_tokens: Maximum tokens per row; None is unbounded.
-        pictures: The model's image settings; None does not count images.
+        images: The model's image settings; None does not count images.
 
     Raises:
         ContractError: The output breaks a rule; the message names row and rule.
@@ -62,7 +62,7 @@ def validate_output(
     columns = {key: column for key, column in output.items() if isinstance(column, list)}
     for number in range(len(output["response_ids"])):
         row = {key: column[number] for key, column in columns.items()}
-        for problem in (*_numbers(row, max_tokens), *_images(row, pictures)):
+        for problem in (*_numbers(row, max_tokens), *_images(row, images)):
             raise ContractError(f"row {number}: {problem}")
     if trajectory_ids is None:
         return
@@ -91,8 +91,8 @@ def _numbers(row: dict[str, Any], max_tokens: int | None) -> Iterator[str]:
         yield f"at most {max_tokens} tokens, got {tokens}; SkyRL's trainer does not truncate"
 
 
-def _images(row: dict[str, Any], pictures: Pictures | None) -> Iterator[str]:
-    if pictures is None:
+def _images(row: dict[str, Any], images: ImageSettings | None) -> Iterator[str]:
+    if images is None:
         return
     pixels, grids = row.get("pixel_values"), row.get("image_grid_thw")
     if pixels is None or grids is None:
@@ -100,7 +100,7 @@ def _images(row: dict[str, Any], pictures: Pictures | None) -> Iterator[str]:
         return
     patches = int(grids.prod(-1).sum())
     ids = row["prompt_token_ids"] + row["response_ids"]
-    placed = ids.count(pictures.token_id) * pictures.patches_per_token
+    placed = ids.count(images.token_id) * images.patches_per_token
     if len(pixels) != patches or placed != patches:
         yield (
             f"pixel_values must have one row per patch, got {len(pixels)} rows, {patches} patches "

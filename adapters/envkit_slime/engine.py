@@ -130,7 +130,7 @@ class SlimeEngine:
         """Return if the server accepts requests.
 
         Raises:
-            EngineFault: It does not; `is_away` is set.
+            EngineFault: It does not; `is_unavailable` is set.
         """
         if isinstance(self._engine, ProbingEngine):
             await self._engine.probe()

@@ -63,7 +63,8 @@ class BatchPlayer:
             stop_ids=trainer.eos_token_ids,
             vocabulary_size=trainer.model.config.get_text_config().vocab_size,
         )
-        if config.may_branch(self.codec):
+        # An agent may well hold one conversation; `episode_row` refuses an episode with more.
+        if config.branching_setting(self.codec) == "history":
             raise ConfigurationError(
                 f"envkit.history {config.history!r} splits an episode into several rows, and "
                 "GRPOTrainer needs one per completion: set it to keep, or use "

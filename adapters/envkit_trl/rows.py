@@ -100,10 +100,10 @@ def episode_row(trajectory: Trajectory, *, end_id: int) -> Row:
         )
     if len(trajectory.sequences()) > 1:
         raise ConfigurationError(
-            f"the history of episode {trajectory.episode_id} was rewritten "
+            f"episode {trajectory.episode_id} has several sequences "
             f"({', '.join(dict.fromkeys(one.reason for one in trajectory.branches))}), so it is "
-            "several rows, and GRPOTrainer takes one for each completion: set envkit.history to "
-            "keep, or use envkit_trl.EnvAsyncGRPOTrainer"
+            "several rows, and GRPOTrainer takes one for each completion: use "
+            "envkit_trl.EnvAsyncGRPOTrainer, or set envkit.history to keep if there is no agent"
         )
     return whole_row(trajectory, filler_id=end_id)
 

@@ -134,8 +134,8 @@ async def _check_rows(shared: SharedRollout, source: EnvSource, *, is_v1: bool) 
     rule = shared.settings.why_one_row(is_v1=is_v1)
     if rule is None:
         return
-    cause = f"envkit.history {shared.config.history!r}"
-    if not shared.splits_history:
+    cause = f"envkit.{shared.branching_setting}"
+    if shared.branching_setting is None:
         try:
             roles = await shared.player.roles_of(source)
         except EnvFault:

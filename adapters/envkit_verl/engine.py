@@ -15,14 +15,16 @@ import numpy as np
 
 from envkit.errors import ConfigurationError, EngineFault, FaultKind
 from envkit.images import Image
-from envkit.retry_after import AWAY_STATUS
+from envkit.retry_after import UNAVAILABLE_STATUS
 from envkit.rollout import FinishReason, GenerateRequest, Generation, LogprobKind, Sampling
 from envkit.tokens.placeholders import repeat_each
 from envkit_verl.settings import SGLANG, VLLM, VerlSettings
 
 _ABORTED: Final = ("aborted", "abort")
 _PERMANENT: Final = (ValueError, TypeError, AttributeError, LookupError, AssertionError)
-_AWAY: Final = frozenset({"ActorUnavailableError", "ClientConnectionError", "ConnectionError"})
+_UNAVAILABLE: Final = frozenset(
+    {"ActorUnavailableError", "ClientConnectionError", "ConnectionError"}
+)
 """Names of transient errors of Ray, aiohttp and Python: the server may recover."""
 _DEAD: Final = frozenset({"RayActorError"})
 """Names of Ray's errors for a dead actor."""
@@ -308,8 +310,8 @@ def _fault(error: BaseException) -> EngineFault:
         return real
     message = f"verl's server failed: {type(real).__name__}: {real}"
     names = {entry.__name__ for entry in type(real).__mro__}
-    if names & _AWAY or getattr(real, "status", None) in AWAY_STATUS:
-        return EngineFault(message, kind=FaultKind.TRANSIENT, is_away=True)
+    if names & _UNAVAILABLE or getattr(real, "status", None) in UNAVAILABLE_STATUS:
+        return EngineFault(message, kind=FaultKind.TRANSIENT, is_unavailable=True)
     if names & _DEAD:
         return EngineFault(message, kind=FaultKind.CRASHED)
     kind = FaultKind.TRANSIENT

@@ -96,9 +96,9 @@ class SharedRollout:
         return self.codec.stop_ids[0]
 
     @property
-    def splits_history(self) -> bool:
-        """Whether a trajectory may become more than one row."""
-        return self.config.may_branch(self.codec)
+    def branching_setting(self) -> str | None:
+        """The setting by which a trajectory may become more than one row."""
+        return self.config.branching_setting(self.codec)
 
 
 _kept: dict[asyncio.AbstractEventLoop, dict[str, SharedRollout]] = {}

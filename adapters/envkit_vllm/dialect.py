@@ -119,7 +119,7 @@ class VLLMDialect(Dialect):
             f"{said}, and its health route fails: its engine process died. See the end of "
             "its log and restart it",
             kind=FaultKind.CRASHED,
-            is_away=True,
+            is_unavailable=True,
         )
 
     def parse(self, body: bytes) -> dict[str, Any]:

@@ -36,6 +36,8 @@ class Aggregator:
         self._retries: Counter[str] = Counter()
         self._faults: Counter[str] = Counter()
         self._rewrites: Counter[str] = Counter()
+        self._agent_sequences: Counter[str] = Counter()
+        self._agent_untrained: Counter[str] = Counter()
         self._distributions: defaultdict[str, Distribution] = defaultdict(Distribution)
         self._groups: defaultdict[str, Moments] = defaultdict(Moments)
         self._terms: defaultdict[str, Moments] = defaultdict(Moments)
@@ -130,6 +132,8 @@ class Aggregator:
         named["turns"].add(facts.turns)
         named["sequences"].add(facts.sequences)
         self._rewrites.update(facts.rewrites)
+        self._agent_sequences.update(facts.agent_sequences)
+        self._agent_untrained.update(facts.agent_untrained)
         named["seconds/episode"].add(facts.duration_seconds)
         for part, values in facts.seconds.items():
             for value in values:
@@ -163,7 +167,13 @@ class Aggregator:
         sequences = self._distributions["sequences"]
         if sequences.count and sequences.maximum > 1:
             metrics |= {"sequences/mean": sequences.mean, "sequences/max": sequences.maximum}
-        metrics |= {f"rewrite/{why}": float(n) for why, n in sorted(self._rewrites.items())}
+        counters = {
+            "rewrite": self._rewrites,
+            "agent/sequences": self._agent_sequences,
+            "agent/untrained_tokens": self._agent_untrained,
+        }
+        for name, counter in counters.items():
+            metrics |= {f"{name}/{key}": float(n) for key, n in sorted(counter.items())}
         return metrics
 
     def _token_metrics(self) -> dict[str, float]:

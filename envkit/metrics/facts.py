@@ -9,6 +9,7 @@ from envkit.errors import ConfigurationError
 from envkit.trajectory.segment import SegmentKind
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import (
+    AGENT,
     STALE_TOKENS,
     TAIL,
     TIME_PARTS,
@@ -44,6 +45,10 @@ class EpisodeFacts:
     """Contexts in which the model sampled."""
     rewrites: Mapping[str, int] = field(default_factory=dict[str, int])
     """How many sequences started, by the branch's reason."""
+    agent_sequences: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Sequences of an agent behind the gateway by kind: "main", "sub-agent", "side"."""
+    agent_untrained: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Its sampled tokens with mask 0, by reason: "side", "lost", "superseded"."""
     tool_calls: int = 0
     parse_errors: int = 0
     images: int = 0
@@ -101,6 +106,8 @@ class EpisodeFacts:
             turns=trajectory.step_count,
             sequences=_sequences(trajectory),
             rewrites=_rewrites(trajectory),
+            agent_sequences=_agent_counts(trajectory, "sequences"),
+            agent_untrained=_agent_counts(trajectory, "untrained"),
             tool_calls=sum(turn.tool_call is not None for turn in trajectory.turns),
             parse_errors=sum(turn.parse_error is not None for turn in trajectory.turns),
             images=sum(len(segment.images) for segment in segments)
@@ -177,6 +184,15 @@ def _sequences(trajectory: Trajectory) -> int:
 def _rewrites(trajectory: Trajectory) -> dict[str, int]:
     first = 0 if trajectory.origin is None else trajectory.origin.segments
     return dict(Counter(one.reason for one in trajectory.branches if one.segment >= first))
+
+
+def _agent_counts(trajectory: Trajectory, name: str) -> dict[str, int]:
+    about: Any = trajectory.metadata.get(AGENT)
+    found: Any = cast("dict[str, Any]", about).get(name) if isinstance(about, dict) else None
+    if not isinstance(found, dict):
+        return {}
+    counts = cast("dict[object, object]", found)
+    return {str(key): value for key, value in counts.items() if isinstance(value, int)}
 
 
 def _prompt_length(trajectory: Trajectory) -> int | None:

@@ -201,11 +201,11 @@ class Availability:
             self.leave(ticket)
             raise
         except Exception as error:  # noqa: BLE001  # foreign code; the request itself tells more
-            if isinstance(error, EngineFault) and not error.is_away:
+            if isinstance(error, EngineFault) and not error.is_unavailable:
                 return True
             text = str(error) if isinstance(error, Fault) else type(error).__name__
             hold = error.retry_after_s if isinstance(error, EngineFault) else None
-            fault = EngineFault(text, is_away=True, retry_after_s=hold)
+            fault = EngineFault(text, is_unavailable=True, retry_after_s=hold)
             self.failed(ticket, fault, backoff, rng)
             return False
         if self._phase is _Phase.DOWN and ticket.epoch == self._epoch:

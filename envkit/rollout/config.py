@@ -173,13 +173,15 @@ class RolloutConfig:
         """How the codec handles templates that rewrite earlier replies."""
         return "rerender" if self.history == "rerender" else "keep"
 
-    def may_branch(self, codec: ChatCodec) -> bool:
-        """Return whether an episode may become several sequences, and so several training rows.
+    def branching_setting(self, codec: ChatCodec) -> Literal["agent", "history"] | None:
+        """Return the setting by which an episode may become several sequences, and so several rows.
 
         This does not cover an environment's own history policy.
         """
+        if self.agent is not None:
+            return "agent"
         is_rewritten = codec.history == "rerender" and codec.rewrites_history
-        return is_rewritten or history_policy(self.history) is not None
+        return "history" if is_rewritten or history_policy(self.history) is not None else None
 
     def request(self) -> EpisodeRequest | None:
         """Return the defaults for dataset rows; None if rows name their own environment."""

@@ -114,8 +114,9 @@ class Engine(Protocol):
     """Samples tokens from token ids.
 
     Every infrastructure failure raises an `EngineFault` with its kind, and nothing else. Its
-    `is_away` says that the engine is unreachable or rejects all requests. An engine does not retry,
-    because the rollout does. `generate` is cancellation-safe: a cancelled call frees the request.
+    `is_unavailable` says that the engine is unreachable or rejects all requests. An engine does
+    not retry, because the rollout does. `generate` is cancellation-safe: a cancelled call frees the
+    request.
     """
 
     @property
@@ -156,7 +157,7 @@ class ProbingEngine(Protocol):
         """Return if the engine serves requests.
 
         Raises:
-            EngineFault: It does not; `is_away` is set.
+            EngineFault: It does not; `is_unavailable` is set.
         """
         ...
 

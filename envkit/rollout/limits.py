@@ -107,7 +107,7 @@ class RetryBudget:
     max_env_retries_per_episode: int = 6
     max_engine_retries_per_turn: int = 2
     """Retries of `generate` after failures of one request, not of an unavailable engine."""
-    engine_away_s: float | None = 600.0
+    engine_unavailable_s: float | None = 600.0
     """Seconds that a turn waits for an engine that is unreachable or rejects all requests. One
     episode at a time tries it; the others wait. None waits forever, 0 not at all."""
     max_episode_restarts: int = 1
@@ -138,9 +138,10 @@ class RetryBudget:
         ):
             if getattr(self, name) < 0:
                 raise ConfigurationError(f"{name} must be 0 or more, got {getattr(self, name)}")
-        if self.engine_away_s is not None and not self.engine_away_s >= 0:
+        if self.engine_unavailable_s is not None and not self.engine_unavailable_s >= 0:
             raise ConfigurationError(
-                f"engine_away_s must be 0 or more, or None, got {self.engine_away_s!r}"
+                "engine_unavailable_s must be 0 or more, or None, got "
+                f"{self.engine_unavailable_s!r}"
             )
         for name in ("step_timeout_s", "reset_timeout_s"):
             value = getattr(self, name)

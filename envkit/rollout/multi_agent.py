@@ -20,12 +20,10 @@ from envkit.rollout.recovery import Attempt, play_with_restarts
 from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.threads.pool import WorkerPool
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
-from envkit.trajectory.trajectory import ROLE, Trajectory
+from envkit.trajectory.trajectory import AGENT, ROLE, Trajectory
 
 ROLLOUT_ID: Final = "rollout_id"
 """Key of `Trajectory.metadata`: an id that the siblings of one episode share."""
-AGENT: Final = "agent"
-"""Key of `Trajectory.metadata`: what happened to an agent's requests."""
 SIBLINGS: Final = "siblings"
 """Key of `Trajectory.metadata`: how many trajectories the episode has."""
 

@@ -82,9 +82,9 @@ class Sampler:
                 if self._interrupt.reason is None:
                     # If the only running request breaks the connection, it may be the cause.
                     crashes = ticket.is_trial and fault.kind is FaultKind.CRASHED
-                    budget.spend(fault, is_own=crashes or not fault.is_away)
+                    budget.spend(fault, is_own=crashes or not fault.is_unavailable)
                     draft.engine_retries += 1
-                    if not fault.is_away:
+                    if not fault.is_unavailable:
                         await self._pause(request.request_id, budget.failures - 1, draft)
                 if self._interrupt.reason is StopReason.ABORTED and fault.retryable:
                     return _NOT_SENT
@@ -109,7 +109,7 @@ class Sampler:
         ticket = await self._waited(
             request_id,
             lambda: known.enter(self._setup.retries.backoff, self._rng),
-            until=budget.away_until(),
+            until=budget.unavailable_until(),
             draft=draft,
         )
         if ticket is not None:
@@ -123,13 +123,13 @@ class Sampler:
             raise EngineFault(
                 f"the episode's time ran out while engine {name!r} was unavailable{last}",
                 kind=FaultKind.TIMEOUT,
-                is_away=True,
+                is_unavailable=True,
             )
         raise EngineFault(
-            f"engine {name!r} was unavailable for longer than RetryBudget.engine_away_s, "
-            f"{self._setup.retries.engine_away_s:g} s{last}",
+            f"engine {name!r} was unavailable for longer than RetryBudget.engine_unavailable_s, "
+            f"{self._setup.retries.engine_unavailable_s:g} s{last}",
             kind=FaultKind.TRANSIENT,
-            is_away=True,
+            is_unavailable=True,
         )
 
     async def _send(self, request: GenerateRequest, ticket: Ticket, draft: TurnDraft) -> Generation:
@@ -152,7 +152,7 @@ class Sampler:
                     kind=FaultKind.TIMEOUT,
                 ) from error
             fault = _as_fault(error, engine.name)
-            if isinstance(fault, EngineFault) and fault.is_away:
+            if isinstance(fault, EngineFault) and fault.is_unavailable:
                 known.failed(ticket, fault, self._setup.retries.backoff, self._rng)
             elif not isinstance(fault, EngineFault) or fault.kind is FaultKind.PERMANENT:
                 known.answered(ticket)
@@ -233,11 +233,11 @@ class _TurnBudget:
         self._is_waiting = False
         self.failures = 0
 
-    def away_until(self) -> float | None:
+    def unavailable_until(self) -> float | None:
         """Return when the turn stops waiting for the engine. The first call starts the clock."""
         if not self._is_waiting:
             self._is_waiting = True
-            limit = self._retries.engine_away_s
+            limit = self._retries.engine_unavailable_s
             self._until = None if limit is None else asyncio.get_running_loop().time() + limit
         return self._until
 
@@ -255,8 +255,8 @@ class _TurnBudget:
             if not fault.retryable or self.failures >= self._retries.max_engine_retries_per_turn:
                 raise fault
             self.failures += 1
-        if fault.is_away:
-            until = self.away_until()
+        if fault.is_unavailable:
+            until = self.unavailable_until()
             if until is not None and asyncio.get_running_loop().time() >= until:
                 raise fault
 
@@ -270,7 +270,7 @@ def _as_fault(error: BaseException, name: str) -> EngineFault | LedgerFault | Co
         return error
     message = f"engine {name!r} failed: {describe(error)}"
     if isinstance(error, ConnectionError):
-        return EngineFault(message, kind=FaultKind.TRANSIENT, is_away=True)
+        return EngineFault(message, kind=FaultKind.TRANSIENT, is_unavailable=True)
     if isinstance(error, TimeoutError):
         return EngineFault(message, kind=FaultKind.TIMEOUT)
     return EngineFault(message)

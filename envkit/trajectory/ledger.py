@@ -139,14 +139,13 @@ class Ledger:
     def drop_reply(self, turn: int) -> None:
         """Remove a rejected reply, which must be the last entry."""
         while self.segments and self._is_reply(-1, turn):
-            dropped = self.segments.pop()
-            if self._joined > len(self.segments):
-                self._joined = len(self.segments)
-                kept = len(self._wire_ids) - dropped.token_count
-                self._wire_ids = self._wire_ids[:kept]
-            self.train_length -= dropped.token_count
-            self.response_tokens -= dropped.token_count
-            self.sampled_tokens -= dropped.token_count
+            self.sampled_tokens -= self._drop_last()
+
+    def drop_observation(self) -> None:
+        """Remove an observation that got no reply, which must be the last entry."""
+        if self.segments[-1].kind is not SegmentKind.OBSERVATION:
+            raise LedgerFault(f"the last entry is no observation but a {self.segments[-1].kind}")
+        self._drop_last()
 
     def replay(self, segments: Sequence[Segment], branches: Sequence[Branch] = ()) -> None:
         """Append the recorded segments of an earlier part of the episode.
@@ -196,6 +195,18 @@ class Ledger:
     def _is_reply(self, index: int, turn: int) -> bool:
         segment = self.segments[index]
         return segment.kind is SegmentKind.MODEL and segment.turn == turn
+
+    def _drop_last(self) -> int:
+        """Remove the last entry, which must not be a prompt; return its length."""
+        dropped = self.segments.pop()
+        if self._joined > len(self.segments):
+            self._joined = len(self.segments)
+            self._wire_ids = self._wire_ids[: len(self._wire_ids) - len(dropped.wire_ids)]
+        images = len(self.images) - len(dropped.images)
+        del self.images[images:], self.features[images:]
+        self.train_length -= dropped.token_count
+        self.response_tokens -= dropped.token_count
+        return dropped.token_count
 
     def _append(self, segment: Segment) -> None:
         self.segments.append(segment)

@@ -29,6 +29,8 @@ class StopReason(StrEnum):
     """The next prompt or observation would not fit in the context."""
     MAX_IMAGES = "max_images"
     """The next observation would exceed `Limits.max_images`."""
+    MAX_SEQUENCES = "max_sequences"
+    """An agent's `max_sequences` was reached: it rewrote its history too often."""
     EPISODE_TIMEOUT = "episode_timeout"
     """`Limits.episode_timeout_s` has passed."""
     STEP_TIMEOUT = "step_timeout"
@@ -59,6 +61,7 @@ class StopReason(StrEnum):
             StopReason.SAMPLED_TOKENS,
             StopReason.CONTEXT_TOKENS,
             StopReason.MAX_IMAGES,
+            StopReason.MAX_SEQUENCES,
             StopReason.EPISODE_TIMEOUT,
             StopReason.STEP_TIMEOUT,
         )

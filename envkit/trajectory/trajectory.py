@@ -32,6 +32,9 @@ TIMES_PARKED: Final = "times_parked"
 """Key of the metadata: how many batches have parked the episode's group."""
 STALE_TOKENS: Final = "stale_tokens"
 """Key of the metadata: number of tokens that are masked because their weights were too old."""
+AGENT: Final = "agent"
+"""Key of the metadata: what happened to the requests of an agent behind the gateway. `sequences`
+counts its sequences by kind, `untrained` its sampled tokens with mask 0 by reason."""
 ROLE: Final = "role"
 """Key of `Trajectory.metadata`: the role that the trajectory belongs to. None for an episode of
 several agents that ended before any role replied."""

@@ -12,6 +12,7 @@ STOPS: Final = {
     "sampled_tokens": "ran out of sampled tokens",
     "context_tokens": "context is full",
     "max_images": "too many images",
+    "max_sequences": "too many sequences",
     "episode_timeout": "episode timed out",
     "step_timeout": "step timed out",
     "aborted": "stopped",

@@ -185,7 +185,7 @@ def _pictures(row: Mapping[str, Any]) -> Iterator[Any]:
         if is_image_column(name) and value is not None and value != []
     }
     if not all(name.startswith("image_") for name in held) and len(held) > 1:
-        raise RowSkippedError(f"pictures in more than one column: {', '.join(sorted(held))}")
+        raise RowSkippedError(f"images in more than one column: {', '.join(sorted(held))}")
     for name in sorted(held, key=lambda name: (len(name), name)):
         column: Any = held[name]
         if isinstance(column, list):

@@ -90,7 +90,7 @@ def _show(
 ) -> str:
     if is_picture(space):
         images.append(picture(np.asarray(value, dtype=np.uint8)))
-        return f"[picture {len(images)}]"
+        return f"[image {len(images)}]"
     match space:
         case spaces.Tuple():
             pairs = zip(space.spaces, value, strict=True)

@@ -136,7 +136,7 @@ def ensure_environment(recipe: Recipe) -> Path:
     folder = recipe.folder()
     python = folder / "bin" / "python"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(recipe):
+    with locked(recipe.name):
         if python.exists():
             say(recipe.name, f"environment: {folder} (kept from an earlier run)")
             os.utime(folder)
@@ -239,11 +239,12 @@ def _gigabytes(folder: Path) -> float:
 
 
 @contextmanager
-def _locked(recipe: Recipe) -> Generator[None]:
-    with (cache_root() / f"{recipe.name}-environment.lock").open("w") as handle:
+def locked(name: str) -> Generator[None]:
+    """Let one process at a time build what has this name."""
+    with (cache_root() / f"{name}-environment.lock").open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(recipe.name, "environment: waiting for another run to build it")
+            say(name, "environment: waiting for another run to build it")
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield

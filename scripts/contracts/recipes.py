@@ -140,7 +140,7 @@ CLIENTS = Recipe(
     requirements=CONTRACTS / "clients" / "requirements.txt",
     check="""
 import openai, anthropic, agents, langgraph, langchain_openai, langchain_anthropic
-import smolagents, pydantic_ai
+import smolagents, pydantic_ai, browser_use
 import gymnasium, jsonschema, hypothesis, pytest_asyncio
 """,
     cost="downloads about 0.1 GB, takes 0.5 GB of disk",

@@ -5,7 +5,8 @@
     python scripts/contracts/run.py skyrl --build-only
 
 slime is not on a package index: name a checkout of its repository in SLIME_SRC; MILES_SRC names one
-of miles instead of the released package.
+of miles instead of the released package. The clients' tests also run the agents from npm, if npm
+can install them; ENVKIT_AGENT_PROGRAMS names a folder that has them.
 
 Exit status: 0 passed, 1 tests failed, 3 the environment could not be built (not a failure of
 envkit's adapter), 130 interrupted.
@@ -19,11 +20,13 @@ from pathlib import Path
 from types import FrameType
 
 from environment import EnvironmentBuildError, Recipe, ensure_environment, say
-from recipes import RECIPES, TESTED
+from programs import ensure_programs
+from recipes import CLIENTS, RECIPES, TESTED
 from testing import EXIT_TESTS, ROOT, run_tests
 
 TESTS_TIMEOUT_S = 20 * 60
 EXIT_ENVIRONMENT, EXIT_INTERRUPTED = 3, 130
+PROGRAMS = "ENVKIT_AGENT_PROGRAMS"
 IMPORT_FOLDERS = (".", "envs", "adapters", "tests")
 
 
@@ -40,6 +43,7 @@ def main() -> int:
     recipe: Recipe = RECIPES[options.name]
     try:
         python = ensure_environment(recipe)
+        programs = _programs(recipe)
         if options.build_only:
             return 0
         status = run_tests(
@@ -47,7 +51,7 @@ def main() -> int:
             str(python),
             f"tests/contracts/{recipe.name}",
             options.pytest_arguments,
-            variables=variables(recipe),
+            variables={**variables(recipe), **programs},
             timeout_s=TESTS_TIMEOUT_S,
         )
         return EXIT_TESTS if status else 0
@@ -57,6 +61,14 @@ def main() -> int:
     except KeyboardInterrupt:
         say(recipe.name, "interrupted")
         return EXIT_INTERRUPTED
+
+
+def _programs(recipe: Recipe) -> dict[str, str]:
+    """Return the variable that names the agents from npm, unless it is set or npm has none."""
+    if recipe is not CLIENTS or PROGRAMS in os.environ:
+        return {}
+    folder = ensure_programs(recipe.name)
+    return {} if folder is None else {PROGRAMS: str(folder)}
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -43,7 +43,7 @@ def solves(env: ComputerUseEnv, family: str, seed: int) -> str | None:
     return "no end"
 
 
-def _look_away(self: Screen, desk: Desktop) -> Image:
+def _hide_screen(self: Screen, desk: Desktop) -> Image:
     del self, desk
     return _PLAIN
 
@@ -57,7 +57,7 @@ def main() -> int:
     parser.add_argument("--families", nargs="+", default=sorted(FAMILIES))
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), metavar="WIDTHxHEIGHT")
     arguments = parser.parse_args()
-    Screen.shoot = _look_away
+    Screen.shoot = _hide_screen
     started, failed = time.monotonic(), 0
     for dialect in arguments.dialects:
         cells: list[str] = []

@@ -1,4 +1,4 @@
-"""Draw the layers of envkit from its import rules into docs/pictures/architecture.svg.
+"""Draw the layers of envkit from its import rules into docs/images/architecture.svg.
 
     python scripts/docs/architecture.py            # write the image
     python scripts/docs/architecture.py --check    # fail if it is out of date
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
-PICTURE: Final = ROOT / "docs" / "pictures" / "architecture.svg"
+DRAWING: Final = ROOT / "docs" / "images" / "architecture.svg"
 WIDTH: Final = 900
 _LABEL: Final = 170
 _CHIP_HEIGHT: Final = 24
@@ -116,11 +116,11 @@ def main() -> None:
     """Write the image, or compare it."""
     picture = draw(layers())
     if "--check" not in sys.argv[1:]:
-        PICTURE.write_text(picture, encoding="utf-8")
+        DRAWING.write_text(picture, encoding="utf-8")
         return
     shape = re.compile(r"[\d,]+ lines")  # sizes change with every commit; the layers do not
-    if not PICTURE.is_file() or shape.sub("", PICTURE.read_text("utf-8")) != shape.sub("", picture):
-        sys.exit("docs/pictures/architecture.svg is out of date: run scripts/docs/architecture.py")
+    if not DRAWING.is_file() or shape.sub("", DRAWING.read_text("utf-8")) != shape.sub("", picture):
+        sys.exit("docs/images/architecture.svg is out of date: run scripts/docs/architecture.py")
 
 
 if __name__ == "__main__":

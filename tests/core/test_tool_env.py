@@ -148,7 +148,7 @@ def test_several_calls_are_answered_in_their_order() -> None:
     seen = step(make(), reply)
 
     assert seen.observation["text"] == (
-        "Result 1, divide:\n0.25\n\nResult 2, swatch:\n[picture 1]\n\nResult 3, multiply:\n42"
+        "Result 1, divide:\n0.25\n\nResult 2, swatch:\n[image 1]\n\nResult 3, multiply:\n42"
     )
     assert len(seen.observation["images"]) == 1
     assert seen.info["tool_call"]["name"] == "divide"
@@ -206,7 +206,7 @@ async def test_a_backend_failure_is_a_fault_without_reward() -> None:
         Args:
             query: What for.
         """
-        raise EnvFault(f"the index is away: {query}", kind=FaultKind.TRANSIENT)
+        raise EnvFault(f"the index is down: {query}", kind=FaultKind.TRANSIENT)
 
     codec = text_codec()
     engine = ScriptedEngine(codec, lambda _: call("search", query="x"))

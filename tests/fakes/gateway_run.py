@@ -47,7 +47,8 @@ class Run:
 
     gateway: Gateway
     session: Session
-    engine: OddEngine
+    engine: Any
+    """An `OddEngine`, or the given one."""
 
     def client(self, kind: Callable[..., Any], **options: Any) -> Any:
         return kind(self.gateway.url, self.session.key, **options)
@@ -75,14 +76,15 @@ async def serving(
     faults: tuple[int, ...] = (),
     sampling: Sampling | None = None,
     codec: ChatCodec | None = None,
+    engine: Any = None,
 ) -> AsyncGenerator[Run]:
-    """Serve one session with an odd engine and a vision model's template."""
+    """Serve one session, by default with an odd engine and a vision model's template."""
     if codec is None:
         from fakes.codecs import vision_codec  # needs transformers
 
         codec = vision_codec()
     pool = WorkerPool()
-    engine = OddEngine(codec, write, faults=faults)
+    engine = engine or OddEngine(codec, write, faults=faults)
     setup = Setup(
         engine=engine,
         codec=codec,

@@ -8,6 +8,7 @@ from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 
+_FILE = re.compile(r"# (\w+\.py)\n")
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.S | re.M)
 
 
@@ -25,13 +26,15 @@ def run_page(page: Path, folder: Path) -> int:
     """Run the examples of a page in order and return how many there were.
 
     Python blocks share their names, as a reader's session does; bash blocks run in the folder,
-    without their lines that install something. A block of text behind a Python block is what that
-    prints.
+    without their lines that install something. A Python block that begins with a file's name is
+    written to the folder as that file. A block of text behind a Python block is what that prints.
     """
     space: dict[str, object] = {"__name__": "docs"}
     printed, count = "", 0
     for number, (kind, text) in enumerate(blocks(page)):
-        if kind == "python":
+        if kind == "python" and (named := _FILE.match(text)):
+            (folder / named[1]).write_text(text, encoding="utf-8")
+        elif kind == "python":
             with redirect_stdout(StringIO()) as out:
                 exec(compile(text, f"{page.name} block {number}", "exec"), space)
             printed = out.getvalue()

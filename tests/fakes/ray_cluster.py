@@ -40,7 +40,7 @@ class Actor:
     def __init__(self, make: Callable[[], Any], options: dict[str, Any]) -> None:
         self.options = options
         self.lives = 1
-        self.is_away = False
+        self.is_unavailable = False
         self.is_killed = False
         self.calls: Counter[str] = Counter()
         """By method."""
@@ -68,7 +68,7 @@ class Actor:
         """Lose the object with all its calls; calls fail until `come_back`."""
         self._end()
         self.lose_calls()
-        self.is_away = True
+        self.is_unavailable = True
 
     def be_killed(self) -> None:
         """Lose the object for good."""
@@ -84,7 +84,7 @@ class Actor:
 
     def come_back(self) -> None:
         """Start a new object in its place."""
-        self._object, self.is_away = self._make(), False
+        self._object, self.is_unavailable = self._make(), False
         self.lives += 1
 
     def _call(self, name: str, *arguments: object) -> "asyncio.Future[Any]":
@@ -101,7 +101,7 @@ class Actor:
             await asyncio.sleep(0)
             if self.is_killed:
                 raise ActorDiedError("it was killed")
-            if self.is_away:
+            if self.is_unavailable:
                 raise ActorUnavailableError("it is being started")
             inside = asyncio.ensure_future(getattr(self._object, name)(*pickle.loads(sent)))
             return pickle.loads(pickle.dumps(await asyncio.shield(inside), protocol=5))

@@ -103,7 +103,7 @@ class Worker:
         self.total_tokens = 0
         """Sampled so far, by all requests."""
         self.abandoned: list[str] = []
-        """Rids whose client went away."""
+        """Rids whose client disconnected."""
         self._script = script
         self._slots = asyncio.Semaphore(settings.max_running)
         self._prefixes: set[int] = set()

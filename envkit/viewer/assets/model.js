@@ -68,8 +68,9 @@ export const SHOWS = {
 };
 export const keyOf = group => group.members[0].group ?? "";
 const STOPS = { terminated: "ended by the environment", env_truncated: "the environment's turn limit", max_turns: "ran out of turns", turn_tokens: "reply too long",
-  response_tokens: "ran out of tokens", sampled_tokens: "ran out of sampled tokens", context_tokens: "context is full", max_images: "too many images", episode_timeout: "episode timed out",
+  response_tokens: "ran out of tokens", sampled_tokens: "ran out of sampled tokens", context_tokens: "context is full", max_images: "too many images", max_sequences: "too many sequences", episode_timeout: "episode timed out",
   step_timeout: "step timed out", aborted: "stopped", env_fault: "environment fault", engine_fault: "engine fault", ledger_fault: "ledger fault" };
 export const stopWords = stop => STOPS[stop] ?? String(stop);
+export const isFault = stop => stop.endsWith("_fault");
 export const hue = reward => ({ "--score": Math.max(0, Math.min(1, reward ?? 0)) });  // shaping above 1 does not dim a solved episode
 export const gain = reward => ({ "--score": reward > 0 ? 1 : 0 });  // of a turn, whose sign counts

@@ -119,7 +119,7 @@ def _fields(call: PythonCall, reading: Reading) -> Fields:
         return Fields(call.bind(parameters), reading, call.name)
     if call.name in _ON_ELEMENTS:
         raise MalformedActionError(
-            f"{call.name} takes an element's id, but there is only a picture: "
+            f"{call.name} takes an element's id, but there is only an image: "
             "use mouse_click(x, y) and the like"
         )
     raise MalformedActionError(

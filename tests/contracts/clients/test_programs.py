@@ -1,9 +1,4 @@
-"""Claude Code, Codex and opencode as they are installed from npm.
-
-    npm install --prefix DIR @anthropic-ai/claude-code@2.1.197 @openai/codex@0.169.0 \\
-        opencode-ai@1.18.33
-    ENVKIT_AGENT_PROGRAMS=DIR/node_modules/.bin make contract-clients
-"""
+"""Claude Code, Codex and opencode, as `make contract-clients` installs them from npm."""
 
 import asyncio
 import json
@@ -18,7 +13,7 @@ from fakes.gateway_run import Run
 from fakes.trajectories import picture
 
 PROGRAMS = os.environ.get("ENVKIT_AGENT_PROGRAMS")
-pytestmark = pytest.mark.skipif(PROGRAMS is None, reason="ENVKIT_AGENT_PROGRAMS names no folder")
+pytestmark = pytest.mark.skipif(PROGRAMS is None, reason="npm could not install the programs")
 
 CODEX = """
 model = "m"

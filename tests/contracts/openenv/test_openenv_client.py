@@ -34,7 +34,7 @@ async def test_client_plays_a_real_environment() -> None:
         assert set(tool.parameters["properties"]) == {"number", "pixels"}
         assert tool.description == "Add to the sum."
         step = await env.astep(call("act", number=4, pixels=True))
-        assert step.observation["text"] == "text: sum 7\nscreenshot: [picture 1]"
+        assert step.observation["text"] == "text: sum 7\nscreenshot: [image 1]"
         expected = [[[x, y, 9] for x in range(12)] for y in range(10)]
         assert np.array_equal(step.observation["images"][0].array(), np.array(expected))
         assert (await env.state())["step_count"] == 1

@@ -3,16 +3,14 @@
 import importlib.util
 import os
 import sys
-import tomllib
 from collections.abc import Generator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.installed import install_metadata
 
 from envkit_ray.cluster import load_ray
 
-ROOT = Path(__file__).resolve().parents[3]
 collect_ignore_glob: list[str] = []
 if importlib.util.find_spec("ray") is None:  # `make contract-ray` provides an environment with it
     collect_ignore_glob.append("test_*.py")
@@ -21,16 +19,7 @@ if importlib.util.find_spec("ray") is None:  # `make contract-ray` provides an e
 @pytest.fixture(scope="session", autouse=True)
 def installed(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Let this process and its children find envkit's entry points, as if it were installed."""
-    folder = tmp_path_factory.mktemp("installed")
-    project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    info = folder / f"envkit_rl-{project['version']}.dist-info"
-    info.mkdir()
-    header = f"Metadata-Version: 2.1\nName: envkit-rl\nVersion: {project['version']}\n"
-    (info / "METADATA").write_text(header)
-    lines: list[str] = []
-    for group, points in project["entry-points"].items():
-        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
-    (info / "entry_points.txt").write_text("\n".join(lines))
+    folder = install_metadata(tmp_path_factory.mktemp("installed"))
     sys.path.insert(0, str(folder))
     os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
     os.environ.update(RAY_worker_niceness="0")  # a busy machine would starve them

@@ -248,7 +248,7 @@ async def test_skyrl_must_hold_11_every_row_has_tensors_that_match_its_placehold
     output["pixel_values"][0] = output["pixel_values"][0][:-4]
     with pytest.raises(ContractError, match="one row per patch"):
         validate_output(
-            output, made.batch()["trajectory_ids"], pictures=made.generator.pictures,
+            output, made.batch()["trajectory_ids"], images=made.generator.image_settings,
         )  # fmt: skip
 
 

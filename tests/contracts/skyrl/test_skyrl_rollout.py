@@ -222,7 +222,7 @@ async def test_generate_may_be_cancelled(run: MakeRun) -> None:
         ({"envkit": {"env_id": "obay-v0"}}, "Did you mean 'obey-v0'"),
         ({"envkit": {"limits": {"max_trns": 3}}}, "Did you mean 'max_turns'"),
         ({"envkit": {"engine": {"timeout": 3}}}, "must be a mapping of"),
-        ({"envkit": {"pictures": True}}, "envkit.pictures is true"),
+        ({"envkit": {"images": True}}, "envkit.images is true"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_before_a_batch(

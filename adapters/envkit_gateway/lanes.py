@@ -1,0 +1,95 @@
+"""The sequences of a running session: how one starts, goes on and is taken back."""
+
+from envkit.rollout.encoding import EpisodeEncoder
+from envkit.rollout.record import EpisodeRecord
+from envkit.rollout.setup import EpisodeSpec, Setup
+from envkit.tasks import Task
+from envkit.threads.pool import WorkerPool
+from envkit.tokens import ChatCodec
+from envkit_gateway.request import AgentRequest
+from envkit_gateway.turn import ForkReason, Lane, Turn
+
+
+class Lanes:
+    """Starts sequences, in the order in which the record has them."""
+
+    def __init__(
+        self, setup: Setup, codec: ChatCodec, spec: EpisodeSpec, pool: WorkerPool, task: Task
+    ) -> None:
+        """Take what encodes the messages of every sequence."""
+        self._setup, self._codec, self._spec, self._pool = setup, codec, spec, pool
+        self._task = task
+        self.all: list[Lane] = []
+
+    def encoder(self, record: EpisodeRecord) -> EpisodeEncoder:
+        """Return an encoder of messages for a record."""
+        return EpisodeEncoder(self._setup, self._codec, self._spec, self._pool, record)
+
+    def start(self, request: AgentRequest, reason: ForkReason | None = None) -> Lane:
+        """Start a sequence.
+
+        Args:
+            request: Its first one.
+            reason: Why it does not continue another sequence; None finds out.
+        """
+        record = EpisodeRecord()
+        record.task = self._task
+        lane = Lane(
+            record=record,
+            encoder=self.encoder(record),
+            reason=reason or self._reason(request),
+            system=request.system_text,
+            tools=request.tools_text,
+            has_tools=bool(request.tools),
+            label=request.label,
+        )
+        self.all.append(lane)
+        return lane
+
+    def after(self, parent: Turn, request: AgentRequest) -> Lane:
+        """Return the sequence that goes on after a reply: the reply's own, or a branch."""
+        lane = parent.lane
+        if lane.turns[-1] is parent and not parent.is_extended:
+            parent.is_extended = True
+            return lane
+        branch = self.start(request, ForkReason.BRANCH)
+        branch.trunk, branch.shared = parent, parent.segments
+        record, source = branch.record, lane.record
+        shared = [one.as_context() for one in source.ledger.segments[: parent.segments]]
+        record.ledger.replay(shared)
+        record.messages += source.messages[: parent.said]
+        record.turns += source.turns[: parent.local + 1]
+        return branch
+
+    def detach(self, turn: Turn) -> None:
+        """Remove a turn from its lane, with what its request added, and the lane if it is empty.
+
+        Then a retry continues where the request did.
+        """
+        lane, parent = turn.lane, turn.parent
+        if turn in lane.turns:
+            lane.turns.remove(turn)
+            if parent is not None and parent.lane is lane:
+                record = lane.record
+                record.ledger.drop_observation()
+                record.turns[-1] = record.turns[-1].without_observation()
+                del record.messages[parent.said :]
+        if parent is not None:
+            parent.children.remove(turn)
+            if parent.lane is lane:
+                parent.is_extended = False
+        if not lane.turns:
+            self.all.remove(lane)
+
+    def _reason(self, request: AgentRequest) -> ForkReason | None:
+        """Return why a request continues no reply; None for the first one."""
+        if not self.all:
+            return None
+        equal = [lane for lane in self.all if lane.system == request.system_text]
+        if not equal:
+            return ForkReason.OTHER_SYSTEM_PROMPT
+        if all(lane.tools != request.tools_text for lane in equal):
+            return ForkReason.OTHER_TOOLS
+        if all(one.role != "assistant" for one in request.messages):
+            return ForkReason.NEW_CONVERSATION
+        return ForkReason.REWRITTEN_HISTORY

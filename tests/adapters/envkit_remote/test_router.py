@@ -1,0 +1,247 @@
+"""Several servers as one engine: where sessions go, and what becomes of them when one dies."""
+
+import asyncio
+import gc
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fakes.codecs import text_codec
+from fakes.faults import CountingEnv, World
+from fakes.playing import collected
+from fakes.sglang_failures import Failure, FailurePlan
+from fakes.sglang_model import FakeRequest
+from fakes.sglang_server import FakeSGLang
+from fakes.vllm_process import server_process
+from fakes.vllm_server import FakeVLLM
+
+from envkit.errors import ConfigurationError, EngineFault, FaultKind
+from envkit.faults import FaultPlan
+from envkit.rollout import Backoff, RetryBudget
+from envkit.rollout.engine import FinishReason, GenerateRequest, Sampling
+from envkit_remote import RoutedEngine
+from envkit_sglang import SGLangEngine
+from envkit_vllm import VLLMEngine, create_engine
+
+PATIENT = RetryBudget(backoff=Backoff(initial_s=0.02, maximum_s=0.05))
+
+
+def reply(_request: FakeRequest) -> list[int]:
+    return [20, 21, 22]
+
+
+def build() -> CountingEnv:
+    return CountingEnv(World(), FaultPlan(0.0))
+
+
+def ask(session: int, ids: Sequence[int] = (4, 5, 6), turn: int = 0) -> GenerateRequest:
+    return GenerateRequest(
+        request_id=f"{session:024x}{turn:08x}",
+        session_id=f"episode-{session}",
+        wire_ids=tuple(ids),
+        images=(),
+        train_length=len(ids),
+        sampling=Sampling(),
+    )
+
+
+@asynccontextmanager
+async def routed(*servers: FakeVLLM, **options: Any) -> AsyncGenerator[RoutedEngine]:
+    async with AsyncExitStack() as stack:
+        for server in servers:
+            await stack.enter_async_context(server)
+        engine = RoutedEngine([VLLMEngine(server.url, **options) for server in servers])
+        stack.push_async_callback(engine.aclose)
+        yield engine
+
+
+async def until(condition: Any, seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_session_stays_on_its_server() -> None:
+    servers = [FakeVLLM(reply) for _ in range(3)]
+    async with routed(*servers) as engine:
+        for turn in range(4):
+            await asyncio.gather(
+                *(engine.generate(ask(n, (4, n, *range(turn)), turn)) for n in range(30))
+            )
+    places = [set(server.sessions) for server in servers]
+    assert sum(map(len, places)) == 30  # no session was on two
+    assert {len(place) for place in places} == {10}
+
+
+async def test_members_of_a_group_share_a_server_and_groups_spread() -> None:
+    servers = [FakeVLLM(reply) for _ in range(2)]
+    async with routed(*servers) as engine:
+        for group in range(8):
+            await asyncio.gather(
+                *(engine.generate(ask(10 * group + n, (4, group, 6))) for n in range(4))
+            )
+    groups = [Counter(b["token_ids"][1] for b in server.requests) for server in servers]
+    assert all(set(counter.values()) == {4} for counter in groups)  # each group whole
+    assert {len(counter) for counter in groups} == {4}
+
+
+async def test_one_prompt_for_all_does_not_overload_a_server() -> None:
+    servers = [FakeVLLM(reply) for _ in range(2)]
+    async with routed(*servers) as engine:
+        await asyncio.gather(*(engine.generate(ask(n)) for n in range(200)))
+    least = min(len(server.requests) for server in servers)
+    assert least >= 70
+
+
+async def test_ended_sessions_free_their_place() -> None:
+    servers = [FakeVLLM(reply) for _ in range(2)]
+    async with routed(*servers) as engine:
+        for number in range(20):
+            await engine.generate(ask(number, (4, number)))
+            await engine.end_session(f"episode-{number}")
+        await engine.end_session("unknown")
+    # Every one found both servers empty, and the first wins a tie.
+    assert len(servers[0].requests) == 20
+
+
+@pytest.mark.parametrize(
+    ("fake", "engine_type"), [(FakeVLLM, VLLMEngine), (FakeSGLang, SGLangEngine)], ids=str
+)
+async def test_request_of_a_dead_server_is_answered_by_another(fake: Any, engine_type: Any) -> None:
+    async with fake(reply) as first, fake(reply) as second:
+        engine = RoutedEngine([engine_type(first.url), engine_type(second.url)])
+        before = await engine.generate(ask(0))
+        await first.stop()
+        after = await engine.generate(ask(0, (4, 5, 6, *before.token_ids, 7), 1))
+        assert after.prompt_tokens == 8
+        await first.start()
+        await engine.probe()
+        await engine.generate(ask(1, (9,)))  # the first has no session now
+        await engine.aclose()
+        sent = first.requests if isinstance(first, FakeVLLM) else first.payloads()
+        assert [9] in [body.get("token_ids", body.get("input_ids")) for body in sent]
+
+
+async def test_busy_server_gets_no_requests_until_its_health_page_answers() -> None:
+    busy = FakeVLLM(reply, failures=FailurePlan(script=[Failure.UNAVAILABLE]))
+    free = FakeVLLM(reply)
+    async with routed(busy, free) as engine:
+        busy.is_healthy = False
+        for number in range(10):
+            assert (await engine.generate(ask(number, (4, number)))).token_ids
+        assert len(busy.requests) == 1
+        busy.is_healthy = True
+        await until(lambda: True)
+        await engine.probe()
+        await engine.generate(ask(11, (8,)))
+        assert len(busy.requests) == 2
+
+
+async def test_engine_faults_while_all_servers_are_unavailable() -> None:
+    servers = [FakeVLLM(reply), FakeVLLM(reply)]
+    async with routed(*servers) as engine:
+        for server in servers:
+            await server.stop()
+        with pytest.raises(EngineFault) as caught:
+            await engine.generate(ask(0))
+        assert caught.value.is_unavailable
+        with pytest.raises(EngineFault, match="none of the 2 servers"):
+            await engine.probe()
+        await servers[1].start()
+        await engine.probe()
+        assert (await engine.generate(ask(0))).token_ids
+        assert len(servers[1].requests) == 1
+
+
+async def test_refused_request_is_not_a_server_failure() -> None:
+    servers = [FakeVLLM(reply), FakeVLLM(reply)]
+    async with routed(*servers, context_length=10**6) as engine:
+        with pytest.raises(EngineFault, match="maximum model length") as caught:
+            await engine.generate(ask(0, (5,) * 9000))
+        assert caught.value.kind is FaultKind.PERMANENT
+        assert sum(len(server.requests) for server in servers) == 1
+
+
+async def test_session_of_a_stuck_server_goes_elsewhere_at_the_next_attempt() -> None:
+    stuck = FakeVLLM(reply, failures=FailurePlan(rates={Failure.HANG: 1.0}))
+    free = FakeVLLM(reply)
+    async with routed(stuck, free, timeout_s=0.2) as engine:
+        stuck.is_healthy = False
+        with pytest.raises(EngineFault) as caught:
+            await engine.generate(ask(0))
+        assert caught.value.kind is FaultKind.TIMEOUT
+        await asyncio.sleep(0.1)  # the health page says 503
+        assert (await engine.generate(ask(0))).token_ids
+        assert len(free.requests) == 1
+
+
+@pytest.mark.slow
+async def test_abort_reaches_the_server_that_runs_the_request() -> None:
+    servers = [FakeVLLM(reply, token_s=0.2) for _ in range(2)]
+    async with routed(*servers) as engine:
+        tasks = [asyncio.create_task(engine.generate(ask(n, (4, n)))) for n in range(2)]
+        await until(lambda: all(server.running for server in servers))
+        await engine.abort(ask(1).request_id)
+        kinds = {(await task).finish_reason for task in tasks}
+        assert kinds == {FinishReason.ABORT, FinishReason.STOP}
+
+
+async def test_health_finds_a_dead_server_and_another_model() -> None:
+    servers = [FakeVLLM(reply, model="a"), FakeVLLM(reply, model="b")]
+    async with routed(*servers) as engine:
+        health = await engine.health()
+        assert not health.healthy
+        assert "the same model, got ['a', 'b']" in health.detail
+        servers[1].settings.model = "a"
+        assert (await engine.health()).healthy
+        await servers[1].stop()
+        health = await engine.health()
+        assert not health.healthy
+        assert health.url == servers[1].url
+
+
+def test_router_refuses_servers_that_do_not_belong_together() -> None:
+    with pytest.raises(ConfigurationError, match="same kind"):
+        RoutedEngine([VLLMEngine("http://host:1"), SGLangEngine("http://host:2")])
+    with pytest.raises(ConfigurationError, match="different server addresses"):
+        RoutedEngine([])
+
+
+@pytest.mark.slow
+async def test_killed_server_processes_take_no_episode_with_them() -> None:
+    with ExitStack() as stack:
+        started = [stack.enter_context(server_process()) for _ in range(3)]
+        engine = create_engine(base_url=[url for url, _ in started])
+        finished = 0
+        trajectories: list[Any] = []
+        episodes = collected(
+            build, engine, text_codec(), episodes=64, group_size=4, concurrency=32,
+            retries=PATIENT,
+        )  # fmt: skip
+        async for trajectory in episodes:
+            trajectories.append(trajectory)
+            finished += 1
+            if finished in (10, 30):
+                started[finished // 30][1].kill()
+        await engine.aclose()
+    assert [one.reward for one in trajectories] == [1.0] * 64
+    assert all(one.fault is None and one.env_restarts == 0 for one in trajectories)
+    gc.collect()  # an unclosed connection would warn here, and warnings are errors
+
+
+async def test_fork_goes_to_the_server_of_its_tree() -> None:
+    servers = [FakeVLLM(reply) for _ in range(3)]
+    async with routed(*servers) as engine:
+        for tree in range(6):
+            await engine.generate(ask(10 * tree, (4, tree)))
+        for tree in range(6):  # other episodes would go to the least busy server
+            for fork in range(1, 4):
+                request = ask(10 * tree + fork, (4, tree, 20, 21, fork), 1)
+                await engine.generate(replace(request, root_id=f"episode-{10 * tree}"))
+    places = [Counter(body["token_ids"][1] for body in server.requests) for server in servers]
+    assert all(set(place.values()) == {4} for place in places)  # each tree whole
+    assert sum(map(len, places)) == 6
+    assert {len(set(server.sessions)) for server in servers} == {2}  # the header names the tree

@@ -1,0 +1,294 @@
+"""What engines return and raise: anything wrong ends its own episode as a typed fault."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes.codecs import text_codec
+from fakes.faults import CountingEnv, World, say_turn
+from fakes.playing import collected
+
+from envkit.errors import ConfigurationError, ContractError, EnvFault, LedgerFault
+from envkit.faults import FaultPlan
+from envkit.metrics import Aggregator
+from envkit.rollout import (
+    FinishReason,
+    GenerateRequest,
+    Generation,
+    RetryBudget,
+    ScriptedEngine,
+    play,
+)
+from envkit.trajectory import StopReason, Trajectory, check_trajectory
+from envkit.trajectory.segment import LOGPROB_SLACK
+
+ONCE = RetryBudget(max_engine_retries_per_turn=0, engine_unavailable_s=0)
+Spoil = Callable[[Generation], Any]
+
+
+def nested(depth: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+def with_ids(*ids: Any) -> Spoil:
+    return lambda g: replace(g, token_ids=(*g.token_ids[:-1], *ids), logprobs=g.logprobs)
+
+
+def with_logprob(value: Any) -> Spoil:
+    return lambda g: replace(g, logprobs=[value, *g.logprobs[1:]])
+
+
+def having(**fields: Any) -> Spoil:
+    return lambda g: replace(g, **fields)
+
+
+class BadIterator:
+    def __iter__(self) -> Any:
+        raise SystemExit(0)
+
+
+class SpoiledEngine(ScriptedEngine):
+    """Breaks its answer in one turn."""
+
+    def __init__(self, spoil: Spoil, *, turn: int = 0) -> None:
+        super().__init__(text_codec(), say_turn)
+        self._spoil, self._turn = spoil, turn
+
+    async def generate(self, request: GenerateRequest) -> Any:
+        generation = await super().generate(request)
+        assert request.context is not None
+        return self._spoil(generation) if request.context.turn == self._turn else generation
+
+
+def build() -> CountingEnv:
+    return CountingEnv(World(), FaultPlan(0.0))
+
+
+async def played(engine: Any, **options: Any) -> Trajectory:
+    settings: dict[str, Any] = {"retries": ONCE, "seed": 5, **options}
+    return await play(build, engine, text_codec(), **settings)
+
+
+LEDGER: dict[str, Spoil] = {
+    "negative id": with_ids(-1),
+    "id of 10^30": with_ids(10**30),
+    "id beyond the vocabulary": lambda g: replace(
+        g, token_ids=(*g.token_ids[:-1], text_codec().vocabulary_size)
+    ),
+    "id too long to print": with_ids(10**5000),
+    "one id more": with_ids(5, 6),
+    "one id less": lambda g: replace(g, token_ids=g.token_ids[:-1]),
+    "no id": having(token_ids=(), logprobs=()),
+    "nan": with_logprob(float("nan")),
+    "inf": with_logprob(float("inf")),
+    "minus inf": with_logprob(float("-inf")),
+    "above the tolerance": with_logprob(2 * LOGPROB_SLACK),
+    "another prompt": having(prompt_tokens=1),
+    "no prompt count": having(prompt_tokens=None),
+    "aborted with a bad id": lambda g: replace(with_ids(-1)(g), finish_reason=FinishReason.ABORT),
+}
+ENGINE: dict[str, Spoil] = {
+    "None": lambda g: None,
+    "a dict": lambda g: {"token_ids": g.token_ids},
+    "a class": lambda g: Generation,
+    "ids None": having(token_ids=None),
+    "ids a text": having(token_ids="123"),
+    "ids bytes": having(token_ids=b"123"),
+    "ids a number": having(token_ids=7),
+    "ids a mapping": having(token_ids={1: 2}),
+    "ids that raise": having(token_ids=BadIterator()),
+    "bool id": with_ids(True),
+    "float id": with_ids(5.0),
+    "numpy float id": with_ids(np.float32(5)),
+    "text id": with_ids("5"),
+    "None id": with_ids(None),
+    "logprobs None": having(logprobs=None),
+    "None logprob": with_logprob(None),
+    "text logprob": with_logprob("-0.5"),
+    "bool logprob": with_logprob(False),
+    "complex logprob": with_logprob(1j),
+    "list logprob": with_logprob([-0.5]),
+    "huge logprob": with_logprob(-(10**400)),
+    "finish None": having(finish_reason=None),
+    "finish unknown": having(finish_reason="done"),
+    "finish a list": having(finish_reason=["stop"]),
+    "prompt a text": having(prompt_tokens="3"),
+    "prompt a float": having(prompt_tokens=3.0),
+    "prompt a bool": having(prompt_tokens=True),
+    "cached None": having(cached_tokens=None),
+    "cached negative": having(cached_tokens=-1),
+    "cached beyond 64 bits": having(cached_tokens=10**30),
+    "version a number": having(weight_version=3),
+    "queue nan": having(queue_seconds=float("nan")),
+    "queue None": having(queue_seconds=None),
+    "queue negative": having(queue_seconds=-1.0),
+    "queue huge": having(queue_seconds=10**400),
+    "extras None": having(extras=None),
+    "extras a list": having(extras=[1]),
+    "extras 900 deep": having(extras=nested(900)),
+    "extras 33 deep": having(extras=nested(33)),
+    "extras 100000 deep": having(extras=nested(100_000)),
+    "extras of 300 MB": having(extras={"a": [bytes(100 << 20)] * 3}),
+    "extras with an object": having(extras={"a": object()}),
+    "extras with a set": having(extras={"a": {1}}),
+    "extras with a key that is not a text": having(extras={1: 2}),
+    "extras with half a surrogate": having(extras={"a": "\ud800"}),
+    "extras with a huge number": having(extras={"a": 10**5000}),
+    "extras with an array of objects": having(extras={"a": np.array([None])}),
+}
+
+
+@pytest.mark.parametrize("name", LEDGER)
+@pytest.mark.parametrize("turn", [0, 2])
+async def test_answer_that_is_not_of_the_ledger_faults_its_episode(name: str, turn: int) -> None:
+    trajectory = await played(SpoiledEngine(LEDGER[name], turn=turn))
+    assert trajectory.stop_reason is StopReason.LEDGER_FAULT
+    assert trajectory.reward is None
+    assert len(trajectory.turns) == turn + 1
+
+
+@pytest.mark.parametrize("name", ENGINE)
+async def test_answer_of_a_wrong_type_faults_its_episode(name: str) -> None:
+    trajectory = await played(SpoiledEngine(ENGINE[name]))
+    assert trajectory.stop_reason is StopReason.ENGINE_FAULT
+    assert trajectory.reward is None
+    assert trajectory.fault is not None
+    assert "engine 'scripted'" in trajectory.fault.message
+    assert len(trajectory.fault.message) < 600
+
+
+async def test_one_bad_answer_costs_one_episode_of_a_run() -> None:
+    for spoil in (with_ids(-1), with_ids(10**30), having(extras=nested(900))):
+        spoiled: set[int] = set()
+
+        def once(g: Generation, spoil: Spoil = spoil, spoiled: set[int] = spoiled) -> Any:
+            spoiled.add(len(spoiled))
+            return spoil(g) if len(spoiled) == 1 else g
+
+        ended = [
+            trajectory.is_faulted
+            async for trajectory in collected(
+                build, SpoiledEngine(once), text_codec(), episodes=16, retries=ONCE
+            )
+        ]
+        assert sorted(ended) == [False] * 15 + [True]
+
+
+Fields = Callable[[Generation], dict[str, Any]]
+NORMALISED: list[Fields] = [
+    lambda g: {"token_ids": np.array(g.token_ids), "logprobs": np.zeros(len(g.token_ids))},
+    lambda g: {"token_ids": [np.int64(i) for i in g.token_ids]},
+    lambda g: {"logprobs": [np.float32(v) for v in g.logprobs]},
+    lambda g: {"logprobs": [0] * len(g.logprobs)},
+    lambda g: {"finish_reason": g.finish_reason.value},
+    lambda g: {"prompt_tokens": np.int64(g.prompt_tokens or 0), "cached_tokens": np.int32(0)},
+    lambda g: {"queue_seconds": np.float32(0.5)},
+    lambda g: {"extras": nested(32)},
+    lambda g: {"extras": {"routed": np.zeros((4, 2)), "b": b"x", "n": [float("nan"), [1]]}},
+]
+
+
+@pytest.mark.parametrize("fields", NORMALISED)
+async def test_numbers_of_numpy_are_normalised(
+    fields: Fields,
+) -> None:
+    trajectory = await played(SpoiledEngine(lambda g: replace(g, **fields(g))))
+    assert trajectory.fault is None
+    assert trajectory.reward == 1.0
+    for segment in trajectory.segments:
+        assert {type(token) for token in segment.train_ids} == {int}
+        assert {type(value) for value in segment.logprobs} == {float}
+
+
+async def test_logprobs_above_zero_by_rounding_are_clamped_and_counted() -> None:
+    def spoil(g: Generation) -> Generation:
+        return replace(g, logprobs=[LOGPROB_SLACK, 1e-6, *[-0.5] * (len(g.logprobs) - 2)])
+
+    trajectory = await played(SpoiledEngine(spoil, turn=1))
+    assert trajectory.reward == 1.0
+    assert max(trajectory.logprobs()) == 0.0
+    assert [turn.clamped_logprobs for turn in trajectory.turns] == [0, 2, 0]
+    assert check_trajectory(trajectory) == ()
+    metrics = Aggregator()
+    metrics.add(trajectory)
+    assert metrics.result()["tokens/logprobs_clamped"] == 2
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+RAISED: dict[str, Callable[[], BaseException]] = {
+    "SystemExit": lambda: SystemExit(0),
+    "KeyboardInterrupt": KeyboardInterrupt,
+    "GeneratorExit": GeneratorExit,
+    "CancelledError": asyncio.CancelledError,
+    "StopAsyncIteration": StopAsyncIteration,
+    "BaseExceptionGroup": lambda: BaseExceptionGroup("many", [SystemExit(1), ValueError("x")]),
+    "unspeakable": Unspeakable,
+    "RecursionError": RecursionError,
+    "MemoryError": MemoryError,
+    "TimeoutError": TimeoutError,
+    "ContractError": lambda: ContractError("two requests"),
+    "EnvFault": lambda: EnvFault("not an engine's"),
+    "surrogate": lambda: ValueError("\ud800"),
+}
+
+
+class RaisingEngine(ScriptedEngine):
+    def __init__(self, error: Callable[[], BaseException]) -> None:
+        super().__init__(text_codec(), say_turn)
+        self._error = error
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        raise self._error()
+
+
+@pytest.mark.parametrize("name", RAISED)
+async def test_exception_of_an_engine_faults_its_episode(name: str) -> None:
+    trajectory = await played(RaisingEngine(RAISED[name]))
+    assert trajectory.stop_reason is StopReason.ENGINE_FAULT
+    assert trajectory.reward is None
+
+
+async def test_wrong_setting_still_ends_the_run() -> None:
+    with pytest.raises(ConfigurationError, match="unknown key"):
+        await played(RaisingEngine(lambda: ConfigurationError("unknown key")))
+
+
+async def test_ledger_fault_of_an_engine_stays_one() -> None:
+    trajectory = await played(RaisingEngine(lambda: LedgerFault("images were dropped")))
+    assert trajectory.stop_reason is StopReason.LEDGER_FAULT
+
+
+async def test_cancellation_by_the_caller_ends_the_episode() -> None:
+    class Hanging(ScriptedEngine):
+        async def generate(self, request: GenerateRequest) -> Generation:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    task = asyncio.create_task(played(Hanging(text_codec(), say_turn)))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_engine_that_is_not_async_faults_its_episode() -> None:
+    class Plain(ScriptedEngine):
+        def generate(self, request: GenerateRequest) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+            return "text"
+
+    trajectory = await played(Plain(text_codec(), say_turn))
+    assert trajectory.stop_reason is StopReason.ENGINE_FAULT
+
+
+def test_vocabulary_of_a_loaded_codec_counts_padded_embeddings() -> None:
+    assert text_codec().vocabulary_size == 49_216

@@ -1,0 +1,266 @@
+"""Episodes whose engine is unavailable: they wait, keep what they have, and continue."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from fakes.codecs import text_codec
+from fakes.faults import CountingEnv, World, say_turn
+from fakes.playing import collected, play_one
+from fakes.unavailable import UnavailableEngine, refused
+
+from envkit.errors import ConfigurationError, EngineFault, FaultKind
+from envkit.faults import FaultPlan
+from envkit.rollout import (
+    Backoff,
+    GenerateRequest,
+    Generation,
+    Interrupt,
+    Limits,
+    RetryBudget,
+    resume,
+)
+from envkit.rollout.availability import availability_of
+from envkit.trajectory import StopReason, Trajectory
+
+QUICK = Backoff(initial_s=0.01, maximum_s=0.02)
+PATIENT = RetryBudget(backoff=QUICK)
+PICKY = RetryBudget(backoff=QUICK, max_engine_retries_per_turn=0)
+
+
+def build() -> CountingEnv:
+    return CountingEnv(World(), FaultPlan(0.0))
+
+
+def unavailable_engine(**options: Any) -> UnavailableEngine:
+    return UnavailableEngine(text_codec(), say_turn, **options)
+
+
+async def played(engine: Any, **options: Any) -> Trajectory:
+    settings: dict[str, Any] = {"retries": PICKY, "seed": 5, **options}
+    return await play_one(build, engine, text_codec(), **settings)
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+async def test_play_waits_for_an_unavailable_engine() -> None:
+    engine = unavailable_engine()
+    engine.stop()
+    running = asyncio.create_task(played(engine))
+    await until(lambda: engine.refusals == 3)
+    outage = availability_of(engine).outage
+    assert outage is not None
+    assert outage.waiting == 1
+    engine.start()
+    trajectory = await running
+    assert trajectory.reward == 1.0
+    assert trajectory.fault is None
+    first = trajectory.turns[0]
+    assert first.engine_retries == engine.refusals >= 3
+    assert 0 < first.queue_seconds <= first.generate_seconds
+    assert [turn.engine_retries for turn in trajectory.turns[1:]] == [0, 0]
+
+
+@pytest.mark.slow
+async def test_collect_loses_none_of_256_episodes_when_the_engine_restarts() -> None:
+    engine = unavailable_engine(latency_s=0.01)
+    restarts = 0
+
+    def maybe_stop() -> None:
+        nonlocal restarts
+        if engine.answers in (100, 400):
+            restarts += 1
+            engine.stop()
+            asyncio.get_running_loop().call_later(0.3, engine.start)
+
+    engine.on_answer = maybe_stop
+    rewards = [
+        trajectory.reward
+        async for trajectory in collected(
+            build, engine, text_codec(), episodes=256, concurrency=256, retries=PATIENT
+        )
+    ]
+    assert rewards == [1.0] * 256
+    assert restarts == 2
+    # One at a time, at least 8 ms apart, plus those in flight when it went down.
+    assert engine.refusals <= 2 * (0.3 / 0.008) + 256
+    assert engine.answers == 3 * 256
+
+
+async def test_one_request_at_a_time_reaches_an_unavailable_engine() -> None:
+    engine = unavailable_engine()
+    engine.stop()
+    tasks = [asyncio.create_task(played(engine)) for _ in range(16)]
+    await until(lambda: engine.refusals >= 20)
+    engine.refusals, engine.most_at_once = 0, 0
+    await until(lambda: engine.refusals >= 10)
+    assert engine.most_at_once == 1
+    engine.start()
+    assert [trajectory.reward for trajectory in await asyncio.gather(*tasks)] == [1.0] * 16
+
+
+async def test_fault_of_one_request_parks_no_other_episode() -> None:
+    class Choosy(UnavailableEngine):
+        async def generate(self, request: GenerateRequest) -> Generation:
+            assert request.context is not None
+            if request.session_id == "bad":
+                raise EngineFault("too long a prompt")
+            assert availability_of(self).is_up
+            return await super().generate(request)
+
+    engine = Choosy(text_codec(), say_turn, latency_s=0.005)
+    names = ["a", "bad", "b", "c"]
+    trajectories = await asyncio.gather(*(played(engine, episode_id=name) for name in names))
+    assert [one.stop_reason is StopReason.ENGINE_FAULT for one in trajectories] == [
+        name == "bad" for name in names
+    ]
+
+
+async def test_request_that_breaks_the_engine_each_time_faults_alone() -> None:
+    class Fragile(UnavailableEngine):
+        async def generate(self, request: GenerateRequest) -> Generation:
+            if request.session_id == "poison" and not self.is_down:
+                self.stop()
+                asyncio.get_running_loop().call_later(0.005, self.start)
+                raise EngineFault("connection broken", kind=FaultKind.CRASHED, is_unavailable=True)
+            return await super().generate(request)
+
+    engine = Fragile(text_codec(), say_turn)
+    retries = RetryBudget(backoff=QUICK, max_engine_retries_per_turn=2, engine_unavailable_s=None)
+    names = ["poison", "a", "b", "c", "d"]
+    trajectories = await asyncio.gather(
+        *(played(engine, episode_id=name, retries=retries) for name in names)
+    )
+    assert [one.reward for one in trajectories] == [None, 1.0, 1.0, 1.0, 1.0]
+    assert trajectories[0].stop_reason is StopReason.ENGINE_FAULT
+
+
+async def test_episode_faults_if_the_engine_stays_unavailable() -> None:
+    engine = unavailable_engine()
+    engine.stop()
+    retries = RetryBudget(backoff=QUICK, engine_unavailable_s=0.1)
+    trajectories = await asyncio.gather(*(played(engine, retries=retries) for _ in range(4)))
+    for trajectory in trajectories:
+        assert trajectory.stop_reason is StopReason.ENGINE_FAULT
+        assert trajectory.reward is None
+        assert trajectory.fault is not None
+        assert trajectory.fault.kind == "transient"
+    messages = [one.fault.message for one in trajectories if one.fault is not None]
+    assert any("longer than RetryBudget.engine_unavailable_s, 0.1 s" in text for text in messages)
+    assert all("connection refused" in text for text in messages)
+
+
+async def test_engine_unavailable_s_of_zero_faults_immediately() -> None:
+    engine = unavailable_engine()
+    engine.stop()
+    trajectory = await played(engine, retries=RetryBudget(engine_unavailable_s=0))
+    assert trajectory.stop_reason is StopReason.ENGINE_FAULT
+    assert engine.refusals == 1
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan")])
+def test_budget_refuses_a_waiting_time_below_zero(value: float) -> None:
+    with pytest.raises(ConfigurationError, match="engine_unavailable_s"):
+        RetryBudget(engine_unavailable_s=value)
+
+
+async def test_interrupt_wakes_a_parked_episode_which_can_be_resumed() -> None:
+    engine, interrupt = unavailable_engine(), Interrupt()
+
+    def stop_after_first() -> None:
+        if engine.answers == 1:
+            engine.stop()
+
+    engine.on_answer = stop_after_first
+    forever = RetryBudget(
+        backoff=Backoff(initial_s=3600, maximum_s=3600), engine_unavailable_s=None
+    )
+    tasks = [
+        asyncio.create_task(played(engine, retries=forever, interrupt=interrupt)) for _ in range(2)
+    ]
+    await until(lambda: outage(engine) == 2)
+    interrupt.fire()
+    async with asyncio.timeout(10):
+        trajectories = await asyncio.gather(*tasks)
+    await interrupt.close()
+    assert [one.stop_reason for one in trajectories] == [StopReason.ABORTED] * 2
+    assert all(one.fault is None for one in trajectories)
+    assert sum(sum(one.loss_mask()) > 0 for one in trajectories) == 1  # the first reply is kept
+    restarted = unavailable_engine()
+    for trajectory in trajectories:
+        whole = await resume(trajectory, build, restarted, text_codec(), retries=PATIENT)
+        assert whole.reward == 1.0
+    assert engine.answers + restarted.answers == 6  # nothing was sampled again
+
+
+def outage(engine: UnavailableEngine) -> int | None:
+    found = availability_of(engine).outage
+    return None if found is None else found.waiting
+
+
+async def test_deadline_of_a_parked_episode_is_a_fault_without_reward() -> None:
+    engine = unavailable_engine()
+    engine.stop()
+    retries = RetryBudget(backoff=Backoff(initial_s=3600, maximum_s=3600))
+    async with asyncio.timeout(10):
+        trajectory = await played(engine, retries=retries, limits=Limits(episode_timeout_s=0.05))
+    assert trajectory.stop_reason is StopReason.ENGINE_FAULT
+    assert trajectory.reward is None
+    assert trajectory.fault is not None
+    assert "time ran out while engine 'scripted' was unavailable" in trajectory.fault.message
+
+
+async def test_cancelled_episode_leaves_the_queue() -> None:
+    engine = unavailable_engine()
+    engine.stop()
+    retries = RetryBudget(backoff=Backoff(initial_s=3600, maximum_s=3600))
+    tasks = [asyncio.create_task(played(engine, retries=retries)) for _ in range(3)]
+    await until(lambda: outage(engine) == 3)
+    known = availability_of(engine)
+    for task in tasks:
+        task.cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(result, asyncio.CancelledError) for result in results)
+    assert known.outage is not None
+    assert known.outage.waiting == 0
+
+
+async def test_connection_error_of_a_custom_engine_means_unavailable() -> None:
+    engine = unavailable_engine()
+    engine.fault = lambda: ConnectionRefusedError("port 30000")
+    engine.stop()
+    running = asyncio.create_task(played(engine))
+    await until(lambda: engine.refusals == 2)
+    engine.start()
+    assert (await running).reward == 1.0
+
+
+async def test_sampled_tokens_are_the_same_with_and_without_an_outage() -> None:
+    calm, stormy = unavailable_engine(), unavailable_engine()
+
+    def stop_each_time() -> None:
+        stormy.stop()
+        asyncio.get_running_loop().call_later(0.03, stormy.start)
+
+    stormy.on_answer = stop_each_time
+    first, second = await asyncio.gather(played(calm), played(stormy))
+    assert first.train_ids() == second.train_ids()
+    assert first.loss_mask() == second.loss_mask()
+    assert stormy.answers == calm.answers == 3
+    assert stormy.refusals > 0
+
+
+async def test_retry_after_of_a_fault_reaches_the_prober() -> None:
+    engine = unavailable_engine()
+    engine.fault = lambda: refused(retry_after_s=0.2)
+    engine.stop()
+    running = asyncio.create_task(played(engine))
+    await until(lambda: engine.refusals == 1)
+    await asyncio.sleep(0.1)  # QUICK alone would have tried several times
+    assert engine.refusals == 1
+    engine.start()
+    assert (await running).reward == 1.0
