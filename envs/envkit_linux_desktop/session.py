@@ -16,7 +16,7 @@ from envkit.closing import Closing
 from envkit.errors import EnvFault, FaultKind
 from envkit_linux_desktop.desk import Desk, Limits
 from envkit_linux_desktop.display import Display
-from envkit_linux_desktop.requirements import check_programs
+from envkit_linux_desktop.requirements import SYSTEM_PYTHON, check_programs
 from envkit_linux_desktop.template import full_template, made_paths
 from envkit_sandbox import Home
 from envkit_sandbox.walls import give_to_sandbox
@@ -136,11 +136,18 @@ class Session(Closing):
     def tree(self, rows: int = 200) -> str:
         """Return the accessibility tree as text, as applications describe themselves.
 
+        It is empty if one of them does not answer in time.
+
         Raises:
             EnvFault: The desk is gone.
         """
-        command = ("/usr/bin/python3", "/run/tree.py", str(rows))
-        code, output = self._parts()[1].run(command, seconds=15.0)
+        command = (SYSTEM_PYTHON, "/run/tree.py", str(rows))
+        try:
+            code, output = self._parts()[1].run(command, seconds=15.0)
+        except EnvFault as fault:
+            if fault.kind is FaultKind.PERMANENT:  # refused inside, as by a limit of processes
+                return ""
+            raise
         return output.decode("utf-8", "replace") if code == 0 else ""
 
     @contextmanager
