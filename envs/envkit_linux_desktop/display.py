@@ -88,6 +88,7 @@ class Display(Closing):
             with contextlib.suppress(Exception):
                 self.x.display.socket.close()
             self.x = None
+        self._pixels = np.zeros((0, 0, 4), np.uint8)  # lets go of the mapped frame buffer
         if self.sandbox is not None:
             end(self.sandbox)
 

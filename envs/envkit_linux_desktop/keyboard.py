@@ -98,15 +98,20 @@ class Keyboard:
     def down(self, keys: Sequence[str]) -> None:
         """Press keys and hold them."""
         self._bind([self._symbol(key) for key in keys])
-        for key in keys:
+        for key in self._held(keys):
             self._press(self._code(key), is_down=True)
         self._display.sync()
 
     def up(self, keys: Sequence[str]) -> None:
         """Release keys in reverse order."""
-        for key in reversed(keys):
+        for key in reversed(self._held(keys)):
             self._press(self._code(key), is_down=False)
         self._display.sync()
+
+    def _held(self, keys: Sequence[str]) -> tuple[str, ...]:
+        """Return the keys, with Shift if one of them is on its second level, such as "?"."""
+        levels = {self._codes.get(self._symbol(key), (0, 0))[1] for key in keys}
+        return ("shift", *keys) if 1 in levels and "shift" not in keys else tuple(keys)
 
     def _symbol(self, key: str) -> int:
         return int(self._named(_NAMES[key])) if key in _NAMES else symbol_of(key)

@@ -28,7 +28,7 @@ from envkit_linux_desktop.keyboard import UntypableError, symbol_of
 from envkit_linux_desktop.performing import Performer
 from envkit_linux_desktop.policies import nothing, oracle
 from envkit_linux_desktop.pool import Pool
-from envkit_linux_desktop.requirements import check_programs
+from envkit_linux_desktop.requirements import INSTALL_LINE, check_programs
 from envkit_linux_desktop.session import Session, start_session
 from envkit_sandbox import first_process
 from envkit_sandbox.watchdog import processes
@@ -100,6 +100,11 @@ def test_a_task_without_a_scenario_is_refused() -> None:
     env = LinuxDesktopEnv(ready=0)
     with pytest.raises(DatasetError, match="family of FAMILIES"):
         env.reset(options={"task": {"id": "x", "family": "none", "level": 1, "draw": 1}})
+
+
+def test_the_page_has_the_line_that_installs_everything() -> None:
+    page = Path(__file__).parents[2] / "docs/environments/linux-desktop.md"
+    assert INSTALL_LINE in page.read_text().splitlines()
 
 
 def test_missing_programs_name_the_line_that_installs_them() -> None:
@@ -176,6 +181,20 @@ def test_typed_text_arrives_exactly(session: Session) -> None:
     data = await_file(session, "exact.txt")
     assert data is not None
     assert data.decode() == EXACT
+
+
+@needs_desktop
+@pytest.mark.slow
+def test_a_key_on_the_second_level_is_pressed_with_shift(session: Session) -> None:
+    session.open(("mousepad",))
+    performer = Performer(session.screen)
+    for action in (key("?"), key("a"), key("shift", "b"), wait(0.3), key("ctrl", "s"), wait(0.8)):
+        performer.perform(action)
+    performer.perform(Action(kind=ActionKind.TYPE, text="keys.txt"))
+    for action in (wait(0.5), key("enter")):
+        performer.perform(action)
+    data = await_file(session, "keys.txt") or await_file(session, "Documents/keys.txt")
+    assert (data or b"").rstrip(b"\n") == b"?aB"
 
 
 @needs_desktop
