@@ -21,7 +21,7 @@ PYTEST = $(BIN)/pytest --ignore tests/contracts --numprocesses $(WORKERS) --dist
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev demo test test-slow check format templates contract-sglang contract-vllm \
 	contract-trl contract-verl contract-skyrl contract-slime contract-openenv \
-	contract-verifiers contract-inspect contract-clients contract-ray docs docs-serve bench bench-trainers clean
+	contract-verifiers contract-inspect contract-clients contract-ray desktop-deps docs docs-serve bench bench-trainers clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,11 @@ $(VENV)/.dev: $(VENV)/.ready
 
 DEMO = $(BIN)/envkit rollout --temperature 0 --max-new-tokens 24 --seed 0 --overwrite
 WINDOWS = --env-kwargs level=1 --env-kwargs 'families=["move_window"]'
+
+# Debian packages of `computer-use-linux-v0`; the line is kept in one place, beside its check.
+desktop-deps: $(VENV)/.ready  ## Install the Debian packages that real Linux desktops need (as root)
+	apt-get update -q
+	$$($(BIN)/python -c 'from envkit_linux_desktop.requirements import INSTALL_LINE; print(INSTALL_LINE)') -y
 
 demo: $(VENV)/.demo  ## Let the built-in model read codes and move windows, then with blank or swapped images
 	$(DEMO) canary-v0 -n 64 --out runs/demo-codes

@@ -119,7 +119,7 @@ class Desk(Closing):
         )
         program = [SYSTEM_PYTHON, "-I", "/run/supervisor.py", str(limits.processes)]
         self._limits = limits
-        self._sandbox = spawn(walls, program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.sandbox = spawn(walls, program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def await_ready(self) -> None:
         """Wait until applications can start.
@@ -128,7 +128,7 @@ class Desk(Closing):
             EnvFault: The desk is gone, or not ready in time.
         """
         self._reply(_START_SECONDS)
-        first = first_process(self._sandbox)
+        first = first_process(self.sandbox)
         self.home = Home(f"/proc/{first}/root{HOME}")
         self.memory = watch(first, limit_mib=self._limits.memory_mib)
         self.ask({"seal": True})  # after the home folder has been opened, which needs access to it
@@ -136,7 +136,7 @@ class Desk(Closing):
     @property
     def is_alive(self) -> bool:
         """Whether process 1 runs."""
-        return self._sandbox.poll() is None
+        return self.sandbox.poll() is None
 
     def put(self, files: Mapping[str, bytes]) -> None:
         """Write files into the home folder.
@@ -178,9 +178,9 @@ class Desk(Closing):
         Raises:
             EnvFault: The desk is gone, does not answer in time, or could not do it.
         """
-        assert self._sandbox.stdin is not None
+        assert self.sandbox.stdin is not None
         line = memoryview(json.dumps(order).encode() + b"\n")
-        number, until = self._sandbox.stdin.fileno(), time.monotonic() + seconds
+        number, until = self.sandbox.stdin.fileno(), time.monotonic() + seconds
         os.set_blocking(number, False)
         try:
             while line:
@@ -202,15 +202,15 @@ class Desk(Closing):
         """End everything on the desk."""
         if self.home is not None:
             self.home.close()
-        end(self._sandbox)
+        end(self.sandbox)
 
     def _reply(self, seconds: float) -> dict[str, Any]:
-        assert self._sandbox.stdout is not None
+        assert self.sandbox.stdout is not None
         until = time.monotonic() + seconds
         while b"\n" not in self._buffer:
             left = max(0.0, until - time.monotonic())
             try:
-                source = self._sandbox.stdout.fileno()
+                source = self.sandbox.stdout.fileno()
                 if not select.select([source], [], [], left)[0]:
                     raise EnvFault("the desk does not answer", kind=FaultKind.TIMEOUT)
                 data = os.read(source, 1 << 20)

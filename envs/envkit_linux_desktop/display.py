@@ -61,7 +61,7 @@ class Display(Closing):
         """
         import_xlib()
         self.width, self.height = width, height
-        self._sandbox: subprocess.Popen[bytes] | None = None
+        self.sandbox: subprocess.Popen[bytes] | None = None
         self.x: Any = None
         self.pointer = (width // 2, height // 2)
         try:
@@ -75,12 +75,12 @@ class Display(Closing):
     @property
     def is_alive(self) -> bool:
         """Whether Xvfb runs."""
-        return self._sandbox is not None and self._sandbox.poll() is None
+        return self.sandbox is not None and self.sandbox.poll() is None
 
     def kill(self) -> None:
         """End Xvfb, so that a call that waits for it fails."""
-        if self._sandbox is not None:
-            self._sandbox.kill()
+        if self.sandbox is not None:
+            self.sandbox.kill()
 
     def close(self) -> None:
         """End Xvfb."""
@@ -88,8 +88,9 @@ class Display(Closing):
             with contextlib.suppress(Exception):
                 self.x.display.socket.close()
             self.x = None
-        if self._sandbox is not None:
-            end(self._sandbox)
+        self._pixels = np.zeros((0, 0, 4), np.uint8)  # lets go of the mapped frame buffer
+        if self.sandbox is not None:
+            end(self.sandbox)
 
     def shot(self) -> PilImage.Image:
         """Return a copy of the screen, pointer included.
@@ -183,7 +184,7 @@ class Display(Closing):
             program = ["Xvfb", ":0", "-screen", "0", size, "-fbdir", "/fb", "-ac", "-noreset"]
             program += ["-nolisten", "tcp", "-dpi", "96", "-displayfd", str(says)]
             try:
-                self._sandbox = spawn(walls, program, keep=(says,))
+                self.sandbox = spawn(walls, program, keep=(says,))
             finally:
                 os.close(says)
             self._await_number(ready)

@@ -74,12 +74,12 @@ class Keyboard:
         low, high = info.min_keycode, info.max_keycode
         self._codes: dict[int, tuple[int, int]] = {}
         self._spare: list[int] = []
-        for code, symbols in enumerate(display.get_keyboard_mapping(low, high - low + 1), low):
-            if not any(symbols):
-                self._spare.append(code)
-            for level in (1, 0):
+        rows = list(enumerate(display.get_keyboard_mapping(low, high - low + 1), low))
+        self._spare.extend(code for code, symbols in rows if not any(symbols))
+        for level in (0, 1):  # a later key has Alt on its second level, which no chord reaches
+            for code, symbols in rows:
                 if symbols[level]:
-                    self._codes[symbols[level]] = (code, level)
+                    self._codes.setdefault(symbols[level], (code, level))
         self._bound: dict[int, int] = {}
 
     def type(self, text: str) -> None:
@@ -98,15 +98,20 @@ class Keyboard:
     def down(self, keys: Sequence[str]) -> None:
         """Press keys and hold them."""
         self._bind([self._symbol(key) for key in keys])
-        for key in keys:
+        for key in self._held(keys):
             self._press(self._code(key), is_down=True)
         self._display.sync()
 
     def up(self, keys: Sequence[str]) -> None:
         """Release keys in reverse order."""
-        for key in reversed(keys):
+        for key in reversed(self._held(keys)):
             self._press(self._code(key), is_down=False)
         self._display.sync()
+
+    def _held(self, keys: Sequence[str]) -> tuple[str, ...]:
+        """Return the keys, with Shift if one of them is on its second level, such as "?"."""
+        levels = {self._codes.get(self._symbol(key), (0, 0))[1] for key in keys}
+        return ("shift", *keys) if 1 in levels and "shift" not in keys else tuple(keys)
 
     def _symbol(self, key: str) -> int:
         return int(self._named(_NAMES[key])) if key in _NAMES else symbol_of(key)

@@ -52,8 +52,9 @@ def test_every_environment_folder_has_an_entry_point() -> None:
     groups: dict[str, dict[str, str]] = PROJECT["project"]["entry-points"]
     values = [*groups["envkit.envs"].values(), *groups["envkit.collections"].values()]
     envs = {Path(plugin).name for plugin in PLUGINS if plugin.startswith("envs/")}
+    shared = {"envkit_actions", "envkit_sandbox"}
     others = {"envkit_openenv", "envkit_verifiers"}  # adapters that bring environments
-    assert {package_of(value) for value in values} == envs - {"envkit_actions"} | others
+    assert {package_of(value) for value in values} == envs - shared | others
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from envkit_linux_desktop.keyboard import UntypableError, symbol_of
 from envkit_linux_desktop.performing import Performer
 from envkit_linux_desktop.policies import nothing, oracle
 from envkit_linux_desktop.pool import Pool
-from envkit_linux_desktop.requirements import check_programs
+from envkit_linux_desktop.requirements import INSTALL_LINE, check_programs
 from envkit_linux_desktop.session import Session, start_session
 from envkit_sandbox import first_process
 from envkit_sandbox.watchdog import processes
@@ -100,6 +100,11 @@ def test_a_task_without_a_scenario_is_refused() -> None:
     env = LinuxDesktopEnv(ready=0)
     with pytest.raises(DatasetError, match="family of FAMILIES"):
         env.reset(options={"task": {"id": "x", "family": "none", "level": 1, "draw": 1}})
+
+
+def test_the_page_has_the_line_that_installs_everything() -> None:
+    page = Path(__file__).parents[2] / "docs/environments/linux-desktop.md"
+    assert INSTALL_LINE in page.read_text().splitlines()
 
 
 def test_missing_programs_name_the_line_that_installs_them() -> None:
@@ -180,6 +185,20 @@ def test_typed_text_arrives_exactly(session: Session) -> None:
 
 @needs_desktop
 @pytest.mark.slow
+def test_a_key_on_the_second_level_is_pressed_with_shift(session: Session) -> None:
+    session.open(("mousepad",))
+    performer = Performer(session.screen)
+    for action in (key("?"), key("a"), key("shift", "b"), wait(0.3), key("ctrl", "s"), wait(0.8)):
+        performer.perform(action)
+    performer.perform(Action(kind=ActionKind.TYPE, text="keys.txt"))
+    for action in (wait(0.5), key("enter")):
+        performer.perform(action)
+    data = await_file(session, "keys.txt") or await_file(session, "Documents/keys.txt")
+    assert (data or b"").rstrip(b"\n") == b"?aB"
+
+
+@needs_desktop
+@pytest.mark.slow
 def test_more_characters_than_spare_keys_arrive_exactly(session: Session) -> None:
     text = "".join(map(chr, range(0x3B1, 0x3C9))) + "".join(map(chr, range(0x4E00, 0x4E60))) + "αω"
     session.open(("mousepad",))
@@ -243,7 +262,7 @@ def test_full_folders_and_many_processes_stop_at_their_limits() -> None:
         forks = f"import os, time\nfor n in range(500):\n  if not os.fork(): {quiet}"
         assert "temporarily unavailable" in shell(session, f'python3 -c "{forks}"')
         assert session.desk is not None
-        assert len(processes(first_process(session.desk._sandbox))) <= 70
+        assert len(processes(first_process(session.desk.sandbox))) <= 70
         session.check()
 
 
@@ -257,7 +276,7 @@ def test_a_killed_part_is_a_fault_and_leaves_nothing(part: str, target: str) -> 
     env.reset(seed=0, options={"task": row("make_folder")})
     session = env.session
     holder = session.display if part == "display" else session.desk
-    sandbox = holder._sandbox  # type: ignore[union-attr]
+    sandbox = holder.sandbox  # type: ignore[union-attr]
     assert sandbox is not None
     os.kill(sandbox.pid if target == "bubblewrap" else first_process(sandbox), signal.SIGKILL)
     sandbox.wait(10)
@@ -274,7 +293,7 @@ def test_a_killed_part_is_a_fault_and_leaves_nothing(part: str, target: str) -> 
 @pytest.mark.slow
 def test_a_display_that_hangs_is_a_fault(session: Session) -> None:
     assert session.display is not None
-    sandbox = session.display._sandbox
+    sandbox = session.display.sandbox
     assert sandbox is not None
     server = processes(first_process(sandbox))[-1]
     os.kill(server, signal.SIGSTOP)

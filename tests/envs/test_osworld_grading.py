@@ -1,11 +1,8 @@
-"""OSWorld evaluators on real documents, and whole plays in a home folder under bubblewrap."""
+"""OSWorld evaluators on real documents."""
 
 import io
-import shutil
-import subprocess
 import zipfile
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,12 +14,9 @@ import docx
 import openpyxl
 
 from envkit.errors import EnvFault, FaultKind
-from envkit_linux_desktop.osworld import FileFolder, Finished, Play, read_task
 from envkit_linux_desktop.osworld.evaluators import FUNCTIONS, File, UnreadableError, matching
 from envkit_linux_desktop.osworld.evaluators.values import similarity
 from envkit_linux_desktop.osworld.grading import Comparison, evaluate, score
-
-GOLD_ADDRESS = "https://files.example/gold.xlsx"
 
 
 def workbook(edit: Callable[[Any], None] = lambda sheet: None) -> bytes:
@@ -350,157 +344,3 @@ def test_every_function_scores_zero_without_a_result_file() -> None:
     rules = {"expected": ["x"], "font_name": "x"}
     for name in FUNCTIONS.keys() - {"exact_match", "match_in_list", "literal_match"}:
         assert run(name, None, rules) == 0.0, name
-
-
-class FolderDesk:
-    """A home folder on disk; commands run in a bubblewrap where it is /home/user."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.inputs = folder, list[str]()
-
-    def put(self, path: str, data: bytes) -> None:
-        (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (self.folder / path).write_bytes(data)
-
-    def read(self, path: str, *, limit: int) -> bytes | None:
-        place = self.folder / path
-        return place.read_bytes()[:limit] if place.is_file() else None
-
-    def names(self, folder: str = "") -> tuple[str, ...]:
-        place = self.folder / folder
-        return tuple(sorted(path.name for path in place.iterdir())) if place.is_dir() else ()
-
-    def run(self, command: Sequence[str], *, seconds: float) -> Finished:
-        walls = ["--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin", "--unshare-all"]
-        walls += ["--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64"]
-        walls += ["--proc", "/proc", "--dev", "/dev", "--bind", str(self.folder), "/home/user"]
-        walls += ["--clearenv", "--setenv", "HOME", "/home/user", "--setenv", "PATH", "/usr/bin"]
-        done = subprocess.run(
-            ["bwrap", *walls, "--chdir", "/home/user", "--", *command],
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
-        )
-        return Finished(code=done.returncode, stdout=done.stdout, stderr=done.stderr)
-
-    def launch(self, command: Sequence[str]) -> None:
-        self.inputs.append(f"launch {command[0]}")
-
-    def press(self, keys: Sequence[str]) -> None:
-        self.inputs.append("press " + "+".join(keys))
-
-    def write(self, text: str) -> None:
-        self.inputs.append(f"write {text}")
-
-    def click(self, x: int | None, y: int | None, times: int) -> None:
-        self.inputs.append(f"click {times}")
-
-    def scroll(self, clicks: int) -> None:
-        self.inputs.append(f"scroll {clicks}")
-
-    def activate(self, title: str, *, strict: bool) -> None:
-        self.inputs.append(f"activate {title}")
-
-    def close_window(self, title: str, *, strict: bool) -> None:
-        self.inputs.append(f"close {title}")
-
-    def wait(self, seconds: float) -> None:
-        self.inputs.append(f"wait {seconds}")
-
-
-def play(tmp_path: Path, evaluator: dict[str, Any], config: Sequence[Any] = ()) -> Play:
-    home, files = tmp_path / "home", tmp_path / "files"
-    home.mkdir()
-    files.mkdir()
-    store = FileFolder(files)
-    store.add(GOLD_ADDRESS, workbook())
-    task = read_task(
-        {"id": "t", "instruction": "Do it.", "config": list(config), "evaluator": evaluator}
-    )
-    return Play(task=task, desk=FolderDesk(home), files=store)
-
-
-WANTED: dict[str, Any] = {
-    "postconfig": [
-        {
-            "type": "execute",
-            "parameters": {
-                "command": ["python", "-c", "import pyautogui; pyautogui.hotkey('ctrl', 's')"]
-            },
-        }
-    ],
-    "func": "compare_table",
-    "result": {"type": "vm_file", "path": "/home/user/own.xlsx", "dest": "own.xlsx"},
-    "expected": {"type": "cloud_file", "path": GOLD_ADDRESS, "dest": "gold.xlsx"},
-    "options": {"rules": [{"type": "sheet_data", "sheet_idx0": 0, "sheet_idx1": "EI0"}]},
-}
-
-
-def test_workbook_task_scores_the_final_file(tmp_path: Path) -> None:
-    played = play(tmp_path, WANTED)
-    played.prepare()
-    assert played.grade(gave_up=False) == 0.0
-    played.desk.put("own.xlsx", workbook())
-    assert played.grade(gave_up=False) == 1.0
-    assert isinstance(played.desk, FolderDesk)
-    assert played.desk.inputs == ["press ctrl+s"] * 2
-    assert played.grade(gave_up=True) == 0.0
-
-
-def test_infeasible_task_is_solved_by_giving_up(tmp_path: Path) -> None:
-    played = play(tmp_path, {"func": "infeasible"})
-    assert played.grade(gave_up=True) == 1.0
-    assert played.grade(gave_up=False) == 0.0
-
-
-@pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
-def test_commands_of_a_task_run_and_are_graded(tmp_path: Path) -> None:
-    config = [
-        {
-            "type": "execute",
-            "parameters": {"command": "mkdir -p ~/photos; echo made", "shell": True, "stdout": "o"},
-        }
-    ]
-    evaluator = {
-        "func": ["exact_match", "check_list", "check_moved_jpgs"],
-        "result": [
-            {"type": "vm_command_line", "command": "ls ~/photos | wc -l", "shell": True},
-            {"type": "cache_file", "path": "o"},
-            {"type": "list_directory", "path": "/home/user/photos"},
-        ],
-        "expected": [
-            {"type": "rule", "rules": {"expected": "1\n"}},
-            {"type": "rule", "rules": {"expect": ["made"]}},
-            {"type": "rule", "rules": {"expected": ["a.jpg"]}},
-        ],
-    }
-    played = play(tmp_path, evaluator, config)
-    played.prepare()
-    assert played.grade(gave_up=False) == 0.0
-    played.desk.put("photos/a.jpg", b"1")
-    assert played.grade(gave_up=False) == 1.0
-
-
-def test_one_of_several_checks_is_enough_with_or(tmp_path: Path) -> None:
-    rule = {"type": "rule", "rules": {"include": ["yes"]}}
-    files = [{"type": "vm_file", "path": f"/home/user/{name}", "dest": name} for name in ("a", "b")]
-    evaluator = {
-        "func": ["check_include_exclude"] * 2,
-        "conj": "or",
-        "result": files,
-        "expected": [rule, rule],
-    }
-    played = play(tmp_path, evaluator)
-    assert played.grade(gave_up=False) == 0.0
-    played.desk.put("b", b"yes")
-    assert played.grade(gave_up=False) == 1.0
-
-
-@pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
-def test_program_that_is_not_installed_is_a_fault(tmp_path: Path) -> None:
-    config = [
-        {"type": "execute", "parameters": {"command": "no-such-program", "shell": True}},
-    ]
-    with pytest.raises(EnvFault, match="no-such-program"):
-        play(tmp_path, WANTED, config).prepare()

@@ -205,6 +205,15 @@ def test_shell_commands_run_in_a_shell_and_python_is_python3() -> None:
     assert task.checks[0].result == Output(command=("python3", "/home/user/a.py"))
 
 
+def test_relative_path_lies_in_the_home_folder_and_keys_open_a_terminal() -> None:
+    files = [{"url": START, "path": "setup.sh"}]
+    task = read_task(with_step("download", files=files))
+    assert task.setup == (PutFile(path="setup.sh", address=START),)
+    code = "import pyautogui; pyautogui.hotkey('ctrl', 'alt', 't'); pyautogui.write('ls')"
+    task = read_task(with_step("execute", command=["python", "-c", code]))
+    assert task.setup == (Launch(command=("xterm",)), Write(text="ls"))
+
+
 def test_infeasible_task_has_no_checks() -> None:
     task = read_task(sheet_task(evaluator={"func": "infeasible"}))
     assert task.is_infeasible

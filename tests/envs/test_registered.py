@@ -11,6 +11,8 @@ from envkit.collection import collections
 from envkit.env import Env, PolicyContext
 from envkit.errors import MissingDependencyError
 from envkit.registration import members
+from envkit_linux_desktop.requirements import check_desktop
+from envkit_terminal.session import check_programs
 
 FOREIGN = {"openenv-v0", "verifiers-v0"}
 """They have no server and no library here."""
@@ -18,6 +20,7 @@ IDS = sorted(set(envkit.registry()) - FOREIGN)
 MINIWOB = "computer-use-miniwob-v0"
 """Its tasks have tests of their own."""
 IN_A_BROWSER = {MINIWOB, "computer-use-page-v0"}
+WITH_WINDOWS = {*IN_A_BROWSER, "computer-use-linux-v0"}
 SLOW_TO_MAKE = {"reasoning_gym/futoshiki-v0", "reasoning_gym/knight_swap-v0"}
 """A check of one of them takes minutes."""
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -25,8 +28,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 WITHOUT_AN_ORACLE = {"gymnasium-v0"}
 """Its default is a world of chance."""
-NOT_REPEATABLE = {"terminal-v0"}
-"""Real programs, which read clocks and race: the environment promises no determinism."""
+NOT_REPEATABLE = {"computer-use-linux-v0": check_desktop, "terminal-v0": check_programs}
+"""Real programs, which read clocks and race, and whether they are installed."""
 MEMBERS = [
     member
     for namespace in sorted(set(collections()) - {"miniwob"})
@@ -43,7 +46,7 @@ foreign_code_warns = pytest.mark.filterwarnings(
 
 @pytest.mark.parametrize(
     "env_id",
-    [pytest.param(i, marks=[pytest.mark.slow] if i in IN_A_BROWSER else []) for i in IDS],
+    [pytest.param(i, marks=[pytest.mark.slow] if i in WITH_WINDOWS else []) for i in IDS],
 )
 def test_registered_environment_passes_the_checker(env_id: str) -> None:
     with closing(made(env_id, **OPTIONS.get(env_id, {}))) as env:
@@ -73,6 +76,7 @@ def made(env_id: str, **options: Any) -> Any:
     if env_id in IN_A_BROWSER and not has_browser():
         pytest.skip("chromium-headless-shell is missing")
     try:
+        NOT_REPEATABLE.get(env_id, lambda: None)()
         return envkit.make(env_id, **options)
     except MissingDependencyError as error:
         pytest.skip(str(error))

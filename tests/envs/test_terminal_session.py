@@ -3,6 +3,8 @@
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +32,12 @@ def run(session: TerminalSession, command: str, seconds: float = 10.0) -> Ran:
 def processes_of(session: TerminalSession) -> list[int]:
     """Return the host's numbers of the sandbox's processes."""
     assert session._process is not None
-    found, fresh = list[int](), [session._process.pid]
+    return below(session._process.pid)
+
+
+def below(pid: int) -> list[int]:
+    """Return a process and all below it."""
+    found, fresh = list[int](), [pid]
     while fresh:
         found += fresh
         fresh = [
@@ -235,3 +242,35 @@ def test_stopped_sandbox_is_a_fault_at_its_deadline(monkeypatch: pytest.MonkeyPa
     assert caught.value.kind is FaultKind.TIMEOUT
     os.kill(pid, signal.SIGCONT)
     session.close()
+
+
+def test_sandbox_ends_with_its_driver() -> None:
+    driver = (
+        "import time; from envkit_terminal import TerminalSession; s = TerminalSession().start(); "
+        "s.run('sleep 600 & disown', seconds=5); print(s._process.pid, flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", driver], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    outer = int(process.stdout.readline())
+    inside = below(outer)
+    assert len(inside) >= 4
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    until = time.monotonic() + 5
+    while left := [pid for pid in inside if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < until, left
+        time.sleep(0.02)
+
+
+def test_sessions_killed_at_random_leave_nothing() -> None:
+    seen = list[int]()
+    for number in range(12):
+        with TerminalSession().start() as session:
+            pids = processes_of(session)
+            seen += pids
+            if number % 3 == 0:
+                os.kill(pids[number % len(pids)], signal.SIGKILL)
+            else:
+                assert run(session, "echo on").output == "on\n"
+    assert not [pid for pid in seen if Path(f"/proc/{pid}/root").exists()]

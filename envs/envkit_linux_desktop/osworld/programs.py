@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from envkit_linux_desktop.osworld.recorded_input import translate
 from envkit_linux_desktop.osworld.refusal import RefusalKind, RefusedError
-from envkit_linux_desktop.osworld.steps import HOME, Launch, Run, Step
+from envkit_linux_desktop.osworld.steps import HOME, Launch, Press, Run, Step
 
 
 class Application(StrEnum):
@@ -145,7 +145,9 @@ def ran(
     if PurePosixPath(words[0]).name in ("python", "python3") and "pyautogui" in words[-1]:
         if len(words) != 3 or words[1] != "-c":
             raise RefusedError(RefusalKind.INPUT, "a pyautogui program in a file")
-        return translate(words[2])
+        terminal = _launch(Application.TERMINAL, (), installed)
+        steps = translate(words[2])
+        return tuple(terminal if step == _OPEN_TERMINAL else step for step in steps)
     text = command if isinstance(command, str) else " ".join(command)
     if "gnome-terminal" in text and "killall" not in text:
         return (_launch(Application.TERMINAL, (), installed),)
@@ -225,4 +227,6 @@ def _launch(
     return Launch(command=(*_COMMANDS[application], *arguments))
 
 
+_OPEN_TERMINAL: Final = Press(keys=("ctrl", "alt", "t"))
+"""OSWorld's desktop opens a terminal by these keys."""
 _OFFICE_SET: Final = frozenset(_OFFICE_MODES.values())

@@ -42,7 +42,7 @@ def read_steps(config: object, installed: Collection[Application]) -> tuple[Step
 
 
 def home_path(path: object) -> str:
-    """Return a path relative to the home folder.
+    """Return a path relative to the home folder, in which every command starts.
 
     Raises:
         RefusedError: It lies elsewhere.
@@ -50,7 +50,7 @@ def home_path(path: object) -> str:
     if isinstance(path, str):
         text = path.replace("~", HOME, 1) if path.startswith("~/") else path
         inside = text.removeprefix(f"{HOME}/")
-        if inside not in (text, "") and ".." not in inside.split("/"):
+        if inside and not inside.startswith("/") and ".." not in inside.split("/"):
             return inside
     raise RefusedError(RefusalKind.RESULT, "a file outside the home folder")
 

@@ -313,8 +313,9 @@ def _edit_cell(old: Cell | None, new: Cell | None) -> Moves:
 
 def _save_office() -> Moves:
     """Save in the format that the file has."""
+    yield wait(1.0)  # LibreOffice takes keys later than it draws
     yield key("ctrl", "s")
-    yield wait(1.0)
+    yield wait(_SAVED)
     yield key("enter")  # keep the format
     yield wait(_SAVED)
 
@@ -332,9 +333,11 @@ def _can_write(check: Document) -> bool:
 
 def _edit_pages(check: Document) -> Moves:
     """Type the whole document again, then give paragraphs their styles."""
+    yield wait(1.0)
     yield key("escape")
     yield key("ctrl", "a")
     yield key("delete")
+    yield wait()
     for number, paragraph in enumerate(check.pages.paragraphs):
         if number:
             yield key("enter")
@@ -354,14 +357,20 @@ def _edit_pages(check: Document) -> Moves:
 def _paragraph_keys(paragraph: Paragraph) -> list[str]:
     """Return the keys that, with Ctrl, set style and alignment."""
     style = [paragraph.style[-1]] if paragraph.style.startswith("Heading") else []
-    return style + [_ALIGN[paragraph.align]] * (paragraph.align in _ALIGN)
+    return style + ([_ALIGN[paragraph.align]] if paragraph.align in _ALIGN else [])
 
 
 def _write_spans(paragraph: Paragraph) -> Moves:
     for span in paragraph.spans:
         marks = [letter for look, letter in _MARKS.items() if getattr(span, look)]
-        for letter in marks:
-            yield key("ctrl", letter)
+        yield from _toggle(marks)
         yield text(span.text)
-        for letter in marks:
-            yield key("ctrl", letter)
+        yield from _toggle(marks)
+
+
+def _toggle(marks: list[str]) -> Moves:
+    """Turn looks on or off; Writer carries such keys out after text that comes at once."""
+    for letter in marks:
+        yield wait(0.5)
+        yield key("ctrl", letter)
+        yield wait(0.5)

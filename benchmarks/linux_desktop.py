@@ -1,0 +1,114 @@
+"""Measure real desktop sessions: start, steps per second and memory.
+
+    python benchmarks/linux_desktop.py [--sessions 1,4,8,16] [--seconds 10]
+
+A step is a click, a wait until the screen settles (40 ms without a change), and a screenshot as an
+array. Each session shows a text editor.
+"""
+
+import argparse
+import statistics
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from envkit_actions import Action, ActionKind
+from envkit_linux_desktop import Limits
+from envkit_linux_desktop.display import encoded
+from envkit_linux_desktop.performing import Performer
+from envkit_linux_desktop.pool import Pool
+from envkit_linux_desktop.session import Session, start_session
+from envkit_sandbox import first_process
+from envkit_sandbox.watchdog import processes, proportional_mib
+
+SIZE = (1280, 800)
+
+
+def timed_start(_: int = 0) -> tuple[float, Session]:
+    """Start a session and return the time it took."""
+    begun = time.monotonic()
+    session = start_session(*SIZE)
+    return time.monotonic() - begun, session
+
+
+def starts(count: int = 10) -> None:
+    """Print times of a start and of a session from the pool."""
+    start_session(*SIZE).close()  # the template is made once per machine
+    cold: list[float] = []
+    ends: list[float] = []
+    for _ in range(count):
+        seconds, session = timed_start()
+        cold.append(seconds)
+        begun = time.monotonic()
+        session.close()
+        ends.append(time.monotonic() - begun)
+    print(f"start, median of {count}: {statistics.median(cold):.3f} s, largest {max(cold):.3f} s")
+    print(f"close, median: {statistics.median(ends) * 1000:.1f} ms")
+    pool = Pool(*SIZE, size=1, limits=Limits())
+    pool.take().close()
+    pooled: list[float] = []
+    for _ in range(count):
+        time.sleep(2 * max(cold))
+        begun = time.monotonic()
+        session = pool.take()
+        pooled.append(time.monotonic() - begun)
+        session.close()
+    pool.close()
+    print(f"from the pool, median: {statistics.median(pooled) * 1000:.1f} ms")
+
+
+def memory(session: Session) -> float:
+    """Return the memory of a session in MiB, shared pages divided."""
+    parts = [part for part in (session.display, session.desk) if part is not None]
+    firsts = [first_process(part.sandbox) for part in parts if part.sandbox is not None]
+    return sum(proportional_mib(one) for first in firsts for one in processes(first))
+
+
+def steps(count: int, seconds: float, *, encodes: bool) -> None:
+    """Print steps per second of several sessions at once."""
+    with ThreadPoolExecutor(4) as pool:
+        sessions = [one for _, one in pool.map(timed_start, range(count))]
+    for session in sessions:
+        session.open(("mousepad",))
+    counts = [0] * count
+    stop = threading.Event()
+
+    def drive(number: int) -> None:
+        performer = Performer(sessions[number].screen)
+        while not stop.is_set():
+            at = counts[number] % 100
+            performer.perform(Action(kind=ActionKind.CLICK, x=400 + at, y=300 + at))
+            sessions[number].screen.settle(quiet=0.04, least=0.04)
+            shot = sessions[number].shot()
+            if encodes:
+                encoded(shot)
+            counts[number] += 1
+
+    threads = [threading.Thread(target=drive, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    time.sleep(seconds)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    each = statistics.mean(memory(session) for session in sessions)
+    for session in sessions:
+        session.close()
+    kind = "PNG" if encodes else "array"
+    print(f"{count:2d} sessions, {kind}: {sum(counts) / seconds:.0f} steps/s, {each:.0f} MiB each")
+
+
+def main() -> None:
+    """Print all figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sessions", default="1,4,8,16")
+    parser.add_argument("--seconds", type=float, default=10.0)
+    options = parser.parse_args()
+    starts()
+    for count in map(int, options.sessions.split(",")):
+        for encodes in (False, True):
+            steps(count, options.seconds, encodes=encodes)
+
+
+if __name__ == "__main__":
+    main()
