@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from envkit.text import counted
 from envkit.turns import Step
 from envkit_certify.audit import PolicyResult
 from envkit_certify.bench import Bench, lower_bound
@@ -52,7 +53,8 @@ def _paid(
     played = [r for r in results if r.mean is not None]
     best = max((r.mean or 0.0 for r in played), default=None)
     evidence = [f"{r.name}: {r.mean:.4f}" for r in played if r.mean]
-    detail = f"best mean return of {len(results)} policies, {bench.plan.episodes} episodes each"
+    episodes = f"{counted(bench.plan.episodes, 'episode')} each"
+    detail = f"best mean return of {counted(len(results), 'policy')}, {episodes}"
     return judged(name, best, detail, problems=problems, evidence=evidence)
 
 

@@ -79,7 +79,7 @@ def certify(
 
     The exit code is 1 if a line fails or cannot run. Ctrl-C prints the results so far.
     """
-    from envkit.files import replace_file
+    from envkit.files import replace_file, storage_errors
     from envkit_certify.bench import Plan
     from envkit_certify.page import write_page
     from envkit_certify.run import Certification
@@ -100,6 +100,9 @@ def certify(
     except KeyboardInterrupt:
         note("stopped; results so far:")
     report = run.report()
+    if out is not None:
+        with storage_errors(f"cannot write {out}"):
+            out.parent.mkdir(parents=True, exist_ok=True)
     if out is not None and out.suffix == ".json":
         replace_file(out, json.dumps(report.to_json(), indent=2).encode() + b"\n")
     elif out is not None:

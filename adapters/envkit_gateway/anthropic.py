@@ -52,10 +52,12 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
         raise bad_request("messages must hold at least one message, got none")
     refuse_prefill(messages)
     choice = take(body, "tool_choice", dict, default={}).get("type", "auto")
-    tools = () if choice == "none" else objects(body, "tools")
     return AgentRequest(
         messages=tuple(messages),
-        tools=tuple(read_tool(_custom(entry), schema="input_schema") for entry in tools),
+        tools=tuple(
+            read_tool(_custom(entry), schema="input_schema") for entry in objects(body, "tools")
+        ),
+        may_call=choice != "none",
         model=take(body, "model", str, default=""),
         is_streamed=take(body, "stream", bool, default=False),
         max_tokens=token_limit(body, "max_tokens"),

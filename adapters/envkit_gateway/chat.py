@@ -58,10 +58,10 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
         "response_format": take(body, "response_format", dict, default={}).get("type", "text")
         != "text",
     }
-    tools = () if body.get("tool_choice") == "none" else objects(body, "tools")
     return AgentRequest(
         messages=messages,
-        tools=tuple(read_tool(_function(entry)) for entry in tools),
+        tools=tuple(read_tool(_function(entry)) for entry in objects(body, "tools")),
+        may_call=body.get("tool_choice") != "none",
         model=take(body, "model", str, default=""),
         is_streamed=take(body, "stream", bool, default=False),
         wants_usage=bool(options.get("include_usage")),

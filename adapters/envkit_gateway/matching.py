@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from envkit_gateway.messages import AgentMessage
+from envkit_gateway.messages import AgentMessage, thinking_of
 from envkit_gateway.request import AgentRequest
 from envkit_gateway.turn import Turn, TurnState
 
@@ -43,9 +43,9 @@ def _keeps_thinking(turn: Turn, messages: Sequence[AgentMessage]) -> bool:
     """Return whether no reply up to a turn comes back with edited thinking."""
     known: Turn | None = turn
     while known is not None:
-        thinking = messages[known.place].thinking.strip()
+        thinking = thinking_of(messages[known.place])
         assert known.reply is not None  # it was committed
-        if thinking and thinking != known.reply.message.thinking.strip():
+        if thinking and thinking != thinking_of(known.reply.message):
             return False
         known = known.parent
     return True

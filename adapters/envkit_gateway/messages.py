@@ -1,8 +1,8 @@
 """An agent's messages: in one form for all dialects, for matching, and for the codec.
 
-Clients write a reply back in other words: they strip white space, serialise arguments again, drop
-thinking, rename call ids. The keys of this module are equal for the same message however it was
-written back. They are used for matching only and never rendered.
+Clients change a reply before they send it back: they strip white space, serialise arguments again,
+drop thinking, rename call ids. The keys of this module are equal for the same message in any of
+these forms. They are used for matching only and never rendered.
 """
 
 import hashlib
@@ -83,25 +83,37 @@ class PrefixKeys:
                 for call in entry.calls
             ]
             images = [_image_key(part) for part in entry.parts if part["type"] == "image"]
-            return json.dumps(["assistant", _without_thinking(entry.text), calls, images])
+            return json.dumps(["assistant", _split(entry.text)[1], calls, images])
         shown = [entry.text, *(_image_key(part) for part in entry.parts)]
         return json.dumps([entry.role, shown, numbers.get(entry.call_id)])
 
 
-def _without_thinking(text: str) -> str:
-    """Return a reply's text without leading thinking and outer white space."""
+def thinking_of(entry: AgentMessage) -> str:
+    """Return the thinking of a reply, also where a client wrote it into the text."""
+    return (entry.thinking or _split(entry.text)[0]).strip()
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Split leading thinking, if it is complete, from the rest, without outer white space."""
     text = text.strip()
-    if text.startswith(_THINK):
-        text = text.partition(_THOUGHT)[2].strip()
-    return text
+    if text.startswith(_THINK) and _THOUGHT in text:
+        thinking, _, text = text.removeprefix(_THINK).partition(_THOUGHT)
+        return thinking.strip(), text.strip()
+    return "", text
 
 
 def _same(arguments: str) -> str:
     """Return a call's arguments in a form that any serialisation of them shares."""
     try:
-        return json.dumps(json.loads(arguments), sort_keys=True)
+        return json.dumps(json.loads(arguments, parse_float=_number), sort_keys=True)
     except (ValueError, RecursionError):
         return arguments
+
+
+def _number(text: str) -> float | int:
+    """Return a number as JavaScript writes it: 2.0 comes back as 2."""
+    value = float(text)
+    return int(value) if value.is_integer() and abs(value) < 1e21 else value
 
 
 def _image_key(part: Part) -> list[str]:

@@ -139,9 +139,8 @@ class _Writer:
         ]
         known = lane.record.turns[turn.local]
         is_followed = any(one.lane is lane and one.reply is not None for one in turn.children)
-        info: dict[str, Any] = {} if kind == MAIN else {"request": kind}
-        if lane.label:
-            info["label"] = lane.label
+        label = lane.label if kind != MAIN else ""  # some clients label every request
+        info: dict[str, Any] = {} if kind == MAIN else {"agent": f"{kind} {label}".strip()}
         if turn.unenforced:
             info["unenforced"] = list(turn.unenforced)
         record.turns.append(

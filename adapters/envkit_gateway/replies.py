@@ -32,7 +32,7 @@ def reply_of(text: str, generation: Generation, request: AgentRequest, *, number
     thinking, body = _split(text)
     calls: tuple[AgentCall, ...] = ()
     is_bad = is_cut
-    if request.tools:
+    if request.tools and request.may_call:
         parsed = parse_tool_calls(text, tools=request.tools)
         is_bad = is_bad or bool(parsed.errors)
         if parsed.calls and not parsed.errors:

@@ -36,6 +36,9 @@ class AgentRequest:
 
     messages: tuple[AgentMessage, ...]
     tools: tuple[ToolSpec, ...] = ()
+    may_call: bool = True
+    """Whether the client takes calls; otherwise they stay text. The prompt has the tools anyway, so
+    the conversation goes on."""
     model: str = ""
     """Reported back; never decides who answers."""
     key: str = ""

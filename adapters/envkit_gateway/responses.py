@@ -65,10 +65,12 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
         "tool_choice": choice not in (None, "auto", "none"),
         "text.format": _format(body) != "text",
     }
-    tools = () if choice == "none" else objects(body, "tools")
     return AgentRequest(
         messages=tuple(messages),
-        tools=tuple(read_tool(one) for entry in tools for one in _functions(entry)),
+        tools=tuple(
+            read_tool(one) for entry in objects(body, "tools") for one in _functions(entry)
+        ),
+        may_call=choice != "none",
         model=take(body, "model", str, default=""),
         is_streamed=take(body, "stream", bool, default=False),
         max_tokens=token_limit(body, "max_output_tokens"),

@@ -80,9 +80,10 @@ class Gateway:
             self._sessions[session.key] = None  # a late process must not sample on
 
     def _session(self, request: web.Request) -> Session:
-        authorization = request.headers.get("authorization", "").removeprefix("Bearer ")
-        key = request.headers.get("x-api-key") or authorization
-        if key not in self._sessions:
+        given = [request.headers.get("authorization", "").rpartition(" ")[2]]
+        given += [request.headers.get(name, "") for name in ("x-api-key", "api-key")]
+        key = next((one for one in given if one in self._sessions), None)
+        if key is None:
             raise RequestRefused(401, "unknown API key: use the one of the episode")
         session = self._sessions[key]
         if session is None:
@@ -134,6 +135,8 @@ class Gateway:
             tokens = await session.count(request)
         except RequestRefused as refused:
             return _refusal(anthropic, refused)
+        except Exception as error:  # noqa: BLE001  # no request may end without a JSON answer
+            return _refusal(anthropic, _failed(error))
         return web.json_response({"input_tokens": tokens})
 
     async def _root(self, http: web.Request) -> web.StreamResponse:

@@ -127,7 +127,7 @@ class Session:
         return any(one.task is not None and not one.task.done() for one in self.turns)
 
     async def open(self, request: AgentRequest) -> Turn:
-        """Return the turn that answers a request: a new one, or that of the request it repeats.
+        """Return the turn that answers a request: a new turn, or the existing one for a retry.
 
         Await `turn.task`; then the turn has a `reply`, or an `error`.
 
@@ -157,6 +157,7 @@ class Session:
             await asyncio.shield(turn.encoded)
         except asyncio.CancelledError:
             turn.encoded.add_done_callback(_read)
+            self.client_left(turn)
             raise
         return turn
 

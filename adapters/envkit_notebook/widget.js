@@ -217,7 +217,7 @@ function makeComposer(model, send) {
   add(node, box, buttons);
   const reply = () => send({ do: "reply", text: box.value });
   box.addEventListener("keydown", (event) => {
-    event.stopPropagation(); // the notebook has shortcuts of its own
+    event.stopPropagation(); // the notebook has its own shortcuts
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) reply();
   });
   let turns = -1;

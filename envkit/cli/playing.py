@@ -128,7 +128,7 @@ AgentCommand = Annotated[
     str | None,
     typer.Option(
         metavar="COMMAND",
-        help="Such an agent as a command, run for each episode in a folder of its own.",
+        help="Such an agent as a command, run for each episode in its own folder.",
         rich_help_panel=_SETTINGS,
     ),
 ]

@@ -42,7 +42,7 @@ def ui(
     library = Library(Folder(shown), decode=decoder(model))
     library.step()
     if library.is_empty:
-        note(f"{shown} holds no runs yet; they appear when a rollout starts")
+        note(f"{shown} has no runs yet; they appear when a rollout starts")
 
     def tell(address: str) -> None:
         say(address)

@@ -37,6 +37,7 @@ def summary_rows(metrics: Metrics) -> tuple[tuple[str, str], ...]:
         ("reward", _reward(metrics)),
         ("groups", _groups(metrics)),
         ("turns", _spread(metrics, "turns")),
+        ("sequences", _sequences(metrics)),
         ("tokens", _tokens(metrics)),
         ("images", _images(metrics)),
         ("ended by", _counted(metrics, "stop/")),
@@ -97,6 +98,19 @@ def _spread(metrics: Metrics, name: str) -> str:
         return ""
     parts = [f"{label} {_number(metrics[f'{name}/{label}'])}" for label in ("mean", "p50", "p95")]
     return f"{', '.join(parts)}, max {_number(metrics[f'{name}/max'])}"
+
+
+def _sequences(metrics: Metrics) -> str:
+    """Return how often an episode's history was rewritten or branched, and why."""
+    if "sequences/mean" not in metrics:
+        return ""
+    mean, most = _number(metrics["sequences/mean"]), _number(metrics["sequences/max"])
+    parts = [f"mean {mean}, max {most} per episode"]
+    if kinds := _counted(metrics, "agent/sequences/"):
+        parts.append(kinds)
+    if reasons := _counted(metrics, "rewrite/"):
+        parts.append(f"started by {reasons.replace('_', ' ')}")
+    return "; ".join(parts)
 
 
 def _tokens(metrics: Metrics) -> str:

@@ -5,7 +5,7 @@ torch. It supports only models whose files are sufficient: a tokenizer of the cl
 `PreTrainedTokenizerFast`, which transformers 5 also calls `TokenizersBackend` and which adds no
 code to its tokenizer.json, and the image processor of Qwen2-VL
 (`image_processing_pil_qwen2_vl.py` of transformers 5). Ids and tensors equal those of
-transformers; tests/core/test_tokens_light.py compares them.
+transformers; tests/core/tokens/test_tokens_light.py compares them.
 """
 
 import json

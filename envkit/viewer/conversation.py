@@ -8,7 +8,7 @@ from typing import Any
 from envkit.messages import Message, Part
 from envkit.trajectory.plain import Keep, plain_float, to_plain
 from envkit.trajectory.segment import Segment, SegmentKind
-from envkit.trajectory.trajectory import Trajectory, TurnRecord
+from envkit.trajectory.trajectory import AGENT, Trajectory, TurnRecord
 from envkit.viewer.words import call_words, marks_of, thought_of
 
 
@@ -49,7 +49,18 @@ def conversation(trajectory: Trajectory, keep: Keep) -> Conversation:
         segments = ledger.get(len(turns), ())
         turns.append(_turn(record, None, heard, seen, segments, keep))
         heard = []
+    if AGENT in trajectory.metadata:
+        _name_agent(turns)
     return Conversation(turns, heard)
+
+
+def _name_agent(turns: Sequence[dict[str, Any]]) -> None:
+    """Say that an agent asked the model, and which of its replies are not trained."""
+    for turn in turns:
+        for entry in turn["heard"]:
+            if entry["role"] in ("user", "question"):
+                entry["role"] = "agent"
+        turn["untrained"], turn["purpose"] = turn["purpose"], None
 
 
 def _turn(
@@ -68,6 +79,7 @@ def _turn(
     data: dict[str, Any] = {
         "heard": heard,
         "purpose": purpose,
+        "untrained": None,
         "shown": seen[-1] if seen else None,
         "reply": spoken["text"] if spoken else record.response_text if record else "",
         "images": spoken["images"] if spoken else [],

@@ -48,9 +48,14 @@ def compare_rows(
     pairs = matching.pairs
     if not pairs:
         played = [", ".join(sorted({row.env_id for row in rows})) for rows in (first, second)]
+        what = (
+            f"both play {played[0]}, with different seeds"
+            if played[0] == played[1]
+            else f"{names[0]} plays {played[0]}, {names[1]} plays {played[1]}"
+        )
         raise ConfigurationError(
-            "two runs are compared by environment and seed, and these share none: "
-            f"{names[0]} plays {played[0]}, {names[1]} plays {played[1]}"
+            "episodes are paired by environment and seed, and these runs share none: "
+            f"{what}; play both with the same --seed"
         )
     listed = [{row.number for row in rows[:most]} for rows in (first, second)]
     shown = [p for p in pairs if p.first.number in listed[0] and p.second.number in listed[1]]

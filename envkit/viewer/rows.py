@@ -201,13 +201,16 @@ def episode_row(
 
 
 def title_of(trajectory: Trajectory) -> str:
-    """Return the first user message on one line, else the task's id, else the episode's.
+    """Return the first user message on one line, else the task's id, the seed or the id.
 
     The message comes first because a task's description may be data rather than text.
     """
     asked = (text_of(entry) for entry in trajectory.messages if entry["role"] == "user")
     text = " ".join(next((one for one in asked if one.strip()), "").split())
-    return text.removeprefix("Task: ") or _text(trajectory.task, "id") or trajectory.episode_id
+    named = text.removeprefix("Task: ") or _text(trajectory.task, "id")
+    if named or trajectory.seed is None:
+        return named or trajectory.episode_id
+    return f"no task, seed {trajectory.seed}"
 
 
 def _excerpt(trajectory: Trajectory) -> str:

@@ -84,8 +84,8 @@ def sections(run: RunData) -> list[Section]:
             rows=[(name, number(mean), number(n)) for name, mean, n in figures["terms"]],
         ),
         Section(
-            title="Time of a turn",
-            rows=[(k, seconds(mean), f"95% {seconds(p95)}") for k, mean, p95 in figures["times"]],
+            title="Time per turn",
+            rows=[(k, seconds(mean), f"p95 {seconds(p95)}") for k, mean, p95 in figures["times"]],
         ),
         Section(title="Distributions", rows=[_distribution(d) for d in figures["distributions"]]),
         Section(title="By family", rows=_families(figures["families"])),
@@ -171,7 +171,7 @@ def _distribution(d: Mapping[str, Any]) -> tuple[str, str, str]:
     def show(value: float) -> str:
         return seconds(value) if d["unit"] == "s" else number(value)
 
-    facts = f"median {show(d['median'])} · 95% up to {show(d['p95'])}"
+    facts = f"median {show(d['median'])} · p95 {show(d['p95'])}"
     if "values" in d:
         few = ", ".join(f"{show(value)} {TIMES} {number(n)}" for value, n in d["values"])
         return d["name"], few, facts if len(d["values"]) > 1 else ""

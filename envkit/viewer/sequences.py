@@ -36,9 +36,9 @@ from typing import Any, Final
 
 from envkit.messages import images_of, text_of
 from envkit.trajectory.plain import Keep
-from envkit.trajectory.segment import Segment
+from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.sequence import TEMPLATE, Branch, TokenSequence
-from envkit.trajectory.trajectory import Trajectory
+from envkit.trajectory.trajectory import AGENT, Trajectory
 from envkit.viewer.conversation import Conversation
 
 _REASONS: Final = {TEMPLATE: "the chat template renders earlier replies differently"}
@@ -53,6 +53,7 @@ def sequences(trajectory: Trajectory, said: Conversation, keep: Keep) -> list[di
         keep: Called with each image of a prompt.
     """
     found: list[dict[str, Any]] = []
+    is_agents = AGENT in trajectory.metadata
     tree = trajectory.sequences() or (TokenSequence(segments=(), owned=0),)
     starts = [0, *(one.segments[one.at].turn for one in tree[1:])]
     ends = [*starts[1:], len(said.turns)]
@@ -60,6 +61,8 @@ def sequences(trajectory: Trajectory, said: Conversation, keep: Keep) -> list[di
         reason = one.reason or ""
         earlier = () if one.parent is None else tree[one.parent].segments
         is_rewritten = number > 0 and not one.at
+        if is_agents:  # its conversations need not have seen each other's images
+            _show_own_images(one, said.turns)
         found.append(
             {
                 "parent": one.parent,
@@ -72,6 +75,16 @@ def sequences(trajectory: Trajectory, said: Conversation, keep: Keep) -> list[di
             }
         )
     return found
+
+
+def _show_own_images(sequence: TokenSequence, turns: Sequence[dict[str, Any]]) -> None:
+    """Show beside a turn the last image that its own sequence has."""
+    shown: str | None = None
+    for segment in sequence.segments:
+        if segment.images:
+            shown = segment.images[-1].sha256
+        if segment.kind is SegmentKind.MODEL and segment.turn < len(turns):
+            turns[segment.turn]["shown"] = shown
 
 
 def _prompt(
@@ -106,7 +119,7 @@ def _history(trajectory: Trajectory, branch: Branch) -> list[dict[str, Any]]:
     replies = [entry["role"] == "assistant" for entry in messages]
 
     def add(kind: str, start: int, end: int) -> None:
-        if start < end:
+        if start < end and (kind == "kept" or branch.parent is not None):
             turns = [1 + sum(replies[:start]), 1 + sum(replies[: end - 1])]
             found.append({kind: end - start, "turns": turns})
 

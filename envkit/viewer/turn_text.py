@@ -31,7 +31,8 @@ def summary(turn: Mapping[str, Any]) -> str:
     """Return a turn in a few words: its actions, or the start of its reply."""
     if turn["purpose"] is not None:
         return f"question to the model · {turn['purpose']}"
-    return clipped(" · ".join(turn["words"]) or turn["reply"], 90) or "(empty reply)"
+    words = clipped(" · ".join(turn["words"]) or turn["reply"], 90) or "(empty reply)"
+    return f"{words} · not trained: {turn['untrained']}" if turn["untrained"] else words
 
 
 def episode_facts(data: Mapping[str, Any], turns: int) -> list[str]:
@@ -159,6 +160,8 @@ def rewritten(sequence: Mapping[str, Any]) -> list[str]:
         parts.append(f"{len(dropped)} of {counted(len(dropped) + len(images), 'image')} dropped")
     elif images:
         parts.append(counted(len(images), "image"))
+    if sequence["parent"] is None:
+        parts[0] = "Another conversation"
     found = [" · ".join(filter(None, parts)), _REASONS.get(reason, "")]
     found += [f"Dropped: the image of {_turns(dropped)}."] if len(dropped) == 1 else []
     found += [f"Dropped: the images of {_turns(dropped)}."] if len(dropped) > 1 else []

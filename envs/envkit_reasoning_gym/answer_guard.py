@@ -110,7 +110,7 @@ def _tokens(answer: str) -> list[str] | None:
 
 
 def _has_small_exponent(tokens: list[str], at: int) -> bool:
-    """Return whether the power at `at` is cheap: its base holds no power, nor does its exponent."""
+    """Return whether the power at `at` is cheap: neither its base nor its exponent has a power."""
     if _holds_power(_group(tokens[:at][::-1], ")", "(")):
         return False
     following = [token for token in tokens[at + 1 :] if token not in "+-"]

@@ -32,7 +32,7 @@ class CacheStatistics:
 
     @property
     def hit_rate(self) -> float:
-        """Fraction of queries that needed no request of their own; 0.0 before the first."""
+        """Fraction of queries that needed no separate request; 0.0 before the first."""
         asked = self.hits + self.shared + self.misses
         return (self.hits + self.shared) / asked if asked else 0.0
 

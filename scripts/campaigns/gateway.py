@@ -2,7 +2,7 @@
 
 A rewriting that means the same must continue the last reply, and any other must not. At the end of
 each conversation every reply must follow exactly the tokens that the engine saw, and be trained
-once. `tests/adapters/test_gateway_property.py` runs part of it.
+once. `tests/adapters/envkit_gateway/test_gateway_property.py` runs part of it.
 
     python scripts/campaigns/gateway.py --requests 200000
 """

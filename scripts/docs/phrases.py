@@ -64,6 +64,8 @@ PAGE_PHRASES: Final = {
     r"\bdigits? off\b": "in",
     r"\bwhat (?:becomes|comes) of\b": "what happens to",
     r"\bwithout eyes\b": "blind",
+    r"\bof (?:its|their) own(?=[.,;:)]| (?:and|play|such)\b|$)": "its/their own ..., separate",
+    r"\d\u2009%": "no space before %",
 }
 """Looked for in pages and notebooks alone."""
 _ALLOWED: Final = "phrases: allow"

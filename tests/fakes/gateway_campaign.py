@@ -62,6 +62,29 @@ def reserialised(messages: Messages, rng: random.Random) -> Messages:
     return _at(messages, place, calls=calls)
 
 
+def in_javascript(messages: Messages, rng: random.Random) -> Messages:
+    """Write whole numbers without a point, as JavaScript does."""
+
+    def number(text: str) -> float | int:
+        value = float(text)
+        return int(value) if value.is_integer() else value
+
+    def again(call: AgentCall) -> AgentCall:
+        return replace(call, arguments=json.dumps(json.loads(call.arguments, parse_float=number)))
+
+    return [replace(one, calls=tuple(map(again, one.calls))) for one in messages]
+
+
+def inlined(messages: Messages, rng: random.Random) -> Messages:
+    """Write thinking into the text."""
+    place = rng.choice(_replies(messages))
+    one = messages[place]
+    if one.text.strip().startswith("<think>"):
+        return messages
+    text = f"<think>\n{one.thinking}\n</think>\n\n{one.text}"
+    return _at(messages, place, thinking="", parts=_text(text))
+
+
 def renamed(messages: Messages, rng: random.Random) -> Messages:
     mark = f"{rng.random()}"
 
@@ -89,6 +112,12 @@ def edited_reply(messages: Messages, rng: random.Random) -> Messages:
 def edited_thinking(messages: Messages, rng: random.Random) -> Messages:
     """Change the last reply's: a new prompt does not render the thinking of earlier ones."""
     return _at(messages, _replies(messages)[-1], thinking="Something else.")
+
+
+def edited_inline(messages: Messages, rng: random.Random) -> Messages:
+    place = _replies(messages)[-1]
+    text = f"<think>\nSomething else.\n</think>\n\n{messages[place].text}"
+    return _at(messages, place, thinking="", parts=_text(text))
 
 
 def edited_context(messages: Messages, rng: random.Random) -> Messages:
@@ -121,11 +150,11 @@ def other_image(messages: Messages, rng: random.Random) -> Messages:
 
 
 SAME: tuple[Callable[[Messages, random.Random], Messages], ...] = (
-    stripped, without_thinking, reserialised, renamed, reencoded,
+    stripped, without_thinking, reserialised, in_javascript, inlined, renamed, reencoded,
 )  # fmt: skip
 """Rewritings that mean the same: the last reply is continued."""
 OTHER: tuple[Callable[[Messages, random.Random], Messages], ...] = (
-    edited_reply, edited_thinking, edited_context, edited_call, dropped, other_image,
+    edited_reply, edited_thinking, edited_inline, edited_context, edited_call, dropped, other_image,
 )  # fmt: skip
 """Rewritings that mean something else: the last reply is not continued."""
 

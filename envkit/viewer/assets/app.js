@@ -72,8 +72,8 @@ export function start(source, home) {
   }
   // What is not there may still come: a run that starts, an episode that is not read yet.
   const noEpisode = (run, number) => run.live ? missing(`Waiting for episode ${number}: ${many(run.episodes.length, "episode")} of this run so far.`, null) : missing(`Run ${plain(run.name)} has no episode ${number}.`, link([run.name, "episodes"]));
-  function missing(text, href = "#/") {
-    const title = href ? "Not found" : "Waiting";
+  function missing(text, href = "#/", name = "Not found") {
+    const title = href ? name : "Waiting";
     let stop = null;
     return { name: "lost", title, node: [h("div.pad.card", {}, h("h1", {}, title), h("p", {}, text, " ", href ? h("a", { href }, "Go back") : null))],
       enter(since) { stop = source.watch(null, redraw, since); }, leave() { stop?.(); } };
@@ -84,7 +84,7 @@ export function start(source, home) {
     let found;
     page.leave?.();
     page = {};  // the old page is still drawn, and must not change the address of the next
-    try { found = await pageOf(address()); } catch (error) { found = [null, missing(`This page could not be shown: ${plain(error.message)}.`)]; }
+    try { found = await pageOf(address()); } catch (error) { found = [null, missing(`${plain(error.message)}.`, "#/", "This page could not be shown")]; }
     if (turn !== asked) return found[1].leave?.();
     const [run, next] = found;
     page = next;

@@ -13,7 +13,7 @@ export const ends = sequences => sequences.flatMap((_, i) => sequences.some(one 
 // The turns that lead to the end of a sequence. Each has its own place in the tree, and the
 // sequence that starts there, if one does.
 export function pathTo(sequences, at) {
-  const one = sequences[at], isFirst = one.parent === null || one.parent >= at, own = one.turns.map((turn, i) => ({ ...turn, place: `${at}.${i}`, starts: i || isFirst ? null : one }));
+  const one = sequences[at], isFirst = one.parent === null || one.parent >= at, own = one.turns.map((turn, i) => ({ ...turn, place: `${at}.${i}`, starts: i || !at ? null : one }));
   return { turns: isFirst ? own : [...pathTo(sequences, one.parent).turns.slice(0, one.branch_turn), ...own], final: one.final };
 }
 const rewardOf = (data, at) => data.sequences[at].reward ?? data.reward;
@@ -39,14 +39,19 @@ function branchLanes(view, run) {
   const { data, row, at } = view, paths = ends(data.sequences).slice(0, MOST_BRANCHES).map(end => ({ end, turns: pathTo(data.sequences, end).turns })), lanes = [];
   for (const { end, turns } of paths) {
     const shared = lanes.map((_, i) => inCommon(turns, paths[i].turns)), most = Math.max(0, ...shared), from = most ? lanes[shared.indexOf(most)] : null, left = turns[most]?.starts;
-    lanes.push({ from, shared: most, end: turns.length, reward: rewardOf(data, end), name: branchName(data, end), about: left?.reason ?? "", href: link([run, "e", row.number], { b: end }), isCurrent: end === at });
+    lanes.push({ from, shared: most, end: turns.length, reward: rewardOf(data, end), name: branchName(data, end), about: [turns.at(-1)?.agent, left?.reason].filter(Boolean).join(" · "), href: link([run, "e", row.number], { b: end }), isCurrent: end === at });
   }
   return lanes;
 }
 // The tree of an episode, folded where it is large; null for an episode without one.
 export function treeFold(view, run, other) {
   const lanes = view.isBranched ? branchLanes(view, run) : view.row.of.isTree ? leafLanes(run, view.row.of.members, { current: view.row, other: other?.row }) : [];
-  return lanes.length < 2 ? null : h("details.treefold", { open: lanes.length <= MOST_LEAVES && !other && !SMALL.matches }, h("summary", {}, treeWords(lanes)), laneList(lanes, "Branches"));
+  return lanes.length < 2 ? null : h("details.treefold", { open: lanes.length <= MOST_LEAVES && !other && !SMALL.matches }, h("summary", {}, view.isBranched ? branchWords(lanes) : treeWords(lanes)), laneList(lanes, "Branches"));
+}
+function branchWords(lanes) {
+  const roots = lanes.filter(lane => !lane.from).length;
+  if (roots < 2) return treeWords(lanes);
+  return `${many(roots, "conversation")}${lanes.length > roots ? ` with ${many(lanes.length, "branch", "branches")}` : ""}`;
 }
 export function treeWords(lanes) {
   const rewards = lanes.map(lane => lane.reward).filter(x => x !== null), roots = lanes.filter(lane => !lane.from).length;
@@ -92,7 +97,7 @@ export function rewritten(view, turn) {
   const { images, dropped, history, before, tokens } = prompt;
   const counts = [before ? `${num(before, 0)} → ${many(tokens, "token")}` : many(tokens, "token"), dropped.length ? `${num(dropped.length, 0)} of ${many(dropped.length + images.length, "image")} dropped` : images.length ? many(images.length, "image") : ""].filter(Boolean).join(" · ");
   const note = vocabulary ? null : h("p.muted", {}, "envkit ui and envkit report take --model to show text.");
-  return h("div.rewrite", {}, h("p", {}, h("b", {}, "History rewritten"), ` · ${plain(reason)} · ${counts}`), REASONS[reason] ? h("p.muted", {}, REASONS[reason]) : null, shownImages(view, prompt),
+  return h("div.rewrite", {}, h("p", {}, h("b", {}, turn.starts.parent === null ? "Another conversation" : "History rewritten"), ` · ${plain(reason)} · ${counts}`), REASONS[reason] ? h("p.muted", {}, REASONS[reason]) : null, shownImages(view, prompt),
     history.length ? lazily("What the model saw from here on", () => historyList(view, history)) : null,
     lazily(vocabulary ? "The same as the model's text" : "The same as token ids", () => h("div", {}, note, h("pre", { tabindex: 0 }, promptText(turn.tokens.context.slice(0, tokens), vocabulary)))));
 }

@@ -1,5 +1,6 @@
 // What the table of runs and the comparison of runs share: names, metrics, scales, small drawings.
 import { h, s, num, percent, seconds, many, plain, isNumber } from "./dom.js";
+import { isFault } from "./model.js";
 import { colourAt } from "./parts.js";
 
 const T95 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16, 2.145, 2.131, 2.12, 2.11, 2.101, 2.093, 2.086];
@@ -23,7 +24,7 @@ export const METRICS = {
   signal: { name: "Groups with signal", value: r => r.groups.compared ? r.groups.signal / r.groups.compared : null, text: percent, isShare: true },
   turns: { name: "Turns per episode", value: r => r.turns, text: x => fixed(x, 1) },
   tokens: { name: "Sampled tokens per episode", value: r => r.tokens, text: x => num(x, 0) },
-  seconds: { name: "Seconds per episode", value: r => r.seconds, text: seconds },
+  seconds: { name: "Time per episode", value: r => r.seconds, text: seconds },
   unread: { name: "Replies not understood", value: r => share(r.unread), text: percent, isShare: true },
   faults: { name: "Faults", value: r => r.faults, text: x => num(x, 0) },
 };
@@ -57,7 +58,7 @@ export function spark(values, [low, high]) {
 }
 // Ends of episodes in the same colours in every row: `order` is that of all runs.
 export const stopsBar = (run, order, words) => h("div.stack", { role: "img", "aria-label": run.stops.map(([k, n]) => `${words(k)}: ${n}`).join(", ") },
-  order.map((key, i) => { const n = run.stops.find(([k]) => k === key)?.[1]; return n ? h(`span.${colourAt(i)}`, { vars: { "--n": n / run.episodes }, title: `${words(key)}: ${num(n)}` }) : null; }));
+  order.map((key, i) => { const n = run.stops.find(([k]) => k === key)?.[1]; return n ? h(`span.${colourAt(i, isFault(key))}`, { vars: { "--n": n / run.episodes }, title: `${words(key)}: ${num(n)}` }) : null; }));
 export function stopOrder(runs) {
   const counts = new Map();
   for (const run of runs) for (const [key, n] of run.stops) counts.set(key, (counts.get(key) ?? 0) + n);

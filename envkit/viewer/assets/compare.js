@@ -52,7 +52,7 @@ export function comparePage(context, found, query) {
   const select = (label, value, choices, act) => h("label.choice", {}, h("span.muted", {}, label), h("select", { onchange: event => { act(event.target.value); save(); draw(); } }, choices.map(([key, name]) => h("option", { value: key, selected: key === value }, name))));
   function draw() {
     const metric = METRICS[state.metric];
-    plot.replaceChildren(...[chart(runs, metric, state.across || axisOf(runs))].flat().filter(Boolean), h("p.muted", {}, `${metric.name}: ${overRunsText(metric, runs)}. Bars are 95\u2009% intervals over groups.`));
+    plot.replaceChildren(...[chart(runs, metric, state.across || axisOf(runs))].flat().filter(Boolean), h("p.muted", {}, `${metric.name}: ${overRunsText(metric, runs)}. Bars are 95% intervals over groups.`));
     facts.replaceChildren(h("div.sideways", { tabindex: 0 }, h("table.mini.left", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "metric"), runs.map(run => h("th", { scope: "col", dir: "auto" }, h("a", { href: link([run.name]) }, named(run)), stateBadge(run))))),
       h("tbody", {}, [h("tr", {}, h("th", { scope: "row" }, "Episodes"), runs.map(run => h("td", {}, num(run.episodes, 0)))), Object.values(METRICS).map(one => h("tr", {}, h("th", { scope: "row" }, one.name), runs.map(run => h("td", {}, withEnds(one, run)))))]))));
     changes.replaceChildren(...[settings(runs)].flat().filter(Boolean));
@@ -68,7 +68,7 @@ export function comparePage(context, found, query) {
   const pair = names.length === 2 ? h("a.button", { href: link([], { first: names[0], second: names[1] }) }, "Episode by episode") : null;
   return { name: "runs", title: "Runs compared", crumb: "comparison", node: [h("div.head", {}, h("h1", {}, `${many(names.length, "run")} compared`), h("p.muted", {}, h("a", { href: link([], { pick: joined(names) }) }, "Choose other runs"))), lost,
     h("section.card", {}, h("h2", {}, "Metric"), h("div.tools", {}, select("Show", state.metric, Object.entries(METRICS).map(([key, one]) => [key, one.name]), value => { state.metric = value; }),
-      select("over", state.across, [["", "chosen by the runs"], ...Object.entries(ACROSS).map(([key, [name]]) => [key, name])], value => { state.across = value; }), pair), plot),
+      select("over", state.across, [["", "automatic"], ...Object.entries(ACROSS).map(([key, [name]]) => [key, name])], value => { state.across = value; }), pair), plot),
     h("section.card", {}, h("h2", {}, "All metrics"), facts), h("section.card", {}, h("h2", {}, "Settings that differ"), changes)],
   enter() { fill(found); stop = context.source.watch(null, fill); }, leave() { stop?.(); },
   key(event) { if (event.key !== "Escape") return false; go([], { pick: joined(names) }); return true; } };

@@ -14,7 +14,7 @@ const COLUMNS = [["pair", "Pair", p => p.pair], ["task", "Task", p => p.first.ta
 function means(diff) {
   return diff.means.map(m => {
     const size = Math.abs(m.mean), shown = x => signed(x, size >= 100 ? 0 : size >= 10 ? 1 : 3);
-    return figure(m.name, shown(m.mean), `${isNumber(m.low) ? `${shown(m.low)} to ${shown(m.high)} (95\u2009%), ` : "no interval, "}${many(m.seeds, "seed")}`);
+    return figure(m.name, shown(m.mean), `${isNumber(m.low) ? `${shown(m.low)} to ${shown(m.high)} (95%), ` : "no interval, "}${many(m.seeds, "seed")}`);
   });
 }
 function outcomes({ outcomes: { kinds, counts } }, names) {

@@ -23,7 +23,7 @@ function evaluation(one) {
   const whole = one.lines.find(line => line.tag === null) ?? one.lines[0], success = whole?.success;
   const short = success ? h("span", {}, `${percent(success.mean)} success`, isNumber(success.low) ? h("span.muted", {}, ` ${percent(success.low)} to ${percent(success.high)}, ${many(whole.tasks, "task")}`) : null) : null;
   return h("details.doc", {}, h("summary", {}, h("b", { dir: "auto" }, plain(one.title || "no figures yet")), short, one.is_complete ? null : h("span.flip", {}, "not finished"), h("span.muted.cut", {}, plain(one.name))),
-    h("p.muted", {}, "Means over tasks with 95\u2009% intervals. Runs: ", runs.map((name, i) => [i ? ", " : "", h("a", { href: link([name]) }, plain(name))])),
+    h("p.muted", {}, "Means over tasks with 95% intervals. Runs: ", runs.map((name, i) => [i ? ", " : "", h("a", { href: link([name]) }, plain(name))])),
     h("div.sideways", { tabindex: 0 }, h("table.mini.left", {}, h("thead", {}, h("tr", {}, ["environment", "tasks", "episodes", "success", "reward", ...ks.map(k => `pass@${plain(k)}`), "turns", "seconds", "faults"].map(x => h("th", { scope: "col" }, x)))),
       h("tbody", {}, one.lines.map(line => h("tr", {}, h("th", { scope: "row" }, line.tag === null ? h("b", {}, plain(line.env)) : h("span.inner", {}, plain(`${line.tag} ${line.value}`))), h("td", {}, num(line.tasks, 0)), h("td", {}, num(line.episodes, 0)),
         h("td", {}, estimate(line.success, percent, [1, 0])), h("td", {}, estimate(line.reward, x => num(x), scale)), ks.map(k => h("td", {}, estimate(line.pass_at.find(([own]) => own === k)?.[1], percent, [1, 0]))),

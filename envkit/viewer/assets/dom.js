@@ -36,7 +36,7 @@ export function num(value, digits = 2) {
   return x.toLocaleString("en", { maximumFractionDigits: digits, minimumFractionDigits: Number.isInteger(x) ? 0 : digits }).replace(/^-(?=[0.]*$)/, "").replace("-", "−");
 }
 export const signed = (x, digits = 2) => (x > 0 ? "+" : x < 0 ? "−" : "") + num(Math.abs(x), digits);
-export const percent = x => `${Math.round(100 * x)}\u2009%`;
+export const percent = x => `${Math.round(100 * x)}%`;
 export const seconds = x => !isNumber(x) ? "–" : x === 0 ? "0 s" : x < 0.001 ? `${num(Math.round(x * 1e6))} µs` : x < 1 ? `${num(Math.round(x * 1e3))} ms` : `${num(x, 1)} s`;
 export const many = (n, word, words = `${word}s`) => `${num(n, 0)} ${n === 1 ? word : words}`;
 

@@ -10,8 +10,8 @@ const PAGE = 60, CARDS = 64, MOST_HITS = 3;
 // Columns by view: name, value to sort by, and whether it is shown unless chosen otherwise.
 const COLUMNS_OF = {
   __proto__: null,
-  groups: { __proto__: null, solved: ["Solved", g => g.solved / g.members.length, true], mean: ["Mean", g => g.mean, true], std: ["Spread", g => g.std, true], turns: ["Turns", g => g.turns, true], tokens: ["Tokens", g => g.tokens, true], seconds: ["Seconds", g => g.seconds, false] },
-  list: { __proto__: null, reward: ["Reward", e => e.reward, true], advantage: ["Advantage", e => e.advantage, true], stop: ["Ended by", e => stopWords(e.stop), true], turns: ["Turns", e => e.turns, true], tokens: ["Tokens", e => e.sampled, true], seconds: ["Seconds", e => e.seconds, true],
+  groups: { __proto__: null, solved: ["Solved", g => g.solved / g.members.length, true], mean: ["Mean", g => g.mean, true], std: ["Spread", g => g.std, true], turns: ["Turns", g => g.turns, true], tokens: ["Tokens", g => g.tokens, true], seconds: ["Time", g => g.seconds, false] },
+  list: { __proto__: null, reward: ["Reward", e => e.reward, true], advantage: ["Advantage", e => e.advantage, true], stop: ["Ended by", e => stopWords(e.stop), true], turns: ["Turns", e => e.turns, true], tokens: ["Tokens", e => e.sampled, true], seconds: ["Time", e => e.seconds, true],
     family: ["Family", e => e.family, false], seed: ["Seed", e => e.seed === null ? null : Number(e.seed), false], member: ["Member", e => e.place, false], images: ["Images", e => e.images, false], unread: ["Not understood", e => e.unread, false], rewrites: ["Rewrites", e => e.rewrites, false], flags: ["Flags", e => flagsOf(e), false] },
 };
 const FIXED = { groups: [["task", "Task", g => g.task], ["members", "Members", null]], list: [["shot", "", null], ["task", "Task", e => e.task]] };

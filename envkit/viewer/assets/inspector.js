@@ -25,8 +25,13 @@ function enginePart(turn) {
     ["full render", turn.sanity, true], ["neutralised texts", turn.neutralised], ["engine retries", turn.engine_retries || null], ["resampled replies", turn.resamples || null], ["environment retries", retries]];
   return turn.finish === undefined ? null : folded("Engine", factList(entries));
 }
+// What an agent's command wrote, line by line.
+function outputPart({ exit_status: status, stdout, stderr }) {
+  const texts = [["standard output", stdout], ["standard error", stderr]].filter(([, text]) => typeof text === "string" && text.trim());
+  return folded("Output of the agent", isNumber(status) ? factList([["exit status", status]]) : null, texts.map(([name, text]) => [h("p.muted", {}, name), h("pre", { tabindex: 0 }, plain(text))]));
+}
 export function inspector(data, turn, n, total) {
-  const info = Object.entries(turn.info ?? {});
+  const { agent_output: output, ...rest } = turn.info ?? {}, info = Object.entries(rest);
   return h("div.inspect", {}, h("h2", {}, `Turn ${n}`, h("span.muted", {}, ` of ${total}`)), rewardPart(turn), tokenSection(turn, data.vocabulary), timePart(turn),
-    info.length ? h("section", {}, h("h3", {}, "Info"), factList(info.map(([k, v]) => [plain(k), typeof v === "object" ? JSON.stringify(v) : String(v), true]))) : null, enginePart(turn));
+    info.length ? h("section", {}, h("h3", {}, "Info"), factList(info.map(([k, v]) => [plain(k), typeof v === "object" ? JSON.stringify(v) : String(v), true]))) : null, output && typeof output === "object" ? outputPart(output) : null, enginePart(turn));
 }

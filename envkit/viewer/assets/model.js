@@ -71,5 +71,6 @@ const STOPS = { terminated: "ended by the environment", env_truncated: "the envi
   response_tokens: "ran out of tokens", sampled_tokens: "ran out of sampled tokens", context_tokens: "context is full", max_images: "too many images", max_sequences: "too many sequences", episode_timeout: "episode timed out",
   step_timeout: "step timed out", aborted: "stopped", env_fault: "environment fault", engine_fault: "engine fault", ledger_fault: "ledger fault" };
 export const stopWords = stop => STOPS[stop] ?? String(stop);
+export const isFault = stop => stop.endsWith("_fault");
 export const hue = reward => ({ "--score": Math.max(0, Math.min(1, reward ?? 0)) });  // shaping above 1 does not dim a solved episode
 export const gain = reward => ({ "--score": reward > 0 ? 1 : 0 });  // of a turn, whose sign counts

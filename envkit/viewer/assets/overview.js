@@ -1,7 +1,7 @@
 // One run: first what decides, then what explains.
 import { h, num, percent, seconds, many, plain, folded, isNumber } from "./dom.js";
 import { link } from "./address.js";
-import { hue, keyOf, stopWords } from "./model.js";
+import { hue, isFault, keyOf, stopWords } from "./model.js";
 import { leafLanes, treeWords } from "./branches.js";
 import { laneList } from "./tree.js";
 import { distribution, figure, interval, legend, stack, table } from "./parts.js";
@@ -12,7 +12,7 @@ const MANY_GROUPS = 24, MOST_CELLS = 24, MOST_TREES = 4;
 function headline(f, eps) {
   const { reward, solved, groups, unread } = f, flat = groups.compared - groups.signal;
   return h("section.figs", { "aria-label": "What matters" },
-    reward ? figure("Reward", [num(reward.mean), half(reward)], isNumber(reward.low) ? `mean, 95\u2009% interval over ${many(reward.groups, "group")}` : `mean of ${many(reward.groups, "group")}: no interval`, { extra: interval(reward.low, reward.mean, reward.high, reward.top, reward.bottom) })
+    reward ? figure("Reward", [num(reward.mean), half(reward)], isNumber(reward.low) ? `mean, 95% interval over ${many(reward.groups, "group")}` : `mean of ${many(reward.groups, "group")}: no interval`, { extra: interval(reward.low, reward.mean, reward.high, reward.top, reward.bottom) })
       : figure("Reward", "–", "no episode has a reward"),
     solved.of ? figure("Solved", percent(solved.count / solved.of), `${num(solved.count)} of ${num(solved.of)}${isNumber(solved.low) ? `, interval ${percent(solved.low)} to ${percent(solved.high)}` : ""}`, { extra: interval(solved.low, solved.count / solved.of, solved.high) }) : figure("Solved", "–", "no episode has a reward"),
     groups.compared ? figure("Groups with signal", [num(groups.signal), h("small", {}, ` of ${num(groups.compared)}`)], flat ? h("a", { href: eps({ show: "flat" }) }, `${num(flat)} with equal rewards: no gradient`) : "every group has a gradient", { isBad: groups.signal < groups.compared / 2 })
@@ -38,19 +38,19 @@ function trees(run, eps) {
 function times(f) {
   const all = f.times.reduce((sum, [, mean]) => sum + mean, 0);
   if (!all) return null;
-  return [h("h2", {}, "Time of a turn"), stack(f.times.map(([k, mean]) => [k, mean]), all), h("ul.legend", {}, f.times.map(([k, mean, p95], i) => h("li", {}, h(`i.s${i}`), h("span", {}, k), h("b", {}, seconds(mean)), h("span.muted.wider", {}, `95\u2009% ${seconds(p95)}`))))];
+  return [h("h2", {}, "Time per turn"), stack(f.times.map(([k, mean]) => [k, mean]), all), h("ul.legend", {}, f.times.map(([k, mean, p95], i) => h("li", {}, h(`i.s${i}`), h("span", {}, k), h("b", {}, seconds(mean)), h("span.muted.wider", {}, `p95 ${seconds(p95)}`))))];
 }
 export function notes(list) {
   return list.length ? h("section.notes", { "aria-label": "Notes" }, list.map(text => h("p.notice", {}, plain(text)))) : null;
 }
 export function runPage({ run }) {
   const f = run.figures, eps = query => link([run.name, "episodes"], query), terms = f.terms;
-  const stops = f.stops.map(([k, n]) => [stopWords(k), n, eps({ stop: k })]), size = Math.max(...run.groups.map(g => g.members.length));
+  const stops = f.stops.map(([k, n]) => [stopWords(k), n, eps({ stop: k }), isFault(k)]), size = Math.max(...run.groups.map(g => g.members.length));
   const groups = run.isGrouped ? ` in ${many(f.groups.count, "group")}${run.groups.every(g => g.members.length === size) ? ` of ${size}` : ""}` : "";
   const broken = f.broken ? [`Episodes that break a rule of the ledger: ${f.broken}. Do not train on them.`] : [];
   return { name: "run", title: run.name, tab: 0, node: [
     h("div.head", {}, h("h1", {}, plain(f.environments.join(", ") || run.name)), h("p.muted", {}, plain([`${many(f.episodes, "episode")}${groups}`, f.engines.length && `engine ${f.engines.join(", ")}`, isNumber(f.seconds) && `${seconds(f.seconds)} per episode`, run.live && "still running"].filter(Boolean).join(" · ")))),
-    notes([...broken, ...run.notes]), f.episodes ? null : h("p.pad.muted", {}, run.live ? "No episode is finished yet. This page shows them as they come." : "This run holds no readable episode."),
+    notes([...broken, ...run.notes]), f.episodes ? null : h("p.pad.muted", {}, run.live ? "No episode has finished yet. Episodes appear here as they finish." : "This run has no readable episodes."),
     ...f.episodes ? facts() : []] };
   function facts() {
     const families = f.families.length > 1 ? h("section.card", {}, h("h2", {}, "By family"), h("ul.families", {}, f.families.map(([name, solved, n]) =>

@@ -12,12 +12,12 @@ export function interval(low, mid, high, top = 1, bottom = 0) {
     isNumber(low) && isNumber(high) ? s("line", { x1: x(low), x2: Math.max(x(high), x(low) + .8), y1: 6, y2: 6, class: "span" }) : null,
     s("line", { x1: x(mid), x2: x(mid), y1: 1, y2: 11, class: "mid" }));
 }
-// Six colours; what comes after them is grey, not one of the first again.
-export const colourAt = i => `s${i < 6 ? i : 4}`;
+// Six colours; what comes after them is grey, not one of the first again. A fault has its own.
+export const colourAt = (i, isFault = false) => isFault ? "sfault" : `s${i < 6 ? i : 4}`;
 export const stack = (pairs, total) => h("div.stack", { role: "img", "aria-label": pairs.map(([k, n]) => `${k}: ${n}`).join(", ") },
-  pairs.map(([key, n], i) => h(`span.${colourAt(i)}`, { vars: { "--n": n / (total || 1) }, title: `${key}: ${num(n)}` })));
-export const legend = (pairs, total) => h("ul.legend", {}, pairs.map(([key, n, href], i) =>
-  h("li", {}, h(`i.${colourAt(i)}`), href ? h("a", { href }, key) : h("span", {}, key), h("b", {}, num(n, 0)), h("span.muted", {}, percent(n / (total || 1))))));
+  pairs.map(([key, n, , isFault], i) => h(`span.${colourAt(i, isFault)}`, { vars: { "--n": n / (total || 1) }, title: `${key}: ${num(n)}` })));
+export const legend = (pairs, total) => h("ul.legend", {}, pairs.map(([key, n, href, isFault], i) =>
+  h("li", {}, h(`i.${colourAt(i, isFault)}`), href ? h("a", { href }, key) : h("span", {}, key), h("b", {}, num(n, 0)), h("span.muted", {}, percent(n / (total || 1))))));
 
 export function figure(label, value, note, { extra, isBad } = {}) {
   return h(`div.fig${isBad ? ".warn" : ""}`, {}, h("div.label", {}, label), h("div.value", {}, value), extra || null, h("div.note", {}, note));
@@ -28,7 +28,7 @@ export const table = (head, rows) => h("table.mini", {}, h("thead", {}, h("tr", 
 // A distribution in the space it deserves: up to four values are numbers, more are a small histogram.
 export function distribution(d) {
   const show = d.unit === "s" ? seconds : x => num(x, Number.isInteger(x) ? 0 : 2);
-  const facts = h("div.note", {}, `median ${show(d.median)} · 95\u2009% up to ${show(d.p95)}`);
+  const facts = h("div.note", {}, `median ${show(d.median)} · p95 ${show(d.p95)}`);
   if (d.values) return h("div.dist", {}, h("div.label", {}, d.name), h("div.few", {}, d.values.map(([v, n]) => h("span", {}, h("b", {}, show(v)), ` × ${num(n)}`))), d.values.length > 1 ? facts : null);
   const most = Math.max(...d.bars), bin = i => d.is_whole ? show(d.min + i) : `${show(d.min + i * d.width)} to ${show(d.min + (i + 1) * d.width)}`;
   return h("div.dist", {}, h("div.label", {}, d.name),

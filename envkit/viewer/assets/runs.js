@@ -2,7 +2,7 @@
 // address. Certificates and evaluations of the folder follow it.
 import { h, num, many, plain, isNumber } from "./dom.js";
 import { link, go, joined, say, split } from "./address.js";
-import { hue, stopWords } from "./model.js";
+import { hue, isFault, stopWords } from "./model.js";
 import { colourAt, columnChooser, interval } from "./parts.js";
 import { METRICS, byName, environmentsOf, fixed, named, overRunsText, prefixOf, scaleOf, shownMetric, spark, stateBadge, stopOrder, stopsBar } from "./charts.js";
 import { documents } from "./documents.js";
@@ -12,7 +12,7 @@ const RUN_COLUMNS = {  // key: name, value to sort by, and whether it is shown u
   environment: ["Environment", environmentsOf, false], policy: ["Policy", r => r.policy, false], seed: ["Seed", r => r.seed, false], step: ["Step", r => r.step, false],
   episodes: ["Episodes", r => r.episodes, true], reward: ["Reward", METRICS.reward.value, true], solved: ["Solved", METRICS.solved.value, true], signal: ["With signal", METRICS.signal.value, true],
   groups: ["Group means", null, true], turns: ["Turns", r => r.turns, true], stops: ["Ended by", null, true], spark: ["Reward over time", null, true],
-  tokens: ["Tokens", r => r.tokens, false], seconds: ["Seconds", r => r.seconds, false], unread: ["Not understood", METRICS.unread.value, false], faults: ["Faults", r => r.faults, false], modified: ["Last written", r => r.modified, false],
+  tokens: ["Tokens", r => r.tokens, false], seconds: ["Time", r => r.seconds, false], unread: ["Not understood", METRICS.unread.value, false], faults: ["Faults", r => r.faults, false], modified: ["Last written", r => r.modified, false],
 };
 const WORDY = ["environment", "policy", "groups", "stops", "spark", "reward"], USUAL = Object.keys(RUN_COLUMNS).filter(key => RUN_COLUMNS[key][2]);
 const GROUPINGS = { __proto__: null, "": ["No groups", null], environment: ["Environment", environmentsOf], policy: ["Policy", r => r.policy || "unknown policy"], prefix: ["Name", r => prefixOf(r.name)] };
@@ -33,7 +33,7 @@ const CELLS = {
   environment: run => plain(environmentsOf(run)), policy: run => plain(run.policy || "–"), seed: run => num(run.seed, 0), step: run => num(run.step, 0), episodes: progress,
   reward: (run, { scale }) => rewardCell(run, scale), solved: run => shownMetric(METRICS.solved, run), modified: run => written(run.modified),
   signal: run => run.groups.compared ? [num(run.groups.signal, 0), h("span.muted", {}, ` of ${num(run.groups.compared, 0)}`)] : "–",
-  groups: run => h("span.cells", { role: "img", "aria-label": `mean rewards of groups, best first: ${run.cells.map(x => num(x)).join(", ")}` }, run.cells.map(x => h("i", { vars: hue(x), title: num(x) }))),
+  groups: run => !run.cells.length ? "–" : h("span.cells", { role: "img", "aria-label": `mean rewards of groups, best first: ${run.cells.map(x => num(x)).join(", ")}` }, run.cells.map(x => h("i", { vars: hue(x), title: num(x) }))),
   stops: (run, { order }) => run.episodes ? stopsBar(run, order, stopWords) : "–", spark: (run, { scale }) => spark(run.spark, scale),
 };
 const cellOf = (key, run, tools) => (CELLS[key] ?? (r => shownMetric(METRICS[key], r)))(run, tools);
@@ -82,7 +82,7 @@ export function runsPage(context, found, query) {
       h("thead", {}, h("tr", {}, h("th.pick", { scope: "col" }, h("span.vh", {}, "Compare")), header("name", "Run", true), columns.map(key => header(key, RUN_COLUMNS[key][0], RUN_COLUMNS[key][1])))),
       [...sets].map(([label, members]) => h(`tbody${by ? ".set" : ""}`, {}, by && (members.length > 1 || state.by !== "prefix") ? groupHead(label, members) : null, members.map(run => rowOf(run, tools))))) : empty(wanted));
     if (focused) [...body.querySelectorAll("[data-run]")].find(box => box.dataset.run === focused)?.focus();
-    colours.replaceChildren(...(columns.includes("stops") && tools.order.length ? [h("ul.legend.across", { "aria-label": "Colours of what ended the episodes" }, tools.order.map((key, i) => h("li", {}, h(`i.${colourAt(i)}`), stopWords(key))))] : []));
+    colours.replaceChildren(...(columns.includes("stops") && tools.order.length ? [h("ul.legend.across", { "aria-label": "Colours of what ended the episodes" }, tools.order.map((key, i) => h("li", {}, h(`i.${colourAt(i, isFault(key))}`), stopWords(key))))] : []));
     tally.textContent = many(kept.length, "run");
     controls.hidden = !runs.length;
     count();

@@ -57,6 +57,6 @@ export function tokenSection(turn, vocabulary) {
   return h("section.tokensec", {}, h("h3", {}, "Tokens ", h("span.muted", {}, `${num(ids.length, 0)}${note}`)),
     ids.length ? listed(sampled(turn.tokens, vocabulary), `${ids.length} sampled tokens`, tell) : h("p.muted", {}, "Nothing was sampled."),
     ids.length ? isFlat ? h("p.note", {}, "Scripted: every log-probability is 0.") : h("div.scale", {}, h("span", {}, "likely"), h("i", { "aria-hidden": "true" }), h("span", {}, "log p ≤ −6")) : null,
-    trained < ids.length ? h("p.note", {}, turn.isInherited ? "They belong to the episode that this one was forked from: mask 0 here." : `${num(ids.length - trained, 0)} of them have mask 0.`) : null,
+    trained < ids.length ? h("p.note", {}, turn.isInherited ? "These tokens belong to the parent episode: mask 0 here." : `${num(ids.length - trained, 0)} of them have mask 0.`) : null,
     context.length ? lazily(`${num(context.length, 0)} context tokens before the reply, mask 0`, () => h("div", {}, listed(runsOf(context, vocabulary), "Context tokens", t => `id ${t.id}${t.count > 1 ? ` × ${t.count}` : ""} · mask 0`))) : null);
 }

@@ -45,7 +45,7 @@ export function turnCard(view, n, { isCompared = false, isEager = false, to = nu
   const unchanged = sha => h("details.fold", { open: turn.marks.some(isDrawn) }, h("summary", {}, "same image as before"), draw(sha));
   const what = summary(turn);
   return h(`article.turn${turn.purpose ? ".question" : ""}${turn.isInherited ? ".inherited" : ""}`, { "aria-label": `Turn ${n}` },
-    h("h2", {}, h("b.n", {}, String(n)), h("span.cut", { dir: "auto" }, what.text), turn.purpose ? h("span.badge.only", { title: "The environment never saw this reply" }, `question to the model · ${plain(turn.purpose)}`) : null, rewardChip(turn)),
+    h("h2", {}, h("b.n", {}, String(n)), h("span.cut", { dir: "auto" }, what.text), turn.purpose ? h("span.badge.only", { title: "The environment never saw this reply" }, `question to the model · ${plain(turn.purpose)}`) : null, turn.untrained ? h("span.badge.only", { title: "This reply has mask 0" }, `not trained · ${plain(turn.untrained)}`) : null, rewardChip(turn)),
     to ? parting(view, n, to) : null, rewritten(view, turn), heard(turn.heard, n === 1 ? data.title : null), names.map(sha => isNew || sha !== turn.shown ? draw(sha) : unchanged(sha)), reply(turn),
     turn.images?.length ? turn.images.map(sha => view.draw(sha, [])) : null);
 }
@@ -53,7 +53,7 @@ function endCard(view, n) {
   const { turns, final, data } = view;
   if (n !== turns.length + 1) return h("article.turn.end", {}, h("p.muted", {}, `ended after ${many(turns.length, "turn")}`));
   const images = final.flatMap(m => m.images);
-  return h("article.turn.end", { "aria-label": "End" }, h("h2", {}, h("b.n", {}, icon("terminate")), h("span.cut", {}, "End: ", view.ending), isNumber(data.reward) ? h("span.muted", {}, `reward ${num(data.reward)}`) : null),
+  return h("article.turn.end", { "aria-label": "End" }, h("h2", {}, h("b.n", {}, icon("terminate")), h("span.cut", { title: view.ending }, view.ending[0].toUpperCase() + view.ending.slice(1)), isNumber(data.reward) ? h("span.muted", {}, `reward ${num(data.reward)}`) : null),
     data.fault ? h("p.error", {}, icon("bad"), plain(`${data.fault.where}, ${data.fault.kind}: ${data.fault.message}`)) : null,
     heard(final), images.map(sha => view.draw(sha, [])), final.length ? null : h("p.muted", {}, "The environment said nothing more."));
 }

@@ -31,7 +31,7 @@
   performance.now = () => now() - began;
   const request = globalThis.requestAnimationFrame;
   if (request) globalThis.requestAnimationFrame = (f) => request.call(globalThis, () => f(now() - began));
-  // Native popups are windows of their own: no screenshot shows them, and the page draws no frame
+  // Native popups are separate windows: no screenshot shows them, and the page draws no frame
   // while one is open. A control that would open one only takes the focus, and keys change it.
   const opens = (target) => target.closest?.("select:not([multiple]):not([size])") ??
     target.closest?.("input[type=color], input[type=date], input[type=datetime-local], " +

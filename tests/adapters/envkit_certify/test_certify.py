@@ -1,0 +1,317 @@
+"""`envkit certify`: one report, whatever the environment does."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.command import run_envkit, start_envkit
+from fakes.mutants import MUTANTS
+from fakes.sweep import sweep
+
+from envkit_certify.lines import CertifyReport, Line, Verdict
+from envkit_certify.page import write_page
+from envkit_certify.worker import LINES
+
+BUILT_IN = ("canary-v0", "geo3k-v0", "search-v0", "computer-use-v0", "refine-v0")
+A_FEW = {
+    "shows_another_task_canary": "images",
+    "pays_parse_errors_canary": "replies",
+    "redraws_a_secret_canary": "determinism",
+    "tells_backwards_canary": "leaks",
+}
+FILE = """
+import os, sys, time
+import PIL.Image
+import envkit
+from envkit.audit_hooks import AuditHooks
+from envkit.errors import ConfigurationError, MissingDependencyError
+from envkit.tasks import ListSource
+
+class Good(envkit.Env):
+    capabilities = envkit.Capabilities(deterministic=True, replay_safe=True)
+    tasks = ListSource([{"n": 100 + n} for n in range(500)])
+
+    def on_reset(self, task):
+        print("a word on standard output")
+        return envkit.Turn(f"What is {task['n']} doubled?")
+
+    def on_turn(self, response_text):
+        right = response_text.strip() == str(2 * self.task["n"])
+        return envkit.Turn("Done.", reward=float(right), done=True)
+
+    def oracle(self):
+        return lambda context: str(2 * context.task["n"])
+
+class Exits(Good):
+    def on_turn(self, response_text):
+        sys.exit(4)
+
+class Dies(Good):
+    def on_turn(self, response_text):
+        os._exit(5) if len(response_text) > 100_000 else None
+        return super().on_turn(response_text)
+
+class Hangs(Good):
+    def on_turn(self, response_text):
+        time.sleep(60 * (len(response_text) > 100_000))
+        return super().on_turn(response_text)
+
+class HangsWhenMade(Good):
+    def __init__(self):
+        time.sleep(60)
+
+class Slow(Good):
+    def on_turn(self, response_text):
+        time.sleep(60 * (len(response_text) > 100_000))
+        return super().on_turn(response_text)
+
+class NeedsAProgram(Good):
+    def on_reset(self, task):
+        raise MissingDependencyError("a page needs the program real-browser")
+
+class LosesItsServer(Good):
+    def on_turn(self, response_text):
+        if len(response_text) > 2:
+            return super().on_turn(response_text)
+        raise envkit.EnvFault("the server is gone")
+
+class PaysForPlaying(Good):
+    def on_turn(self, response_text):
+        return envkit.Turn("Go on.", reward=9.0, done=True)
+
+    def oracle(self):
+        raise ConfigurationError("nobody knows how to play this")
+
+class StatesItsBest(PaysForPlaying):
+    def audit_hooks(self):
+        return AuditHooks(best_return=500.0)
+
+class ShowsGrey(PaysForPlaying):
+    def on_reset(self, task):
+        grey = envkit.Image.from_pil(PIL.Image.new("RGB", (64, 64), "grey"))
+        return envkit.Turn("Look.", images=(grey,))
+
+class AcceptsAnyImage(ShowsGrey):
+    def audit_hooks(self):
+        return AuditHooks(best_return=500.0, shows=lambda task, images: True)
+
+Unrelated = dict
+number = 3
+"""
+
+
+@pytest.fixture(name="file")
+def _file(tmp_path: Path) -> Path:  # pyright: ignore[reportUnusedFunction]  # used by name
+    path = tmp_path / "mine.py"
+    path.write_text(FILE)
+    return path
+
+
+def lines_of(*arguments: Any) -> tuple[int, dict[str, dict[str, Any]]]:
+    outcome = run_envkit("certify", *arguments, "-n", 6, "--json")
+    assert outcome.out, outcome.err
+    return outcome.code, {line["name"]: line for line in json.loads(outcome.out)["lines"]}
+
+
+def test_certify_passes_a_good_class_in_a_file(file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "report.html"
+    code, lines = lines_of(f"{file}:Good", "--out", out)
+
+    assert code == 0, lines
+    assert list(lines) == list(LINES)
+    assert {name for name, line in lines.items() if line["verdict"] == "pass"} >= {
+        "contract",
+        "determinism",
+        "oracle",
+        "replies",
+        "constants",
+        "text only",
+    }
+    assert lines["tools"]["detail"] == "it has no tools"
+    assert "of 1 policy, 6 episodes each" in lines["text only"]["detail"]
+    assert lines["speed"]["value"] > 0
+    assert "determinism" in out.read_text()
+
+
+def test_certify_writes_its_report_as_json_too(file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new folder" / "report.json"
+    _, lines = lines_of(f"{file}:Good", "--only", "contract", "--out", out)
+    written = json.loads(out.read_text())
+    assert written["target"] == f"{file}:Good"
+    assert {line["name"]: line for line in written["lines"]} == lines
+
+
+_NOT_USAGE = ("{file}:Unrelated", "{file}:number", "{folder}/dies.py:Env")
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("{file}:Missing", "has no class 'Missing'"),
+        ("{file}:Unrelated", "must be a subclass of envkit.Env, got dict"),
+        ("{file}:number", "must be a subclass of envkit.Env, got int"),
+        ("{folder}/nothing.py:Env", "no file"),
+        ("{folder}/broken.py:Env", "cannot import"),
+        ("{folder}/exits.py:Env", "SystemExit: 3"),
+        ("{folder}/dies.py:Env", "exit code 7"),
+        ("no_such_module:Env", "No module named 'no_such_module'"),
+        ("canary-v00", "canary-v0"),
+        (":Env", "expected module:Class"),
+    ],
+)
+@pytest.mark.slow
+def test_certify_refuses_a_non_environment_in_one_line(
+    target: str, said: str, file: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "broken.py").write_text("def (:\n")
+    (tmp_path / "exits.py").write_text("import sys\nsys.exit(3)\n")
+    (tmp_path / "dies.py").write_text("import os\nos._exit(7)\n")
+    outcome = run_envkit("certify", target.format(file=file, folder=tmp_path))
+
+    assert outcome.code == (1 if target in _NOT_USAGE else 2)
+    assert said in outcome.last_error
+    assert outcome.out == ""
+
+
+@pytest.mark.slow
+def test_certify_refuses_a_class_that_hangs_when_it_is_made(file: Path) -> None:
+    outcome = run_envkit("certify", f"{file}:HangsWhenMade", "--time-limit", 3)
+
+    assert outcome.code == 1
+    assert "it hangs" in outcome.last_error
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("Dies", "exit code 5"), ("Hangs", "no answer within 4 seconds")]
+)
+@pytest.mark.slow
+def test_certify_keeps_other_lines_if_one_dies_or_hangs(name: str, said: str, file: Path) -> None:
+    chosen = ("contract", "oracle", "replies", "constants")
+    options = [part for line in chosen for part in ("--only", line)]
+    code, lines = lines_of(f"{file}:{name}", *options, "--time-limit", 4)
+
+    assert code == 1
+    assert [lines[line]["verdict"] for line in chosen] == ["pass", "pass", "fail", "pass"]
+    assert said in lines["replies"]["evidence"][0]
+
+
+def test_certify_fails_every_line_in_which_the_environment_exits(file: Path) -> None:
+    code, lines = lines_of(f"{file}:Exits", "--only", "contract", "--only", "oracle")
+
+    assert code == 1
+    assert "sys.exit(4)" in lines["oracle"]["evidence"][0]
+    assert lines["contract"]["verdict"] == "fail"
+
+
+def test_certify_finishes_the_lines_of_an_environment_that_always_raises(tmp_path: Path) -> None:
+    path = tmp_path / "bad.py"
+    path.write_text("import envkit\nclass Bad(envkit.Env):\n    pass\n")
+    code, lines = lines_of(f"{path}:Bad")
+
+    assert code == 1
+    assert list(lines) == list(LINES)
+    assert "must define on_reset" in lines["contract"]["evidence"][0]
+
+
+def test_certify_says_once_what_is_missing_and_passes_nothing(file: Path) -> None:
+    outcome = run_envkit("certify", f"{file}:NeedsAProgram", "-n", 6)
+
+    assert outcome.code == 1
+    assert outcome.out.count("real-browser") == 1
+    assert f"{len(LINES)} of {len(LINES)} lines not run" in outcome.out
+
+
+def test_certify_runs_no_line_without_its_server(file: Path) -> None:
+    code, lines = lines_of(f"{file}:LosesItsServer")
+
+    assert code == 1
+    assert lines["oracle"]["verdict"] == "pass"
+    assert lines["determinism"]["verdict"] == "not run"
+    assert "the server is gone" in lines["determinism"]["evidence"][0]
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"), [("PaysForPlaying", "fail"), ("StatesItsBest", "pass")]
+)
+def test_certify_takes_the_best_return_that_a_hook_states(
+    name: str, verdict: str, file: Path
+) -> None:
+    _, lines = lines_of(f"{file}:{name}", "--only", "constants", "--only", "replies")
+
+    assert {line["verdict"] for line in lines.values()} == {verdict}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("ShowsGrey", "has a single colour"), ("AcceptsAnyImage", "accepts a blank image")],
+)
+def test_certify_judges_images_without_an_oracle(name: str, said: str, file: Path) -> None:
+    _, lines = lines_of(f"{file}:{name}", "--only", "images")
+
+    assert lines["images"]["verdict"] == "fail"
+    assert any(said in problem for problem in lines["images"]["evidence"])
+
+
+@pytest.mark.slow
+def test_certify_prints_the_lines_so_far_after_ctrl_c(file: Path) -> None:
+    process = start_envkit("certify", f"{file}:Slow", "--only", "contract", "--only", "replies")
+    assert process.stderr is not None
+    told = process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+
+    assert told == "contract: pass\n"
+    assert process.returncode == 130, err
+    assert "stopped; results so far:" in err
+    assert "contract  pass" in out
+    assert "replies" not in out
+
+
+def test_certify_plays_a_policy_by_its_place() -> None:
+    options = ("canary-v0", "-n", 3, "--only", "constants")
+    place = "fakes.faults:say_turn"
+
+    assert run_envkit("certify", *options, "--policy", place).code == 0
+    for wrong, said in (("fakes.faults:nothing", "no policy at"), ("here", "takes MODULE:NAME")):
+        outcome = run_envkit("certify", *options, "--policy", wrong)
+        assert outcome.code == 2
+        assert said in outcome.last_error
+
+
+def test_certify_suggests_the_line_that_was_meant() -> None:
+    assert "determinism" in run_envkit("certify", "canary-v0", "--only", "determinsm").last_error
+
+
+def test_page_escapes_what_an_environment_said(tmp_path: Path) -> None:
+    line = Line(name="leaks", verdict=Verdict.FAIL, detail="<b>", evidence=("<script>",))
+    report = CertifyReport(target="<i>", episodes=2, seed=0, lines=(line,), is_complete=True)
+    write_page(report, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+
+    assert Line.from_json(line.to_json()) == line
+    assert "&lt;script&gt;" in page
+    assert "<script" not in page
+
+
+def test_certify_finds_planted_defects_by_their_lines() -> None:
+    found = sweep([f"fakes.mutants:{name}" for name in A_FEW], episodes=8)
+
+    assert {
+        name: line for name, line in A_FEW.items() if line not in found[f"fakes.mutants:{name}"]
+    } == {}
+
+
+@pytest.mark.slow
+def test_certify_finds_95_percent_of_the_planted_defects() -> None:
+    found = sweep([f"fakes.mutants:{name}" for name in MUTANTS], episodes=12)
+    missed = [name for name, lines in found.items() if not lines]
+
+    assert len(MUTANTS) >= 50
+    assert len(missed) <= 0.05 * len(MUTANTS), missed
+
+
+@pytest.mark.slow
+def test_certify_fails_no_built_in_environment() -> None:
+    assert {name: lines for name, lines in sweep(BUILT_IN).items() if lines} == {}

@@ -1,0 +1,213 @@
+"""Every red line of `envkit doctor`: made to fail, explained, and fixed by one command."""
+
+import json
+import shutil
+import tomllib
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from fakes.command import run_envkit
+
+from envkit import plugins, registration
+from envkit.cli import checks, engines, installed
+from envkit.cli.checks import Check, Status
+from envkit.errors import ConfigurationError, MissingDependencyError
+
+ROOT = Path(__file__).parents[3]
+
+
+def _found(area: str, name: str) -> Check:
+    (check,) = [c for c in checks.all_checks() if (c.area, c.name) == (area, name)]
+    return check
+
+
+def _is_explained(check: Check) -> bool:
+    return bool(check.found and check.matters and check.fix)
+
+
+def test_doctor_lists_what_is_installed() -> None:
+    shown = run_envkit("doctor")
+    assert shown.code == 0, shown.out
+    for word in ("python", "torch", "transformers", "sglang", "canary-v0", "browser", "cache"):
+        assert word in shown.out
+    off = {line.split()[-1] for line in shown.out.splitlines() if line.startswith("off: ")}
+    assert off <= {
+        "openenv",
+        "ray",
+        "skyrl",
+        "trl",
+        "verifiers",
+        "verl",
+        "browser",
+    }  # not installed for these tests
+
+
+def test_doctor_writes_json() -> None:
+    answer = json.loads(run_envkit("doctor", "--json").out)
+    assert answer["is_sound"] is True
+    assert answer["machine"]["cpus"].isdigit()
+    by_name = {(c["area"], c["name"]): c for c in answer["checks"]}
+    assert by_name["core", "numpy"]["status"] == "ok"
+
+
+def test_every_finding_that_is_not_well_is_explained() -> None:
+    for check in checks.all_checks():
+        assert _is_explained(check) == (check.status is not Status.OK)
+
+
+def _declare(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    def requires(name: str) -> list[str]:
+        return list(lines)
+
+    monkeypatch.setattr(installed, "requires", requires)
+
+
+def test_a_package_of_the_core_that_is_missing_or_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    _declare(
+        monkeypatch, "no-such-package>=2", "numpy>=999.1", "pillow>=10.3", "ruff; extra == 'dev'"
+    )
+    missing, old = _found("core", "no-such-package"), _found("core", "numpy")
+    assert (missing.status, missing.found) == (Status.FAILED, "missing")
+    assert missing.fix == "pip install --upgrade 'no-such-package>=2'"
+    assert "is older than 999.1" in old.found
+    assert _found("core", "pillow").status is Status.OK
+    shown = run_envkit("doctor")
+    assert shown.code == 1
+    assert "no: core no-such-package" in shown.out
+    assert "matters  envkit itself needs it" in shown.out
+
+
+def test_an_extra_that_is_missing_is_off_and_one_that_is_old_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _declare(
+        monkeypatch, "no-such-package>=2; extra == 'hf'", "numpy>=999; extra == 'parquet'",
+        "other>=1; python_version >= '99.1' and extra == 'skyrl'",
+    )  # fmt: skip
+    hf, parquet, skyrl = (_found("extra", name) for name in ("hf", "parquet", "skyrl"))
+    assert hf.status is Status.OFF
+    assert hf.fix == "pip install --upgrade 'envkit-rl[hf]'"
+    assert parquet.status is Status.FAILED
+    assert skyrl.found == "other needs Python 99.1"
+    assert skyrl.fix == "uv venv --python 99.1"
+    assert all(map(_is_explained, (hf, parquet, skyrl)))
+
+
+def test_every_extra_says_what_it_is_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = set(project["project"]["optional-dependencies"]) - {"all", "dev", "docs"}
+    assert set(installed.EXTRAS) == extras
+
+
+def test_a_folder_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/proc")
+    check = _found("disk", "current folder")
+    assert check.status is Status.FAILED
+    assert "/proc cannot be written" in check.found
+    assert _is_explained(check)
+
+
+class _Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+def test_a_disk_that_is_almost_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    def almost(path: object) -> _Usage:
+        return _Usage(100, 99, 5_000_000)
+
+    monkeypatch.setattr(shutil, "disk_usage", almost)
+    check = _found("disk", "current folder")
+    assert (check.status, check.found) == (Status.FAILED, "0.0 GiB free")
+    assert _is_explained(check)
+
+
+def test_a_gpu_that_torch_does_not_see(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    torch = installed.torch()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text("#!/bin/sh\n")
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    check = _found("torch", "devices")
+    assert check.status is Status.FAILED
+    assert "sees no GPU" in check.found
+    assert _is_explained(check)
+
+
+def _plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, group: str) -> EntryPoint:
+    (tmp_path / "sick_plugin.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    return EntryPoint(name="sick", value="sick_plugin:thing", group=group)
+
+
+def _only(point: EntryPoint) -> Callable[[str], list[EntryPoint]]:
+    def entry_points(group: str) -> list[EntryPoint]:
+        return [point]
+
+    return entry_points
+
+
+def test_an_engine_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    point = _plugin(tmp_path, monkeypatch, "import no_such_library\n", engines.GROUP)
+    monkeypatch.setattr(plugins, "entry_points", _only(point))
+    missing = _found("engine", "sick")
+    assert missing.status is Status.OFF
+    assert missing.fix == "pip install 'envkit-rl[sick]'"
+    assert _is_explained(missing)
+    other = EntryPoint(name="sick", value="shutil:thing", group=engines.GROUP)
+    monkeypatch.setattr(plugins, "entry_points", _only(other))
+    broken = _found("engine", "sick")
+    assert broken.status is Status.FAILED
+    assert "pip install --force-reinstall" in broken.fix
+
+
+def test_an_environment_that_cannot_be_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    healthy = registration.spec
+
+    def spec(id: str) -> Any:  # noqa: A002
+        if id == "canary-v0":
+            raise ConfigurationError("canary-v0 is sick")
+        if id == "search-v0":
+            raise MissingDependencyError.for_extra("search", "tantivy", "search")
+        return healthy(id)
+
+    monkeypatch.setattr(registration, "spec", spec)
+    canary, search = _found("environment", "canary-v0"), _found("environment", "search-v0")
+    assert (canary.status, canary.found) == (Status.FAILED, "canary-v0 is sick")
+    assert canary.fix == "pip install --force-reinstall --no-deps envkit-rl"
+    assert (search.status, search.fix) == (Status.OFF, "pip install 'envkit-rl[search]'")
+    assert _is_explained(canary)
+
+
+def test_a_browser_missing_from_its_configured_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ENVKIT_BROWSER", str(tmp_path / "nowhere"))
+    check = _found("plugin", "browser")
+    assert check.status is Status.FAILED
+    assert check.fix == "unset ENVKIT_BROWSER"
+
+
+def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ENVKIT_CACHE", str(tmp_path / "file"))
+    check = _found("plugin", "cache")
+    assert check.status is Status.FAILED
+    assert "cannot be written" in check.found
+    assert check.fix.startswith("export ENVKIT_CACHE=")
+
+
+def test_a_check_that_fails_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    point = _plugin(tmp_path, monkeypatch, "def thing():\n    return 1 / 0\n", checks.GROUP)
+    monkeypatch.setattr(checks, "entry_points", _only(point))
+    check = _found("plugin", "sick")
+    assert check.status is Status.FAILED
+    assert "ZeroDivisionError" in check.found
+    assert _is_explained(check)

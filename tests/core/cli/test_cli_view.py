@@ -1,0 +1,300 @@
+"""What `envkit view` shows of a run, and of images in a terminal."""
+
+import asyncio
+import io
+import re
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fakes.branching import IMAGES, SUMMARY, rewritten, tree
+from fakes.command import run_envkit
+from fakes.trajectories import Reply, build
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image as PilImage
+from rich.cells import cell_len
+
+from envkit.cli.pictures import ImageStyle, half_blocks, resolved, sixels
+from envkit.cli.rich_console import PrintableConsole
+from envkit.cli.run_page import print_run
+from envkit.images import Image
+from envkit.trajectory import StopReason, Trajectory, save
+from envkit.trajectory.storage import FILE_NAME
+from envkit.viewer.run import RunData, read_run
+from envkit.viewer.run_text import sections
+from envkit.viewer.wording import STOPS
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three episodes of the canary."""
+    out = tmp_path_factory.mktemp("runs") / "canary"
+    command = ["rollout", "canary-v0", "--policy", "oracle", "-n", "3", "--out", str(out)]
+    assert run_envkit(*command).code == 0
+    return out
+
+
+def test_view_shows_every_episode_where_no_terminal_reads(run: Path) -> None:
+    result = run_envkit("view", run)
+    assert result.code == 0
+    assert [f"episode {n}:" in result.out for n in (1, 2, 3, 4)] == [True, True, True, False]
+    assert result.out.count("[image ") == 9
+    assert re.findall(r"^turn (\d)", result.out, re.M) == ["1", "2", "3"] * 3
+    assert len(re.findall(r"^   Tokens  \d+ sampled", result.out, re.M)) == 9
+    assert "\x1b" not in result.out
+
+
+def test_view_shows_one_episode_and_refuses_a_missing_one(run: Path) -> None:
+    result = run_envkit("view", run, "-e", "2")
+    assert "episode 2:" in result.out
+    assert "episode 1:" not in result.out
+    assert "What matters" not in result.out
+    missing = run_envkit("view", run, "-e", "4")
+    assert missing.code == 2
+    assert "has 3 episodes" in missing.err
+
+
+def test_view_draws_images_where_it_is_asked_to(run: Path) -> None:
+    blocks = run_envkit("view", run, "-e", "1", "--images", "blocks").out
+    assert "▀" in blocks
+    assert "38;2;" in blocks
+    sixel = run_envkit("view", run, "-e", "1", "--images", "sixel").out
+    assert sixel.count("\x1bPq") == 3
+    assert run_envkit("view", run, "--images", "big").code == 2
+
+
+def test_view_shows_what_is_readable_and_names_what_is_not(run: Path, tmp_path: Path) -> None:
+    lines = (run / FILE_NAME).read_bytes().splitlines(keepends=True)
+    file = tmp_path / FILE_NAME
+    file.write_bytes(lines[0] + b"garbage\n" + lines[1] + lines[2][:500])
+    result = run_envkit("view", file)
+    assert result.code == 0
+    assert [f"episode {n}:" in result.out for n in (1, 2, 3, 4)] == [True, False, True, False]
+    assert "episode 2 cannot be read" in result.err
+    assert "episode 4 cannot be read" in result.err
+    assert result.out.count("image missing") == 6  # the images were left behind
+
+
+@pytest.mark.parametrize("content", ["", "notes\n", '{"a": 1}\n'])
+@pytest.mark.parametrize("command", ["view", "report", "verify"])
+def test_file_without_an_episode_is_an_error(command: str, content: str, tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_text(content)
+    result = run_envkit(command, tmp_path)
+    assert result.code == 1
+    assert re.search(
+        "no readable episode|nothing to verify|1 problem$", result.out + result.err, re.M
+    )
+    assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
+
+
+def test_view_of_no_file_is_an_error(tmp_path: Path) -> None:
+    assert run_envkit("view", tmp_path / "nowhere").code == 1
+
+
+@pytest.mark.parametrize(
+    ("term", "program", "style"),
+    [
+        ("foot", "", ImageStyle.SIXEL),
+        ("xterm-256color", "WezTerm", ImageStyle.SIXEL),
+        ("xterm-256color", "", ImageStyle.BLOCKS),
+    ],
+)
+def test_auto_uses_sixels_if_the_terminal_draws_them(
+    term: str, program: str, style: ImageStyle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("TERM_PROGRAM", program)
+    assert resolved(ImageStyle.AUTO) is style
+    assert resolved(ImageStyle.NONE) is ImageStyle.NONE
+
+
+def _picture(width: int, height: int, seed: int) -> Image:
+    colours = np.random.default_rng(seed).integers(0, 256, (4, 3), dtype=np.uint8)
+    chosen = np.random.default_rng(seed + 1).integers(0, 4, (height, width))
+    return Image.from_pil(PilImage.fromarray(colours[chosen]))
+
+
+@given(st.integers(1, 30), st.integers(1, 20), st.integers(0, 99))
+def test_half_blocks_show_every_pixel(width: int, height: int, seed: int) -> None:
+    image = _picture(width, height, seed)
+    text = half_blocks(image, 40)
+    lines = text.split("\n", allow_blank=False)
+    assert [len(line) for line in lines] == [width] * ((height + 1) // 2)
+    pixels = np.asarray(image.pil().convert("RGB"))
+    spans = [span.style for line in lines for span in line.spans]
+    shown = [
+        (*style.color.triplet, *style.bgcolor.triplet)  # type: ignore[union-attr]
+        for style in spans
+    ]
+    wanted = [
+        (*pixels[y, x], *pixels[min(y + 1, height - 1), x])
+        for y in range(0, height, 2)
+        for x in range(width)
+    ]
+    assert shown == wanted
+
+
+@given(st.integers(1, 30), st.integers(1, 20), st.integers(0, 99))
+def test_sixels_hold_every_pixel(width: int, height: int, seed: int) -> None:
+    image = _picture(width, height, seed)
+    shown = _decoded(sixels(image, 40), width, height)
+    wanted = np.asarray(image.pil().convert("RGB")).astype(int)
+    assert np.abs(shown - wanted).max() <= 2  # colours are given in hundredths
+
+
+def _decoded(text: str, width: int, height: int) -> np.ndarray:
+    """Read sixels as a terminal does."""
+    assert text.startswith(f'\x1bPq"1;1;{width};{height}')
+    assert text.endswith("\x1b\\")
+    body = text[len(f'\x1bPq"1;1;{width};{height}') : -2]
+    pixels = np.full((height, width, 3), -1)
+    palette: dict[int, list[int]] = {}
+    colour, x, top = 0, 0, 0
+    for token in re.findall(r"#\d+;2;\d+;\d+;\d+|#\d+|!\d+[?-~]|[?-~]|\$|-", body):
+        if token.startswith("#") and ";" in token:
+            number, _, *shares = map(int, token[1:].split(";"))
+            palette[number] = [round(share * 2.55) for share in shares]
+        elif token.startswith("#"):
+            colour = int(token[1:])
+        elif token == "$":
+            x = 0
+        elif token == "-":
+            x, top = 0, top + 6
+        else:
+            count = int(token[1:-1]) if token.startswith("!") else 1
+            bits = ord(token[-1]) - 63
+            for column in range(x, x + count):
+                for row in range(6):
+                    if bits >> row & 1:
+                        pixels[top + row, column] = palette[colour]
+            x += count
+    return pixels
+
+
+def test_image_that_is_wide_is_shrunk_and_never_enlarged() -> None:
+    wide = Image.from_pil(PilImage.new("RGB", (400, 100), "red"))
+    assert [len(line) for line in half_blocks(wide, 40).split("\n", allow_blank=False)] == [40] * 5
+    small = Image.from_pil(PilImage.new("RGBA", (4, 2), (0, 0, 0, 0)))
+    assert len(half_blocks(small, 40).split("\n", allow_blank=False)[0]) == 4
+
+
+def test_view_pages_by_what_a_person_types(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from envkit.cli import view as module
+
+    typed = iter(["", "", "3", "n", "p", "1", "p", "r", "q"])
+
+    def answer(_prompt: str) -> str:
+        return next(typed)
+
+    monkeypatch.setattr("builtins.input", answer)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    module.view(run, episode=None, images="none")
+    text = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    seen = re.findall(r"(What matters|episode \d:)", text)
+    episodes = [f"episode {n}:" for n in (1, 2, 3, 2, 1)]
+    assert seen == ["What matters", *episodes, "What matters"]
+
+
+@pytest.fixture(scope="module")
+def branched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A summarised episode, one whose images were dropped, and a tree of four leaves."""
+    file = tmp_path_factory.mktemp("runs") / "branched.jsonl"
+
+    async def played() -> list[Trajectory]:
+        summarised, dropped = await rewritten(SUMMARY), await rewritten(IMAGES, images=True)
+        return [summarised, dropped, *await tree()]
+
+    save(asyncio.run(played()), file)
+    return file
+
+
+def test_view_draws_a_tree_and_shows_shared_turns_once(branched: Path) -> None:
+    out = run_envkit("view", branched).out
+    assert "Tree with 4 leaves: mean reward 6, best 6" in out
+    drawn = re.findall(
+        r"^   ([├└│─ ]*)episode (\d) +6  (forked at turn \d of 6|6 turns)", out, re.M
+    )
+    assert drawn[2:] == [
+        ("", "3", "6 turns"),
+        ("├─ ", "4", "forked at turn 2 of 6"),
+        ("│  └─ ", "6", "forked at turn 4 of 6"),
+        ("└─ ", "5", "forked at turn 4 of 6"),
+    ]
+    pages = dict(re.findall(r"─ episode (\d): (.*?)(?=─ episode \d:|\Z)", out, re.S))
+    turns = {n: re.findall(r"^turn (\d)", page, re.M) for n, page in pages.items()}
+    assert (turns["3"], turns["4"], turns["6"]) == (list("123456"), list("23456"), list("456"))
+    assert "Forked from episode 4 at turn 4. Turns 1 to 3 are shown there." in pages["6"]
+    whole = run_envkit("view", branched, "-e", "6").out
+    assert re.findall(r"^turn (\d)", whole, re.M) == list("123456")
+    assert " at turn 4. Turns 1 to 3 are the same as there." in " ".join(whole.split())
+
+
+def test_view_says_what_was_rewritten_and_what_the_model_saw(branched: Path) -> None:
+    summarised = run_envkit("view", branched, "-e", "1").out
+    assert "turn 3  question to the model · summarise\n" in summarised
+    assert "model, for its own history\n   I saw screens." in summarised
+    assert re.search(r"History rewritten · summarise · \d+ → \d+ tokens", summarised)
+    assert "environment, rewritten  Screen 0. Summary of the work so far: I saw" in summarised
+    dropped = run_envkit("view", branched, "-e", "2").out
+    assert "keep last images" in dropped
+    assert "2 of 3 images dropped" in dropped
+    assert "Dropped: the images of turns 1, 2." in dropped
+
+
+@pytest.mark.parametrize("width", [60, 120])
+def test_view_fits_the_terminal(branched: Path, run: Path, width: int) -> None:
+    for source in (branched, run):
+        for line in _printed(read_run(source), width).splitlines():
+            assert cell_len(line) <= width
+
+
+def _printed(run: RunData, width: int) -> str:
+    console = PrintableConsole(width=width, file=io.StringIO())
+    print_run(run, console)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_view_has_the_headings_of_the_browser_in_its_order(branched: Path, run: Path) -> None:
+    page = (resources.files("envkit.viewer") / "assets" / "overview.js").read_text("utf-8")
+    body = page[page.index("return [headline(") :]
+    drawn_by = {
+        "What matters": "headline(",
+        "Solve rate by group": "groupStrip(",
+        "Time per turn": "times(",
+        "By family": "families",
+        "Slowest episodes": "slowest)",
+    }
+    for source in (branched, run):
+        found = sections(read_run(source))
+        for section in found:
+            assert f'"{section.title}"' in page
+        places = [body.index(drawn_by.get(one.title, f'"{one.title}"')) for one in found]
+        assert places == sorted(places)
+        labels = [page.index(f'figure("{row[0]}"') for row in found[0].rows]
+        assert labels == sorted(labels)
+
+
+def test_stop_reasons_have_the_words_of_the_browser() -> None:
+    page = (resources.files("envkit.viewer") / "assets" / "model.js").read_text("utf-8")
+    listed = re.search(r"const STOPS = \{(.*?)\};", page, re.S)
+    assert listed is not None
+    assert dict(re.findall(r'(\w+): "([^"]*)"', listed[1])).items() <= STOPS.items()
+    assert set(STOPS) == set(StopReason)
+
+
+HOSTILE = "\x1b]0;title\x07[bold red]\u202egnp.exe[/] \x9b2J"
+
+
+def test_hostile_text_stays_text(tmp_path: Path) -> None:
+    one = build([Reply(text=HOSTILE)], task={"question": HOSTILE, "family": HOSTILE})
+    messages = ({"role": "user", "content": HOSTILE}, *one.messages)
+    save([replace(one, env_id=HOSTILE, messages=messages)], tmp_path / "run.jsonl")
+    out = run_envkit("view", tmp_path / "run.jsonl").out
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", out)
+    assert out.count("[bold red]") >= 3

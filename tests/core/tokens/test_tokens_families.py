@@ -1,0 +1,226 @@
+"""Vision-language families against their own processors (see scripts/vision_families.py)."""
+
+import importlib.util
+import json
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes.families import BY_NAME, build, image_processor, load_tokenizer, save, save_remote
+from fakes.families_oracle import compare, conversations
+
+from envkit.errors import ImageError, TemplateError
+from envkit.images import Image
+from envkit.tokens import ChatCodec, load_codec
+from envkit.tokens.expansion import Expansion
+from envkit.tokens.joining import Joining, JoinRule, find_joining
+
+_ROOT = Path(__file__).parents[3]
+
+
+def see(*images: Image) -> list[Any]:
+    return [{"role": "user", "content": [{"type": "image", "image": one} for one in images]}]
+
+
+def _text(said: str) -> dict[str, str]:
+    return {"type": "text", "text": said}
+
+
+def picture(width: int, height: int = 60) -> Image:
+    pixels = np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.from_array(pixels)
+
+
+# ---- joining
+
+
+def arrays(*shapes: tuple[int, ...]) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    return [{"x": rng.random(shape, dtype=np.float32)} for shape in shapes]
+
+
+def test_join_rule_is_the_first_that_gives_the_processors_batch() -> None:
+    one, two = arrays((1, 2, 3), (1, 4, 3))
+    stacked = {"x": np.concatenate([one["x"], two["x"]], axis=1)}
+    assert find_joining("P", [one, two], stacked).rules["x"] == JoinRule(axis=1)
+    padded = {"x": np.concatenate([np.pad(one["x"], ((0, 0), (0, 2), (0, 0))), two["x"]])}
+    assert find_joining("P", [one, two], padded).rules["x"] == JoinRule(axis=0, padding=0)
+
+
+@pytest.mark.parametrize("key", ["x", "more"])
+def test_join_refuses_a_batch_that_no_rule_gives(key: str) -> None:
+    one, two = arrays((1, 2), (1, 2))
+    batch = {"x": np.concatenate([one["x"], two["x"]]), key: np.zeros((2, 2), np.float32)}
+    with pytest.raises(TemplateError, match=f"^P is not supported: .*'{key}'"):
+        find_joining("P", [one, two], batch)
+
+
+def test_join_names_family_and_tensor_where_images_do_not_fit() -> None:
+    joining = Joining(family="LlavaProcessor", rules={"x": JoinRule(axis=0)})
+    with pytest.raises(TemplateError, match=r"LlavaProcessor joins 'x' along axis 0.*\(1, 2\)"):
+        joining.join(arrays((1, 2), (1, 3)))
+
+
+def test_joined_tensors_are_the_callers_own() -> None:
+    (alone,) = arrays((1, 2))
+    alone["x"].flags.writeable = False
+    for images in ([alone], [alone, alone]):
+        joined = Joining().join(images)["x"]
+        assert joined.flags.writeable
+        assert not np.shares_memory(joined, alone["x"])
+
+
+# ---- real processors
+
+
+@pytest.mark.parametrize("name", ["LLaVA-NeXT", "Idefics3", "MiniCPM-V 4.6"])
+def test_codec_of_a_saved_processor_equals_one_call_invariant_5(name: str, tmp_path: Path) -> None:
+    codec = load_codec(save(BY_NAME[name], tmp_path))
+    outcome = compare(codec, build(BY_NAME[name]), conversations(0)[1:3])
+    assert (outcome.wrong, outcome.refused) == ("", "")
+    assert outcome.exact == 7
+
+
+def test_codec_counts_earlier_images_for_a_processor_that_numbers_them() -> None:
+    processor = build(BY_NAME["MiniCPM-V 4.6"])
+    codec = ChatCodec(processor)
+    assert codec.image_rules().expansion is Expansion.NUMBERED
+    told = codec.encode_observation(see(picture(50)), sampled_ids=(), previous_images=12)
+    assert "<image_id>12</image_id>" in codec.decode_all(told.train_ids)
+    history: Any = [*see(picture(50), picture(60)), {"role": "assistant", "content": "I see."}]
+    counted = codec.encode_observation(see(picture(50)), sampled_ids=(), history=history)
+    assert "<image_id>2</image_id>" in codec.decode_all(counted.train_ids)
+    with pytest.raises(TemplateError, match="previous_images="):
+        codec.encode_observation(see(picture(50)), sampled_ids=())
+
+
+def test_features_of_a_pickled_segment_join_as_before() -> None:
+    codec = ChatCodec(build(BY_NAME["Idefics3"]), lazy_features=True)
+    encoded = codec.encode_prompt(see(picture(50), picture(50, 100), picture(50)))
+    again = pickle.loads(pickle.dumps(encoded))
+    assert again.tensors["pixel_values"].shape == encoded.tensors["pixel_values"].shape
+    assert len(again.tensors["pixel_values"]) == 1
+
+
+def test_codec_quickly_encodes_kept_images_of_a_whole_processor() -> None:
+    codec = ChatCodec(build(BY_NAME["LLaVA-NeXT"]))
+    image = picture(50)
+    image.png_bytes()
+    assert not codec.is_quick([image])
+    codec.encode_prompt(see(image))
+    assert codec.is_quick([image])
+
+
+def test_image_processor_alone_must_be_known_to_repeat_its_placeholder() -> None:
+    family = BY_NAME["Ovis2"]
+    codec = ChatCodec(load_tokenizer(family), image_processor=image_processor(family))
+    with pytest.raises(TemplateError, match=r"Ovis2ImageProcessor\w* alone .* whole processor"):
+        codec.encode_prompt(see(picture(50)))
+
+
+# ---- refusals
+
+
+def test_load_codec_refuses_images_of_a_processor_in_remote_code(tmp_path: Path) -> None:
+    codec = load_codec(save_remote(tmp_path))
+    assert codec.encode_prompt([{"role": "user", "content": "text"}]).train_ids
+    with pytest.raises(TemplateError, match=r"KimiVLProcessor.*image_processor="):
+        codec.encode_prompt(see(picture(50)))
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("torchvision") is not None, reason="torchvision is installed"
+)
+def test_load_codec_names_torchvision_where_the_processor_needs_it(tmp_path: Path) -> None:
+    family = BY_NAME["LFM2-VL"]
+    load_tokenizer(family).save_pretrained(str(tmp_path))
+    config = {
+        "processor_class": family.processor,
+        "image_processor": {"image_processor_type": "Lfm2VlImageProcessor"},
+    }
+    (tmp_path / "processor_config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(TemplateError, match=r"Lfm2VlProcessor.*install torchvision"):
+        load_codec(tmp_path).encode_prompt(see(picture(50)))
+
+
+class _Moody:
+    """A processor whose image tokens depend on all images of a call."""
+
+    image_processor = None
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer, self.image_token_id = tokenizer, None
+
+    def __call__(self, *, text: list[str], images: list[Any], **options: Any) -> dict[str, Any]:
+        del options
+        expanded = text[0].replace("<image>", "<image>" * len(images) ** 2)
+        ids = self.tokenizer.encode(expanded, add_special_tokens=False)
+        return {"input_ids": [ids], "pixel_values": np.zeros((len(images), 3))}
+
+
+class _Prefixed(_Moody):
+    """A processor that starts every text with a token of its own, like a beginning of text."""
+
+    def __call__(self, *, text: list[str], images: list[Any], **options: Any) -> dict[str, Any]:
+        output = super().__call__(text=[f"<IMG_ROW>{text[0]}"], images=images[:1], **options)
+        return {**output, "pixel_values": np.zeros((len(images), 3))}
+
+
+class _Spacing(_Moody):
+    """A processor that puts a space between an image and a word behind it, as Idefics2 does."""
+
+    def __call__(self, *, text: list[str], images: list[Any], **options: Any) -> dict[str, Any]:
+        del options
+        spaced = re.sub(r"<image>(?=[^\s<])", "<image> ", text[0])
+        ids = self.tokenizer.encode(spaced, add_special_tokens=False)
+        return {"input_ids": [ids], "pixel_values": np.zeros((len(images), 3))}
+
+
+class _Broken(_Moody):
+    """A processor that fails on every image."""
+
+    def __call__(self, **inputs: Any) -> Any:
+        raise ValueError("no kernel")
+
+
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [(_Moody, "depend on earlier"), (_Prefixed, "depend on earlier"), (_Broken, "no kernel")],
+)
+def test_codec_refuses_a_processor_that_it_cannot_prove(kind: Any, part: str) -> None:
+    codec = ChatCodec(kind(load_tokenizer(BY_NAME["Ovis2"])))
+    with pytest.raises(TemplateError, match=f"{kind.__name__} is not supported: .*{part}"):
+        codec.encode_prompt(see(picture(50)))
+
+
+def test_codec_expands_text_where_a_processor_reads_what_follows_an_image() -> None:
+    codec = ChatCodec(_Spacing(load_tokenizer(BY_NAME["Ovis2"])))
+    said: Any = [{"role": "user", "content": [*see(picture(50))[0]["content"], _text("word")]}]
+    encoded = codec.encode_observation(said, sampled_ids=(), history=see(picture(60)))
+    assert codec.image_rules().expansion is Expansion.TEXT
+    assert "<image>\nword" in codec.decode_all(encoded.train_ids)
+
+
+def test_codec_says_which_image_its_processor_refuses() -> None:
+    codec = ChatCodec(build(BY_NAME["Qwen2-VL"]))
+    with pytest.raises(ImageError, match="cannot process this image"):
+        codec.encode_prompt(see(picture(3000, 4)))
+
+
+# ---- the matrix
+
+
+@pytest.mark.slow
+def test_every_family_is_exact_or_refused_and_the_page_says_so() -> None:
+    script = str(_ROOT / "scripts" / "vision_families.py")
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, check=False, timeout=900
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = (_ROOT / "docs" / "concepts" / "vision-families.md").read_text(encoding="utf-8")
+    assert done.stdout.strip() in page
