@@ -189,10 +189,17 @@ def _result(folder: Path, ended: "_Ended", max_disk_mb: int) -> AgentResult:
     if answer is None and status == 0:
         answer = _read(folder / "stdout.log")
     reward, problem = _reward(folder / "work" / "reward.txt")
-    error = problem if status == 0 else f"the agent's command ended with status {status}"
+    error = problem if status == 0 else _failure(folder, ended)
     if status == _TOO_LARGE:
         error = f"the agent's command wrote more than agent.max_disk_mb, {max_disk_mb}"
     return AgentResult(answer=answer, reward=reward, error=error, info=ended.info())
+
+
+def _failure(folder: Path, ended: "_Ended") -> str:
+    """Say how a command failed, with its last line, which is the same in every folder."""
+    lines = ended.stderr.replace(str(folder / "work"), ".").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f"the agent's command ended with status {ended.status}{': ' if last else ''}{last[:300]}"
 
 
 def _grade(folder: Path, ended: "_Ended") -> Grade:

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any, ClassVar
@@ -253,6 +254,14 @@ async def test_command_that_fails_truncates_the_episode(tmp_path: Path) -> None:
 
     assert found.stop_reason is StopReason.ENV_TRUNCATED
     assert "status 7" in found.turns[-1].info["agent_error"]
+
+
+async def test_command_that_ends_without_a_reply_says_why() -> None:
+    found = await played({"command": [sys.executable, "no_such_program.py"]})
+
+    assert found.fault is not None
+    assert "status 2: " in found.fault.message
+    assert "can't open file './no_such_program.py'" in found.fault.message
 
 
 async def test_command_that_cannot_start_is_a_fault() -> None:

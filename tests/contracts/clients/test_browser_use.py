@@ -52,7 +52,7 @@ def served(text: str) -> Generator[str]:
             self.end_headers()
             self.wfile.write(text.encode())
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             """Print nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
