@@ -1,6 +1,5 @@
 """Agents: functions and commands that solve a task with a model behind the gateway."""
 
-import asyncio
 import inspect
 import pkgutil
 import shlex
@@ -13,6 +12,7 @@ from envkit.errors import ConfigurationError, did_you_mean
 from envkit.images import Image
 from envkit.messages import Message, images_of, text_of
 from envkit.rollout.setting_types import check_types
+from envkit.threads.pool import WorkerPool
 from envkit.tools import ToolSpec
 
 _QUIET: Final[Mapping[str, str]] = {
@@ -218,12 +218,12 @@ def argv_of(name: str, command: str | Sequence[str]) -> list[str]:
     return argv
 
 
-async def call_agent(function: AgentFunction, task: AgentTask) -> AgentResult:
-    """Run an agent's function; what it raises becomes the result's error."""
+async def call_agent(function: AgentFunction, task: AgentTask, pool: WorkerPool) -> AgentResult:
+    """Run an agent's function, on a thread of the pool if it blocks, and return its result."""
     if inspect.iscoroutinefunction(function):
         found = await cast("Awaitable[object]", function(task))
     else:
-        found = await asyncio.to_thread(function, task)
+        found = await pool.run(lambda: function(task))
         if inspect.isawaitable(found):
             found = await found
     return result_of(found)

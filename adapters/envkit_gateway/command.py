@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from envkit.errors import EnvFault, FaultKind
+from envkit.threads.pool import WorkerPool
 from envkit_gateway.agents import AgentResult, AgentTask
 
 _SUPERVISOR: Final = Path(__file__).with_name("supervise.py")
@@ -49,17 +50,17 @@ class _Ended(NamedTuple):
 
 
 @asynccontextmanager
-async def agent_folder() -> AsyncGenerator[Path]:
-    """Lend a folder for one agent's command; it is removed afterwards."""
+async def agent_folder(pool: WorkerPool) -> AsyncGenerator[Path]:
+    """Lend a folder for one agent's command; a thread of the pool removes it afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="envkit-agent-"))
     try:
         yield folder
     finally:
-        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        await pool.run(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 async def run_command(
-    argv: Sequence[str], task: AgentTask, folder: Path, *, max_disk_mb: int
+    argv: Sequence[str], task: AgentTask, folder: Path, pool: WorkerPool, *, max_disk_mb: int
 ) -> AgentResult:
     """Run an agent's command in a folder and return how it ended.
 
@@ -72,12 +73,13 @@ async def run_command(
         argv: The command.
         task: What it gets.
         folder: An empty one.
+        pool: Threads for its files.
         max_disk_mb: MB that the folder, with its home and its temporary files, may take.
 
     Raises:
         EnvFault: The command cannot be started.
     """
-    await asyncio.to_thread(_write, folder, task)
+    await pool.run(lambda: _write(folder, task))
     variables = {
         **task.environ(),
         "ENVKIT_TASK_DIR": str(folder),
@@ -85,11 +87,16 @@ async def run_command(
         "TMPDIR": str(folder / "tmp"),
     }
     ended = await _supervised(argv, folder, variables, logs=folder, max_disk_mb=max_disk_mb)
-    return await asyncio.to_thread(_result, folder, ended, max_disk_mb)
+    return await pool.run(lambda: _result(folder, ended, max_disk_mb))
 
 
 async def grade_command(
-    argv: Sequence[str], task: Mapping[str, Any], folder: Path, *, max_disk_mb: int
+    argv: Sequence[str],
+    task: Mapping[str, Any],
+    folder: Path,
+    pool: WorkerPool,
+    *,
+    max_disk_mb: int,
 ) -> Grade:
     """Run a command that grades what an agent left in its folder, once the agent is gone.
 
@@ -101,6 +108,7 @@ async def grade_command(
         argv: The command.
         task: The environment's task.
         folder: The agent's.
+        pool: Threads for its files.
         max_disk_mb: MB that the agent's folder may take.
 
     Raises:
@@ -109,12 +117,12 @@ async def grade_command(
     own = Path(tempfile.mkdtemp(prefix="envkit-grade-"))
     try:
         text = json.dumps(task, ensure_ascii=False, default=str)
-        await asyncio.to_thread((own / "task.json").write_text, text, "utf-8")
+        await pool.run(lambda: (own / "task.json").write_text(text, "utf-8"))
         variables = {name: str(own) for name in ("ENVKIT_GRADE_DIR", "HOME", "TMPDIR")}
         ended = await _supervised(argv, folder, variables, logs=own, max_disk_mb=max_disk_mb)
-        return await asyncio.to_thread(_grade, own, ended)
+        return await pool.run(lambda: _grade(own, ended))
     finally:
-        await asyncio.to_thread(shutil.rmtree, own, ignore_errors=True)
+        await pool.run(lambda: shutil.rmtree(own, ignore_errors=True))
 
 
 async def _supervised(

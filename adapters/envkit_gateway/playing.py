@@ -179,7 +179,7 @@ class _Episode:
             task=record.task,
             limits=limits,
         )
-        async with agent_folder() as folder:
+        async with agent_folder(self._pool) as folder:
             async with self._gateway.serving(session):
                 outcome = await self._outcome(session, reset, folder)
             if self._settings.grade is not None and outcome.reward is not None:
@@ -247,10 +247,10 @@ class _Episode:
         function = self._settings.load()
         try:
             if function is not None:
-                return await call_agent(function, task)
+                return await call_agent(function, task, self._pool)
             argv = argv_of("agent.command", self._settings.command or ())
             limit = self._settings.max_disk_mb
-            return await run_command(argv, task, folder, max_disk_mb=limit)
+            return await run_command(argv, task, folder, self._pool, max_disk_mb=limit)
         except BaseException as error:  # an agent may be anybody's code
             if is_own_cancellation(error):
                 raise
@@ -262,7 +262,9 @@ class _Episode:
         """Return the outcome with the reward of the command that grades."""
         argv = argv_of("agent.grade", self._settings.grade or ())
         limit = self._settings.max_disk_mb
-        running = asyncio.ensure_future(grade_command(argv, task, folder, max_disk_mb=limit))
+        running = asyncio.ensure_future(
+            grade_command(argv, task, folder, self._pool, max_disk_mb=limit)
+        )
         try:
             grade, is_late = await self._awaited(running)
             if grade is None and self._interrupt.reason is StopReason.ABORTED:

@@ -12,6 +12,7 @@ from envkit_actions.action import Action, ActionKind, Status
 from envkit_actions.dialect import Dialect
 from envkit_actions.marks import mark
 from envkit_actions.random_clicks import random_clicks
+from envkit_actions.zooming import View
 from envkit_desktop.desktop import Desktop, Event, Program, no_program
 from envkit_desktop.families import FAMILIES
 from envkit_desktop.families.family import ANSWER, OVER, Family
@@ -21,7 +22,6 @@ from envkit_desktop.popups import Popup
 from envkit_desktop.screen import Screen
 from envkit_desktop.source import DesktopTasks
 from envkit_desktop.theme import THEMES
-from envkit_desktop.zooming import View
 
 WIDTH: Final = 672
 HEIGHT: Final = 448

@@ -25,6 +25,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 WITHOUT_AN_ORACLE = {"gymnasium-v0"}
 """Its default is a world of chance."""
+NOT_REPEATABLE = {"terminal-v0"}
+"""Real programs, which read clocks and race: the environment promises no determinism."""
 MEMBERS = [
     member
     for namespace in sorted(set(collections()) - {"miniwob"})
@@ -46,7 +48,8 @@ foreign_code_warns = pytest.mark.filterwarnings(
 def test_registered_environment_passes_the_checker(env_id: str) -> None:
     with closing(made(env_id, **OPTIONS.get(env_id, {}))) as env:
         passed = set(envkit.check_env(env).passed)
-    assert {"gymnasium", "determinism"} <= passed
+    assert "gymnasium" in passed
+    assert "determinism" in passed or env_id in NOT_REPEATABLE
     assert "oracle" in passed or env_id in WITHOUT_AN_ORACLE
 
 

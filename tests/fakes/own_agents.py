@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import subprocess
 import sys
+import threading
 from typing import Any
 
 from fakes.agent_clients import ChatClient
@@ -104,6 +105,15 @@ async def strange(task: AgentTask) -> Any:
     """Return something that is neither an answer nor a reward."""
     await client_of(task).ask(task.prompt)
     return {"reward": 1}
+
+
+meeting = threading.Barrier(12)
+
+
+def meeting_others(task: AgentTask) -> str:
+    """Wait for eleven other episodes before asking."""
+    meeting.wait(20)
+    return blocking(task)
 
 
 def blocking(task: AgentTask) -> str:

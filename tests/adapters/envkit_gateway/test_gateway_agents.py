@@ -40,6 +40,13 @@ async def test_answer_of_an_agent_is_scored_by_the_environment(name: str) -> Non
     assert len(found.turns) == 1
 
 
+async def test_blocking_agents_do_not_wait_for_each_other() -> None:
+    agent = {"function": "fakes.own_agents:meeting_others", "timeout_s": 60}
+    episodes = await asyncio.gather(*(played(agent) for _ in range(12)))
+
+    assert {one.stop_reason for one in episodes} == {StopReason.TERMINATED}
+
+
 async def test_reward_of_an_agent_replaces_the_environments() -> None:
     found = await played("fakes.own_agents:scoring")
 

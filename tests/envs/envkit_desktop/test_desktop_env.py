@@ -18,12 +18,12 @@ from envkit.errors import ConfigurationError, DatasetError, UnknownNameError
 from envkit.images import Image
 from envkit_actions import Action, ActionKind
 from envkit_actions.random_clicks import random_clicks
+from envkit_actions.zooming import View
 from envkit_desktop import FAMILIES, LEVELS, ComputerUseEnv, DesktopTasks
 from envkit_desktop.desktop import Desktop
 from envkit_desktop.policies import oracle
 from envkit_desktop.screen import Screen
 from envkit_desktop.widgets import ListBox, MenuBar, Table, walk
-from envkit_desktop.zooming import View
 
 EVERY = [(family, level) for family in sorted(FAMILIES) for level in LEVELS]
 

@@ -6,7 +6,6 @@ from typing import Final
 from PIL import Image as PilImage
 
 from envkit.images import Image
-from envkit_desktop.painter import Box
 
 _SMALLEST: Final = 32
 """Minimum width of a region in pixels."""
@@ -16,7 +15,8 @@ _SMALLEST: Final = 32
 class View:
     """A region of the screen, in the screen's shape."""
 
-    box: Box
+    box: tuple[int, int, int, int]
+    """Left, top, right and bottom; the last two are outside."""
     screen: tuple[int, int]
     """Width and height in pixels."""
 

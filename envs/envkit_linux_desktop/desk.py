@@ -1,0 +1,227 @@
+"""A desk: window manager, D-Bus, accessibility, applications and home folder in one sandbox."""
+
+import base64
+import json
+import os
+import select
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from envkit.closing import Closing
+from envkit.errors import EnvFault, FaultKind
+from envkit_linux_desktop.requirements import SYSTEM_PYTHON
+from envkit_sandbox import Home, Walls, first_process, spawn, watch
+from envkit_sandbox.walls import end
+
+HOME: Final = "/home/user"
+_START_SECONDS: Final = 20.0
+_ORDER_SECONDS: Final = 20.0
+_MOST_REPLY: Final = 64 << 20
+_ETC: Final = (
+    "X11",
+    "alternatives",
+    "at-spi2",
+    "chromium",
+    "dbus-1",
+    "fonts",
+    "gtk-2.0",
+    "gtk-3.0",
+    "ld.so.cache",
+    "libreoffice",
+    "localtime",
+    "mime.types",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "xdg",
+)
+_CHROMIUM: Final = (
+    "--no-sandbox --no-first-run --no-default-browser-check --disable-gpu --password-store=basic "
+    "--disable-background-networking --disable-component-update --disable-sync "
+    "--test-type --disable-dev-shm-usage --force-renderer-accessibility"
+)
+"""Chromium's own sandbox needs namespaces, which this one refuses."""
+_FILES: Final = {
+    "/etc/passwd": f"user:x:1000:1000:User:{HOME}:/bin/bash\n",
+    "/etc/group": "user:x:1000:\n",
+    "/etc/machine-id": f"{1:032x}\n",
+    "/etc/hosts": "127.0.0.1 localhost desk\n",
+    "/etc/chromium.d/envkit": f'CHROMIUM_FLAGS="$CHROMIUM_FLAGS {_CHROMIUM}"\n',
+}
+_ENVIRONMENT: Final = {
+    "HOME": HOME,
+    "USER": "user",
+    "LOGNAME": "user",
+    "SHELL": "/bin/bash",
+    "DISPLAY": ":0",
+    "XDG_RUNTIME_DIR": "/run/user",
+    "DBUS_SESSION_BUS_ADDRESS": "unix:path=/run/user/bus",
+    "GTK_MODULES": "gail:atk-bridge",
+    "GDK_BACKEND": "x11",
+    "SAL_USE_VCLPLUGIN": "gtk3",
+    "GSETTINGS_BACKEND": "keyfile",
+    "LIBGL_ALWAYS_SOFTWARE": "1",
+}
+_PROGRAMS: Final = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one desk may use."""
+
+    home_mib: int = 256
+    """Size of the home folder."""
+    memory_mib: int = 2048
+    """Memory of all processes together; beyond it the largest is killed."""
+    processes: int = 400
+    """Processes and threads at a time."""
+
+
+class Desk(Closing):
+    """The sandbox of the applications; `home` reads its files from outside."""
+
+    def __init__(self, socket: Path, template: bytes, limits: Limits) -> None:
+        """Start the desk without waiting until it is ready.
+
+        Args:
+            socket: The display's socket.
+            template: A tar archive with which the home folder begins.
+            limits: Its limits.
+
+        Raises:
+            EnvFault: It did not start.
+            MissingDependencyError: A program or a package is missing.
+        """
+        self._buffer = b""
+        self.home: Home | None = None
+        walls = Walls(
+            hostname="desk",
+            folders={
+                "/tmp": 64,
+                "/run": 16,
+                "/dev/shm": 256,
+                HOME: limits.home_mib,
+            },
+            files={
+                **{path: text.encode() for path, text in _FILES.items()},
+                "/run/supervisor.py": (_PROGRAMS / "supervisor.py").read_bytes(),
+                "/run/tree.py": (_PROGRAMS / "tree.py").read_bytes(),
+                "/run/template.tar": template,
+            },
+            binds={"/tmp/.X11-unix/X0": str(socket)},
+            etc=_ETC,
+            environment=_ENVIRONMENT,
+            folder=HOME,
+            is_first=True,
+        )
+        program = [SYSTEM_PYTHON, "-I", "/run/supervisor.py", str(limits.processes)]
+        self._limits = limits
+        self._sandbox = spawn(walls, program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def await_ready(self) -> None:
+        """Wait until applications can start.
+
+        Raises:
+            EnvFault: The desk is gone, or not ready in time.
+        """
+        self._reply(_START_SECONDS)
+        first = first_process(self._sandbox)
+        self.home = Home(f"/proc/{first}/root{HOME}")
+        self.memory = watch(first, limit_mib=self._limits.memory_mib)
+        self.ask({"seal": True})  # after the home folder has been opened, which needs access to it
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether process 1 runs."""
+        return self._sandbox.poll() is None
+
+    def put(self, files: Mapping[str, bytes]) -> None:
+        """Write files into the home folder.
+
+        Raises:
+            EnvFault: The desk is gone, or they do not fit.
+        """
+        rows = [[path, base64.b64encode(data).decode()] for path, data in files.items()]
+        self.ask({"put": rows})
+
+    def launch(self, command: Sequence[str]) -> None:
+        """Start an application.
+
+        Raises:
+            EnvFault: The desk is gone, or there is no such program.
+        """
+        self.ask({"launch": list(command)})
+
+    def run(self, command: Sequence[str], *, seconds: float) -> tuple[int, bytes]:
+        """Run a program to its end and return its exit code and output.
+
+        Raises:
+            EnvFault: The desk is gone, or the program took too long.
+        """
+        reply = self.ask({"run": list(command), "seconds": seconds}, seconds + _ORDER_SECONDS)
+        return reply["code"], base64.b64decode(reply["output"])
+
+    def archive(self, paths: Sequence[str]) -> bytes:
+        """Return paths of the home folder as a tar archive.
+
+        Raises:
+            EnvFault: The desk is gone.
+        """
+        return base64.b64decode(self.ask({"archive": list(paths)})["archive"])
+
+    def ask(self, order: Mapping[str, Any], seconds: float = _ORDER_SECONDS) -> dict[str, Any]:
+        """Give an order to process 1 and return its reply.
+
+        Raises:
+            EnvFault: The desk is gone, does not answer in time, or could not do it.
+        """
+        assert self._sandbox.stdin is not None
+        line = memoryview(json.dumps(order).encode() + b"\n")
+        number, until = self._sandbox.stdin.fileno(), time.monotonic() + seconds
+        os.set_blocking(number, False)
+        try:
+            while line:
+                left = max(0.0, until - time.monotonic())
+                if not select.select([], [number], [], left)[1]:
+                    raise EnvFault("the desk does not take orders", kind=FaultKind.TIMEOUT)
+                line = line[os.write(number, line) :]
+        except (OSError, ValueError) as error:
+            raise EnvFault("the desk of the session is gone", kind=FaultKind.CRASHED) from error
+        reply = self._reply(max(0.0, until - time.monotonic()))
+        if "error" in reply:
+            raise EnvFault(
+                f"the desk could not carry out {next(iter(order))!r}: {reply['error']}",
+                kind=FaultKind.PERMANENT,
+            )
+        return reply
+
+    def close(self) -> None:
+        """End everything on the desk."""
+        if self.home is not None:
+            self.home.close()
+        end(self._sandbox)
+
+    def _reply(self, seconds: float) -> dict[str, Any]:
+        assert self._sandbox.stdout is not None
+        until = time.monotonic() + seconds
+        while b"\n" not in self._buffer:
+            left = max(0.0, until - time.monotonic())
+            try:
+                source = self._sandbox.stdout.fileno()
+                if not select.select([source], [], [], left)[0]:
+                    raise EnvFault("the desk does not answer", kind=FaultKind.TIMEOUT)
+                data = os.read(source, 1 << 20)
+            except (OSError, ValueError) as error:
+                raise EnvFault("the desk is closed", kind=FaultKind.CRASHED) from error
+            if not data or len(self._buffer) > _MOST_REPLY:
+                raise EnvFault("the desk of the session is gone", kind=FaultKind.CRASHED)
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        try:
+            reply: dict[str, Any] = json.loads(line)
+        except ValueError as error:
+            raise EnvFault("the desk gave a broken reply", kind=FaultKind.CRASHED) from error
+        return reply

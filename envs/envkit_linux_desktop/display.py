@@ -1,0 +1,268 @@
+"""A display: Xvfb in a sandbox of its own, with input by XTEST and a mapped frame buffer."""
+
+import contextlib
+import importlib
+import io
+import mmap
+import os
+import select
+import socket
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from PIL import Image as PilImage
+
+from envkit.closing import Closing
+from envkit.errors import EnvFault, FaultKind, MissingDependencyError
+from envkit.images import Image
+from envkit_sandbox import Walls, spawn
+from envkit_sandbox.walls import end
+
+_START_SECONDS: Final = 10.0
+_MANAGER: Final = ("_NET_SUPPORTING_WM_CHECK", "_NET_CLIENT_LIST", "_NET_WORKAREA")
+"""What a window manager sets; a program started before the last has been lost."""
+_connecting: Final = threading.Lock()
+
+
+def import_xlib() -> None:
+    """Check that python-xlib is installed.
+
+    Raises:
+        MissingDependencyError: It is not.
+    """
+    try:
+        importlib.import_module("Xlib.display")
+    except ImportError as error:
+        raise MissingDependencyError.for_extra(
+            "a real Linux desktop", "python-xlib", "linux-desktop"
+        ) from error
+
+
+class Display(Closing):
+    """A screen, a pointer and a keyboard. Everything that draws on it is a client."""
+
+    def __init__(self, folder: Path, width: int, height: int) -> None:
+        """Start Xvfb.
+
+        Args:
+            folder: An empty folder of the sandbox's user. Its name may go once a desk has started.
+            width: In pixels.
+            height: In pixels.
+
+        Raises:
+            EnvFault: It did not start.
+            MissingDependencyError: A program or a package is missing.
+        """
+        import_xlib()
+        self.width, self.height = width, height
+        self._sandbox: subprocess.Popen[bytes] | None = None
+        self.x: Any = None
+        self.pointer = (width // 2, height // 2)
+        try:
+            self._start(folder)
+            self._connect(folder / "x11/X0")
+            self._map(folder / "fb/Xvfb_screen0")
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether Xvfb runs."""
+        return self._sandbox is not None and self._sandbox.poll() is None
+
+    def kill(self) -> None:
+        """End Xvfb, so that a call that waits for it fails."""
+        if self._sandbox is not None:
+            self._sandbox.kill()
+
+    def close(self) -> None:
+        """End Xvfb."""
+        if self.x is not None:
+            with contextlib.suppress(Exception):
+                self.x.display.socket.close()
+            self.x = None
+        if self._sandbox is not None:
+            end(self._sandbox)
+
+    def shot(self) -> PilImage.Image:
+        """Return a copy of the screen, pointer included.
+
+        Raises:
+            EnvFault: The display is gone.
+        """
+        if not self.is_alive:
+            raise EnvFault("the display of the session is gone", kind=FaultKind.CRASHED)
+        return PilImage.fromarray(np.ascontiguousarray(self._pixels[:, :, 2::-1]))
+
+    def settle(self, *, quiet: float = 0.06, limit: float = 2.0, least: float = 0.02) -> bool:
+        """Wait until nothing has been drawn for a while.
+
+        Args:
+            quiet: Seconds without a change.
+            limit: Most seconds to wait.
+            least: Fewest seconds to wait.
+
+        Returns:
+            Whether the screen settled.
+        """
+        with self.faults():
+            begun = last = time.monotonic()
+            while (now := time.monotonic()) - begun < limit:
+                if now - last >= quiet and now - begun >= least:
+                    return True
+                pause = max(0.001, min(max(quiet - (now - last), least - (now - begun)), 0.05))
+                select.select([self.x.fileno()], [], [], pause)
+                while self.x.pending_events():
+                    if self.x.next_event().type == self._damage_event:
+                        last = time.monotonic()
+            return False
+
+    def windows(self) -> list[tuple[int, str]]:
+        """Return the identities and titles of the windows from bottom to top."""
+        from Xlib import X, error
+
+        found: list[tuple[int, str]] = []
+        with self.faults():
+            atom = self.x.intern_atom
+            listed = self._root.get_full_property(
+                atom("_NET_CLIENT_LIST_STACKING"), X.AnyPropertyType
+            )
+            for identity in listed.value if listed else ():
+                with contextlib.suppress(error.BadWindow, UnicodeDecodeError):
+                    window = self.x.create_resource_object("window", identity)
+                    name = window.get_full_property(atom("_NET_WM_NAME"), atom("UTF8_STRING"))
+                    found.append((int(identity), name.value.decode() if name else ""))
+        return found
+
+    def await_manager(self, seconds: float = _START_SECONDS) -> None:
+        """Wait until the window manager is ready.
+
+        Raises:
+            EnvFault: It did not start in time.
+        """
+        from Xlib import X
+
+        with self.faults():
+            atoms = [self.x.intern_atom(name) for name in _MANAGER]
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                if all(self._root.get_full_property(atom, X.AnyPropertyType) for atom in atoms):
+                    return
+                time.sleep(0.005)
+        raise EnvFault("the window manager did not start", kind=FaultKind.TIMEOUT)
+
+    @contextlib.contextmanager
+    def faults(self) -> Generator[None]:
+        """Turn errors of the connection into faults."""
+        from Xlib import error
+
+        try:
+            yield
+        except (error.ConnectionClosedError, error.DisplayError, OSError, AttributeError) as lost:
+            if isinstance(lost, AttributeError) and self.x is not None:
+                raise
+            raise EnvFault("the display of the session is gone", kind=FaultKind.CRASHED) from lost
+
+    def _start(self, folder: Path) -> None:
+        walls = Walls(
+            hostname="display",
+            folders={"/tmp": 16},
+            binds={"/tmp/.X11-unix": str(folder / "x11"), "/fb": str(folder / "fb")},
+            etc=("ld.so.cache", "alternatives", "X11"),
+        )
+        ready, says = os.pipe()
+        try:
+            size = f"{self.width}x{self.height}x24"
+            program = ["Xvfb", ":0", "-screen", "0", size, "-fbdir", "/fb", "-ac", "-noreset"]
+            program += ["-nolisten", "tcp", "-dpi", "96", "-displayfd", str(says)]
+            try:
+                self._sandbox = spawn(walls, program, keep=(says,))
+            finally:
+                os.close(says)
+            self._await_number(ready)
+        finally:
+            os.close(ready)
+
+    def _await_number(self, ready: int) -> None:
+        """Wait for the number that Xvfb writes, in two writes, before the screen exists."""
+        said, until = b"", time.monotonic() + _START_SECONDS
+        while not said.endswith(b"\n"):
+            left = until - time.monotonic()
+            got = (
+                os.read(ready, 16) if left > 0 and select.select([ready], [], [], left)[0] else b""
+            )
+            if not got:
+                raise EnvFault("the display (Xvfb) did not start", kind=FaultKind.CRASHED)
+            said += got
+
+    def _connect(self, path: Path) -> None:
+        import Xlib.display
+        from Xlib.ext import damage
+        from Xlib.protocol import display as protocol
+
+        connect: Any = vars(protocol)["connect"]
+
+        def open_socket(*_: object) -> socket.socket:
+            return _reach(path, lambda: self.is_alive)
+
+        # python-xlib derives the socket's path from the display's number; ours lies elsewhere.
+        with _connecting:
+            original = connect.get_socket, connect.get_auth
+            connect.get_socket = open_socket
+            connect.get_auth = _no_key
+            try:
+                self.x = Xlib.display.Display(":0")
+            finally:
+                connect.get_socket, connect.get_auth = original
+        self._root = self.x.screen().root
+        self.x.set_error_handler(_ignore)  # a window that closed meanwhile
+        self._damage_event = self.x.query_extension("DAMAGE").first_event
+        self.x.damage_query_version()
+        self._root.damage_create(damage.DamageReportRawRectangles)
+        self.x.sync()
+
+    def _map(self, path: Path) -> None:
+        with open(path, "rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        head = struct.unpack(">25I", mapped[:100])  # the header of an XWD file
+        offset, stride = head[0] + 12 * head[19], head[12]
+        pixels = np.frombuffer(mapped, np.uint8, count=stride * self.height, offset=offset)
+        self._pixels = pixels.reshape(self.height, stride // 4, 4)[:, : self.width]
+
+
+def _no_key(*_: object) -> tuple[bytes, bytes]:
+    return b"", b""
+
+
+def _ignore(*_: object) -> None:
+    """Do nothing about an error that no call waits for."""
+
+
+def encoded(picture: PilImage.Image) -> Image:
+    """Return a screenshot with its PNG bytes, which are passed on as they are."""
+    file = io.BytesIO()
+    picture.save(file, "png", compress_level=1)
+    return Image.from_pil(picture, png=file.getvalue())
+
+
+def _reach(path: Path, is_alive: Callable[[], bool]) -> socket.socket:
+    until = time.monotonic() + _START_SECONDS
+    while True:
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect(str(path))
+            return connection
+        except OSError as error:
+            connection.close()
+            if time.monotonic() > until or not is_alive():
+                raise EnvFault(
+                    "the display (Xvfb) does not answer", kind=FaultKind.CRASHED
+                ) from error
+            time.sleep(0.002)

@@ -1,0 +1,281 @@
+"""The environment `computer-use-linux-v0`: real applications on a real Linux desktop."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+from envkit.env import Capabilities, Env, Policy, Turn
+from envkit.errors import ConfigurationError, EnvFault, FaultKind
+from envkit.marks import Mark
+from envkit.tasks import Task
+from envkit_actions.action import Action, ActionKind
+from envkit_actions.dialect import Dialect
+from envkit_actions.marks import mark
+from envkit_actions.random_clicks import random_clicks
+from envkit_actions.zooming import View
+from envkit_linux_desktop.desk import Limits
+from envkit_linux_desktop.display import encoded
+from envkit_linux_desktop.performing import LONGEST_WAIT, Performer
+from envkit_linux_desktop.policies import nothing, oracle
+from envkit_linux_desktop.pool import Pool
+from envkit_linux_desktop.session import Session
+from envkit_linux_desktop.source import LinuxDesktopTasks, scenario_of
+from envkit_linux_desktop.tasks.scenario import Scenario
+
+_SMALLEST: Final = (800, 600)
+_LARGEST: Final = (2560, 1600)
+_ACTION_SECONDS: Final = 30.0
+"""Most seconds of one action besides its own waiting."""
+_POLL_SECONDS: Final = 0.1
+
+
+class LinuxDesktopEnv(Env):
+    """Do something with real applications on a Linux desktop, seeing screenshots.
+
+    Task: a sentence such as "Rename report-3.txt to summary.txt". Tasks are drawn from
+        `envkit_linux_desktop.tasks.FAMILIES` at levels 1 to 4. Each runs in a new session without
+        network, with a home folder of its own.
+    Observation: a screenshot of `width` x `height` pixels after each reply, with the goal at first,
+        and later with any actions that could not be carried out or read; with `has_tree`, also the
+        accessibility tree. After a `zoom` that ends a reply it shows the region alone, enlarged.
+    Action: one or several actions in the form of the model family that `action` names. Actions
+        after one that ends the episode are ignored.
+    Reward: 1.0 if every check holds on the final files in the home folder, else 0.0. A session
+        that died is a fault and has no reward.
+    Episode end: `terminate` or `answer`; `max_turns` replies truncate, and are graded too.
+    Chance: doing nothing gives 0.0.
+    Budget: `max_turns` replies, one screenshot each.
+    Dataset: generated, no licence needed.
+    Source: original; applications from Debian.
+    """
+
+    capabilities: ClassVar[Capabilities] = Capabilities(thread_safe=True)
+    """Not deterministic: applications run in real time."""
+    policies: ClassVar[Mapping[str, Callable[[], Policy]]] = {
+        "oracle": oracle,
+        "nothing": nothing,
+        "random": random_clicks,
+    }
+    """Named scripted policies: name -> a factory that takes no argument."""
+
+    def __init__(
+        self,
+        *,
+        action: str = "canonical",
+        level: int | None = None,
+        families: Sequence[str] | None = None,
+        apps: Sequence[str] | None = None,
+        split: str = "train",
+        max_turns: int = 50,
+        width: int = 1280,
+        height: int = 800,
+        has_tree: bool = False,
+        ready: int = 1,
+        limits: Limits | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        """Set up tasks and rules; the first session starts at the first reset.
+
+        Args:
+            action: The form of replies, by the name of a model family.
+            level: 1 to 4; None mixes all.
+            families: Names of task families; None means all.
+            apps: Only tasks of these applications; None means all.
+            split: "train" or "test".
+            max_turns: Replies per episode.
+            width: Screen width in pixels, 800 to 2560.
+            height: Screen height in pixels, 600 to 1600.
+            has_tree: Whether observations have the accessibility tree as text.
+            ready: Sessions to keep ready for the next reset; 0 starts each when it is needed.
+            limits: What each session may use; None means the defaults.
+            render_mode: As for every environment.
+
+        Raises:
+            ConfigurationError: A value is out of range.
+            UnknownNameError: There is no such action family, task family or application.
+        """
+        super().__init__(max_turns=max_turns, render_mode=render_mode)
+        size = (width, height)
+        if not all(
+            low <= n <= high for low, n, high in zip(_SMALLEST, size, _LARGEST, strict=True)
+        ):
+            raise ConfigurationError(
+                f"the screen must have 800x600 to 2560x1600 pixels, got {width}x{height}"
+            )
+        if not 0 <= ready <= 64:
+            raise ConfigurationError(f"ready must be from 0 to 64, got {ready}")
+        self.dialect = Dialect(action, width, height)
+        self.tools = self.dialect.tools
+        self.tasks = LinuxDesktopTasks(level=level, families=families, apps=apps, split=split)
+        self.system_prompt = _PROMPT.format(turns=max_turns, actions=self.dialect.prompt)
+        self._size, self._has_tree = size, has_tree
+        self._pool = Pool(width, height, size=ready, limits=limits or Limits())
+        self._session: Session | None = None
+        self._performer: Performer | None = None
+        self.scenario: Scenario
+        self._whole = 0
+        """Index of the last image of the whole screen, which coordinates refer to."""
+
+    @property
+    def session(self) -> Session:
+        """The running session.
+
+        Raises:
+            EnvFault: There is none.
+        """
+        if self._session is None:
+            raise EnvFault("the session is closed", kind=FaultKind.CRASHED)
+        return self._session
+
+    def on_reset(self, task: Task) -> Turn:
+        """Take a new session, open the task's windows and state the goal.
+
+        Raises:
+            DatasetError: The task names no scenario.
+            EnvFault: No session started, twice.
+            MissingDependencyError: A program or a package is missing.
+        """
+        self.scenario = scenario_of(task)
+        self._leave()
+        try:
+            self._begin_session()
+        except EnvFault:
+            self._leave()
+            self._begin_session()
+        self._whole = 0
+        info = {key: task[key] for key in ("id", "family", "level") if key in task}
+        return self._turn(f"Task: {self.scenario.goal}", {**info, "settled": True})
+
+    def on_turn(self, response_text: str) -> Turn:
+        """Carry out the actions of the reply.
+
+        Raises:
+            EnvFault: The session died, or the grader failed.
+        """
+        parsed = self.dialect.read(response_text)
+        notes: list[str] = []
+        marks: list[Mark] = []
+        end: Action | None = None
+        view: View | None = None
+        settled = True
+        for action in parsed.actions:
+            cursor = self.session.screen.pointer
+            image = None if self._whole == self.turn else self._whole
+            if action.kind in (ActionKind.TERMINATE, ActionKind.ANSWER):
+                end = action
+                marks.append(mark(action, cursor=cursor, image=image))
+                break
+            note, settled = self._perform(action)
+            marks.append(mark(action, cursor=cursor, note=note, image=image))
+            view = _view(action, self._size)
+            if note is not None:
+                notes.append(f"{action.kind.value}: {note}")
+        terms = {"task": self._grade()} if end or self.turn + 1 >= self.max_turns else {}
+        info: dict[str, Any] = {
+            "parse_error": parsed.problems[0] if parsed.problems else None,
+            "out_of_range": parsed.out_of_range,
+            "notes": notes,
+            "actions": len(parsed.actions),
+            "settled": settled,
+            "reward_terms": terms,
+            "marks": marks,
+        }
+        if end is not None:
+            return self._turn("The task is over.", info, reward=sum(terms.values()), done=True)
+        labels = [] if view is None else [view.label]
+        lines = [*labels, *parsed.problems, *parsed.warnings, *notes]
+        lines += [] if settled else ["The screen is still changing."]
+        text = "\n".join(line[:300] for line in lines[:6]) or "Done."
+        if view is None:
+            self._whole = self.turn + 1
+        return self._turn(text, info, reward=sum(terms.values()), view=view)
+
+    def close(self) -> None:
+        """End the session and those kept ready."""
+        self._leave()
+        self._pool.close()
+
+    def write_click(self, x: int, y: int) -> str:
+        """Return the reply that clicks at a pixel of the screenshot, for playing by hand."""
+        return self.dialect.write_click(x, y)
+
+    def oracle(self) -> Policy:
+        """Return a policy that solves tasks by keys."""
+        return oracle()
+
+    def _begin_session(self) -> None:
+        session = self._session = self._pool.take()
+        self._performer = Performer(session.screen)
+        session.put(self.scenario.files)
+        for command in self.scenario.launch:
+            session.open(command)
+        session.screen.settle(quiet=0.2, limit=5.0, least=0.1)
+
+    def _leave(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def _perform(self, action: Action) -> tuple[str | None, bool]:
+        """Carry out an action; return why it could not be, and whether the screen settled."""
+        assert self._performer is not None
+        session = self.session
+        with session.deadline(_ACTION_SECONDS + min(LONGEST_WAIT, max(0.0, action.seconds))):
+            note = self._performer.perform(action)
+            quiet = 0.04 if action.kind is ActionKind.TYPE else 0.06
+            settled = session.screen.settle(quiet=quiet, least=quiet)
+        return note, settled
+
+    def _grade(self) -> float:
+        """Return the score of the final files.
+
+        Raises:
+            EnvFault: The session is gone, or the grader failed.
+        """
+        session = self.session
+        session.check()
+        until = time.monotonic() + self.scenario.grace
+        try:
+            while not (score := self.scenario.grade(session.home)) and time.monotonic() < until:
+                time.sleep(_POLL_SECONDS)
+        except EnvFault:
+            raise
+        except Exception as error:
+            raise EnvFault(
+                f"the grader of the family {self.task.get('family')!r} failed: "
+                f"{type(error).__name__}: {error}",
+                kind=FaultKind.GRADER,
+            ) from error
+        session.check()
+        return score
+
+    def _turn(
+        self,
+        text: str,
+        info: Mapping[str, Any],
+        *,
+        reward: float = 0.0,
+        done: bool = False,
+        view: View | None = None,
+    ) -> Turn:
+        """Build a turn with a screenshot of the whole screen, or of the zoomed view."""
+        self.session.check()
+        shot = self.session.shot()
+        image = encoded(shot) if view is None else view.enlarge(shot)
+        if self._has_tree and not done:
+            text = f"{text}\n\nAccessibility tree:\n{self.session.tree()}"
+        return Turn(text, images=(image,), reward=reward, done=done, info=info)
+
+
+_PROMPT: Final = """You use a Linux computer by mouse and keyboard. You see a screenshot after each
+reply. There is no network.
+{actions}
+End the task yourself when it is done and all files are saved: with terminate and the status
+success, or with the status failure if it can't be done. You have {turns} replies."""
+
+
+def _view(action: Action, size: tuple[int, int]) -> View | None:
+    """Return what a zoom shows; None for every other action."""
+    if action.kind is not ActionKind.ZOOM or action.x is None or action.y is None:
+        return None
+    return View.of((action.x, action.y, *action.path[0]), size)

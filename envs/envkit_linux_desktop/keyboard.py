@@ -1,0 +1,157 @@
+"""Type text and press chords on a display, through XTEST."""
+
+import time
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+_RETURN: Final = 0xFF0D
+_TAB: Final = 0xFF09
+_SHIFT: Final = 0xFFE1
+_NAMES: Final = {
+    "ctrl": "Control_L",
+    "shift": "Shift_L",
+    "alt": "Alt_L",
+    "meta": "Super_L",
+    "enter": "Return",
+    "tab": "Tab",
+    "escape": "Escape",
+    "backspace": "BackSpace",
+    "delete": "Delete",
+    "insert": "Insert",
+    "space": "space",
+    "home": "Home",
+    "end": "End",
+    "pageup": "Prior",
+    "pagedown": "Next",
+    "up": "Up",
+    "down": "Down",
+    "left": "Left",
+    "right": "Right",
+    **{f"f{n}": f"F{n}" for n in range(1, 13)},
+}
+"""X11's names of canonical keys."""
+_BOUND_SECONDS: Final = 0.15
+"""Time that toolkits need to read a changed layout before the first press."""
+_PRESSED_SECONDS: Final = 0.1
+"""Time that they need for presses before keys mean something else."""
+_UNICODE: Final = 0x1000000
+
+
+class UntypableError(ValueError):
+    """A text has a character that no key can produce."""
+
+
+def symbol_of(character: str) -> int:
+    """Return the X11 symbol of a character.
+
+    Raises:
+        UntypableError: It has none.
+    """
+    if character in "\n\t":
+        return _RETURN if character == "\n" else _TAB
+    point = ord(character)
+    if unicodedata.category(character) in ("Cc", "Cs"):
+        raise UntypableError(f"the character U+{point:04X} has no key; nothing was typed")
+    return point if point < 0x100 else _UNICODE | point
+
+
+class Keyboard:
+    """The keys of one display.
+
+    Characters of the layout have their keys. Others are bound to spare keycodes before use.
+    """
+
+    def __init__(self, display: Any) -> None:  # noqa: ANN401  # python-xlib has no types
+        from Xlib import XK, X
+        from Xlib.ext import xtest
+
+        library: Any = xtest
+        self._display = display
+        self._fake, self._named = library.fake_input, XK.string_to_keysym
+        self._kinds = {True: X.KeyPress, False: X.KeyRelease}
+        info = display.display.info
+        low, high = info.min_keycode, info.max_keycode
+        self._codes: dict[int, tuple[int, int]] = {}
+        self._spare: list[int] = []
+        for code, symbols in enumerate(display.get_keyboard_mapping(low, high - low + 1), low):
+            if not any(symbols):
+                self._spare.append(code)
+            for level in (1, 0):
+                if symbols[level]:
+                    self._codes[symbols[level]] = (code, level)
+        self._bound: dict[int, int] = {}
+
+    def type(self, text: str) -> None:
+        """Type text; a line feed is Enter.
+
+        Raises:
+            UntypableError: A character has no key; nothing was typed.
+        """
+        symbols = [symbol_of(character) for character in text.replace("\r\n", "\n")]
+        for part in self._parts(symbols):
+            self._bind(part)
+            for symbol in part:
+                self._stroke(*self._codes.get(symbol, (self._bound.get(symbol, 0), 0)))
+            self._display.sync()
+
+    def down(self, keys: Sequence[str]) -> None:
+        """Press keys and hold them."""
+        self._bind([self._symbol(key) for key in keys])
+        for key in keys:
+            self._press(self._code(key), is_down=True)
+        self._display.sync()
+
+    def up(self, keys: Sequence[str]) -> None:
+        """Release keys in reverse order."""
+        for key in reversed(keys):
+            self._press(self._code(key), is_down=False)
+        self._display.sync()
+
+    def _symbol(self, key: str) -> int:
+        return int(self._named(_NAMES[key])) if key in _NAMES else symbol_of(key)
+
+    def _code(self, key: str) -> int:
+        symbol = self._symbol(key)
+        return self._codes[symbol][0] if symbol in self._codes else self._bound[symbol]
+
+    def _parts(self, symbols: Sequence[int]) -> Iterator[list[int]]:
+        """Yield runs of symbols that need no more spare keycodes than there are."""
+        part: list[int] = []
+        missing: set[int] = set()
+        for symbol in symbols:
+            if symbol not in self._codes and symbol not in missing:
+                if len(missing) == len(self._spare):
+                    yield part
+                    part, missing = [], set()
+                missing.add(symbol)
+            part.append(symbol)
+        yield part
+
+    def _bind(self, symbols: Sequence[int]) -> None:
+        wanted = {one: None for one in symbols if one not in self._codes}
+        new = [one for one in wanted if one not in self._bound]
+        if not new:
+            return
+        if len(self._bound) + len(new) > len(self._spare):
+            self._display.sync()
+            time.sleep(_PRESSED_SECONDS)
+            self._bound, new = {}, list(wanted)
+        for symbol in new:
+            code = self._spare[len(self._bound)]
+            self._bound[symbol] = code
+            self._display.change_keyboard_mapping(code, [(symbol, symbol)])
+        self._display.sync()
+        time.sleep(_BOUND_SECONDS)
+
+    def _stroke(self, code: int, level: int) -> None:
+        shift = self._codes[_SHIFT][0]
+        if level:
+            self._press(shift, is_down=True)
+        self._press(code, is_down=True)
+        self._press(code, is_down=False)
+        if level:
+            self._press(shift, is_down=False)
+
+    def _press(self, code: int, *, is_down: bool) -> None:
+        self._fake(self._display, self._kinds[is_down], code)

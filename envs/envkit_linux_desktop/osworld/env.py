@@ -1,0 +1,122 @@
+"""Play imported OSWorld tasks on the Linux desktop."""
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from envkit.env import Policy, Turn
+from envkit.errors import ConfigurationError, DatasetError, EnvFault
+from envkit.tasks import ListSource, Task
+from envkit_actions.action import ActionKind, Status
+from envkit_linux_desktop.env import LinuxDesktopEnv
+from envkit_linux_desktop.osworld.files import FileFolder
+from envkit_linux_desktop.osworld.playing import Play
+from envkit_linux_desktop.osworld.programs import DEFAULT_APPLICATIONS, Application
+from envkit_linux_desktop.osworld.session_desk import SessionDesk
+from envkit_linux_desktop.osworld.task_file import OsworldTask, import_tasks
+from envkit_linux_desktop.performing import Performer
+
+
+class OsworldEnv(LinuxDesktopEnv):
+    """Do an OSWorld task with real applications on a Linux desktop, seeing screenshots.
+
+    Task: `{"id": ...}` of an imported task file; files that cannot be played are in `refused`.
+    Observation, action: as `computer-use-linux-v0`.
+    Reward: when the episode ends, the evaluators' score of the final state, 0 to 1. An infeasible
+        task is solved by `terminate` with the status failure, which fails every other one.
+    Episode end: `terminate` or `answer`; `max_turns` replies truncate, and are graded too.
+    Dataset: the task files and documents that you bring.
+    """
+
+    def __init__(
+        self,
+        *,
+        folder: str | Path,
+        files: str | Path,
+        installed: Collection[Application] = DEFAULT_APPLICATIONS,
+        identities: Sequence[str] | None = None,
+        **arguments: Any,  # noqa: ANN401  # those of LinuxDesktopEnv
+    ) -> None:
+        """Import the tasks.
+
+        Args:
+            folder: Holds the task files.
+            files: The folder of their documents; see `FileFolder`.
+            installed: Applications of the desktop.
+            identities: Ids of the tasks to play; None plays all that can be played.
+            arguments: As for `LinuxDesktopEnv`: `action`, `max_turns`, `width`, `height`, ...
+
+        Raises:
+            ConfigurationError: A folder is missing, or no task can be played.
+            DatasetError: The index of the documents is not valid.
+        """
+        super().__init__(**arguments)
+        self._files = FileFolder(files)
+        found = import_tasks(folder, files=self._files, installed=installed)
+        self.refused = found.refused
+        """Why each other task file cannot be played."""
+        self._imported = {
+            task.identity: task
+            for task in found.tasks
+            if identities is None or task.identity in identities
+        }
+        if not self._imported:
+            raise ConfigurationError(
+                f"no task in {str(folder)!r} can be played: {dict(found.reasons())}"
+            )
+        self.tasks = ListSource([{"id": identity} for identity in self._imported])
+        self._play: Play | None = None
+        self._gave_up = False
+
+    def oracle(self) -> Policy:
+        """Raise, since task files have no solutions.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        raise ConfigurationError("OSWorld's task files have no solutions, so there is no oracle")
+
+    def on_reset(self, task: Task) -> Turn:
+        """Take a new session, play the setup and state the instruction.
+
+        Raises:
+            DatasetError: There is no such task, or a document has changed.
+            EnvFault: No session started, or a setup step failed.
+        """
+        chosen = self._imported.get(str(task.get("id")))
+        if chosen is None:
+            raise DatasetError(f"no imported task has the id {task.get('id')!r:.80}")
+        self._gave_up, self._whole = False, 0
+        self._leave()
+        try:
+            self._prepare_session(chosen)
+        except EnvFault:
+            self._leave()
+            self._prepare_session(chosen)
+        return self._turn(f"Task: {chosen.instruction}", {"id": chosen.identity, "settled": True})
+
+    def on_turn(self, response_text: str) -> Turn:
+        """Carry out the actions of the reply.
+
+        Raises:
+            EnvFault: The session died, or the grader failed.
+        """
+        ends = (ActionKind.TERMINATE, ActionKind.ANSWER)
+        actions = self.dialect.read(response_text).actions
+        end = next((action for action in actions if action.kind in ends), None)
+        self._gave_up = end is not None and end.status is Status.FAILURE
+        return super().on_turn(response_text)
+
+    def _prepare_session(self, task: OsworldTask) -> None:
+        session = self._session = self._pool.take()
+        self._performer = Performer(session.screen)
+        self._play = Play(task=task, desk=SessionDesk(session), files=self._files)
+        self._play.prepare()
+        session.screen.settle(quiet=0.2, limit=5.0, least=0.1)
+
+    def _grade(self) -> float:
+        assert self._play is not None
+        self.session.check()
+        score = self._play.grade(gave_up=self._gave_up)
+        self.session.check()
+        return score

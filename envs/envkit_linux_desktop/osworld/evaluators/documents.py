@@ -1,0 +1,276 @@
+"""Compare text documents: docx by python-docx, odt by its XML."""
+
+import io
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from xml.etree import ElementTree
+
+import docx
+from docx.document import Document
+from docx.enum.text import WD_ALIGN_PARAGRAPH, WD_TAB_ALIGNMENT
+from PIL import Image
+
+from envkit_linux_desktop.osworld.evaluators.values import (
+    File,
+    UnreadableError,
+    open_zip,
+    similarity,
+)
+
+_Options = Mapping[str, Any]
+_ODF: Final = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
+_WORD: Final = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+
+
+def read_docx(file: File) -> Document:
+    """Open a docx document.
+
+    Raises:
+        UnreadableError: It is not one.
+    """
+    open_zip(file).close()
+    try:
+        return docx.Document(io.BytesIO(file.data))
+    except Exception as error:
+        raise UnreadableError(file, f"{type(error).__name__}: {error}") from error
+
+
+def paragraphs(file: File) -> list[str]:
+    """Return the texts of a docx or odt document's paragraphs.
+
+    Raises:
+        UnreadableError: It is neither.
+    """
+    if file.ending == "docx":
+        return [paragraph.text for paragraph in read_docx(file).paragraphs]
+    if file.ending != "odt":
+        raise UnreadableError(file, "only docx and odt documents are compared")
+    with open_zip(file) as archive:
+        try:
+            root = ElementTree.fromstring(archive.read("content.xml"))
+        except (KeyError, ElementTree.ParseError, OSError) as error:
+            raise UnreadableError(file, str(error)) from error
+    return ["".join(element.itertext()) for element in root.iter(f"{_ODF}p")]
+
+
+def compare_docx_files(result: Any, expected: Any, options: _Options) -> float:  # noqa: ANN401
+    """Compare the texts of two documents."""
+    if not (isinstance(result, File) and isinstance(expected, File)):
+        return 0.0
+    one, two = paragraphs(result), paragraphs(expected)
+    if options.get("ignore_order"):
+        one, two = sorted(one), sorted(two)
+    if options.get("delete_empty_lines"):
+        one, two = ([text for text in texts if text.strip()] for texts in (one, two))
+    return _compare(one, two, options)
+
+
+def _compare(one: list[str], two: list[str], options: _Options) -> float:
+    if options.get("ignore_case"):
+        one, two = [text.lower() for text in one], [text.lower() for text in two]
+    if options.get("content_only"):
+        return similarity(_joined(one), _joined(two))
+    if options.get("ignore_blanks", True):
+        if options.get("fuzzy_match"):
+            return similarity(_joined(one), _joined(two))
+        return float(_joined(one) == _joined(two))
+    if len(one) != len(two):
+        return 0.0
+    if not options.get("fuzzy_match"):
+        return float(one == two)
+    ratios = [similarity(left, right) for left, right in zip(one, two, strict=True)]
+    return sum(ratios) / len(ratios) if ratios else 1.0
+
+
+def _joined(texts: list[str]) -> str:
+    return re.sub(r"\s+", " ", "\n".join(texts)).strip()
+
+
+def ignore_new_lines(result: Any, expected: Any, options: _Options) -> float:  # noqa: ANN401
+    """Compare two documents' paragraphs that are not empty."""
+    if not (isinstance(result, File) and isinstance(expected, File)):
+        return 0.0
+    one, two = ([text for text in paragraphs(file) if text] for file in (result, expected))
+    kept = {"ignore_blanks": options.get("ignore_blanks", True)}
+    return _compare(one, two, kept)
+
+
+def _both(
+    check: Callable[[Document, Document], bool], *, same_text: bool = False
+) -> Callable[[Any, Any, _Options], float]:
+    """Return an evaluator that compares two docx documents."""
+
+    def evaluate(result: Any, expected: Any, _: _Options) -> float:  # noqa: ANN401
+        if not (isinstance(result, File) and isinstance(expected, File)):
+            return 0.0
+        if same_text and not compare_docx_files(result, expected, {}):
+            return 0.0
+        return float(check(read_docx(result), read_docx(expected)))
+
+    return evaluate
+
+
+def _alone(
+    check: Callable[[Document, Mapping[str, Any]], bool],
+) -> Callable[[Any, Any, _Options], float]:
+    """Return an evaluator that checks one docx document against the rule's fields."""
+
+    def evaluate(result: Any, rules: Any, _: _Options) -> float:  # noqa: ANN401
+        if not isinstance(result, File):
+            return 0.0
+        return float(check(read_docx(result), rules if isinstance(rules, dict) else {}))
+
+    return evaluate
+
+
+def _same_tables(one: Document, two: Document) -> bool:
+    return _tables(one) == _tables(two)
+
+
+def _tables(document: Document) -> list[list[list[str]]]:
+    return [
+        [[cell.text.strip() for cell in row.cells] for row in table.rows]
+        for table in document.tables
+    ]
+
+
+def _same_images(one: Document, two: Document) -> bool:
+    return _pixels(one) == _pixels(two)
+
+
+def _pixels(document: Document) -> list[bytes]:
+    relations = [part for part in document.part.rels.values() if "image" in part.reltype]
+    return [
+        Image.open(io.BytesIO(part.target_part.blob)).tobytes()
+        for part in relations
+        if not part.is_external
+    ]
+
+
+def _same_spacing(one: Document, two: Document) -> bool:
+    spacings = [
+        [
+            (paragraph.text.strip(), paragraph.paragraph_format.line_spacing)
+            for paragraph in document.paragraphs
+        ]
+        for document in (one, two)
+    ]
+    return spacings[0] == spacings[1]
+
+
+def _same_first_lines(one: Document, two: Document) -> bool:
+    pairs = zip(one.paragraphs, two.paragraphs, strict=False)
+    return all(left.text == right.text for left, right in pairs)
+
+
+def _has_subscript(one: Document, two: Document) -> bool:
+    return any(
+        bool(a.font.subscript) and bool(b.font.subscript)
+        for left, right in zip(one.paragraphs, two.paragraphs, strict=False)
+        for a, b in zip(left.runs, right.runs, strict=False)
+    )
+
+
+def _last_is_struck(one: Document, _: Document) -> bool:
+    runs = one.paragraphs[-1].runs if one.paragraphs else []
+    return all(run.font.strike for run in runs)
+
+
+def _italics_have_size_14(one: Document, _: Document) -> bool:
+    runs = [run for paragraph in one.paragraphs for run in paragraph.runs if run.italic]
+    return all(run.font.size is not None and run.font.size.pt == 14 for run in runs)
+
+
+def _font_names(document: Document, rules: Mapping[str, Any]) -> bool:
+    wanted = rules["font_name"]
+    return all(run.font.name == wanted for part in document.paragraphs for run in part.runs)
+
+
+def _page_breaks(document: Document, rules: Mapping[str, Any]) -> bool:
+    breaks = [
+        element
+        for element in document.element.body.iter(f"{_WORD}br")
+        if element.get(f"{_WORD}type") == "page"
+    ]
+    return len(breaks) == rules.get("page_break_count", len(breaks)) and bool(breaks)
+
+
+def _first_is_centred(document: Document, _: Mapping[str, Any]) -> bool:
+    first = document.paragraphs[0] if document.paragraphs else None
+    return first is not None and bool(first.paragraph_format.alignment == WD_ALIGN_PARAGRAPH.CENTER)
+
+
+def _numbers_in_footers(document: Document, _: Mapping[str, Any]) -> bool:
+    texts = [
+        section.footer.paragraphs[0].text if section.footer.paragraphs else ""
+        for section in document.sections
+    ]
+    return all(any(character.isdigit() for character in text) for text in texts)
+
+
+def check_tabstops(result: Any, expected: Any, options: _Options) -> float:  # noqa: ANN401
+    """Compare where paragraphs are split by tab stops."""
+    if not (isinstance(result, File) and isinstance(expected, File)):
+        return 0.0
+    own, gold = read_docx(result), read_docx(expected)
+    one, two = ([part for part in book.paragraphs if part.text.strip()] for book in (own, gold))
+    if not one or len(one) != len(two):
+        return 0.0
+    number, index = options.get("word_number_split_by_tabstop"), options.get("index", 0)
+    if number is not None and not all(_words(part.text, index) == number for part in one):
+        return 0.0
+    section = gold.sections[0]
+    width = (section.page_width or 0) - (section.left_margin or 0) - (section.right_margin or 0)
+    distance = 0.0
+    for left, right in zip(one, two, strict=True):
+        stops, wanted = _stops(left), _stops(right)
+        if [stop[0] for stop in stops] != [stop[0] for stop in wanted]:
+            return 0.0
+        distance += sum(abs(a[1] - b[1]) for a, b in zip(stops, wanted, strict=True)) / width
+    return max(0.0, 1 - distance / len(one))
+
+
+def _words(text: str, index: int) -> int:
+    parts = text.split("\t")
+    return len(parts[index].split()) if index < len(parts) else 0
+
+
+def _stops(paragraph: Any) -> list[tuple[Any, int]]:  # noqa: ANN401  # python-docx's paragraph
+    return [
+        (stop.alignment, int(stop.position))
+        for stop in paragraph.paragraph_format.tab_stops
+        if stop.alignment != WD_TAB_ALIGNMENT.CLEAR
+        and not (stop.alignment == WD_TAB_ALIGNMENT.LEFT and stop.position == 0)
+    ]
+
+
+def unique_records(result: Any, expected: Any, _: _Options) -> float:  # noqa: ANN401
+    """Check that duplicate records, by their second field of four, were removed."""
+    if not (isinstance(result, File) and isinstance(expected, list)):
+        return 0.0
+    own, gold, first = (
+        [text.strip() for text in paragraphs(file) if text.strip()]
+        for file in (result, *expected[:2])
+    )
+    keys, wanted = _keys(own), _keys(gold)
+    unique = len(keys) == len(set(keys)) and set(keys) == set(wanted)
+    return float(unique and len(own) == len(gold) and set(own) <= set(first))
+
+
+def _keys(lines: list[str]) -> list[str]:
+    parts = [line.split(",") for line in lines]
+    return [fields[1].strip() for fields in parts if len(fields) == 4]
+
+
+compare_docx_tables = _both(_same_tables)
+compare_docx_images = _both(_same_images)
+compare_line_spacing = _both(_same_spacing, same_text=True)
+compare_init_lines = _both(_same_first_lines)
+compare_subscript_contains = _both(_has_subscript)
+strike_through_last_paragraph = _both(_last_is_struck, same_text=True)
+italic_font_size_14 = _both(_italics_have_size_14, same_text=True)
+compare_font_names = _alone(_font_names)
+contains_page_break = _alone(_page_breaks)
+is_first_line_centered = _alone(_first_is_centred)
+has_page_numbers_in_footers = _alone(_numbers_in_footers)

@@ -1,0 +1,145 @@
+"""Compare images and archives."""
+
+import io
+import tarfile
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import PurePosixPath
+from typing import Any, Final, cast
+
+from PIL import Image, ImageChops
+
+from envkit_linux_desktop.osworld.evaluators import documents, tables, texts
+from envkit_linux_desktop.osworld.evaluators.values import (
+    MOST_EXPANDED,
+    MOST_PARTS,
+    File,
+    UnreadableError,
+    open_zip,
+)
+
+_Options = Mapping[str, Any]
+
+
+def compare_image_list(result: Any, expected: Any, _: _Options) -> float:  # noqa: ANN401
+    """Check that images have the same pixels; a different size is scaled first."""
+    one, two = (
+        cast(list[object], value) if isinstance(value, list) else [value]
+        for value in (result, expected)
+    )
+    if len(one) != len(two):
+        return 0.0
+    return float(all(_same_pixels(a, b) for a, b in zip(one, two, strict=True)))
+
+
+def check_image_size(result: Any, rules: Any, _: _Options) -> float:  # noqa: ANN401
+    """Check an image's width and height, optionally of its opaque part."""
+    if not isinstance(result, File):
+        return 0.0
+    image = _open(result)
+    size = image.size
+    if rules.get("ignore_transparent") and "A" in image.getbands():
+        box = image.getchannel("A").getbbox() or (0, 0, 0, 0)
+        size = (box[2] - box[0], box[3] - box[1])
+    wanted = (rules.get("width"), rules.get("height"))
+    pairs = zip(size, wanted, strict=True)
+    return float(all(limit is None or own == limit for own, limit in pairs))
+
+
+def _same_pixels(one: object, two: object) -> bool:
+    if not (isinstance(one, File) and isinstance(two, File)):
+        return False
+    own, gold = _open(one), _open(two)
+    if own.size != gold.size:
+        own = own.resize(gold.size, Image.Resampling.LANCZOS)
+    return ImageChops.difference(own.convert("RGBA"), gold.convert("RGBA")).getbbox() is None
+
+
+def _open(file: File) -> Image.Image:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            image = Image.open(io.BytesIO(file.data))
+            image.load()
+    except Exception as error:
+        raise UnreadableError(file, f"{type(error).__name__}: {error}") from error
+    return image
+
+
+def compare_zip_files(result: Any, expected: Any, _: _Options) -> float:  # noqa: ANN401
+    """Check that two zip files hold the same files."""
+    if not (isinstance(result, File) and isinstance(expected, File)):
+        return 0.0
+    return float(_members(result) == _members(expected))
+
+
+def compare_archive(result: Any, expected: Any, options: _Options) -> float:  # noqa: ANN401
+    """Compare the files of two archives with the evaluator for their type."""
+    if not (isinstance(result, File) and isinstance(expected, File)):
+        return 0.0
+    folder = str(options.get("file_path", "")).strip("/")
+    own, gold = (_level(_members(file), folder) for file in (result, expected))
+    if not gold or own.keys() != gold.keys():
+        return 0.0
+    compare = BY_TYPE[str(options.get("file_type", "text"))]
+    rest = {key: value for key, value in options.items() if key not in ("file_path", "file_type")}
+    scores = [
+        compare(
+            File(name=name, data=data, is_result=result.is_result),
+            File(name=name, data=gold[name], is_result=expected.is_result),
+            rest,
+        )
+        for name, data in own.items()
+    ]
+    return sum(scores) / len(scores)
+
+
+def _level(members: Mapping[str, bytes], folder: str) -> dict[str, bytes]:
+    """Return the files directly in a folder of an archive."""
+    return {
+        path.name: data
+        for path, data in ((PurePosixPath(name), data) for name, data in members.items())
+        if str(path.parent).strip(".") == folder
+    }
+
+
+def _members(file: File) -> dict[str, bytes]:
+    """Return an archive's files by path; nothing is written to disk."""
+    if file.data[:2] == b"PK":
+        with open_zip(file) as archive:
+            try:
+                return {
+                    entry.filename: archive.read(entry)
+                    for entry in archive.infolist()
+                    if not entry.is_dir()
+                }
+            except Exception as error:
+                raise UnreadableError(file, f"{type(error).__name__}: {error}") from error
+    return _tar_members(file)
+
+
+def _tar_members(file: File) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    total = 0
+    try:
+        with tarfile.open(fileobj=io.BytesIO(file.data), mode="r|*") as archive:
+            for count, member in enumerate(archive):
+                total += member.size
+                if total > MOST_EXPANDED or count >= MOST_PARTS:
+                    raise UnreadableError(file, "it expands beyond what any task needs")
+                handle = archive.extractfile(member) if member.isreg() else None
+                if handle is not None:
+                    found[member.name.removeprefix("./")] = handle.read()
+    except (tarfile.TarError, OSError, EOFError, ValueError) as error:
+        raise UnreadableError(file, str(error)) from error
+    return found
+
+
+BY_TYPE: Final[dict[str, Callable[[Any, Any, _Options], float]]] = {
+    "text": texts.compare_text_file,
+    "docx": documents.compare_docx_files,
+    "csv": texts.compare_csv,
+    "table": tables.compare_table,
+    "image": compare_image_list,
+}
+"""Evaluators of an archive's members by `file_type`."""

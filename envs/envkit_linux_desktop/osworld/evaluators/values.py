@@ -1,0 +1,84 @@
+"""What evaluators compare: files as bytes, and texts."""
+
+import io
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+MOST_EXPANDED: Final = 64 << 20
+"""Most bytes in all the parts of one archive."""
+MOST_PARTS: Final = 2000
+
+
+class UnreadableError(Exception):
+    """A file's bytes are not what its name says."""
+
+    def __init__(self, file: "File", reason: str) -> None:
+        super().__init__(f"{file.name}: {reason}")
+        self.file = file
+
+
+@dataclass(frozen=True, kw_only=True)
+class File:
+    """A file's bytes, and those of the files fetched before it."""
+
+    name: str
+    data: bytes
+    is_result: bool
+    """Whether the policy left it, as opposed to a task's own file."""
+    others: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+
+    @property
+    def ending(self) -> str:
+        """The name's ending in lowercase, without the dot."""
+        return self.name.rpartition(".")[2].lower() if "." in self.name else ""
+
+
+def open_zip(file: File) -> zipfile.ZipFile:
+    """Open an archive that expands to a bounded size.
+
+    Raises:
+        UnreadableError: It is not a zip file, or too large.
+    """
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(file.data))
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        raise UnreadableError(file, str(error)) from error
+    parts = archive.infolist()
+    if len(parts) > MOST_PARTS or sum(part.file_size for part in parts) > MOST_EXPANDED:
+        raise UnreadableError(file, "it expands beyond what any task needs")
+    return archive
+
+
+def text_of(file: File) -> str:
+    """Return a file's text: UTF-8 with or without a mark, else Latin-1, which reads any bytes."""
+    try:
+        text = file.data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = file.data.decode("latin-1")
+    return text.replace("\r\n", "\n")
+
+
+def as_text(value: Any) -> str:  # noqa: ANN401  # any value of a getter
+    """Return a getter's value as text."""
+    return text_of(value) if isinstance(value, File) else str(value)
+
+
+def similarity(one: str, two: str) -> float:
+    """Return 0 to 1: twice the longest common subsequence over both lengths.
+
+    Bit-parallel (Hyyrö 2004): one step per character of `two`.
+    """
+    total = len(one) + len(two)
+    if total == 0:
+        return 1.0
+    places: dict[str, int] = {}
+    for index, character in enumerate(one):
+        places[character] = places.get(character, 0) | (1 << index)
+    mask = (1 << len(one)) - 1
+    row = mask
+    for character in two:
+        shared = row & places.get(character, 0)
+        row = ((row + shared) | (row - shared)) & mask
+    return 2 * (len(one) - row.bit_count()) / total

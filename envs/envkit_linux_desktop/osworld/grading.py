@@ -1,0 +1,107 @@
+"""Run an evaluator in a process with limits, since it parses files that the policy wrote.
+
+The parent sends one pickled `Comparison` on stdin; the child answers in JSON.
+"""
+
+import json
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, cast
+
+from envkit.errors import EnvFault, FaultKind
+from envkit_linux_desktop.osworld.evaluators import FUNCTIONS, File, UnreadableError
+
+_PROGRAM: Final = "from envkit_linux_desktop.osworld.grading import main; main()"
+_SECONDS: Final = 60
+"""Processor time of one evaluator."""
+_MEMORY: Final = 1 << 30
+_DEADLINE: Final = 300.0
+_ENDED: Final = (signal.SIGXCPU, signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL)
+"""Signals by which a document ends the process: limits of time and memory, and parser crashes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The arguments of one evaluator."""
+
+    function: str
+    result: Any
+    expected: Any
+    options: Mapping[str, Any]
+
+
+def score(comparison: Comparison) -> float:
+    """Return an evaluator's score; 0.0 if the result's bytes are broken.
+
+    Raises:
+        EnvFault: The evaluator, its rules or an expected file failed.
+    """
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _PROGRAM],
+            input=pickle.dumps(comparison),
+            capture_output=True,
+            timeout=_DEADLINE,
+            check=False,
+            env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PATH": os.defpath},
+        )
+    except subprocess.TimeoutExpired:
+        raise EnvFault(
+            f"the evaluator {comparison.function!r} did not end within {_DEADLINE:.0f} s",
+            kind=FaultKind.GRADER,
+        ) from None
+    if -done.returncode in _ENDED:
+        return 0.0
+    reason = done.stderr.decode(errors="replace")[-500:]
+    if done.returncode == 0:
+        answer: dict[str, Any] = json.loads(done.stdout)
+        if "score" in answer:
+            return float(answer["score"])
+        reason = answer["failed"]
+    raise EnvFault(f"the evaluator {comparison.function!r} failed: {reason}", kind=FaultKind.GRADER)
+
+
+def evaluate(comparison: Comparison) -> float:
+    """Run an evaluator in this process.
+
+    Raises:
+        UnreadableError: A file of the task is broken; one of the policy's scores 0.0.
+        Exception: The evaluator failed, also with the expected file as the result.
+    """
+    run = FUNCTIONS[comparison.function]
+    try:
+        found = run(comparison.result, comparison.expected, comparison.options)
+    except UnreadableError as error:
+        if error.file.is_result:
+            return 0.0
+        raise
+    except Exception:
+        # A document may parse and still have parts that the library cannot read. If the expected
+        # file passes in its place, the result is at fault, else the evaluator.
+        if not isinstance(comparison.expected, File):
+            raise
+        gold = replace(comparison.expected, is_result=True)
+        run(gold, comparison.expected, comparison.options)
+        return 0.0
+    return min(max(float(found), 0.0), 1.0)
+
+
+def main() -> None:
+    """Answer one comparison; the child's program."""
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS + 5))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    comparison = cast(Comparison, pickle.load(sys.stdin.buffer))
+    try:
+        answer: dict[str, Any] = {"score": evaluate(comparison)}
+    except MemoryError:
+        answer = {"score": 0.0}
+    except Exception as error:  # noqa: BLE001  # the parent raises it as a fault
+        answer = {"failed": f"{type(error).__name__}: {error}"}
+    json.dump(answer, sys.stdout)

@@ -1,0 +1,230 @@
+"""Play a task's steps in a session, and grade it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from envkit.errors import EnvFault, FaultKind
+from envkit_linux_desktop.osworld.evaluators import File
+from envkit_linux_desktop.osworld.files import FileFolder
+from envkit_linux_desktop.osworld.grading import Comparison, score
+from envkit_linux_desktop.osworld.sources import (
+    FolderFiles,
+    HomeFiles,
+    Listing,
+    Literal,
+    Output,
+    Saved,
+    Source,
+)
+from envkit_linux_desktop.osworld.steps import (
+    Activate,
+    Click,
+    CloseWindow,
+    Launch,
+    Press,
+    PutFile,
+    Run,
+    Scroll,
+    Step,
+    Wait,
+    Write,
+)
+from envkit_linux_desktop.osworld.task_file import Check, OsworldTask
+
+_MOST_BYTES: Final = 16 << 20
+_RUN_SECONDS: Final = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """A command that ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+class Desk(Protocol):
+    """What a session offers to the steps of a task. Its home folder is `/home/user`."""
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a file; the path is relative to the home folder."""
+        ...
+
+    def read(self, path: str, *, limit: int) -> bytes | None:
+        """Return the first bytes of a regular file, or None if there is none."""
+        ...
+
+    def names(self, folder: str = "") -> tuple[str, ...]:
+        """Return the names in a folder; none if it does not exist."""
+        ...
+
+    def run(self, command: Sequence[str], *, seconds: float) -> Finished:
+        """Run a command to its end, or to the end of its time."""
+        ...
+
+    def launch(self, command: Sequence[str]) -> None:
+        """Start a program."""
+        ...
+
+    def press(self, keys: Sequence[str]) -> None:
+        """Press keys, by their canonical names, as one chord."""
+        ...
+
+    def write(self, text: str) -> None:
+        """Type a text."""
+        ...
+
+    def click(self, x: int | None, y: int | None, times: int) -> None:
+        """Click the left button; None means the centre of the screen."""
+        ...
+
+    def scroll(self, clicks: int) -> None:
+        """Turn the wheel; positive is up."""
+        ...
+
+    def activate(self, title: str, *, strict: bool) -> None:
+        """Wait for a window and bring it to the front; a window that never comes is no error."""
+        ...
+
+    def close_window(self, title: str, *, strict: bool) -> None:
+        """Close a window if it is there."""
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """Let the session run."""
+        ...
+
+
+@dataclass(kw_only=True)
+class Play:
+    """One episode of a task: prepare it, let the policy act, grade it."""
+
+    task: OsworldTask
+    desk: Desk
+    files: FileFolder
+    saved: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    """Outputs and fetched files by name, which `cache_file` getters read."""
+
+    def prepare(self) -> None:
+        """Play the setup.
+
+        Raises:
+            EnvFault: A setup step failed.
+        """
+        for step in self.task.setup:
+            self._step(step)
+
+    def grade(self, *, gave_up: bool) -> float:
+        """Play the steps before grading and return the score, 0 to 1.
+
+        Args:
+            gave_up: Whether the last action ended the episode with a failure, which solves an
+                infeasible task and fails every other.
+
+        Raises:
+            EnvFault: The grader failed, as opposed to the policy.
+        """
+        if self.task.is_infeasible or gave_up:
+            return float(self.task.is_infeasible and gave_up)
+        for step in self.task.before_grading:
+            self._step(step)
+        scores: list[float] = []
+        for check in self.task.checks:
+            found = self._check(check)
+            if self.task.any_suffices and found == 1.0:
+                return 1.0
+            if not self.task.any_suffices and found == 0.0:
+                return 0.0
+            scores.append(found)
+        return max(scores) if self.task.any_suffices else sum(scores) / len(scores)
+
+    def _check(self, check: Check) -> float:
+        result = self._fetch(check.result, is_result=True)
+        if result is None:
+            return 0.0
+        expected = None if check.expected is None else self._fetch(check.expected, is_result=False)
+        return score(
+            Comparison(
+                function=check.function, result=result, expected=expected, options=check.options
+            )
+        )
+
+    def _fetch(self, source: Source, *, is_result: bool) -> Any:  # noqa: ANN401  # JSON data or files
+        match source:
+            case Literal():
+                return source.value
+            case Output():
+                done = self.desk.run(source.command, seconds=_RUN_SECONDS)
+                return done.stderr if source.is_error else done.stdout
+            case Listing():
+                children = [{"name": name} for name in self.desk.names(source.path)]
+                return {"children": children}
+            case Saved():
+                data = self.saved.get(source.name)
+                return None if data is None else self._file(source.name, data, is_result=is_result)
+            case HomeFiles():
+                found = [self.desk.read(path, limit=_MOST_BYTES) for path in source.paths]
+                return self._given(source, found, is_result=is_result)
+            case FolderFiles():
+                data = [self.files.read(address) for address in source.addresses]
+                return self._given(source, data, is_result=False)
+
+    def _given(
+        self, source: HomeFiles | FolderFiles, found: Sequence[bytes | None], *, is_result: bool
+    ) -> Any:  # noqa: ANN401  # a file, None or a list of them
+        for name, data in zip(source.names, found, strict=True):
+            if data is not None:
+                self.saved[name] = data
+        files = [
+            None
+            if (data := found[index]) is None
+            else self._file(source.names[index], data, is_result=is_result)
+            for index in source.gives
+        ]
+        return files[0] if len(files) == 1 else files
+
+    def _file(self, name: str, data: bytes, *, is_result: bool) -> File:
+        return File(name=name, data=data, is_result=is_result, others=dict(self.saved))
+
+    def _step(self, step: Step) -> None:
+        match step:
+            case PutFile():
+                self.desk.put(step.path, self.files.read(step.address))
+            case Run():
+                self._run(step)
+            case Launch():
+                self.desk.launch(step.command)
+            case Activate():
+                self.desk.activate(step.title, strict=step.strict)
+            case CloseWindow():
+                self.desk.close_window(step.title, strict=step.strict)
+            case _:
+                self._input(step)
+
+    def _input(self, step: Press | Write | Click | Scroll | Wait) -> None:
+        match step:
+            case Press():
+                self.desk.press(step.keys)
+            case Write():
+                self.desk.write(step.text)
+            case Click():
+                self.desk.click(step.x, step.y, step.times)
+            case Scroll():
+                self.desk.scroll(step.clicks)
+            case Wait():
+                self.desk.wait(step.seconds)
+
+    def _run(self, step: Run) -> None:
+        """Run a command; one that fails is the task's affair, one that cannot start is not."""
+        done = self.desk.run(step.command, seconds=_RUN_SECONDS)
+        if done.code == 127:  # what a shell gives for an unknown command
+            raise EnvFault(
+                f"a step of the task {self.task.identity!r} needs a program that is not installed: "
+                f"{' '.join(step.command)[:200]}",
+                kind=FaultKind.PERMANENT,
+            )
+        for name, text in ((step.stdout, done.stdout), (step.stderr, done.stderr)):
+            if name:
+                self.saved[name] = text.encode()

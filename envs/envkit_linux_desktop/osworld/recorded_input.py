@@ -1,0 +1,111 @@
+"""Translate the pyautogui programs in task files to input steps.
+
+OSWorld runs them inside its virtual machine. Nearly all press Ctrl+S before grading. They are read
+as syntax trees and never run.
+"""
+
+import ast
+from collections.abc import Callable
+from typing import Any, Final
+
+from envkit_actions.keys import chord
+from envkit_actions.malformed import MalformedActionError
+from envkit_linux_desktop.osworld.refusal import RefusalKind, RefusedError
+from envkit_linux_desktop.osworld.steps import Click, Press, Scroll, Step, Wait, Write
+
+_CENTRE: Final = ("{SCREEN_WIDTH_HALF}", "{SCREEN_HEIGHT_HALF}")
+_MARKER: Final = -1
+"""Stands for a coordinate of the screen's centre, whose size a task file does not know."""
+_MOST_PRESSES: Final = 200
+_Values = list[Any]
+_Named = dict[str, Any]
+
+
+def translate(code: str) -> tuple[Step, ...]:
+    """Return the input steps of a pyautogui program.
+
+    Raises:
+        RefusedError: It does anything besides pressing, typing, clicking, scrolling and sleeping.
+    """
+    for name in _CENTRE:
+        code = code.replace(name, str(_MARKER))
+    try:
+        body = ast.parse(code).body
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise _refused(f"a program that is not valid Python ({type(error).__name__})") from error
+    steps: list[Step] = []
+    for statement in body:
+        if not isinstance(statement, ast.Import):
+            steps += _statement(statement)
+    return tuple(steps)
+
+
+def _statement(statement: ast.stmt) -> tuple[Step, ...]:
+    if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)):
+        raise _refused(f"the statement {ast.unparse(statement)[:80]!r}")
+    call = statement.value
+    name = ast.unparse(call.func)
+    make = _CALLS.get(name)
+    if make is None:
+        raise _refused(f"{name}()")
+    try:
+        values = [ast.literal_eval(argument) for argument in call.args]
+        named = {word.arg or "": ast.literal_eval(word.value) for word in call.keywords}
+        return make(values, named)
+    except (MalformedActionError, ValueError, TypeError, IndexError, KeyError) as error:
+        raise _refused(f"the call {ast.unparse(call)[:80]!r}") from error
+
+
+def _hotkey(values: _Values, _: _Named) -> tuple[Step, ...]:
+    keys = values[0] if isinstance(values[0], list) else values
+    return (Press(keys=chord(str(key) for key in keys)),)
+
+
+def _press(values: _Values, named: _Named) -> tuple[Step, ...]:
+    keys = values[0] if isinstance(values[0], list) else values[:1]
+    times = int(named.get("presses", values[1] if len(values) > 1 else 1))
+    if not 0 <= times <= _MOST_PRESSES:
+        raise ValueError("too many presses")
+    return tuple(Press(keys=chord([str(key)])) for _ in range(times) for key in keys)
+
+
+def _write(values: _Values, named: _Named) -> tuple[Step, ...]:
+    text = values[0] if values else named["message"]
+    return (Write(text=str(text)),)
+
+
+def _sleep(values: _Values, _: _Named) -> tuple[Step, ...]:
+    return (Wait(seconds=float(values[0])),)
+
+
+def _scroll(values: _Values, _: _Named) -> tuple[Step, ...]:
+    return (Scroll(clicks=int(values[0])),)
+
+
+def _click(values: _Values, named: _Named, times: int = 1) -> tuple[Step, ...]:
+    x = values[0] if values else named.get("x", _MARKER)
+    y = values[1] if len(values) > 1 else named.get("y", _MARKER)
+    if (x, y) == (_MARKER, _MARKER):
+        return (Click(times=times),)
+    # Pixels of OSWorld's 1920x1080 screen mean another place on any other desktop.
+    raise _refused(f"a click at the fixed pixel {x}, {y}")
+
+
+def _double_click(values: _Values, named: _Named) -> tuple[Step, ...]:
+    return _click(values, named, times=2)
+
+
+_CALLS: Final[dict[str, Callable[[_Values, _Named], tuple[Step, ...]]]] = {
+    "pyautogui.hotkey": _hotkey,
+    "pyautogui.press": _press,
+    "pyautogui.write": _write,
+    "pyautogui.typewrite": _write,
+    "pyautogui.click": _click,
+    "pyautogui.doubleClick": _double_click,
+    "pyautogui.scroll": _scroll,
+    "time.sleep": _sleep,
+}
+
+
+def _refused(what: str) -> RefusedError:
+    return RefusedError(RefusalKind.INPUT, what)

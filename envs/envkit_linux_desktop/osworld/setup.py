@@ -1,0 +1,123 @@
+"""Read a task's setup and the steps before grading."""
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any, Final, cast
+
+from envkit_linux_desktop.osworld import programs
+from envkit_linux_desktop.osworld.programs import Application
+from envkit_linux_desktop.osworld.refusal import RefusalKind, RefusedError
+from envkit_linux_desktop.osworld.steps import (
+    HOME,
+    Activate,
+    CloseWindow,
+    PutFile,
+    Run,
+    Step,
+    Wait,
+)
+
+_NETWORK: Final = {
+    "chrome_open_tabs": "web pages in Chrome",
+    "chrome_close_tabs": "web pages in Chrome",
+    "update_browse_history": "web pages in Chrome",
+    "googledrive": "a Google account",
+    "login": "an online account",
+}
+_LONGEST_WAIT: Final = 60.0
+
+
+def read_steps(config: object, installed: Collection[Application]) -> tuple[Step, ...]:
+    """Translate a list of setup steps.
+
+    Raises:
+        RefusedError: One of them is not valid, or cannot be done here.
+    """
+    if not isinstance(config, list):
+        raise RefusedError(RefusalKind.SCHEMA, "setup steps must be a list")
+    steps: list[Step] = []
+    for entry in cast(list[object], config):
+        steps += _step(entry, installed)
+    return tuple(steps)
+
+
+def home_path(path: object) -> str:
+    """Return a path relative to the home folder.
+
+    Raises:
+        RefusedError: It lies elsewhere.
+    """
+    if isinstance(path, str):
+        text = path.replace("~", HOME, 1) if path.startswith("~/") else path
+        inside = text.removeprefix(f"{HOME}/")
+        if inside not in (text, "") and ".." not in inside.split("/"):
+            return inside
+    raise RefusedError(RefusalKind.RESULT, "a file outside the home folder")
+
+
+def _step(entry: object, installed: Collection[Application]) -> tuple[Step, ...]:
+    if not isinstance(entry, dict):
+        raise RefusedError(RefusalKind.SCHEMA, f"a setup step must be an object, got {entry!r:.60}")
+    fields = cast(dict[str, Any], entry)
+    kind, parameters = fields.get("type"), fields.get("parameters", {})
+    if kind in _NETWORK:
+        raise RefusedError(RefusalKind.NETWORK, _NETWORK[kind])
+    read = _READERS.get(str(kind))
+    if read is None:
+        raise RefusedError(RefusalKind.STEP, str(kind))
+    try:
+        return read(dict(parameters), installed)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RefusedError(RefusalKind.SCHEMA, f"the parameters of {kind!r}") from error
+
+
+def _download(values: dict[str, Any], _: Collection[Application]) -> tuple[Step, ...]:
+    return tuple(
+        PutFile(path=home_path(file["path"]), address=str(file["url"])) for file in values["files"]
+    )
+
+
+def _open(values: dict[str, Any], installed: Collection[Application]) -> tuple[Step, ...]:
+    return (programs.opened(f"{HOME}/{home_path(values['path'])}", installed),)
+
+
+def _launch(values: dict[str, Any], installed: Collection[Application]) -> tuple[Step, ...]:
+    command, shell = programs.read_command(values), programs.is_shell(values)
+    return programs.launched(command, shell=shell, installed=installed)
+
+
+def _execute(values: dict[str, Any], installed: Collection[Application]) -> tuple[Step, ...]:
+    unknown = values.keys() - {"command", "shell", "stdout", "stderr"}
+    if unknown:
+        raise RefusedError(RefusalKind.STEP, f"execute with {min(unknown)!r}")
+    command, shell = programs.read_command(values), programs.is_shell(values)
+    steps = programs.ran(command, shell=shell, installed=installed)
+    saved = {name: str(values[name]) for name in ("stdout", "stderr") if values.get(name)}
+    return tuple(replace(step, **saved) if isinstance(step, Run) else step for step in steps)
+
+
+def _sleep(values: dict[str, Any], _: Collection[Application]) -> tuple[Step, ...]:
+    return (Wait(seconds=min(max(float(values["seconds"]), 0.0), _LONGEST_WAIT)),)
+
+
+def _activate(values: dict[str, Any], _: Collection[Application]) -> tuple[Step, ...]:
+    return (Activate(title=str(values["window_name"]), strict=bool(values.get("strict", False))),)
+
+
+def _close(values: dict[str, Any], _: Collection[Application]) -> tuple[Step, ...]:
+    title = str(values["window_name"])
+    return (CloseWindow(title=title, strict=bool(values.get("strict", False))),)
+
+
+_READERS: Final[
+    dict[str, Callable[[dict[str, Any], Collection[Application]], tuple[Step, ...]]]
+] = {
+    "download": _download,
+    "open": _open,
+    "launch": _launch,
+    "execute": _execute,
+    "command": _execute,
+    "sleep": _sleep,
+    "activate_window": _activate,
+    "close_window": _close,
+}

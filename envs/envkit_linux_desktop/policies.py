@@ -1,0 +1,33 @@
+"""Scripted policies."""
+
+from typing import Any
+
+from envkit.env import Policy, PolicyContext
+from envkit_actions.action import Action, ActionKind, Status
+from envkit_linux_desktop.tasks.moves import Moves
+from envkit_linux_desktop.tasks.oracle import plan
+
+
+def oracle() -> Policy:
+    """Return a policy that solves tasks by keys, one action per reply."""
+    moves: dict[int, Moves] = {}
+
+    def reply(context: PolicyContext) -> str:
+        env: Any = context.env.unwrapped  # a wrapper hides the session
+        if context.turn == 0:
+            moves[id(env)] = plan(env.scenario, env.session)
+        done = Action(kind=ActionKind.TERMINATE, status=Status.SUCCESS)
+        return str(env.dialect.write([next(moves[id(env)], done)]))
+
+    return reply
+
+
+def nothing() -> Policy:
+    """Return a policy that says at once that the task is done."""
+
+    def reply(context: PolicyContext) -> str:
+        env: Any = context.env.unwrapped
+        done = Action(kind=ActionKind.TERMINATE, status=Status.SUCCESS)
+        return str(env.dialect.write([done]))
+
+    return reply

@@ -1,0 +1,81 @@
+"""Sessions that are ready before they are needed. Each is used once: a new task, a new session."""
+
+import os
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+
+from envkit.closing import Closing
+from envkit.errors import EnvkitError
+from envkit_linux_desktop.desk import Limits
+from envkit_linux_desktop.session import Session, start_session
+
+
+class Pool(Closing):
+    """Keeps sessions of one kind ready; a thread starts the next ones, one at a time."""
+
+    def __init__(self, width: int, height: int, *, size: int, limits: Limits) -> None:
+        """Start nothing yet: the first `take` does.
+
+        Args:
+            width: Of the screen, in pixels.
+            height: Of the screen, in pixels.
+            size: Sessions to keep ready; 0 starts each when it is needed.
+            limits: What each desk may use.
+        """
+        self._shape, self._size, self._limits = (width, height), size, limits
+        self._lock = threading.Lock()
+        self._coming: list[Future[Session]] = []
+        self._starter = ThreadPoolExecutor(1, "envkit-desktops") if size else None
+        self._process = os.getpid()
+
+    def take(self) -> Session:
+        """Return a ready session, which the caller closes; order the next one.
+
+        Raises:
+            EnvFault: None starts.
+            MissingDependencyError: A program or a package is missing.
+        """
+        session = self._ready()
+        self._order()
+        return session or self._start()
+
+    def close(self) -> None:
+        """End the sessions that nobody took."""
+        if self._starter is None or self._process != os.getpid():  # a fork owns none of them
+            return
+        self._starter.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            coming, self._coming = self._coming, []
+        for one in coming:
+            one.add_done_callback(_discard)
+
+    def _ready(self) -> Session | None:
+        with self._lock:
+            coming = self._coming.pop(0) if self._coming else None
+        if coming is None:
+            return None
+        with suppress(EnvkitError):
+            session = coming.result()
+            try:
+                session.check()
+            except EnvkitError:
+                session.close()
+                raise
+            return session
+        return None
+
+    def _order(self) -> None:
+        if self._starter is None:
+            return
+        with self._lock, suppress(RuntimeError):  # RuntimeError: closed meanwhile
+            while len(self._coming) < self._size:
+                self._coming.append(self._starter.submit(self._start))
+
+    def _start(self) -> Session:
+        return start_session(*self._shape, limits=self._limits)
+
+
+def _discard(coming: "Future[Session]") -> None:
+    if not coming.cancelled() and coming.exception() is None:
+        coming.result().close()

@@ -1,0 +1,87 @@
+"""What a real desktop needs from the machine."""
+
+import os
+import shutil
+from collections.abc import Iterable
+from typing import Final
+
+from envkit.errors import MissingDependencyError
+
+SYSTEM_PYTHON: Final = "/usr/bin/python3"
+"""The interpreter inside, with Debian's modules."""
+BASE: Final = ("bwrap", "Xvfb", "openbox", "dbus-daemon", "gdbus")
+"""Programs that every session needs."""
+PACKAGES: Final = (
+    "bubblewrap",
+    "xvfb",
+    "openbox",
+    "dbus",
+    "libglib2.0-bin",
+    "python3",
+    "at-spi2-core",
+    "libatk-adaptor",
+    "python3-gi",
+    "gir1.2-atspi-2.0",
+    "libseccomp2",
+    "fonts-dejavu-core",
+    "adwaita-icon-theme",
+    "mousepad",
+    "pcmanfm",
+    "galculator",
+    "xfce4-settings",
+    "xterm",
+    "libreoffice-calc",
+    "libreoffice-writer",
+    "libreoffice-gtk3",
+    "chromium",
+)
+"""Debian packages of the session and of the applications in its tasks."""
+INSTALL_LINE: Final = f"apt-get install --no-install-recommends {' '.join(PACKAGES)}"
+
+
+def missing_programs(programs: Iterable[str] = BASE) -> tuple[str, ...]:
+    """Return the programs that are not installed."""
+    missing = [name for name in programs if shutil.which(name) is None]
+    return (*missing, *(() if os.access(SYSTEM_PYTHON, os.X_OK) else (SYSTEM_PYTHON,)))
+
+
+def check_programs(programs: Iterable[str] = BASE) -> None:
+    """Check that programs are installed.
+
+    Raises:
+        MissingDependencyError: One is not; the message has the command that installs all.
+    """
+    missing = missing_programs(programs)
+    if missing:
+        raise MissingDependencyError(
+            f"a real Linux desktop needs the programs {', '.join(missing)}, which are not "
+            f"installed. Install them with: {INSTALL_LINE}"
+        )
+
+
+def check_desktop() -> str:
+    """Return which programs of the desktop were found, for `envkit doctor`.
+
+    Raises:
+        MissingDependencyError: A program or a Python package is not installed.
+    """
+    from envkit_linux_desktop.display import import_xlib
+    from envkit_sandbox.seccomp import filter_program
+
+    check_programs((*BASE, *APPLICATIONS))
+    import_xlib()
+    filter_program()
+    return f"{len(BASE) + len(APPLICATIONS)} programs"
+
+
+APPLICATIONS: Final = (
+    "mousepad",
+    "pcmanfm",
+    "galculator",
+    "xfce4-settings-manager",
+    "xterm",
+    "localc",
+    "lowriter",
+    "chromium",
+)
+"""Programs that tasks open."""

@@ -1,0 +1,210 @@
+"""A session: a display and a desk, its windows, input, files and end."""
+
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from PIL import Image as PilImage
+
+from envkit.closing import Closing
+from envkit.errors import EnvFault, FaultKind
+from envkit_linux_desktop.desk import Desk, Limits
+from envkit_linux_desktop.display import Display
+from envkit_linux_desktop.requirements import SYSTEM_PYTHON, check_programs
+from envkit_linux_desktop.template import full_template, made_paths
+from envkit_sandbox import Home
+from envkit_sandbox.walls import give_to_sandbox
+
+_WINDOW_SECONDS: Final = 45.0
+"""Time until an application has opened its window."""
+_OFFICE: Final = ("localc", "lowriter", "soffice", "libreoffice")
+_FIRST_START: Final = ("soffice", "--headless", "--terminate_after_init")
+
+
+class Session(Closing):
+    """A real desktop with a home folder of its own. Nothing of it outlives `close`."""
+
+    def __init__(self, width: int, height: int, *, template: bytes, limits: Limits) -> None:
+        """Start a session and wait until applications can open windows.
+
+        Args:
+            width: Of the screen, in pixels.
+            height: Of the screen, in pixels.
+            template: A tar archive with which the home folder begins.
+            limits: What the desk may use.
+
+        Raises:
+            EnvFault: It did not start.
+            MissingDependencyError: A program or a package is missing.
+        """
+        check_programs()
+        self.display: Display | None = None
+        self.desk: Desk | None = None
+        folder = Path(tempfile.mkdtemp(prefix="envkit-desk-", dir=_memory_folder()))
+        try:
+            for place in (folder, folder / "x11", folder / "fb"):
+                place.mkdir(exist_ok=True)
+                give_to_sandbox(place)
+            self.display = Display(folder, width, height)
+            self.desk = Desk(folder / "x11/X0", template, limits)
+            self.desk.await_ready()
+            self.display.await_manager()
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            # The sandboxes and the mapping hold what they need, so nothing can be left over.
+            shutil.rmtree(folder, ignore_errors=True)
+
+    @property
+    def home(self) -> Home:
+        """The home folder, for graders."""
+        _, desk = self._parts()
+        assert desk.home is not None
+        return desk.home
+
+    @property
+    def screen(self) -> Display:
+        """The display.
+
+        Raises:
+            EnvFault: The session is closed.
+        """
+        return self._parts()[0]
+
+    def check(self) -> None:
+        """Check that the display and the desk run.
+
+        Raises:
+            EnvFault: One does not.
+        """
+        display, desk = self._parts()
+        for part, name in ((display, "display"), (desk, "desk")):
+            if not part.is_alive:
+                raise EnvFault(f"the {name} of the session is gone", kind=FaultKind.CRASHED)
+
+    def put(self, files: Mapping[str, bytes]) -> None:
+        """Write files into the home folder.
+
+        Raises:
+            EnvFault: The desk is gone, or they do not fit.
+        """
+        self._parts()[1].put(files)
+
+    def open(self, command: Sequence[str], *, seconds: float = _WINDOW_SECONDS) -> None:
+        """Start an application and wait for its window.
+
+        Raises:
+            EnvFault: The session is gone, or no window appeared in time.
+        """
+        display, desk = self._parts()
+        before = {identity for identity, _ in display.windows()}
+        desk.launch(command)
+        until = time.monotonic() + seconds
+        while not {identity for identity, _ in display.windows()} - before:
+            self.check()
+            if time.monotonic() > until:
+                raise EnvFault(
+                    f"{command[0]!r} opened no window within {seconds:g} s", kind=FaultKind.TIMEOUT
+                )
+            time.sleep(0.01)
+        is_office = command[0] in _OFFICE
+        display.settle(quiet=0.4 if is_office else 0.15, limit=8.0, least=0.15)
+
+    def titles(self) -> tuple[str, ...]:
+        """Return the titles of the windows from bottom to top.
+
+        Raises:
+            EnvFault: The display is gone.
+        """
+        return tuple(title for _, title in self._parts()[0].windows())
+
+    def shot(self) -> PilImage.Image:
+        """Return a copy of the screen.
+
+        Raises:
+            EnvFault: The display is gone.
+        """
+        return self._parts()[0].shot()
+
+    def tree(self, rows: int = 200) -> str:
+        """Return the accessibility tree as text, as applications describe themselves.
+
+        It is empty if one of them does not answer in time.
+
+        Raises:
+            EnvFault: The desk is gone.
+        """
+        command = (SYSTEM_PYTHON, "/run/tree.py", str(rows))
+        try:
+            code, output = self._parts()[1].run(command, seconds=15.0)
+        except EnvFault as fault:
+            if fault.kind is FaultKind.PERMANENT:  # refused inside, as by a limit of processes
+                return ""
+            raise
+        return output.decode("utf-8", "replace") if code == 0 else ""
+
+    @contextmanager
+    def deadline(self, seconds: float) -> Generator[None]:
+        """End the display if the block takes longer, so that no call waits forever.
+
+        Raises:
+            EnvFault: It took longer.
+        """
+        display, _ = self._parts()
+        timer = threading.Timer(seconds, display.kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def close(self) -> None:
+        """End the session and everything in it."""
+        for part in (self.desk, self.display):
+            if part is not None:
+                with suppress(OSError):
+                    part.close()
+        self.desk = self.display = None
+
+    def _parts(self) -> tuple[Display, Desk]:
+        display, desk = self.display, self.desk
+        if display is None or desk is None:
+            raise EnvFault("the session is closed", kind=FaultKind.CRASHED)
+        return display, desk
+
+
+def start_session(width: int, height: int, *, limits: Limits | None = None) -> Session:
+    """Start a session; one that does not start is tried once more.
+
+    Raises:
+        EnvFault: Neither started.
+        MissingDependencyError: A program or a package is missing.
+    """
+    template = full_template(_first_session)
+    chosen = limits or Limits()
+    try:
+        return Session(width, height, template=template, limits=chosen)
+    except EnvFault:
+        return Session(width, height, template=template, limits=chosen)
+
+
+def _first_session(plain: bytes) -> bytes:
+    """Return what applications make at their first start."""
+    with Session(640, 480, template=plain, limits=Limits()) as session:
+        assert session.desk is not None
+        for command in (("fc-cache",), _FIRST_START):
+            if shutil.which(command[0]):
+                session.desk.run(command, seconds=90.0)
+        return session.desk.archive(made_paths())
+
+
+def _memory_folder() -> str | None:
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -1,0 +1,160 @@
+"""Checks of the final bytes in a home folder, each with the edit that satisfies it."""
+
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Protocol
+
+from envkit_linux_desktop.tasks.home import MOST_BYTES, MOST_NAMES, Home
+
+
+class Check(Protocol):
+    """One condition on the final files."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Files whose final state this check decides."""
+        ...
+
+    def holds(self, home: Home) -> bool:
+        """Return whether the condition is met."""
+        ...
+
+    def apply(self, files: dict[str, bytes]) -> None:
+        """Edit the files so that the condition is met."""
+        ...
+
+
+def read_text(home: Home, path: str) -> str | None:
+    """Return a file as text; None if it is absent or not UTF-8."""
+    data = home.read(path, limit=MOST_BYTES)
+    try:
+        return None if data is None else data.decode("utf-8-sig")  # Writer adds a byte order mark
+    except UnicodeDecodeError:
+        return None
+
+
+def parent_and_name(path: str) -> tuple[str, str]:
+    """Split a path into its folder ("" for the home folder) and its name."""
+    parent, _, name = path.rpartition("/")
+    return parent, name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """A file has exactly this text; newlines at its end are ignored."""
+
+    path: str
+    text: str
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The file."""
+        return (self.path,)
+
+    def holds(self, home: Home) -> bool:
+        """Compare the text."""
+        text = read_text(home, self.path)
+        return text is not None and text.rstrip("\n") == self.text.rstrip("\n")
+
+    def apply(self, files: dict[str, bytes]) -> None:
+        """Write the text."""
+        files[self.path] = (self.text.rstrip("\n") + "\n").encode()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number:
+    """A file has one number and nothing else."""
+
+    path: str
+    value: float
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The file."""
+        return (self.path,)
+
+    def holds(self, home: Home) -> bool:
+        """Compare the number; "12.50" equals 12.5."""
+        text = (read_text(home, self.path) or "").strip()
+        is_number = re.fullmatch(r"-?[0-9]{1,18}(\.[0-9]{1,18})?", text) is not None
+        return is_number and abs(float(text) - self.value) < 1e-9
+
+    def apply(self, files: dict[str, bytes]) -> None:
+        """Write the number."""
+        files[self.path] = f"{self.value:.10g}\n".encode()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """A file has exactly these bytes."""
+
+    path: str
+    data: bytes
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The file."""
+        return (self.path,)
+
+    def holds(self, home: Home) -> bool:
+        """Compare the bytes."""
+        return home.read(self.path, limit=len(self.data) + 1) == self.data
+
+    def apply(self, files: dict[str, bytes]) -> None:
+        """Write the bytes."""
+        files[self.path] = self.data
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gone:
+    """Neither a file nor a folder has this path."""
+
+    path: str
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The path."""
+        return (self.path,)
+
+    def holds(self, home: Home) -> bool:
+        """Look for the name."""
+        parent, name = parent_and_name(self.path)
+        names = home.names(parent)
+        return len(names) < MOST_NAMES and name not in names  # a full list could hide the name
+
+    def apply(self, files: dict[str, bytes]) -> None:
+        """Delete the file or folder."""
+        for path in [p for p in files if p == self.path or p.startswith(f"{self.path}/")]:
+            del files[path]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """A folder has these names and no others; hidden names are ignored."""
+
+    folder: str
+    expected: frozenset[str]
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """None: the folder's files have checks of their own."""
+        return ()
+
+    def holds(self, home: Home) -> bool:
+        """Compare the names."""
+        names = {name for name in home.names(self.folder) if not name.startswith(".")}
+        return frozenset(names) == self.expected
+
+    def apply(self, files: dict[str, bytes]) -> None:
+        """Nothing: the checks of the files make the listing."""
+
+
+def moved(old: str, new: str, data: bytes) -> tuple[Kept, Gone]:
+    """Return the checks that a file has moved with its bytes."""
+    return Kept(path=new, data=data), Gone(path=old)
+
+
+def is_hidden(path: str) -> bool:
+    """Return whether any part of the path starts with a dot."""
+    return any(part.startswith(".") for part in PurePosixPath(path).parts)

@@ -1,0 +1,429 @@
+"""Text editor families: Mousepad on plain text files."""
+
+from envkit_linux_desktop.tasks import words
+from envkit_linux_desktop.tasks.checks import Kept, Number, Text
+from envkit_linux_desktop.tasks.clues import clutter, told
+from envkit_linux_desktop.tasks.scenario import Draft, families
+from envkit_linux_desktop.tasks.words import quoted
+
+
+def joined(lines: list[str]) -> str:
+    """Return lines as the text of a file."""
+    return "\n".join(lines) + "\n"
+
+
+def _notes(draft: Draft, *counts: int) -> tuple[str, list[str]]:
+    """Add a file of lines, open it in the editor and return its path and lines."""
+    lines = draft.some(words.LINES, draft.at(*(counts or (4, 6, 9, 12))))
+    path = draft.add(draft.path("txt"), joined(lines))
+    draft.open("mousepad", path)
+    return path, lines
+
+
+def _new_line(draft: Draft, lines: list[str]) -> tuple[str, str]:
+    """Return a line that is not there yet, and the phrase for it."""
+    rest = [line for line in words.LINES if line not in lines]
+    line = draft.one(rest)
+    return line, told(draft, "line", line, rest)
+
+
+def write_note(draft: Draft) -> None:
+    """Write a new file."""
+    count = draft.at(1, 2, 3, 4)
+    lines = draft.some(words.LINES, count)
+    said = [*map(quoted, lines[:-1]), told(draft, "line", lines[-1], words.LINES)]
+    path = draft.path("txt")
+    draft.open("mousepad")
+    clutter(draft)
+    draft.expect(Text(path=path, text=joined(lines)))
+    draft.say(
+        "Create a new text file {path} that contains only {lines}{each}.",
+        "Write a new text file with the content {lines}{each}, and save it as {path}.",
+        "I need a text file {path}. Its whole content is {lines}{each}.",
+        path=path,
+        lines=words.listed(said),
+        each=", each on its own line" if count > 1 else "",
+    )
+
+
+def append_line(draft: Draft) -> None:
+    """Add a line at the end."""
+    path, lines = _notes(draft)
+    line, said = _new_line(draft, lines)
+    clutter(draft)
+    draft.expect(Text(path=path, text=joined([*lines, line])))
+    draft.say(
+        "Add {line} as the last line of {path} and save the file.",
+        "In {path}, append {line} on a new line at the end. Save the file.",
+        "{path} is missing its last line: {line}. Please add it and save.",
+        path=path,
+        line=said,
+    )
+
+
+def insert_line(draft: Draft) -> None:
+    """Insert a line next to another."""
+    path, lines = _notes(draft)
+    line, said = _new_line(draft, lines)
+    at = draft.rng.randrange(1, len(lines))
+    side = draft.one(("above", "below"))
+    clutter(draft)
+    index = at if side == "above" else at + 1
+    draft.expect(Text(path=path, text=joined([*lines[:index], line, *lines[index:]])))
+    draft.say(
+        "In {path}, insert {line} as a new line directly {side} {old}, then save.",
+        "Put {line} on a line of its own right {side} the line {old} in {path}. Save the file.",
+        "Open {path}, find the line {old}, add {line} as a separate line directly {side} it, and "
+        "save.",
+        path=path,
+        line=said,
+        side=side,
+        old=quoted(lines[at]),
+    )
+
+
+def replace_word(draft: Draft) -> None:
+    """Replace a word everywhere."""
+    old, new, *others = draft.some(words.PLAIN, 8)
+    count = draft.at(3, 5, 9, 14)
+    places = set(draft.some(list(range(count)), draft.at(1, 2, 4, 6)))
+    lines = [
+        f"{draft.one(words.CITIES)}: {old if n in places else draft.one(others)} "
+        f"{draft.one(others)} {draft.rng.randint(10, 99)}"
+        for n in range(count)
+    ]
+    path = draft.add(draft.path("txt"), joined(lines))
+    draft.open("mousepad", path)
+    said = told(draft, "word", new, words.PLAIN)
+    clutter(draft)
+    draft.expect(Text(path=path, text=joined(lines).replace(old, new)))
+    draft.say(
+        'Replace every "{old}" in {path} with {new} and save.',
+        'In {path}, change the word "{old}" to {new} wherever it occurs. Save the file.',
+        'The word "{old}" in {path} is wrong. Put {new} in its place everywhere, and save.',
+        old=old,
+        new=said,
+        path=path,
+    )
+
+
+def delete_lines(draft: Draft) -> None:
+    """Delete the lines that contain a word."""
+    word, *others = draft.some(words.PLAIN, 7)
+    count = draft.at(4, 7, 12, 16)
+    places = set(draft.some(list(range(count)), draft.at(1, 2, 4, 6)))
+    lines = [
+        f"{words.code(draft.rng, 4)} {word if n in places else draft.one(others)} "
+        f"{draft.one(words.CITIES)}"
+        for n in range(count)
+    ]
+    path = draft.add(draft.path("txt"), joined(lines))
+    draft.open("mousepad", path)
+    said = told(draft, "word", word, words.PLAIN, is_named=True)
+    clutter(draft)
+    kept = [line for line in lines if word not in line]
+    draft.expect(Text(path=path, text=joined(kept)))
+    draft.say(
+        "Delete every line of {path} that contains {word}, leave no gap, and save.",
+        "Remove all lines with {word} from {path}, without leaving empty lines. Save it.",
+        "In {path}, only lines without {word} should remain. Delete the others and save.",
+        path=path,
+        word=said,
+    )
+
+
+def sort_lines(draft: Draft) -> None:
+    """Sort names by hand or by a menu."""
+    names = words.full_names(draft.rng, draft.at(3, 4, 6, 8))
+    while names == sorted(names):
+        draft.rng.shuffle(names)
+    path = draft.add(draft.path("txt"), joined(names))
+    draft.open("mousepad", path)
+    extra: list[str] = []
+    clause = ""
+    if draft.level == 4:
+        rest = [f"Zoe {last}" for last in words.LAST_NAMES]
+        extra = [draft.one(rest)]
+        clause = f", together with {told(draft, 'name', extra[0], rest)}"
+    clutter(draft)
+    draft.expect(Text(path=path, text=joined(sorted([*names, *extra]))))
+    draft.say(
+        "Sort the lines of {path} alphabetically from A to Z{clause}, and save.",
+        "The names in {path} must be in alphabetical order by first name{clause}. Fix that and "
+        "save the file.",
+        "Put the lines of {path} into alphabetical order{clause}, one per line, and save.",
+        path=path,
+        clause=clause,
+    )
+
+
+def change_case(draft: Draft) -> None:
+    """Write lines in capital letters."""
+    path, lines = _notes(draft)
+    places = sorted(draft.some(list(range(len(lines))), draft.at(1, 1, 2, 2)))
+    said = [quoted(lines[place]) for place in places]
+    said[-1] = told(draft, "line", lines[places[-1]], lines)
+    clutter(draft)
+    changed = [line.upper() if n in places else line for n, line in enumerate(lines)]
+    draft.expect(Text(path=path, text=joined(changed)))
+    draft.say(
+        "In {path}, write {lines} entirely in capital letters. Change nothing else, and save.",
+        "Change {lines} in {path} to upper case and save the file.",
+        "Make {lines} stand out in {path}: all letters in upper case. Save the file.",
+        path=path,
+        lines=words.listed(said),
+    )
+
+
+def split_notes(draft: Draft) -> None:
+    """Move the part below a heading into a new file."""
+    count = draft.at(2, 2, 3, 3)
+    lines = draft.some(words.LINES, 3 * count)
+    heads = draft.some(words.TITLES, count)
+    sections = [[heads[n], *lines[3 * n : 3 * n + 3]] for n in range(count)]
+    path = draft.add(draft.path("txt"), joined([line for part in sections for line in part]))
+    draft.open("mousepad", path)
+    head = told(draft, "heading", heads[-1], words.TITLES, is_named=True)
+    clutter(draft)
+    new = draft.path("txt")
+    rest = [line for part in sections[:-1] for line in part]
+    draft.expect(Text(path=path, text=joined(rest)), Text(path=new, text=joined(sections[-1])))
+    draft.say(
+        "Move the part of {path} from {head} to the end into a new file {new}. Save both.",
+        "Cut {path} in two: everything from {head} on, including it, belongs in the "
+        "new file {new} and no longer in {path}. Save both files.",
+        "The last part of {path} starts at {head}. Take it out, heading included, and save it as "
+        "{new}. Save the shortened {path} as well.",
+        path=path,
+        new=new,
+        head=head,
+    )
+
+
+def merge_notes(draft: Draft) -> None:
+    """Append the contents of files to another."""
+    path, lines = _notes(draft, 3, 4, 5, 6)
+    rest = [line for line in words.LINES if line not in lines]
+    added, sources = list(lines), list[str]()
+    for n in range(draft.at(1, 1, 2, 3)):
+        part = rest[3 * n : 3 * n + 3]
+        sources.append(draft.add(draft.path("txt"), joined(part)))
+        added += part
+        if n == 0:
+            draft.open("mousepad", sources[0])
+    if draft.level > 1:
+        draft.open("pcmanfm", "Documents")
+    clutter(draft)
+    draft.expect(Text(path=path, text=joined(added)))
+    draft.say(
+        "Append the lines of {sources} to the end of {path}{order}. Save {path} and leave the "
+        "other files as they are.",
+        "Copy everything in {sources} to the end of {path}{order}, without empty lines in "
+        "between, and save it.",
+        "{path} should end with the lines of {sources}{order}. Add them below its own lines, "
+        "without gaps, and save.",
+        path=path,
+        sources=words.listed(sources),
+        order=" in this order" if len(sources) > 1 else "",
+    )
+
+
+def fix_spelling(draft: Draft) -> None:
+    """Correct misspelled words."""
+    right = draft.some(list(words.MISSPELLED), draft.at(1, 2, 4, 5))
+    frames = draft.some(
+        [
+            "Please note the {} on the board", "We talked about the {} for an hour",
+            "Nobody mentioned the {} again", "The {} is the first point today",
+            "She wrote {} on the envelope", "They asked for the {} twice",
+            "There is one {} on every page",
+        ],
+        len(right) + draft.at(1, 2, 2, 2),
+    )  # fmt: skip
+    spelled = [*right, *draft.some([w for w in words.MISSPELLED if w not in right], 2)]
+    pairs = [(frame, spelled[n]) for n, frame in enumerate(frames)]
+    draft.rng.shuffle(pairs)
+    wrong = [f.format(words.MISSPELLED[w] if w in right else w) for f, w in pairs]
+    path = draft.add(draft.path("txt"), joined(wrong))
+    draft.open("mousepad", path)
+    clause = ""
+    lines = [frame.format(word) for frame, word in pairs]
+    if draft.level == 4:
+        title = draft.one(words.TITLES)
+        clause = f", and add {told(draft, 'title', title, words.TITLES)} as a new first line"
+        lines.insert(0, title)
+    clutter(draft)
+    draft.expect(Text(path=path, text=joined(lines)))
+    draft.say(
+        "Correct the misspelled {words} in {path}{clause}. Save the file.",
+        "{path} has {number}. Fix nothing but the spelling{clause}, and save.",
+        "Proofread {path} for spelling, change only misspelled words{clause}, and save it.",
+        path=path,
+        number="a spelling mistake" if len(right) == 1 else f"{len(right)} spelling mistakes",
+        words="word" if len(right) == 1 else "words",
+        clause=clause,
+    )
+
+
+def edit_option(draft: Draft) -> None:
+    """Change values in a configuration file."""
+    keys = draft.some(words.PLAIN, draft.at(4, 6, 9, 12))
+    values = {key: str(draft.rng.randint(100, 999)) for key in keys}
+    lines = ["# settings of the kiosk", *(f"{key}={value}" for key, value in values.items())]
+    path = draft.add(draft.path("conf"), joined(lines))
+    draft.open("mousepad", path)
+    chosen = draft.some(keys, draft.at(1, 2, 3, 3))
+    said: list[str] = []
+    for key in chosen:
+        new = draft.one([str(n) for n in range(100, 1000) if str(n) != values[key]])
+        values[key] = new
+        phrase = new
+        if key == chosen[-1] and draft.level == 4:
+            phrase = told(draft, "number", new, [str(n) for n in range(100, 1000)])
+        said.append(f"{key} to {phrase}")
+    clutter(draft)
+    changed = [lines[0], *(f"{key}={value}" for key, value in values.items())]
+    draft.expect(Text(path=path, text=joined(changed)))
+    draft.say(
+        "In {path}, set {said}. Keep the other lines, and save.",
+        "Edit the configuration file {path}: change {said}. Save it.",
+        "Set {said} in {path} and save the file.",
+        path=path,
+        said=words.listed(said),
+    )
+
+
+def tick_tasks(draft: Draft) -> None:
+    """Mark tasks of a checklist as done."""
+    lines = draft.some(words.LINES, draft.at(4, 6, 9, 12))
+    done = set(draft.some(lines, draft.at(1, 2, 3, 4)))
+    ticked = set(draft.some([line for line in lines if line not in done], draft.at(1, 1, 2, 2)))
+    boxes = [f"[{'x' if line in ticked else ' '}] {line}" for line in lines]
+    path = draft.add(draft.path("txt"), joined(boxes))
+    draft.open("mousepad", path)
+    order = [line for line in lines if line in done]
+    said = [*map(quoted, order[:-1]), told(draft, "task", order[-1], lines)]
+    clutter(draft)
+    after = [f"[{'x' if line in ticked | done else ' '}] {line}" for line in lines]
+    draft.expect(Text(path=path, text=joined(after)))
+    draft.say(
+        "In the checklist {path}, mark {said} as done by changing [ ] to [x]. Save the file.",
+        "Tick off {said} in {path}: replace [ ] with [x] there, and save.",
+        "{said} can be ticked off in {path}. Put an x between the brackets, then save.",
+        path=path,
+        said=words.listed(said),
+    )
+
+
+def move_line(draft: Draft) -> None:
+    """Move a line to the top or the end."""
+    path, lines = _notes(draft)
+    line = draft.one(lines[1:-1])
+    place = draft.one(("first", "last"))
+    said = told(draft, "line", line, lines)
+    clutter(draft)
+    rest = [other for other in lines if other != line]
+    draft.expect(Text(path=path, text=joined([line, *rest] if place == "first" else [*rest, line])))
+    draft.say(
+        "In {path}, move {line} so that it becomes the {place} line. Save the file.",
+        "Make {line} the {place} line of {path} instead of where it is now, and save.",
+        "{line} belongs on the {place} line of {path}. Move it there and save.",
+        path=path,
+        line=said,
+        place=place,
+    )
+
+
+def remove_repeats(draft: Draft) -> None:
+    """Delete repeated lines."""
+    lines = draft.some(words.LINES, draft.at(3, 5, 7, 9))
+    repeated = list(lines)
+    for line in draft.some(lines, draft.at(1, 2, 3, 4)):
+        repeated.insert(draft.rng.randint(lines.index(line) + 1, len(repeated)), line)
+    unique = list(dict.fromkeys(repeated))
+    path = draft.add(draft.path("txt"), joined(repeated))
+    draft.open("mousepad", path)
+    clause = ""
+    if draft.level == 4:
+        title = draft.one(words.TITLES)
+        clause = f" Then add {told(draft, 'title', title, words.TITLES)} as the first line."
+        unique.insert(0, title)
+    clutter(draft)
+    draft.expect(Text(path=path, text=joined(unique)))
+    draft.say(
+        "Some lines of {path} occur more than once. Keep only the first of each.{clause} Save it.",
+        "Remove repeated lines from {path} so that each remains once, at its first place.{clause} "
+        "Save the file.",
+        "Delete every line of {path} that repeats an earlier one.{clause} Save the result.",
+        path=path,
+        clause=clause,
+    )
+
+
+def count_lines(draft: Draft) -> None:
+    """Count the lines with a word and note the number."""
+    word, *others = draft.some(words.PLAIN, 6)
+    low, high = draft.at((3, 12), (5, 18), (8, 26), (10, 34))
+    count = draft.rng.randint(low, high)
+    lines = [
+        f"{draft.one(words.CITIES)} {word if n < count else draft.one(others)}"
+        for n in range(count + draft.at(5, 8, 15, 20))
+    ]
+    draft.rng.shuffle(lines)
+    path, answer = draft.add(draft.path("txt"), joined(lines)), draft.path("txt")
+    draft.open("mousepad", path)
+    said = told(draft, "word", word, words.PLAIN, is_named=True)
+    clutter(draft)
+    draft.expect(Number(path=answer, value=count))
+    draft.say(
+        "How many lines of {path} contain {word}? Save just the number as {answer}.",
+        "Count the lines with {word} in {path} and write only the number into a new file {answer}.",
+        "Create {answer} with a single number in it: the lines of {path} that contain {word}.",
+        path=path,
+        word=said,
+        answer=answer,
+    )
+
+
+def save_copy(draft: Draft) -> None:
+    """Save a changed copy under a new name and leave the original."""
+    path, lines = _notes(draft)
+    line, said = _new_line(draft, lines)
+    new = draft.path("txt", draft.at("Documents", "Documents", "Downloads", "Downloads"))
+    draft.add("Downloads/readme.txt", "Downloads go here.\n")
+    clutter(draft)
+    draft.expect(
+        Text(path=new, text=joined([line, *lines])), Kept(path=path, data=joined(lines).encode())
+    )
+    draft.say(
+        "Add {line} as a new first line to the text of {path}, but save the result as {new}. "
+        "{path} itself must not change.",
+        "Make a copy of {path} named {new} that starts with the extra line {line}. Leave the "
+        "original untouched.",
+        "Without changing {path}, save a version of it as {new} with {line} added on top as the "
+        "first line.",
+        path=path,
+        line=said,
+        new=new,
+    )
+
+
+FAMILIES = families(
+    "editor",
+    write_note,
+    append_line,
+    insert_line,
+    replace_word,
+    delete_lines,
+    sort_lines,
+    change_case,
+    split_notes,
+    merge_notes,
+    fix_spelling,
+    edit_option,
+    tick_tasks,
+    move_line,
+    remove_repeats,
+    count_lines,
+    save_copy,
+)

@@ -1,0 +1,367 @@
+"""Oracles: input that solves a scenario through the applications on its desktop.
+
+A plan reads what the checks expect and enters it with the keyboard, window by window from the top:
+it does what the top window is needed for, closes it, and goes on with the next.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from envkit_actions.action import Action
+from envkit_linux_desktop.tasks import reader, words
+from envkit_linux_desktop.tasks.browser_oracle import browse, can_browse, page_of, title_of
+from envkit_linux_desktop.tasks.checks import Check, Gone, Kept, Listing, Number, Text
+from envkit_linux_desktop.tasks.configuring import Channel
+from envkit_linux_desktop.tasks.documents import Document, Paragraph
+from envkit_linux_desktop.tasks.files_oracle import file_moves
+from envkit_linux_desktop.tasks.moves import Moves, key, name_file, text, wait
+from envkit_linux_desktop.tasks.scenario import TERMINAL, Scenario
+from envkit_linux_desktop.tasks.settings_oracle import DIALOGS, change_settings
+from envkit_linux_desktop.tasks.sheets import Cell, Workbook, book_of, parts_of
+from envkit_linux_desktop.tasks.shell import Archive
+from envkit_linux_desktop.tasks.shell_oracle import commands
+
+_OPENED = 3.0
+"""Seconds until LibreOffice shows a file dialog."""
+_SAVED = 1.5
+"""Seconds until LibreOffice has written a file."""
+
+
+_FOLDERS = frozenset({"Documents", "Downloads", *words.FOLDERS})
+"""Titles of the file manager."""
+_TERMINALS = frozenset({"", "Terminal"})
+
+
+class View(Protocol):
+    """What an oracle may know about the screen."""
+
+    def titles(self) -> tuple[str, ...]:
+        """Return the titles of the windows, the active one last."""
+        ...
+
+
+_TRIES = 5
+
+
+_OFFICE = (".xlsx", ".docx")
+
+
+class NoOracleError(Exception):
+    """The scenario has a check that no plan satisfies yet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Work:
+    """Input for one window."""
+
+    fits: Callable[[str], bool]
+    """Whether a window with this title takes the input."""
+    moves: Callable[[], Moves]
+
+
+def plan(scenario: Scenario, view: View) -> Moves:
+    """Yield the input that solves a scenario.
+
+    Raises:
+        NoOracleError: A check is beyond this oracle, or no window serves it.
+    """
+    for check in unsolved(scenario):
+        raise NoOracleError(f"no plan for a {type(check).__name__} of {check.paths}")
+    yield wait(1.0)  # until windows have their final titles
+    works = _works(scenario)
+    while works:
+        titles = view.titles()
+        if not titles:
+            raise NoOracleError(f"no window takes the input for {scenario.goal!r}")
+        for work in [work for work in works if work.fits(titles[-1])]:
+            yield from work.moves()
+            works.remove(work)
+        if works:
+            yield from _close_top(view)
+
+
+def _works(scenario: Scenario) -> list[_Work]:
+    """Return the input that a scenario needs, window by window."""
+    jobs = [check for check in scenario.checks if _is_open(check, scenario)]
+    files, page = scenario.files, page_of(scenario)
+    if _is_for_shell(scenario):
+        return [_Work(fits=_TERMINALS.__contains__, moves=lambda: _run_commands(jobs, files))]
+    works: list[_Work] = []
+    if any(_is_file_move(check, scenario) for check in jobs):
+        jobs = [check for check in jobs if not _is_file_move(check, scenario)]
+        works = [_Work(fits=_FOLDERS.__contains__, moves=lambda: _move_files(scenario))]
+    return works + [_work(check, scenario, page) for check in jobs]
+
+
+def _work(check: Check, scenario: Scenario, page: str) -> _Work:
+    """Return the input for one check."""
+    files, opened = scenario.files, _exported(check, scenario)
+    if isinstance(check, Text) and opened:
+        return _Work(fits=lambda name: name.startswith(opened), moves=lambda: _export(check))
+    if can_browse(check, page):
+        title = title_of(page)
+        return _Work(fits=lambda name: name.startswith(title), moves=lambda: browse(check, page))
+    return _Work(fits=lambda name: bool(_window(check, name)), moves=lambda: _moves(check, files))
+
+
+def _exported(check: Check, scenario: Scenario) -> str:
+    """Return the name of the office document that becomes a text file, or ""."""
+    programs = {command[0] for command in scenario.launch}
+    if not isinstance(check, Text) or "mousepad" in programs:
+        return ""
+    names = [command[-1] for command in scenario.launch if command[-1].endswith(_OFFICE)]
+    return next((n.removeprefix("Documents/") for n in names if n.startswith("Documents/")), "")
+
+
+def _export(check: Text) -> Moves:
+    """Save the document in the top window as a text file, after typing it again in Writer."""
+    yield key("escape")
+    if check.path.endswith(".txt"):
+        yield key("ctrl", "a")
+        yield key("delete")
+        yield text(check.text.rstrip("\n"))
+    yield key("ctrl", "shift", "s")
+    yield wait(_OPENED)
+    yield from name_file(check.path)
+    for _ in range(2):  # keep the format; accept its options
+        yield wait(_SAVED)
+        yield key("enter")
+    yield wait(_SAVED)
+
+
+def _move_files(scenario: Scenario) -> Moves:
+    after = dict(scenario.files)
+    for check in scenario.checks:
+        if _is_file_move(check, scenario):
+            check.apply(after)
+    yield from file_moves(scenario.files, after)
+
+
+def _run_commands(jobs: list[Check], files: Mapping[str, bytes]) -> Moves:
+    """Type commands into the terminal."""
+    for command in commands(jobs, files):
+        yield text(f"{command}\n")
+    yield wait()
+
+
+def _is_for_shell(scenario: Scenario) -> bool:
+    """Return whether commands in an open terminal solve the task."""
+    kinds = {type(check) for check in scenario.checks}
+    return TERMINAL in scenario.launch and kinds <= {Gone, Kept, Listing, Text, Number, Archive}
+
+
+def _is_file_move(check: Check, scenario: Scenario) -> bool:
+    """Return whether the file manager satisfies a check."""
+    programs = {command[0] for command in scenario.launch}
+    is_possible = "pcmanfm" in programs and not page_of(scenario)
+    return is_possible and isinstance(check, Gone | Kept)
+
+
+def _closing_key(title: str) -> Action:
+    """Return the keys that close a window without closing other documents of LibreOffice."""
+    if title == "LibreOffice":  # its start centre, after the last document
+        return key("ctrl", "q")
+    return key("ctrl", "w") if "LibreOffice" in title else key("alt", "f4")
+
+
+def _close_top(view: View) -> Moves:
+    """Close the active window.
+
+    Raises:
+        NoOracleError: The window stays.
+    """
+    before = view.titles()
+    for _ in range(_TRIES):
+        yield _closing_key(before[-1])
+        yield wait()
+        if view.titles() != before:
+            return
+    raise NoOracleError(f"{before[-1]!r} does not close")
+
+
+def unsolved(scenario: Scenario) -> Iterator[Check]:
+    """Yield the checks that no plan satisfies."""
+    for check in scenario.checks:
+        if _is_open(check, scenario) and not _is_planned(check, scenario):
+            yield check
+
+
+def _is_planned(check: Check, scenario: Scenario) -> bool:
+    """Return whether some window of the scenario serves a check."""
+    is_done_elsewhere = _is_for_shell(scenario) or _is_file_move(check, scenario)
+    if is_done_elsewhere or can_browse(check, page_of(scenario)):
+        return True
+    programs = {command[0] for command in scenario.launch}
+    if isinstance(check, Text | Number) and "mousepad" not in programs:
+        return bool(_exported(check, scenario))
+    return bool(_window(check))
+
+
+def has_oracle(scenario: Scenario) -> bool:
+    """Return whether `plan` can solve a scenario."""
+    return next(unsolved(scenario), None) is None
+
+
+def _is_open(check: Check, scenario: Scenario) -> bool:
+    """Return whether a check still needs input."""
+    before = {path: scenario.files[path] for path in check.paths if path in scenario.files}
+    after = dict(before)
+    check.apply(after)
+    return bool(check.paths) and before != after
+
+
+def _window(check: Check, title: str | None = None) -> bool | None:
+    """Return whether a window with this title serves a check; None if no application does."""
+    match check:
+        case Text() | Number():
+            return title is None or title.endswith("Mousepad")
+        case Workbook() if _can_edit(check):
+            name = check.path.rpartition("/")[2]
+            return title is None or title.startswith(name)
+        case Channel() if check.name in DIALOGS:
+            return title is None or title == DIALOGS[check.name]
+        case Document() if _can_write(check):
+            name = check.path.rpartition("/")[2]
+            return title is None or title.startswith(name)
+        case _:
+            return None
+
+
+def _moves(check: Check, files: Mapping[str, bytes]) -> Moves:
+    match check:
+        case Text():
+            yield from _write_text(check.path, check.text, is_new=check.path not in files)
+        case Number():
+            yield from _write_text(check.path, f"{check.value:.10g}", is_new=True)
+        case Workbook():
+            yield from _edit_book(check, files)
+        case Document():
+            yield from _edit_pages(check)
+        case Channel():
+            yield from change_settings(check, files)
+        case _:
+            raise NoOracleError(f"no plan for a {type(check).__name__}")
+
+
+def _write_text(path: str, content: str, *, is_new: bool) -> Moves:
+    """Enter the whole text of a file in Mousepad."""
+    if is_new:
+        yield key("ctrl", "n")
+    else:
+        yield key("ctrl", "o")
+        yield from name_file(path)
+    yield wait()
+    yield key("ctrl", "a")
+    yield key("delete")
+    yield text(content.rstrip("\n"))
+    yield key("ctrl", "s")
+    if is_new:
+        yield from name_file(path)
+    yield wait()
+
+
+# ---- Calc
+
+
+def _can_edit(check: Workbook) -> bool:
+    return set(check.looks) <= {"bold", "italic", "frozen"} and len(check.book) == 1
+
+
+def _edit_book(check: Workbook, files: Mapping[str, bytes]) -> Moves:
+    """Enter the cells of one sheet that differ."""
+    model = reader.read("xlsx", files[check.path])["model"]
+    before, after = book_of(model)[0], check.book[0]
+    yield wait(1.0)
+    yield key("escape")
+    for reference in sorted({*before.cells, *after.cells}, key=parts_of):
+        old, new = before.cells.get(reference), after.cells.get(reference)
+        if old != new:
+            yield from _go_to(reference)
+            yield from _edit_cell(old, new)
+    if after.frozen and before.frozen != after.frozen:
+        yield from _go_to(after.frozen)
+        yield key("alt", "v")
+        yield wait(1.0)
+        yield key("r")  # View > Freeze Rows and Columns
+        yield wait(1.0)
+    yield from _save_office()
+
+
+def _go_to(reference: str) -> Moves:
+    """Select a cell by its name in the Name Box."""
+    yield key("ctrl", "shift", "t")
+    yield wait(0.4)
+    yield text(f"{reference}\n")
+    yield wait(0.4)
+
+
+def _edit_cell(old: Cell | None, new: Cell | None) -> Moves:
+    if new is None:
+        yield key("delete")
+        return
+    if old is None or (old.value, old.formula) != (new.value, new.formula):
+        yield text(new.formula or str(new.value))
+        yield key("delete")  # what auto-input has added
+        yield key("enter")
+        return
+    if old.bold != new.bold:
+        yield key("ctrl", "b")
+    if old.italic != new.italic:
+        yield key("ctrl", "i")
+
+
+def _save_office() -> Moves:
+    """Save in the format that the file has."""
+    yield key("ctrl", "s")
+    yield wait(1.0)
+    yield key("enter")  # keep the format
+    yield wait(_SAVED)
+
+
+# ---- Writer
+
+_ALIGN = {"center": "e", "right": "r"}
+_MARKS = {"bold": "b", "italic": "i", "underline": "u"}
+
+
+def _can_write(check: Document) -> bool:
+    looks = {"bold", "italic", "underline", "style", "align"}
+    return set(check.looks) <= looks and not check.pages.tables
+
+
+def _edit_pages(check: Document) -> Moves:
+    """Type the whole document again, then give paragraphs their styles."""
+    yield key("escape")
+    yield key("ctrl", "a")
+    yield key("delete")
+    for number, paragraph in enumerate(check.pages.paragraphs):
+        if number:
+            yield key("enter")
+        yield from _write_spans(paragraph)
+    for number, paragraph in enumerate(check.pages.paragraphs):
+        chords = _paragraph_keys(paragraph)
+        if chords:
+            yield key("ctrl", "home")
+            for _ in range(number):
+                yield key("ctrl", "down")
+        for chord in chords:
+            yield key("ctrl", chord)
+            yield wait(0.2)
+    yield from _save_office()
+
+
+def _paragraph_keys(paragraph: Paragraph) -> list[str]:
+    """Return the keys that, with Ctrl, set style and alignment."""
+    style = [paragraph.style[-1]] if paragraph.style.startswith("Heading") else []
+    return style + [_ALIGN[paragraph.align]] * (paragraph.align in _ALIGN)
+
+
+def _write_spans(paragraph: Paragraph) -> Moves:
+    for span in paragraph.spans:
+        marks = [letter for look, letter in _MARKS.items() if getattr(span, look)]
+        for letter in marks:
+            yield key("ctrl", letter)
+        yield text(span.text)
+        for letter in marks:
+            yield key("ctrl", letter)

@@ -1,0 +1,346 @@
+"""Word processor families: LibreOffice Writer on docx files."""
+
+from dataclasses import replace
+
+from envkit_linux_desktop.tasks import words
+from envkit_linux_desktop.tasks.checks import Text
+from envkit_linux_desktop.tasks.clues import clutter, then_log, told
+from envkit_linux_desktop.tasks.documents import (
+    Document,
+    Pages,
+    Paragraph,
+    docx,
+    pages,
+    paragraph,
+    with_looks,
+)
+from envkit_linux_desktop.tasks.scenario import WRITER, Draft, families
+from envkit_linux_desktop.tasks.words import quoted
+
+
+def _add(draft: Draft, model: Pages) -> str:
+    """Add a document, open it and return its path."""
+    path = draft.add(draft.path("docx"), docx(model))
+    draft.open(*WRITER, path)
+    return path
+
+
+def _article(draft: Draft, *counts: int) -> tuple[str, Pages]:
+    """Add a document of one-sentence paragraphs."""
+    model = pages(*draft.some(words.SENTENCES, draft.at(*(counts or (3, 5, 7, 9)))))
+    return _add(draft, model), model
+
+
+def _with(model: Pages, at: int, *texts: Paragraph, over: int = 1) -> Pages:
+    """Return the document with some paragraphs replaced."""
+    rows = model.paragraphs
+    return replace(model, paragraphs=(*rows[:at], *texts, *rows[at + over :]))
+
+
+def _sentence(draft: Draft, model: Pages) -> tuple[str, str]:
+    """Return a sentence that the document lacks, and the phrase for it."""
+    there = [text.text for text in model.paragraphs]
+    rest = [sentence for sentence in words.SENTENCES if sentence not in there]
+    sentence = draft.one(rest)
+    return sentence, told(draft, "sentence", sentence, rest)
+
+
+def append_paragraph(draft: Draft) -> None:
+    """Add a paragraph at the end."""
+    path, model = _article(draft)
+    sentence, said = _sentence(draft, model)
+    clutter(draft)
+    count = len(model.paragraphs)
+    draft.expect(Document(path=path, pages=_with(model, count, paragraph(sentence), over=0)))
+    draft.say(
+        "Add {said} as a new last paragraph to {path}, and save it as docx.",
+        "{path} should end with one more paragraph: {said}. Add it and save.",
+        "At the end of {path}, start a new paragraph and write {said}. Keep the docx format.",
+        said=said,
+        path=path,
+    )
+
+
+def insert_paragraph(draft: Draft) -> None:
+    """Insert a paragraph between others."""
+    path, model = _article(draft)
+    sentence, said = _sentence(draft, model)
+    at = draft.rng.randrange(1, len(model.paragraphs))
+    clutter(draft)
+    draft.expect(Document(path=path, pages=_with(model, at, paragraph(sentence), over=0)))
+    draft.say(
+        "In {path}, insert {said} as a paragraph of its own directly before {old}. Save it.",
+        "Put {said} into {path} as a new paragraph, right above {old}, and save.",
+        said=said,
+        path=path,
+        old=quoted(model.paragraphs[at].text),
+    )
+
+
+def delete_paragraph(draft: Draft) -> None:
+    """Delete paragraphs."""
+    path, model = _article(draft)
+    texts = [text.text for text in model.paragraphs]
+    gone = draft.some(texts, draft.at(1, 1, 2, 3))
+    said = [*map(quoted, gone[:-1]), told(draft, "sentence", gone[-1], texts)]
+    clutter(draft)
+    draft.expect(Document(path=path, pages=pages(*(text for text in texts if text not in gone))))
+    draft.say(
+        "Delete {said} from {path}, and save the document.",
+        "Remove {said} from {path}. Everything else stays. Save it as docx.",
+        "{path} is better without {said}. Take that out and save.",
+        said=words.listed(said),
+        path=path,
+    )
+
+
+def replace_name(draft: Draft) -> None:
+    """Replace a name everywhere."""
+    old, new, *others = words.full_names(draft.rng, 9)
+    frames = draft.some(
+        [
+            "{} opened the meeting.", "The budget was presented by {}.", "{} asked for more time.",
+            "Questions should go to {} by Monday.", "{} will write the report.",
+            "The keys are with {} until then.", "{} thanked all guests.", "Lunch was paid by {}.",
+        ],
+        draft.at(3, 4, 6, 8),
+    )  # fmt: skip
+    places = draft.some(list(range(len(frames))), draft.at(1, 2, 3, 4))
+    texts = [frame.format(old if n in places else others[0]) for n, frame in enumerate(frames)]
+    path = _add(draft, pages(*texts))
+    said = told(draft, "name", new, others)
+    clutter(draft)
+    draft.expect(Document(path=path, pages=pages(*(text.replace(old, new) for text in texts))))
+    draft.say(
+        'Replace the name "{old}" by {new} throughout {path}, and save.',
+        'In {path}, it must be {new} instead of "{old}", wherever that name occurs. Save it.',
+        'Change every "{old}" in {path} to {new}. Keep the docx format.',
+        old=old,
+        new=said,
+        path=path,
+    )
+
+
+def set_headings(draft: Draft) -> None:
+    """Give titles a heading style."""
+    count = draft.at(1, 2, 3, 4)
+    titles = draft.some(words.TITLES, count)
+    body = draft.some(words.SENTENCES, 2 * count)
+    texts = [t for n in range(count) for t in (titles[n], body[2 * n], body[2 * n + 1])]
+    path = _add(draft, pages(*texts))
+    style = draft.one(("Heading 1", "Heading 2"))
+    chosen = draft.some(titles, draft.at(1, 1, 2, 2))
+    said = [*map(quoted, chosen[:-1]), told(draft, "title", chosen[-1], words.TITLES)]
+    clutter(draft)
+    final = Pages(
+        paragraphs=tuple(
+            paragraph(text, style=style if text in chosen else "Normal") for text in texts
+        )
+    )
+    draft.expect(Document(path=path, pages=final, looks=("style",)))
+    draft.say(
+        'Apply the paragraph style "{style}" to {said} in {path}, and to nothing else. Save it.',
+        "In {path}, turn {said} into {style}. All other paragraphs keep their style. Save.",
+        'Format {said} in {path} with the style "{style}", and save as docx.',
+        style=style,
+        said=words.listed(said),
+        path=path,
+    )
+
+
+def _mark_words(draft: Draft, look: str, name: str) -> None:
+    """Ask for words in one look."""
+    path, model = _article(draft)
+    texts = list(model.paragraphs)
+    said: list[str] = []
+    for at in draft.some(list(range(len(texts))), draft.at(1, 2, 2, 3)):
+        word = texts[at].text.rstrip(".").split()[-1]
+        texts[at] = with_looks(texts[at], word, **{look: True})
+        said.append(f'the last word, "{word}", of "{texts[at].text}"')
+    clutter(draft)
+    looks = ("bold", "italic", "underline")
+    draft.expect(Document(path=path, pages=Pages(paragraphs=tuple(texts)), looks=looks))
+    draft.say(
+        "In {path}, make {said} {name}. Leave all other text as it is, and save.",
+        "Make {said} {name} in {path}, without the full stop. Save the document.",
+        "Only this text in {path} should be {name}: {said}. Save as docx.",
+        path=path,
+        said=words.listed(said),
+        name=name,
+    )
+    then_log(draft)
+
+
+def bold_words(draft: Draft) -> None:
+    """Make words bold."""
+    _mark_words(draft, "bold", "bold")
+
+
+def italic_words(draft: Draft) -> None:
+    """Make words italic."""
+    _mark_words(draft, "italic", "italic")
+
+
+def underline_words(draft: Draft) -> None:
+    """Underline words."""
+    _mark_words(draft, "underline", "underlined")
+
+
+def align_paragraphs(draft: Draft) -> None:
+    """Center or right-align paragraphs."""
+    path, model = _article(draft)
+    texts = list(model.paragraphs)
+    said: list[str] = []
+    align = draft.one(("center", "right"))
+    for at in (chosen := draft.some(list(range(len(texts))), draft.at(1, 1, 2, 2))):
+        phrase = quoted(texts[at].text)
+        if at == chosen[-1]:
+            phrase = told(draft, "sentence", texts[at].text, [text.text for text in texts])
+        texts[at] = replace(texts[at], align=align)
+        said.append(phrase)
+    clutter(draft)
+    final = Pages(paragraphs=tuple(texts))
+    draft.expect(Document(path=path, pages=final, looks=("align",)))
+    draft.say(
+        "{verb} {said} in {path}, and save. The other paragraphs stay on the left.",
+        "In {path}, {verb_lower} {said}. Save it in docx format.",
+        path=path,
+        said=words.listed(said),
+        verb={"center": "Center", "right": "Right-align"}[align],
+        verb_lower={"center": "center", "right": "right-align"}[align],
+    )
+
+
+def resize_text(draft: Draft) -> None:
+    """Set the font size of a paragraph."""
+    path, model = _article(draft)
+    texts = list(model.paragraphs)
+    at, size = draft.rng.randrange(len(texts)), draft.one([16, 18, 20, 24, 28])
+    said = told(draft, "sentence", texts[at].text, [text.text for text in texts])
+    texts[at] = paragraph(texts[at].text, size=size)
+    clutter(draft)
+    draft.expect(Document(path=path, pages=Pages(paragraphs=tuple(texts)), looks=("size",)))
+    draft.say(
+        "Set {said} in {path} in {size} points. Change no other text, and save.",
+        "In {path}, the font size of {said} should be {size} pt. Save the document.",
+        path=path,
+        said=said,
+        size=size,
+    )
+
+
+def insert_table(draft: Draft) -> None:
+    """Insert a table with given cells."""
+    path, model = _article(draft, 2, 3, 4, 5)
+    count = draft.at(1, 2, 2, 3)
+    cells = [str(draft.rng.randint(100, 9999)) for _ in range(2 * count)]
+    table = tuple((cells[2 * n], cells[2 * n + 1]) for n in range(count))
+    said = [f"{left} and {right}" for left, right in table]
+    if draft.level == 4:
+        last = told(draft, "number", cells[-1], [str(n) for n in range(100, 9999, 37)])
+        said[-1] = f"{cells[-2]} and {last}"
+    clutter(draft)
+    draft.expect(Document(path=path, pages=replace(model, tables=(table,))))
+    draft.say(
+        "At the end of {path}, insert a table with 2 columns and {count} row{s}: {said}. Save it.",
+        "Add a table with {count} row{s} of 2 cells below the text of {path}. Fill it row by row "
+        "with {said}. Save the document.",
+        path=path,
+        count=count,
+        s="s" if count > 1 else "",
+        said=", then ".join(said),
+    )
+
+
+def turn_page(draft: Draft) -> None:
+    """Set the page in landscape format and add a sentence."""
+    path, model = _article(draft)
+    sentence, said = _sentence(draft, model)
+    clutter(draft)
+    final = _with(model, len(model.paragraphs), paragraph(sentence), over=0)
+    final = replace(final, landscape=True)
+    draft.expect(Document(path=path, pages=final, looks=("landscape",)))
+    draft.say(
+        "Turn the page of {path} to landscape, and add {said} as the last paragraph. Save it.",
+        "{path} should be printed in landscape format. Set that, append {said} as a paragraph, and "
+        "save.",
+        path=path,
+        said=said,
+    )
+
+
+def page_header(draft: Draft) -> None:
+    """Write a page header or footer."""
+    path, model = _article(draft)
+    place = draft.one(("header", "footer"))
+    title = f"{draft.one(words.TITLES)} {draft.rng.randint(2020, 2029)}"
+    others = [f"{other} {draft.rng.randint(2020, 2029)}" for other in words.TITLES]
+    said = told(draft, "page title", title, others)
+    clutter(draft)
+    final = replace(model, **{place: title})
+    draft.expect(Document(path=path, pages=final, looks=("header", "footer")))
+    draft.say(
+        "Give the pages of {path} a {place} that reads {said}. Save it as docx.",
+        "In {path}, turn on the page {place} and write {said} into it. Save the document.",
+        path=path,
+        place=place,
+        said=said,
+    )
+
+
+def swap_paragraphs(draft: Draft) -> None:
+    """Move a paragraph to the start or the end."""
+    path, model = _article(draft)
+    texts = [text.text for text in model.paragraphs]
+    place = draft.one(("first", "last"))
+    moved = draft.one(texts[1:-1])
+    said = told(draft, "sentence", moved, texts)
+    rest = [text for text in texts if text != moved]
+    clutter(draft)
+    final = [moved, *rest] if place == "first" else [*rest, moved]
+    draft.expect(Document(path=path, pages=pages(*final)))
+    draft.say(
+        "In {path}, move {said} so that it becomes the {place} paragraph. Save it.",
+        "{said} should be the {place} paragraph of {path}. Move it there, and save as docx.",
+        path=path,
+        place=place,
+        said=said,
+    )
+
+
+def save_as_text(draft: Draft) -> None:
+    """Save a document as plain text, with one more paragraph."""
+    path, model = _article(draft)
+    texts = [text.text for text in model.paragraphs]
+    new = draft.path("txt")
+    sentence, said = _sentence(draft, model)
+    clutter(draft)
+    draft.expect(Text(path=new, text="\n".join([sentence, *texts])))
+    draft.say(
+        "Write {said} as a new first paragraph into the text of {path} and save the result as "
+        "plain text (.txt) under {new}.",
+        "Save {path} as the plain text file {new}, with {said} added as the first paragraph.",
+        path=path,
+        said=said,
+        new=new,
+    )
+
+
+FAMILIES = families(
+    "writer",
+    append_paragraph,
+    insert_paragraph,
+    delete_paragraph,
+    replace_name,
+    set_headings,
+    bold_words,
+    italic_words,
+    underline_words,
+    align_paragraphs,
+    resize_text,
+    insert_table,
+    turn_page,
+    page_header,
+    swap_paragraphs,
+    save_as_text,
+)

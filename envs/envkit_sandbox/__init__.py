@@ -1,0 +1,16 @@
+"""Walls for programs that a policy drives: a bubblewrap, its limits, and reading its files."""
+
+from envkit_sandbox.home import Home
+from envkit_sandbox.walls import INSTALL_LINE, Walls, find_bubblewrap, first_process, spawn
+from envkit_sandbox.watchdog import Memory, watch
+
+__all__ = [
+    "INSTALL_LINE",
+    "Home",
+    "Memory",
+    "Walls",
+    "find_bubblewrap",
+    "first_process",
+    "spawn",
+    "watch",
+]

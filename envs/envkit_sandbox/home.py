@@ -1,0 +1,122 @@
+"""Read a folder that a policy has written, following no link out of it.
+
+The kernel resolves each path with `openat2` beneath the folder and without symbolic links. A FIFO,
+a device or a socket reads as absent, and opening one never blocks.
+"""
+
+import ctypes
+import errno
+import os
+import stat
+import struct
+from pathlib import Path
+from typing import Final
+
+from envkit.closing import Closing
+from envkit.errors import EnvFault, FaultKind
+
+MOST_BYTES: Final = 16 << 20
+"""Longest file that is read by default."""
+MOST_NAMES: Final = 10_000
+"""Names listed of one folder."""
+_OPENAT2: Final = 437
+"""The number of the system call on every architecture."""
+_BENEATH: Final = 0x08 | 0x04
+"""RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS."""
+_ABSENT: Final = frozenset(
+    {
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.ELOOP,
+        errno.EXDEV,
+        errno.EACCES,
+        errno.EPERM,
+        errno.ENAMETOOLONG,
+        errno.ENXIO,
+        errno.ENODEV,
+        errno.EINVAL,
+        errno.EISDIR,
+    }
+)
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+
+class Home(Closing):
+    """A folder held open; it can be read until `close`, even if its name changes."""
+
+    def __init__(self, folder: str | Path) -> None:
+        """Open the folder.
+
+        Args:
+            folder: A folder, such as `/proc/PID/root/home/user`.
+
+        Raises:
+            EnvFault: It cannot be opened.
+        """
+        try:
+            self._folder = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise EnvFault(
+                f"the home folder of the session cannot be opened: {error.strerror}",
+                kind=FaultKind.CRASHED,
+            ) from error
+
+    def read(self, path: str, *, limit: int = MOST_BYTES) -> bytes | None:
+        """Return the first bytes of a regular file, or None if there is none.
+
+        Args:
+            path: Relative to the folder.
+            limit: Most bytes to return.
+
+        Raises:
+            EnvFault: The file system fails.
+        """
+        found = self._open(path, os.O_RDONLY)
+        if found is None:
+            return None
+        with open(found, "rb", buffering=0) as file:
+            if not stat.S_ISREG(os.fstat(found).st_mode):
+                return None
+            parts: list[bytes] = []
+            while limit > 0 and (part := file.read(min(limit, 1 << 20))):
+                parts.append(part)
+                limit -= len(part)
+            return b"".join(parts)
+
+    def names(self, folder: str = "") -> tuple[str, ...]:
+        """Return the sorted names in a folder, at most `MOST_NAMES`; none if it does not exist.
+
+        Raises:
+            EnvFault: The file system fails.
+        """
+        found = self._open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
+        if found is None:
+            return ()
+        try:
+            with os.scandir(found) as entries:
+                return tuple(
+                    sorted(entry.name for entry, _ in zip(entries, range(MOST_NAMES), strict=False))
+                )
+        finally:
+            os.close(found)
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        if self._folder >= 0:
+            os.close(self._folder)
+            self._folder = -1
+
+    def _open(self, path: str, flags: int) -> int | None:
+        if "\0" in path:
+            return None
+        how = struct.pack("QQQ", flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY, 0, _BENEATH)
+        found = _libc.syscall(_OPENAT2, self._folder, os.fsencode(path), how, len(how))
+        if found >= 0:
+            return int(found)
+        number = ctypes.get_errno()
+        if number in _ABSENT:
+            return None
+        raise EnvFault(
+            f"the file {path!r} of the session cannot be read: {os.strerror(number)}",
+            kind=FaultKind.CRASHED,
+        )

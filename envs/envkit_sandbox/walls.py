@@ -1,0 +1,213 @@
+"""Start programs in a bubblewrap: no network, no privileges, chosen files."""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from envkit.errors import EnvFault, FaultKind, MissingDependencyError
+from envkit_sandbox.seccomp import filter_program
+
+INSTALL_LINE: Final = "apt-get install --no-install-recommends bubblewrap python3"
+NOBODY: Final = 65534
+"""The user that runs sandboxes if the driver is root, where limits of processes do not bind."""
+_END_SECONDS: Final = 5.0
+_NO_ENV: Final = {"PATH": "/usr/bin:/bin"}
+"""bubblewrap's own environment, which a sandbox could read."""
+_FIXED: Final = (
+    *("--unshare-all", "--unshare-user", "--uid", "1000", "--gid", "1000", "--disable-userns"),
+    *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"),
+    *("--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin", "--symlink", "usr/lib", "/lib"),
+    *("--symlink", "usr/lib64", "/lib64", "--symlink", "usr/sbin", "/sbin"),
+    *("--proc", "/proc", "--dev", "/dev"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walls:
+    """What a sandbox contains besides a read-only `/usr`."""
+
+    hostname: str
+    folders: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Empty writable folders: path -> size in MiB."""
+    files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    """Read-only files: path -> content."""
+    binds: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Writable paths of the host: path inside -> path outside."""
+    etc: Sequence[str] = ()
+    """Names in `/etc` that are visible, read-only."""
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    folder: str = "/"
+    """Where the program starts."""
+    is_first: bool = False
+    """Whether the program is process 1, which nothing inside can kill."""
+    has_filter: bool = True
+    """Whether a seccomp filter applies."""
+
+
+def find_bubblewrap() -> str:
+    """Return the path of bubblewrap.
+
+    Raises:
+        MissingDependencyError: It is not installed.
+    """
+    found = shutil.which("bwrap")
+    if found is None:
+        raise MissingDependencyError(
+            "a sandbox needs the program bwrap, which is not installed. "
+            f"Install it with: {INSTALL_LINE}"
+        )
+    return found
+
+
+def give_to_sandbox(path: Path) -> None:
+    """Make a new file or folder belong to the user that sandboxes run as."""
+    if os.geteuid() == 0:
+        os.chown(path, NOBODY, NOBODY)
+
+
+def spawn(
+    walls: Walls,
+    program: Sequence[str],
+    *,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int = subprocess.DEVNULL,
+    keep: Sequence[int] = (),
+) -> "subprocess.Popen[bytes]":
+    """Start a program in a sandbox, which ends with this process.
+
+    Args:
+        walls: The sandbox.
+        program: Command line inside.
+        stdin: As for `subprocess.Popen`.
+        stdout: As for `subprocess.Popen`.
+        keep: Open descriptors that the program inherits.
+
+    Raises:
+        EnvFault: It cannot be started.
+        MissingDependencyError: bubblewrap or pyseccomp is not installed.
+    """
+    bwrap = find_bubblewrap()
+    is_root = os.geteuid() == 0
+    with ExitStack() as stack:
+        opened: list[int] = []
+
+        def hold(data: bytes) -> str:
+            number = _memory_file(data)
+            stack.callback(os.close, number)
+            opened.append(number)
+            return str(number)
+
+        words = [*_words(walls)]
+        for path, data in walls.files.items():
+            words += ["--perms", "0555", "--ro-bind-data", hold(data), path]
+        if walls.has_filter:
+            words += ["--seccomp", hold(filter_program())]
+        # What is writable has a size; the root and /dev are not, and come last.
+        words += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", walls.folder]
+        # Not on the command line, which shows paths of the host to whoever lists processes.
+        listed = hold(b"".join(word.encode() + b"\0" for word in words))
+
+        def start() -> "subprocess.Popen[bytes]":
+            return subprocess.Popen(
+                [bwrap, "--args", listed, "--", *program],
+                stdin=stdin,
+                stdout=stdout,
+                stderr=subprocess.DEVNULL,
+                env=_NO_ENV,
+                pass_fds=(*opened, *keep),
+                start_new_session=True,  # an interrupt at the terminal is the driver's to handle
+                user=NOBODY if is_root else None,
+                group=NOBODY if is_root else None,
+                extra_groups=[] if is_root else None,
+            )
+
+        try:
+            return _starter.run(start)
+        except OSError as error:
+            raise EnvFault(
+                f"bubblewrap did not start: {error.strerror}", kind=FaultKind.TRANSIENT
+            ) from error
+
+
+def first_process(sandbox: "subprocess.Popen[bytes]") -> int:
+    """Return the process id, outside, of the sandbox's process 1.
+
+    Raises:
+        EnvFault: The sandbox is gone.
+    """
+    try:
+        listed = Path(f"/proc/{sandbox.pid}/task/{sandbox.pid}/children").read_text()
+        return int(listed.split()[0])
+    except (OSError, IndexError) as error:
+        raise EnvFault("the sandbox is gone", kind=FaultKind.CRASHED) from error
+
+
+def end(sandbox: "subprocess.Popen[bytes]") -> None:
+    """Kill a sandbox and everything in it, and wait until it is gone."""
+    with suppress(EnvFault, ProcessLookupError):
+        # Process 1 takes all others along, and bubblewrap collects it. If bubblewrap died first,
+        # a machine without an init process would keep a zombie.
+        os.kill(first_process(sandbox), signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            sandbox.wait(_END_SECONDS)
+    sandbox.kill()
+    sandbox.wait()
+    for stream in (sandbox.stdin, sandbox.stdout):
+        if stream is not None:
+            with suppress(OSError):  # unwritten orders to a dead sandbox
+                stream.close()
+
+
+class _Starter:
+    """Starts all sandboxes from one thread that lives as long as the process.
+
+    The kernel ends a sandbox with the thread that started it.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin with a new thread."""
+        self._thread = ThreadPoolExecutor(1, "envkit-sandboxes")
+
+    def run(self, start: Callable[[], "subprocess.Popen[bytes]"]) -> "subprocess.Popen[bytes]":
+        """Call the function on the thread."""
+        return self._thread.submit(start).result()
+
+
+def _words(walls: Walls) -> Iterable[str]:
+    yield from _FIXED
+    yield from ("--hostname", walls.hostname)
+    if walls.is_first:
+        yield "--as-pid-1"
+    for name in walls.etc:
+        yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
+    for path, size in walls.folders.items():
+        yield from ("--size", str(size << 20), "--perms", "0755", "--tmpfs", path)
+    for inside, outside in walls.binds.items():
+        yield from ("--bind", outside, inside)
+    for name, value in {**_ENVIRONMENT, **walls.environment}.items():
+        yield from ("--setenv", name, value)
+
+
+_ENVIRONMENT: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "TZ": "UTC"}
+
+
+def _memory_file(data: bytes) -> int:
+    number = os.memfd_create("sandbox")
+    with open(number, "wb", closefd=False) as file:
+        file.write(data)
+    os.lseek(number, 0, os.SEEK_SET)
+    return number
+
+
+_starter: Final = _Starter()
+os.register_at_fork(after_in_child=_starter.reset)

@@ -1,0 +1,162 @@
+"""Families about files and folders."""
+
+import shlex
+
+from envkit_terminal.families.draft import Draft
+
+_ENDINGS = ("txt", "csv", "log", "md", "json", "ini")
+
+
+def sort_by_ending(draft: Draft) -> None:
+    """Move files into folders named after their endings."""
+    folder, endings = draft.folder(), draft.rng.sample(_ENDINGS, draft.at(2, 3, 4))
+    names = draft.words(draft.at(5, 9, 14))
+    for number, name in enumerate(names):
+        ending = endings[number % len(endings)]
+        shown = f"{name} {number}" if draft.level == 3 and number % 3 == 0 else name
+        draft.files[f"{folder}/{shown}.{ending}"] = f"{name} {draft.rng.randint(100, 999)}\n"
+    for path, text in list(draft.files.items()):
+        name = path.rpartition("/")[2]
+        draft.expect(f"{folder}/{name.rpartition('.')[2]}/{name}", text)
+        draft.expect_gone(path)
+    draft.say(
+        "In ~/{folder}, move every file into a subfolder named after its extension, for example "
+        "report.{one} into {one}/report.{one}.",
+        "Sort the files in ~/{folder} by type: each one goes into a subfolder with the name of its "
+        "extension (x.{one} into ~/{folder}/{one}/).",
+        folder=folder,
+        one=endings[0],
+    )
+    draft.solution = [
+        f'cd ~/{folder} && for f in *.*; do e=${{f##*.}}; mkdir -p "$e"; mv "$f" "$e/"; done'
+    ]
+
+
+def rename_files(draft: Draft) -> None:
+    """Give numbered files a new prefix."""
+    folder = draft.folder()
+    old, new, other = draft.words(3)
+    count = draft.at(4, 9, 15)
+    for number in range(1, count + 1):
+        text = f"page {number} {draft.rng.randint(1000, 9999)}\n"
+        draft.files[f"{folder}/{old}-{number}.txt"] = text
+        draft.expect(f"{folder}/{new}_{number:03d}.txt", text)
+        draft.expect_gone(f"{folder}/{old}-{number}.txt")
+    if draft.level > 1:
+        draft.files[f"{folder}/{other}-1.txt"] = "leave me\n"
+        draft.keep(f"{folder}/{other}-1.txt")
+    draft.say(
+        "Rename the files {old}-N.txt in ~/{folder} to {new}_NNN.txt, with the number padded to "
+        "three digits. Leave other files alone.",
+        "The files called {old}-1.txt, {old}-2.txt and so on in ~/{folder} need new names: "
+        "{new}_001.txt, {new}_002.txt, ... Nothing else may change.",
+        folder=folder,
+        old=old,
+        new=new,
+    )
+    draft.solution = [
+        f"cd ~/{folder} && for f in {old}-*.txt; do n=${{f#{old}-}}; n=${{n%.txt}}; "
+        f'mv "$f" "$(printf "{new}_%03d.txt" "$n")"; done'
+    ]
+
+
+def find_file(draft: Draft) -> None:
+    """Find the file that contains a code."""
+    folder, target = draft.folder(), draft.rng.randint(0, draft.at(5, 15, 40) - 1)
+    code = f"{draft.one(('KX', 'QT', 'ZB'))}-{draft.rng.randint(10000, 99999)}"
+    found = ""
+    for number in range(draft.at(6, 16, 41)):
+        depth = draft.rng.randint(0, draft.level)
+        path = "/".join([folder, *draft.words(depth), f"note{number}.txt"])
+        near = code[:-1] + str((int(code[-1]) + 1 + number % 8) % 10)
+        text = f"reference {code if number == target else near}\n"
+        draft.files[path] = text
+        found = path if number == target else found
+    draft.expect("answer.txt", found)
+    draft.say(
+        "Exactly one file below ~/{folder} contains the reference {code}. Write its path, relative "
+        "to your home folder (such as {folder}/x/note0.txt), to ~/answer.txt.",
+        "Which file below ~/{folder} mentions {code}? Put its path into ~/answer.txt, starting "
+        "with {folder}/.",
+        folder=folder,
+        code=code,
+    )
+    draft.solution = [f"cd ~ && grep -rlw -e {code} {folder} > answer.txt"]
+
+
+def delete_files(draft: Draft) -> None:
+    """Delete empty or temporary files, and nothing else."""
+    folder = draft.folder()
+    for number, name in enumerate(draft.words(draft.at(6, 12, 20))):
+        inner = f"{folder}/{draft.words(1)[0]}/" if draft.level > 1 and number % 2 else f"{folder}/"
+        is_empty = number % 3 == 0
+        path = f"{inner}{name}.dat"
+        draft.files[path] = "" if is_empty else f"{draft.rng.randint(1, 10**6)}\n"
+        if is_empty:
+            draft.expect_gone(path)
+        else:
+            draft.keep(path)
+    draft.say(
+        "Delete all empty files below ~/{folder}, at any depth. Keep everything else.",
+        "Some files in ~/{folder} and its subfolders have no content. Remove those and only those.",
+        folder=folder,
+    )
+    draft.solution = [f"find ~/{folder} -type f -empty -delete"]
+
+
+def set_modes(draft: Draft) -> None:
+    """Make scripts executable and data private."""
+    folder = draft.folder()
+    for number, name in enumerate(draft.words(draft.at(4, 8, 12))):
+        ending = ("sh", "key")[number % 2]
+        path = f"{folder}/{name}.{ending}"
+        draft.files[path] = f"#!/bin/sh\necho {name}\n" if ending == "sh" else f"{name}\n"
+        draft.checks.append(
+            {"type": "mode", "path": path, "mode": 0o755 if number % 2 == 0 else 0o600}
+        )
+        draft.keep(path)
+    draft.say(
+        "In ~/{folder}, give every .sh file the permissions rwxr-xr-x and every .key file "
+        "rw-------.",
+        "Set the modes in ~/{folder}: 755 for the .sh files, 600 for the .key files.",
+        folder=folder,
+    )
+    draft.solution = [f"cd ~/{folder} && chmod 755 *.sh && chmod 600 *.key"]
+
+
+def pack_folder(draft: Draft) -> None:
+    """Pack some files into an archive."""
+    folder = draft.folder()
+    name, ending = draft.words(1)[0], draft.one(("csv", "md"))
+    packed: dict[str, str] = {}
+    for number, word in enumerate(draft.words(draft.at(4, 8, 14))):
+        inner = f"{draft.words(1)[0]}/" if draft.level > 1 and number % 3 == 1 else ""
+        kind = ending if number % 2 == 0 else "tmp"
+        path = f"{inner}{word}.{kind}"
+        draft.files[f"{folder}/{path}"] = f"{word} {number}\n"
+        if kind == ending:
+            packed[path] = f"{word} {number}\n"
+    listing = "\n".join(sorted(packed))
+    archive = shlex.quote(f"{name}.tar.gz")
+    draft.expect_run(
+        f"cd ~ && tar -tzf {archive} | sed 's|^\\./||' | grep -v '/$' | LC_ALL=C sort", listing
+    )
+    contents = "".join(packed[path] for path in sorted(packed))
+    draft.expect_run(
+        f"mkdir /tmp/x && cd /tmp/x && tar -xzf ~/{archive} && "
+        'find . -type f | LC_ALL=C sort | while read -r f; do cat "$f"; done',
+        contents,
+    )
+    draft.say(
+        "Pack all .{ending} files below ~/{folder}, and no others, into ~/{name}.tar.gz. Paths in "
+        "the archive are relative to ~/{folder}.",
+        "Create the gzipped tar archive ~/{name}.tar.gz from the .{ending} files in ~/{folder} and "
+        "its subfolders. Store their paths relative to ~/{folder}, and leave other files out.",
+        folder=folder,
+        ending=ending,
+        name=name,
+    )
+    draft.solution = [
+        f"cd ~/{folder} && find . -name '*.{ending}' -type f -printf '%P\\n' | "
+        f"tar -czf ~/{name}.tar.gz -T -"
+    ]

@@ -1,0 +1,220 @@
+"""Import task folders of Harbor and Terminal-Bench, as far as they need no image build."""
+
+import tomllib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, cast
+
+from envkit.errors import ConfigurationError, MissingDependencyError
+from envkit_terminal.dockerfile import (
+    Image,
+    RefusedError,
+    as_value,
+    check_network,
+    read_files,
+    read_image,
+)
+from envkit_terminal.grading import REWARD_FOLDER
+
+_TEST_SECONDS: Final = 120.0
+_MOST_SECONDS: Final = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imported:
+    """Task folders, sorted into those that can be played and those that cannot."""
+
+    tasks: tuple[dict[str, Any], ...]
+    """For `TerminalEnv(tasks=...)`."""
+    refused: Mapping[str, str]
+    """Why, by the name of the folder."""
+
+    def reasons(self) -> Counter[str]:
+        """Return how many folders are refused for each reason."""
+        return Counter(self.refused.values())
+
+
+def import_folders(root: str | Path, *, has_pytest: bool = False) -> Imported:
+    """Read all task folders in a folder.
+
+    Args:
+        root: Its subfolders are tasks: with `task.toml` (Harbor) or `task.yaml` (Terminal-Bench).
+        has_pytest: Whether Debian's Python has pytest (`apt-get install python3-pytest`). Otherwise
+            tasks whose tests run it are refused.
+
+    Raises:
+        ConfigurationError: There is no task folder.
+        MissingDependencyError: A `task.yaml` is there and PyYAML is not installed.
+    """
+    root = Path(root)
+    names = ("task.toml", "task.yaml")
+    folders = sorted({path.parent for name in names for path in root.rglob(name)})
+    if not folders:
+        raise ConfigurationError(f"{str(root)!r} holds no task.toml or task.yaml")
+    tasks: list[dict[str, Any]] = []
+    refused: dict[str, str] = {}
+    for folder in folders:
+        try:
+            tasks.append(read_folder(folder, has_pytest=has_pytest))
+        except RefusedError as error:
+            refused[folder.relative_to(root).as_posix()] = str(error)
+    return Imported(tasks=tuple(tasks), refused=refused)
+
+
+def read_folder(folder: str | Path, *, has_pytest: bool = False) -> dict[str, Any]:
+    """Return the task of one folder.
+
+    Args:
+        folder: The task's folder.
+        has_pytest: As for `import_folders`.
+
+    Raises:
+        RefusedError: It is not valid, or needs what a session does not have.
+        MissingDependencyError: It has a `task.yaml` and PyYAML is not installed.
+    """
+    folder = Path(folder)
+    try:
+        if (folder / "task.toml").exists():
+            return _harbor(folder, has_pytest=has_pytest)
+        return _terminal_bench(folder, has_pytest=has_pytest)
+    except (OSError, UnicodeDecodeError) as error:
+        raise RefusedError(f"a file that cannot be read ({type(error).__name__})") from error
+
+
+def _harbor(folder: Path, *, has_pytest: bool) -> dict[str, Any]:
+    try:
+        config = tomllib.loads((folder / "task.toml").read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise RefusedError("a task.toml that is not valid TOML") from error
+    environment, verifier = _table(config, "environment"), _table(config, "verifier")
+    _check_environment(folder, environment, verifier)
+    image = read_image(folder / "environment")
+    if isinstance(environment.get("workdir"), str):
+        image.folder = environment["workdir"]
+    image.environment |= _texts(environment.get("env", {}))
+    seconds = verifier.get("timeout_sec", _TEST_SECONDS)
+    return _task(
+        folder,
+        image,
+        goal=(folder / "instruction.md").read_text(encoding="utf-8"),
+        tests=read_files(folder / "tests"),
+        script="test.sh",
+        solution=folder / "solution/solve.sh",
+        seconds=seconds,
+        has_pytest=has_pytest,
+    )
+
+
+def _check_environment(
+    folder: Path, environment: Mapping[str, Any], verifier: Mapping[str, Any]
+) -> None:
+    if (folder / "steps").exists():
+        raise RefusedError("a task of several steps")
+    if environment.get("docker_image"):
+        raise RefusedError("a prebuilt image")
+    if environment.get("gpus"):
+        raise RefusedError("a GPU")
+    if environment.get("mcp_servers"):
+        raise RefusedError("MCP servers")
+    if (folder / "environment/docker-compose.yaml").exists():
+        raise RefusedError("several containers")
+    if verifier.get("environment_mode") == "separate":
+        raise RefusedError("an image for its tests")
+    if not (folder / "tests/test.sh").exists():
+        raise RefusedError("no tests/test.sh")
+
+
+def _terminal_bench(folder: Path, *, has_pytest: bool) -> dict[str, Any]:
+    config = _read_yaml(folder / "task.yaml")
+    if not isinstance(config.get("instruction"), str):
+        raise RefusedError("no 'instruction' in task.yaml")
+    compose = folder / "docker-compose.yaml"
+    if compose.exists() and set(_table(_read_yaml(compose), "services")) != {"client"}:
+        raise RefusedError("several containers")
+    if not (folder / "run-tests.sh").exists():
+        raise RefusedError("no run-tests.sh")
+    image = read_image(folder)
+    image.environment.setdefault("TEST_DIR", "/tests")
+    tests = read_files(folder / "tests") if (folder / "tests").is_dir() else {}
+    return _task(
+        folder,
+        image,
+        goal=config["instruction"],
+        tests={**tests, "run-tests.sh": as_value(folder / "run-tests.sh")},
+        script="run-tests.sh",
+        solution=folder / "solution.sh",
+        seconds=config.get("max_test_timeout_sec", _TEST_SECONDS),
+        has_pytest=has_pytest,
+    )
+
+
+def _task(
+    folder: Path,
+    image: Image,
+    *,
+    goal: str,
+    tests: dict[str, Any],
+    script: str,
+    solution: Path,
+    seconds: object,
+    has_pytest: bool,
+) -> dict[str, Any]:
+    if not goal.strip():
+        raise RefusedError("an empty instruction")
+    path = folder / ("tests" if script == "test.sh" else "") / script
+    text = path.read_text(encoding="utf-8")
+    check_network(text, "the test script")
+    if "pytest" in text and not has_pytest:
+        raise RefusedError("tests that run pytest")
+    limit = float(seconds) if isinstance(seconds, int | float) else _TEST_SECONDS
+    check = {
+        "type": "tests",
+        "command": f"bash /tests/{script}",
+        "files": tests,
+        "seconds": min(limit, _MOST_SECONDS),
+        "reads_reward": REWARD_FOLDER in text,
+    }
+    return {
+        "name": folder.name,
+        "goal": goal.strip(),
+        "files": image.files,
+        "folders": image.folders,
+        "folder": image.folder,
+        "setup": image.setup,
+        "environment": image.environment,
+        "checks": [check],
+        "solution": [solution.read_text(encoding="utf-8")] if solution.exists() else [],
+    }
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        yaml: Any = import_module("yaml")
+    except ImportError as error:
+        raise MissingDependencyError.for_extra("task.yaml", "PyYAML", "yaml") from error
+    try:
+        read: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise RefusedError(f"a {path.name} that is not valid YAML") from error
+    if not isinstance(read, dict):
+        raise RefusedError(f"a {path.name} that is not a mapping")
+    return cast(dict[str, Any], read)
+
+
+def _table(config: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value: Any = config.get(key, {})
+    if not isinstance(value, dict):
+        raise RefusedError(f"{key!r} must be a table")
+    return cast(dict[str, Any], value)
+
+
+def _texts(values: object) -> dict[str, str]:
+    if not isinstance(values, dict):
+        raise RefusedError("'env' must be a table")
+    found = cast(dict[str, Any], values)
+    if any("$" in str(value) for value in found.values()):
+        raise RefusedError("variables of the host")
+    return {name: str(value) for name, value in found.items()}

@@ -1,0 +1,99 @@
+"""Read a model's reply as commands, or as the end of the episode."""
+
+import json
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from envkit.toolcalls import ToolCall, call_errors, parse_tool_calls
+from envkit.tools import ToolSpec
+
+MAX_COMMANDS: Final = 4
+"""Most commands of one reply that run."""
+MAX_REPLY: Final = 200_000
+_BLOCK: Final = re.compile(
+    r"^```(?:bash|sh|shell)[ \t]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE
+)
+BASH: Final = ToolSpec(
+    name="bash",
+    description=(
+        "Run a command in your shell and return its output and exit code. The shell keeps its "
+        "folder and variables between calls."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {
+            "command": {"type": "string", "description": "What bash shall run."},
+        },
+        "required": ["command"],
+        "additionalProperties": False,
+    },
+)
+
+
+class Protocol(StrEnum):
+    """How a model writes commands."""
+
+    TOOLS = "tools"
+    """Calls of the tool `bash`."""
+    FENCED = "fenced"
+    """Code blocks that begin with ```bash."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """A parsed reply: commands, or errors, or neither if the model is done."""
+
+    commands: tuple[str, ...] = ()
+    calls: tuple[ToolCall, ...] = ()
+    """Those of the tools protocol, also if they are not valid."""
+    errors: tuple[str, ...] = ()
+    text: str = ""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the model ends the episode."""
+        return not self.commands and not self.errors
+
+
+def read(reply: str, protocol: Protocol) -> Reply:
+    """Parse a reply; any text is valid input."""
+    if len(reply) > MAX_REPLY:
+        return Reply(errors=(f"a reply may have at most {MAX_REPLY} characters",))
+    if protocol is Protocol.FENCED:
+        spoken = reply.rpartition("</think>")[2]
+        return Reply(commands=tuple(_BLOCK.findall(spoken)), text=spoken.strip())
+    parsed = parse_tool_calls(reply, tools=(BASH,))
+    errors = [*parsed.errors]
+    commands: list[str] = []
+    for call in parsed.calls:
+        wrong = call_errors(call, (BASH,))
+        errors += wrong
+        if not wrong:
+            commands.append(call.arguments["command"])
+    return Reply(
+        commands=tuple(commands), calls=parsed.calls, errors=tuple(errors), text=parsed.text
+    )
+
+
+def write(command: str, protocol: Protocol) -> str:
+    """Return the reply that runs a command."""
+    if protocol is Protocol.FENCED:
+        return f"```bash\n{command}\n```"
+    call = json.dumps({"name": "bash", "arguments": {"command": command}}, ensure_ascii=False)
+    return f"<tool_call>\n{call}\n</tool_call>"
+
+
+def system_prompt(protocol: Protocol) -> str:
+    """Return the instructions for a model."""
+    how = (
+        "Call the tool bash to run a command."
+        if protocol is Protocol.TOOLS
+        else "Write a command in a code block that begins with ```bash; it runs in your shell."
+    )
+    return (
+        "You work in a Linux terminal without network. "
+        f"{how} Its output and exit code are your next input. The shell keeps its folder and "
+        "variables. Commands cannot ask for input. When the task is done, reply without a command."
+    )

@@ -1,0 +1,280 @@
+"""A terminal session: a shell in a bubblewrap without network, driven from outside."""
+
+import base64
+import contextlib
+import json
+import os
+import select
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from envkit.closing import Closing
+from envkit.errors import EnvFault, FaultKind, MissingDependencyError
+from envkit_sandbox.walls import INSTALL_LINE, Walls, end, find_bubblewrap, spawn
+
+HOME: Final = "/home/agent"
+LINK: Final = -1
+"""Stands for the mode of a symbolic link in the supervisor's protocol."""
+_START_SECONDS: Final = 20.0
+_GRACE_SECONDS: Final = 20.0
+"""Time beyond a command's own until the sandbox counts as dead."""
+_MIB: Final = 1 << 20
+_SUPERVISOR: Final = Path(__file__).with_name("supervisor.py")
+_ETC: Final = ("alternatives", "ld.so.cache", "localtime", "mime.types", "ssl/certs")
+_PASSWD: Final = f"root:x:0:0:root:/root:/bin/sh\nagent:x:1000:1000:Agent:{HOME}:/bin/bash\n"
+_GROUP: Final = "root:x:0:\nagent:x:1000:\n"
+_SCRATCH_MIB: Final = 64
+_ENVIRONMENT: Final = {
+    "HOME": HOME,
+    "USER": "agent",
+    "TERM": "dumb",
+    "PAGER": "cat",
+    "GIT_PAGER": "cat",
+    "EDITOR": "false",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one session may use."""
+
+    home_mib: int = 256
+    """Size of the home folder and of every other writable folder."""
+    memory_mib: int = 1024
+    """Memory of all processes together; beyond it they are killed."""
+    processes: int = 128
+    """Processes at a time; beyond it all are killed."""
+    output_head: int = 6000
+    """Bytes kept of the start of a command's output."""
+    output_tail: int = 6000
+    """Bytes kept of its end."""
+    snapshot_mib: int = 32
+    """Final files in all; a session that leaves more scores 0."""
+    snapshot_entries: int = 5000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A file, a folder or a symbolic link at its absolute path."""
+
+    data: bytes | None = None
+    """None for a folder."""
+    mode: int = 0o644
+    link: str | None = None
+    """The target of a symbolic link, else None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """A command that ended."""
+
+    output: str
+    """Standard output and error in one, with a note where the middle was cut."""
+    code: int
+    timed_out: bool = False
+    is_new_shell: bool = False
+    """Whether the shell ended, so that variables and functions are lost."""
+    limit: str | None = None
+    """"memory" or "processes" if everything was killed for exceeding it."""
+    cut: int = 0
+    """Bytes left out of the output."""
+    folder: str = HOME
+    """The shell's folder afterwards."""
+
+
+def check_programs() -> None:
+    """Check that a session can start here.
+
+    Raises:
+        MissingDependencyError: bubblewrap or the system's Python is not installed.
+    """
+    find_bubblewrap()
+    if not os.access("/usr/bin/python3", os.X_OK):
+        raise MissingDependencyError(
+            "a terminal session needs Debian's python3, which is not installed. "
+            f"Install it with: {INSTALL_LINE}"
+        )
+
+
+@dataclass(kw_only=True)
+class TerminalSession(Closing):
+    """A shell with its own home folder. Commands share its state until `close`."""
+
+    limits: Limits = field(default_factory=Limits)
+    folders: Sequence[str] = ()
+    """More writable folders, such as "/app"."""
+    folder: str = HOME
+    """Where the shell starts."""
+    read_only: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    """Files that nothing in the session can change, by absolute path."""
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    _process: "subprocess.Popen[bytes] | None" = None
+    _buffer: bytes = b""
+
+    def start(self) -> "TerminalSession":
+        """Start the sandbox.
+
+        Raises:
+            EnvFault: It does not start.
+            MissingDependencyError: bubblewrap or pyseccomp is not installed.
+        """
+        check_programs()
+        try:
+            self._start()
+            if not self._read(_START_SECONDS).get("ready"):
+                raise EnvFault("the terminal's sandbox did not start", kind=FaultKind.CRASHED)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def put(self, entries: Mapping[str, Entry]) -> None:
+        """Write files, folders and links.
+
+        Raises:
+            EnvFault: The sandbox is gone.
+        """
+        rows = [
+            [path, one.link, LINK]
+            if one.link is not None
+            else [path, None if one.data is None else base64.b64encode(one.data).decode(), one.mode]
+            for path, one in entries.items()
+        ]
+        self._ask({"put": rows}, _GRACE_SECONDS)
+
+    def run(self, command: str, *, seconds: float) -> Ran:
+        """Run a command in the shell.
+
+        Args:
+            command: Any text; bash reads it.
+            seconds: Its deadline. What it started is then interrupted, and killed 2 s later.
+
+        Raises:
+            EnvFault: The sandbox is gone.
+        """
+        order = {
+            "run": command.replace("\0", ""),
+            "seconds": seconds,
+            "head": self.limits.output_head,
+            "tail": self.limits.output_tail,
+        }
+        reply = self._ask(order, seconds + _GRACE_SECONDS)
+        head, tail = (base64.b64decode(reply[key]) for key in ("head", "tail"))
+        return Ran(
+            output=_joined(head, tail, reply["cut"]),
+            code=reply["code"],
+            timed_out=reply["timed_out"],
+            is_new_shell=reply["is_new_shell"],
+            limit=reply["limit"],
+            cut=reply["cut"],
+            folder=reply["folder"],
+        )
+
+    def snapshot(self) -> dict[str, Entry] | None:
+        """Kill all processes and return the final files, or None if they are too large.
+
+        Raises:
+            EnvFault: The sandbox is gone.
+        """
+        order = {
+            "snapshot": self._roots,
+            "most_bytes": self.limits.snapshot_mib * _MIB,
+            "most_entries": self.limits.snapshot_entries,
+        }
+        reply = self._ask(order, 3 * _GRACE_SECONDS)
+        if reply.get("too_large"):
+            return None
+        return {path: _entry(data, mode) for path, data, mode in reply["entries"]}
+
+    def close(self) -> None:
+        """End the sandbox and everything in it."""
+        process, self._process = self._process, None
+        if process is not None:
+            end(process)
+
+    @property
+    def _roots(self) -> list[str]:
+        return [HOME, *self.folders]
+
+    def _start(self) -> None:
+        limits = {
+            "processes": self.limits.processes,
+            "memory": self.limits.memory_mib * _MIB,
+        }
+        program = ["/usr/bin/python3", "-I", "-S", "/run/supervisor.py"]
+        program += [json.dumps(limits), self.folder]
+        own = {
+            "/run/supervisor.py": _SUPERVISOR.read_bytes(),
+            "/etc/passwd": _PASSWD.encode(),
+            "/etc/group": _GROUP.encode(),
+        }
+        walls = Walls(
+            hostname="terminal",
+            folders={
+                "/tmp": _SCRATCH_MIB,
+                "/dev/shm": _SCRATCH_MIB,
+                **dict.fromkeys(self._roots, self.limits.home_mib),
+            },
+            files={**self.read_only, **own},
+            etc=_ETC,
+            environment={**_ENVIRONMENT, **self.environment},
+            folder=HOME,
+            is_first=True,
+        )
+        self._process = spawn(walls, program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def _ask(self, order: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        process = self._process
+        if process is None or process.stdin is None:
+            raise EnvFault("the terminal session is closed", kind=FaultKind.CRASHED)
+        line = (json.dumps(order) + "\n").encode()
+        # A writer of its own: a sandbox that stopped reading must not block the deadline.
+        writer = threading.Thread(target=_write, args=(process.stdin, line), daemon=True)
+        writer.start()
+        return self._read(seconds)
+
+    def _read(self, seconds: float) -> dict[str, Any]:
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        source, end = process.stdout.fileno(), time.monotonic() + seconds
+        while b"\n" not in self._buffer:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([source], [], [], left)[0]:
+                raise EnvFault(
+                    f"the terminal's sandbox did not answer within {seconds:.0f} s",
+                    kind=FaultKind.TIMEOUT,
+                )
+            data = os.read(source, 1 << 20)
+            if not data:
+                raise EnvFault("the terminal's sandbox is gone", kind=FaultKind.CRASHED)
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        reply: dict[str, Any] = json.loads(line)
+        return reply
+
+
+def _write(stream: Any, line: bytes) -> None:  # noqa: ANN401  # a pipe's buffered writer
+    with contextlib.suppress(OSError, ValueError):
+        stream.write(line)
+        stream.flush()
+
+
+def _joined(head: bytes, tail: bytes, cut: int) -> str:
+    first, last = (part.decode("utf-8", "replace") for part in (head, tail))
+    if not cut:
+        return (head + tail).decode("utf-8", "replace")
+    return f"{first}\n[... {cut} bytes left out ...]\n{last}"
+
+
+def _entry(data: str | None, mode: int) -> Entry:
+    if data is None:
+        return Entry(mode=mode)
+    if mode == LINK:
+        return Entry(link=data)
+    return Entry(data=base64.b64decode(data), mode=mode)

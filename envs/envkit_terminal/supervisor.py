@@ -1,0 +1,365 @@
+"""The first process of a sandbox: keeps a shell, runs commands in it, enforces limits.
+
+    python3 -I -S supervisor.py < orders > replies
+
+One JSON object per line, an order and its reply. Being process 1 of its namespace, it cannot be
+killed from inside; it is not dumpable, so it cannot be traced either; and it ends with its input,
+which closes when the driver dies. Everything else in the sandbox dies with it. Standard library
+only: it runs under the system's Python, without envkit.
+"""
+
+import base64
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+TICK = 0.05
+INTERRUPT_SECONDS = 2.0
+KILL_SECONDS = 1.0
+CHUNK = 1 << 16
+PR_SET_DUMPABLE = 4
+SPARE_PROCESSES = 64
+LINK = -1
+
+
+class Shell:
+    """One bash; commands go in on its stdin, their exit codes come out on a pipe of their own."""
+
+    def __init__(self, folder: str) -> None:
+        control, control_in_shell = os.pipe()
+        self.output, output_in_shell = os.pipe()
+        os.set_blocking(self.output, False)
+        self.control = control
+        process = subprocess.Popen(
+            ["/bin/bash", "--norc", "--noprofile"],
+            stdin=subprocess.PIPE,
+            stdout=output_in_shell,
+            stderr=output_in_shell,
+            pass_fds=(control_in_shell,),
+            cwd=folder,
+            start_new_session=True,
+        )
+        process.returncode = 0  # `reap` collects the status of every process
+        self.pid, self._stdin = process.pid, process.stdin
+        self._number = control_in_shell
+        os.close(control_in_shell)
+        os.close(output_in_shell)
+
+    def send(self, command: str) -> None:
+        """Start a command."""
+        # eval keeps the shell's state. The command sees neither the script nor the control pipe.
+        line = f"eval {shlex.quote(command)} </dev/null {self._number}>&-\n"
+        line += f'printf "%s %s\\n" "$?" "$PWD" >&{self._number}\n'
+        assert self._stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # killed in between: `wait` finds out
+            self._stdin.write(line.encode("utf-8", "surrogateescape"))
+            self._stdin.flush()
+
+    def close(self) -> None:
+        """Close the pipes."""
+        os.close(self.control)
+        os.close(self.output)
+        assert self._stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._stdin.close()
+
+
+class Kept:
+    """The head and the tail of an output, and how much lies between."""
+
+    def __init__(self, head: int, tail: int) -> None:
+        self._most_head, self._most_tail = head, tail
+        self.head, self.tail, self.cut = b"", b"", 0
+
+    def add(self, data: bytes) -> None:
+        """Append output."""
+        room = self._most_head - len(self.head)
+        if room > 0:
+            self.head += data[:room]
+            data = data[room:]
+        self.tail += data
+        over = len(self.tail) - self._most_tail
+        if over > 0:
+            self.tail, self.cut = self.tail[over:], self.cut + over
+
+
+class Supervisor:
+    """Answers orders one at a time."""
+
+    def __init__(self, limits: dict[str, int], start: str) -> None:
+        self.limits, self._start = limits, start
+        self.statuses: dict[int, int] = {}
+        self.folder = self.start
+        self.shell = Shell(self.folder)
+
+    @property
+    def start(self) -> str:
+        """Where a new shell starts: the task's folder once it exists, else the home folder."""
+        return self._start if os.path.isdir(self._start) else os.environ["HOME"]
+
+    def answer(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Carry out one order."""
+        if "run" in order:
+            return self.run(order)
+        if "put" in order:
+            for path, data, mode in order["put"]:
+                put(path, data, mode)
+            if self.folder != self.start:
+                self.replace(None)
+            return {"ok": True}
+        if "snapshot" in order:
+            kill_all()
+            self.reap()
+            return snapshot(order["snapshot"], order["most_bytes"], order["most_entries"])
+        return {"error": "unknown order"}
+
+    def run(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Run a command in the shell; afterwards there is always a shell again."""
+        self.reap()
+        if self.shell.pid in self.statuses:
+            self.replace(None)  # it died between two commands
+        kept = Kept(order["head"], order["tail"])
+        started = ticks()
+        self.shell.send(order["run"])
+        outcome = self.wait(kept, started, order["seconds"])
+        is_new = outcome["code"] is None or self.shell.pid in self.statuses
+        if is_new:
+            outcome["code"] = self.replace(outcome["code"])
+        return {
+            **outcome,
+            "head": base64.b64encode(kept.head).decode(),
+            "tail": base64.b64encode(kept.tail).decode(),
+            "cut": kept.cut,
+            "is_new_shell": is_new,
+            "folder": self.folder,
+        }
+
+    def wait(self, kept: Kept, started: int, seconds: float) -> dict[str, Any]:
+        """Collect output until the command, the shell, the time or a limit ends."""
+        begun, stage, reason = time.monotonic(), 0, None
+        stops = (seconds, seconds + INTERRUPT_SECONDS, seconds + INTERRUPT_SECONDS + KILL_SECONDS)
+        while True:
+            ready = select.select([self.shell.output, self.shell.control, 0], [], [], TICK)[0]
+            if 0 in ready and not peek():
+                sys.exit(0)  # the driver is gone
+            drain(self.shell.output, kept)
+            if self.shell.control in ready:
+                line = os.read(self.shell.control, CHUNK)
+                drain(self.shell.output, kept)
+                if line:
+                    code, _, self.folder = line.decode("utf-8", "replace").strip().partition(" ")
+                    return {"code": int(code), "timed_out": stage > 0, "limit": reason}
+                return {"code": None, "timed_out": stage > 0, "limit": reason}
+            self.reap()
+            if (over := self.over_limit()) is not None:
+                reason = over
+                kill_all()
+            while stage < len(stops) and time.monotonic() - begun >= stops[stage]:
+                self.stop(stage, started)
+                stage += 1
+
+    def stop(self, stage: int, started: int) -> None:
+        """Interrupt what the command started, then kill it, then kill the shell."""
+        if stage == 2:
+            kill(self.shell.pid, signal.SIGKILL)
+            return
+        wanted = (signal.SIGINT, signal.SIGKILL)[stage]
+        for pid in descendants(self.shell.pid, started):
+            kill(pid, wanted)
+
+    def replace(self, code: int | None) -> int:
+        """Start a new shell and return the exit code of the old one."""
+        kill(self.shell.pid, signal.SIGKILL)
+        while self.shell.pid not in self.statuses:
+            self.reap()
+            time.sleep(0.001)
+        status = self.statuses.pop(self.shell.pid)
+        self.shell.close()
+        self.folder = self.start
+        self.shell = Shell(self.folder)
+        found = os.waitstatus_to_exitcode(status)
+        return code if code is not None else (128 - found if found < 0 else found)
+
+    def over_limit(self) -> str | None:
+        """Return which limit the processes exceed together, if any."""
+        count = total = 0
+        for pid in processes():
+            count += 1
+            try:
+                with open(f"/proc/{pid}/statm") as handle:
+                    fields = handle.read().split()
+                total += (int(fields[1]) - int(fields[2])) * 4096
+            except (OSError, IndexError):
+                continue
+        if count > self.limits["processes"]:
+            return "processes"
+        return "memory" if total > self.limits["memory"] else None
+
+    def reap(self) -> None:
+        """Collect every process that ended; orphans are this process' children."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.shell.pid:
+                self.statuses[pid] = status
+
+
+def drain(source: int, kept: Kept) -> None:
+    """Read what is there; at most a few megabytes, so that deadlines are looked at in between."""
+    for _ in range(64):
+        try:
+            data = os.read(source, CHUNK)
+        except BlockingIOError:
+            return
+        if not data:
+            return
+        kept.add(data)
+
+
+def peek() -> bool:
+    """Return whether the driver's end of the pipe is still open."""
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    return not any(event & select.POLLHUP for _, event in poll.poll(0))
+
+
+def ticks() -> int:
+    """Return the time since boot in the unit of start times in /proc."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK")) - 1
+
+
+def processes() -> list[int]:
+    """Return the numbers of all processes but this one."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
+
+
+def descendants(root: int, started: int) -> list[int]:
+    """Return the processes below one that started at or after a time."""
+    parents: dict[int, tuple[int, int]] = {}
+    for pid in processes():
+        try:
+            with open(f"/proc/{pid}/stat") as handle:
+                fields = handle.read().rpartition(")")[2].split()
+            parents[pid] = int(fields[1]), int(fields[19])
+        except (OSError, IndexError):
+            continue
+    found: list[int] = []
+    fresh = {root}
+    while fresh:
+        fresh = {pid for pid, (parent, _) in parents.items() if parent in fresh} - set(found)
+        found += fresh
+    return [pid for pid in found if parents[pid][1] >= started]
+
+
+def kill(pid: int, number: int) -> None:
+    """Send a signal to a process that may be gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def kill_all() -> None:
+    """Kill every process but this one; the kernel does it in one go."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(-1, signal.SIGKILL)
+
+
+def put(path: str, data: str | None, mode: int) -> None:
+    """Write a file, a folder (no data) or a symbolic link."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    if data is None:
+        os.makedirs(path, exist_ok=True)
+        os.chmod(path, mode)
+    elif mode == LINK:
+        os.symlink(data, path)
+    else:
+        with open(path, "wb") as handle:
+            handle.write(base64.b64decode(data))
+        os.chmod(path, mode)
+
+
+def snapshot(roots: list[str], most_bytes: int, most_entries: int) -> dict[str, Any]:
+    """Return all files, folders and links below some folders; nothing else runs any more."""
+    entries: list[list[Any]] = []
+    total = 0
+    for root in roots:
+        for folder, names, files in os.walk(root, followlinks=False):
+            for name in sorted(names + files):
+                path = os.path.join(folder, name)
+                found = os.lstat(path)
+                kind = found.st_mode & 0o170000
+                mode = found.st_mode & 0o7777
+                if kind == 0o120000:
+                    entries.append([shown(path), os.readlink(path), LINK])
+                elif kind == 0o040000:
+                    entries.append([shown(path), None, mode])
+                elif kind == 0o100000:
+                    total += found.st_size
+                    if total > most_bytes or len(entries) >= most_entries:
+                        return {"too_large": True}
+                    entries.append([shown(path), content(path), mode])
+                if len(entries) > most_entries:
+                    return {"too_large": True}
+    return {"entries": entries}
+
+
+def content(path: str) -> str:
+    """Return a file's bytes, also of one that its mode hides."""
+    try:
+        os.chmod(path, 0o600)
+        with open(path, "rb") as handle:
+            return base64.b64encode(handle.read()).decode()
+    except OSError:
+        return ""
+
+
+def shown(path: str) -> str:
+    """Return a path as text; bytes that are not UTF-8 become question marks."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
+def main() -> None:
+    """Answer orders until the input ends."""
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    limits: dict[str, int] = json.loads(sys.argv[1])
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # A second line of defence: as another user than root the kernel counts, without delay.
+    most = limits["processes"] + SPARE_PROCESSES
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+    supervisor = Supervisor(limits, sys.argv[2])
+    sys.stdout.write(json.dumps({"ready": True}) + "\n")
+    sys.stdout.flush()
+    buffered = bytearray()
+    while True:
+        # Unbuffered, so that select sees what is left; limits hold between orders too.
+        ready = select.select([0], [], [], 0.2)[0]
+        if not ready:
+            supervisor.reap()
+            if supervisor.over_limit() is not None:
+                kill_all()
+            continue
+        data = os.read(0, CHUNK)
+        if not data:
+            return
+        buffered.extend(data)
+        while (end := buffered.find(b"\n")) >= 0:
+            reply = supervisor.answer(json.loads(bytes(buffered[:end])))
+            del buffered[: end + 1]
+            sys.stdout.write(json.dumps(reply) + "\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

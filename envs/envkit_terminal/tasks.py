@@ -1,0 +1,100 @@
+"""A terminal task as JSON data: initial files, setup, checks of the outcome, and a solution."""
+
+import base64
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from envkit.errors import DatasetError
+from envkit.seeds import derive_seed
+from envkit_terminal.families import FAMILIES, LEVELS, draw
+from envkit_terminal.session import HOME, Entry
+
+CHECKS: Final[dict[str, frozenset[str]]] = {
+    "file": frozenset({"path", "text"}),
+    "absent": frozenset({"path"}),
+    "mode": frozenset({"path", "mode"}),
+    "run": frozenset({"command", "output"}),
+    "tests": frozenset({"command", "files"}),
+}
+"""Required fields of each type of check."""
+_TEST_OFFSET: Final = 1 << 32
+
+
+class GeneratedTasks:
+    """Endless tasks of all families and levels, drawn from a seed."""
+
+    size = None
+
+    def __init__(self, *, split: str, families: tuple[str, ...], levels: tuple[int, ...]) -> None:
+        self._kinds = [(name, level) for name in families for level in levels]
+        self._offset = _TEST_OFFSET if split == "test" else 0
+
+    def task(self, index: int) -> dict[str, Any]:
+        """Return the task of an index, the same on every machine."""
+        name, level = self._kinds[index % len(self._kinds)]
+        number = index // len(self._kinds) + self._offset
+        return draw(name, level, derive_seed("terminal-v0", name, level, number))
+
+
+def check_task(task: Mapping[str, Any]) -> None:
+    """Check the fields of a task.
+
+    Raises:
+        DatasetError: One is missing or has the wrong type.
+    """
+    if not isinstance(task.get("goal"), str) or not task["goal"].strip():
+        raise DatasetError(f"a terminal task needs the text 'goal', got the keys {sorted(task)}")
+    checks = task.get("checks")
+    if not isinstance(checks, list) or not checks:
+        raise DatasetError("a terminal task needs 'checks', a list that is not empty")
+    for entry in cast(list[Any], checks):
+        check = cast(dict[str, Any], entry) if isinstance(entry, dict) else {}
+        kind = check.get("type")
+        if kind not in CHECKS:
+            raise DatasetError(f"a check's 'type' must be one of {sorted(CHECKS)}, got {kind!r}")
+        if missing := CHECKS[kind] - check.keys():
+            raise DatasetError(f"a check of type {kind!r} needs {sorted(missing)}")
+    for key in ("files", "environment"):
+        if not isinstance(task.get(key, {}), dict):
+            raise DatasetError(f"{key!r} of a terminal task must be an object")
+
+
+def entries(files: Mapping[str, Any]) -> dict[str, Entry]:
+    """Return the files of a task by absolute path; relative paths are below the home folder.
+
+    Args:
+        files: Each a text, or `{"text" or "base64", "mode"}`; None is a folder.
+
+    Raises:
+        DatasetError: A value is none of these.
+    """
+    return {absolute(path): _entry(path, value) for path, value in files.items()}
+
+
+def absolute(path: str) -> str:
+    """Return a path below the home folder, or an absolute one unchanged."""
+    return path if path.startswith("/") else f"{HOME}/{path}"
+
+
+def _entry(path: str, value: object) -> Entry:
+    if value is None:
+        return Entry(mode=0o755)
+    if isinstance(value, str):
+        return Entry(data=value.encode())
+    if isinstance(value, dict):
+        fields = cast(dict[str, Any], value)
+        try:
+            data = (
+                base64.b64decode(fields["base64"], validate=True)
+                if "base64" in fields
+                else str(fields["text"]).encode()
+            )
+            return Entry(data=data, mode=int(fields.get("mode", 0o644)))
+        except (KeyError, TypeError, ValueError) as error:
+            raise DatasetError(f"the file {path!r} of a terminal task is not valid") from error
+    raise DatasetError(
+        f"the file {path!r} must be text, {{'text' or 'base64'}} or None, got {value!r:.60}"
+    )
+
+
+__all__ = ["CHECKS", "FAMILIES", "LEVELS", "GeneratedTasks", "absolute", "check_task", "entries"]

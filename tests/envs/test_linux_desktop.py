@@ -1,0 +1,345 @@
+"""The environment `computer-use-linux-v0` on real sessions."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fakes.desktop_runs import children, folders, needs_desktop, play, row
+
+import envkit
+from envkit.errors import (
+    ConfigurationError,
+    DatasetError,
+    EnvFault,
+    FaultKind,
+    MissingDependencyError,
+    UnknownNameError,
+)
+from envkit_actions import FAMILIES as DIALECTS
+from envkit_actions import Action, ActionKind
+from envkit_linux_desktop import LinuxDesktopEnv, LinuxDesktopTasks
+from envkit_linux_desktop.desk import Limits
+from envkit_linux_desktop.keyboard import UntypableError, symbol_of
+from envkit_linux_desktop.performing import Performer
+from envkit_linux_desktop.policies import nothing, oracle
+from envkit_linux_desktop.pool import Pool
+from envkit_linux_desktop.requirements import check_programs
+from envkit_linux_desktop.session import Session, start_session
+from envkit_sandbox import first_process
+from envkit_sandbox.watchdog import processes
+
+EXACT = 'Käse – 3 €, naïve 日本語 "x" {y} ~^`´ ßøÅ <>|\\ \'#* ΑΒΓ ж ½ …\tend\n'  # noqa: RUF001
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    with start_session(1280, 800) as session:
+        yield session
+
+
+def shell(session: Session, command: str, seconds: float = 20.0) -> str:
+    assert session.desk is not None
+    _, output = session.desk.run(["sh", "-c", f"({command}) 2>&1"], seconds=seconds)
+    return output.decode("utf-8", "replace")
+
+
+def await_file(session: Session, path: str, seconds: float = 10.0) -> bytes | None:
+    until = time.monotonic() + seconds
+    while (data := session.home.read(path)) is None and time.monotonic() < until:
+        time.sleep(0.05)
+    return data
+
+
+def await_none(found: list[int], seconds: float = 10.0) -> list[int]:
+    until = time.monotonic() + seconds
+    while (left := [one for one in found if is_running(one)]) and time.monotonic() < until:
+        time.sleep(0.02)
+    return left
+
+
+def is_running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def key(*names: str) -> Action:
+    return Action(kind=ActionKind.KEY, keys=names)
+
+
+def wait(seconds: float) -> Action:
+    return Action(kind=ActionKind.WAIT, seconds=seconds)
+
+
+def test_tasks_are_the_same_for_the_same_index_and_split_by_seed() -> None:
+    train, test = LinuxDesktopTasks(), LinuxDesktopTasks(split="test")
+    assert train.task(5) == LinuxDesktopTasks().task(5)
+    assert {train.task(n)["draw"] for n in range(50)}.isdisjoint(
+        test.task(n)["draw"] for n in range(50)
+    )
+
+
+def test_wrong_arguments_are_refused_before_anything_starts() -> None:
+    with pytest.raises(ConfigurationError, match="800x600"):
+        LinuxDesktopEnv(width=100)
+    with pytest.raises(ConfigurationError, match="ready"):
+        LinuxDesktopEnv(ready=-1)
+    with pytest.raises(UnknownNameError, match="Did you mean"):
+        LinuxDesktopEnv(families=["make_foldr"])
+    with pytest.raises(ConfigurationError, match="level"):
+        LinuxDesktopTasks(level=9)
+
+
+def test_a_task_without_a_scenario_is_refused() -> None:
+    env = LinuxDesktopEnv(ready=0)
+    with pytest.raises(DatasetError, match="family of FAMILIES"):
+        env.reset(options={"task": {"id": "x", "family": "none", "level": 1, "draw": 1}})
+
+
+def test_missing_programs_name_the_line_that_installs_them() -> None:
+    with pytest.raises(MissingDependencyError, match=r"no-such-program.*apt-get install"):
+        check_programs(["no-such-program"])
+
+
+def test_a_character_without_a_key_is_named() -> None:
+    with pytest.raises(UntypableError, match=r"U\+0007"):
+        symbol_of("\a")
+
+
+@needs_desktop
+def test_an_episode_shows_screens_and_grades_files() -> None:
+    before = children()
+    env = LinuxDesktopEnv(ready=0)
+    task = row("make_folder")
+    observation, _ = env.reset(seed=0, options={"task": task})
+    image = observation["images"][0]
+    assert image.size == (1280, 800)
+    assert image.encoded() is image.encoded()
+    colours = image.pil().resize((64, 40)).getcolors(5000)
+    assert colours is not None
+    assert len(colours) > 8  # not an empty screen
+    _, reward, terminated, _, info = env.step(env.dialect.write([wait(0.0)]))
+    assert (reward, terminated, info["settled"]) == (0.0, False, True)
+    done = '{"action": "terminate", "status": "success"}'
+    _, reward, terminated, _, info = env.step(done)
+    assert (reward, terminated) == (0.0, True)
+    env.close()
+    assert children() <= before
+    assert folders() == []
+
+
+@needs_desktop
+@pytest.mark.slow
+def test_every_dialect_clicks_on_the_same_place() -> None:
+    for name in sorted(DIALECTS):
+        env = LinuxDesktopEnv(ready=0, action=name, families=["make_folder"])
+        env.reset(seed=1)
+        env.step(env.write_click(400, 300))
+        at = env.session.screen.pointer
+        env.close()
+        assert abs(at[0] - 400) <= 1, name
+        assert abs(at[1] - 300) <= 1, name
+
+
+@needs_desktop
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["make_folder", "convert_base", "gather_type"])
+def test_the_oracle_solves_and_doing_nothing_does_not(family: str) -> None:
+    env = LinuxDesktopEnv(ready=0, max_turns=300)
+    assert play(env, row(family), nothing()) == 0.0
+    assert play(env, row(family), oracle()) == 1.0
+    env.close()
+
+
+@needs_desktop
+@pytest.mark.slow
+def test_typed_text_arrives_exactly(session: Session) -> None:
+    session.open(("mousepad",))
+    performer = Performer(session.screen)
+    for action in (
+        Action(kind=ActionKind.TYPE, text=EXACT),
+        wait(0.3),
+        key("ctrl", "s"),
+        wait(0.8),
+        key("ctrl", "a"),
+        Action(kind=ActionKind.TYPE, text="~/exact.txt"),
+        wait(0.5),
+        key("enter"),
+    ):
+        assert performer.perform(action) is None
+    data = await_file(session, "exact.txt")
+    assert data is not None
+    assert data.decode() == EXACT
+
+
+@needs_desktop
+@pytest.mark.slow
+def test_more_characters_than_spare_keys_arrive_exactly(session: Session) -> None:
+    text = "".join(map(chr, range(0x3B1, 0x3C9))) + "".join(map(chr, range(0x4E00, 0x4E60))) + "αω"
+    session.open(("mousepad",))
+    performer = Performer(session.screen)
+    performer.perform(Action(kind=ActionKind.TYPE, text=text))
+    for action in (wait(0.3), key("ctrl", "s"), wait(0.8), key("ctrl", "a")):
+        performer.perform(action)
+    performer.perform(Action(kind=ActionKind.TYPE, text="~/many.txt"))
+    for action in (wait(0.5), key("enter")):
+        performer.perform(action)
+    data = await_file(session, "many.txt")
+    assert data is not None
+    assert data.decode().rstrip("\n") == text
+
+
+@needs_desktop
+@pytest.mark.slow
+def test_the_tree_names_what_is_on_the_screen(session: Session) -> None:
+    session.open(("mousepad",))
+    assert "menu 'File'" in session.tree()
+
+
+@needs_desktop
+@pytest.mark.slow
+def test_the_desk_reaches_nothing_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SECRET_TOKEN", "hunter2")
+    (tmp_path / "mine").touch()
+    with start_session(800, 600) as session:
+        assert "hunter2" not in shell(session, "cat /proc/*/environ")
+        assert shell(session, f"ls {tmp_path} /root /work /var /etc/shadow").count("No such") == 5
+        assert shell(session, "touch /x /usr/x /etc/x /dev/x").count("Read-only") == 4
+        assert "eth" not in shell(session, "cat /proc/net/dev")
+        assert shell(session, "id -u") == "1000\n"
+        assert len(shell(session, "ls -d /proc/[0-9]*").split()) < 30
+        assert shell(session, "cat /proc/kcore 2> /dev/null | wc -c") == "0\n"
+        connect = "import socket; socket.create_connection(('1.1.1.1', 80), 2)"
+        assert "unreachable" in shell(session, f'python3 -c "{connect}"')
+        abstract = "import socket; s = socket.socket(1); s.connect(chr(0) + '/tmp/.X11-unix/X0')"
+        assert "refused" in shell(session, f'python3 -c "{abstract}"')
+        for command in ("unshare -U true", "su -c true", "mount -t tmpfs x /tmp", "dmesg"):
+            assert shell(session, f"{command} < /dev/null && echo fine").find("fine") < 0, command
+
+
+@needs_desktop
+@pytest.mark.slow
+def test_nothing_on_the_desk_ends_or_reads_its_first_process(session: Session) -> None:
+    out = shell(session, "kill -9 1; echo x > /proc/1/mem; cat /proc/1/maps; echo still here")
+    assert "still here" in out
+    assert out.count("Permission denied") >= 2
+    session.check()
+
+
+@needs_desktop
+@pytest.mark.slow
+def test_full_folders_and_many_processes_stop_at_their_limits() -> None:
+    limits = Limits(home_mib=16, processes=60)
+    with start_session(800, 600, limits=limits) as session:
+        out = shell(session, "for at in ~ /tmp /dev/shm /run; do cat /dev/zero > $at/full; done")
+        assert out.count("No space left") == 4
+        quiet = "os.close(1); os.close(2); time.sleep(9)"
+        forks = f"import os, time\nfor n in range(500):\n  if not os.fork(): {quiet}"
+        assert "temporarily unavailable" in shell(session, f'python3 -c "{forks}"')
+        assert session.desk is not None
+        assert len(processes(first_process(session.desk._sandbox))) <= 70
+        session.check()
+
+
+@needs_desktop
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["display", "desk"])
+@pytest.mark.parametrize("target", ["bubblewrap", "first"])
+def test_a_killed_part_is_a_fault_and_leaves_nothing(part: str, target: str) -> None:
+    before = children()
+    env = LinuxDesktopEnv(ready=0)
+    env.reset(seed=0, options={"task": row("make_folder")})
+    session = env.session
+    holder = session.display if part == "display" else session.desk
+    sandbox = holder._sandbox  # type: ignore[union-attr]
+    assert sandbox is not None
+    os.kill(sandbox.pid if target == "bubblewrap" else first_process(sandbox), signal.SIGKILL)
+    sandbox.wait(10)
+    with pytest.raises(EnvFault) as caught:
+        env.step('{"action": "terminate", "status": "success"}')
+    assert caught.value.kind is FaultKind.CRASHED
+    inside = children() - before
+    env.close()
+    assert await_none([*inside]) == []
+    assert folders() == []
+
+
+@needs_desktop
+@pytest.mark.slow
+def test_a_display_that_hangs_is_a_fault(session: Session) -> None:
+    assert session.display is not None
+    sandbox = session.display._sandbox
+    assert sandbox is not None
+    server = processes(first_process(sandbox))[-1]
+    os.kill(server, signal.SIGSTOP)
+    with pytest.raises(EnvFault), session.deadline(0.5):
+        session.titles()
+
+
+@needs_desktop
+@pytest.mark.slow
+def test_a_killed_driver_takes_all_its_sessions_along(tmp_path: Path) -> None:
+    script = (
+        "import time\n"
+        "from envkit_linux_desktop.session import start_session\n"
+        "a, b = start_session(800, 600), start_session(800, 600)\n"
+        "a.open(('mousepad',))\n"
+        "print('up', flush=True)\n"
+        "time.sleep(100)\n"
+    )
+    driver = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    assert driver.stdout is not None
+    assert driver.stdout.readline() == b"up\n"
+    inside = processes(driver.pid)
+    assert len(inside) > 10
+    driver.kill()
+    driver.wait()
+    driver.stdout.close()
+    assert await_none(inside) == []
+    assert folders() == []
+
+
+@needs_desktop
+@pytest.mark.slow
+def test_a_grader_that_fails_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = LinuxDesktopEnv(ready=0)
+    env.reset(seed=0, options={"task": row("make_folder")})
+
+    def fail(*_: object) -> float:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(type(env.scenario), "grade", fail)
+    with pytest.raises(EnvFault) as caught:
+        env.step('{"action": "terminate", "status": "success"}')
+    assert caught.value.kind is FaultKind.GRADER
+    env.close()
+
+
+@needs_desktop
+@pytest.mark.slow
+def test_a_pool_replaces_a_session_that_died_and_leaves_none() -> None:
+    before = children()
+    pool = Pool(800, 600, size=2, limits=Limits())
+    first = pool.take()
+    ready = pool._coming[0].result()
+    assert ready.display is not None
+    ready.display.kill()
+    second = pool.take()
+    second.check()
+    first.close()
+    second.close()
+    pool.close()
+    assert await_none([*(children() - before)]) == []
+
+
+@needs_desktop
+def test_the_environment_is_made_by_its_id() -> None:
+    env = envkit.make("computer-use-linux-v0", ready=0)
+    assert not env.capabilities.replay_safe
+    env.close()

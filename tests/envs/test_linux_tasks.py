@@ -1,0 +1,229 @@
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+pytest.importorskip("openpyxl")
+pytest.importorskip("docx")
+
+from fakes.desktop_files import near_misses, without_formulas
+
+from envkit_linux_desktop.tasks import FAMILIES, oracle, reader, reading
+from envkit_linux_desktop.tasks.checks import Gone, Text
+from envkit_linux_desktop.tasks.home import MOST_NAMES, FilesHome
+from envkit_linux_desktop.tasks.scenario import LEVELS, Family, Scenario
+from envkit_linux_desktop.tasks.sheets import Cell, Sheet, Workbook, xlsx
+
+EACH_FAMILY = pytest.mark.parametrize(
+    "family", [pytest.param(f, id=n) for n, f in FAMILIES.items()]
+)
+SEEDS = range(2)
+WITHOUT_PLAN = {
+    "add_properties", "add_sheet", "edit_properties", "editor_preferences", "file_manager_options",
+    "format_numbers", "insert_table", "page_header", "remove_properties",
+    "rename_sheet", "resize_text", "turn_page",
+}  # fmt: skip
+"""Families that no oracle solves through the applications yet."""
+
+
+class NoWindows:
+    """A desktop whose windows are all gone."""
+
+    def titles(self) -> tuple[str, ...]:
+        """Return nothing."""
+        return ()
+
+
+@pytest.fixture(autouse=True)
+def read_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spare thousands of processes: these documents are our own."""
+
+    def read(kind: str, data: bytes) -> Any:
+        return reader.read(kind, data).get("model")
+
+    monkeypatch.setattr(reading, "read_document", read)
+
+
+def _grade(scenario: Scenario, files: dict[str, bytes]) -> float:
+    return scenario.grade(FilesHome(files))
+
+
+def _scenarios(family: Family, seeds: range = SEEDS) -> list[Scenario]:
+    return [family.scenario(level, seed) for level in LEVELS for seed in seeds]
+
+
+def test_families_cover_every_application() -> None:
+    apps = {family.app for family in FAMILIES.values()}
+    assert len(FAMILIES) >= 60
+    assert apps == {
+        "editor", "files", "calculator", "settings", "terminal", "calc", "writer", "browser",
+    }  # fmt: skip
+
+
+@EACH_FAMILY
+def test_initial_files_earn_nothing_and_the_solution_earns_everything(family: Family) -> None:
+    for scenario in _scenarios(family):
+        assert _grade(scenario, dict(scenario.files)) == 0.0, scenario.goal
+        assert _grade(scenario, scenario.solve()) == 1.0, scenario.goal
+        assert _grade(scenario, {}) == 0.0, scenario.goal
+
+
+@pytest.mark.slow
+@EACH_FAMILY
+def test_initial_files_of_many_seeds_earn_nothing(family: Family) -> None:
+    for scenario in _scenarios(family, range(2, 40)):
+        assert _grade(scenario, dict(scenario.files)) == 0.0, scenario.goal
+        assert _grade(scenario, scenario.solve()) == 1.0, scenario.goal
+
+
+@pytest.mark.slow
+@EACH_FAMILY
+def test_near_misses_earn_nothing(family: Family) -> None:
+    for scenario in _scenarios(family, range(2)):
+        for name, files in near_misses(scenario):
+            assert _grade(scenario, files) == 0.0, (name, scenario.goal)
+
+
+@pytest.mark.slow
+@EACH_FAMILY
+def test_solution_of_another_seed_earns_nothing(family: Family) -> None:
+    for level in LEVELS:
+        scenarios = [family.scenario(level, seed) for seed in range(12)]
+        solutions = [{p: d for p, d in s.solve().items() if s.files.get(p) != d} for s in scenarios]
+        wins = sum(
+            _grade(scenario, {**scenario.files, **solution})
+            for n, scenario in enumerate(scenarios)
+            for m, solution in enumerate(solutions)
+            if n != m
+        )
+        assert wins / (12 * 11) <= 0.01, f"level {level}"
+
+
+@EACH_FAMILY
+def test_scenarios_are_pure_functions_of_the_seed(family: Family) -> None:
+    for level in LEVELS:
+        first, again = family.scenario(level, 5), family.scenario(level, 5)
+        assert (first.goal, first.files, first.launch) == (again.goal, again.files, again.launch)
+        assert first.goal != family.scenario(level, 6).goal
+
+
+def _digest() -> str:
+    hashed = hashlib.sha256()
+    for family in FAMILIES.values():
+        scenario = family.scenario(4, 1)
+        hashed.update(json.dumps([scenario.goal, scenario.launch]).encode())
+        for path, data in scenario.files.items():
+            hashed.update(path.encode() + data)
+    return hashed.hexdigest()
+
+
+def test_bytes_do_not_depend_on_the_process() -> None:
+    program = (
+        "import hashlib, json\n"
+        "from envkit_linux_desktop.tasks import FAMILIES\n"
+        "h = hashlib.sha256()\n"
+        "for f in FAMILIES.values():\n"
+        "    s = f.scenario(4, 1)\n"
+        "    h.update(json.dumps([s.goal, s.launch]).encode())\n"
+        "    for p, d in s.files.items(): h.update(p.encode() + d)\n"
+        "print(h.hexdigest())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONHASHSEED": "7", "TZ": "Asia/Tokyo", "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == _digest()
+
+
+@EACH_FAMILY
+def test_goals_vary_and_name_what_decides(family: Family) -> None:
+    for level in LEVELS:
+        goals = [family.scenario(level, seed).goal for seed in range(30)]
+        shapes = {
+            re.sub(r'"[^"]*"|[\w/.-]*[\d/][\w/.-]*', "_", goal).split("_")[0] for goal in goals
+        }
+        assert len(shapes) >= 2, goals[0]
+        for goal in goals:
+            assert goal[0].isupper() or goal[0] in '"/' or "." in goal.split()[0], goal
+            assert not set("{}") & set(goal), goal
+            assert not re.search(r"\b(\w+) \1\b|the (\w+) the \2\b", goal.lower()), goal
+
+
+@EACH_FAMILY
+def test_top_level_needs_several_applications(family: Family) -> None:
+    for seed in SEEDS:
+        programs = {command[0] for command in family.scenario(4, seed).launch}
+        assert len(programs) >= 2, family.scenario(4, seed).goal
+
+
+@EACH_FAMILY
+def test_higher_levels_have_distracting_files(family: Family) -> None:
+    for seed in SEEDS:
+        one, three = (family.scenario(level, seed) for level in (1, 3))
+        assert len(three.files) > len(one.files)
+        assert len(three.launch) > 1
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in FAMILIES if name.startswith(("summarize", "multiply", "count_m"))]
+)
+def test_numbers_in_place_of_formulas_earn_nothing(name: str) -> None:
+    for scenario in _scenarios(FAMILIES[name]):
+        files = without_formulas(scenario).solve()
+        assert _grade(scenario, files) == 0.0, scenario.goal
+
+
+def test_flooded_folder_does_not_hide_a_file_that_should_be_gone() -> None:
+    check = Gone(path="Documents/zebra.txt")
+    flood = {f"Documents/{number}": b"" for number in range(MOST_NAMES)}
+    assert check.holds(FilesHome({"Documents/other.txt": b""}))
+    assert not check.holds(FilesHome(flood))
+
+
+def test_text_may_begin_with_the_byte_order_mark_of_writer() -> None:
+    check = Text(path="a.txt", text="one\ntwo\n")
+    assert check.holds(FilesHome({"a.txt": b"\xef\xbb\xbfone\ntwo"}))
+    assert not check.holds(FilesHome({"a.txt": b"\xef\xbb\xbf\xef\xbb\xbfone\ntwo"}))
+
+
+def test_number_formats_may_separate_thousands_but_keep_their_decimals() -> None:
+    def holds(form: str) -> bool:
+        book = [Sheet(name="Stock", cells={"A1": Cell(value=5, number_format=form)})]
+        return check.holds(FilesHome({"a.xlsx": xlsx(book)}))
+
+    cell = Cell(value=5, number_format="0.00")
+    book = (Sheet(name="Stock", cells={"A1": cell}),)
+    check = Workbook(path="a.xlsx", book=book, looks=("number_format",))
+    assert holds("0.00")
+    assert holds("#,##0.00")
+    assert not holds("0.0")
+    assert not holds("General")
+
+
+def test_families_without_a_plan_are_known() -> None:
+    missing = {
+        name
+        for name, family in FAMILIES.items()
+        for level in LEVELS
+        if not oracle.has_oracle(family.scenario(level, 0))
+    }
+    assert missing == WITHOUT_PLAN
+
+
+def test_plan_refuses_what_it_cannot_do() -> None:
+    scenario = FAMILIES["remove_properties"].scenario(1, 0)
+    with pytest.raises(oracle.NoOracleError, match="Channel"):
+        list(oracle.plan(scenario, NoWindows()))
+
+
+def test_plan_refuses_a_desktop_without_windows() -> None:
+    scenario = FAMILIES["append_line"].scenario(1, 0)
+    with pytest.raises(oracle.NoOracleError, match="no window"):
+        list(oracle.plan(scenario, NoWindows()))

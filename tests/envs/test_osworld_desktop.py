@@ -1,0 +1,122 @@
+"""OSWorld tasks on a real Linux desktop."""
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("Xlib")
+pytest.importorskip("openpyxl")
+pytest.importorskip("docx")
+
+import openpyxl
+
+from envkit.errors import DatasetError, MissingDependencyError
+from envkit_actions.action import Action, ActionKind, Status
+from envkit_linux_desktop.osworld import FileFolder
+from envkit_linux_desktop.osworld.env import OsworldEnv
+from envkit_linux_desktop.requirements import check_desktop
+
+START, GOLD = "https://files.example/start.xlsx", "https://files.example/gold.xlsx"
+SAVE = "import pyautogui; import time; pyautogui.hotkey('ctrl', 's'); time.sleep(0.5);"
+KEEP_FORMAT = "import pyautogui; import time; pyautogui.press('enter'); time.sleep(1);"
+TASK: dict[str, Any] = {
+    "id": "salt",
+    "instruction": "Add the row salt, 1 below the others.",
+    "related_apps": ["libreoffice_calc"],
+    "config": [
+        {
+            "type": "download",
+            "parameters": {"files": [{"url": START, "path": "/home/user/prices.xlsx"}]},
+        },
+        {"type": "open", "parameters": {"path": "/home/user/prices.xlsx"}},
+    ],
+    "evaluator": {
+        "postconfig": [
+            {
+                "type": "activate_window",
+                "parameters": {"window_name": "prices.xlsx - LibreOffice Calc", "strict": True},
+            },
+            {"type": "execute", "parameters": {"command": ["python", "-c", SAVE]}},
+            {"type": "execute", "parameters": {"command": ["python", "-c", KEEP_FORMAT]}},
+        ],
+        "func": "compare_table",
+        "result": {"type": "vm_file", "path": "/home/user/prices.xlsx", "dest": "prices.xlsx"},
+        "expected": {"type": "cloud_file", "path": GOLD, "dest": "gold.xlsx"},
+        "options": {"rules": [{"type": "sheet_data", "sheet_idx0": 0, "sheet_idx1": "EI0"}]},
+    },
+}
+IMPOSSIBLE: dict[str, Any] = {
+    "id": "fly",
+    "instruction": "Make the computer fly.",
+    "related_apps": ["os"],
+    "config": [],
+    "evaluator": {"func": "infeasible"},
+}
+
+
+def workbook(*rows: tuple[str, int]) -> bytes:
+    book: Any = openpyxl.Workbook()
+    for row in (("item", "price"), ("tea", 3), *rows):
+        book.active.append(row)
+    stream = io.BytesIO()
+    book.save(stream)
+    return stream.getvalue()
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> Iterator[OsworldEnv]:
+    try:
+        check_desktop()
+    except MissingDependencyError as error:
+        pytest.skip(str(error))
+    tasks, files = tmp_path / "tasks", tmp_path / "files"
+    tasks.mkdir()
+    files.mkdir()
+    for task in (TASK, IMPOSSIBLE, {**TASK, "id": "film", "related_apps": ["vlc"]}):
+        (tasks / f"{task['id']}.json").write_text(json.dumps(task))
+    store = FileFolder(files)
+    store.add(START, workbook())
+    store.add(GOLD, workbook(("salt", 1)))
+    made = OsworldEnv(folder=tasks, files=files, ready=0)
+    yield made
+    made.close()
+
+
+def reply(env: OsworldEnv, *actions: Action) -> str:
+    return env.dialect.write(actions)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plays", [False, True])
+def test_spreadsheet_task_is_graded_on_the_saved_file(env: OsworldEnv, plays: bool) -> None:
+    start = env.reset(seed=1, options={"task": {"id": "salt"}})
+    assert start.observation["text"] == "Task: Add the row salt, 1 below the others."
+    if plays:
+        keys = [Action(kind=ActionKind.KEY, keys=keys) for keys in (("ctrl", "home"), ("down",))]
+        for action in (*keys, keys[1], Action(kind=ActionKind.TYPE, text="salt\t1\n")):
+            env.step(reply(env, action))
+    step = env.step(reply(env, Action(kind=ActionKind.TERMINATE, status=Status.SUCCESS)))
+    assert step.reward == float(plays)
+    assert step.terminated
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("status", "reward"), [(Status.FAILURE, 1.0), (Status.SUCCESS, 0.0)])
+def test_infeasible_task_is_solved_by_giving_up(
+    env: OsworldEnv, status: Status, reward: float
+) -> None:
+    env.reset(seed=1, options={"task": {"id": "fly"}})
+    step = env.step(reply(env, Action(kind=ActionKind.TERMINATE, status=status)))
+    assert step.reward == reward
+
+
+def test_refused_and_unknown_tasks_are_named(env: OsworldEnv) -> None:
+    assert {name: str(why) for name, why in env.refused.items()} == {
+        "film.json": "application: VLC"
+    }
+    with pytest.raises(DatasetError, match="no imported task"):
+        env.reset(seed=1, options={"task": {"id": "film"}})

@@ -1,0 +1,259 @@
+"""Task files in OSWorld's schema: translated, or refused with the reason."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("openpyxl")
+pytest.importorskip("docx")
+
+from envkit.errors import ConfigurationError, DatasetError
+from envkit_linux_desktop.osworld import (
+    Application,
+    FileFolder,
+    RefusalKind,
+    RefusedError,
+    import_tasks,
+    read_task,
+)
+from envkit_linux_desktop.osworld.recorded_input import translate
+from envkit_linux_desktop.osworld.sources import HomeFiles, Output
+from envkit_linux_desktop.osworld.steps import (
+    Activate,
+    Click,
+    Launch,
+    Press,
+    PutFile,
+    Run,
+    Step,
+    Wait,
+    Write,
+)
+
+START = "https://files.example/start.xlsx"
+GOLD = "https://files.example/gold.xlsx"
+
+
+def sheet_task(**changes: Any) -> dict[str, Any]:
+    """A task over one workbook, as OSWorld writes them."""
+    task: dict[str, Any] = {
+        "id": "a1",
+        "snapshot": "libreoffice_calc",
+        "instruction": "Add a row with the total.",
+        "source": "own",
+        "trajectory": "trajectories/",
+        "related_apps": ["libreoffice_calc"],
+        "config": [
+            {
+                "type": "download",
+                "parameters": {"files": [{"url": START, "path": "/home/user/prices.xlsx"}]},
+            },
+            {"type": "open", "parameters": {"path": "/home/user/prices.xlsx"}},
+        ],
+        "evaluator": {
+            "postconfig": [
+                {
+                    "type": "activate_window",
+                    "parameters": {
+                        "window_name": "prices.xlsx - LibreOffice Calc",
+                        "strict": True,
+                    },
+                },
+                {
+                    "type": "execute",
+                    "parameters": {
+                        "command": [
+                            "python",
+                            "-c",
+                            'import pyautogui; import time; pyautogui.hotkey("ctrl", "s"); '
+                            "time.sleep(0.5);",
+                        ]
+                    },
+                },
+            ],
+            "func": "compare_table",
+            "result": {"type": "vm_file", "path": "/home/user/prices.xlsx", "dest": "prices.xlsx"},
+            "expected": {"type": "cloud_file", "path": GOLD, "dest": "prices_gold.xlsx"},
+            "options": {"rules": [{"type": "sheet_data", "sheet_idx0": 0, "sheet_idx1": "EI0"}]},
+        },
+    }
+    return {**task, **changes}
+
+
+def with_step(kind: str, **parameters: Any) -> dict[str, Any]:
+    return sheet_task(config=[{"type": kind, "parameters": parameters}])
+
+
+def with_check(**evaluator: Any) -> dict[str, Any]:
+    return sheet_task(evaluator={**sheet_task()["evaluator"], **evaluator})
+
+
+def test_task_file_is_translated_to_steps_and_checks() -> None:
+    task = read_task(sheet_task())
+    assert task.setup[0] == PutFile(path="prices.xlsx", address=START)
+    assert isinstance(task.setup[1], Launch)
+    assert task.setup[1].command[-1] == "/home/user/prices.xlsx"
+    assert task.before_grading == (
+        Activate(title="prices.xlsx - LibreOffice Calc", strict=True),
+        Press(keys=("ctrl", "s")),
+        Wait(seconds=0.5),
+    )
+    assert task.checks[0].result == HomeFiles(
+        paths=("prices.xlsx",), names=("prices.xlsx",), gives=(0,)
+    )
+    assert task.addresses == (START, GOLD)
+    assert not task.is_infeasible
+
+
+@pytest.mark.parametrize(
+    ("code", "steps"),
+    [
+        ("import pyautogui; pyautogui.hotkey(['shift', 'ctrl', 'e'])", [("shift", "ctrl", "e")]),
+        ("import pyautogui; pyautogui.press('down', presses=2, interval=0.01)", [("down",)] * 2),
+        ("import pyautogui; pyautogui.press(['esc', 'enter']);", [("escape",), ("enter",)]),
+    ],
+)
+def test_recorded_keys_become_presses(code: str, steps: list[tuple[str, ...]]) -> None:
+    assert translate(code) == tuple(Press(keys=keys) for keys in steps)
+
+
+def test_recorded_typing_and_clicks_become_steps() -> None:
+    code = (
+        "import pyautogui; import time; pyautogui.click({SCREEN_WIDTH_HALF}, {SCREEN_HEIGHT_HALF});"
+        " time.sleep(1); pyautogui.write('stty size')"
+    )
+    expected: tuple[Step, ...] = (Click(), Wait(seconds=1.0), Write(text="stty size"))
+    assert translate(code) == expected
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os; os.system('rm -rf /')",
+        "import pyautogui; pyautogui.click(960, 540)",
+        "import pyautogui; pyautogui.press(key)",
+        "import pyautogui; pyautogui.press('anykey')",
+        "import pyautogui; pyautogui.press('a', presses=100000)",
+        "for n in range(3): print(n)",
+        "import pyautogui; pyautogui.hotkey(",
+    ],
+)
+def test_recorded_program_of_other_calls_is_refused(code: str) -> None:
+    with pytest.raises(RefusedError) as caught:
+        translate(code)
+    assert caught.value.refusal.kind is RefusalKind.INPUT
+
+
+@pytest.mark.parametrize(
+    ("document", "kind", "detail"),
+    [
+        (sheet_task(related_apps=["gimp"]), "application", "GIMP"),
+        (with_step("open", path="/home/user/talk.pptx"), "application", "LibreOffice Impress"),
+        (with_step("open", path="/home/user/film.mp4"), "application", "a viewer for .mp4 files"),
+        (with_step("launch", command=["google-chrome", "--new"]), "application", "Chrome"),
+        (with_step("launch", command="VLC_VERBOSE=-1 vlc x.mp4"), "application", "VLC"),
+        (with_step("chrome_open_tabs", urls_to_open=["a"]), "network", "web pages in Chrome"),
+        (with_step("command", command="pip install pysrt"), "network", "packages"),
+        (with_step("execute", command="echo x | sudo -S ls", shell=True), "privilege", "root"),
+        (with_step("teleport"), "step", "teleport"),
+        (with_step("open"), "schema", "the parameters of 'open'"),
+        (with_check(func="compare_pdfs"), "function", "compare_pdfs"),
+        (with_check(conj="xor"), "schema", "'conj'"),
+        (
+            with_check(options={"rules": [{"type": "sheet_colour"}]}),
+            "function",
+            "compare_table with the rule 'sheet_colour'",
+        ),
+        (with_check(result={"type": "vlc_config"}), "result", "vlc_config"),
+        (
+            with_check(result={"type": "vm_file", "path": "/etc/passwd", "dest": "p"}),
+            "result",
+            "a file outside the home folder",
+        ),
+        (
+            with_check(result={"type": "vm_file", "path": "/home/user/../x", "dest": "p"}),
+            "result",
+            "a file outside the home folder",
+        ),
+        (with_check(func=["compare_table", "exact_match"]), "schema", "'result'"),
+        ([], "schema", "a task must be an object"),
+        (sheet_task(evaluator=None), "schema", "'evaluator'"),
+    ],
+)
+def test_task_that_cannot_be_played_is_refused(document: Any, kind: str, detail: str) -> None:
+    with pytest.raises(RefusedError) as caught:
+        read_task(document)
+    assert caught.value.refusal.kind == kind
+    assert detail in caught.value.refusal.detail
+
+
+def test_presentation_opens_once_impress_is_installed() -> None:
+    document = with_step("open", path="/home/user/talk.pptx")
+    task = read_task(document, installed=frozenset(Application))
+    assert isinstance(task.setup[0], Launch)
+    assert task.setup[0].command[0] == "loimpress"
+
+
+def test_shell_commands_run_in_a_shell_and_python_is_python3() -> None:
+    task = read_task(with_step("execute", command="python a.py; ls ~/Desktop", shell="true"))
+    assert task.setup == (Run(command=("sh", "-c", "python3 a.py; ls ~/Desktop")),)
+    check = {"type": "vm_command_line", "command": ["python", "~/a.py"]}
+    rules = {"type": "rule", "rules": {"expected": "1\n"}}
+    task = read_task(with_check(func="exact_match", result=check, expected=rules, options={}))
+    assert task.checks[0].result == Output(command=("python3", "/home/user/a.py"))
+
+
+def test_infeasible_task_has_no_checks() -> None:
+    task = read_task(sheet_task(evaluator={"func": "infeasible"}))
+    assert task.is_infeasible
+
+
+def test_folder_is_sorted_into_tasks_and_refusals(tmp_path: Path) -> None:
+    tasks, files = tmp_path / "tasks", tmp_path / "files"
+    (tasks / "calc").mkdir(parents=True)
+    files.mkdir()
+    (tasks / "calc/good.json").write_text(json.dumps(sheet_task()))
+    (tasks / "calc/vlc.json").write_text(json.dumps(sheet_task(related_apps=["vlc"])))
+    (tasks / "calc/broken.json").write_text("{")
+    assert len(import_tasks(tasks).tasks) == 1
+
+    store = FileFolder(files)
+    without = import_tasks(tasks, files=store)
+    assert without.tasks == ()
+    assert without.reasons() == {
+        "file: 2 files are missing": 1,
+        "application: VLC": 1,
+        "schema: not valid JSON": 1,
+    }
+    store.add(START, b"1")
+    store.add(GOLD, b"2")
+    assert [task.identity for task in import_tasks(tasks, files=store).tasks] == ["a1"]
+
+
+def test_folder_without_task_files_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no task files"):
+        import_tasks(tmp_path)
+    with pytest.raises(ConfigurationError, match="no folder"):
+        import_tasks(tmp_path / "none")
+
+
+def test_file_folder_keeps_files_by_address_and_checks_their_hashes(tmp_path: Path) -> None:
+    FileFolder(tmp_path).add(START, b"data")
+    store = FileFolder(tmp_path)
+    assert store.read(START) == b"data"
+    assert GOLD not in store
+    with pytest.raises(DatasetError, match="no file for"):
+        store.read(GOLD)
+    stored = next(path for path in tmp_path.iterdir() if path.suffix == ".xlsx")
+    stored.write_bytes(b"other")
+    with pytest.raises(DatasetError, match="has changed"):
+        store.read(START)
+
+
+@pytest.mark.parametrize("index", ["[]", "{", '{"a": {"file": "../x", "sha256": "1"}}', '{"a": 1}'])
+def test_invalid_index_of_files_is_an_error(tmp_path: Path, index: str) -> None:
+    (tmp_path / "addresses.json").write_text(index)
+    with pytest.raises(DatasetError, match=r"addresses\.json"):
+        FileFolder(tmp_path)

@@ -1,0 +1,145 @@
+"""The sandbox's walls, by attempts, and reading files without following links."""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from envkit.errors import EnvFault, MissingDependencyError
+from envkit_sandbox import Home, Walls, find_bubblewrap, first_process, spawn, watch
+from envkit_sandbox.walls import INSTALL_LINE, end
+from envkit_sandbox.watchdog import processes
+
+needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason=INSTALL_LINE)
+WALLS = Walls(hostname="desk", folders={"/tmp": 8, "/home/user": 8}, folder="/home/user")
+
+
+def said(command: str, walls: Walls = WALLS) -> str:
+    process = spawn(walls, ["sh", "-c", f"({command}) 2>&1"], stdout=subprocess.PIPE)
+    try:
+        return process.communicate(timeout=30)[0].decode()
+    finally:
+        end(process)
+
+
+@contextmanager
+def running(command: str, walls: Walls) -> Generator[tuple[subprocess.Popen[bytes], int]]:
+    script = f"{command}\necho up; exec sleep 60"
+    process = spawn(walls, ["sh", "-c", script], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        yield process, first_process(process)
+    finally:
+        end(process)
+
+
+def is_running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_home_reads_regular_files_and_lists_names(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/b.txt").write_bytes(b"12345")
+    with Home(tmp_path) as home:
+        assert home.read("a/b.txt") == b"12345"
+        assert home.read("a/b.txt", limit=2) == b"12"
+        assert home.names() == ("a",)
+        assert home.names("a") == ("b.txt",)
+        assert home.names("none") == ()
+
+
+def test_home_follows_nothing_out_of_the_folder_and_never_blocks(tmp_path: Path) -> None:
+    inside, secret = tmp_path / "home", tmp_path / "secret"
+    inside.mkdir()
+    secret.write_text("s")
+    (inside / "link").symlink_to(secret)
+    (inside / "out").symlink_to(tmp_path)
+    os.mkfifo(inside / "fifo")
+    with Home(inside) as home:
+        tried = ("link", "out/secret", "../secret", str(secret), "fifo", "", "a\0b", "x" * 5000)
+        assert {path: home.read(path) for path in tried} == dict.fromkeys(tried)
+        assert home.names("out") == ()
+        assert home.names("..") == ()
+
+
+def test_home_of_a_lost_session_is_a_fault(tmp_path: Path) -> None:
+    with pytest.raises(EnvFault, match="cannot be opened"):
+        Home(tmp_path / "gone")
+
+
+def test_a_missing_bubblewrap_names_the_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(MissingDependencyError, match="apt-get install"):
+        find_bubblewrap()
+
+
+@needs_bubblewrap
+def test_sandbox_shows_neither_files_nor_environment_nor_processes_of_the_host(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SECRET_TOKEN", "hunter2")
+    (tmp_path / "mine").touch()
+    out = said(
+        f"cat /proc/1/environ /proc/self/environ; tr '\\0' ' ' < /proc/1/cmdline; ls {tmp_path};"
+        "ls -d /root /home/* /work /etc/shadow; ls -d /proc/[0-9]* | wc -l"
+    )
+    assert "hunter2" not in out
+    assert "mine" not in out
+    assert out.count("No such file") == 4
+    assert "/home/user" in out
+    assert int(out.split()[-1]) < 8
+
+
+@needs_bubblewrap
+def test_sandbox_has_no_network_no_privileges_and_no_new_namespaces() -> None:
+    out = said(
+        "grep -E 'CapEff|NoNewPrivs|Seccomp:' /proc/self/status; cat /proc/net/dev | wc -l;"
+        "unshare -U true; unshare -n true; mount -t tmpfs x /tmp"
+    )
+    assert "CapEff:\t0000000000000000" in out
+    assert "NoNewPrivs:\t1" in out
+    assert "Seccomp:\t2" in out
+    assert out.split("Seccomp:\t2")[1].split()[0] == "3"  # two lines of header, loopback
+    assert out.count("Operation not permitted") + out.count("must be superuser") == 3
+
+
+@needs_bubblewrap
+def test_sandbox_writes_only_to_folders_with_a_size() -> None:
+    out = said("touch /x /usr/x /dev/x /home/x; head -c 20000000 /dev/zero > big; stat -c %s big")
+    assert out.count("Read-only file system") + out.count("Permission denied") == 4
+    assert "No space left" in out
+    assert int(out.split()[-1]) <= 8 << 20
+
+
+@needs_bubblewrap
+def test_end_leaves_no_process_of_the_sandbox() -> None:
+    walls = Walls(hostname="desk", folders={"/tmp": 8}, is_first=True)
+    with running("setsid sleep 61 & setsid sleep 62 &", walls) as (process, first):
+        inside = processes(first)
+        assert len(inside) >= 3
+        end(process)
+        assert not [one for one in inside if Path(f"/proc/{one}").exists()]
+
+
+@needs_bubblewrap
+@pytest.mark.slow
+def test_memory_beyond_the_limit_kills_the_largest_process_alone() -> None:
+    hog = "python3 -c 'x = bytes(1) * (300 << 20); import time; time.sleep(60)' &"
+    walls = Walls(hostname="desk", folders={"/tmp": 8}, is_first=True)
+    with running(hog, walls) as (process, first):
+        memory = watch(first, limit_mib=150)
+        until = time.monotonic() + 20
+        while not memory.kills and time.monotonic() < until:
+            time.sleep(0.05)
+        assert memory.kills >= 1
+        assert process.poll() is None
+        assert is_running(first)

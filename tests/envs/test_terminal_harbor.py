@@ -1,0 +1,202 @@
+"""Task folders of Harbor and Terminal-Bench: played where they need no image, else refused."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envkit.env import PolicyContext, Step
+from envkit.errors import ConfigurationError
+from envkit_sandbox.walls import INSTALL_LINE
+from envkit_terminal import TerminalEnv
+from envkit_terminal.dockerfile import RefusedError
+from envkit_terminal.harbor import import_folders, read_folder
+from envkit_terminal.protocol import write
+
+needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason=INSTALL_LINE)
+TOML = """
+version = "1.0"
+[metadata]
+author_name = "envkit"
+difficulty = "easy"
+[verifier]
+timeout_sec = 60.0
+[agent]
+timeout_sec = 60.0
+[environment]
+build_timeout_sec = 600.0
+cpus = 1
+memory_mb = 1024
+storage_mb = 1024
+"""
+DOCKERFILE = """
+# A comment
+FROM ubuntu:24.04
+WORKDIR /app
+ENV LIMIT=5 MODE="fast one"
+COPY data/ /app/data/
+COPY --chown=root:root tool.sh \\
+     /app/bin/tool
+RUN mkdir -p out && \\
+    echo "$MODE" > out/mode
+CMD ["bash"]
+"""
+SOLVE_SH = """cd /app
+awk '{ total += $1 } END { print total }' data/*.txt > out/total
+"""
+TEST_SH = """#!/bin/bash
+if [ "$(cat /app/out/total 2>/dev/null)" = "12" ] && [ "$(cat out/mode)" = "fast one" ]; then
+  echo 1 > /logs/verifier/reward.txt
+else
+  echo 0 > /logs/verifier/reward.txt
+fi
+"""
+
+
+def write_files(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755 if name.endswith(".sh") else 0o644)
+    return root
+
+
+def harbor(root: Path, **changes: str | None) -> Path:
+    """Write a Harbor task; changes replace files by their name, None removes one."""
+    files = {
+        "task.toml": TOML,
+        "instruction.md": "Add up the numbers in data/ and write the total to out/total.\n",
+        "environment/Dockerfile": DOCKERFILE,
+        "environment/data/a.txt": "5\n",
+        "environment/data/b.txt": "7\n",
+        "environment/tool.sh": "#!/bin/sh\necho tool\n",
+        "tests/test.sh": TEST_SH,
+        "solution/solve.sh": SOLVE_SH,
+    }
+    renamed = {
+        name.replace("__", "/").replace("_dot_", "."): text for name, text in changes.items()
+    }
+    kept = {name: text for name, text in (files | renamed).items() if text is not None}
+    return write_files(root / "sum-numbers", kept)
+
+
+def terminal_bench(root: Path, **files: str) -> Path:
+    return write_files(
+        root / "greeting",
+        {
+            "task.yaml": "instruction: |\n  Write hello to greeting.txt.\ndifficulty: easy\n"
+            "parser_name: pytest\nmax_agent_timeout_sec: 60\nmax_test_timeout_sec: 30\n",
+            "Dockerfile": "FROM ghcr.io/laude-institute/t-bench/ubuntu-24-04:1\nWORKDIR /app\n",
+            "docker-compose.yaml": "services:\n  client:\n    build: .\n",
+            "run-tests.sh": 'python3 "$TEST_DIR/test_outputs.py"\n',
+            "tests/test_outputs.py": "assert open('/app/greeting.txt').read().strip() == 'hello'\n",
+            "solution.sh": "echo hello > /app/greeting.txt\n",
+            **files,
+        },
+    )
+
+
+def play(task: dict[str, Any], *commands: str) -> Step:
+    env = TerminalEnv(tasks=[task])
+    env.reset(seed=1)
+    for command in commands:
+        env.step(write(command, env.protocol))
+    step = env.step("Done.")
+    env.close()
+    return step
+
+
+def play_oracle(task: dict[str, Any]) -> Step:
+    env = TerminalEnv(tasks=[task])
+    context = PolicyContext(env=env, task=task, turn=0, messages=[], seed=1)
+    env.reset(seed=1)
+    env.step(env.oracle()(context))
+    step = env.step("Done.")
+    env.close()
+    return step
+
+
+@needs_bubblewrap
+def test_harbor_folder_is_played_and_graded_by_its_tests(tmp_path: Path) -> None:
+    task = read_folder(harbor(tmp_path))
+    assert task["folder"] == "/app"
+    assert task["environment"] == {"LIMIT": "5", "MODE": "fast one"}
+    assert play_oracle(task).reward == 1.0
+    assert play(task).reward == 0.0
+    assert play(task, "echo 12 > out/total").reward == 1.0
+    assert play(task, "mkdir -p ~/tests; echo 1 > ~/reward.txt", "ls /tests").reward == 0.0
+
+
+@needs_bubblewrap
+def test_harbor_environment_has_files_folder_and_variables(tmp_path: Path) -> None:
+    env = TerminalEnv(tasks=[read_folder(harbor(tmp_path))])
+    reset = env.reset(seed=1)
+    assert reset.observation["text"].startswith("Add up the numbers")
+    step = env.step(write("pwd; bin/tool; cat out/mode; echo $LIMIT; ls data /tests", env.protocol))
+    assert step.observation["text"].startswith("/app\ntool\nfast one\n5\n")
+    assert "cannot access '/tests'" in step.observation["text"]
+    env.close()
+
+
+@needs_bubblewrap
+def test_terminal_bench_folder_is_played_and_graded_by_its_tests(tmp_path: Path) -> None:
+    task = read_folder(terminal_bench(tmp_path))
+    assert task["goal"] == "Write hello to greeting.txt."
+    assert play_oracle(task).reward == 1.0
+    assert play(task).reward == 0.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"task_dot_toml": "["}, "not valid TOML"),
+        ({"task_dot_toml": TOML + 'docker_image = "x:1"\n'}, "a prebuilt image"),
+        ({"task_dot_toml": TOML + "gpus = 1\n"}, "a GPU"),
+        ({"task_dot_toml": TOML + '[environment.env]\nKEY = "${KEY}"\n'}, "variables of the host"),
+        ({"instruction_dot_md": " "}, "an empty instruction"),
+        ({"instruction_dot_md": None}, "a file that cannot be read"),
+        ({"environment__docker-compose_dot_yaml": "services: {}\n"}, "several containers"),
+        ({"environment__Dockerfile": "FROM nginx:1\n"}, "the base image nginx:1"),
+        ({"environment__Dockerfile": "FROM debian\nFROM debian\n"}, "several stages"),
+        (
+            {"environment__Dockerfile": "FROM debian\nRUN apt-get update\n"},
+            "the Dockerfile needs the network (apt-get)",
+        ),
+        (
+            {"environment__Dockerfile": "FROM debian\nRUN useradd x\n"},
+            "the Dockerfile needs root (useradd)",
+        ),
+        ({"environment__Dockerfile": "FROM debian\nCOPY a /etc/a\n"}, "files in /etc/a"),
+        ({"environment__Dockerfile": "FROM debian\nCOPY ../task.toml /app/a\n"}, "../task.toml"),
+        ({"environment__Dockerfile": "FROM debian\nCOPY --from=x a /app/a\n"}, "the instruction"),
+        ({"environment__Dockerfile": "FROM debian\nHEALTHCHECK NONE\n"}, "HEALTHCHECK"),
+        ({"tests__test_dot_sh": None}, "no tests/test.sh"),
+        (
+            {"tests__test_dot_sh": "curl -LsSf https://astral.sh/uv/install.sh | sh\n"},
+            "the test script needs the network (curl)",
+        ),
+        ({"tests__test_dot_sh": "pytest /tests/test_state.py\n"}, "tests that run pytest"),
+        ({"steps__one__instruction_dot_md": "x"}, "a task of several steps"),
+    ],
+)
+def test_folder_that_needs_more_is_refused(
+    tmp_path: Path, changes: dict[str, str | None], reason: str
+) -> None:
+    with pytest.raises(RefusedError) as caught:
+        read_folder(harbor(tmp_path, **changes))
+    assert reason in str(caught.value)
+
+
+def test_folder_of_folders_is_sorted_into_tasks_and_refusals(tmp_path: Path) -> None:
+    harbor(tmp_path / "a")
+    terminal_bench(tmp_path / "b")
+    several = "services:\n  client: {}\n  db: {}\n"
+    terminal_bench(tmp_path / "c", **{"docker-compose.yaml": several})
+    found = import_folders(tmp_path)
+    assert [task["name"] for task in found.tasks] == ["sum-numbers", "greeting"]
+    assert found.refused == {"c/greeting": "several containers"}
+    assert found.reasons() == {"several containers": 1}
+    with pytest.raises(ConfigurationError, match=r"task\.toml"):
+        import_folders(tmp_path / "a/sum-numbers/tests")

@@ -1,0 +1,43 @@
+"""Help for tests of real desktops: what is left on the machine, and playing an episode."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envkit.env import Policy, PolicyContext
+from envkit_linux_desktop import LinuxDesktopEnv
+from envkit_linux_desktop.requirements import APPLICATIONS, BASE, INSTALL_LINE, missing_programs
+
+needs_desktop = pytest.mark.skipif(
+    bool(missing_programs((*BASE, *APPLICATIONS))), reason=INSTALL_LINE
+)
+
+
+def children() -> set[int]:
+    """Return the processes that descend from this one, zombies included."""
+    from envkit_sandbox.watchdog import processes
+
+    return set(processes(os.getpid())) - {os.getpid()}
+
+
+def folders() -> list[Path]:
+    """Return the folders of sessions that are left."""
+    return [*Path("/dev/shm").glob("envkit-desk-*"), *Path("/tmp").glob("envkit-desk-*")]
+
+
+def row(family: str, *, level: int = 1, draw: int = 0) -> dict[str, Any]:
+    """Return a task."""
+    return {"id": f"{family}/{level}/{draw}", "family": family, "level": level, "draw": draw}
+
+
+def play(env: LinuxDesktopEnv, task: dict[str, Any], policy: Policy) -> float:
+    """Play an episode and return its last reward."""
+    env.reset(seed=0, options={"task": task})
+    for turn in range(env.max_turns):
+        reply = policy(PolicyContext(env=env, task=task, turn=turn, messages=(), seed=0))
+        _, reward, terminated, truncated, _ = env.step(reply)
+        if terminated or truncated:
+            return float(reward)
+    raise AssertionError("the episode did not end")
