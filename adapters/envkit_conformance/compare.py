@@ -9,7 +9,7 @@ import numpy as np
 from envkit.text import counted
 from envkit.trajectory import RewardPlacement, Row
 from envkit_conformance.delivered import DeliveredRow
-from envkit_conformance.pictures import image_difference
+from envkit_conformance.images import image_difference
 from envkit_conformance.unscored import unscored_difference
 
 

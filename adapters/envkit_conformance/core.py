@@ -37,7 +37,7 @@ def _whole(trajectory: Trajectory, *, filler_id: int) -> Sequence[DeliveredRow]:
 
 def _steps(trajectory: Trajectory, *, filler_id: int) -> Sequence[DeliveredRow]:
     rows = step_rows(trajectory, filler_id=filler_id)
-    return [DeliveredRow.of(row, placement=RewardPlacement.TURNS, pictures=True) for row in rows]
+    return [DeliveredRow.of(row, placement=RewardPlacement.TURNS, with_images=True) for row in rows]
 
 
 def _merged(trajectory: Trajectory, *, filler_id: int) -> Sequence[DeliveredRow]:

@@ -61,14 +61,14 @@ class DeliveredRow:
 
     @classmethod
     def of(
-        cls, row: Row, *, placement: RewardPlacement | None = None, pictures: bool = False
+        cls, row: Row, *, placement: RewardPlacement | None = None, with_images: bool = False
     ) -> "DeliveredRow":
         """Return a row of the core as if a trainer held it.
 
         Args:
             row: A row of a projection.
             placement: Puts the reward on this token; None gives one number.
-            pictures: Whether to include images next to the tensors.
+            with_images: Whether to include images next to the tensors.
         """
         return cls(
             prompt_ids=row.prompt_ids,
@@ -78,7 +78,7 @@ class DeliveredRow:
             reward=row.reward if placement is None else None,
             token_rewards=None if placement is None else row.token_rewards(placement),
             tensors=row.tensors,
-            images=row.images if pictures else None,
+            images=row.images if with_images else None,
             is_last=row.is_last,
             is_unscorable=row.reward is None,
         )

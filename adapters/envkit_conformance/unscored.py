@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from envkit.trajectory import Row
 from envkit_conformance.delivered import DeliveredRow
-from envkit_conformance.pictures import image_difference
+from envkit_conformance.images import image_difference
 
 
 def unscored_difference(expected: Sequence[Row], delivered: Sequence[DeliveredRow]) -> str | None:

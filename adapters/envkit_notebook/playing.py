@@ -6,7 +6,7 @@ from envkit.errors import ConfigurationError, EnvkitError
 from envkit.text import utf8
 from envkit.viewer.wording import number
 from envkit_notebook.game import Game
-from envkit_notebook.pictures import ImageStore
+from envkit_notebook.images import ImageStore
 from envkit_notebook.scene import steps_of
 from envkit_notebook.widget import EpisodeWidget, number_in, require_loop, text_in
 

@@ -27,8 +27,8 @@ from envkit.viewer.turn_text import (
     turn_facts,
     warnings,
 )
+from envkit_notebook.images import ImageStore
 from envkit_notebook.outcome import Outcome, pretty
-from envkit_notebook.pictures import ImageStore
 
 _SHORTEST_RUN: Final = 4
 """Runs of equal ids shown as one, outside replies: the placeholders of an image."""

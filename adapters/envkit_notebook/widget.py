@@ -16,7 +16,7 @@ import traitlets
 
 from envkit.errors import ConfigurationError, EnvkitError
 from envkit.text import utf8
-from envkit_notebook.pictures import ImageStore
+from envkit_notebook.images import ImageStore
 
 _HERE: Final = Path(__file__).parent
 _LOGGER: Final = logging.getLogger(__name__)

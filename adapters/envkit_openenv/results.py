@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 from envkit.env import Turn
 from envkit.errors import EnvFault, FaultKind
 from envkit.images import Image
-from envkit_openenv.pictures import decode_picture, show_observation
+from envkit_openenv.images import decode_image, show_observation
 from envkit_openenv.protocol import Outcome
 
 _LOST: Final = "transport_error"
@@ -66,7 +66,7 @@ def envkit_turn(outcome: Outcome) -> Turn:
     """
     observation = outcome.observation
     try:
-        images = [decode_picture(uri) for uri in observation["images"]]
+        images = [decode_image(uri) for uri in observation["images"]]
         return Turn(
             observation["text"],
             images=images,
@@ -97,7 +97,7 @@ def _show_result(result: Any) -> tuple[str, list[Image], str | None]:  # noqa: A
             continue
         found = cast("dict[str, Any]", part)
         if found.get("type") == "image" and isinstance(found.get("data"), str):
-            images.append(decode_picture(found["data"]))
+            images.append(decode_image(found["data"]))
             texts.append(f"[image {len(images)}]")
         elif isinstance(found.get("text"), str):
             texts.append(found["text"])

@@ -1,7 +1,7 @@
 """TRL's AsyncGRPOTrainer with the images of every turn.
 
 TRL's rows are text: a sample has no field for images, and rows fold into a prefix tree of ids. Here
-images travel with a sample's ids (`samples.PicturedIds`), and the collator adds their tensors to
+images travel with a sample's ids (`samples.IdsWithImages`), and the collator adds their tensors to
 the model's inputs. Written for TRL 1.16 (trl/experimental/async_grpo); the contract tests pin the
 version.
 """
@@ -16,7 +16,7 @@ from envkit.errors import ConfigurationError, LedgerFault, MissingDependencyErro
 from envkit.tokens import join_features
 from envkit_trl.contract import CONTRACT
 from envkit_trl.policy import without_ids
-from envkit_trl.samples import PicturedIds
+from envkit_trl.samples import IdsWithImages
 from envkit_trl.worker import EnvRolloutWorker
 
 try:
@@ -116,7 +116,7 @@ def _collated(collate: Any, examples: list[Any]) -> dict[str, Any]:  # noqa: ANN
         features = {
             number: feature
             for sample in row.samples
-            if isinstance(sample["input_ids"], PicturedIds)
+            if isinstance(sample["input_ids"], IdsWithImages)
             for number, feature in sample["input_ids"].features.items()
         }
         rows.append(join_features(features[number] for number in _shown(ids)[1]))

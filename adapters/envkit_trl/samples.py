@@ -31,7 +31,7 @@ class RowSettings:
     """Whether to divide advantages by the standard deviation of the group's rewards."""
 
 
-class PicturedIds(np.ndarray[Any, Any]):
+class IdsWithImages(np.ndarray[Any, Any]):
     """Ids of a sequence with images.
 
     Each image's placeholders are one negative number, the same in every sequence. TRL runs a prefix
@@ -145,7 +145,7 @@ def _ids(row: Row, media_ids: Sequence[int]) -> Any:  # noqa: ANN401  # an array
         )
     numbers = [_number(image) for image in row.images]
     ids[places] = np.repeat(numbers, counts)
-    pictured = ids.view(PicturedIds)
+    pictured = ids.view(IdsWithImages)
     pictured.features = dict(zip(numbers, row.features, strict=True))
     return pictured
 

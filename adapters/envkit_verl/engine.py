@@ -175,7 +175,7 @@ class VerlEngine:
         sent = dict(parameters)
         arguments: dict[str, Any] = {
             "prompt_ids": self._prompt_ids(request),
-            "image_data": pictures(request.images) or None,
+            "image_data": pil_images(request.images) or None,
         }
         if "priority" in sent:
             arguments["priority"] = sent.pop("priority")
@@ -243,7 +243,7 @@ class VerlEngine:
         )
 
 
-def pictures(images: Sequence[Image]) -> list[Any]:
+def pil_images(images: Sequence[Image]) -> list[Any]:
     """Return images as RGB PIL images, the form that verl's servers and processors accept."""
     return [_rgb(image) for image in images]
 

@@ -26,7 +26,7 @@ from envkit.trajectory import (
     Trajectory,
     step_rows,
 )
-from envkit_verl.engine import pictures
+from envkit_verl.engine import pil_images
 from envkit_verl.groups import Member
 from envkit_verl.settings import VerlSettings
 
@@ -213,7 +213,7 @@ def _output(scored: _Scored, row: Row, delivery: Delivery, *, by_turn: bool) -> 
         "response_ids": list(row.response_ids),
         "response_mask": list(row.loss_mask),
         "response_logprobs": list(row.logprobs) if delivery.with_logprobs else None,
-        "multi_modal_data": {"images": pictures(row.images)} if row.images else None,
+        "multi_modal_data": {"images": pil_images(row.images)} if row.images else None,
         "token_rewards": row.token_rewards(RewardPlacement.TURNS) if by_turn else last,
         "reward_score": scored.reward,
         "num_turns": 2 * scored.trajectory.step_count,

@@ -16,7 +16,7 @@ from envkit.errors import ConfigurationError, UnknownNameError
 from envkit.images import Image
 from envkit.rollout import EnvSource, EpisodeRequest
 from envkit.tools import ToolSpec
-from envkit_verl.engine import pictures
+from envkit_verl.engine import pil_images
 
 
 class ExactToolSchema(OpenAIFunctionToolSchema):
@@ -117,7 +117,7 @@ def _checked(spec: ToolSpec) -> Callable[..., Any]:
 
 def _answer(value: Any) -> ToolResponse:  # noqa: ANN401  # whatever a tool returns
     if isinstance(value, Image):
-        return ToolResponse(image=pictures([value]))
+        return ToolResponse(image=pil_images([value]))
     if isinstance(value, str):
         return ToolResponse(text=value)
     return ToolResponse(text=json.dumps(value, ensure_ascii=False, default=str))

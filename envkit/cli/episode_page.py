@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
-from envkit.cli.pictures import ImageStyle, half_blocks, sixels
+from envkit.cli.images import ImageStyle, half_blocks, sixels
 from envkit.cli.run_page import print_grid
 from envkit.errors import StorageError
 from envkit.images import Image

@@ -14,7 +14,7 @@ from envkit.errors import ConfigurationError, StorageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from envkit.cli.pictures import ImageStyle
+    from envkit.cli.images import ImageStyle
     from envkit.trajectory.storage import StoredLine
 
 _HELP: Final = "Enter: next; p: previous; a number: that episode; r: the run; q: quit"
@@ -38,7 +38,7 @@ def view(
     Turns that a fork shares with its parent are printed once, unless --episode selects the fork.
     The exit code is 1 if no episode can be read.
     """
-    from envkit.cli.pictures import ImageStyle, resolved
+    from envkit.cli.images import ImageStyle, resolved
     from envkit.cli.rich_console import PrintableConsole
 
     if images not in list(ImageStyle):

@@ -13,8 +13,8 @@ from envkit.files import replace_file
 from envkit.trajectory.image_folder import ImageFolder
 from envkit.viewer.bundle import shell
 from envkit.viewer.episodes import Episode
+from envkit.viewer.images import Pictures
 from envkit.viewer.markup import pack, safe_json
-from envkit.viewer.pictures import Pictures
 from envkit.viewer.search import Piece
 
 Decode = Callable[[Sequence[int]], str]

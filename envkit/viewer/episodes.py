@@ -12,7 +12,7 @@ from envkit.trajectory.plain import Keep, to_plain
 from envkit.trajectory.storage import StoredLine
 from envkit.trajectory.trajectory import Trajectory
 from envkit.viewer.conversation import conversation
-from envkit.viewer.pictures import picture_size
+from envkit.viewer.images import image_size
 from envkit.viewer.rows import EpisodeRow, episode_row, title_of
 from envkit.viewer.sequences import sequences
 
@@ -130,6 +130,6 @@ def _certificate(trajectory: Trajectory, recorded: Certificate | None) -> dict[s
 def _size(image: Image, folder: ImageFolder | None) -> tuple[int, int] | None:
     """Return width and height; None for an image that cannot be read."""
     try:
-        return picture_size(image, folder)
+        return image_size(image, folder)
     except (ImageError, StorageError):
         return None

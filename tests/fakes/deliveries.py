@@ -18,13 +18,13 @@ Change = Callable[[DeliveredRow], DeliveredRow]
 
 
 def projection(
-    shape: Shape, spoil: Spoil = lambda rows: rows, *, pictures: bool = False
+    shape: Shape, spoil: Spoil = lambda rows: rows, *, with_images: bool = False
 ) -> Projection:
     """Return the core's rows, with something done to them."""
 
     def deliver(trajectory: Trajectory, *, filler_id: int) -> Sequence[DeliveredRow]:
         rows = expected_rows(trajectory, shape, filler_id=filler_id)
-        return spoil([DeliveredRow.of(row, pictures=pictures) for row in rows])
+        return spoil([DeliveredRow.of(row, with_images=with_images) for row in rows])
 
     return Projection(name="planted", shape=shape, deliver=deliver)
 

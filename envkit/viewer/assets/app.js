@@ -9,6 +9,7 @@ import { episodePage } from "./episode.js";
 const KEYS = [["j ↓ →", "next turn"], ["k ↑ ←", "previous turn"], ["Home End", "first, last turn"], ["Space", "play or stop the film"], ["[ ]", "previous, next member of the group"],
   ["p n", "previous, next episode of the list"], ["c", "compare with another member or branch"], ["z Enter", "enlarge the screenshot"], ["/", "search"], ["t", "light or dark"], ["Esc", "back"], ["?", "this help"]];
 
+const sentence = text => text.charAt(0).toUpperCase() + text.slice(1);
 // Starts the pages on a source. `home` builds the page of "#/": home(context, query) returns a page,
 // or null to show the first run.
 export function start(source, home) {
@@ -84,7 +85,7 @@ export function start(source, home) {
     let found;
     page.leave?.();
     page = {};  // the old page is still drawn, and must not change the address of the next
-    try { found = await pageOf(address()); } catch (error) { found = [null, missing(`${plain(error.message)}.`, "#/", "This page could not be shown")]; }
+    try { found = await pageOf(address()); } catch (error) { found = [null, missing(`${sentence(plain(error.message))}.`, "#/", "This page could not be shown")]; }
     if (turn !== asked) return found[1].leave?.();
     const [run, next] = found;
     page = next;

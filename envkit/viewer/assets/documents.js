@@ -11,7 +11,7 @@ function certificate(one) {
   const told = !one.is_complete ? "interrupted" : one.passed ? "passed" : `${many(failed, "line")} failed or not run`;
   return h("details.doc", {}, h("summary", {}, h("b", { dir: "auto" }, plain(one.title)), h(`span.flip${one.passed ? ".good" : ".bad"}`, {}, told),
     h("span.muted.cut", {}, `${isNumber(one.episodes) ? `${many(one.episodes, "episode")} per policy · ` : ""}${plain(one.name)}`)),
-  h("div.sideways", { tabindex: 0 }, h("table.mini.left", {}, h("thead", {}, h("tr", {}, ["line", "verdict", "number", "of what"].map(x => h("th", { scope: "col" }, x)))),
+  h("div.sideways", { tabindex: 0 }, h("table.mini.left", {}, h("thead", {}, h("tr", {}, ["line", "verdict", "value", "what was measured"].map(x => h("th", { scope: "col" }, x)))),
     h("tbody", {}, one.lines.map(line => h("tr", {}, h("th", { scope: "row" }, plain(line.name)), h("td", {}, h(`span.flip${tone(line.verdict)}`, {}, plain(line.verdict))), h("td", {}, num(line.value, 4)),
       h("td.words", { dir: "auto" }, plain(line.detail), line.evidence.length ? h("ul", {}, line.evidence.map(text => h("li.muted", {}, plain(text)))) : null)))))));
 }
@@ -24,7 +24,7 @@ function evaluation(one) {
   const short = success ? h("span", {}, `${percent(success.mean)} success`, isNumber(success.low) ? h("span.muted", {}, ` ${percent(success.low)} to ${percent(success.high)}, ${many(whole.tasks, "task")}`) : null) : null;
   return h("details.doc", {}, h("summary", {}, h("b", { dir: "auto" }, plain(one.title || "no figures yet")), short, one.is_complete ? null : h("span.flip", {}, "not finished"), h("span.muted.cut", {}, plain(one.name))),
     h("p.muted", {}, "Means over tasks with 95% intervals. Runs: ", runs.map((name, i) => [i ? ", " : "", h("a", { href: link([name]) }, plain(name))])),
-    h("div.sideways", { tabindex: 0 }, h("table.mini.left", {}, h("thead", {}, h("tr", {}, ["environment", "tasks", "episodes", "success", "reward", ...ks.map(k => `pass@${plain(k)}`), "turns", "seconds", "faults"].map(x => h("th", { scope: "col" }, x)))),
+    h("div.sideways", { tabindex: 0 }, h("table.mini.left", {}, h("thead", {}, h("tr", {}, ["environment", "tasks", "episodes", "success", "reward", ...ks.map(k => `pass@${plain(k)}`), "turns", "time", "faults"].map(x => h("th", { scope: "col" }, x)))),
       h("tbody", {}, one.lines.map(line => h("tr", {}, h("th", { scope: "row" }, line.tag === null ? h("b", {}, plain(line.env)) : h("span.inner", {}, plain(`${line.tag} ${line.value}`))), h("td", {}, num(line.tasks, 0)), h("td", {}, num(line.episodes, 0)),
         h("td", {}, estimate(line.success, percent, [1, 0])), h("td", {}, estimate(line.reward, x => num(x), scale)), ks.map(k => h("td", {}, estimate(line.pass_at.find(([own]) => own === k)?.[1], percent, [1, 0]))),
         h("td", {}, num(line.turns, 1)), h("td", {}, seconds(line.seconds)), h("td", {}, num(line.faulted, 0))))))));

@@ -28,7 +28,7 @@ export const table = (head, rows) => h("table.mini", {}, h("thead", {}, h("tr", 
 // A distribution in the space it deserves: up to four values are numbers, more are a small histogram.
 export function distribution(d) {
   const show = d.unit === "s" ? seconds : x => num(x, Number.isInteger(x) ? 0 : 2);
-  const facts = h("div.note", {}, `median ${show(d.median)} · p95 ${show(d.p95)}`);
+  const whole = value => show(value).replace(" ", "\u00a0"), facts = h("div.note", {}, `median ${whole(d.median)} · p95 ${whole(d.p95)}`);
   if (d.values) return h("div.dist", {}, h("div.label", {}, d.name), h("div.few", {}, d.values.map(([v, n]) => h("span", {}, h("b", {}, show(v)), ` × ${num(n)}`))), d.values.length > 1 ? facts : null);
   const most = Math.max(...d.bars), bin = i => d.is_whole ? show(d.min + i) : `${show(d.min + i * d.width)} to ${show(d.min + (i + 1) * d.width)}`;
   return h("div.dist", {}, h("div.label", {}, d.name),

@@ -261,9 +261,9 @@ def test_suite_catches_wrong_images_where_a_trainer_takes_images(
     def images_only(rows: Rows) -> Rows:
         return [spoil(replace(row, tensors={})) for row in rows]
 
-    good = projection(WHOLE, lambda rows: [replace(r, tensors={}) for r in rows], pictures=True)
+    good = projection(WHOLE, lambda rows: [replace(r, tensors={}) for r in rows], with_images=True)
     assert check(good, recording("images")).verdict is Verdict.PASS
-    outcome = check(projection(WHOLE, images_only, pictures=True), recording("images"))
+    outcome = check(projection(WHOLE, images_only, with_images=True), recording("images"))
     assert (outcome.verdict, outcome.message) == (Verdict.FAIL, message)
 
 

@@ -23,8 +23,8 @@ from envkit.text import utf8
 from envkit.trajectory import Trajectory, certify, save
 from envkit_notebook import run_view
 from envkit_notebook.comparing import BranchWidget
+from envkit_notebook.images import ImageStore
 from envkit_notebook.outcome import pretty
-from envkit_notebook.pictures import ImageStore
 from envkit_notebook.playing import PlayWidget
 from envkit_notebook.recorded import read_episode
 from envkit_notebook.scene import episode_view

@@ -18,7 +18,7 @@ from envkit.rollout import EpisodeRequest
 from envkit_transformers import TransformersEngine
 from envkit_transformers.loading import load_model
 from envkit_trl import EnvAsyncGRPOTrainer, EnvRolloutWorker, request_dataset
-from envkit_trl.samples import PicturedIds, RowSettings, group_samples
+from envkit_trl.samples import IdsWithImages, RowSettings, group_samples
 
 Make = Callable[..., Any]
 PICTURES = EpisodeRequest(env_id="toy-pictured-letters-v0", task={"name": "ann"})
@@ -144,7 +144,7 @@ def test_trl_async_placeholders_without_images_are_a_fault() -> None:
     settings = RowSettings(end_id=recording.filler_id, media_ids=(151655,), takes_images=True)
     samples, _ = group_samples([recording.trajectory], group_id=0, version=0, settings=settings)
     ids = samples[0].input_ids
-    assert isinstance(ids, PicturedIds)
+    assert isinstance(ids, IdsWithImages)
     assert len(ids.features) == len({i.sha256 for i in recording.trajectory.images()})
     assert np.count_nonzero(ids < 0) == sum(
         feature.token_count for s in recording.trajectory.segments for feature in s.features

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image as PilImage
 from rich.cells import cell_len
 
-from envkit.cli.pictures import ImageStyle, half_blocks, resolved, sixels
+from envkit.cli.images import ImageStyle, half_blocks, resolved, sixels
 from envkit.cli.rich_console import PrintableConsole
 from envkit.cli.run_page import print_run
 from envkit.images import Image

@@ -19,7 +19,7 @@ from envkit.metrics import aggregate
 from envkit.trajectory import StopReason, Trajectory, save
 from envkit.viewer import document, write_report
 from envkit.viewer.bundle import bundled
-from envkit.viewer.pictures import is_whole_png
+from envkit.viewer.images import is_whole_png
 
 HOSTILE = "</script><!--<script>alert(1)</script><img src=x onerror=alert(2)>\"'&amp;\u2028"
 

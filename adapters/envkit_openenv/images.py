@@ -52,7 +52,7 @@ def show_observation(
     return "\n".join(f"{key}: {_line(value)}" for key, value in shown.items()), images
 
 
-def decode_picture(value: str) -> Image:
+def decode_image(value: str) -> Image:
     """Return the image in a data URI or in base64.
 
     Raises:
@@ -74,7 +74,7 @@ def _without_images(value: Any, images: list[Image]) -> Any:  # noqa: ANN401  # 
     found: Image | None = None
     if isinstance(value, str):
         if value.startswith("data:image/") or _looks_encoded(value):
-            found = decode_picture(value)
+            found = decode_image(value)
     elif isinstance(value, list):
         found = _pixels(cast("list[Any]", value), with_grey=False)
     if found is not None:
@@ -120,7 +120,7 @@ def _pixels(value: list[Any], *, with_grey: bool) -> Image | None:
 
 def _named_image(key: str, value: object) -> Image:
     if isinstance(value, str):
-        return decode_picture(value)
+        return decode_image(value)
     found = _pixels(cast("list[Any]", value), with_grey=True) if isinstance(value, list) else None
     if found is None:
         raise _unreadable(f"the field {key!r} holds {value!r:.80}")

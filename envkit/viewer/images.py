@@ -65,7 +65,7 @@ class Pictures:
             )
 
 
-def picture_size(image: Image, folder: ImageFolder | None) -> tuple[int, int]:
+def image_size(image: Image, folder: ImageFolder | None) -> tuple[int, int]:
     """Return width and height in pixels, without decoding PNG files.
 
     Args:
