@@ -17,6 +17,7 @@ EXTRAS: Final = {
     "geo3k": "Geometry3K's own data; generated problems do not need it",
     "gymnasium": "Gymnasium's games as environments with images",
     "hf": "the embedded engine, the built-in model, and codecs of models",
+    "linux-desktop": "sessions of a real Linux desktop and of a shell",
     "notebook": "widgets in notebooks",
     "openenv": "OpenEnv servers as environments, and envkit environments as OpenEnv servers",
     "opentelemetry": "rollout --otel",

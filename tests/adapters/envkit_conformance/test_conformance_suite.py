@@ -73,7 +73,8 @@ def test_core_agrees_with_itself_on_every_recording_and_shape() -> None:
 
 def test_recordings_cover_everything_that_is_promised() -> None:
     stops = {one.trajectory.stop_reason for one in RECORDINGS}
-    assert {stop for stop in StopReason if stop.is_truncation} < stops
+    # Only an agent behind the gateway ends with too many sequences: no engine is asked then.
+    assert {one for one in StopReason if one.is_truncation} - {StopReason.MAX_SEQUENCES} < stops
     assert {StopReason.TERMINATED, StopReason.ENV_FAULT, StopReason.ENGINE_FAULT} < stops
     by_turn = [len(s.images) for s in BY_NAME["images"].trajectory.segments if s.images]
     assert by_turn == [1, 2, 1]
