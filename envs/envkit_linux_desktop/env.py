@@ -66,7 +66,7 @@ class LinuxDesktopEnv(Env):
         families: Sequence[str] | None = None,
         apps: Sequence[str] | None = None,
         split: str = "train",
-        max_turns: int = 50,
+        max_turns: int = 100,
         width: int = 1280,
         height: int = 800,
         has_tree: bool = False,

@@ -9,15 +9,20 @@ from envkit_linux_desktop.tasks.oracle import plan
 
 
 def oracle() -> Policy:
-    """Return a policy that solves tasks by keys, one action per reply."""
+    """Return a policy that solves tasks by keys; a reply has all up to the next look at windows."""
     moves: dict[int, Moves] = {}
 
     def reply(context: PolicyContext) -> str:
         env: Any = context.env.unwrapped  # a wrapper hides the session
         if context.turn == 0:
             moves[id(env)] = plan(env.scenario, env.session)
+        actions: list[Action] = []
+        for action in moves[id(env)]:
+            actions.append(action)
+            if action.kind is ActionKind.WAIT:  # the plan then looks at the windows
+                break
         done = Action(kind=ActionKind.TERMINATE, status=Status.SUCCESS)
-        return str(env.dialect.write([next(moves[id(env)], done)]))
+        return str(env.dialect.write(actions or [done]))
 
     return reply
 

@@ -75,6 +75,7 @@ async def test_desktop_is_forked_by_snapshot_without_a_replayed_step(is_single: 
     assert Counted.steps == sum(len(leaf.own_turns) for leaf in leaves)
 
 
+@pytest.mark.slow
 async def test_desktop_branches_that_act_otherwise_end_otherwise() -> None:
     policy = by_sampling_seed(desktop_oracle(), DONE)
     spec = EpisodeSpec(seed=3, member=1)

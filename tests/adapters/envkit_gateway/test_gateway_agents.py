@@ -41,6 +41,7 @@ async def test_answer_of_an_agent_is_scored_by_the_environment(name: str) -> Non
     assert len(found.turns) == 1
 
 
+@pytest.mark.slow
 async def test_blocking_agents_do_not_wait_for_each_other() -> None:
     agent = {"function": "fakes.own_agents:meeting_others", "timeout_s": 60}
     episodes = await asyncio.gather(*(played(agent) for _ in range(12)))
@@ -86,6 +87,7 @@ async def test_agent_that_hangs_is_stopped_and_truncated() -> None:
     assert found.turns[-1].info["agent_error"]
 
 
+@pytest.mark.slow
 async def test_agent_that_refuses_to_be_cancelled_is_left_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -310,6 +312,7 @@ print(answer)
     ["'.'", "os.path.expanduser('~')", "tempfile.gettempdir()"],
     ids=["work", "home", "tmp"],
 )
+@pytest.mark.slow
 async def test_command_that_fills_the_disk_is_stopped_and_truncated(
     tmp_path: Path, place: str
 ) -> None:

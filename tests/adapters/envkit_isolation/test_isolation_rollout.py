@@ -160,6 +160,7 @@ async def test_isolated_exits_cost_only_the_episodes_they_happen_in() -> None:
         assert (trajectory.reward is None) == trajectory.is_faulted
 
 
+@pytest.mark.slow
 async def test_isolated_oracle_is_refused_for_another_environment() -> None:
     factory = isolated(EnvSource("canary-v0"))
     env = factory()

@@ -96,6 +96,7 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
+@pytest.mark.slow
 async def test_run_plays_the_same_episodes_with_any_number_of_workers(
     ray: FakeRay,
 ) -> None:

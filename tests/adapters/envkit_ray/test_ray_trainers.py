@@ -62,6 +62,7 @@ def summary(one: Trajectory) -> tuple[Any, ...]:
     return one.train_ids(), one.loss_mask(), one.reward, one.seed, len(one.turns)
 
 
+@pytest.mark.slow
 async def test_slime_plays_on_workers_what_it_plays_by_itself(ray: FakeRay) -> None:
     spec = EpisodeSpec(seed=4, episode_id="session-1", group_id="0")
     budget: Any = {"limits": Limits(max_turns=2), "sampling": Sampling(max_new_tokens=16)}

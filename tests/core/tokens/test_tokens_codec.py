@@ -294,6 +294,7 @@ def codec_stops(name: str) -> tuple[int, ...]:
     return default_codec(name).stop_ids
 
 
+@pytest.mark.slow
 def test_audit_names_what_a_template_moves_or_drops() -> None:
     nemo = default_codec("mistral-nemo").audit()
     assert {"system", "tools"} <= set(nemo.roles["user"].depends_on)

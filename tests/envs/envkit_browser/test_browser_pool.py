@@ -62,6 +62,7 @@ async def test_browser_is_replaced_when_it_has_grown(spares: int) -> None:
         assert pool.browsers == ()
 
 
+@pytest.mark.slow
 async def test_pages_of_another_scale_have_their_own_browser() -> None:
     async with running_pool() as pool:
         one = await pool.open(SMALL)
@@ -107,6 +108,7 @@ async def test_spare_page_is_as_fresh_as_any() -> None:
         assert await again.evaluate("localStorage.length") == 0
 
 
+@pytest.mark.slow
 async def test_spare_in_a_dead_browser_is_not_used() -> None:
     async with running_pool(spares=1) as pool:
         page = await open_page(pool, "<p>")

@@ -103,7 +103,7 @@ def test_a_task_without_a_scenario_is_refused() -> None:
 
 
 def test_the_page_has_the_line_that_installs_everything() -> None:
-    page = Path(__file__).parents[2] / "docs/environments/linux-desktop.md"
+    page = Path(__file__).parents[3] / "docs/environments/linux-desktop.md"
     assert INSTALL_LINE in page.read_text().splitlines()
 
 

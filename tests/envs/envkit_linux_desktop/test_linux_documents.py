@@ -87,6 +87,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.slow
 def test_hostile_documents_are_broken_and_bounded(name: str) -> None:
     kind, data = HOSTILE[name]
     begun = time.monotonic()
@@ -94,6 +95,7 @@ def test_hostile_documents_are_broken_and_bounded(name: str) -> None:
     assert time.monotonic() - begun < 3 * reader.SECONDS
 
 
+@pytest.mark.slow
 def test_deep_nesting_in_a_sheet_reads_as_no_cells() -> None:
     book = reading.read_document("xlsx", _with_part(BOOK, DECK, DEEP))
     assert book["sheets"][0]["cells"] == {}

@@ -326,6 +326,7 @@ def test_grading_process_scores_and_reports_a_failing_evaluator(
     assert caught.value.kind is FaultKind.GRADER
 
 
+@pytest.mark.slow
 def test_document_that_expands_without_end_scores_zero() -> None:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -244,6 +244,7 @@ def test_stopped_sandbox_is_a_fault_at_its_deadline(monkeypatch: pytest.MonkeyPa
     session.close()
 
 
+@pytest.mark.slow
 def test_sandbox_ends_with_its_driver() -> None:
     driver = (
         "import time; from envkit_terminal import TerminalSession; s = TerminalSession().start(); "

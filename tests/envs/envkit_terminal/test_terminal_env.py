@@ -289,6 +289,7 @@ def test_invalid_argument_is_refused(arguments: dict[str, Any], error: type[Exce
 
 
 @needs_bubblewrap
+@pytest.mark.slow
 def test_environment_keeps_the_contract() -> None:
     env = TerminalEnv(families="find_file", levels=[1])
     report = envkit.check_env(env)

@@ -132,6 +132,7 @@ def test_infeasible_task_is_solved_by_giving_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
+@pytest.mark.slow
 def test_commands_of_a_task_run_and_are_graded(tmp_path: Path) -> None:
     config = [
         {
