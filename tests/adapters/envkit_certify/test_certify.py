@@ -295,6 +295,7 @@ def test_page_escapes_what_an_environment_said(tmp_path: Path) -> None:
     assert "<script" not in page
 
 
+@pytest.mark.slow
 def test_certify_finds_planted_defects_by_their_lines() -> None:
     found = sweep([f"fakes.mutants:{name}" for name in A_FEW], episodes=8)
 

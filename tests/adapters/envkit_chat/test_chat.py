@@ -72,6 +72,7 @@ def test_endpoint_solves_text_tasks_and_its_counts_are_kept() -> None:
     assert "tools" not in sent
 
 
+@pytest.mark.slow
 def test_run_of_an_endpoint_can_be_verified_viewed_and_reported() -> None:
     with ChatServer(by_turn(call("add", a=1, b=11), "12")) as server:
         assert evaluate(server, "toy-adder-v0", tasks=2).code == 0

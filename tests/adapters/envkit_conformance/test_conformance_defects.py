@@ -303,6 +303,7 @@ def test_trainer_may_take_the_whole_reward_with_every_row() -> None:
     assert lacking.message == "row 0 of 4: reward differs: expected 2.0, got 0.0"
 
 
+@pytest.mark.slow
 def test_every_single_token_of_every_recording_is_compared() -> None:
     """Change any one id, mask entry or log-probability: the suite finds that very place."""
     for one in shipped_recordings():

@@ -159,6 +159,7 @@ def test_isolated_kill_ends_a_call_that_hangs() -> None:
         assert not is_alive(cast(int, env.pid))
 
 
+@pytest.mark.slow
 def test_isolated_survives_its_supervisor() -> None:
     with worker(Harmful) as env, worker(Harmful) as other:
         env.reset(seed=1)
@@ -301,6 +302,7 @@ def test_isolated_refuses_what_a_worker_cannot_build() -> None:
         isolated(EnvSource("canari-v0"))()
 
 
+@pytest.mark.slow
 def test_isolated_knows_environments_registered_at_run_time(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

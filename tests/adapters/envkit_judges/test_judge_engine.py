@@ -128,6 +128,7 @@ async def test_a_question_that_the_template_refuses_is_a_grader_fault() -> None:
     assert not engine.requests
 
 
+@pytest.mark.slow
 async def test_a_real_model_that_babbles_is_a_grader_fault() -> None:
     engine = make_engine("llama")
     judge = Judge(

@@ -68,6 +68,7 @@ def test_anything_else_is_malformed(reply: str, sentence: str) -> None:
 
 
 @given(st.text() | JSON.map(json.dumps) | NEARLY.map(json.dumps))
+@pytest.mark.slow
 def test_reading_agrees_with_the_schema_that_servers_get(reply: str) -> None:
     try:
         verdict = read_verdict(reply, CRITERIA)

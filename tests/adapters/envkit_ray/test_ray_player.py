@@ -224,6 +224,7 @@ async def test_interrupt_brings_partial_episodes_back_and_a_run_resumes_them(
     assert all(one.reward == 1.0 for one in rest)
 
 
+@pytest.mark.slow
 async def test_interrupt_ends_a_run_whose_workers_are_all_lost(
     ray: FakeRay, monkeypatch: pytest.MonkeyPatch
 ) -> None:

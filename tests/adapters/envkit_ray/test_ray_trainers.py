@@ -82,6 +82,7 @@ async def test_slime_plays_on_workers_what_it_plays_by_itself(ray: FakeRay) -> N
     assert all(actor.is_killed for actor in ray.actors)
 
 
+@pytest.mark.slow
 async def test_slime_s_abort_reaches_the_workers(ray: FakeRay) -> None:
     async with FakeSGLang(lambda _: WRONG, first_token_s=60.0) as server:
         shared = runtime(server)

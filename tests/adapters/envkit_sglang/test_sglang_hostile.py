@@ -204,6 +204,7 @@ async def played(url: str) -> Trajectory:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.slow
 async def test_hostile_reply_is_a_typed_fault_or_a_right_answer(name: str) -> None:
     async with hostile_server(HOSTILE[name]) as url:
         trajectory = await played(url)

@@ -86,6 +86,7 @@ def tokenizer() -> Any:
         {"env_id": "toy-echo-v0", "isolation": "docker"},
     ],
 )
+@pytest.mark.slow
 def test_wrong_setting_ends_the_rollout(settings: Any, tokenizer: Any) -> None:
     with pytest.raises(ConfigurationError):
         generate(settings, tokenizer)

@@ -185,6 +185,7 @@ async def test_requests_of_one_session_run_one_after_the_other() -> None:
         assert largest_error(KIND, request, generation) < TOLERANCE
 
 
+@pytest.mark.slow
 async def test_context_end_stops_a_request_and_a_full_context_is_refused() -> None:
     engine = make_engine(KIND)
     context = engine.model.config.max_position_embeddings

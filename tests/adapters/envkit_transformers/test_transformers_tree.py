@@ -51,6 +51,7 @@ def player_of(kind: str, history: object) -> tuple[Player, TransformersEngine, C
 
 
 @pytest.mark.parametrize("images", [False, True])
+@pytest.mark.slow
 async def test_fork_takes_its_parents_cache_and_samples_from_the_same_numbers(
     images: bool,
 ) -> None:
@@ -78,6 +79,7 @@ async def test_fork_takes_its_parents_cache_and_samples_from_the_same_numbers(
     await engine.aclose()
 
 
+@pytest.mark.slow
 async def test_by_entropy_forks_the_least_certain_turn_of_a_model() -> None:
     player, engine, _ = player_of("llama", "keep")
     trunk, fork = await play_tree(

@@ -86,6 +86,7 @@ def test_page_names_each_stop_token_and_dependency() -> None:
     assert "the next role's token" in page("glm4moe")
 
 
+@pytest.mark.slow
 def test_page_says_whether_control_tokens_are_neutralised() -> None:
     trusting = make_codec("qwen2.5", neutralise=False).audit()
     assert "control tokens       NOT neutralised" in "\n".join(audit_page(trusting, (), JOIN))

@@ -278,6 +278,7 @@ def test_import_names_a_broken_dump_without_control_characters(tmp_path: Path) -
     assert RAW.findall(outcome.out + outcome.err) == []
 
 
+@pytest.mark.slow
 def test_traceback_warning_and_log_line_hold_no_control_characters() -> None:
     before = (
         "import logging, threading, warnings\n"

@@ -225,6 +225,7 @@ def test_summary_of_nothing_is_short() -> None:
 
 
 @given(st.lists(trajectories(), max_size=6))
+@pytest.mark.slow
 def test_metrics_of_stored_facts_are_those_of_the_trajectories(played: list[Trajectory]) -> None:
     stored = [json.loads(json.dumps(EpisodeFacts.of(one).to_json())) for one in played]
     assert aggregate(EpisodeFacts.from_json(one) for one in stored) == aggregate(played)

@@ -176,6 +176,7 @@ ISOLATIONS = pytest.mark.parametrize("isolation", ["none", "process"])
     ("env", "reason"),
     [(Own, "last_two"), (PerTask, "keep_last_turns"), (Summarised, "summarise")],
 )
+@pytest.mark.slow
 async def test_environment_applies_its_own_policy(
     env: type[Env], reason: str, isolation: str, tmp_path: Path
 ) -> None:
@@ -257,6 +258,7 @@ class Stubborn(Long):
 
 @pytest.mark.parametrize("history", ["keep", LAST_TWO, {"summarise": {"at_tokens": 60}}], ids=str)
 @pytest.mark.parametrize("env", [Long, Stubborn])
+@pytest.mark.slow
 async def test_resumed_episode_ends_where_the_whole_one_does(
     env: type[Long], history: Any, tmp_path: Path
 ) -> None:

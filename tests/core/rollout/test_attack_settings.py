@@ -150,6 +150,7 @@ class _Strict(EchoEnv):
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"level": 1, "no_such": 2}, {"levle": 1}])
+@pytest.mark.slow
 def test_player_refuses_arguments_that_an_environment_does_not_take(
     kwargs: dict[str, Any],
 ) -> None:

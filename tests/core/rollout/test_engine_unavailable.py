@@ -91,6 +91,7 @@ async def test_collect_loses_none_of_256_episodes_when_the_engine_restarts() -> 
     assert engine.answers == 3 * 256
 
 
+@pytest.mark.slow
 async def test_one_request_at_a_time_reaches_an_unavailable_engine() -> None:
     engine = unavailable_engine()
     engine.stop()

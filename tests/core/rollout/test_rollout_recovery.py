@@ -188,6 +188,7 @@ async def test_play_records_an_engine_that_stays_unavailable() -> None:
     assert trajectory.reward is None
 
 
+@pytest.mark.slow
 async def test_play_closes_what_it_built_and_ends_its_threads() -> None:
     before = {thread.name for thread in threading.enumerate()}
     _, world = await run(CountingEnv, {("step", 1, 0): "timeout"})

@@ -46,6 +46,7 @@ async def play(run: Run, player: Player, deliver: Deliver) -> None:
         await player.aclose()
 
 
+@pytest.mark.slow
 async def test_delivery_holds_episodes_back_while_finished_ones_wait() -> None:
     kept: list[Trajectory] = []
     run, player = run_of(ScriptedEngine(text_codec(), say_turn), episodes=300, concurrency=300)

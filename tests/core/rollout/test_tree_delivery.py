@@ -92,7 +92,7 @@ async def test_concurrent_leaves_are_delivered_before_the_next_turn_is_forked() 
 
 async def test_leaves_come_in_the_order_in_which_they_began_not_ended() -> None:
     kept = Kept()
-    player = make_player(latency=slow(name="tree.1.1", seconds=1.0))
+    player = make_player(latency=slow(name="tree.1.1", seconds=0.4))
     leaves = await grow(player=player, branching=ONCE, on_leaf=kept)
     assert [leaf.episode_id for leaf in leaves] == ["tree", "tree.1.1", "tree.1.2", "tree.1.3"]
     first, *siblings, last = kept.names

@@ -60,6 +60,7 @@ def test_codec_stop_mismatch_policies() -> None:
         refuse.encode_observation(OBSERVATION, sampled_ids=other)
 
 
+@pytest.mark.slow
 def test_codec_does_not_treat_another_role_token_as_closer_in_opener_templates() -> None:
     codec = default_codec("glm4moe")
     user, observation = (encode("glm4moe", t)[0] for t in ("<|user|>", "<|observation|>"))

@@ -18,6 +18,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_load_codec_reads_stop_ids_and_image_processor(folder: Path) -> None:
     codec = load_codec(folder)
     assert codec.stop_ids == (2, 9)

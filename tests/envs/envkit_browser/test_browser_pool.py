@@ -34,6 +34,7 @@ async def test_pages_share_a_browser_up_to_its_limit() -> None:
             await pool.release(page)
 
 
+@pytest.mark.slow
 async def test_browser_is_replaced_after_its_pages() -> None:
     async with running_pool(recycle_pages=2) as pool:
         browsers = []

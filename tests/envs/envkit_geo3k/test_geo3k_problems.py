@@ -115,6 +115,7 @@ def test_problem_labels_of_many_seeds_and_sizes_cover_nothing(family: str, size:
             _check_labels(source.task(index))
 
 
+@pytest.mark.slow
 def test_problem_labels_every_given_that_the_figure_shows() -> None:
     for family, level in KINDS:
         problem = _problems(family, level)[0]

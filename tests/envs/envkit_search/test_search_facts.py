@@ -165,6 +165,7 @@ def says(text: str, answer: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", text) is not None
 
 
+@pytest.mark.slow
 def test_every_kind_is_solved_by_reading_its_pages() -> None:
     kinds = one_of_each_kind()
 

@@ -259,6 +259,7 @@ async def test_endless_body_is_abandoned() -> None:
         writer.close()
 
 
+@pytest.mark.slow
 async def test_unread_answer_is_abandoned() -> None:
     pages = [Document(id="1", title="t", text="word " + "x" * 8_000_000)]
     limits = ServerLimits(request_s=0.3, at_once=1)

@@ -264,6 +264,7 @@ def test_sandbox_ends_with_its_driver() -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_sessions_killed_at_random_leave_nothing() -> None:
     seen = list[int]()
     for number in range(12):
