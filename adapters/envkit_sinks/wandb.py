@@ -127,7 +127,8 @@ class WandbSink:
                 project=project,
                 name=name,
                 config=config,
-                dir=None if directory is None else str(directory),
+                # W&B itself would take the folder in which the process first used it.
+                dir=str(directory or os.environ.get("WANDB_DIR") or Path.cwd()),
                 mode=self.mode,
                 reinit="create_new",
                 settings=settings,

@@ -23,6 +23,8 @@ from envkit_sandbox.walls import give_to_sandbox
 
 _WINDOW_SECONDS: Final = 45.0
 """Time until an application has opened its window."""
+_OPTIONS: Final = {"mousepad": ("--opening-mode=window",)}
+"""Without it, a second file is a tab of the first window, and no window appears."""
 _OFFICE: Final = ("localc", "lowriter", "soffice", "libreoffice")
 _FIRST_START: Final = ("soffice", "--headless", "--terminate_after_init")
 
@@ -105,7 +107,7 @@ class Session(Closing):
         """
         display, desk = self._parts()
         before = {identity for identity, _ in display.windows()}
-        desk.launch(command)
+        desk.launch([command[0], *_OPTIONS.get(command[0], ()), *command[1:]])
         until = time.monotonic() + seconds
         while not {identity for identity, _ in display.windows()} - before:
             self.check()

@@ -362,3 +362,13 @@ def test_the_environment_is_made_by_its_id() -> None:
     env = envkit.make("computer-use-linux-v0", ready=0)
     assert not env.capabilities.replay_safe
     env.close()
+
+
+@needs_desktop
+@pytest.mark.slow
+def test_each_text_file_of_a_task_has_a_window() -> None:
+    with start_session(800, 600) as session:
+        session.put({"a.txt": b"a\n", "b.txt": b"b\n"})
+        session.open(("mousepad", "a.txt"))
+        session.open(("mousepad", "b.txt"))
+        assert len(session.titles()) == 2
