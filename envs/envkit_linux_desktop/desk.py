@@ -1,26 +1,20 @@
 """A desk: window manager, D-Bus, accessibility, applications and home folder in one sandbox."""
 
 import base64
-import json
-import os
-import select
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from envkit.closing import Closing
-from envkit.errors import EnvFault, FaultKind
 from envkit_linux_desktop.requirements import SYSTEM_PYTHON
-from envkit_sandbox import Home, Walls, first_process, spawn, watch
+from envkit_sandbox import Channel, Home, Walls, first_process, spawn, watch
 from envkit_sandbox.walls import end
 
 HOME: Final = "/home/user"
 _START_SECONDS: Final = 20.0
 _ORDER_SECONDS: Final = 20.0
-_MOST_REPLY: Final = 64 << 20
 _ETC: Final = (
     "X11",
     "alternatives",
@@ -95,7 +89,6 @@ class Desk(Closing):
             EnvFault: It did not start.
             MissingDependencyError: A program or a package is missing.
         """
-        self._buffer = b""
         self.home: Home | None = None
         walls = Walls(
             hostname="desk",
@@ -120,6 +113,7 @@ class Desk(Closing):
         program = [SYSTEM_PYTHON, "-I", "/run/supervisor.py", str(limits.processes)]
         self._limits = limits
         self.sandbox = spawn(walls, program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._channel = Channel(self.sandbox, "the desk of the session")
 
     def await_ready(self) -> None:
         """Wait until applications can start.
@@ -127,7 +121,7 @@ class Desk(Closing):
         Raises:
             EnvFault: The desk is gone, or not ready in time.
         """
-        self._reply(_START_SECONDS)
+        self._channel.reply(_START_SECONDS)
         first = first_process(self.sandbox)
         self.home = Home(f"/proc/{first}/root{HOME}")
         self.memory = watch(first, limit_mib=self._limits.memory_mib)
@@ -178,50 +172,10 @@ class Desk(Closing):
         Raises:
             EnvFault: The desk is gone, does not answer in time, or could not do it.
         """
-        assert self.sandbox.stdin is not None
-        line = memoryview(json.dumps(order).encode() + b"\n")
-        number, until = self.sandbox.stdin.fileno(), time.monotonic() + seconds
-        os.set_blocking(number, False)
-        try:
-            while line:
-                left = max(0.0, until - time.monotonic())
-                if not select.select([], [number], [], left)[1]:
-                    raise EnvFault("the desk does not take orders", kind=FaultKind.TIMEOUT)
-                line = line[os.write(number, line) :]
-        except (OSError, ValueError) as error:
-            raise EnvFault("the desk of the session is gone", kind=FaultKind.CRASHED) from error
-        reply = self._reply(max(0.0, until - time.monotonic()))
-        if "error" in reply:
-            raise EnvFault(
-                f"the desk could not carry out {next(iter(order))!r}: {reply['error']}",
-                kind=FaultKind.PERMANENT,
-            )
-        return reply
+        return self._channel.ask(order, seconds)
 
     def close(self) -> None:
         """End everything on the desk."""
         if self.home is not None:
             self.home.close()
         end(self.sandbox)
-
-    def _reply(self, seconds: float) -> dict[str, Any]:
-        assert self.sandbox.stdout is not None
-        until = time.monotonic() + seconds
-        while b"\n" not in self._buffer:
-            left = max(0.0, until - time.monotonic())
-            try:
-                source = self.sandbox.stdout.fileno()
-                if not select.select([source], [], [], left)[0]:
-                    raise EnvFault("the desk does not answer", kind=FaultKind.TIMEOUT)
-                data = os.read(source, 1 << 20)
-            except (OSError, ValueError) as error:
-                raise EnvFault("the desk is closed", kind=FaultKind.CRASHED) from error
-            if not data or len(self._buffer) > _MOST_REPLY:
-                raise EnvFault("the desk of the session is gone", kind=FaultKind.CRASHED)
-            self._buffer += data
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        try:
-            reply: dict[str, Any] = json.loads(line)
-        except ValueError as error:
-            raise EnvFault("the desk gave a broken reply", kind=FaultKind.CRASHED) from error
-        return reply

@@ -1,13 +1,9 @@
 """A terminal session: a shell in a bubblewrap without network, driven from outside."""
 
 import base64
-import contextlib
 import json
 import os
-import select
 import subprocess
-import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +11,8 @@ from typing import Any, Final
 
 from envkit.closing import Closing
 from envkit.errors import EnvFault, FaultKind, MissingDependencyError
+from envkit.text import utf8
+from envkit_sandbox.channel import Channel
 from envkit_sandbox.walls import INSTALL_LINE, Walls, end, find_bubblewrap, spawn
 
 HOME: Final = "/home/agent"
@@ -114,7 +112,7 @@ class TerminalSession(Closing):
     """Files that nothing in the session can change, by absolute path."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     _process: "subprocess.Popen[bytes] | None" = None
-    _buffer: bytes = b""
+    _channel: Channel | None = None
 
     def start(self) -> "TerminalSession":
         """Start the sandbox.
@@ -125,9 +123,7 @@ class TerminalSession(Closing):
         """
         check_programs()
         try:
-            self._start()
-            if not self._read(_START_SECONDS).get("ready"):
-                raise EnvFault("the terminal's sandbox did not start", kind=FaultKind.CRASHED)
+            self._start().reply(_START_SECONDS)
         except BaseException:
             self.close()
             raise
@@ -158,7 +154,7 @@ class TerminalSession(Closing):
             EnvFault: The sandbox is gone.
         """
         order = {
-            "run": command.replace("\0", ""),
+            "run": utf8(command.replace("\0", "")),
             "seconds": seconds,
             "head": self.limits.output_head,
             "tail": self.limits.output_tail,
@@ -193,7 +189,7 @@ class TerminalSession(Closing):
 
     def close(self) -> None:
         """End the sandbox and everything in it."""
-        process, self._process = self._process, None
+        process, self._process, self._channel = self._process, None, None
         if process is not None:
             end(process)
 
@@ -201,7 +197,7 @@ class TerminalSession(Closing):
     def _roots(self) -> list[str]:
         return [HOME, *self.folders]
 
-    def _start(self) -> None:
+    def _start(self) -> Channel:
         limits = {
             "processes": self.limits.processes,
             "memory": self.limits.memory_mib * _MIB,
@@ -227,42 +223,13 @@ class TerminalSession(Closing):
             is_first=True,
         )
         self._process = spawn(walls, program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._channel = Channel(self._process, "the terminal's sandbox")
+        return self._channel
 
     def _ask(self, order: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        process = self._process
-        if process is None or process.stdin is None:
+        if self._channel is None:
             raise EnvFault("the terminal session is closed", kind=FaultKind.CRASHED)
-        line = (json.dumps(order) + "\n").encode()
-        # A writer of its own: a sandbox that stopped reading must not block the deadline.
-        writer = threading.Thread(target=_write, args=(process.stdin, line), daemon=True)
-        writer.start()
-        return self._read(seconds)
-
-    def _read(self, seconds: float) -> dict[str, Any]:
-        process = self._process
-        assert process is not None
-        assert process.stdout is not None
-        source, end = process.stdout.fileno(), time.monotonic() + seconds
-        while b"\n" not in self._buffer:
-            left = end - time.monotonic()
-            if left <= 0 or not select.select([source], [], [], left)[0]:
-                raise EnvFault(
-                    f"the terminal's sandbox did not answer within {seconds:.0f} s",
-                    kind=FaultKind.TIMEOUT,
-                )
-            data = os.read(source, 1 << 20)
-            if not data:
-                raise EnvFault("the terminal's sandbox is gone", kind=FaultKind.CRASHED)
-            self._buffer += data
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        reply: dict[str, Any] = json.loads(line)
-        return reply
-
-
-def _write(stream: Any, line: bytes) -> None:  # noqa: ANN401  # a pipe's buffered writer
-    with contextlib.suppress(OSError, ValueError):
-        stream.write(line)
-        stream.flush()
+        return self._channel.ask(order, seconds)
 
 
 def _joined(head: bytes, tail: bytes, cut: int) -> str:

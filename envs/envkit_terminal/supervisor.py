@@ -17,6 +17,7 @@ import resource
 import select
 import shlex
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -56,13 +57,24 @@ class Shell:
 
     def send(self, command: str) -> None:
         """Start a command."""
-        # eval keeps the shell's state. The command sees neither the script nor the control pipe.
-        line = f"eval {shlex.quote(command)} </dev/null {self._number}>&-\n"
-        line += f'printf "%s %s\\n" "$?" "$PWD" >&{self._number}\n'
+        # eval keeps the shell's state. All is one line, so that the command finds no rest of it on
+        # the shell's input. What it writes to the control pipe itself lacks the mark.
+        self._mark = os.urandom(8).hex()
+        line = f"eval {shlex.quote(command)} </dev/null {self._number}>&-; "
+        line += f'printf "%s %s %s\\n" {self._mark} "$?" "$PWD" >&{self._number}\n'
         assert self._stdin is not None
         with contextlib.suppress(BrokenPipeError):  # killed in between: `wait` finds out
             self._stdin.write(line.encode("utf-8", "surrogateescape"))
             self._stdin.flush()
+
+    def ended(self) -> tuple[int, str] | None:
+        """Read the exit code and the folder after a command; None if the shell is of no use."""
+        line = os.read(self.control, CHUNK).decode("utf-8", "replace")
+        mark, _, rest = line.partition(" ")
+        code, _, folder = rest.partition(" ")
+        if mark != self._mark or not code.isdecimal() or not folder.endswith("\n"):
+            return None
+        return int(code), folder[:-1]
 
     def close(self) -> None:
         """Close the pipes."""
@@ -113,6 +125,9 @@ class Supervisor:
         if "put" in order:
             for path, data, mode in order["put"]:
                 put(path, data, mode)
+            for path, data, mode in order["put"]:
+                if data is None:  # last, since a folder's own mode may lock it
+                    os.chmod(path, mode)
             if self.folder != self.start:
                 self.replace(None)
             return {"ok": True}
@@ -120,7 +135,7 @@ class Supervisor:
             kill_all()
             self.reap()
             return snapshot(order["snapshot"], order["most_bytes"], order["most_entries"])
-        return {"error": "unknown order"}
+        raise ValueError("unknown order")
 
     def run(self, order: dict[str, Any]) -> dict[str, Any]:
         """Run a command in the shell; afterwards there is always a shell again."""
@@ -153,12 +168,12 @@ class Supervisor:
                 sys.exit(0)  # the driver is gone
             drain(self.shell.output, kept)
             if self.shell.control in ready:
-                line = os.read(self.shell.control, CHUNK)
+                ended = self.shell.ended()
                 drain(self.shell.output, kept)
-                if line:
-                    code, _, self.folder = line.decode("utf-8", "replace").strip().partition(" ")
-                    return {"code": int(code), "timed_out": stage > 0, "limit": reason}
-                return {"code": None, "timed_out": stage > 0, "limit": reason}
+                code = None
+                if ended is not None:
+                    code, self.folder = ended
+                return {"code": code, "timed_out": stage > 0, "limit": reason}
             self.reap()
             if (over := self.over_limit()) is not None:
                 reason = over
@@ -281,7 +296,6 @@ def put(path: str, data: str | None, mode: int) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     if data is None:
         os.makedirs(path, exist_ok=True)
-        os.chmod(path, mode)
     elif mode == LINK:
         os.symlink(data, path)
     else:
@@ -293,26 +307,35 @@ def put(path: str, data: str | None, mode: int) -> None:
 def snapshot(roots: list[str], most_bytes: int, most_entries: int) -> dict[str, Any]:
     """Return all files, folders and links below some folders; nothing else runs any more."""
     entries: list[list[Any]] = []
-    total = 0
-    for root in roots:
-        for folder, names, files in os.walk(root, followlinks=False):
-            for name in sorted(names + files):
-                path = os.path.join(folder, name)
+    total, folders = 0, list(roots)
+    while folders:
+        for path in children(folders.pop()):
+            try:
                 found = os.lstat(path)
-                kind = found.st_mode & 0o170000
-                mode = found.st_mode & 0o7777
-                if kind == 0o120000:
-                    entries.append([shown(path), os.readlink(path), LINK])
-                elif kind == 0o040000:
-                    entries.append([shown(path), None, mode])
-                elif kind == 0o100000:
-                    total += found.st_size
-                    if total > most_bytes or len(entries) >= most_entries:
-                        return {"too_large": True}
-                    entries.append([shown(path), content(path), mode])
-                if len(entries) > most_entries:
+            except OSError:  # deeper than any path may be
+                return {"too_large": True}
+            mode = stat.S_IMODE(found.st_mode)
+            if stat.S_ISLNK(found.st_mode):
+                entries.append([shown(path), shown(os.readlink(path)), LINK])
+            elif stat.S_ISDIR(found.st_mode):
+                entries.append([shown(path), None, mode])
+                folders.append(path)
+            elif stat.S_ISREG(found.st_mode):
+                total += found.st_size
+                if total > most_bytes:
                     return {"too_large": True}
+                entries.append([shown(path), content(path), mode])
+            if len(entries) > most_entries:
+                return {"too_large": True}
     return {"entries": entries}
+
+
+def children(folder: str) -> list[str]:
+    """Return the paths in a folder; none if its mode hides them."""
+    try:
+        return [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
+    except OSError:
+        return []
 
 
 def content(path: str) -> str:
@@ -355,7 +378,10 @@ def main() -> None:
             return
         buffered.extend(data)
         while (end := buffered.find(b"\n")) >= 0:
-            reply = supervisor.answer(json.loads(bytes(buffered[:end])))
+            try:
+                reply = supervisor.answer(json.loads(bytes(buffered[:end])))
+            except Exception as error:  # noqa: BLE001  # the driver decides what it means
+                reply = {"error": f"{type(error).__name__}: {error}"[:500]}
             del buffered[: end + 1]
             sys.stdout.write(json.dumps(reply) + "\n")
             sys.stdout.flush()
