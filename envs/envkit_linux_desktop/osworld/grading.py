@@ -7,8 +7,6 @@ import json
 import os
 import pickle
 import resource
-import signal
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,14 +14,12 @@ from typing import Any, Final, cast
 
 from envkit.errors import EnvFault, FaultKind
 from envkit_linux_desktop.osworld.evaluators import FUNCTIONS, File, UnreadableError
+from envkit_sandbox.limited import run_limited
 
 _PROGRAM: Final = "from envkit_linux_desktop.osworld.grading import main; main()"
 _SECONDS: Final = 60
 """Processor time of one evaluator."""
 _MEMORY: Final = 1 << 30
-_DEADLINE: Final = 300.0
-_ENDED: Final = (signal.SIGXCPU, signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL)
-"""Signals by which a document ends the process: limits of time and memory, and parser crashes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,29 +38,25 @@ def score(comparison: Comparison) -> float:
     Raises:
         EnvFault: The evaluator, its rules or an expected file failed.
     """
+    name = f"the evaluator {comparison.function!r}"
     try:
-        done = subprocess.run(
+        printed = run_limited(
             [sys.executable, "-c", _PROGRAM],
-            input=pickle.dumps(comparison),
-            capture_output=True,
-            timeout=_DEADLINE,
-            check=False,
-            env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PATH": os.defpath},
+            pickle.dumps(comparison),
+            what=name,
+            environment={
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                "PATH": os.defpath,
+            },
         )
-    except subprocess.TimeoutExpired:
-        raise EnvFault(
-            f"the evaluator {comparison.function!r} did not end within {_DEADLINE:.0f} s",
-            kind=FaultKind.GRADER,
-        ) from None
-    if -done.returncode in _ENDED:
+    except RuntimeError as error:
+        raise EnvFault(str(error), kind=FaultKind.GRADER) from error
+    if printed is None:
         return 0.0
-    reason = done.stderr.decode(errors="replace")[-500:]
-    if done.returncode == 0:
-        answer: dict[str, Any] = json.loads(done.stdout)
-        if "score" in answer:
-            return float(answer["score"])
-        reason = answer["failed"]
-    raise EnvFault(f"the evaluator {comparison.function!r} failed: {reason}", kind=FaultKind.GRADER)
+    answer: dict[str, Any] = json.loads(printed)
+    if "score" not in answer:
+        raise EnvFault(f"{name} failed: {answer['failed']}", kind=FaultKind.GRADER)
+    return float(answer["score"])
 
 
 def evaluate(comparison: Comparison) -> float:

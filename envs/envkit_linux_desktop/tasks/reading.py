@@ -1,17 +1,13 @@
 """Read untrusted documents in a process with limits."""
 
 import json
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Final
 
+from envkit_sandbox.limited import run_limited
+
 _READER: Final = Path(__file__).with_name("reader.py")
-_DEADLINE: Final = 300.0
-"""Seconds until the reader counts as hung; its own limit is 20 seconds of processor time."""
-_ENDED: Final = (signal.SIGXCPU, signal.SIGSEGV, signal.SIGABRT)
-"""Signals by which a document ends its reader: the limit of time, and crashes of a parser."""
 
 
 def read_document(kind: str, data: bytes) -> Any:  # noqa: ANN401  # plain JSON data
@@ -24,23 +20,6 @@ def read_document(kind: str, data: bytes) -> Any:  # noqa: ANN401  # plain JSON 
     Raises:
         RuntimeError: The reader itself failed, which says nothing about the document.
     """
-    try:
-        done = subprocess.run(
-            [sys.executable, "-I", str(_READER), kind],
-            input=data,
-            capture_output=True,
-            timeout=_DEADLINE,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise RuntimeError(
-            f"the reader of {kind} documents did not end within {_DEADLINE:.0f} seconds; "
-            "is the machine out of processor time?"
-        ) from None
-    if -done.returncode in _ENDED:
-        return None
-    if done.returncode != 0:
-        raise RuntimeError(
-            f"the reader of {kind} documents failed: {done.stderr.decode(errors='replace')[-500:]}"
-        )
-    return json.loads(done.stdout).get("model")
+    program = [sys.executable, "-I", str(_READER), kind]
+    answer = run_limited(program, data, what=f"the reader of {kind} documents")
+    return None if answer is None else json.loads(answer).get("model")

@@ -17,6 +17,7 @@ pytest.importorskip("docx")
 from envkit_linux_desktop.tasks import reader, reading
 from envkit_linux_desktop.tasks.documents import docx, pages
 from envkit_linux_desktop.tasks.sheets import sheet, xlsx
+from envkit_sandbox import limited
 
 BOOK = xlsx([sheet("Stock", [("Item", "Price"), ("Mugs", 4)])])
 PAGES = docx(pages("The first paragraph.", "The second."))
@@ -131,6 +132,6 @@ def test_hung_reader_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     program = tmp_path / "reader.py"
     program.write_text("import time\ntime.sleep(60)\n")
     monkeypatch.setattr(reading, "_READER", program)
-    monkeypatch.setattr(reading, "_DEADLINE", 0.5)
+    monkeypatch.setattr(limited, "_DEADLINE", 0.5)
     with pytest.raises(RuntimeError, match="did not end"):
         reading.read_document("xlsx", BOOK)

@@ -14,6 +14,7 @@ import docx
 import openpyxl
 
 from envkit.errors import EnvFault, FaultKind
+from envkit_linux_desktop.osworld import grading
 from envkit_linux_desktop.osworld.evaluators import FUNCTIONS, File, UnreadableError, matching
 from envkit_linux_desktop.osworld.evaluators.values import similarity
 from envkit_linux_desktop.osworld.grading import Comparison, evaluate, score
@@ -323,6 +324,14 @@ def test_grading_process_scores_and_reports_a_failing_evaluator(
     )
     with pytest.raises(EnvFault, match="compare_table") as caught:
         score(broken)
+    assert caught.value.kind is FaultKind.GRADER
+
+
+def test_evaluator_killed_for_want_of_memory_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grading, "_PROGRAM", "import os; os.kill(os.getpid(), 9)")
+    comparison = Comparison(function="compare_table", result=None, expected=None, options={})
+    with pytest.raises(EnvFault, match="compare_table") as caught:
+        score(comparison)
     assert caught.value.kind is FaultKind.GRADER
 
 

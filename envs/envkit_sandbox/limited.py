@@ -1,0 +1,47 @@
+"""Give untrusted bytes to a program that limits its own memory and processor time."""
+
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+_DEADLINE: Final = 300.0
+"""Seconds until the program counts as hung; its own limit of processor time is far below."""
+_ENDED: Final = (signal.SIGXCPU, signal.SIGSEGV, signal.SIGABRT)
+"""Signals by which the bytes end a program: its limit of time, and crashes of a parser. SIGKILL is
+not among them: a machine without memory sends it, whatever the bytes are."""
+
+
+def run_limited(
+    program: Sequence[str], data: bytes, *, what: str, environment: Mapping[str, str] | None = None
+) -> bytes | None:
+    """Return what a program prints of its input; None if the input ended it.
+
+    Args:
+        program: Its command line.
+        data: Its standard input.
+        what: It does, for messages.
+        environment: Its variables; None inherits them.
+
+    Raises:
+        RuntimeError: It hung or failed, which says nothing about the input.
+    """
+    try:
+        done = subprocess.run(
+            program,
+            input=data,
+            capture_output=True,
+            timeout=_DEADLINE,
+            check=False,
+            env=environment,
+        )
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(
+            f"{what} did not end within {_DEADLINE:.0f} seconds; "
+            "is the machine out of processor time?"
+        ) from None
+    if -done.returncode in _ENDED:
+        return None
+    if done.returncode != 0:
+        raise RuntimeError(f"{what} failed: {done.stderr.decode(errors='replace')[-500:]}")
+    return done.stdout
