@@ -1,4 +1,4 @@
-"""Atomic file writes and locked appends."""
+"""Atomic file writes, locked appends, and the cache folder."""
 
 import contextlib
 import errno
@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import secrets
+import sys
 import threading
 from collections.abc import Container, Generator, Iterable
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Final
 from envkit.closing import Closing
 from envkit.errors import StorageError
 
+CACHE_VARIABLE: Final = "ENVKIT_CACHE"
 _BUSY: Final = (errno.EAGAIN, errno.EACCES)
 _BLOCK: Final = 1 << 16
 
@@ -27,6 +29,24 @@ def storage_errors(what: str) -> Generator[None]:
         raise
     except OSError as error:
         raise StorageError(f"{what}: {error.strerror or error}") from error
+
+
+def cache_dir() -> Path:
+    """Return the folder for everything envkit builds once; it may not exist yet.
+
+    `ENVKIT_CACHE` names it; without it, it is "envkit" in the platform's cache folder.
+    """
+    named = os.environ.get(CACHE_VARIABLE)
+    if named:
+        return Path(named).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "envkit"
+    variable, fallback = (
+        ("LOCALAPPDATA", Path.home() / "AppData" / "Local")
+        if sys.platform == "win32"
+        else ("XDG_CACHE_HOME", Path.home() / ".cache")
+    )
+    return Path(os.environ.get(variable) or fallback) / "envkit"
 
 
 def replace_file(target: Path, content: bytes | Iterable[bytes], *, durable: bool = False) -> None:

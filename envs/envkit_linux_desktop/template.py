@@ -10,11 +10,11 @@ import io
 import os
 import shutil
 import tarfile
-import tempfile
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
+
+from envkit.files import cache_dir, replace_file, storage_errors
 
 _GTK: Final = "gtk-cursor-blink=0\ngtk-enable-animations=0\ngtk-theme-name=Adwaita\n"
 _FOLDERS: Final = ("Desktop", "Documents", "Downloads")
@@ -69,15 +69,21 @@ def full_template(make: Callable[[bytes], bytes]) -> bytes:
     Args:
         make: Takes the plain template, starts applications in a session that begins with it, and
             returns an archive of what they made. Called once per machine and version of the
-            applications; the result is kept in the user's cache folder.
+            applications; the result is kept in envkit's cache folder.
+
+    Raises:
+        StorageError: The cache folder cannot be written.
     """
     plain = plain_template()
     key = _key(plain)
     with _lock:
         if key not in _known:
-            place = _cache_folder() / f"{key}.tar"
+            place = cache_dir() / "linux-desktop" / f"{key}.tar"
             if not place.exists():
-                _write(place, _merged(plain, make(plain)))
+                made = _merged(plain, make(plain))
+                with storage_errors(f"cannot write {place}"):
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                replace_file(place, made)
             _known[key] = place.read_bytes()
         return _known[key]
 
@@ -108,20 +114,6 @@ def _key(plain: bytes) -> str:
         status = os.stat(place) if place else None
         found.update(f"{name} {status.st_mtime_ns if status else None}".encode())
     return found.hexdigest()[:24]
-
-
-def _cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "envkit" / "linux-desktop"
-
-
-def _write(place: Path, data: bytes) -> None:
-    """Write a file at once, so that another process never reads half of it."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    number, name = tempfile.mkstemp(dir=place.parent)
-    with open(number, "wb") as file:
-        file.write(data)
-    os.replace(name, place)
 
 
 def _merged(first: bytes, second: bytes) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from envkit.errors import StorageError
-from envkit.files import LineFile, replace_file
+from envkit.files import LineFile, cache_dir, replace_file
 
 FIRST = json.dumps({"n": 1}).encode() + b"\n"
 LAST = json.dumps({"n": 2, "text": "é\u2028𝄞", "list": [1, [2.5, None]]}, ensure_ascii=False)
@@ -173,3 +173,14 @@ def test_a_file_system_without_locks_is_written(
         file.clear()
         file.append(LINE)
     assert (tmp_path / "run.jsonl").read_bytes() == LINE
+
+
+def test_cache_dir_is_named_by_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ENVKIT_CACHE", str(tmp_path / "mine"))
+    assert cache_dir() == tmp_path / "mine"
+    monkeypatch.delenv("ENVKIT_CACHE")
+    if sys.platform == "linux":
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        assert cache_dir() == tmp_path / "envkit"

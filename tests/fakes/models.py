@@ -4,7 +4,8 @@ import os
 from functools import cache
 from pathlib import Path
 
-from envkit_transformers.cache import built_folder, cache_dir
+from envkit.files import cache_dir
+from envkit_transformers.cache import built_folder
 from envkit_transformers.tiny import RECIPE_VERSION, TinyKind, make_tiny_model
 
 

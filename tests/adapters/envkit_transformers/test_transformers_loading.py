@@ -15,7 +15,7 @@ from fakes.embedded import folder_of, ids_of, make_request
 import envkit_transformers
 from envkit.errors import ConfigurationError, MissingDependencyError, StorageError
 from envkit_transformers import create_engine, tiny
-from envkit_transformers.cache import built_folder, cache_dir, is_intact
+from envkit_transformers.cache import built_folder, is_intact
 from envkit_transformers.loading import load_processor
 
 
@@ -220,14 +220,3 @@ def test_slower_builder_takes_the_folder_of_the_faster_one(tmp_path: Path) -> No
     folder = built_folder(tmp_path / "cached", recipe=RECIPE, build=build)
     assert is_intact(folder, recipe=RECIPE)
     assert [path.name for path in tmp_path.iterdir()] == ["cached"]
-
-
-def test_cache_dir_is_named_by_the_environment(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("ENVKIT_CACHE", str(tmp_path / "mine"))
-    assert cache_dir() == tmp_path / "mine"
-    monkeypatch.delenv("ENVKIT_CACHE")
-    if sys.platform == "linux":
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        assert cache_dir() == tmp_path / "envkit"
