@@ -86,6 +86,11 @@ class Action:
     is_relative: bool = False
     """For a move or a drag: whether `x`, `y` and `path` are relative to the cursor."""
 
+    @property
+    def is_end(self) -> bool:
+        """Whether the action ends the episode."""
+        return self.kind in (ActionKind.TERMINATE, ActionKind.ANSWER)
+
     def from_cursor(self, x: int, y: int) -> "Action":
         """Return the same action in screen pixels, for a cursor at (x, y)."""
         if not self.is_relative:

@@ -1,8 +1,8 @@
 """The result of parsing a reply, and the collector that parsers fill."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from envkit_actions.action import Action
 from envkit_actions.malformed import MalformedActionError
@@ -29,6 +29,20 @@ class ParsedActions:
     """Points outside the screen that were clamped to its edge."""
     thought: str = ""
     """Text before the actions, hidden thinking first."""
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """Return what `info` of a turn says about the reply."""
+        return {
+            "parse_error": self.problems[0] if self.problems else None,
+            "out_of_range": self.out_of_range,
+            "actions": len(self.actions),
+        }
+
+
+def feedback(sentences: Sequence[str]) -> str:
+    """Return what a model reads after its actions: the first sentences, or that all is done."""
+    return "\n".join(sentence[:300] for sentence in sentences[:6]) or "Done."
 
 
 class Reading:

@@ -6,6 +6,7 @@ from typing import Final
 from PIL import Image as PilImage
 
 from envkit.images import Image
+from envkit_actions.action import Action, ActionKind
 
 _SMALLEST: Final = 32
 """Minimum width of a region in pixels."""
@@ -36,6 +37,18 @@ class View:
         x = min(max(0, (left + right + 1 - width) // 2), screen[0] - width)
         y = min(max(0, (top + bottom + 1 - height) // 2), screen[1] - height)
         return cls(box=(x, y, x + width, y + height), screen=screen)
+
+    @classmethod
+    def of_zoom(cls, action: Action, screen: tuple[int, int]) -> "View | None":
+        """Return what a zoom shows; None for every other action.
+
+        Args:
+            action: Any action, in screen pixels.
+            screen: Width and height in pixels.
+        """
+        if action.kind is not ActionKind.ZOOM or action.x is None or action.y is None:
+            return None
+        return cls.of((action.x, action.y, *action.path[0]), screen)
 
     @property
     def label(self) -> str:

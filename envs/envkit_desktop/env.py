@@ -11,6 +11,7 @@ from envkit.tasks import Task
 from envkit_actions.action import Action, ActionKind, Status
 from envkit_actions.dialect import Dialect
 from envkit_actions.marks import mark
+from envkit_actions.parsed import feedback
 from envkit_actions.random_clicks import random_clicks
 from envkit_actions.zooming import View
 from envkit_desktop.desktop import Desktop, Event, Program, no_program
@@ -153,13 +154,13 @@ class ComputerUseEnv(Env):
         marks: list[Mark] = []
         for action in parsed.actions:
             cursor, field = self.desk.pointer, _field(self.desk, action)
-            if action.kind in (ActionKind.TERMINATE, ActionKind.ANSWER):
+            if action.is_end:
                 end = action
                 marks.append(self._mark(action, cursor))
                 break
             note = perform(self.desk, action)
             marks.append(self._mark(action, cursor, note) | field)
-            view = self._view(action)
+            view = View.of_zoom(action, self._size)
             if note is not None:
                 notes.append(f"{action.kind.value}: {note}")
             if self.desk.model.get(OVER):
@@ -173,30 +174,23 @@ class ComputerUseEnv(Env):
         if done or self.turn + 1 >= self.max_turns:
             terms["task"] = float(self._is_solved(end))
         info: dict[str, Any] = {
-            "parse_error": parsed.problems[0] if parsed.problems else None,
-            "out_of_range": parsed.out_of_range,
+            **parsed.info,
             "notes": notes,
-            "actions": len(parsed.actions),
             "reward_terms": terms,
             "marks": marks,
         }
         labels = [] if view is None else [view.label]
-        text = _feedback([*labels, *parsed.problems, *parsed.warnings, *notes], done=done)
+        said = feedback([*labels, *parsed.problems, *parsed.warnings, *notes])
         view = None if done else view
         if view is None:
             self._whole = self.turn + 1
+        text = "The task is over." if done else said
         return self._turn(text, info, reward=sum(terms.values()), done=done, view=view)
 
     def _mark(self, action: Action, cursor: tuple[int, int], note: str | None = None) -> Mark:
         """Return the mark of an action; after a zoom, on the last image of the whole screen."""
         image = None if self._whole == self.turn else self._whole
         return mark(action, cursor=cursor, note=note, image=image)
-
-    def _view(self, action: Action) -> View | None:
-        """Return what a zoom shows; None for every other action."""
-        if action.kind is not ActionKind.ZOOM or action.x is None or action.y is None:
-            return None
-        return View.of((action.x, action.y, *action.path[0]), self._size)
 
     def _turn(
         self,
@@ -273,12 +267,6 @@ def _field(desk: Desktop, action: Action) -> Mark:
         return {}
     x, y = origin[0] + desk.focus.width // 2, origin[1] + desk.focus.height // 2
     return {"x": x, "y": y} if 0 <= x < desk.width and 0 <= y < desk.height else {}
-
-
-def _feedback(sentences: Sequence[str], *, done: bool) -> str:
-    if done:
-        return "The task is over."
-    return "\n".join(sentence[:300] for sentence in sentences[:6]) or "Done."
 
 
 def _check_task(task: Task) -> None:

@@ -11,6 +11,7 @@ from envkit.tasks import Task
 from envkit_actions.action import Action, ActionKind
 from envkit_actions.dialect import Dialect
 from envkit_actions.marks import mark
+from envkit_actions.parsed import feedback
 from envkit_actions.random_clicks import random_clicks
 from envkit_actions.zooming import View
 from envkit_linux_desktop.desk import Limits
@@ -136,13 +137,7 @@ class LinuxDesktopEnv(Env):
             MissingDependencyError: A program or a package is missing.
         """
         self.scenario = scenario_of(task)
-        self._leave()
-        try:
-            self._begin_session()
-        except EnvFault:
-            self._leave()
-            self._begin_session()
-        self._whole = 0
+        self._use_session(self._open_windows)
         info = {key: task[key] for key in ("id", "family", "level") if key in task}
         return self._turn(f"Task: {self.scenario.goal}", {**info, "settled": True})
 
@@ -161,21 +156,19 @@ class LinuxDesktopEnv(Env):
         for action in parsed.actions:
             cursor = self.session.screen.pointer
             image = None if self._whole == self.turn else self._whole
-            if action.kind in (ActionKind.TERMINATE, ActionKind.ANSWER):
+            if action.is_end:
                 end = action
                 marks.append(mark(action, cursor=cursor, image=image))
                 break
             note, settled = self._perform(action)
             marks.append(mark(action, cursor=cursor, note=note, image=image))
-            view = _view(action, self._size)
+            view = View.of_zoom(action, self._size)
             if note is not None:
                 notes.append(f"{action.kind.value}: {note}")
         terms = {"task": self._grade()} if end or self.turn + 1 >= self.max_turns else {}
         info: dict[str, Any] = {
-            "parse_error": parsed.problems[0] if parsed.problems else None,
-            "out_of_range": parsed.out_of_range,
+            **parsed.info,
             "notes": notes,
-            "actions": len(parsed.actions),
             "settled": settled,
             "reward_terms": terms,
             "marks": marks,
@@ -185,10 +178,9 @@ class LinuxDesktopEnv(Env):
         labels = [] if view is None else [view.label]
         lines = [*labels, *parsed.problems, *parsed.warnings, *notes]
         lines += [] if settled else ["The screen is still changing."]
-        text = "\n".join(line[:300] for line in lines[:6]) or "Done."
         if view is None:
             self._whole = self.turn + 1
-        return self._turn(text, info, reward=sum(terms.values()), view=view)
+        return self._turn(feedback(lines), info, reward=sum(terms.values()), view=view)
 
     def close(self) -> None:
         """End the session and those kept ready."""
@@ -203,13 +195,25 @@ class LinuxDesktopEnv(Env):
         """Return a policy that solves tasks by keys."""
         return oracle()
 
-    def _begin_session(self) -> None:
+    def _use_session(self, prepare: Callable[[Session, Performer], None]) -> None:
+        """Take a new session and prepare it; if that fails, another one."""
+        try:
+            self._prepare_new(prepare)
+        except EnvFault:
+            self._prepare_new(prepare)
+        self._whole = 0
+
+    def _prepare_new(self, prepare: Callable[[Session, Performer], None]) -> None:
+        self._leave()
         session = self._session = self._pool.take()
-        self._performer = Performer(session.screen)
+        performer = self._performer = Performer(session.screen)
+        prepare(session, performer)
+        session.screen.settle(quiet=0.2, limit=5.0, least=0.1)
+
+    def _open_windows(self, session: Session, _: Performer) -> None:
         session.put(self.scenario.files)
         for command in self.scenario.launch:
             session.open(command)
-        session.screen.settle(quiet=0.2, limit=5.0, least=0.1)
 
     def _leave(self) -> None:
         session, self._session = self._session, None
@@ -272,10 +276,3 @@ reply. There is no network.
 {actions}
 End the task yourself when it is done and all files are saved: with terminate and the status
 success, or with the status failure if it can't be done. You have {turns} replies."""
-
-
-def _view(action: Action, size: tuple[int, int]) -> View | None:
-    """Return what a zoom shows; None for every other action."""
-    if action.kind is not ActionKind.ZOOM or action.x is None or action.y is None:
-        return None
-    return View.of((action.x, action.y, *action.path[0]), size)

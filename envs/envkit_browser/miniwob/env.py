@@ -9,7 +9,7 @@ from envkit.errors import ConfigurationError
 from envkit.images import Image
 from envkit.marks import Mark
 from envkit.tasks import Task
-from envkit_actions import Action, ActionKind, mark
+from envkit_actions import Action, mark
 from envkit_actions.dialect import Dialect
 from envkit_actions.parsed import ParsedActions
 from envkit_actions.random_clicks import random_clicks
@@ -151,7 +151,7 @@ class MiniwobEnv(AsyncEnv):
         marks: list[Mark] = []
         for action in parsed.actions:
             marks.append(mark(action, cursor=self._session.cursor, note=refusal(action)))
-            if action.kind in (ActionKind.TERMINATE, ActionKind.ANSWER):
+            if action.is_end:
                 end = action
                 break
             if self.page is not None:
@@ -173,9 +173,7 @@ class MiniwobEnv(AsyncEnv):
         if done or self.turn + 1 >= self.max_turns:
             terms["task"] = score(self._scoring, outcome.raw)
         info: dict[str, Any] = {
-            "parse_error": parsed.problems[0] if parsed.problems else None,
-            "out_of_range": parsed.out_of_range,
-            "actions": len(parsed.actions),
+            **parsed.info,
             "reward_terms": terms,
             "marks": marks,
             "raw_reward": outcome.raw,

@@ -215,7 +215,7 @@ class PageEnv(AsyncEnv):
                 marks.append(
                     mark(action, cursor=(page_input.x, page_input.y), note=refusal(action))
                 )
-            if action.kind in (ActionKind.TERMINATE, ActionKind.ANSWER):
+            if action.is_end:
                 end = action
             found = await self._act(page, page_input, action, end)
             if found is None:
@@ -227,9 +227,7 @@ class PageEnv(AsyncEnv):
         reward = 0.0 if page.left is not None else verdict.reward
         events = page.take_events()
         info = {
-            "parse_error": parsed.problems[0] if parsed.problems else None,
-            "out_of_range": parsed.out_of_range,
-            "actions": len(parsed.actions),
+            **parsed.info,
             "events": {kind.value: count for kind, count in sorted(events.counts.items())},
             "left": page.left,
             "reward_terms": {"task": reward},

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from envkit.env import Policy, Turn
-from envkit.errors import ConfigurationError, DatasetError, EnvFault
+from envkit.errors import ConfigurationError, DatasetError
 from envkit.tasks import ListSource, Task
-from envkit_actions.action import ActionKind, Status
+from envkit_actions.action import Status
 from envkit_linux_desktop.env import LinuxDesktopEnv
 from envkit_linux_desktop.osworld.files import FileFolder
 from envkit_linux_desktop.osworld.playing import Play
@@ -15,6 +15,7 @@ from envkit_linux_desktop.osworld.programs import DEFAULT_APPLICATIONS, Applicat
 from envkit_linux_desktop.osworld.session_desk import SessionDesk
 from envkit_linux_desktop.osworld.task_file import OsworldTask, import_tasks
 from envkit_linux_desktop.performing import Performer
+from envkit_linux_desktop.session import Session
 
 
 class OsworldEnv(LinuxDesktopEnv):
@@ -86,13 +87,8 @@ class OsworldEnv(LinuxDesktopEnv):
         chosen = self._imported.get(str(task.get("id")))
         if chosen is None:
             raise DatasetError(f"no imported task has the id {task.get('id')!r:.80}")
-        self._gave_up, self._whole = False, 0
-        self._leave()
-        try:
-            self._prepare_session(chosen)
-        except EnvFault:
-            self._leave()
-            self._prepare_session(chosen)
+        self._gave_up = False
+        self._use_session(lambda session, performer: self._play_setup(chosen, session, performer))
         return self._turn(f"Task: {chosen.instruction}", {"id": chosen.identity, "settled": True})
 
     def on_turn(self, response_text: str) -> Turn:
@@ -101,18 +97,14 @@ class OsworldEnv(LinuxDesktopEnv):
         Raises:
             EnvFault: The session died, or the grader failed.
         """
-        ends = (ActionKind.TERMINATE, ActionKind.ANSWER)
         actions = self.dialect.read(response_text).actions
-        end = next((action for action in actions if action.kind in ends), None)
+        end = next((action for action in actions if action.is_end), None)
         self._gave_up = end is not None and end.status is Status.FAILURE
         return super().on_turn(response_text)
 
-    def _prepare_session(self, task: OsworldTask) -> None:
-        session = self._session = self._pool.take()
-        self._performer = Performer(session.screen)
-        self._play = Play(task=task, desk=SessionDesk(session), files=self._files)
+    def _play_setup(self, task: OsworldTask, session: Session, performer: Performer) -> None:
+        self._play = Play(task=task, desk=SessionDesk(session, performer), files=self._files)
         self._play.prepare()
-        session.screen.settle(quiet=0.2, limit=5.0, least=0.1)
 
     def _grade(self) -> float:
         assert self._play is not None

@@ -22,13 +22,9 @@ _DASHES: Final = str.maketrans({"\u2013": "-", "\u2014": "-"})
 class SessionDesk:
     """Carries out a task's steps on a session."""
 
-    def __init__(self, session: Session) -> None:
-        """Read the keyboard's layout.
-
-        Raises:
-            EnvFault: The display is gone.
-        """
-        self._session, self._performer = session, Performer(session.screen)
+    def __init__(self, session: Session, performer: Performer) -> None:
+        """Take a session and what gives it input."""
+        self._session, self._performer = session, performer
 
     def put(self, path: str, data: bytes) -> None:
         """Write a file of the home folder."""

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
-from envkit_terminal.grading import Outcome, grade
-from envkit_terminal.session import HOME, Limits, TerminalSession, check_programs
 
 from envkit.errors import MissingDependencyError
+from envkit_terminal.grading import Outcome, grade
+from envkit_terminal.session import HOME, Limits, TerminalSession, check_programs
 
 try:
     check_programs()

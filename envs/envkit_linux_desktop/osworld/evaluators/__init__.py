@@ -1,6 +1,5 @@
 """OSWorld's evaluator functions that run here, by name."""
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
@@ -108,16 +107,9 @@ def _rules_problem(name: str, rules: object) -> str | None:
         return f"check_json with {problems[0]}" if problems else None
     if name == "check_list":
         patterns = [*fields.get("expect", ()), *fields.get("unexpect", ())]
-        return None if all(_compiles(one) for one in patterns) else "check_list with a bad pattern"
+        are_valid = all(matching.compiles(one) for one in patterns)
+        return None if are_valid else "check_list with a bad pattern"
     return None
-
-
-def _compiles(pattern: str) -> bool:
-    try:
-        re.compile(pattern)
-    except re.error:
-        return False
-    return True
 
 
 __all__ = ["FUNCTIONS", "Evaluator", "File", "UnreadableError", "problem_of"]

@@ -23,7 +23,7 @@ def problem_of(rule: object) -> str | None:
     base, _, rest = name.partition(".")
     if base == "re":
         flags = all(flag in _FLAGS for flag in rest.split(".") if flag)
-        return None if flags and isinstance(ref, str) and _compiles(ref) else "an invalid pattern"
+        return None if flags and isinstance(ref, str) and compiles(ref) else "an invalid pattern"
     if name.startswith("approx:"):
         return None if _number(name[7:]) is not None and _number(ref) is not None else name
     if name in (*_COMPARISONS, "spreadsheet_range", "str_list_eq", "str_set_eq"):
@@ -69,7 +69,8 @@ def _number(value: Any) -> float | None:  # noqa: ANN401
         return None
 
 
-def _compiles(pattern: str) -> bool:
+def compiles(pattern: str) -> bool:
+    """Return whether a text is a regular expression."""
     try:
         re.compile(pattern)
     except re.error:
