@@ -74,9 +74,10 @@ class Home(Closing):
         found = self._open(path, os.O_RDONLY)
         if found is None:
             return None
+        if not stat.S_ISREG(os.fstat(found).st_mode):  # `open` raises on a folder
+            os.close(found)
+            return None
         with open(found, "rb", buffering=0) as file:
-            if not stat.S_ISREG(os.fstat(found).st_mode):
-                return None
             parts: list[bytes] = []
             while limit > 0 and (part := file.read(min(limit, 1 << 20))):
                 parts.append(part)
@@ -107,10 +108,14 @@ class Home(Closing):
             self._folder = -1
 
     def _open(self, path: str, flags: int) -> int | None:
-        if "\0" in path:
+        try:
+            name = os.fsencode(path)
+        except UnicodeEncodeError:
+            return None
+        if b"\0" in name:
             return None
         how = struct.pack("QQQ", flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY, 0, _BENEATH)
-        found = _libc.syscall(_OPENAT2, self._folder, os.fsencode(path), how, len(how))
+        found = _libc.syscall(_OPENAT2, self._folder, name, how, len(how))
         if found >= 0:
             return int(found)
         number = ctypes.get_errno()
