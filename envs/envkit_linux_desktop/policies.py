@@ -4,6 +4,7 @@ from typing import Any
 
 from envkit.env import Policy, PolicyContext
 from envkit_actions.action import Action, ActionKind, Status
+from envkit_actions.parsed import MAX_ACTIONS
 from envkit_linux_desktop.tasks.moves import Moves
 from envkit_linux_desktop.tasks.oracle import plan
 
@@ -19,7 +20,8 @@ def oracle() -> Policy:
         actions: list[Action] = []
         for action in moves[id(env)]:
             actions.append(action)
-            if action.kind is ActionKind.WAIT:  # the plan then looks at the windows
+            is_look = action.kind is ActionKind.WAIT  # the plan then looks at the windows
+            if is_look or len(actions) == MAX_ACTIONS:
                 break
         done = Action(kind=ActionKind.TERMINATE, status=Status.SUCCESS)
         return str(env.dialect.write(actions or [done]))

@@ -23,8 +23,12 @@ from envkit_sandbox.walls import give_to_sandbox
 
 _WINDOW_SECONDS: Final = 45.0
 """Time until an application has opened its window."""
-_OPTIONS: Final = {"mousepad": ("--opening-mode=window",)}
-"""Without it, a second file is a tab of the first window, and no window appears."""
+_OPTIONS: Final = {
+    "chromium": ("--new-window",),
+    "mousepad": ("--opening-mode=window",),
+    "pcmanfm": ("--new-win",),
+}
+"""Without it, a second start shows its file in the first window, and no window appears."""
 _OFFICE: Final = ("localc", "lowriter", "soffice", "libreoffice")
 _FIRST_START: Final = ("soffice", "--headless", "--terminate_after_init")
 

@@ -67,7 +67,11 @@ def read_image(context: Path) -> Image:
             read = _READERS.get(name)
             if read is None:
                 raise RefusedError(f"the Dockerfile's {name}")
-            read(image, f"{name} {rest}", rest)
+            line = f"{name} {rest}".strip()
+            try:
+                read(image, line, rest)
+            except (ValueError, IndexError) as error:  # quotes without an end, missing words
+                raise RefusedError(f"the instruction {line[:60]!r}") from error
     return image
 
 
@@ -131,7 +135,7 @@ def _from(image: Image, _: str, rest: str) -> None:
 
 
 def _workdir(image: Image, _: str, rest: str) -> None:
-    image.folder = _inside(image, rest)
+    image.folder = inside(image, rest)
     image.files.setdefault(image.folder, None)
 
 
@@ -150,7 +154,7 @@ def _copy(image: Image, line: str, rest: str) -> None:
     if len(words) < 2 or any(word.startswith(("--", "http", "[")) for word in words):
         raise RefusedError(f"the instruction {line[:60]!r}")
     *sources, target = words
-    place = _inside(image, target)
+    place = inside(image, target)
     is_folder = target.endswith(("/", ".")) or len(sources) > 1
     for source in sources:
         _copy_one(image, source, place, is_folder=is_folder)
@@ -175,7 +179,7 @@ def _run(image: Image, _: str, rest: str) -> None:
     image.setup.append(f"cd {shlex.quote(image.folder)} && ( {rest} )")
 
 
-def _inside(image: Image, path: str) -> str:
+def inside(image: Image, path: str) -> str:
     """Return an absolute path that a session can write.
 
     Raises:

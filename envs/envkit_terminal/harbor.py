@@ -14,6 +14,7 @@ from envkit_terminal.dockerfile import (
     RefusedError,
     as_value,
     check_network,
+    inside,
     read_files,
     read_image,
 )
@@ -93,7 +94,7 @@ def _harbor(folder: Path, *, has_pytest: bool) -> dict[str, Any]:
     _check_environment(folder, environment, verifier)
     image = read_image(folder / "environment")
     if isinstance(environment.get("workdir"), str):
-        image.folder = environment["workdir"]
+        image.folder = inside(image, environment["workdir"])
     image.environment |= _texts(environment.get("env", {}))
     seconds = verifier.get("timeout_sec", _TEST_SECONDS)
     return _task(
@@ -169,12 +170,13 @@ def _task(
     check_network(text, "the test script")
     if "pytest" in text and not has_pytest:
         raise RefusedError("tests that run pytest")
-    limit = float(seconds) if isinstance(seconds, int | float) else _TEST_SECONDS
+    if not isinstance(seconds, int | float) or not seconds > 0:
+        raise RefusedError(f"a timeout_sec of {seconds!r}")
     check = {
         "type": "tests",
         "command": f"bash /tests/{script}",
         "files": tests,
-        "seconds": min(limit, _MOST_SECONDS),
+        "seconds": min(float(seconds), _MOST_SECONDS),
         "reads_reward": REWARD_FOLDER in text,
     }
     return {

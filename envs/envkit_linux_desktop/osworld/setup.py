@@ -59,12 +59,12 @@ def _step(entry: object, installed: Collection[Application]) -> tuple[Step, ...]
     if not isinstance(entry, dict):
         raise RefusedError(RefusalKind.SCHEMA, f"a setup step must be an object, got {entry!r:.60}")
     fields = cast(dict[str, Any], entry)
-    kind, parameters = fields.get("type"), fields.get("parameters", {})
+    kind, parameters = str(fields.get("type")), fields.get("parameters", {})
     if kind in _NETWORK:
         raise RefusedError(RefusalKind.NETWORK, _NETWORK[kind])
-    read = _READERS.get(str(kind))
+    read = _READERS.get(kind)
     if read is None:
-        raise RefusedError(RefusalKind.STEP, str(kind))
+        raise RefusedError(RefusalKind.STEP, kind)
     try:
         return read(dict(parameters), installed)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -121,7 +121,12 @@ def read_task(
         raise RefusedError(RefusalKind.SCHEMA, "a task needs the texts 'id' and 'instruction'")
     if not isinstance(evaluator, dict):
         raise RefusedError(RefusalKind.SCHEMA, "a task needs the object 'evaluator'")
-    programs.check_related([str(name) for name in fields.get("related_apps", ())])
+    related = fields.get("related_apps", [])
+    if not isinstance(related, list):
+        raise RefusedError(
+            RefusalKind.SCHEMA, f"'related_apps' must be a list, got {related!r:.60}"
+        )
+    programs.check_related([str(name) for name in cast(list[object], related)])
     rules = cast(dict[str, Any], evaluator)
     conj = rules.get("conj", "and")
     if conj not in ("and", "or"):
@@ -176,7 +181,11 @@ def _check(function: str, result: object, expected: object, options: object) -> 
     literal = gold.value if isinstance(gold, Literal) else None
     has_gold = gold is not None and not isinstance(gold, Literal)
     # The function first: it says more than the getter about what is missing.
-    if (problem := problem_of(function, literal, limits, has_gold=has_gold)) is not None:
+    try:
+        problem = problem_of(function, literal, limits, has_gold=has_gold)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise RefusedError(RefusalKind.SCHEMA, f"the rules of {function!r}") from error
+    if problem is not None:
         raise RefusedError(RefusalKind.FUNCTION, problem)
     return Check(function=function, result=read_source(result), expected=gold, options=limits)
 

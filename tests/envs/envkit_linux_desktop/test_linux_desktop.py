@@ -366,9 +366,17 @@ def test_the_environment_is_made_by_its_id() -> None:
 
 @needs_desktop
 @pytest.mark.slow
-def test_each_text_file_of_a_task_has_a_window() -> None:
+@pytest.mark.parametrize(
+    ("program", "first", "second"),
+    [
+        ("mousepad", "a.txt", "b.txt"),
+        ("pcmanfm", "Documents", "Downloads"),
+        ("chromium", "a.html", "b.html"),
+    ],
+)
+def test_each_file_of_a_task_has_a_window(program: str, first: str, second: str) -> None:
     with start_session(800, 600) as session:
-        session.put({"a.txt": b"a\n", "b.txt": b"b\n"})
-        session.open(("mousepad", "a.txt"))
-        session.open(("mousepad", "b.txt"))
+        session.put({name: b"a\n" for name in (first, second) if "." in name})
+        session.open((program, first))
+        session.open((program, second))
         assert len(session.titles()) == 2
