@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -182,7 +182,8 @@ class _Episode:
             task=record.task,
             limits=limits,
         )
-        async with agent_folder(self._pool) as folder:
+        has_folder = self._settings.command is not None  # a function needs none
+        async with agent_folder(self._pool) if has_folder else nullcontext(Path()) as folder:
             async with self._gateway.serving(session):
                 outcome = await self._outcome(session, reset, folder)
             if self._settings.grade is not None and outcome.reward is not None:

@@ -10,11 +10,11 @@ import pytest
 pytest.importorskip("openpyxl")
 pytest.importorskip("docx")
 
-from fakes.desktop_files import near_misses, without_formulas
+from fakes.desktop_files import FilesHome, near_misses, without_formulas
 
 from envkit_linux_desktop.tasks import FAMILIES, oracle, reader, reading
 from envkit_linux_desktop.tasks.checks import Gone, Text
-from envkit_linux_desktop.tasks.home import MOST_NAMES, FilesHome
+from envkit_linux_desktop.tasks.home import MOST_NAMES
 from envkit_linux_desktop.tasks.scenario import LEVELS, Family, Scenario
 from envkit_linux_desktop.tasks.sheets import Cell, Sheet, Workbook, xlsx
 
