@@ -33,8 +33,8 @@ with contextlib.suppress(ImportError):
 
     jsonschema()
 
-_HEAVY: Final = frozenset({"gemma3", "gpt-oss", "mistral-nemo"})
-"""Tokenizers that take seconds to load, in every process that tests share."""
+_HEAVY: Final = frozenset({"gemma3", "glm4moe", "gpt-oss", "mistral-nemo"})
+"""Tokenizers that take about a second or more to load, in every process that tests share."""
 
 
 @pytest.hookimpl(wrapper=True)
