@@ -222,7 +222,11 @@ finally:
 
 
 @pytest.mark.parametrize(
-    ("env_id", "code"), [("canary-v0", _WITHOUT), ("computer-use-v0", _INSTALLED)]
+    ("env_id", "code"),
+    [
+        ("canary-v0", _WITHOUT),
+        pytest.param("computer-use-v0", _INSTALLED, marks=pytest.mark.slow),
+    ],
 )
 def test_scripted_rollout_needs_neither_torch_nor_transformers(
     env_id: str, code: str, tmp_path: Path
