@@ -9,7 +9,7 @@ import asyncio
 import secrets
 import uuid
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from envkit.agents import MultiAgentEnv
 from envkit.env import Env, Policy, PolicyContext
@@ -23,10 +23,23 @@ from envkit.seeds import derive_seed
 from envkit.tasks import Task
 from envkit.threads.pool import WorkerPool
 from envkit.trajectory.trajectory import Trajectory
-from envkit_notebook.clicks import Clickable
 from envkit_notebook.outcome import Outcome
 
 T = TypeVar("T")
+
+
+@runtime_checkable
+class Clickable(Protocol):
+    """An environment that can write the reply for a click."""
+
+    def write_click(self, x: int, y: int) -> str:
+        """Return the reply that clicks at a pixel of the last screenshot.
+
+        Args:
+            x: Pixels from the left.
+            y: Pixels from the top.
+        """
+        ...
 
 
 def factory_for(

@@ -4,21 +4,72 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
+from numbers import Real
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from envkit.errors import StorageError
 from envkit.files import storage_errors
-from envkit.trajectory.trajectory import Trajectory
+from envkit.messages import Message, text_of
+from envkit.rollout import role_of, rollout_id_of
+from envkit.text import optional_utf8, utf8
+from envkit.trajectory.plain import json_text
+from envkit.trajectory.segment import SegmentKind
+from envkit.trajectory.trajectory import Trajectory, TurnRecord
 from envkit_exchange.tables import arrow
-from envkit_sinks.parquet_rows import row_of, schema_of_rows
 
 METRICS_KEY: Final = "envkit.metrics"
 """Key in the file's metadata of the last `write_metrics` argument, as JSON text."""
+_TURN_TIMES: Final = ("queue_seconds", "generate_seconds", "env_seconds", "encode_seconds")
+_TURN_COUNTS: Final = (
+    "turn",
+    "prompt_tokens",
+    "cached_tokens",
+    "response_tokens",
+    "observation_tokens",
+    "image_count",
+    "engine_retries",
+    "resamples",
+)
+_TURN_TEXTS: Final = (
+    "response_text",
+    "finish_reason",
+    "weight_version",
+    "parse_error",
+    "tool_call",
+    "env_retries",
+    "reward_terms",
+)
+_TEXTS: Final = (
+    "episode_id",
+    "env_id",
+    "group_id",
+    "rollout_id",
+    "role",
+    "seed",
+    "task",
+    "engine",
+    "stop_reason",
+    "fault_where",
+    "fault_kind",
+    "fault_message",
+    "metadata",
+)
+_COUNTS: Final = (
+    "turn_count",
+    "prompt_tokens",
+    "response_tokens",
+    "observation_tokens",
+    "trained_tokens",
+    "image_count",
+    "tool_calls",
+    "parse_errors",
+    "env_restarts",
+)
 
 
 class ParquetSink:
-    """One parquet file with the columns of `envkit_sinks.parquet_rows`.
+    """One parquet file with the columns of `schema_of_rows`.
 
     Rows are written in groups during the run, to a temporary file next to the target, because a
     parquet file is unreadable without its footer. `close` writes the footer and renames the file,
@@ -102,3 +153,117 @@ class ParquetSink:
         with storage_errors(f"cannot write {self.file}"):
             self._writer.close()
             self._temporary.replace(self.file)
+
+
+def schema_of_rows(pa: Any) -> Any:  # noqa: ANN401  # pyarrow is untyped
+    """Return the columns. Every row has them all; missing values are null.
+
+    Args:
+        pa: The pyarrow module.
+    """
+    turn = pa.struct(
+        [
+            *((name, pa.int64()) for name in _TURN_COUNTS),
+            *((name, pa.float64()) for name in (*_TURN_TIMES, "reward")),
+            *((name, pa.string()) for name in _TURN_TEXTS),
+        ]
+    )
+    term = pa.struct([("turn", pa.int64()), ("name", pa.string()), ("value", pa.float64())])
+    message = pa.struct([("role", pa.string()), ("content", pa.string())])
+    return pa.schema(
+        [
+            *((name, pa.string()) for name in _TEXTS),
+            ("reward", pa.float64()),
+            ("duration_seconds", pa.float64()),
+            ("is_faulted", pa.bool_()),
+            *((name, pa.int64()) for name in _COUNTS),
+            ("reward_terms", pa.list_(term)),
+            ("turns", pa.list_(turn)),
+            ("messages", pa.list_(message)),
+            ("images", pa.list_(pa.string())),
+        ]
+    )
+
+
+def row_of(trajectory: Trajectory) -> dict[str, Any]:
+    """Return the row of a trajectory.
+
+    Raises:
+        StorageError: Free-form data cannot be written as JSON.
+    """
+    fault = trajectory.fault
+    return {
+        "episode_id": utf8(trajectory.episode_id),
+        "env_id": utf8(trajectory.env_id),
+        "group_id": optional_utf8(trajectory.group_id),
+        "rollout_id": utf8(rollout_id_of(trajectory)),
+        "role": optional_utf8(role_of(trajectory)),
+        "seed": None if trajectory.seed is None else str(trajectory.seed),  # integers of any size
+        "task": json_text(trajectory.task, "task"),
+        "engine": utf8(trajectory.engine),
+        "stop_reason": trajectory.stop_reason.value,
+        "fault_where": None if fault is None else fault.where.value,
+        "fault_kind": None if fault is None else fault.kind.value,
+        "fault_message": None if fault is None else utf8(fault.message),
+        "metadata": json_text(trajectory.metadata, "metadata"),
+        "reward": trajectory.reward,
+        "duration_seconds": trajectory.duration_seconds,
+        "is_faulted": trajectory.is_faulted,
+        **_counts(trajectory),
+        "reward_terms": _reward_terms(trajectory),
+        "turns": [_turn(turn) for turn in trajectory.turns],
+        "messages": [_message(entry) for entry in trajectory.messages],
+        "images": [image.sha256 for segment in trajectory.segments for image in segment.images],
+    }
+
+
+def _counts(trajectory: Trajectory) -> dict[str, int]:
+    segments, turns = trajectory.own_segments, trajectory.turns
+    observed = [s for s in segments if s.kind is SegmentKind.OBSERVATION]
+    return {
+        "turn_count": trajectory.step_count,
+        "prompt_tokens": len(trajectory.segments[0].train_ids) if trajectory.segments else 0,
+        "response_tokens": trajectory.sampled_token_count,
+        "observation_tokens": sum(segment.token_count for segment in observed),
+        "trained_tokens": trajectory.trained_token_count,
+        "image_count": sum(len(segment.images) for segment in segments),
+        "tool_calls": sum(turn.tool_call is not None for turn in turns),
+        "parse_errors": sum(turn.parse_error is not None for turn in turns),
+        "env_restarts": trajectory.env_restarts,
+    }
+
+
+def _reward_terms(trajectory: Trajectory) -> list[dict[str, Any]]:
+    return [
+        {"turn": turn.turn, "name": utf8(name), "value": value}
+        for turn in trajectory.turns
+        for name, value in _terms(turn).items()
+    ]
+
+
+def _terms(turn: TurnRecord) -> dict[str, float]:
+    """Return the numeric reward terms of a turn."""
+    given: Any = turn.info.get("reward_terms")
+    if not isinstance(given, Mapping):
+        return {}
+    terms = cast("Mapping[str, object]", given)
+    return {str(k): float(v) for k, v in terms.items() if isinstance(v, Real)}
+
+
+def _turn(turn: TurnRecord) -> dict[str, Any]:
+    call = turn.tool_call
+    return {
+        **{name: getattr(turn, name) for name in (*_TURN_COUNTS, *_TURN_TIMES)},
+        "reward": turn.reward,
+        "response_text": utf8(turn.response_text),
+        "finish_reason": utf8(turn.finish_reason),
+        "weight_version": optional_utf8(turn.weight_version),
+        "parse_error": optional_utf8(turn.parse_error),
+        "tool_call": None if call is None else json_text(call, "tool_call"),
+        "env_retries": json_text(turn.env_retries, "env_retries"),
+        "reward_terms": json_text(_terms(turn), "reward_terms"),
+    }
+
+
+def _message(entry: Message) -> dict[str, str]:
+    return {"role": entry["role"], "content": utf8(text_of(entry))}

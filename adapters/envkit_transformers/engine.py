@@ -8,10 +8,12 @@ concurrently.
 import asyncio
 import os
 import weakref
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from envkit.errors import ConfigurationError, EngineFault, Fault
 from envkit.rollout.engine import GenerateRequest, Generation, LogprobKind
@@ -20,12 +22,43 @@ from envkit_transformers.forward import PackedForward
 from envkit_transformers.prompt import PromptBuilder, VisionTraits
 from envkit_transformers.scheduler import EngineStats, Scheduler, SchedulerSettings, Update
 from envkit_transformers.sessions import SessionStore
-from envkit_transformers.weights import WeightUpdate, apply_update
 from envkit_transformers.worker import Command, Worker
 
+WeightUpdate = Mapping[str, Tensor] | Callable[[Any], None]
+"""New tensors by parameter name (some or all), or a function that changes the model in place
+(called without gradients)."""
 _MEMORY_SHARE: Final = 0.25
 _UNKNOWN_MEMORY: Final = 8 << 30
 _NO_LIMIT: Final = 1 << 20
+
+
+def _apply_update(model: Any, update: WeightUpdate) -> None:  # noqa: ANN401  # a transformers model
+    """Change the model's weights in place.
+
+    Args:
+        model: The engine's model.
+        update: New weights. All tensors are checked before the first is copied.
+
+    Raises:
+        EngineFault: A name or shape does not match the model.
+    """
+    if not isinstance(update, Mapping):
+        with torch.no_grad():
+            update(model)
+        return
+    own: dict[str, Tensor] = model.state_dict()
+    unknown = sorted(set(update) - set(own))
+    if unknown or not update:
+        raise EngineFault(
+            f"new weights must be named as in model.state_dict(), got {unknown[:5] or 'none'}"
+        )
+    wrong = [name for name, tensor in update.items() if tensor.shape != own[name].shape]
+    if wrong:
+        shapes = {name: (tuple(update[name].shape), tuple(own[name].shape)) for name in wrong[:5]}
+        raise EngineFault(f"new weights must keep their shapes, got (new, own) {shapes}")
+    with torch.no_grad():
+        for name, tensor in update.items():
+            own[name].copy_(tensor)
 
 
 class TransformersEngine:
@@ -191,7 +224,7 @@ class TransformersEngine:
 
         def apply() -> None:
             try:
-                apply_update(self.model, update)
+                _apply_update(self.model, update)
             except Fault as fault:
                 complete(fault)
             except Exception as error:  # noqa: BLE001  # the caller's function may raise anything

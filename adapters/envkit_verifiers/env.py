@@ -1,21 +1,25 @@
 """Wrap an environment of the verifiers library."""
 
+import asyncio
 import json
-from collections.abc import Mapping
-from typing import Any, Final
+import os
+import threading
+from collections.abc import Coroutine, Mapping
+from functools import cache
+from typing import Any, Final, TypeVar
 
 from envkit.async_env import AsyncEnv
 from envkit.env import Capabilities, Step, Turn
 from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind
 from envkit.tasks import Task
 from envkit.toolcalls import ToolCallFormat, parse_tool_calls
-from envkit_verifiers.background import in_background
 from envkit_verifiers.episode import Asked, Ended, Episode
 from envkit_verifiers.loading import library, load
 from envkit_verifiers.messages import read_content, read_reply, read_tools, show, write_response
 
 _DEFAULT_TURNS: Final = 32
 _SPLITS: Final = ("train", "eval")
+T = TypeVar("T")
 
 
 class DatasetTasks:
@@ -153,7 +157,7 @@ class VerifiersEnv(AsyncEnv):
             )
         self._episode = Episode(self._own, task)
         try:
-            asked = await in_background(self._episode.advance())
+            asked = await _in_background(self._episode.advance())
             if isinstance(asked, Ended):
                 raise EnvFault(
                     f"the verifiers environment ended by {asked.stop!r} before any reply",
@@ -208,7 +212,7 @@ class VerifiersEnv(AsyncEnv):
         }
         response = write_response(library(), response_text, parsed, self.turn)
         try:
-            found = await in_background(self._episode.advance(response))
+            found = await _in_background(self._episode.advance(response))
             if isinstance(found, Asked):
                 shown = show(self._added(found))
                 return Turn(shown.text, images=shown.images, role=shown.role, info=info)
@@ -232,7 +236,7 @@ class VerifiersEnv(AsyncEnv):
         """Cancel a running rollout; safe to call twice."""
         episode, self._episode = self._episode, None
         if episode is not None:
-            await in_background(episode.stop())
+            await _in_background(episode.stop())
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_episode": None}  # a running rollout cannot be copied
@@ -268,3 +272,21 @@ def _limit_of(own: Any) -> int | None:  # noqa: ANN401
     """Return the replies after which the library ends an episode; None if it has no limit."""
     limits = [one.max_turns for one in getattr(own, "envs", (own,))]
     return max(limits) if min(limits) > 0 else None
+
+
+async def _in_background(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on the background loop; cancelling the wait cancels it.
+
+    Reward functions and tools of verifiers are often synchronous and block the loop that calls
+    them. One loop on its own thread runs them all: they block each other, never a rollout.
+    """
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, _loop(os.getpid())))
+
+
+@cache
+def _loop(process: int) -> asyncio.AbstractEventLoop:
+    """Start the loop of a process: a forked process does not inherit threads."""
+    del process
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="envkit-verifiers", daemon=True).start()
+    return loop

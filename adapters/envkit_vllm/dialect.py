@@ -14,10 +14,9 @@ from envkit_remote import Dialect, FlagCheck, Outgoing, ServerInfo
 from envkit_remote.answers import page_object
 from envkit_remote.body import encode_body
 from envkit_remote.dialect import Fetch
-from envkit_remote.faults import CONNECTION_ERRORS, error_message
+from envkit_remote.faults import CONNECTION_ERRORS, asking, error_message
 from envkit_remote.transport import Answer, Transport
 from envkit_vllm import payload, response
-from envkit_vllm.flags import read_flags
 
 _NAME_PREFIX: Final = "generate-tokens-"
 """Prefix that the server adds to a request id; aborts need the full id."""
@@ -26,6 +25,8 @@ _MOST_IMAGES: Final = 1 << 13
 """Maximum images assumed to be cached on the server; the oldest are sent again."""
 _HEALTH_S: Final = 5.0
 _PROBE_TOLERANCE: Final = 1e-3
+_FLAGS_S: Final = 60.0
+_PROBE_TOKEN: Final = 1
 
 
 class VLLMDialect(Dialect):
@@ -190,4 +191,60 @@ class VLLMDialect(Dialect):
 
     async def flags(self, http: Transport) -> list[FlagCheck]:
         """Return the flags without which something fails silently."""
-        return await read_flags(http, self)
+        return await _read_flags(http, self)
+
+
+async def _read_flags(http: Transport, dialect: VLLMDialect) -> list[FlagCheck]:
+    """Sample one token and inspect the answer.
+
+    Raises:
+        EngineFault: The server does not answer.
+    """
+    body = json.dumps(dialect.kind_probe(_PROBE_TOKEN)).encode()
+    async with asking(dialect.title, http, _FLAGS_S, "for its flags"):
+        answer = await http.post(dialect.generate_path, body)
+        development = await http.get("/is_sleeping")
+    if answer.status not in (200, 403):
+        raise await dialect.status_fault(http, answer)
+    is_open = answer.status == 200
+    found = [
+        FlagCheck(
+            flag="--enable-scale-out",
+            is_set=is_open,
+            is_required=True,
+            matters="the token route answers 403, so nothing can be sampled",
+        )
+    ]
+    if is_open:
+        found += _of_answer(answer, dialect)
+    found.append(
+        FlagCheck(
+            flag="VLLM_SERVER_DEV_MODE=1",
+            is_set=development.status == 200,
+            is_required=False,
+            matters="no pause, weight or cache routes, which a trainer that updates weights needs; "
+            "do not expose them to an open network",
+        )
+    )
+    return found
+
+
+def _of_answer(answer: Answer, dialect: VLLMDialect) -> list[FlagCheck]:
+    try:
+        usage: Any = json.loads(answer.body)["usage"]
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise EngineFault(f"not an answer of vLLM's token route: {answer.body[:80]!r}") from error
+    return [
+        FlagCheck(
+            flag="--logprobs-mode processed_logprobs",
+            is_set=dialect.probed_kind(answer.body) is LogprobKind.SAMPLED,
+            is_required=True,
+            matters="log-probabilities are those before temperature, bans and top-p",
+        ),
+        FlagCheck(
+            flag="--enable-prompt-tokens-details",
+            is_set=isinstance(usage.get("prompt_tokens_details"), dict),
+            is_required=False,
+            matters="cached tokens are reported as 0",
+        ),
+    ]

@@ -21,7 +21,7 @@ from envkit.env import Turn
 from envkit.errors import ConfigurationError, MissingDependencyError, StorageError
 from envkit.text import utf8
 from envkit.trajectory import Trajectory, certify, save
-from envkit_notebook import run_view
+from envkit_notebook import showing
 from envkit_notebook.comparing import BranchWidget
 from envkit_notebook.images import ImageStore
 from envkit_notebook.outcome import pretty
@@ -203,7 +203,7 @@ async def test_show_reads_the_figures_of_a_large_run_when_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(await tree(), tmp_path / "run.jsonl")
-    monkeypatch.setattr(run_view, "_AT_ONCE_BYTES", 10)
+    monkeypatch.setattr(showing, "_AT_ONCE_BYTES", 10)
     widget = notebook.show(tmp_path / "run.jsonl", 2)
     assert widget.view["run"] is None
     await widget.act({"do": "run"})

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError, DatasetError, UnknownNameError
 from envkit_search.contents import contents_of, split_contents
-from envkit_search.corpus_file import fingerprint, read_documents
 from envkit_search.document import Document
-from envkit_search.opening import open_corpus
+from envkit_search.opening import fingerprint, open_corpus, read_documents
 
 
 def write(folder: Path, *rows: Any) -> Path:
