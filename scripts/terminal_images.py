@@ -146,7 +146,9 @@ def main() -> None:
         for scene in scenes:
             for size, (columns, lines) in SIZES.items():
                 picture = draw(record(scene, columns, scene.lines or lines))
-                picture.save(folder / f"{scene.name}-{size}.webp", lossless=True, method=6)
+                picture.save(
+                    folder / f"{scene.name}-{size}.webp", lossless=True, quality=100, method=6
+                )
                 print(scene.name, size, picture.size)  # noqa: T201
 
 
