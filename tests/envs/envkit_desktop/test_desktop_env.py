@@ -123,9 +123,9 @@ _ASKED: dict[str, Callable[[dict[str, Any]], list[str]]] = {
 @pytest.mark.parametrize("family", _ASKED)
 def test_impossible_tasks_lack_what_they_ask_for(family: str) -> None:
     source = DesktopTasks(families=[family], level=4)
-    tasks: list[dict[str, Any]] = [source.task(index) for index in range(200)]
     env = ComputerUseEnv()
     for feasible in (True, False):
+        tasks: Iterator[dict[str, Any]] = map(source.task, range(200))
         task = next(one for one in tasks if one["data"].get("feasible", True) is feasible)
         env.reset(seed=0, options={"task": task})
         data: dict[str, Any] = task["data"]
