@@ -142,6 +142,32 @@ class Display(Closing):
                     found.append((int(identity), name.value.decode() if name else ""))
         return found
 
+    def focused(self) -> str:
+        """Return the class of the active window; "" if there is none."""
+        from Xlib import X, error
+
+        with self.faults(), contextlib.suppress(error.BadWindow):
+            active = self._root.get_full_property(
+                self.x.intern_atom("_NET_ACTIVE_WINDOW"), X.AnyPropertyType
+            )
+            if active and active.value[0]:
+                window = self.x.create_resource_object("window", active.value[0])
+                names = window.get_wm_class()
+                return str(names[0]) if names else ""
+        return ""
+
+    def part(self, window: int) -> PilImage.Image | None:
+        """Return what the screen shows in the place of a window; None if it is gone."""
+        from Xlib import error
+
+        with self.faults(), contextlib.suppress(error.BadWindow, error.BadDrawable):
+            place = self.x.create_resource_object("window", window)
+            size, at = place.get_geometry(), place.translate_coords(self._root, 0, 0)
+            left, top = max(0, -at.x), max(0, -at.y)
+            right, bottom = min(self.width, left + size.width), min(self.height, top + size.height)
+            return self.shot().crop((left, top, max(left + 1, right), max(top + 1, bottom)))
+        return None
+
     def await_manager(self, seconds: float = _START_SECONDS) -> None:
         """Wait until the window manager is ready.
 
