@@ -295,7 +295,7 @@ def _usage(reply: Reply) -> dict[str, Any]:
     used = chat.usage(reply)
     return {
         "input_tokens": used["prompt_tokens"],
-        "input_tokens_details": used["prompt_tokens_details"],
+        "input_tokens_details": {**used["prompt_tokens_details"], "cache_write_tokens": 0},
         "output_tokens": used["completion_tokens"],
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": used["total_tokens"],
