@@ -63,7 +63,9 @@ async def test_slime_gets_a_sample_of_each_sequence(
             for one in samples:
                 one._validate_response_metadata_lengths()
     assert verify_file(tmp_path / "run").is_sound
-    trained = [t.trained_token_count for t in read_trajectories(tmp_path / "run" / "trajectories.jsonl")]
+    trained = [
+        t.trained_token_count for t in read_trajectories(tmp_path / "run" / "trajectories.jsonl")
+    ]
     assert sorted(trained) == sorted(sum(sum(s.loss_mask) for s in one) for one in group)
     flat = [one for samples in group for one in samples]
     flat[0].reward = 1.5
@@ -84,9 +86,9 @@ async def test_slime_takes_an_agent_of_one_trained_sequence_without_fan_out() ->
 
 @pytest.mark.usefixtures("needs_slime")
 async def test_slime_an_agent_of_several_rows_names_the_setting_that_takes_it() -> None:
-    with text_server(lambda _: "yes") as served:
-        with pytest.raises(ConfigurationError, match="fan_out: sequences"):
-            await roll_group(served.args(played_by("delegating", ECHO)), group_of())
+    refused = pytest.raises(ConfigurationError, match="fan_out: sequences")
+    with text_server(lambda _: "yes") as served, refused:
+        await roll_group(served.args(played_by("delegating", ECHO)), group_of())
 
 
 @pytest.mark.usefixtures("needs_slime")
