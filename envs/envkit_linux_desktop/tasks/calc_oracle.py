@@ -12,6 +12,7 @@ from envkit_linux_desktop.tasks.moves import (
     await_window,
     choose,
     key,
+    press,
     save_office,
     text,
     wait,
@@ -38,18 +39,17 @@ def edit_book(check: Workbook, files: Mapping[str, bytes], view: View) -> Moves:
         is_new = number >= len(before)
         old = Sheet(name="") if is_new else before[number]
         if number and not is_new:
-            yield key("ctrl", "pagedown")
-            yield wait(0.4)
+            yield from press(view, "ctrl", "pagedown")
         if is_new:
             yield from _name_sheet(_AT_END, "Append Sheet", page.name, view)
         elif old.name != page.name:
             yield from _name_sheet(_RENAME, "Rename Sheet", page.name, view)
         yield from _edit_sheet(old, page, view)
-    yield from save_office()
+    yield from save_office(view)
 
 
 def _name_sheet(place: int, title: str, name: str, view: View) -> Moves:
-    yield from choose("s", place)
+    yield from choose("s", place, view)
     yield from await_window(title, view)
     yield key("ctrl", "a")
     yield text(f"{name}\n")
@@ -57,18 +57,28 @@ def _name_sheet(place: int, title: str, name: str, view: View) -> Moves:
 
 
 def _edit_sheet(before: Sheet, after: Sheet, view: View) -> Moves:
+    typed = ""
     for reference in sorted({*before.cells, *after.cells}, key=parts_of):
         old, new = before.cells.get(reference), after.cells.get(reference)
-        if _unformatted(old) != _unformatted(new):
-            yield from _go_to(reference)
-            yield from _edit_cell(old, new)
+        if _unformatted(old) == _unformatted(new):
+            continue
+        if not typed or typed != _left_of(reference):
+            yield from _go_to(reference, view)
+        typed = reference if new and _content(old) != _content(new) else ""
+        if new and typed:
+            yield from _type_cell(new)
+        else:
+            yield from _edit_cell(old, new, view)
     yield from _format_numbers(before, after, view)
     if after.frozen and before.frozen != after.frozen:
-        yield from _go_to(after.frozen)
-        yield key("alt", "v")
-        yield wait(1.0)
+        yield from _go_to(after.frozen, view)
+        yield from press(view, "alt", "v")
         yield key("r")  # View > Freeze Rows and Columns
         yield wait(1.0)
+
+
+def _content(cell: Cell | None) -> tuple[object, str] | None:
+    return cell and (cell.value, cell.formula)
 
 
 def _unformatted(cell: Cell | None) -> Cell | None:
@@ -84,8 +94,8 @@ def _format_numbers(before: Sheet, after: Sheet, view: View) -> Moves:
     }
     for (_, form), rows in groupby(sorted(formats), key=lambda row: row[:2]):
         references = sorted((row[2] for row in rows), key=parts_of)
-        yield from _go_to(f"{references[0]}:{references[-1]}")
-        yield key("ctrl", "1")
+        yield from _go_to(f"{references[0]}:{references[-1]}", view)
+        yield from press(view, "ctrl", "1")
         yield from await_window("Format Cells", view)
         yield key("alt", "f")  # its code
         yield key("ctrl", "a")
@@ -95,24 +105,31 @@ def _format_numbers(before: Sheet, after: Sheet, view: View) -> Moves:
         yield wait(1.0)
 
 
-def _go_to(reference: str) -> Moves:
+def _left_of(reference: str) -> str:
+    row, letters = parts_of(reference)
+    return f"{chr(ord(letters) - 1)}{row}"
+
+
+def _go_to(reference: str, view: View) -> Moves:
     """Select cells by their name in the Name Box."""
-    yield key("ctrl", "shift", "t")
-    yield wait(0.4)
-    yield text(f"{reference}\n")
-    yield wait(0.4)
+    yield from press(view, "ctrl", "shift", "t")
+    yield text(reference)
+    yield from press(view, "enter")
 
 
-def _edit_cell(old: Cell | None, new: Cell | None) -> Moves:
-    if new is None:
-        yield key("delete")
-        return
-    if old is None or (old.value, old.formula) != (new.value, new.formula):
-        yield text(new.formula or str(new.value))
-        yield key("delete")  # what auto-input has added
-        yield key("enter")
+def _type_cell(cell: Cell) -> Moves:
+    """Enter a value or a formula and go to the cell on the right."""
+    yield text(cell.formula or str(cell.value))
+    yield key("delete")  # what auto-input has added
+    yield key("tab")
+
+
+def _edit_cell(old: Cell | None, new: Cell | None, view: View) -> Moves:
+    """Clear the cell or change its looks."""
+    if old is None or new is None:
+        yield from press(view, "delete")
         return
     if old.bold != new.bold:
-        yield key("ctrl", "b")
+        yield from press(view, "ctrl", "b")
     if old.italic != new.italic:
-        yield key("ctrl", "i")
+        yield from press(view, "ctrl", "i")

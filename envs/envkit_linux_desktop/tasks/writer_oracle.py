@@ -9,6 +9,7 @@ from envkit_linux_desktop.tasks.moves import (
     await_window,
     choose,
     key,
+    press,
     save_office,
     text,
     wait,
@@ -24,9 +25,8 @@ def write_pages(check: Document, view: View) -> Moves:
     """Type the whole document again, then give paragraphs and pages their looks."""
     yield wait(1.0)
     yield key("escape")
-    yield key("ctrl", "a")
-    yield key("delete")
-    yield wait()
+    yield from press(view, "ctrl", "a")
+    yield from press(view, "delete")
     for number, paragraph in enumerate(check.pages.paragraphs):
         if number:
             yield key("enter")
@@ -36,7 +36,7 @@ def write_pages(check: Document, view: View) -> Moves:
     yield from _set_page(check.pages, view)
     for table in check.pages.tables:
         yield from _insert_table(table, view)
-    yield from save_office()
+    yield from save_office(view)
 
 
 def _style(number: int, paragraph: Paragraph, view: View) -> Moves:
@@ -51,7 +51,7 @@ def _style(number: int, paragraph: Paragraph, view: View) -> Moves:
         yield wait(0.2)
     if size:
         yield key("shift", "end")
-        yield from choose("o", _CHARACTER)
+        yield from choose("o", _CHARACTER, view)
         yield from await_window("Character", view)
         yield key("alt", "z")
         yield key("ctrl", "a")
@@ -70,8 +70,7 @@ def _paragraph_keys(paragraph: Paragraph) -> list[str]:
 def _set_page(pages: Pages, view: View) -> Moves:
     """Turn the page and write into its header and footer."""
     if pages.landscape:
-        yield wait(1.0)
-        yield key("alt", "shift", "p")
+        yield from press(view, "alt", "shift", "p")
         yield from await_window("Page Style", view)
         yield key("ctrl", "pagedown")
         yield wait(0.5)
@@ -81,31 +80,26 @@ def _set_page(pages: Pages, view: View) -> Moves:
     for end in ("header", "footer"):
         content = getattr(pages, end)
         if content:
-            yield from _open_end(end)
+            yield from _open_end(end, view)
             yield text(content)
             yield wait()
 
 
-def _open_end(end: str) -> Moves:
+def _open_end(end: str, view: View) -> Moves:
     """Turn on the header or the footer, which puts the cursor there."""
-    yield wait(1.0)
-    yield key("alt", "i")
-    yield wait(1.0)
-    yield key("a")  # Insert > Header and Footer
-    yield wait()
+    yield from press(view, "alt", "i")
+    yield from press(view, "a")  # Insert > Header and Footer
     if end == "footer":
-        yield key("down")
+        yield from press(view, "down")
     for _ in range(2):
-        yield key("enter")
-        yield wait()
+        yield from press(view, "enter")
 
 
 def _insert_table(table: tuple[tuple[str, ...], ...], view: View) -> Moves:
     """Insert a table below the text and fill it."""
     yield key("ctrl", "end")
     yield key("enter")
-    yield wait(1.0)
-    yield key("ctrl", "f12")
+    yield from press(view, "ctrl", "f12")
     yield from await_window("Insert Table", view)
     for letter, count in (("c", len(table[0])), ("r", len(table))):
         yield key("alt", letter)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from PIL import Image
 
 pytest.importorskip("openpyxl")
 pytest.importorskip("docx")
@@ -32,6 +33,10 @@ class NoWindows:
     def titles(self) -> tuple[str, ...]:
         """Return nothing."""
         return ()
+
+    def shot(self) -> Image.Image:
+        """Return a black screen."""
+        return Image.new("RGB", (8, 8))
 
 
 @pytest.fixture(autouse=True)
