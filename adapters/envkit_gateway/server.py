@@ -112,6 +112,8 @@ class Gateway:
                 turn = await session.open(request)
             except RequestRefused as refused:
                 return _refusal(dialect, refused)
+            except RecursionError as error:
+                return _refusal(dialect, bad_request(f"the body is nested too deeply: {error}"))
             except (EngineFault, LedgerFault) as fault:
                 return _refusal(dialect, _failed(fault))
             except Exception as error:  # noqa: BLE001  # no request may end without a JSON answer
