@@ -15,7 +15,7 @@ from envkit_gateway.reading import (
     objects,
     parts_of,
     read_tool,
-    refuse_prefill,
+    refuse_inexact,
     refuse_unknown,
     role_of,
     stop_strings,
@@ -50,7 +50,7 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
         messages += _messages(entry)
     if not any(one.role != "system" for one in messages):
         raise bad_request("messages must hold at least one message, got none")
-    refuse_prefill(messages)
+    refuse_inexact(messages)
     given = take(body, "tool_choice", dict, default={})
     choice = given.get("type", "auto")
     wishes = {

@@ -16,7 +16,7 @@ from envkit_gateway.reading import (
     objects,
     parts_of,
     read_tool,
-    refuse_prefill,
+    refuse_inexact,
     refuse_unknown,
     role_of,
     stop_strings,
@@ -51,7 +51,7 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
     messages = tuple(_message(entry) for entry in objects(body, "messages"))
     if not messages:
         raise bad_request("messages must hold at least one message, got none")
-    refuse_prefill(messages)
+    refuse_inexact(messages)
     options = take(body, "stream_options", dict, default={})
     wishes = {
         "tool_choice": body.get("tool_choice") not in (None, "auto", "none"),

@@ -18,7 +18,7 @@ from envkit_gateway.reading import (
     objects,
     parts_of,
     read_tool,
-    refuse_prefill,
+    refuse_inexact,
     refuse_unknown,
     role_of,
     token_limit,
@@ -62,7 +62,7 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
         messages += _items(objects(body, "input"))
     if not any(one.role != "system" for one in messages):
         raise bad_request("input must hold at least one message, got none")
-    refuse_prefill(messages)
+    refuse_inexact(messages)
     choice = body.get("tool_choice")
     tools = [one for entry in objects(body, "tools") for one in _tools(entry)]
     wishes = {

@@ -12,6 +12,7 @@ from aiohttp import ClientConnectionResetError, web
 from fakes.agent_clients import CLIENTS, ChatClient, Client, Said
 from fakes.gateway_run import Run, serving
 from fakes.odd_engine import OddEngine
+from fakes.trajectories import picture
 
 from envkit.rollout.encoding import EpisodeEncoder
 from envkit.rollout.engine import GenerateRequest, Generation
@@ -160,6 +161,7 @@ async def test_request_that_is_encoded_at_the_end_of_its_episode_gets_403(
     assert status == 403
 
 
+IMAGE = {"type": "image_url", "image_url": {"url": picture(1).data_uri()}}
 SILENT: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", {"messages": [
         {"role": "user", "content": "a"},
@@ -169,6 +171,12 @@ SILENT: list[tuple[str, dict[str, Any]]] = [
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": "x", "audio": {"id": "audio_1"}},
         {"role": "user", "content": "b"}]}),
+    ("/v1/chat/completions", {"messages": [
+        {"role": "system", "content": [IMAGE]}, {"role": "user", "content": "a"}]}),
+    ("/v1/messages", {"max_tokens": 9, "messages": [{"role": "user", "content": "a"}],
+                      "system": [{"type": "image", "source": {
+                          "type": "base64", "media_type": "image/png",
+                          "data": picture(1).data_uri().partition(",")[2]}}]}),
     ("/v1/responses", {"input": "a", "top_logprobs": 2}),
     ("/v1/responses", {"input": [{"type": "item_reference", "id": "msg_1"}]}),
     ("/v1/responses", {"input": [{"role": "user", "content": [
@@ -195,6 +203,21 @@ async def test_nothing_is_dropped_in_silence(path: str, body: dict[str, Any]) ->
         async with http.post(run.gateway.url + path, json=sent, headers=headers) as answer:
             assert answer.status == 400, await answer.text()
     assert not run.engine.seen
+
+
+@pytest.mark.parametrize("depth", [50, 200, 400, 480, 600, 5000])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages/count_tokens"])
+async def test_deep_schema_is_answered_or_refused_and_no_fault(path: str, depth: int) -> None:
+    schema = '{"properties": {"a": ' * depth + '{"type": "object"}' + "}}" * depth
+    tool = f'{{"name": "t", "input_schema": {schema}}}'
+    if "chat" in path:
+        tool = f'{{"type": "function", "function": {{"name": "t", "parameters": {schema}}}}}'
+    data = f'{{"messages": [{{"role": "user", "content": "a"}}], "tools": [{tool}]}}'
+    async with serving(lambda _: "yes") as run, aiohttp.ClientSession() as http:
+        headers = {"authorization": f"Bearer {run.session.key}"}
+        async with http.post(run.gateway.url + path, data=data, headers=headers) as answer:
+            assert answer.status == 200 if depth <= 50 else answer.status in (200, 400)
+        assert run.session.fault is None
 
 
 async def test_hosted_tools_that_the_model_never_sees_are_recorded() -> None:
