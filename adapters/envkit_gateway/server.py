@@ -240,6 +240,8 @@ class _Delivery:
             await asyncio.wait([turn.task])
         if turn.reply is not None:
             return turn.reply
+        if self._session.is_closed:
+            return RequestRefused(403, OVER)  # any other status would be retried
         return _failed(turn.error)
 
     def _delivered(self) -> None:

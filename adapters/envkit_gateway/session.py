@@ -155,7 +155,9 @@ class Session:
         turn.task = asyncio.create_task(self._answer(turn, request, prefix, covered))
         try:
             await asyncio.shield(turn.encoded)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
+            if self.is_closed and not is_own_cancellation(error):
+                raise RequestRefused(403, OVER) from error
             turn.encoded.add_done_callback(_read)
             self.client_left(turn)
             raise

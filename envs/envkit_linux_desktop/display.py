@@ -129,40 +129,34 @@ class Display(Closing):
     def await_input(self, seconds: float = 2.0) -> bool:
         """Wait until the application of the active window has read all input so far.
 
-        It answers a ping in the order of events, so keys before the ping have been read.
+        It answers a ping in the order of events, so it has read what came before the ping.
 
         Args:
             seconds: Most seconds to wait.
 
         Returns:
-            Whether it answered; terminals, for example, do not know pings.
+            Whether it answered. Terminals, for example, do not know pings.
         """
         from Xlib import X, error
         from Xlib.protocol import event
 
-        with self.faults():
-            ping, protocols = self.x.get_atom("_NET_WM_PING"), self.x.get_atom("WM_PROTOCOLS")
-            active = self._root.get_full_property(
-                self.x.get_atom("_NET_ACTIVE_WINDOW"), X.AnyPropertyType
-            )
-            if not active or not active.value[0]:
+        with self.faults(), contextlib.suppress(error.BadWindow):
+            window, ping = self._active(), self.x.get_atom("_NET_WM_PING")
+            if window is None or ping not in (window.get_wm_protocols() or ()):
                 return False
-            window = self.x.create_resource_object("window", active.value[0])
-            with contextlib.suppress(error.BadWindow):
-                if ping not in (window.get_wm_protocols() or ()):
-                    return False
             self._pings += 1
-            data = (32, [ping, self._pings, int(active.value[0]), 0, 0])
-            message = event.ClientMessage(window=window, client_type=protocols, data=data)
+            data = [ping, self._pings, window.id, 0, 0]
+            kind = self.x.get_atom("WM_PROTOCOLS")
+            message = event.ClientMessage(window=window, client_type=kind, data=(32, data))
             self.x.send_event(window, message, event_mask=X.NoEventMask)
             until = time.monotonic() + seconds
             while (left := until - time.monotonic()) > 0:
                 while self.x.pending_events():
                     came = self.x.next_event()
-                    if came.type == X.ClientMessage and list(came.data[1][:2]) == data[1][:2]:
+                    if came.type == X.ClientMessage and list(came.data[1][:2]) == data[:2]:
                         return True
                 select.select([self.x.fileno()], [], [], left)
-            return False
+        return False
 
     def windows(self) -> list[tuple[int, str]]:
         """Return the identities and titles of the windows from bottom to top."""
@@ -180,6 +174,28 @@ class Display(Closing):
                     name = window.get_full_property(atom("_NET_WM_NAME"), atom("UTF8_STRING"))
                     found.append((int(identity), name.value.decode() if name else ""))
         return found
+
+    def focused(self) -> str:
+        """Return the class of the active window; "" if there is none."""
+        from Xlib import error
+
+        with self.faults(), contextlib.suppress(error.BadWindow):
+            window = self._active()
+            names = None if window is None else window.get_wm_class()
+            return str(names[0]) if names else ""
+        return ""
+
+    def part(self, window: int) -> PilImage.Image | None:
+        """Return what the screen shows in the place of a window; None if it is gone."""
+        from Xlib import error
+
+        with self.faults(), contextlib.suppress(error.BadWindow, error.BadDrawable):
+            place = self.x.create_resource_object("window", window)
+            size, at = place.get_geometry(), place.translate_coords(self._root, 0, 0)
+            left, top = max(0, -at.x), max(0, -at.y)
+            right, bottom = min(self.width, left + size.width), min(self.height, top + size.height)
+            return self.shot().crop((left, top, max(left + 1, right), max(top + 1, bottom)))
+        return None
 
     def await_manager(self, seconds: float = _START_SECONDS) -> None:
         """Wait until the window manager is ready.
@@ -209,6 +225,17 @@ class Display(Closing):
             if isinstance(lost, AttributeError) and self.x is not None:
                 raise
             raise EnvFault("the display of the session is gone", kind=FaultKind.CRASHED) from lost
+
+    def _active(self) -> Any:  # noqa: ANN401  # python-xlib has no types
+        """Return the active window; None if there is none."""
+        from Xlib import X
+
+        active: Any = self._root.get_full_property(
+            self.x.get_atom("_NET_ACTIVE_WINDOW"), X.AnyPropertyType
+        )
+        if active is None or not active.value[0]:
+            return None
+        return self.x.create_resource_object("window", active.value[0])
 
     def _start(self, folder: Path) -> None:
         walls = Walls(

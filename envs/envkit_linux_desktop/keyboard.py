@@ -35,7 +35,11 @@ _BOUND_SECONDS: Final = 0.15
 """Time that toolkits need to read a changed layout before the first press."""
 _UNICODE: Final = 0x1000000
 _AT_ONCE: Final = 100
-"""Characters between two looks at the clock."""
+"""Characters that are sent to the display together."""
+_REPEATS: Final = {"galculator": 0.3}
+"""Seconds before the same key counts again, by window class.
+
+GTK 3 ignores a second activation of a button for 250 ms, and each key presses a button there."""
 
 
 class UntypableError(ValueError):
@@ -87,6 +91,12 @@ class Keyboard:
                 if symbols[level]:
                     self._codes.setdefault(symbols[level], (code, level))
         self._bound: dict[int, int] = {}
+        self._strokes: dict[int, float] = {}
+        self._repeat = 0.0
+
+    def aim(self, window: str) -> None:
+        """Prepare to press keys that a window of this class receives."""
+        self._repeat = _REPEATS.get(window, 0.0)
 
     def type(self, text: str, seconds: float) -> None:
         """Type text; a line feed is Enter.
@@ -101,21 +111,22 @@ class Keyboard:
         symbols = [symbol_of(character) for character in text.replace("\r\n", "\n")]
         until, count = time.monotonic() + seconds, 0
         for part in self._parts(symbols):
-            if time.monotonic() > until:
-                raise UntypableError(
-                    f"only the first {count} of {len(symbols)} characters were typed: "
-                    f"it took {seconds:g} seconds"
-                )
             self._bind(part)
             for symbol in part:
+                if time.monotonic() > until:
+                    raise UntypableError(
+                        f"only the first {count} of {len(symbols)} characters were typed: "
+                        f"it took {seconds:g} seconds"
+                    )
                 self._stroke(*self._codes.get(symbol, (self._bound.get(symbol, 0), 0)))
+                count += 1
             self._display.sync()
-            count += len(part)
 
     def down(self, keys: Sequence[str]) -> None:
         """Press keys and hold them."""
         self._bind([self._symbol(key) for key in keys])
         for key in self._held(keys):
+            self._await_repeat(self._code(key))
             self._press(self._code(key), is_down=True)
         self._display.sync()
 
@@ -170,6 +181,7 @@ class Keyboard:
         time.sleep(_BOUND_SECONDS)
 
     def _stroke(self, code: int, level: int) -> None:
+        self._await_repeat(code)
         shift = self._codes[_SHIFT][0]
         if level:
             self._press(shift, is_down=True)
@@ -177,6 +189,14 @@ class Keyboard:
         self._press(code, is_down=False)
         if level:
             self._press(shift, is_down=False)
+
+    def _await_repeat(self, code: int) -> None:
+        """Wait until the window takes a key that was pressed before."""
+        if not self._repeat:
+            return
+        self._display.sync()
+        time.sleep(max(0.0, self._strokes.get(code, 0.0) + self._repeat - time.monotonic()))
+        self._strokes[code] = time.monotonic()
 
     def _press(self, code: int, *, is_down: bool) -> None:
         self._fake(self._display, self._kinds[is_down], code)

@@ -18,6 +18,7 @@ _CLICKS: Final = {
     ActionKind.DOUBLE_CLICK: 2,
     ActionKind.TRIPLE_CLICK: 3,
 }
+_USES_KEYS: Final = (ActionKind.TYPE, ActionKind.KEY, ActionKind.HOLD_KEY)
 _WHEEL_PIXELS: Final = 120
 _MOST_NOTCHES: Final = 50
 _DRAG_STEPS: Final = 8
@@ -65,6 +66,8 @@ class Performer:
         held = () if action.kind in (ActionKind.KEY, ActionKind.HOLD_KEY) else action.keys
         try:
             with self._display.faults():
+                if action.kind in _USES_KEYS:
+                    self._keyboard.aim(self._display.focused())
                 self._keyboard.down(held)
                 try:
                     note = handler(action)
@@ -131,6 +134,9 @@ class Performer:
 
     def _chord(self, action: Action) -> None:
         self._keyboard.down(action.keys)
+        if {"alt", "tab"} <= set(action.keys):
+            # The window manager must see Alt released, or its list of windows stays.
+            self._display.settle(quiet=0.1, limit=1.0, least=0.2)
         self._keyboard.up(action.keys)
         # Applications may take a chord and the text after it in another order.
         self._display.settle(quiet=0.04, limit=0.5, least=0.04)

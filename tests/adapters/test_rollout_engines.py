@@ -157,7 +157,7 @@ async def tiny() -> AsyncGenerator[tuple[Engine, Any]]:
 async def test_embedded_rollout_of_a_family_is_verified(
     tiny: tuple[Engine, Any], env_id: str, tmp_path: Path
 ) -> None:
-    played = await check_family(*tiny, env_id, tmp_path / "run.jsonl", max_turns=9)
+    played = await check_family(*tiny, env_id, tmp_path / "run.jsonl", max_turns=5)
     assert {t.stop_reason for t in played} == {StopReason.MAX_TURNS}
 
 

@@ -6,7 +6,6 @@ import io
 import os
 import pickle
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -317,14 +316,13 @@ def live_images(size: tuple[int, int]) -> int:
 
 
 @pytest.fixture
-def two_images(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
+def two_images(monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
     """Let the process keep two decoded images of the size that is returned."""
     size = (61, 67)
     recent = images._RecentPixels(2 * (61 * 67 * 4 + images._OVERHEAD_BYTES))
     monkeypatch.setattr(images, "_recent", recent)
     gc.freeze()  # earlier ones are not checked
-    yield size
-    gc.unfreeze()
+    return size
 
 
 def test_pixels_are_released_while_images_are_kept(two_images: tuple[int, int]) -> None:

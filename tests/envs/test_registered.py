@@ -20,7 +20,8 @@ IDS = sorted(set(envkit.registry()) - FOREIGN)
 MINIWOB, LINUX = "computer-use-miniwob-v0", "computer-use-linux-v0"
 """Their tasks have tests of their own; a Linux desktop takes half a minute for each."""
 IN_A_BROWSER = {MINIWOB, "computer-use-page-v0"}
-WITH_WINDOWS = {*IN_A_BROWSER, LINUX}
+WITH_PROGRAMS = {*IN_A_BROWSER, LINUX, "terminal-v0"}
+"""Each reset starts some, so a check takes seconds."""
 SLOW_TO_MAKE = {"reasoning_gym/futoshiki-v0", "reasoning_gym/knight_swap-v0"}
 """A check of one of them takes minutes."""
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -46,7 +47,7 @@ foreign_code_warns = pytest.mark.filterwarnings(
 
 @pytest.mark.parametrize(
     "env_id",
-    [pytest.param(i, marks=[pytest.mark.slow] if i in WITH_WINDOWS else []) for i in IDS],
+    [pytest.param(i, marks=[pytest.mark.slow] if i in WITH_PROGRAMS else []) for i in IDS],
 )
 def test_registered_environment_passes_the_checker(env_id: str) -> None:
     with closing(made(env_id, **OPTIONS.get(env_id, {}))) as env:

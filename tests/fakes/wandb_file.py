@@ -10,13 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from wandb.proto import wandb_internal_pb2
-
 _BLOCK: Final = 32 * 1024
 _HEADER: Final = 7
 _FULL, _LAST = 1, 4
 _PATIENCE_S: Final = 60.0
-_MESSAGES: Final[Any] = wandb_internal_pb2  # picks its protobuf version when imported
 
 
 class WandbFile:
@@ -66,6 +63,9 @@ def _items(items: Any) -> dict[str, Any]:  # a repeated field
 
 
 def _records(data: bytes) -> Iterator[Any]:
+    from wandb.proto import wandb_internal_pb2  # takes most of a second
+
+    messages: Any = wandb_internal_pb2  # picks its protobuf version when imported
     assert data[:4] == b":W&B"
     at, parts = _HEADER, b""
     while at + _HEADER <= len(data):
@@ -78,5 +78,5 @@ def _records(data: bytes) -> Iterator[Any]:
         parts += data[at : at + length]
         at += length
         if kind in (_FULL, _LAST):
-            yield _MESSAGES.Record.FromString(parts)
+            yield messages.Record.FromString(parts)
             parts = b""

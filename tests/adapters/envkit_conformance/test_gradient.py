@@ -101,6 +101,7 @@ def test_old_policy_leaves_the_clip_on_both_sides() -> None:
     assert max(ratios) < 3  # where dual clipping would begin
 
 
+@pytest.mark.slow  # the next one tests the controls alone
 def test_suite_calls_the_formula_itself_equal_and_finds_every_mistake() -> None:
     found = list(compare_paths([path()]))
     assert verdicts(found) == {Verdict.EQUAL}

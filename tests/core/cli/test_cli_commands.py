@@ -55,18 +55,6 @@ def test_help_names_every_command() -> None:
         assert f" {command} " in shown.out
 
 
-def test_help_loads_no_heavy_library() -> None:
-    code = (
-        "import sys\n"
-        "from envkit.cli import main\n"
-        "try:\n    main(['rollout', '--help'])\nexcept SystemExit:\n    pass\n"
-        "heavy = {'torch', 'transformers', 'aiohttp', 'tokenizers', 'pyarrow'} & set(sys.modules)\n"
-        "sys.exit(f'loaded {heavy}' if heavy else 0)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.parametrize("arguments", [["list"], ["rollout", "--help"]])
 @pytest.mark.slow
 def test_command_whose_reader_leaves_ends_without_an_error(arguments: list[str]) -> None:

@@ -142,12 +142,15 @@ def test_mistyped_command_of_a_plugin_is_suggested(install: Install) -> None:
     assert "greet" in done.err
 
 
-def test_help_and_other_commands_import_no_plugin() -> None:
+def test_help_imports_no_plugin_and_no_heavy_library() -> None:
     code = (
         "import sys\n"
         "from envkit.cli import main\n"
-        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
-        "sys.exit(sum(name.startswith('envkit_search') for name in sys.modules))\n"
+        "for arguments in (['rollout', '--help'], ['--help']):\n"
+        "    try:\n        main(arguments)\n    except SystemExit:\n        pass\n"
+        "named = ('envkit_search', 'torch', 'transformers', 'aiohttp', 'tokenizers', 'pyarrow')\n"
+        "loaded = set(named) & set(sys.modules)\n"
+        "sys.exit(f'loaded {loaded}' if loaded else 0)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 

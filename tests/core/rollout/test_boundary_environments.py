@@ -179,8 +179,8 @@ def test_an_attack_that_does_nothing_changes_nothing(attack: Attack) -> None:
 
 @pick(" ".join(ONE_OF_A_KIND.split()[::3]))  # the slow test below takes all
 def test_one_hostile_episode_costs_that_episode_alone(attack: Attack, tmp_path: Path) -> None:
-    played = play(attack)
-    check(played, attack)
+    played = play(attack, episodes=12)
+    check(played, attack, episodes=12)
     store(played, tmp_path / "run")
 
 

@@ -38,13 +38,13 @@ class Knot:
 
 @pytest.fixture(autouse=True)
 def unfrozen() -> Generator[None]:
-    """Begin and end with nothing frozen, whatever other tests did."""
+    """Begin with nothing frozen, and freeze what was frozen before."""
     gc.unfreeze()
     threshold = gc.get_threshold()
     yield
     gc.set_threshold(*threshold)
     gc.enable()
-    gc.unfreeze()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -167,12 +167,22 @@ async def test_error_of_on_leaf_ends_the_tree(is_async: bool) -> None:
 
 @pytest.mark.parametrize("env", [Sums, Sums(), SavedSums], ids=["function", "single", "snapshot"])
 async def test_interrupt_keeps_what_ended_and_returns_the_rest_as_aborted(env: Any) -> None:
-    kept, interrupt = Kept(), Interrupt()
-    player = make_player(latency=slow(name="tree.1.2"))
+    kept, interrupt, begun = Kept(), Interrupt(), set[str]()
+
+    def latency(request: GenerateRequest) -> float:
+        begun.add(request.session_id)
+        return slow(name="tree.1.2")(request)
+
     growing = asyncio.ensure_future(
-        grow(env, player=player, branching=ONCE, on_leaf=kept, interrupt=interrupt)
+        grow(
+            env,
+            player=make_player(latency=latency),
+            branching=ONCE,
+            on_leaf=kept,
+            interrupt=interrupt,
+        )
     )
-    await until(lambda: "tree.1.1" in kept.names)
+    await until(lambda: "tree.1.1" in kept.names and "tree.1.2" in begun)
     interrupt.fire()
     leaves = await growing
     by_id = {leaf.episode_id: leaf for leaf in leaves}

@@ -183,6 +183,7 @@ def test_codec_asks_for_the_name_that_a_template_writes() -> None:
     assert "functions.calc to=assistant" in codec.decode(delta.wire_ids)
 
 
+@pytest.mark.slow
 def test_codec_adds_the_next_roles_tokens_to_the_stop_ids_where_nothing_closes_a_reply() -> None:
     codec = ChatCodec(load_tokenizer("glm4moe"))  # its tokenizer names <|endoftext|> alone
     assert set(stop_ids("glm4moe")) <= set(codec.stop_ids)

@@ -69,7 +69,15 @@ def test_light_tokenizer_encodes_and_decodes_as_transformers_does(text: str, ful
 
 
 @pytest.mark.parametrize(
-    "name", ["gpt-oss", "llama3.2", "mistral-nemo", "phi3", "qwen2.5", "smollm2"]
+    "name",
+    [
+        "qwen2.5",
+        "smollm2",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("gpt-oss", "llama3.2", "mistral-nemo", "phi3")
+        ),
+    ],
 )
 def test_light_tokenizer_reads_real_models_as_transformers_does(name: str) -> None:
     full = load_tokenizer(name)
@@ -214,7 +222,11 @@ finally:
 
 
 @pytest.mark.parametrize(
-    ("env_id", "code"), [("canary-v0", _WITHOUT), ("computer-use-v0", _INSTALLED)]
+    ("env_id", "code"),
+    [
+        ("canary-v0", _WITHOUT),
+        pytest.param("computer-use-v0", _INSTALLED, marks=pytest.mark.slow),
+    ],
 )
 def test_scripted_rollout_needs_neither_torch_nor_transformers(
     env_id: str, code: str, tmp_path: Path

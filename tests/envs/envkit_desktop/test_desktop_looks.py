@@ -126,10 +126,10 @@ def test_partial_repaints_equal_full_ones_under_random_actions(family: str, turn
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_desktop_survives_wild_actions(family: str) -> None:
     rng = random.Random(f"wild {family}")
-    env = ComputerUseEnv(max_turns=120)
+    env = ComputerUseEnv(max_turns=60)
     env.reset(seed=3, options={"task": DesktopTasks(families=[family], level=3).task(3)})
     keys = ("tab", "enter", "escape", "up", "down", "left", "home", "end", "delete", "x", "f5")
-    for _ in range(120):
+    for _ in range(60):
         x, y = rng.randint(-50, 800), rng.randint(-50, 600)
         reply = rng.choice(
             (

@@ -55,7 +55,7 @@ def play_oracle(env: TerminalEnv, task: dict[str, Any]) -> Step:
 
 
 @needs_bubblewrap
-@pytest.mark.parametrize("name", FAMILY_NAMES)
+@pytest.mark.parametrize("name", FAMILY_NAMES[::3])  # the slow test below takes all
 def test_oracle_solves_and_doing_nothing_fails(env: TerminalEnv, name: str) -> None:
     level = 1 + FAMILY_NAMES.index(name) % len(LEVELS)
     task = draw(name, level, 7)
