@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "scripts")]
 
 import numpy as np  # noqa: E402
+from conformance_agents import record_agent, write  # noqa: E402
 from conformance_branches import record_tree, with_sub_agent  # noqa: E402
 from fakes.envs import AdderEnv  # noqa: E402
 from fakes.playing import play_one  # noqa: E402
@@ -454,9 +455,20 @@ async def record_branches() -> list[Trajectory]:
     return [replace(one, env_id="gallery-v0") for one in made]
 
 
+async def record_behind_gateway() -> Trajectory:
+    """Play an agent that drives itself."""
+    codec = make_codec("qwen2.5-vl", image_processor=image_processor("qwen2.5-vl"))
+    engine = Recorder(codec, write, fails_at=None, latency=lambda _: 0.0)
+    made = without_times(await record_agent(Gallery, engine, codec))
+    if problems := check_trajectory(made):
+        raise RuntimeError(f"agent: {problems}")
+    return made
+
+
 async def record_all() -> list[Trajectory]:
     """Play every scene in order."""
-    return [*[await record(scene) for scene in SCENES], *await record_branches()]
+    scenes = [await record(scene) for scene in SCENES]
+    return [*scenes, *await record_branches(), await record_behind_gateway()]
 
 
 def main(target: Path) -> None:

@@ -27,7 +27,7 @@ class Content(StrEnum):
 
     IMAGES = "images"
     SEQUENCES = "several sequences"
-    """The template rewrote its history, so the trajectory is not a single token sequence."""
+    """Its history was rewritten or branched, so the trajectory is more than one row."""
     NO_LEDGER = "no ledger"
     """A chat endpoint played it, so there are no tokens: every projection must refuse it."""
 

@@ -10,7 +10,7 @@ def expected_rows(trajectory: Trajectory, shape: Shape, *, filler_id: int) -> tu
     """Return the rows that a trainer must receive for a trajectory.
 
     Raises:
-        ConfigurationError: The trajectory has several sequences, so it is not one whole row.
+        ConfigurationError: The trajectory is several rows.
     """
     if shape is Shape.WHOLE:
         return (whole_row(trajectory, filler_id=filler_id),)
@@ -32,7 +32,11 @@ def contents(trajectory: Trajectory) -> frozenset[Content]:
     found: set[Content] = set()
     if any(segment.images for segment in trajectory.segments):
         found.add(Content.IMAGES)
-    if len(trajectory.sequences()) > 1:
+    if (
+        trajectory.has_ledger
+        and not trajectory.is_faulted
+        and len(trajectory.steps(merge=True)) > 1
+    ):
         found.add(Content.SEQUENCES)
     if not trajectory.has_ledger:
         found.add(Content.NO_LEDGER)

@@ -56,15 +56,14 @@ def rows_of_trajectory(trajectory: Trajectory, selection: Selection) -> tuple[Ro
     """Return the training rows of a trajectory; none if the model sampled nothing.
 
     Raises:
-        ConfigurationError: The template rewrote the history, and the trajectory cannot be one row.
+        ConfigurationError: The history was rewritten or branched, so it is not one row.
     """
-    split = selection.steps or selection.merge
-    if not split and len(trajectory.sequences()) > 1:
-        raise ConfigurationError(
-            f"episode {trajectory.episode_id!r} is more than one sequence, because its history "
-            "was rewritten or branched; add --merge, or --steps for one row per turn"
-        )
     rows = trajectory.steps(merge=selection.merge or not selection.steps)
+    if len(rows) > 1 and not (selection.steps or selection.merge):
+        raise ConfigurationError(
+            f"episode {trajectory.episode_id!r} is more than one row, because its history was "
+            "rewritten or branched; add --merge, or --steps for one row per turn"
+        )
     if selection.only_trained:
         rows = tuple(row for row in rows if any(row.loss_mask))
     return rows

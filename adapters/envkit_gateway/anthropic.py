@@ -15,7 +15,7 @@ from envkit_gateway.reading import (
     objects,
     parts_of,
     read_tool,
-    refuse_prefill,
+    refuse_inexact,
     refuse_unknown,
     role_of,
     stop_strings,
@@ -50,8 +50,13 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
         messages += _messages(entry)
     if not any(one.role != "system" for one in messages):
         raise bad_request("messages must hold at least one message, got none")
-    refuse_prefill(messages)
-    choice = take(body, "tool_choice", dict, default={}).get("type", "auto")
+    refuse_inexact(messages)
+    given = take(body, "tool_choice", dict, default={})
+    choice = given.get("type", "auto")
+    wishes = {
+        "tool_choice": choice not in ("auto", "none"),
+        "disable_parallel_tool_use": bool(given.get("disable_parallel_tool_use")),
+    }
     return AgentRequest(
         messages=tuple(messages),
         tools=tuple(
@@ -62,7 +67,7 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
         is_streamed=take(body, "stream", bool, default=False),
         max_tokens=token_limit(body, "max_tokens"),
         stop=stop_strings(body.get("stop_sequences")),
-        unenforced=() if choice in ("auto", "none") else ("tool_choice",),
+        unenforced=tuple(name for name, is_wanted in wishes.items() if is_wanted),
     )
 
 

@@ -16,7 +16,7 @@ from envkit_gateway.reading import (
     objects,
     parts_of,
     read_tool,
-    refuse_prefill,
+    refuse_inexact,
     refuse_unknown,
     role_of,
     stop_strings,
@@ -51,10 +51,11 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
     messages = tuple(_message(entry) for entry in objects(body, "messages"))
     if not messages:
         raise bad_request("messages must hold at least one message, got none")
-    refuse_prefill(messages)
+    refuse_inexact(messages)
     options = take(body, "stream_options", dict, default={})
     wishes = {
         "tool_choice": body.get("tool_choice") not in (None, "auto", "none"),
+        "parallel_tool_calls": body.get("parallel_tool_calls") is False,
         "response_format": take(body, "response_format", dict, default={}).get("type", "text")
         != "text",
     }
@@ -79,6 +80,9 @@ def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _message(entry: Mapping[str, Any]) -> AgentMessage:
+    for name in ("function_call", "audio"):
+        if entry.get(name):
+            raise bad_request(f"a message with {name} is not supported: send content or tool_calls")
     calls = tuple(_call(call) for call in objects(entry, "tool_calls"))
     thinking = entry.get("reasoning_content") or entry.get("reasoning") or ""
     return AgentMessage(
@@ -146,9 +150,17 @@ def events(
     delta = _said(reply)
     if reply.calls:
         delta["tool_calls"] = [{"index": n, **call.wire()} for n, call in enumerate(reply.calls)]
-    logprobs = _logprobs(reply, request, decode)
     chunks: list[dict[str, Any]] = [
-        {"choices": [{"index": 0, "delta": delta, "finish_reason": None, "logprobs": logprobs}]},
+        {
+            "choices": [
+                {
+                    "index": 0,
+                    "delta": delta,
+                    "finish_reason": None,
+                    "logprobs": _logprobs(reply, request, decode),
+                }
+            ]
+        },
         {"choices": [{"index": 0, "delta": {}, "finish_reason": reply.finish}]},
     ]
     if request.wants_usage:
@@ -192,17 +204,23 @@ def _said(reply: Reply) -> dict[str, Any]:
 def _logprobs(
     reply: Reply, request: AgentRequest, decode: Callable[[int], str]
 ) -> dict[str, Any] | None:
+    content = logprobs(reply, request, decode)
+    return None if content is None else {"content": content, "refusal": None}
+
+
+def logprobs(
+    reply: Reply, request: AgentRequest, decode: Callable[[int], str]
+) -> list[dict[str, Any]] | None:
+    """Return the log-probabilities of the sampled tokens; None if the client wants none."""
     if not request.wants_logprobs:
         return None
     generation = reply.generation
-    pairs = zip(generation.token_ids, generation.logprobs, strict=True)
-    content = [
+    return [
         {
             "token": (text := decode(token)),
             "logprob": logprob,
             "bytes": list(text.encode("utf-8", "replace")),
             "top_logprobs": [],
         }
-        for token, logprob in pairs
+        for token, logprob in zip(generation.token_ids, generation.logprobs, strict=True)
     ]
-    return {"content": content, "refusal": None}

@@ -1,6 +1,7 @@
 """Reading of JSON that any client may have sent."""
 
 from collections.abc import Callable, Mapping, Sequence, Set
+from itertools import takewhile
 from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError
@@ -80,14 +81,16 @@ def parts_of(
     return tuple(read_part(part) for part in objects({name: content}, name))
 
 
-def refuse_prefill(messages: Sequence[AgentMessage]) -> None:
-    """Refuse a conversation whose last reply the model should continue.
+def refuse_inexact(messages: Sequence[AgentMessage]) -> None:
+    """Refuse a conversation that a chat template does not render as it is.
 
     Raises:
-        RequestRefused: The last message is the assistant's.
+        RequestRefused: The last message is the assistant's, or the system prompt has an image.
     """
     if messages[-1].role == "assistant":
         raise bad_request("the last message must not be the assistant's: prefill is not supported")
+    if any(one.has_images for one in takewhile(lambda one: one.role == "system", messages)):
+        raise bad_request("a system prompt must be text, got an image: send it in a user message")
 
 
 def token_limit(body: Mapping[str, Any], *names: str) -> int | None:

@@ -18,7 +18,7 @@ from envkit_gateway.reading import (
     objects,
     parts_of,
     read_tool,
-    refuse_prefill,
+    refuse_inexact,
     refuse_unknown,
     role_of,
     token_limit,
@@ -34,6 +34,9 @@ _KNOWN: Final = {
     "text", "truncation", "user", "service_tier", "safety_identifier", "prompt_cache_key",
     "stream_options", "client_metadata", "prompt_cache_retention",
 }  # fmt: skip
+
+_HOSTED: Final = ("web_search", "web_search_preview")
+"""Tools of the provider that are not offered to the model, which the record says."""
 
 
 def read(body: Mapping[str, Any]) -> AgentRequest:
@@ -59,21 +62,23 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
         messages += _items(objects(body, "input"))
     if not any(one.role != "system" for one in messages):
         raise bad_request("input must hold at least one message, got none")
-    refuse_prefill(messages)
+    refuse_inexact(messages)
     choice = body.get("tool_choice")
+    tools = [one for entry in objects(body, "tools") for one in _tools(entry)]
     wishes = {
         "tool_choice": choice not in (None, "auto", "none"),
+        "parallel_tool_calls": body.get("parallel_tool_calls") is False,
         "text.format": _format(body) != "text",
+        **{f"tools: {one['type']}": True for one in tools if one["type"] in _HOSTED},
     }
     return AgentRequest(
         messages=tuple(messages),
-        tools=tuple(
-            read_tool(one) for entry in objects(body, "tools") for one in _functions(entry)
-        ),
+        tools=tuple(read_tool(one) for one in tools if one["type"] not in _HOSTED),
         may_call=choice != "none",
         model=take(body, "model", str, default=""),
         is_streamed=take(body, "stream", bool, default=False),
         max_tokens=token_limit(body, "max_output_tokens"),
+        wants_logprobs="message.output_text.logprobs" in take(body, "include", list, default=[]),
         unenforced=tuple(name for name, is_wanted in wishes.items() if is_wanted),
     )
 
@@ -83,18 +88,18 @@ def _format(body: Mapping[str, Any]) -> str:
     return str(take(text, "format", dict, default={}).get("type", "text"))
 
 
-def _functions(tool: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the functions of a tool; Codex nests them in namespaces.
+def _tools(tool: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the functions of a tool, which Codex nests in namespaces, and hosted tools.
 
-    Hosted tools, such as a web search, run at the provider and are not offered to the model.
+    A hosted tool runs at the provider. Codex sends one with every request, so it is not refused.
     """
     kind = tool.get("type")
-    if kind == "function":
+    if kind == "function" or kind in _HOSTED:
         yield tool
     elif kind == "namespace":
         for inner in objects(tool, "tools"):
-            yield from _functions(inner)
-    elif kind not in ("web_search", "web_search_preview"):
+            yield from _tools(inner)
+    else:
         raise bad_request(f"tools must be of type 'function', got {kind!r}")
 
 
@@ -165,13 +170,12 @@ def answer(
     turn: Turn, reply: Reply, request: AgentRequest, decode: Callable[[int], str]
 ) -> dict[str, Any]:
     """Return the whole answer."""
-    del decode  # log-probabilities are in the record
     is_cut = reply.finish == "length"
     return {
         **_base(turn, request),
         "status": "incomplete" if is_cut else "completed",
         "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-        "output": _output(turn, reply),
+        "output": _output(turn, reply, chat.logprobs(reply, request, decode)),
         "usage": _usage(reply),
     }
 
@@ -202,11 +206,11 @@ def _item_events(index: int, item: Mapping[str, Any]) -> Iterator[dict[str, Any]
         inner = {**place, "content_index": 0}
         opened = {**item, "status": "in_progress", "content": []}
         yield {"type": "response.output_item.added", "output_index": index, "item": opened}
-        empty = {**content, "text": ""}
+        empty = {**content, "text": "", "logprobs": []}
         yield {"type": "response.content_part.added", **inner, "part": empty}
-        text = content["text"]
-        yield {"type": "response.output_text.delta", **inner, "delta": text, "logprobs": []}
-        yield {"type": "response.output_text.done", **inner, "text": text, "logprobs": []}
+        text, logprobs = content["text"], content["logprobs"]
+        yield {"type": "response.output_text.delta", **inner, "delta": text, "logprobs": logprobs}
+        yield {"type": "response.output_text.done", **inner, "text": text, "logprobs": logprobs}
         yield {"type": "response.content_part.done", **inner, "part": content}
     elif item["type"] == "function_call":
         opened = {**item, "status": "in_progress", "arguments": ""}
@@ -253,14 +257,17 @@ def _base(turn: Turn, request: AgentRequest) -> dict[str, Any]:
     }
 
 
-def _output(turn: Turn, reply: Reply) -> list[dict[str, Any]]:
+def _output(
+    turn: Turn, reply: Reply, logprobs: list[dict[str, Any]] | None
+) -> list[dict[str, Any]]:
     said, number = reply.message, turn.number
     items: list[dict[str, Any]] = []
     if said.thinking:
         summary = [{"type": "summary_text", "text": said.thinking}]
         items.append({"type": "reasoning", "id": f"rs_{number}", "summary": summary})
     if said.text or not reply.calls:
-        content = {"type": "output_text", "text": said.text, "annotations": [], "logprobs": []}
+        content: dict[str, Any] = {"type": "output_text", "text": said.text, "annotations": []}
+        content["logprobs"] = logprobs or []
         items.append(
             {
                 "type": "message",
@@ -288,7 +295,7 @@ def _usage(reply: Reply) -> dict[str, Any]:
     used = chat.usage(reply)
     return {
         "input_tokens": used["prompt_tokens"],
-        "input_tokens_details": used["prompt_tokens_details"],
+        "input_tokens_details": {**used["prompt_tokens_details"], "cache_write_tokens": 0},
         "output_tokens": used["completion_tokens"],
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": used["total_tokens"],

@@ -3,12 +3,14 @@
 import asyncio
 import hashlib
 import json
+import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import ModuleType
 from typing import Any, Final, cast
 
 from aiohttp import ClientConnectionResetError, web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from envkit.errors import EngineFault, LedgerFault
 from envkit.threads.pool import WorkerPool
@@ -22,9 +24,14 @@ MAX_BODY: Final = 128 << 20
 _LARGE: Final = 32 << 10
 """Bytes above which a body is read on a thread."""
 _KEEPALIVE_S: Final = 5.0
+_BODY_S: Final = 60.0
+"""Seconds in which a body must arrive; on loopback it takes milliseconds."""
+_STOP_S: Final = 0.5
+"""Seconds that open connections have at the end, when every session is over."""
 _LABELS: Final = ("x-claude-code-agent-id", "x-parent-session-id", "thread-id")
 """Headers with which clients tell sub-agents apart."""
 _DIALECTS: Final = (chat, responses, anthropic)
+_LOGGER: Final = logging.getLogger("envkit_gateway.http")
 
 
 class Gateway:
@@ -52,8 +59,14 @@ class Gateway:
         app.router.add_post(f"{anthropic.PATH}/count_tokens", self._count_tokens)
         app.router.add_route("*", "/", self._root)
         app.router.add_route("*", "/{rest:.*}", self._unknown)
-        # Without cancellation nobody would notice that a client has left.
-        runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            auto_decompress=False,  # which blocks the event loop, for a client that wants it
+            handler_cancellation=True,  # otherwise nobody notices that a client has left
+            logger=_LOGGER,
+            shutdown_timeout=_STOP_S,
+        )
         await runner.setup()
         try:
             site = web.TCPSite(runner, "127.0.0.1", port)
@@ -99,6 +112,8 @@ class Gateway:
                 turn = await session.open(request)
             except RequestRefused as refused:
                 return _refusal(dialect, refused)
+            except RecursionError as error:
+                return _refusal(dialect, bad_request(f"the body is nested too deeply: {error}"))
             except (EngineFault, LedgerFault) as fault:
                 return _refusal(dialect, _failed(fault))
             except Exception as error:  # noqa: BLE001  # no request may end without a JSON answer
@@ -110,10 +125,19 @@ class Gateway:
         return handle
 
     async def _read(self, http: web.Request, dialect: ModuleType) -> AgentRequest:
+        if http.headers.get("content-encoding", "identity") != "identity":
+            raise bad_request("send the body as it is, without Content-Encoding")
         try:
-            data = await http.read()
+            if (http.content_length or 0) > MAX_BODY:
+                raise web.HTTPRequestEntityTooLarge(MAX_BODY, http.content_length or 0)
+            async with asyncio.timeout(_BODY_S):
+                data = await http.read()
+        except TimeoutError as error:
+            raise bad_request(f"the body did not arrive within {_BODY_S:g} s") from error
         except web.HTTPRequestEntityTooLarge as error:
             raise RequestRefused(413, f"a request may have {MAX_BODY >> 20} MiB") from error
+        except web.RequestPayloadError as error:
+            raise bad_request(f"the body is broken: {error}") from error
         is_retry = http.headers.get("x-stainless-retry-count", "0") not in ("", "0")
         label = next((http.headers[one] for one in _LABELS if one in http.headers), "")
 
@@ -146,6 +170,15 @@ class Gateway:
         known = ", ".join(dialect.PATH for dialect in _DIALECTS)
         refused = RequestRefused(404, f"no {http.method} {http.path} here; POST to {known}")
         return _refusal(anthropic if "anthropic-version" in http.headers else chat, refused)
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Return whether a record is about anything but a client's broken HTTP."""
+    error = None if record.exc_info is None else record.exc_info[1]
+    return not isinstance(error, HttpProcessingError | web.RequestPayloadError)
+
+
+_LOGGER.addFilter(_is_ours)
 
 
 def _parsed(data: bytes, dialect: ModuleType, *, is_retry: bool, label: str) -> AgentRequest:
@@ -240,6 +273,8 @@ class _Delivery:
             await asyncio.wait([turn.task])
         if turn.reply is not None:
             return turn.reply
+        if self._session.is_closed:
+            return RequestRefused(403, OVER)  # any other status would be retried
         return _failed(turn.error)
 
     def _delivered(self) -> None:

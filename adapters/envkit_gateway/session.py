@@ -43,6 +43,8 @@ from envkit_gateway.replies import reply_of
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request
 from envkit_gateway.turn import ForkReason, Lane, Turn, TurnState
 
+_UNRENDERABLE: Final = (TemplateError, ImageError, ConfigurationError, RecursionError)
+"""What a request's own content raises; deep schemas exceed the interpreter's recursion limit."""
 OVER: Final = "the episode of this API key is over"
 
 
@@ -155,7 +157,9 @@ class Session:
         turn.task = asyncio.create_task(self._answer(turn, request, prefix, covered))
         try:
             await asyncio.shield(turn.encoded)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
+            if self.is_closed and not is_own_cancellation(error):
+                raise RequestRefused(403, OVER) from error
             turn.encoded.add_done_callback(_read)
             self.client_left(turn)
             raise
@@ -177,7 +181,7 @@ class Session:
         encoder.tools = request.tools
         try:
             return len((await encoder.prompt()).train_ids)
-        except (TemplateError, ImageError, ConfigurationError) as error:
+        except _UNRENDERABLE as error:
             raise bad_request(f"the chat template cannot render this: {error}") from error
 
     def note_defect(self, error: Exception) -> None:
@@ -245,7 +249,7 @@ class Session:
         try:
             try:
                 room = await self._encode(turn, request, covered)
-            except (TemplateError, ImageError, ConfigurationError) as error:
+            except _UNRENDERABLE as error:
                 raise bad_request(f"the chat template cannot render this: {error}") from error
         except BaseException as error:  # the request's own answer says what failed
             self._withdraw(turn, error)

@@ -16,7 +16,7 @@ import torch
 from envkit.advantages import Baseline
 from envkit.errors import ConfigurationError
 from envkit.rollout.engine import FinishReason
-from envkit.trajectory import MergeTally, Trajectory, merge_rows, step_rows, whole_row
+from envkit.trajectory import MergeTally, Trajectory, merge_rows, step_rows
 from envkit.trajectory.projection import RewardPlacement, Row
 from envkit.trajectory.stop import StopReason
 from envkit_skyrl.validation import GeneratorOutput, ImageSettings, TrajectoryId
@@ -161,12 +161,14 @@ def _rows_of(sample: Played, plan: RowPlan, mean: float, rows: Rows) -> tuple[Ro
         return (_placeholder(plan, mean),)
     if not plan.step_wise:
         (trajectory,) = sample.trajectories
-        if len(trajectory.sequences()) > 1:
+        merged = step_rows(trajectory, filler_id=plan.filler_id, merge=True)
+        if len(merged) > 1:
             raise ConfigurationError(
                 f"the history of episode {trajectory.episode_id} was rewritten, so it is "
-                "several rows: set generator.step_wise_trajectories=true, or envkit.history=keep"
+                f"{len(merged)} rows: set generator.step_wise_trajectories=true, or "
+                "envkit.history=keep"
             )
-        return (whole_row(trajectory, filler_id=plan.filler_id),)
+        return merged
     found: list[Row] = []
     for trajectory in sample.trajectories:
         single = step_rows(trajectory, filler_id=plan.filler_id)

@@ -15,7 +15,7 @@ from typing import Any
 from envkit.errors import ConfigurationError, RunFailedError, StorageError, TemplateError
 from envkit.metrics import EpisodeFacts
 from envkit.rollout import EpisodeSpec, can_resume, has_role, play_through
-from envkit.trajectory import Row, StopReason, Trajectory, step_rows, whole_row
+from envkit.trajectory import Row, StopReason, Trajectory, step_rows
 from envkit_slime.checks import (
     check_baseline,
     check_fan_out,
@@ -246,12 +246,14 @@ def _write_aborted(
 
 
 def _only_row(trajectory: Trajectory, filler_id: int) -> Row:
-    if len(trajectory.sequences()) > 1:
+    *others, row = step_rows(trajectory, filler_id=filler_id, merge=True)
+    if others and not trajectory.is_faulted:
         raise ConfigurationError(
-            f"the history of episode {trajectory.episode_id} was rewritten, so it is several rows, "
-            "and slime expects one sample; set fan_out: sequences, or history: keep"
+            f"the history of episode {trajectory.episode_id} was rewritten, so it is "
+            f"{len(others) + 1} rows, and slime expects one sample; set fan_out: sequences, or "
+            "history: keep"
         )
-    return whole_row(trajectory, filler_id=filler_id)
+    return row
 
 
 def _facts(trajectory: Trajectory, aborts: int) -> EpisodeFacts:

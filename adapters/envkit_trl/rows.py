@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError, LedgerFault
-from envkit.trajectory import Row, StopReason, Trajectory, whole_row
+from envkit.trajectory import Row, StopReason, Trajectory, step_rows
 
 REWARD_COLUMN: Final = "env_reward"
 """Key of the environments' rewards in reward functions."""
@@ -81,11 +81,11 @@ def episode_row(trajectory: Trajectory, *, end_id: int) -> Row:
     A trajectory without a reward, after a fault or an abort, becomes a single untrained end token.
 
     Args:
-        trajectory: A trajectory of one sequence.
+        trajectory: A trajectory of one row.
         end_id: A token that TRL treats as the end of a completion.
 
     Raises:
-        ConfigurationError: The history was rewritten, so there is more than one sequence.
+        ConfigurationError: The history was rewritten or branched, so there is more than one row.
     """
     if trajectory.is_faulted or trajectory.reward is None:
         return Row(
@@ -98,14 +98,15 @@ def episode_row(trajectory: Trajectory, *, end_id: int) -> Row:
             is_last=True,
             is_placeholder=True,
         )
-    if len(trajectory.sequences()) > 1:
+    *others, row = step_rows(trajectory, filler_id=end_id, merge=True)
+    if others:
         raise ConfigurationError(
             f"episode {trajectory.episode_id} has several sequences "
-            f"({', '.join(dict.fromkeys(one.reason for one in trajectory.branches))}), so it is "
-            "several rows, and GRPOTrainer takes one for each completion: use "
+            f"({', '.join(dict.fromkeys(one.reason for one in trajectory.branches))}), which make "
+            f"{len(others) + 1} rows, and GRPOTrainer takes one for each completion: use "
             "envkit_trl.EnvAsyncGRPOTrainer, or set envkit.history to keep if there is no agent"
         )
-    return whole_row(trajectory, filler_id=end_id)
+    return row
 
 
 def check_rows(rows: Sequence[Row], *, image_id: int | None, max_completion: int) -> None:

@@ -103,19 +103,30 @@ def rows_of(
         reward: The trajectory's reward, for the last row.
         is_trained: False masks every token and leaves out the turns' rewards.
         merge: False gives one row per turn, with everything before it as its prompt. True gives
-            one row for each run of turns whose prompts extend each other exactly.
+            one row for each run of turns whose prompts extend each other exactly. Replies with mask
+            0 at the start of a run become prompt, and those at its end are left out.
     """
     rows: list[Row] = []
-    for sequence in sequences:
+    untrained: list[Row] = []
+    end = (-1, 0)  # of the last row: its sequence, and the number of that one's segments
+    for number, sequence in enumerate(sequences):
         spans = list(_turn_spans(sequence))
-        if not spans:
-            continue
-        if merge:
-            spans = [(spans[0][0], spans[-1][1])]
+        trained = [one for one in spans if not is_trained or _has_trained(sequence, *one)]
         columns = _Columns(sequence.segments, is_trained=is_trained)
-        rows += [columns.row(first, last) for first, last in spans]
-    if is_trained:  # a row without a trained token would only change a trainer's denominator
-        rows = [row for row in rows if any(row.loss_mask)] or rows[-1:]
+        if not trained:  # such a row would only change a trainer's denominator
+            untrained += [columns.row(*one) for one in spans[-1:]]
+            continue
+        if not merge:
+            rows += [columns.row(*one) for one in trained]
+            continue
+        first, last = trained[0][0], trained[-1][1]
+        row = columns.row(first, last)
+        if (sequence.parent, sequence.at) == end:
+            rows[-1] = _continued(rows[-1], row, sequence.segments[sequence.at : last + 1])
+        else:
+            rows.append(row)
+        end = (number, last + 1)
+    rows = rows or untrained[-1:]
     others = None if reward is None else 0.0
     return (
         *(replace(row, reward=others, is_last=False) for row in rows[:-1]),
@@ -243,6 +254,22 @@ def _turn_spans(sequence: TokenSequence) -> Iterator[tuple[int, int]]:
         ):
             yield first, number
             first = None
+
+
+def _has_trained(sequence: TokenSequence, first: int, last: int) -> bool:
+    return any(any(segment.loss_mask) for segment in sequence.segments[first : last + 1])
+
+
+def _continued(held: Row, row: Row, segments: Sequence[Segment]) -> Row:
+    """Return the row of a branch joined to the row that ends where the branch starts.
+
+    Args:
+        held: The earlier row.
+        row: The branch's.
+        segments: Those from the branch's start to the end of its row.
+    """
+    joined = _joined(held, row, len(held.prompt_ids) + len(held.response_ids))
+    return replace(joined, segments=(*held.segments, *segments))
 
 
 def _extends(held: Row, row: Row) -> bool:

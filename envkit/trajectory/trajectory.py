@@ -299,19 +299,20 @@ def whole_row(trajectory: Trajectory, *, filler_id: int) -> Row:
     one filler token with mask 0. A faulted one has mask 0 everywhere.
 
     Args:
-        trajectory: A trajectory with one sequence.
+        trajectory: Its sequences, if it has several, must train one row, or none.
         filler_id: A token id of the model's vocabulary for placeholders, such as the
             end-of-sequence token.
 
     Raises:
-        ConfigurationError: The trajectory has more than one sequence; use `step_rows(merge=True)`.
+        ConfigurationError: It is more than one row; use `step_rows(merge=True)`.
     """
-    if len(trajectory.sequences()) > 1:
+    *others, row = step_rows(trajectory, filler_id=filler_id, merge=True)
+    if others and not trajectory.is_faulted:
         raise ConfigurationError(
-            "this trajectory has more than one sequence, because its history was rewritten or "
-            "branched, and cannot be one training row; use step_rows(merge=True)"
+            f"this trajectory is {len(others) + 1} training rows, because its history was "
+            "rewritten or branched; use step_rows(merge=True)"
         )
-    return step_rows(trajectory, filler_id=filler_id, merge=True)[0]
+    return row
 
 
 def step_rows(trajectory: Trajectory, *, filler_id: int, merge: bool = False) -> tuple[Row, ...]:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 from PIL import Image as PilImage
 
 from envkit.closing import Closing
@@ -64,6 +63,7 @@ class Display(Closing):
         self.sandbox: subprocess.Popen[bytes] | None = None
         self.x: Any = None
         self.pointer = (width // 2, height // 2)
+        self._pings = 0
         try:
             self._start(folder)
             self._connect(folder / "x11/X0")
@@ -88,7 +88,7 @@ class Display(Closing):
             with contextlib.suppress(Exception):
                 self.x.display.socket.close()
             self.x = None
-        self._pixels = np.zeros((0, 0, 4), np.uint8)  # lets go of the mapped frame buffer
+        self._pixels = memoryview(b"")  # lets go of the mapped frame buffer
         if self.sandbox is not None:
             end(self.sandbox)
 
@@ -100,7 +100,8 @@ class Display(Closing):
         """
         if not self.is_alive:
             raise EnvFault("the display of the session is gone", kind=FaultKind.CRASHED)
-        return PilImage.fromarray(np.ascontiguousarray(self._pixels[:, :, 2::-1]))
+        size = (self.width, self.height)
+        return PilImage.frombytes("RGB", size, self._pixels, "raw", "BGRX", self._stride)
 
     def settle(self, *, quiet: float = 0.06, limit: float = 2.0, least: float = 0.02) -> bool:
         """Wait until nothing has been drawn for a while.
@@ -125,13 +126,45 @@ class Display(Closing):
                         last = time.monotonic()
             return False
 
+    def await_input(self, seconds: float = 2.0) -> bool:
+        """Wait until the application of the active window has read all input so far.
+
+        It answers a ping in the order of events, so it has read what came before the ping.
+
+        Args:
+            seconds: Most seconds to wait.
+
+        Returns:
+            Whether it answered. Terminals, for example, do not know pings.
+        """
+        from Xlib import X, error
+        from Xlib.protocol import event
+
+        with self.faults(), contextlib.suppress(error.BadWindow):
+            window, ping = self._active(), self.x.get_atom("_NET_WM_PING")
+            if window is None or ping not in (window.get_wm_protocols() or ()):
+                return False
+            self._pings += 1
+            data = [ping, self._pings, window.id, 0, 0]
+            kind = self.x.get_atom("WM_PROTOCOLS")
+            message = event.ClientMessage(window=window, client_type=kind, data=(32, data))
+            self.x.send_event(window, message, event_mask=X.NoEventMask)
+            until = time.monotonic() + seconds
+            while (left := until - time.monotonic()) > 0:
+                while self.x.pending_events():
+                    came = self.x.next_event()
+                    if came.type == X.ClientMessage and list(came.data[1][:2]) == data[:2]:
+                        return True
+                select.select([self.x.fileno()], [], [], left)
+        return False
+
     def windows(self) -> list[tuple[int, str]]:
         """Return the identities and titles of the windows from bottom to top."""
         from Xlib import X, error
 
         found: list[tuple[int, str]] = []
         with self.faults():
-            atom = self.x.intern_atom
+            atom = self.x.get_atom
             listed = self._root.get_full_property(
                 atom("_NET_CLIENT_LIST_STACKING"), X.AnyPropertyType
             )
@@ -142,6 +175,28 @@ class Display(Closing):
                     found.append((int(identity), name.value.decode() if name else ""))
         return found
 
+    def focused(self) -> str:
+        """Return the class of the active window; "" if there is none."""
+        from Xlib import error
+
+        with self.faults(), contextlib.suppress(error.BadWindow):
+            window = self._active()
+            names = None if window is None else window.get_wm_class()
+            return str(names[0]) if names else ""
+        return ""
+
+    def part(self, window: int) -> PilImage.Image | None:
+        """Return what the screen shows in the place of a window; None if it is gone."""
+        from Xlib import error
+
+        with self.faults(), contextlib.suppress(error.BadWindow, error.BadDrawable):
+            place = self.x.create_resource_object("window", window)
+            size, at = place.get_geometry(), place.translate_coords(self._root, 0, 0)
+            left, top = max(0, -at.x), max(0, -at.y)
+            right, bottom = min(self.width, left + size.width), min(self.height, top + size.height)
+            return self.shot().crop((left, top, max(left + 1, right), max(top + 1, bottom)))
+        return None
+
     def await_manager(self, seconds: float = _START_SECONDS) -> None:
         """Wait until the window manager is ready.
 
@@ -151,7 +206,7 @@ class Display(Closing):
         from Xlib import X
 
         with self.faults():
-            atoms = [self.x.intern_atom(name) for name in _MANAGER]
+            atoms = [self.x.get_atom(name) for name in _MANAGER]
             until = time.monotonic() + seconds
             while time.monotonic() < until:
                 if all(self._root.get_full_property(atom, X.AnyPropertyType) for atom in atoms):
@@ -170,6 +225,17 @@ class Display(Closing):
             if isinstance(lost, AttributeError) and self.x is not None:
                 raise
             raise EnvFault("the display of the session is gone", kind=FaultKind.CRASHED) from lost
+
+    def _active(self) -> Any:  # noqa: ANN401  # python-xlib has no types
+        """Return the active window; None if there is none."""
+        from Xlib import X
+
+        active: Any = self._root.get_full_property(
+            self.x.get_atom("_NET_ACTIVE_WINDOW"), X.AnyPropertyType
+        )
+        if active is None or not active.value[0]:
+            return None
+        return self.x.create_resource_object("window", active.value[0])
 
     def _start(self, folder: Path) -> None:
         walls = Walls(
@@ -205,6 +271,7 @@ class Display(Closing):
 
     def _connect(self, path: Path) -> None:
         import Xlib.display
+        from Xlib import X
         from Xlib.ext import damage
         from Xlib.protocol import display as protocol
 
@@ -224,6 +291,7 @@ class Display(Closing):
                 connect.get_socket, connect.get_auth = original
         self._root = self.x.screen().root
         self.x.set_error_handler(_ignore)  # a window that closed meanwhile
+        self._root.change_attributes(event_mask=X.SubstructureNotifyMask)  # for answers to pings
         self._damage_event = self.x.query_extension("DAMAGE").first_event
         self.x.damage_query_version()
         self._root.damage_create(damage.DamageReportRawRectangles)
@@ -233,9 +301,8 @@ class Display(Closing):
         with open(path, "rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
         head = struct.unpack(">25I", mapped[:100])  # the header of an XWD file
-        offset, stride = head[0] + 12 * head[19], head[12]
-        pixels = np.frombuffer(mapped, np.uint8, count=stride * self.height, offset=offset)
-        self._pixels = pixels.reshape(self.height, stride // 4, 4)[:, : self.width]
+        offset, self._stride = head[0] + 12 * head[19], head[12]
+        self._pixels = memoryview(mapped)[offset : offset + self._stride * self.height]
 
 
 def _no_key(*_: object) -> tuple[bytes, bytes]:

@@ -27,6 +27,8 @@ _SMALLEST: Final = (800, 600)
 _LARGEST: Final = (2560, 1600)
 _ACTION_SECONDS: Final = 30.0
 """Most seconds of one action besides its own waiting."""
+_REPLY_SECONDS: Final = 120.0
+"""Time after which further actions of a reply are left out."""
 _POLL_SECONDS: Final = 0.1
 
 
@@ -114,6 +116,7 @@ class LinuxDesktopEnv(Env):
         self._session: Session | None = None
         self._performer: Performer | None = None
         self.scenario: Scenario
+        self._is_settled = True
         self._whole = 0
         """Index of the last image of the whole screen, which coordinates refer to."""
 
@@ -139,7 +142,8 @@ class LinuxDesktopEnv(Env):
         self.scenario = scenario_of(task)
         self._use_session(self._open_windows)
         info = {key: task[key] for key in ("id", "family", "level") if key in task}
-        return self._turn(f"Task: {self.scenario.goal}", {**info, "settled": True})
+        info["settled"] = self._is_settled
+        return self._turn(f"Task: {self.scenario.goal}", info)
 
     def on_turn(self, response_text: str) -> Turn:
         """Carry out the actions of the reply.
@@ -152,8 +156,12 @@ class LinuxDesktopEnv(Env):
         marks: list[Mark] = []
         end: Action | None = None
         view: View | None = None
-        settled = True
-        for action in parsed.actions:
+        settled, until = True, time.monotonic() + _REPLY_SECONDS
+        for number, action in enumerate(parsed.actions):
+            if time.monotonic() > until:
+                left = len(parsed.actions) - number
+                notes.append(f"actions left out at the end of {_REPLY_SECONDS:g} seconds: {left}")
+                break
             cursor = self.session.screen.pointer
             image = None if self._whole == self.turn else self._whole
             if action.is_end:
@@ -208,7 +216,7 @@ class LinuxDesktopEnv(Env):
         session = self._session = self._pool.take()
         performer = self._performer = Performer(session.screen)
         prepare(session, performer)
-        session.screen.settle(quiet=0.2, limit=5.0, least=0.1)
+        self._is_settled = session.screen.settle(quiet=0.2, limit=5.0, least=0.1)
 
     def _open_windows(self, session: Session, _: Performer) -> None:
         session.put(self.scenario.files)

@@ -2,7 +2,7 @@
 
 import time
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 _RETURN: Final = 0xFF0D
@@ -33,9 +33,13 @@ _NAMES: Final = {
 """X11's names of canonical keys."""
 _BOUND_SECONDS: Final = 0.15
 """Time that toolkits need to read a changed layout before the first press."""
-_PRESSED_SECONDS: Final = 0.1
-"""Time that they need for presses before keys mean something else."""
 _UNICODE: Final = 0x1000000
+_AT_ONCE: Final = 100
+"""Characters that are sent to the display together."""
+_REPEATS: Final = {"galculator": 0.3}
+"""Seconds before the same key counts again, by window class.
+
+GTK 3 ignores a second activation of a button for 250 ms, and each key presses a button there."""
 
 
 class UntypableError(ValueError):
@@ -62,12 +66,18 @@ class Keyboard:
     Characters of the layout have their keys. Others are bound to spare keycodes before use.
     """
 
-    def __init__(self, display: Any) -> None:  # noqa: ANN401  # python-xlib has no types
+    def __init__(self, display: Any, rest: Callable[[], object]) -> None:  # noqa: ANN401  # python-xlib has no types
+        """Read the layout.
+
+        Args:
+            display: A connection to the X server.
+            rest: Waits until applications have read the keys pressed so far.
+        """
         from Xlib import XK, X
         from Xlib.ext import xtest
 
         library: Any = xtest
-        self._display = display
+        self._display, self._rest = display, rest
         self._fake, self._named = library.fake_input, XK.string_to_keysym
         self._kinds = {True: X.KeyPress, False: X.KeyRelease}
         info = display.display.info
@@ -81,24 +91,42 @@ class Keyboard:
                 if symbols[level]:
                     self._codes.setdefault(symbols[level], (code, level))
         self._bound: dict[int, int] = {}
+        self._strokes: dict[int, float] = {}
+        self._repeat = 0.0
 
-    def type(self, text: str) -> None:
+    def aim(self, window: str) -> None:
+        """Prepare to press keys that a window of this class receives."""
+        self._repeat = _REPEATS.get(window, 0.0)
+
+    def type(self, text: str, seconds: float) -> None:
         """Type text; a line feed is Enter.
 
+        Args:
+            text: What to type.
+            seconds: Time after which the rest is left out.
+
         Raises:
-            UntypableError: A character has no key; nothing was typed.
+            UntypableError: A character has no key, and nothing was typed; or time was over.
         """
         symbols = [symbol_of(character) for character in text.replace("\r\n", "\n")]
+        until, count = time.monotonic() + seconds, 0
         for part in self._parts(symbols):
             self._bind(part)
             for symbol in part:
+                if time.monotonic() > until:
+                    raise UntypableError(
+                        f"only the first {count} of {len(symbols)} characters were typed: "
+                        f"it took {seconds:g} seconds"
+                    )
                 self._stroke(*self._codes.get(symbol, (self._bound.get(symbol, 0), 0)))
+                count += 1
             self._display.sync()
 
     def down(self, keys: Sequence[str]) -> None:
         """Press keys and hold them."""
         self._bind([self._symbol(key) for key in keys])
         for key in self._held(keys):
+            self._await_repeat(self._code(key))
             self._press(self._code(key), is_down=True)
         self._display.sync()
 
@@ -121,7 +149,7 @@ class Keyboard:
         return self._codes[symbol][0] if symbol in self._codes else self._bound[symbol]
 
     def _parts(self, symbols: Sequence[int]) -> Iterator[list[int]]:
-        """Yield runs of symbols that need no more spare keycodes than there are."""
+        """Yield short runs of symbols that need no more spare keycodes than there are."""
         part: list[int] = []
         missing: set[int] = set()
         for symbol in symbols:
@@ -131,6 +159,9 @@ class Keyboard:
                     part, missing = [], set()
                 missing.add(symbol)
             part.append(symbol)
+            if len(part) == _AT_ONCE:
+                yield part
+                part, missing = [], set()
         yield part
 
     def _bind(self, symbols: Sequence[int]) -> None:
@@ -140,7 +171,7 @@ class Keyboard:
             return
         if len(self._bound) + len(new) > len(self._spare):
             self._display.sync()
-            time.sleep(_PRESSED_SECONDS)
+            self._rest()
             self._bound, new = {}, list(wanted)
         for symbol in new:
             code = self._spare[len(self._bound)]
@@ -150,6 +181,7 @@ class Keyboard:
         time.sleep(_BOUND_SECONDS)
 
     def _stroke(self, code: int, level: int) -> None:
+        self._await_repeat(code)
         shift = self._codes[_SHIFT][0]
         if level:
             self._press(shift, is_down=True)
@@ -157,6 +189,14 @@ class Keyboard:
         self._press(code, is_down=False)
         if level:
             self._press(shift, is_down=False)
+
+    def _await_repeat(self, code: int) -> None:
+        """Wait until the window takes a key that was pressed before."""
+        if not self._repeat:
+            return
+        self._display.sync()
+        time.sleep(max(0.0, self._strokes.get(code, 0.0) + self._repeat - time.monotonic()))
+        self._strokes[code] = time.monotonic()
 
     def _press(self, code: int, *, is_down: bool) -> None:
         self._fake(self._display, self._kinds[is_down], code)

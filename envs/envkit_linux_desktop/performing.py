@@ -10,12 +10,15 @@ from envkit_linux_desktop.keyboard import Keyboard, UntypableError
 
 LONGEST_WAIT: Final = 30.0
 """Most seconds of one wait or one held key."""
+_TYPE_SECONDS: Final = 15.0
+"""Time after which the rest of a text is left out."""
 _BUTTONS: Final = {Button.LEFT: 1, Button.MIDDLE: 2, Button.RIGHT: 3}
 _CLICKS: Final = {
     ActionKind.CLICK: 1,
     ActionKind.DOUBLE_CLICK: 2,
     ActionKind.TRIPLE_CLICK: 3,
 }
+_USES_KEYS: Final = (ActionKind.TYPE, ActionKind.KEY, ActionKind.HOLD_KEY)
 _WHEEL_PIXELS: Final = 120
 _MOST_NOTCHES: Final = 50
 _DRAG_STEPS: Final = 8
@@ -33,22 +36,22 @@ class Performer:
         """
         self._display = display
         with display.faults():
-            self._keyboard = Keyboard(display.x)
-        self._handlers: dict[ActionKind, Callable[[Action], None]] = {
+            self._keyboard = Keyboard(display.x, rest=self._rest)
+        self._handlers: dict[ActionKind, Callable[[Action], str | None]] = {
             **dict.fromkeys(_CLICKS, self._click),
             ActionKind.MOVE: self._move,
             ActionKind.MOUSE_DOWN: lambda action: self._press(action, is_down=True),
             ActionKind.MOUSE_UP: lambda action: self._press(action, is_down=False),
             ActionKind.DRAG: self._drag,
             ActionKind.SCROLL: self._scroll,
-            ActionKind.TYPE: lambda action: self._keyboard.type(action.text),
+            ActionKind.TYPE: lambda action: self._keyboard.type(action.text, _TYPE_SECONDS),
             ActionKind.KEY: self._chord,
             ActionKind.HOLD_KEY: self._hold,
             ActionKind.WAIT: lambda action: _sleep(action.seconds),
         }
 
     def perform(self, action: Action) -> str | None:
-        """Carry out an action that does not end the episode; return why it could not be, or None.
+        """Carry out an action that does not end the episode; return what could not be, or None.
 
         Coordinates outside the screen count as its nearest pixel. The keys of a click, a drag or a
         scroll are held during it.
@@ -63,14 +66,18 @@ class Performer:
         held = () if action.kind in (ActionKind.KEY, ActionKind.HOLD_KEY) else action.keys
         try:
             with self._display.faults():
+                if action.kind in _USES_KEYS:
+                    self._keyboard.aim(self._display.focused())
                 self._keyboard.down(held)
                 try:
-                    handler(action)
+                    note = handler(action)
                 finally:
                     self._keyboard.up(held)
+            if action.kind is not ActionKind.WAIT:
+                self._display.await_input()
+            return note
         except UntypableError as error:
             return str(error)
-        return None
 
     def _place(self, x: int, y: int) -> None:
         x = max(0, min(self._display.width - 1, x))
@@ -111,27 +118,39 @@ class Performer:
         self._input("ButtonRelease", _BUTTONS[action.button])
         self._sync()
 
-    def _scroll(self, action: Action) -> None:
+    def _scroll(self, action: Action) -> str | None:
         self._move(action)
+        left_out = 0
         for pixels, back, forth in ((action.dy, 4, 5), (action.dx, 6, 7)):
             notches = -(-abs(pixels) // _WHEEL_PIXELS)
+            left_out += max(0, notches - _MOST_NOTCHES)
             for _ in range(min(_MOST_NOTCHES, notches)):
                 self._input("ButtonPress", forth if pixels > 0 else back)
                 self._input("ButtonRelease", forth if pixels > 0 else back)
         self._sync()
+        if left_out:
+            return f"the wheel turned by {_MOST_NOTCHES} clicks, the most at once"
+        return None
 
     def _chord(self, action: Action) -> None:
         self._keyboard.down(action.keys)
+        if {"alt", "tab"} <= set(action.keys):
+            # The window manager must see Alt released, or its list of windows stays.
+            self._display.settle(quiet=0.1, limit=1.0, least=0.2)
         self._keyboard.up(action.keys)
         # Applications may take a chord and the text after it in another order.
         self._display.settle(quiet=0.04, limit=0.5, least=0.04)
 
-    def _hold(self, action: Action) -> None:
+    def _hold(self, action: Action) -> str | None:
         self._keyboard.down(action.keys)
         try:
-            _sleep(action.seconds)
+            return _sleep(action.seconds)
         finally:
             self._keyboard.up(action.keys)
+
+    def _rest(self) -> None:
+        if not self._display.await_input():
+            self._display.settle(quiet=0.1, limit=2.0, least=0.1)
 
     def _input(self, kind: str, detail: int = 0, **place: int) -> None:
         from Xlib import X
@@ -144,5 +163,6 @@ class Performer:
         self._display.x.sync()
 
 
-def _sleep(seconds: float) -> None:
+def _sleep(seconds: float) -> str | None:
     time.sleep(max(0.0, min(LONGEST_WAIT, seconds)))
+    return f"it took {LONGEST_WAIT:g} seconds, the most at once" if seconds > LONGEST_WAIT else None

@@ -16,6 +16,7 @@ from envkit.closing import Closing
 from envkit.errors import EnvFault, FaultKind
 from envkit_linux_desktop.desk import Desk, Limits
 from envkit_linux_desktop.display import Display
+from envkit_linux_desktop.drawn import is_drawn
 from envkit_linux_desktop.requirements import SYSTEM_PYTHON, check_programs
 from envkit_linux_desktop.template import full_template, made_paths
 from envkit_sandbox import Home
@@ -23,13 +24,16 @@ from envkit_sandbox.walls import give_to_sandbox
 
 _WINDOW_SECONDS: Final = 45.0
 """Time until an application has opened its window."""
+_DRAWN_SECONDS: Final = 20.0
+"""Most time for the document in it. One that the application refuses is not drawn."""
 _OPTIONS: Final = {
     "chromium": ("--new-window",),
+    **dict.fromkeys(("localc", "lowriter", "loimpress"), ("--norestore", "--nologo")),
     "mousepad": ("--opening-mode=window",),
     "pcmanfm": ("--new-win",),
 }
-"""Without it, a second start shows its file in the first window, and no window appears."""
-_OFFICE: Final = ("localc", "lowriter", "soffice", "libreoffice")
+"""Each start opens a window of its own, with its file in it, and no other window."""
+_SLOW: Final = ("chromium", "localc", "lowriter")
 _FIRST_START: Final = ("soffice", "--headless", "--terminate_after_init")
 
 
@@ -113,15 +117,15 @@ class Session(Closing):
         before = {identity for identity, _ in display.windows()}
         desk.launch([command[0], *_OPTIONS.get(command[0], ()), *command[1:]])
         until = time.monotonic() + seconds
-        while not {identity for identity, _ in display.windows()} - before:
+        while not (new := {identity for identity, _ in display.windows()} - before):
             self.check()
             if time.monotonic() > until:
                 raise EnvFault(
                     f"{command[0]!r} opened no window within {seconds:g} s", kind=FaultKind.TIMEOUT
                 )
             time.sleep(0.01)
-        is_office = command[0] in _OFFICE
-        display.settle(quiet=0.4 if is_office else 0.15, limit=8.0, least=0.15)
+        self._await_drawn(command[0], max(new))
+        display.settle(quiet=0.4 if command[0] in _SLOW else 0.15, limit=8.0, least=0.15)
 
     def titles(self) -> tuple[str, ...]:
         """Return the titles of the windows from bottom to top.
@@ -179,6 +183,18 @@ class Session(Closing):
                 with suppress(OSError):
                     part.close()
         self.desk = self.display = None
+
+    def _await_drawn(self, program: str, window: int) -> None:
+        """Wait until a window shows its document."""
+        screen = self.screen
+        until = time.monotonic() + _DRAWN_SECONDS
+        while time.monotonic() < until:
+            self.check()
+            title = dict(screen.windows()).get(window)
+            part = screen.part(window)
+            if title is None or part is None or is_drawn(program, title, part):
+                break
+            time.sleep(0.05)
 
     def _parts(self) -> tuple[Display, Desk]:
         display, desk = self.display, self.desk

@@ -37,7 +37,25 @@ _SETTINGS: Final = (
     ("Setup/Product", "LastTimeGetInvolvedShown", "4102444800"),
     ("Setup/Product", "ooSetupLastVersion", "99.9"),
 )
+_OPENED_BY: Final = {
+    "org.xfce.mousepad": ("text/plain",),
+    "chromium": ("text/html",),
+    "libreoffice-calc": (
+        "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+        "application/vnd.oasis.opendocument.spreadsheet",
+        "text/csv",
+    ),
+    "libreoffice-writer": (
+        "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+        "application/vnd.oasis.opendocument.text",
+        "text/rtf",
+    ),
+}
+_DEFAULTS: Final = "".join(
+    f"{kind}={application}.desktop\n" for application, kinds in _OPENED_BY.items() for kind in kinds
+)
 _FILES: Final = {
+    ".config/mimeapps.list": f"[Default Applications]\n{_DEFAULTS}",
     ".config/gtk-3.0/settings.ini": f"[Settings]\n{_GTK}",
     ".gtkrc-2.0": "gtk-cursor-blink=0\n",
     ".config/user-dirs.dirs": _USER_DIRS,

@@ -6,7 +6,8 @@
 
 slime is not on a package index: name a checkout of its repository in SLIME_SRC; MILES_SRC names one
 of miles instead of the released package. The clients' tests also run the agents from npm, if npm
-can install them; ENVKIT_AGENT_PROGRAMS names a folder that has them.
+can install them; ENVKIT_AGENT_PROGRAMS names a folder that has them. TRL trains a browser-use agent
+if the clients' environment exists.
 
 Exit status: 0 passed, 1 tests failed, 3 the environment could not be built (not a failure of
 envkit's adapter), 130 interrupted.
@@ -21,12 +22,13 @@ from types import FrameType
 
 from environment import EnvironmentBuildError, Recipe, ensure_environment, say
 from programs import ensure_programs
-from recipes import CLIENTS, RECIPES, TESTED
+from recipes import CLIENTS, RECIPES, TESTED, TRL
 from testing import EXIT_TESTS, ROOT, run_tests
 
 TESTS_TIMEOUT_S = 20 * 60
 EXIT_ENVIRONMENT, EXIT_INTERRUPTED = 3, 130
 PROGRAMS = "ENVKIT_AGENT_PROGRAMS"
+BROWSER_USE = "ENVKIT_BROWSER_USE_PYTHON"
 IMPORT_FOLDERS = (".", "envs", "adapters", "tests")
 
 
@@ -64,7 +66,10 @@ def main() -> int:
 
 
 def _programs(recipe: Recipe) -> dict[str, str]:
-    """Return the variable that names the agents from npm, unless it is set or npm has none."""
+    """Return variables that name agents: those from npm, and an interpreter with browser-use."""
+    python = CLIENTS.folder() / "bin" / "python"
+    if recipe is TRL and python.exists():
+        return {BROWSER_USE: str(python)}
     if recipe is not CLIENTS or PROGRAMS in os.environ:
         return {}
     folder = ensure_programs(recipe.name)

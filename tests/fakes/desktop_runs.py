@@ -1,6 +1,7 @@
 """Help for tests of real desktops: what is left on the machine, and playing an episode."""
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,17 @@ def children() -> set[int]:
 
 
 def folders() -> list[Path]:
-    """Return the folders of sessions that are left."""
-    return [*Path("/dev/shm").glob("envkit-desk-*"), *Path("/tmp").glob("envkit-desk-*")]
+    """Return the folders of sessions that stay; one exists for a moment when a session starts."""
+    found = _folders()
+    until = time.monotonic() + 15.0
+    while found and time.monotonic() < until:
+        time.sleep(0.1)
+        found &= _folders()
+    return sorted(found)
+
+
+def _folders() -> set[Path]:
+    return {one for place in ("/dev/shm", "/tmp") for one in Path(place).glob("envkit-desk-*")}
 
 
 def row(family: str, *, level: int = 1, draw: int = 0) -> dict[str, Any]:

@@ -62,6 +62,8 @@ class Run:
         assert_exact(trajectory, self.engine)
         sampled = sum(len(reply) for _, reply in self.engine.seen)
         assert trajectory.sampled_token_count == sampled
+        untrained = trajectory.metadata["agent"]["untrained"].values()
+        assert trajectory.trained_token_count == sampled - sum(untrained)
         trained = sum(sum(row.loss_mask) for row in trajectory.steps(merge=True))
         assert trained == trajectory.trained_token_count
         return trajectory

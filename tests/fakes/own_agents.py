@@ -139,3 +139,26 @@ def blocking(task: AgentTask) -> str:
     )
     command = [sys.executable, "-c", code, task.base_url, task.api_key, task.prompt]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+async def titled(task: AgentTask) -> float:
+    """Ask for a title without tools, then hold one conversation with them."""
+    await ChatClient(task.url, task.api_key, system="Write a title.").ask(task.prompt)
+    client = client_of(task)
+    client.tools = True
+    await client.ask(task.prompt, next(iter(task.images), None))
+    await client.ask("Are you sure?")
+    return 0.5
+
+
+async def delegating(task: AgentTask) -> float:
+    """As `titled`, then hand a part to a sub-agent and forget most of what was said."""
+    await titled(task)
+    image = next(iter(task.images), None)
+    child = ChatClient(task.url, task.api_key, system="Search.", tools=True)
+    await child.ask("Look closer.", image)
+    client = client_of(task)
+    client.tools = True
+    client.items = [{"role": "assistant", "content": "I have looked."}]
+    await client.ask("Sum up.")
+    return 0.5

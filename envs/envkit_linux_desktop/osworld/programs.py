@@ -26,11 +26,10 @@ class Application(StrEnum):
 DEFAULT_APPLICATIONS: Final = frozenset(Application) - {Application.IMPRESS}
 """Installed with the documented packages; LibreOffice Impress is one package more."""
 
-_OFFICE: Final = ("--norestore", "--nologo")
 _COMMANDS: Final[dict[Application, tuple[str, ...]]] = {
-    Application.CALC: ("localc", *_OFFICE),
-    Application.WRITER: ("lowriter", *_OFFICE),
-    Application.IMPRESS: ("loimpress", *_OFFICE),
+    Application.CALC: ("localc",),
+    Application.WRITER: ("lowriter",),
+    Application.IMPRESS: ("loimpress",),
     Application.FILES: ("pcmanfm",),
     Application.EDITOR: ("mousepad",),
     Application.TERMINAL: ("xterm",),

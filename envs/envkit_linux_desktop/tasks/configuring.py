@@ -178,12 +178,12 @@ def _say(draft: Draft, where: str, said: str) -> None:
 _NUMBERS: Final = tuple(str(n) for n in range(2, 17))
 _VIEW: Final = "org/xfce/mousepad/preferences/view"
 _EDITOR: Final = (
-    Option(key="show-line-numbers", label="Display line numbers"),
-    Option(key="show-right-margin", label="Long line margin"),
+    Option(key="show-line-numbers", label="Show line numbers"),
+    Option(key="show-right-margin", label="Long line margin at column"),
     Option(key="highlight-current-line", label="Highlight current line"),
     Option(key="match-braces", label="Highlight matching brackets"),
     Option(key="word-wrap", label="Wrap long lines"),
-    Option(key="auto-indent", label="Automatic indentation"),
+    Option(key="auto-indent", label="Enable automatic indentation"),
     Option(key="tab-width", label="Tab width", choices=_NUMBERS),
 )
 
@@ -191,7 +191,8 @@ _EDITOR: Final = (
 def _gsettings(draft: Draft, options: tuple[Option, ...], where: str) -> None:
     before, after, said = _changed(draft, options, "tab-width")
     path = ".config/glib-2.0/settings/keyfile"
-    draft.add(path, keyfile({_VIEW: before}))
+    scheme = {"color-scheme": "'classic'"}  # without one, brackets cannot be highlighted
+    draft.add(path, keyfile({_VIEW: {**before, **scheme}}))
     draft.add("Documents/sample.txt", "\n".join(draft.some(words.LINES, 3)) + "\n")
     draft.open("mousepad", "Documents/sample.txt")
     clutter(draft)

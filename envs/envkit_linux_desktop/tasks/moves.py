@@ -1,13 +1,39 @@
 """Input that oracles are made of."""
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Protocol
+
+from PIL import Image as PilImage
 
 from envkit_actions.action import Action, ActionKind
 
+OFFICE_SAVED: Final = 1.5
+"""Seconds until LibreOffice has written a file."""
+_LOOKS: Final = 20
+"""Most looks at the screen until something has happened there."""
+_LOOK: Final = 0.3
+"""Seconds until the next look."""
+_PRESSES: Final = 3
+"""Most presses of a chord that changes nothing on the screen."""
 Moves = Iterator[Action]
 DIALOG: Final = 0.6
 """Seconds until a dialog takes keys, or a file is written."""
+
+
+class View(Protocol):
+    """What an oracle may know about the screen."""
+
+    def titles(self) -> tuple[str, ...]:
+        """Return the titles of the windows, the active one last."""
+        ...
+
+    def shot(self) -> PilImage.Image:
+        """Return a copy of the screen."""
+        ...
+
+
+class NoOracleError(Exception):
+    """The scenario has a check that no plan satisfies, or windows are not as a plan expects."""
 
 
 def key(*names: str) -> Action:
@@ -33,3 +59,48 @@ def name_file(path: str) -> Moves:
     yield wait()
     yield key("enter")
     yield wait()
+
+
+def press(view: View, *names: str) -> Moves:
+    """Press a chord and wait until the screen changes; LibreOffice loses keys while it starts."""
+    yield wait(_LOOK)  # all before has been carried out
+    before = view.shot()
+    for _ in range(_PRESSES):
+        yield key(*names)
+        for _ in range(_LOOKS):
+            yield wait(_LOOK)
+            if view.shot() != before:
+                return
+
+
+def await_window(title: str, view: View) -> Moves:
+    """Wait until a window whose title begins like this is on top; "" is one without a title.
+
+    Raises:
+        NoOracleError: None opens.
+    """
+    for _ in range(_LOOKS):
+        yield wait()
+        for top in view.titles()[-1:]:
+            if top.startswith(title) and bool(top) == bool(title):
+                yield wait()  # it takes keys later than it has its title
+                return
+    raise NoOracleError(f"no window {title!r} opens")
+
+
+def choose(letter: str, place: int, view: View) -> Moves:
+    """Choose the item with this number, from 0 on, in a menu of LibreOffice."""
+    yield from press(view, "alt", letter)
+    yield key("home")
+    for _ in range(place):
+        yield key("down")
+    yield key("enter")
+
+
+def save_office(view: View) -> Moves:
+    """Save in the format that the file has."""
+    yield wait(1.0)  # LibreOffice takes keys later than it draws
+    yield from press(view, "ctrl", "s")  # which also turns off the sign of changes
+    yield wait(OFFICE_SAVED)
+    yield key("enter")  # keep the format
+    yield wait(OFFICE_SAVED)

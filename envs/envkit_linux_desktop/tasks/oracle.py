@@ -6,26 +6,36 @@ it does what the top window is needed for, closes it, and goes on with the next.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from envkit_actions.action import Action
-from envkit_linux_desktop.tasks import reader, words
+from envkit_linux_desktop.tasks import words
 from envkit_linux_desktop.tasks.browser_oracle import browse, can_browse, page_of, title_of
+from envkit_linux_desktop.tasks.calc_oracle import can_edit, edit_book
 from envkit_linux_desktop.tasks.checks import Check, Gone, Kept, Listing, Number, Text
-from envkit_linux_desktop.tasks.configuring import Channel
-from envkit_linux_desktop.tasks.documents import Document, Paragraph
+from envkit_linux_desktop.tasks.configuring import Channel, Keyfile
+from envkit_linux_desktop.tasks.documents import Document
 from envkit_linux_desktop.tasks.files_oracle import file_moves
-from envkit_linux_desktop.tasks.moves import Moves, key, name_file, text, wait
+from envkit_linux_desktop.tasks.moves import (
+    OFFICE_SAVED,
+    Moves,
+    NoOracleError,
+    View,
+    key,
+    name_file,
+    text,
+    wait,
+)
+from envkit_linux_desktop.tasks.preferences_oracle import change_preferences, is_of_files
+from envkit_linux_desktop.tasks.properties_oracle import EDITOR, edit_channel
 from envkit_linux_desktop.tasks.scenario import TERMINAL, Scenario
 from envkit_linux_desktop.tasks.settings_oracle import DIALOGS, change_settings
-from envkit_linux_desktop.tasks.sheets import Cell, Workbook, book_of, parts_of
+from envkit_linux_desktop.tasks.sheets import Workbook
 from envkit_linux_desktop.tasks.shell import Archive
 from envkit_linux_desktop.tasks.shell_oracle import commands
+from envkit_linux_desktop.tasks.writer_oracle import write_pages
 
 _OPENED = 3.0
 """Seconds until LibreOffice shows a file dialog."""
-_SAVED = 1.5
-"""Seconds until LibreOffice has written a file."""
 
 
 _FOLDERS = frozenset({"Documents", "Downloads", *words.FOLDERS})
@@ -33,22 +43,10 @@ _FOLDERS = frozenset({"Documents", "Downloads", *words.FOLDERS})
 _TERMINALS = frozenset({"", "Terminal"})
 
 
-class View(Protocol):
-    """What an oracle may know about the screen."""
-
-    def titles(self) -> tuple[str, ...]:
-        """Return the titles of the windows, the active one last."""
-        ...
-
-
 _TRIES = 5
 
 
 _OFFICE = (".xlsx", ".docx")
-
-
-class NoOracleError(Exception):
-    """The scenario has a check that no plan satisfies yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +67,7 @@ def plan(scenario: Scenario, view: View) -> Moves:
     for check in unsolved(scenario):
         raise NoOracleError(f"no plan for a {type(check).__name__} of {check.paths}")
     yield wait(1.0)  # until windows have their final titles
-    works = _works(scenario)
+    works = _works(scenario, view)
     while works:
         titles = view.titles()
         if not titles:
@@ -81,7 +79,7 @@ def plan(scenario: Scenario, view: View) -> Moves:
             yield from _close_top(view)
 
 
-def _works(scenario: Scenario) -> list[_Work]:
+def _works(scenario: Scenario, view: View) -> list[_Work]:
     """Return the input that a scenario needs, window by window."""
     jobs = [check for check in scenario.checks if _is_open(check, scenario)]
     files, page = scenario.files, page_of(scenario)
@@ -91,10 +89,10 @@ def _works(scenario: Scenario) -> list[_Work]:
     if any(_is_file_move(check, scenario) for check in jobs):
         jobs = [check for check in jobs if not _is_file_move(check, scenario)]
         works = [_Work(fits=_FOLDERS.__contains__, moves=lambda: _move_files(scenario))]
-    return works + [_work(check, scenario, page) for check in jobs]
+    return works + [_work(check, scenario, page, view) for check in jobs]
 
 
-def _work(check: Check, scenario: Scenario, page: str) -> _Work:
+def _work(check: Check, scenario: Scenario, page: str, view: View) -> _Work:
     """Return the input for one check."""
     files, opened = scenario.files, _exported(check, scenario)
     if isinstance(check, Text) and opened:
@@ -102,7 +100,9 @@ def _work(check: Check, scenario: Scenario, page: str) -> _Work:
     if can_browse(check, page):
         title = title_of(page)
         return _Work(fits=lambda name: name.startswith(title), moves=lambda: browse(check, page))
-    return _Work(fits=lambda name: bool(_window(check, name)), moves=lambda: _moves(check, files))
+    return _Work(
+        fits=lambda name: bool(_window(check, name)), moves=lambda: _moves(check, files, view)
+    )
 
 
 def _exported(check: Check, scenario: Scenario) -> str:
@@ -125,9 +125,9 @@ def _export(check: Text) -> Moves:
     yield wait(_OPENED)
     yield from name_file(check.path)
     for _ in range(2):  # keep the format; accept its options
-        yield wait(_SAVED)
+        yield wait(OFFICE_SAVED)
         yield key("enter")
-    yield wait(_SAVED)
+    yield wait(OFFICE_SAVED)
 
 
 def _move_files(scenario: Scenario) -> Moves:
@@ -198,11 +198,6 @@ def _is_planned(check: Check, scenario: Scenario) -> bool:
     return bool(_window(check))
 
 
-def has_oracle(scenario: Scenario) -> bool:
-    """Return whether `plan` can solve a scenario."""
-    return next(unsolved(scenario), None) is None
-
-
 def _is_open(check: Check, scenario: Scenario) -> bool:
     """Return whether a check still needs input."""
     before = {path: scenario.files[path] for path in check.paths if path in scenario.files}
@@ -216,30 +211,38 @@ def _window(check: Check, title: str | None = None) -> bool | None:
     match check:
         case Text() | Number():
             return title is None or title.endswith("Mousepad")
-        case Workbook() if _can_edit(check):
+        case Workbook() if can_edit(check):
             name = check.path.rpartition("/")[2]
             return title is None or title.startswith(name)
-        case Channel() if check.name in DIALOGS:
-            return title is None or title == DIALOGS[check.name]
-        case Document() if _can_write(check):
+        case Channel():
+            return title is None or title == DIALOGS.get(check.name, EDITOR)
+        case Keyfile() if is_of_files(check):
+            return title is None or title in _FOLDERS
+        case Keyfile():
+            return title is None or title.endswith("Mousepad")
+        case Document():
             name = check.path.rpartition("/")[2]
             return title is None or title.startswith(name)
         case _:
             return None
 
 
-def _moves(check: Check, files: Mapping[str, bytes]) -> Moves:
+def _moves(check: Check, files: Mapping[str, bytes], view: View) -> Moves:
     match check:
         case Text():
             yield from _write_text(check.path, check.text, is_new=check.path not in files)
         case Number():
             yield from _write_text(check.path, f"{check.value:.10g}", is_new=True)
         case Workbook():
-            yield from _edit_book(check, files)
+            yield from edit_book(check, files, view)
         case Document():
-            yield from _edit_pages(check)
-        case Channel():
+            yield from write_pages(check, view)
+        case Channel() if check.name in DIALOGS:
             yield from change_settings(check, files)
+        case Channel():
+            yield from edit_channel(check, files, view)
+        case Keyfile():
+            yield from change_preferences(check, files, view)
         case _:
             raise NoOracleError(f"no plan for a {type(check).__name__}")
 
@@ -259,118 +262,3 @@ def _write_text(path: str, content: str, *, is_new: bool) -> Moves:
     if is_new:
         yield from name_file(path)
     yield wait()
-
-
-# ---- Calc
-
-
-def _can_edit(check: Workbook) -> bool:
-    return set(check.looks) <= {"bold", "italic", "frozen"} and len(check.book) == 1
-
-
-def _edit_book(check: Workbook, files: Mapping[str, bytes]) -> Moves:
-    """Enter the cells of one sheet that differ."""
-    model = reader.read("xlsx", files[check.path])["model"]
-    before, after = book_of(model)[0], check.book[0]
-    yield wait(1.0)
-    yield key("escape")
-    for reference in sorted({*before.cells, *after.cells}, key=parts_of):
-        old, new = before.cells.get(reference), after.cells.get(reference)
-        if old != new:
-            yield from _go_to(reference)
-            yield from _edit_cell(old, new)
-    if after.frozen and before.frozen != after.frozen:
-        yield from _go_to(after.frozen)
-        yield key("alt", "v")
-        yield wait(1.0)
-        yield key("r")  # View > Freeze Rows and Columns
-        yield wait(1.0)
-    yield from _save_office()
-
-
-def _go_to(reference: str) -> Moves:
-    """Select a cell by its name in the Name Box."""
-    yield key("ctrl", "shift", "t")
-    yield wait(0.4)
-    yield text(f"{reference}\n")
-    yield wait(0.4)
-
-
-def _edit_cell(old: Cell | None, new: Cell | None) -> Moves:
-    if new is None:
-        yield key("delete")
-        return
-    if old is None or (old.value, old.formula) != (new.value, new.formula):
-        yield text(new.formula or str(new.value))
-        yield key("delete")  # what auto-input has added
-        yield key("enter")
-        return
-    if old.bold != new.bold:
-        yield key("ctrl", "b")
-    if old.italic != new.italic:
-        yield key("ctrl", "i")
-
-
-def _save_office() -> Moves:
-    """Save in the format that the file has."""
-    yield wait(1.0)  # LibreOffice takes keys later than it draws
-    yield key("ctrl", "s")
-    yield wait(_SAVED)
-    yield key("enter")  # keep the format
-    yield wait(_SAVED)
-
-
-# ---- Writer
-
-_ALIGN = {"center": "e", "right": "r"}
-_MARKS = {"bold": "b", "italic": "i", "underline": "u"}
-
-
-def _can_write(check: Document) -> bool:
-    looks = {"bold", "italic", "underline", "style", "align"}
-    return set(check.looks) <= looks and not check.pages.tables
-
-
-def _edit_pages(check: Document) -> Moves:
-    """Type the whole document again, then give paragraphs their styles."""
-    yield wait(1.0)
-    yield key("escape")
-    yield key("ctrl", "a")
-    yield key("delete")
-    yield wait()
-    for number, paragraph in enumerate(check.pages.paragraphs):
-        if number:
-            yield key("enter")
-        yield from _write_spans(paragraph)
-    for number, paragraph in enumerate(check.pages.paragraphs):
-        chords = _paragraph_keys(paragraph)
-        if chords:
-            yield key("ctrl", "home")
-            for _ in range(number):
-                yield key("ctrl", "down")
-        for chord in chords:
-            yield key("ctrl", chord)
-            yield wait(0.2)
-    yield from _save_office()
-
-
-def _paragraph_keys(paragraph: Paragraph) -> list[str]:
-    """Return the keys that, with Ctrl, set style and alignment."""
-    style = [paragraph.style[-1]] if paragraph.style.startswith("Heading") else []
-    return style + ([_ALIGN[paragraph.align]] if paragraph.align in _ALIGN else [])
-
-
-def _write_spans(paragraph: Paragraph) -> Moves:
-    for span in paragraph.spans:
-        marks = [letter for look, letter in _MARKS.items() if getattr(span, look)]
-        yield from _toggle(marks)
-        yield text(span.text)
-        yield from _toggle(marks)
-
-
-def _toggle(marks: list[str]) -> Moves:
-    """Turn looks on or off; Writer carries such keys out after text that comes at once."""
-    for letter in marks:
-        yield wait(0.5)
-        yield key("ctrl", letter)
-        yield wait(0.5)

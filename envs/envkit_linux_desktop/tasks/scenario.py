@@ -16,8 +16,8 @@ VERSION: Final = "computer-use-linux-v0"
 TERMINAL: Final = ("xterm", "-T", "Terminal", "-fa", "DejaVu Sans Mono", "-fs", "11")
 BROWSER: Final = ("chromium",)
 """The session adds the switches that its sandbox needs."""
-CALC: Final = ("localc", "--norestore", "--nologo")
-WRITER: Final = ("lowriter", "--norestore", "--nologo")
+CALC: Final = ("localc",)
+WRITER: Final = ("lowriter",)
 Value = TypeVar("Value")
 
 

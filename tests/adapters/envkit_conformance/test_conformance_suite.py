@@ -63,7 +63,7 @@ def test_core_agrees_with_itself_on_every_recording_and_shape() -> None:
     refused = [one for one in outcomes if one.verdict is Verdict.REFUSED]
     assert [(one.projection, one.recording) for one in refused] == [
         ("core-whole", name)
-        for name in ("thinking_rerender", "compaction", "dropped_screenshot", "sub_agent")
+        for name in ("thinking_rerender", "compaction", "dropped_screenshot", "sub_agent", "agent")
     ]
     assert all(one.verdict is Verdict.PASS for one in outcomes if one not in refused)
 
@@ -91,6 +91,12 @@ def test_recordings_cover_everything_that_is_promised() -> None:
     assert _reasons("compaction") == ["summarise"] * 3
     assert _reasons("dropped_screenshot") == ["keep_last_images"]
     assert _reasons("sub_agent") == ["sub_agent", "main"]
+    assert _reasons("agent") == [
+        "other_system_prompt", "other_system_prompt", "branch", "branch", "rewritten_history",
+    ]  # fmt: skip
+    agent = BY_NAME["agent"].trajectory
+    dropped = agent.metadata["agent"]["untrained"]
+    assert set(dropped) == {"side", "superseded"}
     leaves = [one.trajectory for one in RECORDINGS if one.name.startswith("fork_")]
     assert [len(leaf.own_turns) for leaf in leaves] == [4, 3, 2, 2]
     assert len({leaf.group_id for leaf in leaves}) == 1
@@ -98,6 +104,9 @@ def test_recordings_cover_everything_that_is_promised() -> None:
         trajectory = BY_NAME[name].trajectory
         rows = step_rows(trajectory, filler_id=0, merge=True)
         assert sum(sum(row.loss_mask) for row in rows) == trajectory.sampled_token_count
+    rows = step_rows(agent, filler_id=0, merge=True)
+    trained = sum(sum(row.loss_mask) for row in rows)
+    assert trained == agent.sampled_token_count - sum(dropped.values())
 
 
 def _reasons(name: str) -> list[str]:

@@ -147,7 +147,7 @@ REWRITTEN = (
 
 def test_a_rewritten_history_needs_rows_of_its_own(tmp_path: Path) -> None:
     two = build(REWRITTEN)
-    with pytest.raises(ConfigurationError, match=r"more than one sequence.*add --merge"):
+    with pytest.raises(ConfigurationError, match=r"more than one row.*add --merge"):
         exported([two], tmp_path)
 
     rows, _ = exported([two], tmp_path, merge=True)

@@ -11,6 +11,7 @@ from hypothesis import given
 from envkit.errors import ConfigurationError, FaultKind, LedgerFault
 from envkit.tokens.encoded import ImageFeatures
 from envkit.trajectory import (
+    Branch,
     FaultPlace,
     FaultRecord,
     RewardPlacement,
@@ -92,9 +93,63 @@ def test_whole_row_of_an_episode_without_a_reply_keeps_its_prompt_and_images() -
 
 def test_whole_row_refuses_a_rewritten_history() -> None:
     trajectory = build((Reply(observation=Context(), starts_sequence=True), Reply()))
-    with pytest.raises(ConfigurationError, match="more than one sequence"):
+    with pytest.raises(ConfigurationError, match="2 training rows"):
         whole_row(trajectory, filler_id=FILLER)
     assert len(step_rows(trajectory, filler_id=FILLER, merge=True)) == 2
+
+
+def branched(trajectory: Trajectory, *, untrained: int) -> Trajectory:
+    """Return three turns of which the last one branches off before the second.
+
+    Args:
+        trajectory: Three turns of one sequence.
+        untrained: The turn with mask 0.
+    """
+    segments = list(trajectory.segments)
+    place = next(
+        n
+        for n, one in enumerate(segments)
+        if one.kind is SegmentKind.MODEL and one.turn == untrained
+    )
+    segments[place] = segments[place].as_context()
+    start = next(n for n, one in enumerate(segments) if one.turn == 2)
+    branch = Branch(segment=start, parent=0, at=2, reason="branch")
+    return replace(trajectory, segments=tuple(segments), branches=(branch,))
+
+
+def test_rejected_reply_at_the_end_of_a_sequence_does_not_split_the_row() -> None:
+    given = build((Reply(observation=Context()), Reply(observation=Context()), Reply()))
+    trajectory = branched(given, untrained=1)
+    row = whole_row(trajectory, filler_id=FILLER)
+
+    first, _, third = (s for s in given.segments if s.kind is SegmentKind.MODEL)
+    assert row.turns == (0, 2)
+    assert [s.turn for s in row.segments if s.kind is SegmentKind.MODEL] == [0, 2]
+    assert row.response_ids == tuple(i for s in row.segments for i in s.train_ids)
+    assert row.loss_mask == tuple(i for s in row.segments for i in s.loss_mask)
+    assert sum(row.loss_mask) == len(first.train_ids) + len(third.train_ids)
+    assert (row,) == merge_rows(step_rows(trajectory, filler_id=FILLER))[0]
+
+
+def test_rejected_reply_between_trained_ones_stays_context() -> None:
+    given = build((Reply(observation=Context()), Reply(observation=Context()), Reply()))
+    trajectory = branched(given, untrained=0)
+    rows = step_rows(trajectory, filler_id=FILLER, merge=True)
+    assert [row.turns for row in rows] == [(1,), (2,)]
+    shared = trajectory.segments[0].train_ids + trajectory.segments[1].train_ids
+    assert all(row.prompt_ids[: len(shared)] == shared for row in rows)
+    assert rows == merge_rows(step_rows(trajectory, filler_id=FILLER))[0]
+
+
+def test_fault_of_several_sequences_is_one_masked_row() -> None:
+    given = build((Reply(observation=Context()), Reply(observation=Context()), Reply()))
+    fault = FaultRecord(where=FaultPlace.STEP, kind=FaultKind.CRASHED, message="gone")
+    faulted = replace(
+        branched(given, untrained=1), stop_reason=StopReason.ENV_FAULT, fault=fault, reward=None
+    )
+    row = whole_row(faulted, filler_id=FILLER)
+    assert not any(row.loss_mask)
+    assert row.reward is None
 
 
 def test_step_rows_join_a_reply_that_an_abort_had_cut_in_two() -> None:

@@ -1,0 +1,124 @@
+"""Clients that send anything over plain sockets: answered, never a hang or the episode's fault."""
+
+import asyncio
+import gzip
+import json
+import logging
+import time
+from collections.abc import Sequence
+
+import pytest
+from fakes.agent_clients import ChatClient
+from fakes.gateway_run import Run, serving
+
+CHAT = "/v1/chat/completions"
+BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "one"}]}).encode()
+
+
+def head(run: Run, *headers: str, length: int | None) -> bytes:
+    """Return the start of a request."""
+    lines = [f"POST {CHAT} HTTP/1.1", "Host: x", f"Authorization: Bearer {run.session.key}"]
+    lines += [*headers] if length is None else [*headers, f"Content-Length: {length}"]
+    return ("\r\n".join([*lines, "", ""])).encode()
+
+
+async def send(run: Run, *chunks: bytes, seconds: float = 10.0) -> bytes:
+    """Return everything that the server says until it closes the connection, or to the time."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(run.gateway.url[17:]))
+    said = b""
+    try:
+        for chunk in chunks:
+            writer.write(chunk)
+            await writer.drain()
+            await asyncio.sleep(0.05)
+        async with asyncio.timeout(seconds):
+            while part := await reader.read(1 << 16):
+                said += part
+    except (TimeoutError, ConnectionError):
+        pass
+    finally:
+        writer.transport.abort()
+    return said
+
+
+async def check_alive(run: Run) -> None:
+    """Check that the episode goes on."""
+    assert (await run.client(ChatClient).ask("hello")).text == "yes"
+    assert run.session.fault is None
+
+
+CHUNKED = "Transfer-Encoding: chunked"
+BROKEN: list[tuple[Sequence[str], int | None, Sequence[bytes], int]] = [
+    (["Content-Encoding: gzip"], 9, [b"not gzip!"], 400),
+    (["Content-Encoding: gzip"], None, [gzip.compress(b" " * 1000)], 400),
+    ([CHUNKED], None, [b"5\r\nabcde\r\n", b"zz\r\n"], 400),
+    ([CHUNKED], None, [b"2\r\n{}\r\n0\r\n\r\n"], 400),
+    ([CHUNKED], None, [b"5\r\nabcde\r\n"], 400),
+    ([], 500, [b"{"], 400),
+    ([], 200 << 20, [b"{"], 413),
+    ([f"X-{n}: a" for n in range(1000)], 2, [b"{}"], 400),
+    (["X-A: " + "a" * 70_000], 2, [b"{}"], 400),
+    (["Content-Length: 7"], 2, [b"{}"], 400),
+    (["Content-Type: text/plain; charset=nope"], 2, [b"\xff\xfe"], 400),
+]
+
+
+@pytest.mark.parametrize(
+    ("headers", "length", "chunks", "status"), BROKEN, ids=[str(n) for n in range(len(BROKEN))]
+)
+async def test_broken_request_is_the_clients_fault_and_costs_the_episode_nothing(
+    headers: Sequence[str],
+    length: int | None,
+    chunks: Sequence[bytes],
+    status: int,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("envkit_gateway.server._BODY_S", 0.5)
+    async with serving(lambda _: "yes") as run:
+        size = sum(map(len, chunks)) if length is None and CHUNKED not in headers else length
+        said = await send(run, head(run, *headers, length=size), *chunks, seconds=2)
+        assert said.split()[1] == str(status).encode(), said
+        await check_alive(run)
+    assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
+
+
+async def test_pipelined_requests_are_answered_in_order() -> None:
+    async with serving(lambda context: context.rsplit("user\n", 1)[1][:3]) as run:
+        two = BODY.replace(b"one", b"two")
+        request = head(run, length=len(BODY))
+        closing = head(run, "Connection: close", length=len(two))
+        said = await send(run, request + BODY + closing + two)
+    assert said.index(b'"content": "one"') < said.index(b'"content": "two"')
+
+
+async def test_clients_that_never_finish_do_not_hold_up_the_end() -> None:
+    async with serving(lambda _: "yes") as run:
+        port = int(run.gateway.url[17:])
+        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        starts = (
+            head(run, length=500) + b"{",
+            b"POST /v1",
+            head(run, CHUNKED, length=None) + b"5\r\nabcde\r\n",
+        )
+        for (_, writer), start in zip(opened, starts, strict=True):
+            writer.write(start)
+            await writer.drain()
+        await check_alive(run)
+        started = time.monotonic()
+    assert time.monotonic() - started < 5
+    for _, writer in opened:
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_clients_that_leave_at_any_moment_cost_nothing(stream: bool) -> None:
+    async with serving(lambda _: "yes") as run:
+        for number in range(20):
+            body = json.dumps({**json.loads(BODY), "stream": stream, "user": f"{number}"}).encode()
+            _, writer = await asyncio.open_connection("127.0.0.1", int(run.gateway.url[17:]))
+            writer.write(head(run, length=len(body)) + body)
+            await asyncio.sleep(number * 0.001)
+            writer.transport.abort()
+        await check_alive(run)
+    run.trajectory()

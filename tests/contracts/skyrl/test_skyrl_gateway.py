@@ -1,0 +1,56 @@
+"""Black-box agents behind the gateway through SkyRL's real trainer: one trajectory per episode."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fakes.agent_rows import DELEGATING, TITLED, check_sampled, runs
+from fakes.installed import install_metadata
+from fakes.skyrl_run import Run, advantages
+
+from envkit.errors import ConfigurationError
+
+MakeRun = Callable[..., Run]
+
+
+@pytest.fixture(autouse=True)
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the gateway known as its installation does."""
+    monkeypatch.syspath_prepend(str(install_metadata(tmp_path)))
+
+
+@pytest.mark.parametrize(("agent", "replies"), [("titled", TITLED), ("delegating", DELEGATING)])
+async def test_skyrl_counts_an_episode_once_however_many_rows_it_has(
+    run: MakeRun, agent: str, replies: list[int]
+) -> None:
+    made = run(
+        policy=lambda ask: "yes",
+        env="toy-echo-v0",
+        step_wise=True,
+        envkit={"agent": f"fakes.own_agents:{agent}", "merge": True},
+    )
+    output = await made.generate()
+
+    masks = output["loss_masks"]
+    assert [len(runs(mask)) for mask in masks] == replies * 2
+    ids = [one.to_string() for one in output["trajectory_ids"]]
+    assert ids == [f"0_{member}" for member in range(2) for _ in replies]
+    assert [sum(row) for row in output["rewards"]] == ([0.0] * (len(replies) - 1) + [0.5]) * 2
+    prompts = [request["ids"] for request in made.client.requests]
+    for prompt, response, mask in zip(
+        output["prompt_token_ids"], output["response_ids"], masks, strict=True
+    ):
+        check_sampled([*prompt, *response], mask, prompts)
+    output["rewards"][-1][-1] = 1.5
+    found = advantages(await made.train(output))
+    assert len(set(found[: len(replies)])) == 1
+    assert found[0] == -found[-1] < 0
+
+
+async def test_skyrl_whole_rows_refuse_agents_by_name(run: MakeRun) -> None:
+    with pytest.raises(ConfigurationError, match="step_wise_trajectories"):
+        await run(
+            policy=lambda ask: "yes",
+            env="toy-echo-v0",
+            envkit={"agent": "fakes.own_agents:delegating"},
+        ).generate()

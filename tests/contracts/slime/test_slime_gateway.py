@@ -1,0 +1,134 @@
+"""Black-box agents behind the gateway, in slime's and miles' real rollout: the rows of an episode.
+
+Side requests have mask 0 and make no row; the other sequences are samples with one rollout id.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.agent_rows import DELEGATING, TITLED, check_sampled, runs
+from fakes.installed import install_metadata
+from fakes.slime_groups import (
+    group_of,
+    miles_args,
+    miles_group,
+    miles_state,
+    roll_group,
+    roll_miles,
+)
+from fakes.slime_run import DOTS, ECHO, Served, text_server, vision_server
+
+from envkit.errors import ConfigurationError
+from envkit.trajectory import read_trajectories, verify_file
+
+pytestmark = [pytest.mark.slime]
+NORMALISE = {"custom_reward_post_process_path": "envkit_slime.post_process_rewards"}
+
+
+@pytest.fixture(autouse=True)
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the gateway known as its installation does."""
+    monkeypatch.syspath_prepend(str(install_metadata(tmp_path)))
+
+
+def played_by(agent: str, env: dict[str, Any], **options: Any) -> dict[str, Any]:
+    return {**env, "agent": f"fakes.own_agents:{agent}", **options}
+
+
+def check_episode(samples: list[Any], replies: list[int], served: Served) -> None:
+    """Check the samples of one episode against what the server was asked."""
+    prompts = [payload["input_ids"] for payload in served.fake.payloads()]
+    assert [len(runs(one.loss_mask)) for one in samples] == replies
+    assert {one.reward for one in samples} == {0.5}
+    for one in samples:
+        assert len(one.loss_mask) == len(one.rollout_log_probs) == one.response_length
+        check_sampled(one.tokens, one.loss_mask, prompts)
+
+
+@pytest.mark.usefixtures("needs_slime")
+@pytest.mark.parametrize(("agent", "replies"), [("titled", TITLED), ("delegating", DELEGATING)])
+async def test_slime_gets_a_sample_of_each_sequence(
+    agent: str, replies: list[int], tmp_path: Path
+) -> None:
+    from envkit_slime import post_process_rewards
+
+    envkit = played_by(agent, ECHO, fan_out="sequences", record_dir=str(tmp_path / "run"))
+    with text_server(lambda _: "yes") as served:
+        args = served.args(envkit, **NORMALISE)
+        group = await roll_group(args, group_of())
+        for index, samples in enumerate(group):
+            check_episode(samples, replies, served)
+            assert {one.rollout_id for one in samples} == {index}
+            for one in samples:
+                one._validate_response_metadata_lengths()
+    assert verify_file(tmp_path / "run").is_sound
+    trained = [
+        t.trained_token_count for t in read_trajectories(tmp_path / "run" / "trajectories.jsonl")
+    ]
+    assert sorted(trained) == sorted(sum(sum(s.loss_mask) for s in one) for one in group)
+    flat = [one for samples in group for one in samples]
+    flat[0].reward = 1.5
+    for one in group[0]:
+        one.reward = 1.5
+    _, advantages = post_process_rewards(args, flat)
+    assert len(set(advantages[: len(replies)])) == 1  # once per episode, however many samples
+    assert advantages[0] == -advantages[-1] > 0
+
+
+@pytest.mark.usefixtures("needs_slime")
+async def test_slime_takes_an_agent_of_one_trained_sequence_without_fan_out() -> None:
+    with text_server(lambda _: "yes") as served:
+        group = await roll_group(served.args(played_by("titled", ECHO)), group_of())
+        for sample in group:
+            check_episode([sample], TITLED, served)
+
+
+@pytest.mark.usefixtures("needs_slime")
+async def test_slime_an_agent_of_several_rows_names_the_setting_that_takes_it() -> None:
+    refused = pytest.raises(ConfigurationError, match="fan_out: sequences")
+    with text_server(lambda _: "yes") as served, refused:
+        await roll_group(served.args(played_by("delegating", ECHO)), group_of())
+
+
+@pytest.mark.usefixtures("needs_slime")
+async def test_slime_has_the_images_of_each_sequence() -> None:
+    envkit = played_by("delegating", DOTS, fan_out="sequences")
+    with vision_server(lambda _: "5") as served:
+        group = await roll_group(served.args(envkit, **NORMALISE), group_of())
+    for samples in group:
+        grids = [(one.multimodal_train_inputs or {}).get("image_grid_thw") for one in samples]
+        assert [0 if one is None else len(one) for one in grids] == [1, 1, 0]
+
+
+@pytest.mark.usefixtures("needs_slime")
+@pytest.mark.parametrize("agent", ["titled", "delegating"])
+async def test_slime_a_fault_after_several_sequences_is_one_failed_sample(agent: str) -> None:
+    from fakes.sglang_failures import Failure, FailurePlan
+
+    plan = FailurePlan(script=[None, None, Failure.INTERNAL])
+    envkit = played_by(agent, ECHO, retries={"max_engine_retries_per_turn": 0})
+    with text_server(lambda _: "yes", failures=plan) as served:
+        (sample,) = await roll_group(served.args(envkit), group_of(1))
+    assert sample.status is sample.Status.FAILED
+    assert sample.remove_sample
+    assert not any(sample.loss_mask)
+
+
+@pytest.mark.usefixtures("needs_miles_main")
+async def test_miles_gets_a_sample_of_each_sequence() -> None:
+    envkit = played_by("delegating", ECHO, fan_out="sequences")
+    with text_server(lambda _: "yes") as served:
+        args = miles_args(served, envkit, **NORMALISE)
+        group = await roll_miles(miles_state(args), miles_group())
+        for index, samples in enumerate(group):
+            check_episode(samples, DELEGATING, served)
+            assert {one.rollout_id for one in samples} == {index}
+
+
+@pytest.mark.usefixtures("needs_miles")
+async def test_miles_takes_an_agent_of_one_trained_sequence() -> None:
+    with text_server(lambda _: "yes") as served:
+        args = miles_args(served, played_by("titled", ECHO))
+        for sample in await roll_miles(miles_state(args), miles_group()):
+            check_episode([sample], TITLED, served)

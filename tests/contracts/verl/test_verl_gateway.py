@@ -1,0 +1,47 @@
+"""Black-box agents behind the gateway through verl's real V1 worker."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fakes.agent_rows import DELEGATING, TITLED, check_sampled, runs
+from fakes.installed import install_metadata
+from fakes.verl_checks import check_row
+from fakes.verl_worker import Bench, Sample
+
+from envkit.errors import ConfigurationError
+from envkit.rollout import EpisodeRequest
+
+Make = Callable[..., Bench]
+ECHO = EpisodeRequest(env_id="toy-echo-v0").to_column()
+
+
+@pytest.fixture(autouse=True)
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the gateway known as its installation does."""
+    monkeypatch.syspath_prepend(str(install_metadata(tmp_path)))
+
+
+@pytest.mark.parametrize(("agent", "replies"), [("titled", TITLED), ("delegating", DELEGATING)])
+async def test_verl_v1_gets_a_row_of_each_trained_sequence(
+    bench: Make, agent: str, replies: list[int]
+) -> None:
+    made = bench("v1", lambda *_: "yes", loop={"envkit": {"agent": f"fakes.own_agents:{agent}"}})
+    run = await made.run([Sample(envkit=ECHO)], n=2)
+    rows = sorted(run.rows, key=lambda row: row["key"])
+
+    expected = [f"u0_{member}_{n}" for member in range(2) for n in range(len(replies))]
+    assert [row["key"] for row in rows] == expected
+    assert [len(runs(row["response_mask"].tolist())) for row in rows] == replies * 2
+    prompts = [call.prompt_ids for call in run.server.calls]
+    for row in rows:
+        check_row(row)
+        assert row["reward_score"] == 0.5
+        tokens = [*row["prompts"].tolist(), *row["responses"].tolist()]
+        check_sampled(tokens, row["response_mask"].tolist(), prompts)
+
+
+async def test_verl_v0_refuses_agents_by_name(bench: Make) -> None:
+    made = bench("v0", lambda *_: "yes", loop={"envkit": {"agent": "fakes.own_agents:titled"}})
+    with pytest.raises(ConfigurationError, match="use_v1"):
+        await made.run([Sample(envkit=ECHO)])

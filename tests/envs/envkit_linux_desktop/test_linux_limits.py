@@ -1,0 +1,159 @@
+"""Unusual and hostile input to a real desktop: a note at most, never an exception."""
+
+import json
+import time
+import urllib.parse
+from collections.abc import Iterator
+
+import pytest
+from fakes.desktop_runs import needs_desktop, row
+
+from envkit_actions import Action, ActionKind
+from envkit_linux_desktop import LinuxDesktopEnv, env, performing
+from envkit_linux_desktop.performing import Performer
+from envkit_linux_desktop.session import Session, start_session
+
+PAGE = b"""<meta charset=utf-8><script>
+onhashchange = onload = () => document.title = location.hash || "empty";
+</script>"""
+SYMBOLS = "".join(map(chr, range(0xA1, 0x100))) + "‘’“”–—…€™≈≠≤≥→←∞√日本語🙂"  # noqa: RUF001
+EFFECTS = {
+    "alt f4": ["alt", "f4"],
+    "alt f2": ["alt", "f2"],
+    "terminal": ["ctrl", "alt", "t"],
+    "menu": ["meta"],
+    "end the server": ["ctrl", "alt", "backspace"],
+    "console": ["ctrl", "alt", "f1"],
+    "help": ["f1"],
+    "full screen": ["f11"],
+    "emoji": ["🙂"],
+}
+
+
+@pytest.fixture
+def playing() -> Iterator[LinuxDesktopEnv]:
+    desktop = LinuxDesktopEnv(ready=0)
+    desktop.reset(seed=0, options={"task": row("write_note")})
+    yield desktop
+    desktop.close()
+
+
+def act(session: Session, *actions: Action) -> list[str | None]:
+    performer = Performer(session.screen)
+    notes: list[str | None] = []
+    for action in actions:
+        notes.append(performer.perform(action))
+        session.screen.settle()
+    return notes
+
+
+def key(*names: str) -> Action:
+    return Action(kind=ActionKind.KEY, keys=names)
+
+
+@needs_desktop
+@pytest.mark.slow
+def test_an_application_that_reads_keys_late_gets_every_character() -> None:
+    with start_session(1280, 800) as session:
+        session.put({"p.html": PAGE})
+        session.open(("chromium", "/home/user/p.html"))
+        act(
+            session,
+            Action(kind=ActionKind.WAIT, seconds=1.5),
+            key("ctrl", "l"),
+            Action(kind=ActionKind.TYPE, text=f"file:///home/user/p.html#{SYMBOLS}\n"),
+        )
+        until = time.monotonic() + 10
+        while not (title := session.titles()[-1]).startswith("#") and time.monotonic() < until:
+            time.sleep(0.1)
+    assert urllib.parse.unquote(title.rpartition(" - ")[0][1:]) == SYMBOLS
+
+
+@needs_desktop
+@pytest.mark.slow
+def test_text_that_takes_too_long_is_cut_and_the_note_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(performing, "_TYPE_SECONDS", 0.2)
+    with start_session(800, 600) as session:
+        session.open(("xterm", "-e", "sh", "-c", "cat > typed.txt"))
+        (note,) = act(session, Action(kind=ActionKind.TYPE, text="0123456789" * 500))
+        assert note is not None
+        count = int(note.split("only the first ")[1].split()[0])
+        assert 0 < count < 5000
+        act(session, key("enter"), key("ctrl", "d"))
+        until = time.monotonic() + 10
+        while not (data := session.home.read("typed.txt")) and time.monotonic() < until:
+            time.sleep(0.1)
+    assert data == (b"0123456789" * 500)[:count] + b"\n"
+
+
+@needs_desktop
+@pytest.mark.slow
+def test_amounts_beyond_a_limit_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(performing, "LONGEST_WAIT", 0.1)
+    with start_session(800, 600) as session:
+        notes = act(
+            session,
+            Action(kind=ActionKind.SCROLL, dy=100_000),
+            Action(kind=ActionKind.WAIT, seconds=600),
+            Action(kind=ActionKind.HOLD_KEY, keys=("a",), seconds=600),
+            Action(kind=ActionKind.DRAG, x=5, y=5, path=((10**6, -(10**6)),)),
+        )
+        assert session.screen.pointer == (799, 0)
+    assert notes == [
+        "the wheel turned by 50 clicks, the most at once",
+        "it took 0.1 seconds, the most at once",
+        "it took 0.1 seconds, the most at once",
+        None,
+    ]
+
+
+@needs_desktop
+@pytest.mark.slow
+def test_a_reply_has_a_limit_of_time(
+    monkeypatch: pytest.MonkeyPatch, playing: LinuxDesktopEnv
+) -> None:
+    monkeypatch.setattr(env, "_REPLY_SECONDS", 0.2)
+    waits = [{"action": "wait", "seconds": 0.3}] * 3
+    observation, _, terminated, _, info = playing.step(
+        json.dumps([*waits, {"action": "terminate", "status": "success"}])
+    )
+    assert not terminated
+    assert info["notes"] == ["actions left out at the end of 0.2 seconds: 3"]
+    assert "left out" in observation["text"]
+
+
+@needs_desktop
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EFFECTS)
+def test_any_chord_leaves_a_session_that_is_graded(name: str, playing: LinuxDesktopEnv) -> None:
+    chord = {"action": "key", "keys": EFFECTS[name]}
+    for _ in range(3):
+        _, _, _, _, info = playing.step(json.dumps([chord]))
+        assert info["notes"] == []
+    _, reward, terminated, _, _ = playing.step('{"action": "terminate", "status": "success"}')
+    assert (reward, terminated) == (0.0, True)
+
+
+@needs_desktop
+@pytest.mark.slow
+def test_an_episode_may_end_with_keys_and_buttons_held(playing: LinuxDesktopEnv) -> None:
+    playing.step('[{"action": "mouse_down", "x": 300, "y": 300}]')
+    playing.session.screen.x.sync()
+    playing.reset(seed=0, options={"task": row("write_note")})
+    mask = playing.session.screen.x.screen().root.query_pointer().mask
+    assert mask == 0
+
+
+@needs_desktop
+@pytest.mark.slow
+def test_slow_repeats_in_the_calculator_are_cut_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(performing, "_TYPE_SECONDS", 1.0)
+    with start_session(800, 600) as session:
+        session.open(("galculator",))
+        begun = time.monotonic()
+        (note,) = act(session, Action(kind=ActionKind.TYPE, text="1" * 90))
+        assert time.monotonic() - begun < 10
+        assert note is not None
+        assert "of 90 characters" in note
