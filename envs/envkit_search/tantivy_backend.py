@@ -128,7 +128,7 @@ def build_index(
     Args:
         folder: Folder of the index; must not exist.
         documents: With unique ids, which is not checked.
-        corpus: Identity of the corpus, such as a `corpus_file.fingerprint`.
+        corpus: Identity of the corpus, such as an `opening.fingerprint`.
 
     Raises:
         StorageError: The folder exists or cannot be written.
