@@ -57,11 +57,12 @@ class Shell:
 
     def send(self, command: str) -> None:
         """Start a command."""
-        # eval keeps the shell's state. All is one line, so that the command finds no rest of it on
-        # the shell's input. What it writes to the control pipe itself lacks the mark.
+        # eval keeps the shell's state, and builtin ignores functions named like it. All is one
+        # line, so that the command finds no rest of it on the shell's input. What it writes to the
+        # control pipe itself lacks the mark.
         self._mark = os.urandom(8).hex()
-        line = f"eval {shlex.quote(command)} </dev/null {self._number}>&-; "
-        line += f'printf "%s %s %s\\n" {self._mark} "$?" "$PWD" >&{self._number}\n'
+        line = f"builtin eval {shlex.quote(command)} </dev/null {self._number}>&-; "
+        line += f'builtin printf "%s %s %s\\n" {self._mark} "$?" "$PWD" >&{self._number}\n'
         assert self._stdin is not None
         with contextlib.suppress(BrokenPipeError):  # killed in between: `wait` finds out
             self._stdin.write(line.encode("utf-8", "surrogateescape"))
