@@ -30,6 +30,8 @@ _OPTIONS: Final = {
 }
 """Without it, a second start shows its file in the first window, and no window appears."""
 _OFFICE: Final = ("localc", "lowriter", "soffice", "libreoffice")
+_OFFICE_STARTS: Final = "LibreOffice "
+"""The title of its windows, before the version, until they have a document."""
 _FIRST_START: Final = ("soffice", "--headless", "--terminate_after_init")
 
 
@@ -113,7 +115,7 @@ class Session(Closing):
         before = {identity for identity, _ in display.windows()}
         desk.launch([command[0], *_OPTIONS.get(command[0], ()), *command[1:]])
         until = time.monotonic() + seconds
-        while not {identity for identity, _ in display.windows()} - before:
+        while not _is_open(display.windows(), before):
             self.check()
             if time.monotonic() > until:
                 raise EnvFault(
@@ -210,6 +212,12 @@ def _first_session(plain: bytes) -> bytes:
             if shutil.which(command[0]):
                 session.desk.run(command, seconds=90.0)
         return session.desk.archive(made_paths())
+
+
+def _is_open(windows: Sequence[tuple[int, str]], before: set[int]) -> bool:
+    """Return whether a new window has opened, and with a document if it is LibreOffice's."""
+    titles = [title for identity, title in windows if identity not in before]
+    return any(not title.startswith(_OFFICE_STARTS) for title in titles)
 
 
 def _memory_folder() -> str | None:
