@@ -11,6 +11,7 @@ from envkit_linux_desktop.tasks.moves import (
     View,
     await_window,
     choose,
+    enter_office,
     key,
     press,
     save_office,
@@ -33,8 +34,7 @@ def can_edit(check: Workbook) -> bool:
 def edit_book(check: Workbook, files: Mapping[str, bytes], view: View) -> Moves:
     """Rename and add sheets, and enter the cells that differ."""
     before = book_of(reader.read("xlsx", files[check.path])["model"])
-    yield wait(1.0)
-    yield key("escape")
+    yield from enter_office(view)
     for number, page in enumerate(check.book):
         is_new = number >= len(before)
         old = Sheet(name="") if is_new else before[number]
@@ -95,8 +95,7 @@ def _format_numbers(before: Sheet, after: Sheet, view: View) -> Moves:
     for (_, form), rows in groupby(sorted(formats), key=lambda row: row[:2]):
         references = sorted((row[2] for row in rows), key=parts_of)
         yield from _go_to(f"{references[0]}:{references[-1]}", view)
-        yield from press(view, "ctrl", "1")
-        yield from await_window("Format Cells", view)
+        yield from await_window("Format Cells", view, "ctrl", "1")
         yield key("alt", "f")  # its code
         yield key("ctrl", "a")
         yield text(form)

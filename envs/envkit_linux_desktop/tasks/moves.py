@@ -9,12 +9,12 @@ from envkit_actions.action import Action, ActionKind
 
 OFFICE_SAVED: Final = 1.5
 """Seconds until LibreOffice has written a file."""
-_LOOKS: Final = 20
+_LOOKS: Final = 10
 """Most looks at the screen until something has happened there."""
 _LOOK: Final = 0.3
 """Seconds until the next look."""
 _PRESSES: Final = 3
-"""Most presses of a chord that changes nothing on the screen."""
+"""Most presses of a chord that has no effect."""
 Moves = Iterator[Action]
 DIALOG: Final = 0.6
 """Seconds until a dialog takes keys, or a file is written."""
@@ -53,7 +53,6 @@ def wait(seconds: float = DIALOG) -> Action:
 
 def name_file(path: str) -> Moves:
     """Enter a path in GTK's file dialog, whose completion swallows an Enter that comes at once."""
-    yield wait()
     yield key("ctrl", "a")
     yield text(f"~/{path}")
     yield wait()
@@ -62,7 +61,7 @@ def name_file(path: str) -> Moves:
 
 
 def press(view: View, *names: str) -> Moves:
-    """Press a chord and wait until the screen changes; LibreOffice loses keys while it starts."""
+    """Press a chord and wait until the screen changes."""
     yield wait(_LOOK)  # all before has been carried out
     before = view.shot()
     for _ in range(_PRESSES):
@@ -73,19 +72,35 @@ def press(view: View, *names: str) -> Moves:
                 return
 
 
-def await_window(title: str, view: View) -> Moves:
-    """Wait until a window whose title begins like this is on top; "" is one without a title.
+def await_window(title: str, view: View, *names: str) -> Moves:
+    """Wait until the top window's title begins like this; "" is a window without a title.
+
+    Args:
+        title: The beginning.
+        view: Shows the titles.
+        names: A chord that opens the window, pressed again if it does not; none waits only.
 
     Raises:
         NoOracleError: None opens.
     """
-    for _ in range(_LOOKS):
-        yield wait()
-        for top in view.titles()[-1:]:
-            if top.startswith(title) and bool(top) == bool(title):
-                yield wait()  # it takes keys later than it has its title
-                return
+    for _ in range(_PRESSES):
+        if names:
+            yield key(*names)
+        for _ in range(_LOOKS):
+            yield wait()
+            for top in view.titles()[-1:]:
+                if top.startswith(title) and bool(top) == bool(title):
+                    yield wait(_LOOK)  # it takes keys later than it has its title
+                    return
     raise NoOracleError(f"no window {title!r} opens")
+
+
+def enter_office(view: View) -> Moves:
+    """Wait until LibreOffice takes keys: a dialog opens by keys and closes again."""
+    yield wait()
+    name = view.titles()[-1]
+    yield from await_window("Find", view, "ctrl", "h")
+    yield from await_window(name, view, "escape")
 
 
 def choose(letter: str, place: int, view: View) -> Moves:
@@ -99,7 +114,6 @@ def choose(letter: str, place: int, view: View) -> Moves:
 
 def save_office(view: View) -> Moves:
     """Save in the format that the file has."""
-    yield wait(1.0)  # LibreOffice takes keys later than it draws
     yield from press(view, "ctrl", "s")  # which also turns off the sign of changes
     yield wait(OFFICE_SAVED)
     yield key("enter")  # keep the format

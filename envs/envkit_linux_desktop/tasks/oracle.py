@@ -20,8 +20,11 @@ from envkit_linux_desktop.tasks.moves import (
     Moves,
     NoOracleError,
     View,
+    await_window,
+    enter_office,
     key,
     name_file,
+    press,
     text,
     wait,
 )
@@ -34,16 +37,16 @@ from envkit_linux_desktop.tasks.shell import Archive
 from envkit_linux_desktop.tasks.shell_oracle import commands
 from envkit_linux_desktop.tasks.writer_oracle import write_pages
 
-_OPENED = 3.0
-"""Seconds until LibreOffice shows a file dialog."""
-
-
 _FOLDERS = frozenset({"Documents", "Downloads", *words.FOLDERS})
 """Titles of the file manager."""
 _TERMINALS = frozenset({"", "Terminal"})
 
 
-_TRIES = 5
+_START = "LibreOffice"
+"""Title of its start centre, which is what remains after the last document."""
+_TRIES = 3
+_LOOKS = 8
+"""Looks at the windows until the key that closes one is pressed again."""
 
 
 _OFFICE = (".xlsx", ".docx")
@@ -96,7 +99,7 @@ def _work(check: Check, scenario: Scenario, page: str, view: View) -> _Work:
     """Return the input for one check."""
     files, opened = scenario.files, _exported(check, scenario)
     if isinstance(check, Text) and opened:
-        return _Work(fits=lambda name: name.startswith(opened), moves=lambda: _export(check))
+        return _Work(fits=lambda name: name.startswith(opened), moves=lambda: _export(check, view))
     if can_browse(check, page):
         title = title_of(page)
         return _Work(fits=lambda name: name.startswith(title), moves=lambda: browse(check, page))
@@ -114,15 +117,15 @@ def _exported(check: Check, scenario: Scenario) -> str:
     return next((n.removeprefix("Documents/") for n in names if n.startswith("Documents/")), "")
 
 
-def _export(check: Text) -> Moves:
+def _export(check: Text, view: View) -> Moves:
     """Save the document in the top window as a text file, after typing it again in Writer."""
-    yield key("escape")
+    yield from enter_office(view)
     if check.path.endswith(".txt"):
-        yield key("ctrl", "a")
-        yield key("delete")
+        yield from press(view, "ctrl", "a")
+        yield from press(view, "delete")
         yield text(check.text.rstrip("\n"))
-    yield key("ctrl", "shift", "s")
-    yield wait(_OPENED)
+        yield wait()
+    yield from await_window("Save", view, "ctrl", "shift", "s")
     yield from name_file(check.path)
     for _ in range(2):  # keep the format; accept its options
         yield wait(OFFICE_SAVED)
@@ -160,7 +163,7 @@ def _is_file_move(check: Check, scenario: Scenario) -> bool:
 
 def _closing_key(title: str) -> Action:
     """Return the keys that close a window without closing other documents of LibreOffice."""
-    if title == "LibreOffice":  # its start centre, after the last document
+    if title == _START:
         return key("ctrl", "q")
     return key("ctrl", "w") if "LibreOffice" in title else key("alt", "f4")
 
@@ -174,9 +177,11 @@ def _close_top(view: View) -> Moves:
     before = view.titles()
     for _ in range(_TRIES):
         yield _closing_key(before[-1])
-        yield wait()
-        if view.titles() != before:
-            return
+        for _ in range(_LOOKS):
+            yield wait()
+            titles = view.titles()
+            if len(titles) != len(before) or titles[-1] == _START != before[-1]:
+                return  # a mere new title may come from a page that has been loaded
     raise NoOracleError(f"{before[-1]!r} does not close")
 
 
@@ -230,9 +235,9 @@ def _window(check: Check, title: str | None = None) -> bool | None:
 def _moves(check: Check, files: Mapping[str, bytes], view: View) -> Moves:
     match check:
         case Text():
-            yield from _write_text(check.path, check.text, is_new=check.path not in files)
+            yield from _write_text(check.path, check.text, view, is_new=check.path not in files)
         case Number():
-            yield from _write_text(check.path, f"{check.value:.10g}", is_new=True)
+            yield from _write_text(check.path, f"{check.value:.10g}", view, is_new=True)
         case Workbook():
             yield from edit_book(check, files, view)
         case Document():
@@ -247,18 +252,20 @@ def _moves(check: Check, files: Mapping[str, bytes], view: View) -> Moves:
             raise NoOracleError(f"no plan for a {type(check).__name__}")
 
 
-def _write_text(path: str, content: str, *, is_new: bool) -> Moves:
-    """Enter the whole text of a file in Mousepad."""
+def _write_text(path: str, content: str, view: View, *, is_new: bool) -> Moves:
+    """Enter the whole text of a file in Mousepad, whose title has a star until it is saved."""
     if is_new:
-        yield key("ctrl", "n")
+        yield from await_window("Untitled", view, "ctrl", "n")
     else:
-        yield key("ctrl", "o")
+        yield from await_window("Open File", view, "ctrl", "o")
         yield from name_file(path)
-    yield wait()
+        yield from await_window(f"~/{path}", view)
     yield key("ctrl", "a")
     yield key("delete")
     yield text(content.rstrip("\n"))
-    yield key("ctrl", "s")
     if is_new:
+        yield from await_window("Save As", view, "ctrl", "s")
         yield from name_file(path)
-    yield wait()
+    else:
+        yield key("ctrl", "s")
+    yield from await_window(f"~/{path}", view)

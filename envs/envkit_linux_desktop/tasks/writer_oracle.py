@@ -8,6 +8,7 @@ from envkit_linux_desktop.tasks.moves import (
     View,
     await_window,
     choose,
+    enter_office,
     key,
     press,
     save_office,
@@ -23,8 +24,7 @@ _CHARACTER: Final = 5
 
 def write_pages(check: Document, view: View) -> Moves:
     """Type the whole document again, then give paragraphs and pages their looks."""
-    yield wait(1.0)
-    yield key("escape")
+    yield from enter_office(view)
     yield from press(view, "ctrl", "a")
     yield from press(view, "delete")
     for number, paragraph in enumerate(check.pages.paragraphs):
@@ -70,8 +70,7 @@ def _paragraph_keys(paragraph: Paragraph) -> list[str]:
 def _set_page(pages: Pages, view: View) -> Moves:
     """Turn the page and write into its header and footer."""
     if pages.landscape:
-        yield from press(view, "alt", "shift", "p")
-        yield from await_window("Page Style", view)
+        yield from await_window("Page Style", view, "alt", "shift", "p")
         yield key("ctrl", "pagedown")
         yield wait(0.5)
         yield key("alt", "a")  # landscape
@@ -99,8 +98,8 @@ def _insert_table(table: tuple[tuple[str, ...], ...], view: View) -> Moves:
     """Insert a table below the text and fill it."""
     yield key("ctrl", "end")
     yield key("enter")
-    yield from press(view, "ctrl", "f12")
-    yield from await_window("Insert Table", view)
+    yield wait()
+    yield from await_window("Insert Table", view, "ctrl", "f12")
     for letter, count in (("c", len(table[0])), ("r", len(table))):
         yield key("alt", letter)
         yield key("ctrl", "a")

@@ -1,4 +1,5 @@
 import hashlib
+import itertools
 import json
 import re
 import subprocess
@@ -14,6 +15,7 @@ pytest.importorskip("docx")
 
 from fakes.desktop_files import FilesHome, near_misses, without_formulas
 
+from envkit_actions import Action, ActionKind
 from envkit_linux_desktop.tasks import FAMILIES, oracle, reader, reading
 from envkit_linux_desktop.tasks.checks import Gone, Text
 from envkit_linux_desktop.tasks.home import MOST_NAMES
@@ -37,6 +39,18 @@ class NoWindows:
     def shot(self) -> Image.Image:
         """Return a black screen."""
         return Image.new("RGB", (8, 8))
+
+
+class Page(NoWindows):
+    """A browser before an editor: its title changes late, and it closes later still."""
+
+    def __init__(self) -> None:
+        self._states = ["Untitled", "Untitled", "List", "List", ""]
+
+    def titles(self) -> tuple[str, ...]:
+        """Return the titles, each time those of a later moment."""
+        page = self._states.pop(0) if len(self._states) > 1 else ""
+        return ("a.txt - Mousepad", f"{page} - Chromium") if page else ("a.txt - Mousepad",)
 
 
 @pytest.fixture(autouse=True)
@@ -232,3 +246,11 @@ def test_plan_refuses_a_desktop_without_windows() -> None:
 def test_plan_refuses_to_go_on_without_its_window() -> None:
     with pytest.raises(oracle.NoOracleError, match="'Rename Sheet'"):
         list(await_window("Rename Sheet", NoWindows()))
+
+
+def test_a_window_with_a_new_title_is_not_closed_twice() -> None:
+    closing = Action(kind=ActionKind.KEY, keys=("alt", "f4"))
+    opening = Action(kind=ActionKind.KEY, keys=("ctrl", "o"))
+    moves = oracle.plan(FAMILIES["append_line"].scenario(1, 0), Page())
+    before = list(itertools.takewhile(lambda move: move != opening, moves))
+    assert before.count(closing) == 1
