@@ -5,10 +5,11 @@ import pkgutil
 import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from numbers import Real
 from typing import Any, Final, cast
 
 from envkit.env import Step
-from envkit.errors import ConfigurationError, did_you_mean
+from envkit.errors import ConfigurationError, EnvFault, FaultKind, did_you_mean
 from envkit.images import Image
 from envkit.messages import Message, images_of, text_of
 from envkit.rollout.setting_types import check_types
@@ -230,15 +231,21 @@ async def call_agent(function: AgentFunction, task: AgentTask, pool: WorkerPool)
 
 
 def result_of(found: object) -> AgentResult:
-    """Return what a function returned as a result."""
+    """Return what a function returned as a result.
+
+    Raises:
+        EnvFault: It is neither an answer nor a reward, so the reward is not known.
+    """
     if found is None:
         return AgentResult()
     if isinstance(found, AgentResult):
         return found
     if isinstance(found, str):
         return AgentResult(answer=found)
-    if isinstance(found, (int, float)):
+    if isinstance(found, Real):  # NumPy's numbers too
         return AgentResult(reward=float(found))
-    return AgentResult(
-        error=f"an agent must return its answer, a reward or None, got {type(found).__name__}"
+    raise EnvFault(
+        f"an agent must return its answer, a reward or None, got {type(found).__name__}",
+        kind=FaultKind.PERMANENT,
+        retryable=False,
     )

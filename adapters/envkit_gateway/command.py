@@ -4,14 +4,15 @@ import asyncio
 import json
 import math
 import os
-import shutil
 import signal
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple
 
 from envkit.errors import EnvFault, FaultKind
 from envkit.threads.pool import WorkerPool
@@ -44,6 +45,8 @@ class _Ended(NamedTuple):
     status: int
     stdout: str
     stderr: str
+    said: str
+    """The start of its standard output."""
 
     def info(self) -> dict[str, Any]:
         return {"exit_status": self.status, "stderr": self.stderr, "stdout": self.stdout}
@@ -56,7 +59,7 @@ async def agent_folder(pool: WorkerPool) -> AsyncGenerator[Path]:
     try:
         yield folder
     finally:
-        await pool.run(lambda: shutil.rmtree(folder, ignore_errors=True))
+        await pool.run(lambda: _remove(folder))
 
 
 async def run_command(
@@ -122,7 +125,7 @@ async def grade_command(
         ended = await _supervised(argv, folder, variables, logs=own, max_disk_mb=max_disk_mb)
         return await pool.run(lambda: _grade(own, ended))
     finally:
-        await pool.run(lambda: shutil.rmtree(own, ignore_errors=True))
+        await pool.run(lambda: _remove(own))
 
 
 async def _supervised(
@@ -135,18 +138,25 @@ async def _supervised(
 ) -> "_Ended":
     """Run a command to its end and kill what it leaves behind, also if this is cancelled."""
     inherited = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
-    with (logs / "stdout.log").open("wb") as out, (logs / "stderr.log").open("wb") as err:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-ISB", str(_SUPERVISOR), str(max_disk_mb << 20), *argv,
-            stdin=asyncio.subprocess.PIPE, stdout=out, stderr=err,
-            cwd=folder / "work", env={**inherited, **variables}, start_new_session=True,
-        )  # fmt: skip
+    # Their paths may name anything later, so they are read through these handles.
+    with (logs / "stdout.log").open("w+b") as out, (logs / "stderr.log").open("w+b") as err:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-ISB", str(_SUPERVISOR), str(max_disk_mb << 20), *argv,
+                stdin=asyncio.subprocess.PIPE, stdout=out, stderr=err,
+                cwd=folder / "work", env={**inherited, **variables}, start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise _fault(f"a command cannot run in the agent's folder: {error}") from error
         try:
             status = await process.wait()
         except BaseException:
             await _stop(process)
             raise
-    return _Ended(status, _tail(logs / "stdout.log"), _tail(logs / "stderr.log"))
+        finally:
+            if process.returncode is None or process.returncode < 0:
+                _kill_orphans(logs)
+        return _Ended(status, _end_of(out), _end_of(err), _start_of(out))
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:
@@ -159,6 +169,36 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
         with suppress(ProcessLookupError):
             process.kill()
         await waiting
+
+
+def _kill_orphans(folder: Path) -> None:
+    """Kill what a dead supervisor left: processes with the folder in their environment or as home.
+
+    A command may kill or stop its supervisor. Its own child dies with it, later ones do not.
+    """
+    mark = os.fsencode(folder)
+    for _ in range(20):
+        found = [one for one in Path("/proc").glob("[0-9]*") if _is_in(one, mark)]
+        if not found:
+            return
+        for process in found:
+            with suppress(OSError):
+                os.kill(int(process.name), signal.SIGKILL)
+        time.sleep(0.005)
+
+
+def _is_in(process: Path, mark: bytes) -> bool:
+    try:
+        return mark in (process / "environ").read_bytes() or mark in os.fsencode(
+            (process / "cwd").readlink()
+        )
+    except OSError:  # it is gone, or somebody else's
+        return False
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder of any depth, for which `shutil.rmtree` has neither stack nor descriptors."""
+    subprocess.run(["rm", "-rf", "--", str(folder)], stderr=subprocess.DEVNULL, check=False)
 
 
 def _write(folder: Path, task: AgentTask) -> None:
@@ -187,9 +227,9 @@ def _result(folder: Path, ended: "_Ended", max_disk_mb: int) -> AgentResult:
         raise _fault(f"the agent's command did not start: {ended.stderr.strip()[-500:]}")
     answer = _read(folder / "work" / "answer.txt")
     if answer is None and status == 0:
-        answer = _read(folder / "stdout.log")
-    reward, problem = _reward(folder / "work" / "reward.txt")
-    error = problem if status == 0 else _failure(folder, ended)
+        answer = ended.said
+    reward = _reward(folder / "work" / "reward.txt")
+    error = None if status == 0 else _failure(folder, ended)
     if status == _TOO_LARGE:
         error = f"the agent's command wrote more than agent.max_disk_mb, {max_disk_mb}"
     return AgentResult(answer=answer, reward=reward, error=error, info=ended.info())
@@ -208,9 +248,7 @@ def _grade(folder: Path, ended: "_Ended") -> Grade:
             f"agent.grade {_FAILED[ended.status]} (status {ended.status}), which is no verdict on "
             f"the agent: {ended.stderr.strip()[-500:]}"
         )
-    reward, problem = _reward(folder / "reward.txt")
-    if problem is not None or (reward is not None and not math.isfinite(reward)):
-        raise _fault(f"agent.grade: {problem or f'reward.txt must be finite, got {reward}'}")
+    reward = _reward(folder / "reward.txt", "agent.grade: ")
     return Grade(float(ended.status == 0) if reward is None else reward, ended.info())
 
 
@@ -218,14 +256,22 @@ def _fault(text: str) -> EnvFault:
     return EnvFault(text, kind=FaultKind.PERMANENT, retryable=False)
 
 
-def _reward(path: Path) -> tuple[float | None, str | None]:
+def _reward(path: Path, who: str = "") -> float | None:
+    """Return the number of a file; None if there is none.
+
+    Raises:
+        EnvFault: The file holds something else, so the reward is not known.
+    """
     text = _read(path)
     if text is None:
-        return None, None
+        return None
     try:
-        return float(text), None
+        reward = float(text)
     except ValueError:
-        return None, f"reward.txt must hold a number, got {text[:80]!r}"
+        reward = math.nan
+    if not math.isfinite(reward):
+        raise _fault(f"{who}reward.txt must hold a finite number, got {text[:80]!r}")
+    return reward
 
 
 def _read(path: Path) -> str | None:
@@ -236,8 +282,12 @@ def _read(path: Path) -> str | None:
         return file.read(_MOST).decode("utf-8", "replace").strip()
 
 
-def _tail(path: Path) -> str:
-    with path.open("rb") as file:
-        file.seek(0, os.SEEK_END)
-        file.seek(max(0, file.tell() - _KEPT))
-        return file.read(_KEPT).decode("utf-8", "replace")
+def _start_of(file: BinaryIO) -> str:
+    file.seek(0)
+    return file.read(_MOST).decode("utf-8", "replace").strip()
+
+
+def _end_of(file: BinaryIO) -> str:
+    file.seek(0, os.SEEK_END)
+    file.seek(max(0, file.tell() - _KEPT))
+    return file.read(_KEPT).decode("utf-8", "replace")

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 
-_SET_CHILD_SUBREAPER = 36
+_SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 _LOOK_S = 1.0
 """Seconds between two looks at the folder, at least."""
 _NOT_STARTED = 127
@@ -27,7 +27,8 @@ def main(argv: list[str]) -> int:
     A command that wrote too much gets that of SIGXFSZ, whether to one file or to many.
     """
     most, command = int(argv[0]), argv[1:]
-    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    libc = ctypes.CDLL(None)
+    libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     stop_read, stop_write = os.pipe()
     os.set_blocking(stop_write, False)
     signal.set_wakeup_fd(stop_write)
@@ -36,13 +37,19 @@ def main(argv: list[str]) -> int:
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=lambda: libc.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0),  # noqa: PLW1509
+        )
     except OSError as error:
         print(f"cannot start {command[0]!r}: {error.strerror}", file=sys.stderr)  # noqa: T201
         return _NOT_STARTED
-    status = _wait(child, stop_read, most)
-    _kill_descendants()
-    return status
+    try:
+        return _wait(child, stop_read, most)
+    finally:
+        _kill_descendants()
 
 
 def _wait(child: "subprocess.Popen[bytes]", stop: int, most: int) -> int:
@@ -65,14 +72,16 @@ def _wait(child: "subprocess.Popen[bytes]", stop: int, most: int) -> int:
 
 
 def _size(folder: str) -> int:
-    """Return the bytes that a folder takes on the disk."""
-    total = 0
-    for place, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(place, name)).st_blocks * 512
-            except OSError:
-                continue
+    """Return the bytes that a folder takes on the disk, however deeply it is nested."""
+    total, todo = 0, [folder]
+    while todo:
+        try:
+            for entry in os.scandir(todo.pop()):
+                total += entry.stat(follow_symlinks=False).st_blocks * 512
+                if entry.is_dir(follow_symlinks=False):
+                    todo.append(entry.path)
+        except OSError:  # it is gone, or its path has become too long
+            continue
     return total
 
 

@@ -1,0 +1,140 @@
+"""Commands that misbehave: each ends as a typed outcome, and nothing that it started goes on."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from fakes.agent_runs import command, played
+
+from envkit.trajectory import StopReason, Trajectory
+
+
+async def ended(tmp_path: Path, code: str, **options: Any) -> Trajectory:
+    """Play an episode of a command; it must not take long."""
+    return await asyncio.wait_for(played({**command(tmp_path, code), **options}), 60)
+
+
+async def check_gone(pid: Path) -> None:
+    """Check that a process is gone soon."""
+    deadline = time.monotonic() + 10
+    while psutil.pid_exists(int(pid.read_text())) and time.monotonic() < deadline:
+        await asyncio.sleep(0.05)
+    assert not psutil.pid_exists(int(pid.read_text()))
+
+
+LINGER = """
+import signal, subprocess, time
+code = "import os, time; os.setsid(); print(os.getpid(), flush=True); time.sleep(600)"
+child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+open({pid!r}, "w").write(child.stdout.readline())
+os.kill(os.getppid(), signal.{signal})
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signal", ["SIGKILL", "SIGSTOP"])
+async def test_command_that_attacks_its_supervisor_leaves_nothing(
+    tmp_path: Path, signal: str
+) -> None:
+    pid = tmp_path / "pid"
+    found = await ended(tmp_path, LINGER.format(pid=str(pid), signal=signal), timeout_s=5)
+
+    assert found.turns
+    assert found.stop_reason in (StopReason.ENV_TRUNCATED, StopReason.STEP_TIMEOUT)
+    await check_gone(pid)
+
+
+DEEP = """
+for _ in range(3000):
+    os.mkdir("d")
+    os.chdir("d")
+import time; time.sleep({seconds})
+"""
+
+
+@pytest.mark.slow
+async def test_command_that_nests_folders_is_cleaned_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(own))
+    found = await ended(tmp_path, DEEP.format(seconds=3) + "print(answer)")
+
+    assert found.stop_reason is StopReason.TERMINATED
+    assert list(own.iterdir()) == []
+
+
+REPLACED = """
+for name in ("stdout.log", "stderr.log"):
+    os.remove(f"../{{name}}")
+    {then}
+"""
+
+
+@pytest.mark.parametrize("then", ["os.mkfifo(f'../{name}')", "pass", "os.mkdir(f'../{name}')"])
+async def test_command_that_replaces_its_logs_does_not_hang(tmp_path: Path, then: str) -> None:
+    code = "print('note', file=sys.stderr, flush=True)\n" + REPLACED.format(then=then)
+    found = await ended(tmp_path, code + "print(answer)")
+
+    assert found.stop_reason is StopReason.TERMINATED
+    assert found.turns[-1].info["agent_output"]["stderr"] == "note\n"
+
+
+@pytest.mark.parametrize("grade", [None, "true"])
+async def test_command_that_removes_its_folder_has_a_typed_end(
+    tmp_path: Path, grade: str | None
+) -> None:
+    code = "import shutil; shutil.rmtree('..', ignore_errors=True)"
+    found = await ended(tmp_path, code, grade=grade)
+
+    if grade is None:
+        assert found.stop_reason is StopReason.TERMINATED
+    else:  # nothing is left to grade
+        assert (found.stop_reason, found.reward) == (StopReason.ENV_FAULT, None)
+
+
+@pytest.mark.parametrize(
+    "written", ["nan", "1e400", "-inf", "True", "much", "", "1,5", "0.5 0.5", "\\x00"]
+)
+async def test_reward_of_a_command_that_is_no_finite_number_is_a_fault(
+    tmp_path: Path, written: str
+) -> None:
+    found = await ended(tmp_path, f"open('reward.txt', 'w').write('{written}')")
+
+    assert (found.stop_reason, found.reward) == (StopReason.ENV_FAULT, None)
+    assert found.fault is not None
+    assert "reward" in found.fault.message
+
+
+@pytest.mark.parametrize(
+    "make", ["os.mkfifo", "os.mkdir", "lambda path: os.symlink('/dev/zero', path)"]
+)
+@pytest.mark.parametrize("name", ["answer.txt", "reward.txt"])
+async def test_file_that_is_no_file_is_as_good_as_none(
+    tmp_path: Path, name: str, make: str
+) -> None:
+    found = await ended(tmp_path, f"({make})({name!r}); print(answer)")
+
+    assert found.stop_reason is StopReason.TERMINATED
+    assert found.turns[-1].info["agent_output"]["stdout"]
+
+
+async def test_command_that_closes_everything_gives_an_empty_answer(tmp_path: Path) -> None:
+    found = await ended(tmp_path, "[os.close(n) for n in range(3)]")
+
+    assert found.stop_reason is StopReason.TERMINATED
+    assert found.turns[-1].info["agent_output"]["exit_status"] == 0
+
+
+async def test_command_that_writes_without_end_is_stopped(tmp_path: Path) -> None:
+    code = "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n"
+    code += "while True: os.write(1, bytes(1 << 20))"
+    found = await ended(tmp_path, code, max_disk_mb=20)
+
+    assert found.stop_reason is StopReason.ENV_TRUNCATED
+    assert "max_disk_mb" in found.turns[-1].info["agent_error"]
