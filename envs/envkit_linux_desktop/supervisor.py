@@ -180,8 +180,9 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)  # a driver started by nohup or "&" ignores them
     # As many as its own user namespace may have; bubblewrap itself needs no such limit.
-
     most = int(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

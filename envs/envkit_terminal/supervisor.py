@@ -357,6 +357,8 @@ def shown(path: str) -> str:
 def main() -> None:
     """Answer orders until the input ends."""
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)  # a driver started by nohup or "&" ignores them
     limits: dict[str, int] = json.loads(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # A second line of defence: as another user than root the kernel counts, without delay.

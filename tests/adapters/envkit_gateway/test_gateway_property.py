@@ -12,7 +12,7 @@ from fakes.gateway_campaign import run_conversation
 from fakes.gateway_run import Run, call_once, serving
 from fakes.junk_bodies import OPTIONS, mutated
 from fakes.trajectories import picture
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from envkit.threads.pool import WorkerPool
@@ -60,6 +60,7 @@ async def converse(client: Client, rng: random.Random, steps: int) -> None:
 
 @settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32))
+@example(seed=434141)  # asks again for a reply, whose first sample is then not trained
 async def test_random_conversations_are_exact(seed: int) -> None:
     rng = random.Random(seed)
 
@@ -83,7 +84,7 @@ async def test_random_conversations_are_exact(seed: int) -> None:
             await converse(client, rng, 4)
     trajectory = run.trajectory(trains_side=True)
 
-    assert trajectory.trained_token_count == trajectory.sampled_token_count
+    assert set(trajectory.metadata["agent"]["untrained"]) <= {"superseded"}
 
 
 async def test_rewritten_histories_continue_exactly_if_they_mean_the_same() -> None:

@@ -92,6 +92,15 @@ def test_hanging_command_is_interrupted_and_the_shell_stays(session: TerminalSes
     assert run(session, "echo $X").output == "kept\n"
 
 
+def test_hanging_command_is_interrupted_under_a_driver_that_ignores_interrupts() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as nohup and "&" have it
+    try:
+        with TerminalSession().start() as session:
+            assert run(session, "sleep 60", seconds=0.3).code == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.slow
 def test_command_that_ignores_interrupts_is_killed(session: TerminalSession) -> None:
     ran = run(session, "bash -c \"trap '' INT; sleep 60\"", seconds=0.3)
