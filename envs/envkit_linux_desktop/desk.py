@@ -64,12 +64,14 @@ _PROGRAMS: Final = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one desk may use."""
+    """What one session may use."""
 
     home_mib: int = 256
     """Size of the home folder."""
     memory_mib: int = 2048
     """Memory of all processes together; beyond it the largest is killed."""
+    display_mib: int = 512
+    """Memory of the display, where applications keep images; beyond it the session is a fault."""
     processes: int = 400
     """Processes and threads at a time."""
 

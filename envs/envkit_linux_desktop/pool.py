@@ -21,7 +21,7 @@ class Pool(Closing):
             width: Of the screen, in pixels.
             height: Of the screen, in pixels.
             size: Sessions to keep ready; 0 starts each when it is needed.
-            limits: What each desk may use.
+            limits: What each session may use.
         """
         self._shape, self._size, self._limits = (width, height), size, limits
         self._lock = threading.Lock()

@@ -19,7 +19,7 @@ from envkit_linux_desktop.display import Display
 from envkit_linux_desktop.drawn import is_drawn
 from envkit_linux_desktop.requirements import SYSTEM_PYTHON, check_programs
 from envkit_linux_desktop.template import full_template, made_paths
-from envkit_sandbox import Home
+from envkit_sandbox import Home, first_process, watch
 from envkit_sandbox.walls import give_to_sandbox
 
 _WINDOW_SECONDS: Final = 45.0
@@ -47,7 +47,7 @@ class Session(Closing):
             width: Of the screen, in pixels.
             height: Of the screen, in pixels.
             template: A tar archive with which the home folder begins.
-            limits: What the desk may use.
+            limits: What the session may use.
 
         Raises:
             EnvFault: It did not start.
@@ -62,6 +62,8 @@ class Session(Closing):
                 place.mkdir(exist_ok=True)
                 give_to_sandbox(place)
             self.display = Display(folder, width, height)
+            assert self.display.sandbox is not None
+            watch(first_process(self.display.sandbox), limit_mib=limits.display_mib)
             self.desk = Desk(folder / "x11/X0", template, limits)
             self.desk.await_ready()
             self.display.await_manager()

@@ -8,14 +8,34 @@ from collections.abc import Iterator
 import pytest
 from fakes.desktop_runs import needs_desktop, row
 
+from envkit.errors import EnvFault, FaultKind
 from envkit_actions import Action, ActionKind
-from envkit_linux_desktop import LinuxDesktopEnv, env, performing
+from envkit_linux_desktop import Limits, LinuxDesktopEnv, env, performing
 from envkit_linux_desktop.performing import Performer
 from envkit_linux_desktop.session import Session, start_session
 
 PAGE = b"""<meta charset=utf-8><script>
 onhashchange = onload = () => document.title = location.hash || "empty";
 </script>"""
+DRAW_ON_PIXMAPS = """
+import socket, struct, time
+x = socket.socket(socket.AF_UNIX)
+x.connect("/tmp/.X11-unix/X0")
+x.sendall(struct.pack("<BxHHHHxx", 0x6C, 11, 0, 0, 0))
+setup = x.recv(8)
+while len(setup) < 8 + 4 * struct.unpack("<H", setup[6:8])[0]:
+    setup += x.recv(1 << 16)
+first, = struct.unpack("<I", setup[12:16])
+vendor, = struct.unpack("<H", setup[24:26])
+root, = struct.unpack("<I", setup[40 + (vendor + 3 & ~3) + 8 * setup[29] :][:4])
+x.sendall(struct.pack("<BxHIII", 55, 4, first, root, 0))
+for pixmap in range(first + 1, first + 40):
+    x.sendall(struct.pack("<BBHIIHH", 53, 24, 4, pixmap, root, 4096, 4096))
+    x.sendall(struct.pack("<BxHIIHHHH", 70, 5, pixmap, first, 0, 0, 4096, 4096))
+    time.sleep(0.2)
+time.sleep(60)
+"""
+"""Make the display hold one image of 64 MiB after the other."""
 SYMBOLS = "".join(map(chr, range(0xA1, 0x100))) + "‘’“”–—…€™≈≠≤≥→←∞√日本語🙂"  # noqa: RUF001
 EFFECTS = {
     "alt f4": ["alt", "f4"],
@@ -157,3 +177,18 @@ def test_slow_repeats_in_the_calculator_are_cut_too(monkeypatch: pytest.MonkeyPa
         assert time.monotonic() - begun < 10
         assert note is not None
         assert "of 90 characters" in note
+
+
+@needs_desktop
+@pytest.mark.slow
+def test_images_that_fill_the_display_are_a_fault_and_not_the_end_of_the_machine() -> None:
+    with start_session(800, 600, limits=Limits(display_mib=200)) as session:
+        session.put({"draw.py": DRAW_ON_PIXMAPS.encode()})
+        assert session.desk is not None
+        session.desk.launch(("python3", "draw.py"))
+        until = time.monotonic() + 10
+        while session.screen.is_alive and time.monotonic() < until:
+            time.sleep(0.1)
+        with pytest.raises(EnvFault, match="display") as caught:
+            session.check()
+    assert caught.value.kind is FaultKind.CRASHED
