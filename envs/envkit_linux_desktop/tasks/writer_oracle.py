@@ -30,7 +30,7 @@ def write_pages(check: Document, view: View) -> Moves:
     for number, paragraph in enumerate(check.pages.paragraphs):
         if number:
             yield key("enter")
-        yield from _write_spans(paragraph)
+        yield from _write_spans(paragraph, view)
     for number, paragraph in enumerate(check.pages.paragraphs):
         yield from _style(number, paragraph, view)
     yield from _set_page(check.pages, view)
@@ -113,17 +113,16 @@ def _insert_table(table: tuple[tuple[str, ...], ...], view: View) -> Moves:
         yield text(cell)
 
 
-def _write_spans(paragraph: Paragraph) -> Moves:
+def _write_spans(paragraph: Paragraph, view: View) -> Moves:
     for span in paragraph.spans:
         marks = [letter for look, letter in _MARKS.items() if getattr(span, look)]
-        yield from _toggle(marks)
+        yield from _toggle(marks, view)
         yield text(span.text)
-        yield from _toggle(marks)
+        yield from _toggle(marks, view)
 
 
-def _toggle(marks: list[str]) -> Moves:
+def _toggle(marks: list[str], view: View) -> Moves:
     """Turn looks on or off; Writer carries such keys out after text that comes at once."""
     for letter in marks:
-        yield wait(0.5)
-        yield key("ctrl", letter)
-        yield wait(0.5)
+        yield wait(0.3)
+        yield from press(view, "ctrl", letter)
