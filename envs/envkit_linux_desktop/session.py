@@ -24,6 +24,9 @@ from envkit_sandbox.walls import give_to_sandbox
 
 _WINDOW_SECONDS: Final = 45.0
 """Time until an application has opened its window."""
+_PREFIX: Final = "envkit-desk-"
+_STALE_SECONDS: Final = 600.0
+"""Age of a session's folder that only a driver killed during a start can have left."""
 _DRAWN_SECONDS: Final = 20.0
 """Most time for the document in it. One that the application refuses is not drawn."""
 _OPTIONS: Final = {
@@ -56,7 +59,8 @@ class Session(Closing):
         check_programs()
         self.display: Display | None = None
         self.desk: Desk | None = None
-        folder = Path(tempfile.mkdtemp(prefix="envkit-desk-", dir=_memory_folder()))
+        _remove_stale()
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_memory_folder()))
         try:
             for place in (folder, folder / "x11", folder / "fb"):
                 place.mkdir(exist_ok=True)
@@ -228,6 +232,13 @@ def _first_session(plain: bytes) -> bytes:
             if shutil.which(command[0]):
                 session.desk.run(command, seconds=90.0)
         return session.desk.archive(made_paths())
+
+
+def _remove_stale() -> None:
+    for folder in Path(_memory_folder() or tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            if time.time() - folder.stat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _memory_folder() -> str | None:

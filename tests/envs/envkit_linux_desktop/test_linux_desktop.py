@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,6 +116,15 @@ def test_missing_programs_name_the_line_that_installs_them() -> None:
 def test_a_character_without_a_key_is_named() -> None:
     with pytest.raises(UntypableError, match=r"U\+0007"):
         symbol_of("\a")
+
+
+@needs_desktop
+def test_a_start_removes_what_a_driver_killed_during_a_start_left() -> None:
+    stale = Path(tempfile.mkdtemp(prefix="envkit-desk-", dir="/dev/shm"))
+    (stale / "fb").mkdir()
+    os.utime(stale, (0, 0))
+    with start_session(800, 600):
+        assert not stale.exists()
 
 
 @needs_desktop
