@@ -155,7 +155,7 @@ async def _supervised(
             raise
         finally:
             if process.returncode is None or process.returncode < 0:
-                _kill_orphans(logs)
+                await asyncio.to_thread(_kill_orphans, logs)  # it looks at every process
         return _Ended(status, _end_of(out), _end_of(err), _start_of(out))
 
 

@@ -5,6 +5,7 @@ from typing import Final
 
 from PIL import Image as PilImage
 
+OFFICE: Final = ("localc", "lowriter", "loimpress")
 _TOOLBARS: Final = (0, 25, 640, 110)
 _ICON_COLOURS: Final = 600
 """LibreOffice's toolbars have 775 to 930 colours there. Without them it is 410 at most."""
@@ -37,5 +38,5 @@ def _has_page(_: str, window: PilImage.Image) -> bool:
 
 _RULES: Final[Mapping[str, Callable[[str, PilImage.Image], bool]]] = {
     "chromium": _has_page,
-    **dict.fromkeys(("localc", "lowriter", "loimpress"), _has_toolbars),
+    **dict.fromkeys(OFFICE, _has_toolbars),
 }

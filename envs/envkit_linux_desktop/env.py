@@ -116,7 +116,6 @@ class LinuxDesktopEnv(Env):
         self._session: Session | None = None
         self._performer: Performer | None = None
         self.scenario: Scenario
-        self._is_settled = True
         self._whole = 0
         """Index of the last image of the whole screen, which coordinates refer to."""
 
@@ -140,10 +139,9 @@ class LinuxDesktopEnv(Env):
             MissingDependencyError: A program or a package is missing.
         """
         self.scenario = scenario_of(task)
-        self._use_session(self._open_windows)
+        settled = self._use_session(self._open_windows)
         info = {key: task[key] for key in ("id", "family", "level") if key in task}
-        info["settled"] = self._is_settled
-        return self._turn(f"Task: {self.scenario.goal}", info)
+        return self._turn(f"Task: {self.scenario.goal}", {**info, "settled": settled})
 
     def on_turn(self, response_text: str) -> Turn:
         """Carry out the actions of the reply.
@@ -203,20 +201,20 @@ class LinuxDesktopEnv(Env):
         """Return a policy that solves tasks by keys."""
         return oracle()
 
-    def _use_session(self, prepare: Callable[[Session, Performer], None]) -> None:
-        """Take a new session and prepare it; if that fails, another one."""
-        try:
-            self._prepare_new(prepare)
-        except EnvFault:
-            self._prepare_new(prepare)
+    def _use_session(self, prepare: Callable[[Session, Performer], None]) -> bool:
+        """Prepare a new session, or another if that fails; return whether the screen settled."""
         self._whole = 0
+        try:
+            return self._prepare_new(prepare)
+        except EnvFault:
+            return self._prepare_new(prepare)
 
-    def _prepare_new(self, prepare: Callable[[Session, Performer], None]) -> None:
+    def _prepare_new(self, prepare: Callable[[Session, Performer], None]) -> bool:
         self._leave()
         session = self._session = self._pool.take()
         performer = self._performer = Performer(session.screen)
         prepare(session, performer)
-        self._is_settled = session.screen.settle(quiet=0.2, limit=5.0, least=0.1)
+        return session.screen.settle(quiet=0.2, limit=5.0, least=0.1)
 
     def _open_windows(self, session: Session, _: Performer) -> None:
         session.put(self.scenario.files)

@@ -16,7 +16,7 @@ from envkit.closing import Closing
 from envkit.errors import EnvFault, FaultKind
 from envkit_linux_desktop.desk import Desk, Limits
 from envkit_linux_desktop.display import Display
-from envkit_linux_desktop.drawn import is_drawn
+from envkit_linux_desktop.drawn import OFFICE, is_drawn
 from envkit_linux_desktop.requirements import SYSTEM_PYTHON, check_programs
 from envkit_linux_desktop.template import full_template, made_paths
 from envkit_sandbox import Home, first_process, watch
@@ -31,12 +31,12 @@ _DRAWN_SECONDS: Final = 20.0
 """Most time for the document in it. One that the application refuses is not drawn."""
 _OPTIONS: Final = {
     "chromium": ("--new-window",),
-    **dict.fromkeys(("localc", "lowriter", "loimpress"), ("--norestore", "--nologo")),
+    **dict.fromkeys(OFFICE, ("--norestore", "--nologo")),
     "mousepad": ("--opening-mode=window",),
     "pcmanfm": ("--new-win",),
 }
 """Each start opens a window of its own, with its file in it, and no other window."""
-_SLOW: Final = ("chromium", "localc", "lowriter")
+_SLOW: Final = ("chromium", *OFFICE)
 _FIRST_START: Final = ("soffice", "--headless", "--terminate_after_init")
 
 

@@ -88,10 +88,11 @@ class OsworldEnv(LinuxDesktopEnv):
         if chosen is None:
             raise DatasetError(f"no imported task has the id {task.get('id')!r:.80}")
         self._gave_up = False
-        self._use_session(lambda session, performer: self._play_setup(chosen, session, performer))
-        return self._turn(
-            f"Task: {chosen.instruction}", {"id": chosen.identity, "settled": self._is_settled}
+        settled = self._use_session(
+            lambda session, performer: self._play_setup(chosen, session, performer)
         )
+        info = {"id": chosen.identity, "settled": settled}
+        return self._turn(f"Task: {chosen.instruction}", info)
 
     def on_turn(self, response_text: str) -> Turn:
         """Carry out the actions of the reply.
