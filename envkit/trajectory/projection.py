@@ -121,8 +121,8 @@ def rows_of(
             continue
         first, last = trained[0][0], trained[-1][1]
         row = columns.row(first, last)
-        if (sequence.parent, sequence.at) == end:
-            rows[-1] = _continued(rows[-1], row, sequence.segments[sequence.at : last + 1])
+        if sequence.parent == end[0] and sequence.at >= end[1]:
+            rows[-1] = _continued(rows[-1], row, sequence.segments[end[1] : last + 1])
         else:
             rows.append(row)
         end = (number, last + 1)
@@ -261,12 +261,12 @@ def _has_trained(sequence: TokenSequence, first: int, last: int) -> bool:
 
 
 def _continued(held: Row, row: Row, segments: Sequence[Segment]) -> Row:
-    """Return the row of a branch joined to the row that ends where the branch starts.
+    """Return the row of a branch joined to the row whose last trained reply it shares.
 
     Args:
         held: The earlier row.
         row: The branch's.
-        segments: Those from the branch's start to the end of its row.
+        segments: Those of the branch from the end of the earlier row to that of its own.
     """
     joined = _joined(held, row, len(held.prompt_ids) + len(held.response_ids))
     return replace(joined, segments=(*held.segments, *segments))

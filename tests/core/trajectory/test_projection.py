@@ -131,6 +131,22 @@ def test_rejected_reply_at_the_end_of_a_sequence_does_not_split_the_row() -> Non
     assert (row,) == merge_rows(step_rows(trajectory, filler_id=FILLER))[0]
 
 
+def test_repeated_request_after_an_observation_does_not_split_the_row() -> None:
+    given = build((Reply(observation=Context()), Reply(observation=Context()), Reply()))
+    segments = list(given.segments)
+    segments[3] = segments[3].as_context()  # the first sample
+    del segments[4]  # the second one answers the same context
+    branch = Branch(segment=4, parent=0, at=3, reason="branch")
+    trajectory = replace(given, segments=tuple(segments), branches=(branch,))
+    row = whole_row(trajectory, filler_id=FILLER)
+
+    first, observation, last = segments[1], segments[2], segments[4]
+    assert row.segments == (first, observation, last)
+    assert row.response_ids == tuple(i for s in row.segments for i in s.train_ids)
+    assert row.loss_mask == tuple(i for s in row.segments for i in s.loss_mask)
+    assert (row,) == merge_rows(step_rows(trajectory, filler_id=FILLER))[0]
+
+
 def test_rejected_reply_between_trained_ones_stays_context() -> None:
     given = build((Reply(observation=Context()), Reply(observation=Context()), Reply()))
     trajectory = branched(given, untrained=0)
