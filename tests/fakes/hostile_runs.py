@@ -30,7 +30,10 @@ ROWS = RUN / "trajectories.jsonl"
 
 
 class RunEnv(DotsEnv):
-    """Three images; before some reply of the whole run, a function is called once."""
+    """Three images; before some reply that does not end its episode, a function is called once.
+
+    So one episode at least is under way then, however threads take turns.
+    """
 
     capabilities: ClassVar[Capabilities] = Capabilities(
         replay_safe=True, snapshot=True, deterministic=True
@@ -64,7 +67,7 @@ class RunEnv(DotsEnv):
     def on_turn(self, response_text: str) -> Turn:
         kind = type(self)
         kind.replies += 1
-        if kind.plans and kind.replies > kind.plan_at:
+        if kind.plans and kind.replies > kind.plan_at and self.turn < self.rounds - 1:
             plan = kind.plans.pop()
             kind.resets_before, kind.finished_before = kind.resets, len(kind.finished)
             plan()
