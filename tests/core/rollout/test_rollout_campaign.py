@@ -63,6 +63,7 @@ async def campaign(kind: type[CountingEnv], episodes: int, rate: float) -> Count
     )
     engine = FaultyEngine(codec, say_turn, plan)
     stops: Counter[str] = Counter()
+    before = set(threading.enumerate())
     async for trajectory in collected(
         lambda: kind(world, plan),
         engine,
@@ -81,16 +82,21 @@ async def campaign(kind: type[CountingEnv], episodes: int, rate: float) -> Count
     assert state.finished == episodes
     assert engine.running == 0
     assert asyncio.all_tasks() == {asyncio.current_task()}
-    await asyncio.to_thread(settle, world)
+    await asyncio.to_thread(settle, world, before)
     return stops
 
 
-def settle(world: World) -> None:
-    """Wait for abandoned calls to come back; then nothing may be left."""
+def settle(world: World, before: set[threading.Thread]) -> None:
+    """Wait for abandoned calls to come back; then nothing of the run may be left."""
     deadline = time.monotonic() + 20
-    while world.open_envs or any(t.name.startswith("envkit-") for t in threading.enumerate()):
-        assert time.monotonic() < deadline, (world.open_envs, threading.enumerate())
+    while world.open_envs or own_threads(before):
+        assert time.monotonic() < deadline, (world.open_envs, own_threads(before))
         time.sleep(0.05)
+
+
+def own_threads(before: set[threading.Thread]) -> list[threading.Thread]:
+    """Find envkit's threads that the run started: sandboxes of earlier tests keep theirs."""
+    return [t for t in set(threading.enumerate()) - before if t.name.startswith("envkit-")]
 
 
 async def test_campaign_loses_nothing_in_a_small_run_invariants_6_8_9() -> None:
