@@ -25,7 +25,7 @@ def scorer(bench: Bench) -> Line:
 
 
 def text_only(bench: Bench) -> Line:
-    """Check whether the text alone solves tasks, without images, search or tools."""
+    """Check whether the question alone, or the reply to a similar one, solves tasks."""
     return _paid(bench, "text only", _named(bench, _TEXT_ONLY), _TEXT_ONLY)
 
 

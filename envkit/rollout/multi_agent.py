@@ -56,7 +56,7 @@ async def check_forkable(setup: Setup, host: EnvHost) -> None:
 
     Raises:
         ConfigurationError: There is no codec, an agent plays the episodes, or the environment has
-            several.
+            several or cannot return to an earlier turn.
     """
     if setup.agent is not None:
         raise ConfigurationError(
@@ -74,6 +74,13 @@ async def check_forkable(setup: Setup, host: EnvHost) -> None:
             f"play_tree plays environments with one agent, got {type(env).__name__} with the "
             f"roles {list(env.roles)}; play it with Player.play or collect"
         )
+    with contextlib.suppress(EnvFault):  # recorded by the episode
+        if host.is_usable and not (host.capabilities.snapshot or host.capabilities.replay_safe):
+            raise ConfigurationError(
+                "play_tree returns to an earlier turn by a snapshot or a replay, but "
+                f"{type(host.env).__name__} declares neither snapshot nor replay_safe in its "
+                "capabilities; declare one if it holds, or play several whole episodes with collect"
+            )
 
 
 async def play_any(

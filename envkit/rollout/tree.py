@@ -136,8 +136,9 @@ async def play_tree(
             if the tree is cancelled or fails.
 
     Raises:
-        ConfigurationError: The environment has several agents, engine and codec record no ledger,
-            or `branching` or a number is invalid; or as for `Player.play`.
+        ConfigurationError: The environment has several agents or can neither be restored nor
+            replayed, engine and codec record no ledger, or `branching` or a number is invalid; or
+            as for `Player.play`.
         RunFailedError: As for `Player.play`.
         Exception: The exception of `on_leaf`.
     """

@@ -77,12 +77,6 @@ class SavedSums(Sums):
         self.total = state["total"]
 
 
-class LostSums(Sums):
-    """Can be neither saved nor replayed."""
-
-    capabilities: ClassVar[Capabilities] = Capabilities(thread_safe=True)
-
-
 class SlowSums(Sums):
     """Blames a slow step on the reply."""
 

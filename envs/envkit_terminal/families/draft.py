@@ -45,8 +45,12 @@ class Draft:
         return self.rng.sample(NOUNS, count)
 
     def folder(self) -> str:
-        """Return a folder's name."""
-        return self.one(FOLDERS)
+        """Return a folder's path, one of tens of thousands."""
+        return f"{self.one(FOLDERS)}/{self.name()}"
+
+    def name(self) -> str:
+        """Return a name of two nouns, one of thousands."""
+        return "-".join(self.words(2))
 
     def say(self, *templates: str, **values: object) -> None:
         """Set the goal to one of the phrasings."""

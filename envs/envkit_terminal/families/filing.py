@@ -1,6 +1,7 @@
 """Families about files and folders."""
 
 import shlex
+import stat
 
 from envkit_terminal.families.draft import Draft
 
@@ -85,49 +86,59 @@ def find_file(draft: Draft) -> None:
 
 
 def delete_files(draft: Draft) -> None:
-    """Delete empty or temporary files, and nothing else."""
+    """Delete the empty files of a type, and nothing else."""
     folder = draft.folder()
+    ending, other = draft.rng.sample(("bak", "dat", "part", "tmp"), 2)
     for number, name in enumerate(draft.words(draft.at(6, 12, 20))):
         inner = f"{folder}/{draft.words(1)[0]}/" if draft.level > 1 and number % 2 else f"{folder}/"
-        is_empty = number % 3 == 0
-        path = f"{inner}{name}.dat"
+        is_empty, is_other = number % 3 == 0, number % 4 > 1
+        path = f"{inner}{name}.{other if is_other else ending}"
         draft.files[path] = "" if is_empty else f"{draft.rng.randint(1, 10**6)}\n"
-        if is_empty:
+        if is_empty and not is_other:
             draft.expect_gone(path)
         else:
             draft.keep(path)
     draft.say(
-        "Delete all empty files below ~/{folder}, at any depth. Keep everything else.",
-        "Some files in ~/{folder} and its subfolders have no content. Remove those and only those.",
+        "Delete all empty .{ending} files below ~/{folder}, at any depth. Keep everything else.",
+        "Some .{ending} files in ~/{folder} and its subfolders have no content. Remove those and "
+        "only those.",
         folder=folder,
+        ending=ending,
     )
-    draft.solution = [f"find ~/{folder} -type f -empty -delete"]
+    draft.solution = [f"find ~/{folder} -name '*.{ending}' -type f -empty -delete"]
 
 
 def set_modes(draft: Draft) -> None:
     """Make scripts executable and data private."""
     folder = draft.folder()
+    script, data = draft.one(("sh", "bash", "run")), draft.one(("key", "pem", "secret"))
+    modes = draft.one((0o755, 0o750, 0o700)), draft.one((0o600, 0o640, 0o400))
     for number, name in enumerate(draft.words(draft.at(4, 8, 12))):
-        ending = ("sh", "key")[number % 2]
-        path = f"{folder}/{name}.{ending}"
-        draft.files[path] = f"#!/bin/sh\necho {name}\n" if ending == "sh" else f"{name}\n"
-        draft.checks.append(
-            {"type": "mode", "path": path, "mode": 0o755 if number % 2 == 0 else 0o600}
-        )
+        is_script = number % 2 == 0
+        path = f"{folder}/{name}.{script if is_script else data}"
+        draft.files[path] = f"#!/bin/sh\necho {name}\n" if is_script else f"{name}\n"
+        draft.checks.append({"type": "mode", "path": path, "mode": modes[number % 2]})
         draft.keep(path)
+    octal = [f"{mode:o}" for mode in modes]
+    letters = [stat.filemode(mode)[1:] for mode in modes]
     draft.say(
-        "In ~/{folder}, give every .sh file the permissions rwxr-xr-x and every .key file "
-        "rw-------.",
-        "Set the modes in ~/{folder}: 755 for the .sh files, 600 for the .key files.",
+        "In ~/{folder}, give every .{script} file the permissions {letters[0]} and every .{data} "
+        "file {letters[1]}.",
+        "Set the modes in ~/{folder}: {octal[0]} for the .{script} files, {octal[1]} for the "
+        ".{data} files.",
         folder=folder,
+        script=script,
+        data=data,
+        octal=octal,
+        letters=letters,
     )
-    draft.solution = [f"cd ~/{folder} && chmod 755 *.sh && chmod 600 *.key"]
+    draft.solution = [f"cd ~/{folder} && chmod {octal[0]} *.{script} && chmod {octal[1]} *.{data}"]
 
 
 def pack_folder(draft: Draft) -> None:
     """Pack some files into an archive."""
     folder = draft.folder()
-    name, ending = draft.words(1)[0], draft.one(("csv", "md"))
+    name, ending = draft.name(), draft.one(("csv", "md"))
     packed: dict[str, str] = {}
     for number, word in enumerate(draft.words(draft.at(4, 8, 14))):
         inner = f"{draft.words(1)[0]}/" if draft.level > 1 and number % 3 == 1 else ""

@@ -86,9 +86,9 @@ def fix_script(draft: Draft) -> None:
     """Fix a wrong script."""
     index = draft.rng.randrange(len(_PROGRAMS))
     program, body = _PROGRAMS[index], _BODIES[index]
-    name = draft.words(1)[0]
+    path = f"{draft.folder()}.py"
     head = "import sys\n\ntext = open(sys.argv[1]).read()\n"
-    draft.files[f"{name}.py"] = head + body.format(line=program.wrong)
+    draft.files[path] = head + body.format(line=program.wrong)
     given = program.make(draft.rng)
     draft.files["example.txt"] = given
     hint = ""
@@ -97,19 +97,19 @@ def fix_script(draft: Draft) -> None:
     hidden = _hidden(draft, program)
     for number, text in enumerate(hidden):
         draft.expect_run(
-            f"python3 ~/{name}.py /tests/{number}.txt",
+            f"python3 ~/{path} /tests/{number}.txt",
             program.answer(text),
             {f"{number}.txt": text},
         )
     draft.say(
-        "~/{name}.py FILE {about}. It has a bug and prints a wrong result. Fix it.{hint}",
-        "Find and fix the mistake in ~/{name}.py. When called with a file it {about}.{hint}",
-        name=name,
+        "~/{path} FILE {about}. It has a bug and prints a wrong result. Fix it.{hint}",
+        "Find and fix the mistake in ~/{path}. When called with a file it {about}.{hint}",
+        path=path,
         about=program.about,
         hint=hint,
     )
     fixed = head + body.format(line=program.right)
-    draft.solution = [f"cat > ~/{name}.py <<'END'\n{fixed}END"]
+    draft.solution = [f"cat > ~/{path} <<'END'\n{fixed}END"]
 
 
 def _hidden(draft: Draft, program: _Program) -> list[str]:
@@ -126,12 +126,14 @@ def _hidden(draft: Draft, program: _Program) -> list[str]:
 
 def write_script(draft: Draft) -> None:
     """Write a script that works on other inputs too."""
-    name = draft.words(1)[0]
+    name = draft.name()
     program = draft.one(_PROGRAMS)
     given = program.make(draft.rng)
     draft.files["example.txt"] = given
-    for number in range(draft.at(2, 3, 4)):
-        text = program.make(draft.rng)
+    texts = [program.make(draft.rng) for _ in range(draft.at(2, 3, 4))]
+    while {program.answer(text) for text in texts} == {program.answer(given)}:
+        texts[-1] = program.make(draft.rng)  # printing the example's result must not pass
+    for number, text in enumerate(texts):
         draft.expect_run(
             f"~/bin/{name} /tests/{number}.txt", program.answer(text), {f"{number}.txt": text}
         )

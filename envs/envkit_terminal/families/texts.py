@@ -7,7 +7,7 @@ _SEVERITIES = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 def count_log(draft: Draft) -> None:
     """Count the lines of a log by severity."""
-    kinds = _SEVERITIES[: draft.at(3, 4, 4)]
+    name, kinds = draft.name(), _SEVERITIES[: draft.at(3, 4, 4)]
     rows: list[tuple[str, str]] = []
     for _ in range(draft.at(20, 80, 300)):
         kind = draft.one(kinds)
@@ -17,23 +17,25 @@ def count_log(draft: Draft) -> None:
         )
     days = [f"2026-03-{1 + n * 20 // len(rows):02d}" for n in range(len(rows))]
     lines = [f"{day} {kind} {text}" for day, (kind, text) in zip(days, rows, strict=True)]
-    draft.files["app.log"] = "\n".join(lines) + "\n"
-    counts = {kind: sum(row[0] == kind for row in rows) for kind in kinds}
-    wanted = sorted(
-        (kind for kind in kinds if counts[kind]), key=lambda kind: (-counts[kind], kind)
-    )
-    draft.expect("counts.txt", "\n".join(f"{kind} {counts[kind]}" for kind in wanted))
-    draft.keep("app.log")
+    draft.files[f"logs/{name}.log"] = "\n".join(lines) + "\n"
+    first = days[0] if draft.level == 1 else f"2026-03-{draft.rng.randint(4, 16):02d}"
+    counted = [kind for day, (kind, _) in zip(days, rows, strict=True) if day >= first]
+    wanted = sorted(set(counted), key=lambda kind: (-counted.count(kind), kind))
+    draft.expect(f"{name}.txt", "\n".join(f"{kind} {counted.count(kind)}" for kind in wanted))
+    draft.keep(f"logs/{name}.log")
+    since = "" if draft.level == 1 else f" Count only lines from {first} on."
     draft.say(
-        "Each line of ~/app.log has a date, a severity and a message. Count the lines of each "
-        "severity and write 'SEVERITY COUNT' lines to ~/counts.txt, most frequent first, ties in "
-        "alphabetical order.",
-        "Summarise ~/app.log by its second column: one line 'SEVERITY COUNT' each in ~/counts.txt, "
-        "sorted by count from high to low and then by name.",
+        "Each line of ~/logs/{name}.log has a date, a severity and a message. Count the lines of "
+        "each severity and write 'SEVERITY COUNT' lines to ~/{name}.txt, most frequent first, ties "
+        "in alphabetical order.{since}",
+        "Summarise ~/logs/{name}.log by its second column: one line 'SEVERITY COUNT' each in "
+        "~/{name}.txt, sorted by count from high to low and then by name.{since}",
+        name=name,
+        since=since,
     )
     draft.solution = [
-        "cd ~ && awk '{c[$2]++} END {for (k in c) print k, c[k]}' app.log | "
-        "LC_ALL=C sort -k2,2nr -k1,1 > counts.txt"
+        f"cd ~ && awk '$1 >= \"{first}\" {{c[$2]++}} END {{for (k in c) print k, c[k]}}' "
+        f"logs/{name}.log | LC_ALL=C sort -k2,2nr -k1,1 > {name}.txt"
     ]
 
 
@@ -44,22 +46,33 @@ def total_table(draft: Draft) -> None:
         (draft.one(groups), draft.words(1)[0], draft.rng.randint(1, 500))
         for _ in range(draft.at(8, 40, 200))
     ]
-    name = draft.one(("sales", "orders", "hours"))
-    head = "id,team,item,amount"
-    body = [f"{n},{team},{item},{amount}" for n, (team, item, amount) in enumerate(rows, 1)]
-    draft.files[f"{name}.csv"] = "\n".join([head, *body]) + "\n"
+    folder, name = draft.folder(), draft.one(("sales", "orders", "hours"))
+    group, item, amount = (
+        draft.one(names)
+        for names in (("team", "region", "shop"), ("item", "note"), ("amount", "value"))
+    )
+    head = f"id,{group},{item},{amount}"
+    body = [f"{n},{team},{what},{count}" for n, (team, what, count) in enumerate(rows, 1)]
+    draft.files[f"{folder}/{name}.csv"] = "\n".join([head, *body]) + "\n"
     totals = {team: sum(row[2] for row in rows if row[0] == team) for team, _, _ in rows}
-    lines = ["team,total", *(f"{team},{totals[team]}" for team in sorted(totals))]
-    draft.expect("totals.csv", "\n".join(lines))
+    lines = [f"{group},total", *(f"{team},{totals[team]}" for team in sorted(totals))]
+    draft.expect(f"{folder}/totals.csv", "\n".join(lines))
     draft.say(
-        "~/{name}.csv has the columns id, team, item and amount. Write ~/totals.csv with the "
-        "header team,total and one row per team with the sum of its amounts, sorted by team.",
-        "Add up the amounts in ~/{name}.csv per team. The result goes to ~/totals.csv: first the "
-        "line team,total, then the teams in alphabetical order.",
+        "~/{folder}/{name}.csv has the columns id, {group}, {item} and {amount}. Write "
+        "~/{folder}/totals.csv with the header {group},total and one row per {group} with the sum "
+        "of its column {amount}, sorted by {group}.",
+        "Add up the column {amount} of ~/{folder}/{name}.csv per {group}. The result goes to "
+        "~/{folder}/totals.csv: first the line {group},total, then one line per {group} in "
+        "alphabetical order.",
+        folder=folder,
         name=name,
+        group=group,
+        item=item,
+        amount=amount,
     )
     draft.solution = [
-        "cd ~ && { echo team,total; awk -F, 'NR>1 {t[$2]+=$4} END {for (k in t) print k\",\"t[k]}' "
+        f"cd ~/{folder} && {{ echo {group},total; "
+        "awk -F, 'NR>1 {t[$2]+=$4} END {for (k in t) print k\",\"t[k]}' "
         f"{name}.csv | LC_ALL=C sort; }} > totals.csv"
     ]
 
@@ -92,53 +105,76 @@ def replace_word(draft: Draft) -> None:
 
 def merge_lists(draft: Draft) -> None:
     """Merge lists without duplicates."""
-    names = draft.words(draft.at(2, 3, 5))
+    folder, result = draft.folder(), draft.name()
+    names, domains = draft.words(draft.at(2, 3, 5)), draft.words(draft.at(1, 2, 3))
     pool = [
-        f"{word}{draft.rng.randint(1, 9)}@example.com" for word in draft.words(draft.at(8, 20, 40))
+        f"{word}{draft.rng.randint(1, 9)}@{draft.one(domains)}.example.com"
+        for word in draft.words(draft.at(8, 20, 40))
     ]
+    dropped = f"@{domains[0]}.example.com"
+    kept_all = draft.level == 1
     kept: set[str] = set()
     for name in names:
         some = draft.rng.sample(pool, len(pool) * 2 // 3)
         written = [
             one.upper() if draft.level > 1 and draft.rng.random() < 0.3 else one for one in some
         ]
-        draft.files[f"lists/{name}.txt"] = "\n".join(written) + "\n"
-        kept |= set(some)
-    draft.expect("all.txt", "\n".join(sorted(kept)))
-    case = " Upper and lower case do not matter; write lowercase." if draft.level > 1 else ""
-    draft.say(
-        "Merge the address lists in ~/lists into ~/all.txt: every address once, sorted "
-        "alphabetically.{case}",
-        "~/all.txt shall contain each address from the files in ~/lists exactly once, in "
-        "alphabetical order, one per line.{case}",
-        case=case,
+        draft.files[f"{folder}/{name}.txt"] = "\n".join(written) + "\n"
+        kept |= {one for one in some if kept_all or not one.endswith(dropped)}
+    draft.expect(f"{result}.txt", "\n".join(sorted(kept)))
+    rule = (
+        ""
+        if kept_all
+        else f" Leave out addresses that end in {dropped}. Upper and lower case do not matter; "
+        "write lowercase."
     )
-    draft.solution = ["cat ~/lists/*.txt | tr 'A-Z' 'a-z' | LC_ALL=C sort -u > ~/all.txt"]
+    draft.say(
+        "Merge the address lists in ~/{folder} into ~/{result}.txt: every address once, sorted "
+        "alphabetically.{rule}",
+        "~/{result}.txt shall contain each address from the files in ~/{folder} exactly once, in "
+        "alphabetical order, one per line.{rule}",
+        folder=folder,
+        result=result,
+        rule=rule,
+    )
+    drop = "" if kept_all else f"grep -vF '{dropped}' | "
+    draft.solution = [
+        f"cat ~/{folder}/*.txt | tr 'A-Z' 'a-z' | {drop}LC_ALL=C sort -u > ~/{result}.txt"
+    ]
 
 
 def convert_table(draft: Draft) -> None:
     """Convert CSV rows to JSON."""
-    names = draft.words(draft.at(3, 8, 20))
-    rows = [(name, draft.rng.randint(1, 99), draft.rng.random() < 0.5) for name in names]
+    folder, source = draft.folder(), draft.words(1)[0]
+    least = draft.rng.randint(5, 60)
+    names = draft.words(draft.at(4, 8, 20))
+    rows = [(name, draft.rng.randint(1, 99), draft.rng.random() < 0.7) for name in names[:-1]]
+    rows.append((names[-1], draft.rng.randint(least, 99), True))
+    draft.rng.shuffle(rows)
     lines = [f"{name};{count};{'yes' if used else 'no'}" for name, count, used in rows]
-    draft.files["stock.csv"] = "\n".join(["name;count;used", *lines]) + "\n"
-    wanted = [row for row in rows if row[2]]
+    draft.files[f"{folder}/{source}.csv"] = "\n".join(["name;count;used", *lines]) + "\n"
+    wanted = [row for row in rows if row[2] and row[1] >= least]
     show = (
         "import json\n"
-        "rows = json.load(open('/home/agent/used.json'))\n"
+        f"rows = json.load(open('/home/agent/{folder}/used.json'))\n"
         "for row in rows:\n    print(row['name'], row['count'] + 0, len(row))\n"
     )
     text = "".join(f"{name} {count} 2\n" for name, count, _ in wanted)
     draft.expect_run("python3 -I /tests/show.py", text, {"show.py": show})
     draft.say(
-        "Write ~/used.json: a JSON list of the rows of ~/stock.csv whose column used is yes, in "
-        "the same order, each an object with name (text) and count (number).",
-        "Convert ~/stock.csv (fields separated by semicolons) to JSON: a list of objects with the "
-        "keys name and count, where count is a number, only for rows with used = yes. Save it as "
-        "~/used.json and keep the order.",
+        "Write ~/{folder}/used.json: a JSON list of the rows of ~/{folder}/{source}.csv whose "
+        "column used is yes and whose count is at least {least}, in the same order, each an object "
+        "with name (text) and count (number).",
+        "Convert ~/{folder}/{source}.csv (fields separated by semicolons) to JSON: a list of "
+        "objects with the keys name and count, where count is a number, only for rows with used = "
+        "yes and a count of {least} or more. Save it as ~/{folder}/used.json and keep the order.",
+        folder=folder,
+        source=source,
+        least=least,
     )
     draft.solution = [
-        "cd ~ && python3 -c \"import csv, json; rows = csv.DictReader(open('stock.csv'), "
-        "delimiter=';'); json.dump([{'name': r['name'], 'count': int(r['count'])} for r in rows if "
-        "r['used'] == 'yes'], open('used.json', 'w'))\""
+        f'cd ~/{folder} && python3 -c "import csv, json; '
+        f"rows = csv.DictReader(open('{source}.csv'), delimiter=';'); "
+        "json.dump([{'name': r['name'], 'count': int(r['count'])} for r in rows if "
+        f"r['used'] == 'yes' and int(r['count']) >= {least}], open('used.json', 'w'))\""
     ]

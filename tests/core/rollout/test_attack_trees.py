@@ -14,7 +14,6 @@ from fakes.codecs import vision_codec
 from fakes.templates import make_codec
 from fakes.trees import (
     ONE_RETRY,
-    LostSums,
     SavedSums,
     SlowSums,
     Sums,
@@ -283,15 +282,6 @@ async def test_snapshot_that_cannot_be_restored_faults_the_fork_alone() -> None:
     assert (first.fault.where, first.fault.kind) == (FaultPlace.SNAPSHOT, FaultKind.PERMANENT)
     assert first.initial_observation_hash == trunk.initial_observation_hash
     assert second.fault is None
-
-
-async def test_fork_of_an_environment_without_a_way_back_names_the_capabilities() -> None:
-    trunk, fork = await grow(LostSums, branching=AtTurns(turns=(1,)))
-    assert trunk.fault is None
-    assert fork.fault is not None
-    assert fork.fault.where is FaultPlace.SNAPSHOT
-    assert "declare one of the two capabilities" in fork.fault.message
-    assert fork.own_turns == ()
 
 
 @pytest.mark.slow

@@ -152,14 +152,12 @@ async def test_play_tree_plays_a_single_environment_one_leaf_after_the_other() -
     assert all(leaf.fault is None for leaf in leaves)
 
 
-async def test_play_tree_faults_forks_of_an_environment_that_cannot_go_back() -> None:
-    trunk, *forks = await grow(Fixed, branching=AtTurns(turns=(1,), width=3))
-    assert trunk.fault is None
-    assert [fork.stop_reason for fork in forks] == [StopReason.ENV_FAULT] * 2
-    for fork in forks:
-        assert fork.reward is None
-        assert fork.fault is not None
-        assert "declare one of the two capabilities" in fork.fault.message
+@pytest.mark.parametrize("is_built", [False, True])
+async def test_play_tree_refuses_an_environment_that_cannot_go_back(is_built: bool) -> None:
+    env = Fixed()
+    with pytest.raises(ConfigurationError, match="Fixed declares neither snapshot"):
+        await grow(env if is_built else lambda: env, branching=AtTurns(turns=(1,), width=3))
+    assert not hasattr(env, "total")  # no episode started
 
 
 async def test_play_tree_stops_forking_when_the_budget_is_spent() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fakes.trees import LostSums, SavedSums, Sums, drifts, fails, make_player, nothing
+from fakes.trees import SavedSums, Sums, drifts, fails, make_player, nothing
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,7 +43,7 @@ class Campaign:
     async def run(self) -> tuple[Trajectory, ...] | None:
         """Play the tree; None if it was cancelled or found to be pointless."""
         rng = self.rng
-        kind = rng.choice([Sums, SavedSums, LostSums])
+        kind = rng.choice([Sums, SavedSums])
         retries = RetryBudget(
             max_env_retries_per_turn=rng.randint(0, 2), backoff=Backoff(initial_s=0.0)
         )

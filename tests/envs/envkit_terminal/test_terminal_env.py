@@ -74,6 +74,27 @@ def test_oracle_solves_every_level(env: TerminalEnv, name: str) -> None:
             assert finish(env, task).reward == 0.0, task["goal"]
 
 
+@needs_bubblewrap
+@pytest.mark.parametrize("name", FAMILY_NAMES)
+def test_solution_of_another_seed_earns_nothing(env: TerminalEnv, name: str) -> None:
+    level = 1 + FAMILY_NAMES.index(name) % len(LEVELS)
+    solution = draw(name, level, 11)["solution"]
+    assert finish(env, draw(name, level, 12), *solution).reward == 0.0
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_no_solution_recurs_over_seeds(name: str) -> None:
+    solutions = [str(draw(name, 1 + seed % 3, seed)["solution"]) for seed in range(60)]
+    assert len(set(solutions)) == len(solutions)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_program_that_prints_the_example_fails_a_hidden_input(seed: int) -> None:
+    task = draw("write_script", 1, seed)
+    shown = task["goal"].rpartition(" ")[2].rstrip(".")
+    assert any(check["output"] != shown for check in task["checks"])
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_task_is_a_function_of_its_seed_with_varied_goals(name: str) -> None:
     assert draw(name, 2, 5) == draw(name, 2, 5)
