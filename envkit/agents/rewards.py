@@ -68,7 +68,7 @@ def earned(trajectories: Mapping[str, Trajectory], adjust: AdjustRewards) -> dic
     for role, reward in cast("Mapping[str, Any]", wanted).items():
         if role not in changed:
             raise ContractError(
-                f"adjust_rewards returned a reward of {role!r}; the episode has {list(changed)}"
+                f"adjust_rewards returned a reward for {role!r}; the roles are {list(changed)}"
             )
         if isinstance(reward, bool) or not isinstance(reward, int | float):
             raise ContractError(f"the reward of {role!r} must be a number, got {reward!r}")

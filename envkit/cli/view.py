@@ -26,7 +26,8 @@ _LISTED: Final = 40
 def view(
     run: Run,
     episode: Annotated[
-        int | None, typer.Option("--episode", "-e", min=1, help="Show only this one, from 1.")
+        int | None,
+        typer.Option("--episode", "-e", min=1, help="Show only this episode, counted from 1."),
     ] = None,
     images: Annotated[
         str, typer.Option(help="How to show images: auto, blocks, sixel or none.")

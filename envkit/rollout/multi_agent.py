@@ -36,7 +36,7 @@ def has_role(trajectory: Trajectory) -> bool:
 def can_resume(trajectory: Trajectory) -> bool:
     """Return whether an aborted episode can be continued, rather than played again.
 
-    A role cannot go on without its siblings, and an agent's program starts at its beginning.
+    A role cannot continue without its siblings, and an agent's program starts from its beginning.
     """
     return not has_role(trajectory) and AGENT not in trajectory.metadata
 
