@@ -24,7 +24,7 @@ def show_comparison(
     Args:
         targets: Two runs or evaluations.
         by: Tags that differences are grouped by.
-        solved_above: A higher reward counts as solved.
+        solved_above: Rewards above this count as solved.
         output: A table or JSON.
 
     Raises:

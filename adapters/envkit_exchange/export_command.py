@@ -50,7 +50,10 @@ _ROWS_PANEL: Final = "Trajectories (sft, parquet, hf, inspect)"
 )
 def export(
     source: Annotated[
-        str, typer.Argument(metavar="ID_OR_FILE", help="An environment, or a run or its file.")
+        str,
+        typer.Argument(
+            metavar="ID_OR_FILE", help="An environment id, a run, or a trajectory file."
+        ),
     ],
     kind: Annotated[ExportFormat, typer.Option("--format", help="Format of the rows.")],
     out: Annotated[
