@@ -150,7 +150,7 @@ class _Episode:
         """Whether the next episode needs a fresh environment."""
 
     async def play(self) -> Trajectory:
-        """Play to the end; whatever the agent or the environment does ends this episode alone.
+        """Play to the end; a failure of the agent or the environment ends only this episode.
 
         Raises:
             EpisodeLostError: The environment's state cannot be rebuilt; start over.
@@ -364,7 +364,7 @@ class _Episode:
             fault = EngineFault(
                 f"{what} passed while the engine sampled"
                 if was_sampling
-                else f"{what} passed and the agent had no reply of the model to go on from",
+                else f"{what} passed before the agent had a reply of the model",
                 kind=FaultKind.TIMEOUT,
                 retryable=False,
             )
@@ -374,7 +374,7 @@ class _Episode:
         return self._scored(AgentResult(error="the agent was stopped"), ended)
 
     def _concluded(self, session: Session, result: AgentResult) -> Outcome:
-        """Return how an episode ended whose agent ended by itself."""
+        """Return the outcome of an episode whose agent ended normally."""
         if not any(turn.reply is not None for turn in session.turns):
             why = f": {result.error}" if result.error else ""
             missing = EnvFault(

@@ -20,7 +20,7 @@ from envkit_gateway.session import OVER, Session
 from envkit_gateway.turn import Reply, Turn, TurnState
 
 MAX_BODY: Final = 128 << 20
-"""Bytes of a request's body, with images."""
+"""Maximum bytes of a request's body, including images."""
 _LARGE: Final = 32 << 10
 """Bytes above which a body is read on a thread."""
 _KEEPALIVE_S: Final = 5.0
@@ -84,7 +84,7 @@ class Gateway:
 
     @asynccontextmanager
     async def serving(self, session: Session) -> AsyncGenerator[Session]:
-        """Answer the requests with a session's key; afterwards they get 403."""
+        """Answer requests with a session's key inside the block; afterwards they get 403."""
         self._sessions[session.key] = session
         try:
             yield session
@@ -214,10 +214,10 @@ class _Delivery:
         self._request, self._dialect = request, dialect
         self._response: web.StreamResponse | None = None
         self._was_first = False
-        """Whether this client is the first one with the reply."""
+        """Whether this client is the first to get the reply."""
 
     async def run(self) -> web.StreamResponse:
-        """Return the answer, or what was sent of it to a client that left."""
+        """Return the answer, or the part that was sent before the client left."""
         turn = self._turn
         turn.waiting += 1
         try:
