@@ -61,7 +61,7 @@ class PrefixKeys:
         """Take a conversation.
 
         Args:
-            start: What the conversation depends on besides its messages, such as its tools.
+            start: What the conversation depends on in addition to its messages, such as its tools.
             messages: In order.
         """
         self._digest = hashlib.sha256(start.encode("utf-8", "surrogatepass")).hexdigest()

@@ -53,7 +53,9 @@ def with_total(trajectory: Trajectory, total: float) -> Trajectory:
     )
 
 
-def earned(trajectories: Mapping[str, Trajectory], adjust: AdjustRewards) -> dict[str, Trajectory]:
+def adjusted(
+    trajectories: Mapping[str, Trajectory], adjust: AdjustRewards
+) -> dict[str, Trajectory]:
     """Return the trajectories with the rewards from a user's function.
 
     Raises:

@@ -79,7 +79,7 @@ class _Pages:
         self._lines: Iterator[StoredLine] = read_lines(run)
         self._read: list[StoredLine] = []
         self._numbers: dict[str, int] = {}
-        """Of the episodes of the run, by id."""
+        """Episode numbers by id."""
         self._console, self._style = console, style
 
     @property

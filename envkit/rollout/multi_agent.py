@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from envkit.agents import JointEpisode, MultiAgentEnv, RoleEnv, Verdict, credit, earned
+from envkit.agents import JointEpisode, MultiAgentEnv, RoleEnv, Verdict, adjusted, credit
 from envkit.errors import ConfigurationError, EnvFault, FaultKind, describe
 from envkit.rollout.host import EnvHost
 from envkit.rollout.interrupt import Interrupt
@@ -191,7 +191,7 @@ class _MultiAgentEpisode:
 
         def call() -> dict[str, Trajectory] | EnvFault:
             try:
-                return earned(played, adjust)
+                return adjusted(played, adjust)
             except BaseException as error:  # noqa: BLE001  # a user's function
                 return _grader_fault(error)
 

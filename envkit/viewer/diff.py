@@ -139,7 +139,7 @@ _MEANS: Final[tuple[tuple[str, Callable[[EpisodeRow], float | None]], ...]] = (
     ("turns per episode", lambda row: row.turns),
     ("sampled tokens per episode", lambda row: row.sampled),
 )
-"""What is compared by its mean: name, and value of an episode."""
+"""Values that are compared by their means: name, and value of an episode."""
 
 
 def _mean(

@@ -144,8 +144,8 @@ def mean_difference(
     """Return the mean of second minus first over the seeds that have both values.
 
     Args:
-        pairs: Of a matching.
-        value: Of an episode; None leaves its pair out.
+        pairs: Pairs of a matching.
+        value: Returns the value of an episode; None excludes its pair.
 
     Returns:
         None without a pair that has both.
