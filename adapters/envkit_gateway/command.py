@@ -136,7 +136,7 @@ async def _supervised(
     logs: Path,
     max_disk_mb: int,
 ) -> "_Ended":
-    """Run a command to its end and kill what it leaves behind, also if this is cancelled."""
+    """Run a command to its end and kill what it leaves behind, even if this is cancelled."""
     inherited = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
     # Their paths may name anything later, so they are read through these handles.
     with (logs / "stdout.log").open("w+b") as out, (logs / "stderr.log").open("w+b") as err:
