@@ -216,4 +216,4 @@ def _check_target(out: Path, kind: ExportFormat, *, overwrite: bool) -> None:
 def _refuse(options: Mapping[str, bool], what: str) -> None:
     named = [name for name, is_given in options.items() if is_given]
     if named:
-        raise ConfigurationError(f"an export of {what} has no use for {', '.join(named)}")
+        raise ConfigurationError(f"an export of {what} does not use {', '.join(named)}")

@@ -126,7 +126,7 @@ class Gateway:
 
     async def _read(self, http: web.Request, dialect: ModuleType) -> AgentRequest:
         if http.headers.get("content-encoding", "identity") != "identity":
-            raise bad_request("send the body as it is, without Content-Encoding")
+            raise bad_request("send the body uncompressed, without Content-Encoding")
         try:
             if (http.content_length or 0) > MAX_BODY:
                 raise web.HTTPRequestEntityTooLarge(MAX_BODY, http.content_length or 0)
@@ -137,7 +137,7 @@ class Gateway:
         except web.HTTPRequestEntityTooLarge as error:
             raise RequestRefused(413, f"a request may have {MAX_BODY >> 20} MiB") from error
         except web.RequestPayloadError as error:
-            raise bad_request(f"the body is broken: {error}") from error
+            raise bad_request(f"the body is malformed: {error}") from error
         is_retry = http.headers.get("x-stainless-retry-count", "0") not in ("", "0")
         label = next((http.headers[one] for one in _LABELS if one in http.headers), "")
 
