@@ -178,7 +178,7 @@ def run(model_name: str, dtype: str, load: Workload, *, rounds: int) -> dict[str
 def main() -> None:
     """Parse the options, print the figures, and write them as JSON if requested."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", help="folder or hub name; the built-in model without it")
+    parser.add_argument("--model", help="folder or hub name (default: the built-in model)")
     parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--conversations", type=int, default=8)

@@ -123,7 +123,9 @@ async def measure(tokens: int, forks: int) -> dict[str, float]:
 def main() -> None:
     """Measure, print, and write JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--tokens", type=int, default=100_000, help="of the trunk, about")
+    parser.add_argument(
+        "--tokens", type=int, default=100_000, help="approximate tokens of the trunk"
+    )
     parser.add_argument("--forks", type=int, default=64)
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()

@@ -102,7 +102,7 @@ class Watching(ScriptedEngine):
 
 
 def wait(context: PolicyContext) -> str:
-    """Wait; the screen stays and the task goes on."""
+    """Wait; the screen stays and the task continues."""
     env: Any = context.env.unwrapped
     return env.dialect.write([Action(kind=ActionKind.WAIT)])
 

@@ -173,8 +173,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--before", type=Path, required=True, help="the other checkout")
-    parser.add_argument("--pairs", type=int, default=5, help="of processes")
-    parser.add_argument("--rounds", type=int, default=12, help="of a pair")
+    parser.add_argument("--pairs", type=int, default=5, help="pairs of processes")
+    parser.add_argument("--rounds", type=int, default=12, help="rounds per pair")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in WORKLOADS}

@@ -53,10 +53,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--tasks", help="names with commas between; the default is all")
+    parser.add_argument("--tasks", help="comma-separated names (default: all)")
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--turns", type=int, help="replies; the default is the task's own")
+    parser.add_argument("--turns", type=int, help="replies (default: the task's own)")
     parser.add_argument("--policy", choices=sorted(MiniwobEnv.policies), default="oracle")
     parser.add_argument("--environments", type=int, default=3)
     parser.add_argument("--json", type=Path)

@@ -107,7 +107,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--episodes", type=int, default=65_536, help="at once")
+    parser.add_argument("--episodes", type=int, default=65_536, help="concurrent episodes")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument(
         "--mean-s",

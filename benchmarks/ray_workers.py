@@ -247,12 +247,16 @@ async def kills(count: int, episodes: int, workers: int) -> dict[str, float]:
 def main() -> int:
     """Print the figures; status 1 if one misses its target or an episode is lost."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("env_ids", nargs="*", default=list(EPISODES), help="of the cost")
+    parser.add_argument(
+        "env_ids", nargs="*", default=list(EPISODES), help="environments whose cost to measure"
+    )
     parser.add_argument("--kills", type=int, default=0, help="kill this many workers instead")
     parser.add_argument(
         "--episodes", type=int, default=20_000, help="episodes of the run with kills"
     )
-    parser.add_argument("--workers", type=int, help="2 for the cost, 4 with kills")
+    parser.add_argument(
+        "--workers", type=int, help="workers (default: 2 for the cost, 4 with kills)"
+    )
     parser.add_argument("--rounds", type=int, default=8, help="rounds of the cost measurement")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()

@@ -214,7 +214,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--episodes", type=int, default=10_000, help="how many")
+    parser.add_argument("--episodes", type=int, default=10_000, help="number of episodes")
     parser.add_argument(
         "--opened", type=int, default=3, help="number of times the browser opens the file"
     )

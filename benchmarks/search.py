@@ -134,7 +134,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--queries", type=int, default=3000, help="number of queries of each kind")
     parser.add_argument("--tantivy", action="store_true", help="compare with an index on disk")
-    parser.add_argument("--large", type=int, metavar="N", help="and on a world of N things")
+    parser.add_argument("--large", type=int, metavar="N", help="also measure a world of N things")
     options = parser.parse_args()
     figures: dict[str, float] = load_figures()
     kinds = queries(options.queries)

@@ -110,7 +110,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--trainer", action="append", choices=trainers(), help="default: all")
-    parser.add_argument("--episodes", type=int, help="at once; default: 64, for SkyRL 16")
+    parser.add_argument(
+        "--episodes", type=int, help="concurrent episodes (default: 64; 16 for SkyRL)"
+    )
     parser.add_argument("--turns", type=int, default=20)
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args()

@@ -94,7 +94,7 @@ class Access:
             found.setdefault(name.lower(), []).append(value)
         host = "".join(found.get("host", ())[:1])
         if not all(_is_same_site(origin, host) for origin in found.get("origin", ())):
-            return Refusal(status=403, reason="web pages of other sites may not use this server")
+            return Refusal(status=403, reason="web pages from other sites may not use this server")
         if self.key is None and not self._is_own_name(host):
             return Refusal(
                 status=403,

@@ -21,8 +21,8 @@ class AuditHooks:
     r"""Writes the reply for an answer, such as `\boxed{...}`; None uses the answer itself."""
     ask: Callable[[str], str] | None = None
     """Writes a reply that scores an answer without ending the episode, such as a tool call. With
-    `choices` and `heard_right` it adds guessing with the scorer."""
-    heard_right: Callable[[Step], bool] | None = None
+    `choices` and `confirms_guess` it adds guessing with the scorer."""
+    confirms_guess: Callable[[Step], bool] | None = None
     """Whether a step reports that the guess was right."""
     closed_book: Callable[[Task], str] | None = None
     """Answers from the question alone, without the image, search or tool that the task requires. It
@@ -45,9 +45,9 @@ class AuditHooks:
             raise ConfigurationError(
                 "grade, second_grade and answers go together: give all three, or none"
             )
-        if self.ask is not None and (self.choices is None or self.heard_right is None):
+        if self.ask is not None and (self.choices is None or self.confirms_guess is None):
             raise ConfigurationError(
-                "guessing with the scorer needs choices and heard_right in addition to ask"
+                "guessing with the scorer needs choices and confirms_guess in addition to ask"
             )
 
     def reply(self, answer: str) -> str:

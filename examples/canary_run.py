@@ -30,8 +30,8 @@ def parse_options(about: str) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=80, help="of GRPO")
-    parser.add_argument("--warmup-steps", type=int, default=300, help="at most")
+    parser.add_argument("--steps", type=int, default=80, help="GRPO steps")
+    parser.add_argument("--warmup-steps", type=int, default=300, help="maximum warm-up steps")
     parser.add_argument("--warmup-until", type=float, default=0.5, metavar="PROBABILITY")
     parser.add_argument(
         "--half",

@@ -88,7 +88,7 @@ def main() -> None:
     """Train and check."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--agent-python", default=sys.executable, help="has browser-use")
+    parser.add_argument("--agent-python", default=sys.executable, help="Python with browser-use")
     options = parser.parse_args()
     torch.manual_seed(0)
     disable_progress_bars()

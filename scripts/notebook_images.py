@@ -108,7 +108,7 @@ def page_of(widget: EpisodeWidget, scheme: str, paper: str, ink: str) -> str:
 def main() -> None:
     """Draw every widget at two sizes in two schemes."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("out", type=Path, help="the folder of the images")
+    parser.add_argument("out", type=Path, help="folder for the images")
     out: Path = parser.parse_args().out
     from playwright.sync_api import sync_playwright
 

@@ -56,7 +56,7 @@ class Scene:
     seconds: float
     """Seconds until the image is taken, unless the command ends earlier."""
     lines: int | None = None
-    """Of a window that shows all of it; None takes those of the size."""
+    """Height of a window that shows everything; None uses the usual height."""
 
 
 def record(scene: Scene, columns: int, lines: int) -> Any:  # noqa: ANN401  # a screen of pyte

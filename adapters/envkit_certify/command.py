@@ -35,7 +35,9 @@ Target = Annotated[
 )
 def certify(
     target: Target,
-    count: Annotated[int, typer.Option("-n", "--episodes", min=2, help="Per policy.")] = 40,
+    count: Annotated[
+        int, typer.Option("-n", "--episodes", min=2, help="Episodes per policy.")
+    ] = 40,
     seed: Seed = 0,
     env_kwargs: EnvKwargs = None,
     max_blind: Annotated[

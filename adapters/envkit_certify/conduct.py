@@ -61,7 +61,7 @@ def determinism(bench: Bench) -> Line:
             continue
         where = "start" if not turn else f"turn {turn}"
         problems.append(
-            f"a fresh process with another hash seed plays seed {episode['seed']} otherwise, "
+            f"a fresh process with another hash seed plays seed {episode['seed']} differently, "
             f"from the {where} on: {_excerpt(before, after, turn)}"
         )
     detail = "episodes replayed in a fresh process, byte by byte"
@@ -279,7 +279,7 @@ def _kinds(bench: Bench) -> dict[str, tuple[Reply, bool]]:
                 _mangled(bench, lambda text: text.replace('"name": "', '"name": "no_such_')),
                 False,
             ),
-            "oracle's first reply again and again": (_repeated(bench), False),
+            "oracle's first reply repeated": (_repeated(bench), False),
             "oracle's replies, each twice": (lambda c: solve(_earlier(c, c.turn // 2)), False),
         }
     return kinds
@@ -332,7 +332,7 @@ def tools(bench: Bench) -> Line:
         "in order": calls,
         "in reverse order": calls[::-1],
         "all at once": ["\n".join(calls)],
-        **{f"{spec.name} again and again": [call] for spec, call in zip(specs, calls, strict=True)},
+        **{f"{spec.name} repeated": [call] for spec, call in zip(specs, calls, strict=True)},
         **{
             f"{spec.name} with {what}": [write_call(spec.name, arguments)]
             for spec in specs

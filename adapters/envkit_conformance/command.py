@@ -23,7 +23,7 @@ def conformance(
     adapter: Annotated[
         list[str] | None,
         typer.Option(
-            "--adapter", metavar="NAME", help="Only this adapter (repeatable); default: all."
+            "--adapter", metavar="NAME", help="Only this adapter; repeatable (default: all)."
         ),
     ] = None,
     recordings: Annotated[

@@ -60,7 +60,7 @@ def evaluate(
         list[str] | None,
         typer.Argument(
             metavar="ID...",
-            help="Environments; see `envkit list`. With --paired, two runs or evaluations.",
+            help="Environment ids; see `envkit list`. With --paired, two runs or evaluations.",
             autocompletion=complete_id,
         ),
     ] = None,
@@ -101,7 +101,7 @@ def evaluate(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Complete an interrupted evaluation. A complete one is recounted.",
+            help="Complete an interrupted evaluation, or recount a complete one.",
         ),
     ] = None,
     paired: Annotated[

@@ -41,7 +41,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flipped:
+class ChangedOutcome:
     """A pair of episodes of which only one solved the task."""
 
     env_id: str
@@ -90,7 +90,7 @@ class Comparison:
     """The result of comparing two sides."""
 
     differences: tuple[Difference, ...]
-    flipped: tuple[Flipped, ...]
+    changed_outcomes: tuple[ChangedOutcome, ...]
 
 
 def read_side(path: Path, *, by: Sequence[str]) -> Side:
@@ -229,7 +229,7 @@ def compare(
     check_same_tasks(first, second)
     known = {one.facts.episode_id: one for one in (*first.episodes, *second.episodes)}
     differences: list[Difference] = []
-    flipped: list[Flipped] = []
+    changed_outcomes: list[ChangedOutcome] = []
     for env_id in dict.fromkeys(one.facts.env_id for one in first.episodes):
         sides = [
             [one.facts for one in side.episodes if one.facts.env_id == env_id]
@@ -246,8 +246,8 @@ def compare(
                     _difference(env_id, tag, value, groups[value], 0, solved)
                     for value in sorted(groups, key=by_number)
                 ]
-        flipped += _flips(found.pairs, known, solved)
-    return Comparison(differences=tuple(differences), flipped=tuple(flipped))
+        changed_outcomes += _flips(found.pairs, known, solved)
+    return Comparison(differences=tuple(differences), changed_outcomes=tuple(changed_outcomes))
 
 
 Value = Callable[[EpisodeRow], float | None]
@@ -300,8 +300,10 @@ def _difference(
     )
 
 
-def _flips(pairs: Iterable[Pair], known: Mapping[str, Episode], solved: Value) -> list[Flipped]:
-    found: list[Flipped] = []
+def _flips(
+    pairs: Iterable[Pair], known: Mapping[str, Episode], solved: Value
+) -> list[ChangedOutcome]:
+    found: list[ChangedOutcome] = []
     for pair in pairs:
         before, after = solved(pair.first), solved(pair.second)
         if before is None or after is None or before == after:
@@ -310,7 +312,7 @@ def _flips(pairs: Iterable[Pair], known: Mapping[str, Episode], solved: Value) -
             f"{known[one.episode_id].run} episode {one.number}" for one in (pair.first, pair.second)
         ]
         found.append(
-            Flipped(
+            ChangedOutcome(
                 env_id=pair.first.env_id,
                 seed=pair.first.seed,
                 excerpt=pair.first.excerpt,

@@ -24,7 +24,7 @@ def show_comparison(
     Args:
         targets: Two runs or evaluations.
         by: Tags that differences are grouped by.
-        solved_above: A higher reward counts as solved.
+        solved_above: Rewards above this count as solved.
         output: A table or JSON.
 
     Raises:
@@ -57,10 +57,10 @@ def _show(found: Comparison) -> None:
         else "exact sign test on tasks"
     )
     say(f"brackets: 95% paired bootstrap intervals over tasks; p: {test}")
-    for flip in found.flipped[:_LISTED]:
+    for flip in found.changed_outcomes[:_LISTED]:
         what = "now solved" if flip.now_solved else "now failed"
         say(f"{what}: {flip.env_id} seed {flip.seed} ({flip.first}, {flip.second}) {flip.excerpt}")
-    hidden = len(found.flipped) - _LISTED
+    hidden = len(found.changed_outcomes) - _LISTED
     if hidden > 0:
         say(f"and {hidden} other changed outcomes; --json has them all")
 

@@ -30,7 +30,7 @@ class Counting:
     pass_at: tuple[int, ...] = ()
     """Values of k; empty means 1, 2, 4, ... and all samples."""
     solved_above: float = SOLVED_ABOVE
-    """A higher reward counts as solved."""
+    """Rewards above this count as solved."""
     max_faults: float = 0.05
     """Maximum fraction of an environment's episodes that may fault, 0 to 1."""
     price: Price | None = None

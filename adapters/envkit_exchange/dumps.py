@@ -68,5 +68,5 @@ def _refuse_options(kind: DumpFormat, options: SlimeOptions) -> None:
     named = [name for name, is_given in wrong.items() if is_given]
     if named:
         raise ConfigurationError(
-            f"a dump of {kind} holds only text and has no use for {', '.join(named)}"
+            f"a dump of {kind} holds only text and does not use {', '.join(named)}"
         )

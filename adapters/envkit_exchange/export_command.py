@@ -50,7 +50,10 @@ _ROWS_PANEL: Final = "Trajectories (sft, parquet, hf, inspect)"
 )
 def export(
     source: Annotated[
-        str, typer.Argument(metavar="ID_OR_FILE", help="An environment, or a run or its file.")
+        str,
+        typer.Argument(
+            metavar="ID_OR_FILE", help="An environment id, a run, or a trajectory file."
+        ),
     ],
     kind: Annotated[ExportFormat, typer.Option("--format", help="Format of the rows.")],
     out: Annotated[
@@ -213,4 +216,4 @@ def _check_target(out: Path, kind: ExportFormat, *, overwrite: bool) -> None:
 def _refuse(options: Mapping[str, bool], what: str) -> None:
     named = [name for name, is_given in options.items() if is_given]
     if named:
-        raise ConfigurationError(f"an export of {what} has no use for {', '.join(named)}")
+        raise ConfigurationError(f"an export of {what} does not use {', '.join(named)}")

@@ -1,4 +1,4 @@
-"""An exact gateway for agents that are not ours: they speak HTTP, envkit records tokens."""
+"""An exact gateway for external agents: they speak HTTP, and envkit records tokens."""
 
 from envkit_gateway.agents import AgentResult, AgentSettings, AgentTask
 from envkit_gateway.playing import AgentPlayer

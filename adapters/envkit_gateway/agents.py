@@ -29,12 +29,12 @@ _QUIET: Final[Mapping[str, str]] = {
 }
 """Switches that keep known agents from calling home, or the gateway through a proxy."""
 MODEL: Final = "envkit"
-"""Model name to pass on; any other is answered as well."""
+"""Model name for clients; the gateway accepts any other name too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentTask:
-    """What an agent gets: its task, and a model to solve it with."""
+    """An agent's input: its task, and a model to solve it with."""
 
     task: Mapping[str, Any]
     """The environment's task."""
@@ -69,7 +69,7 @@ class AgentTask:
             text: As `Env.step` reads it. The step's reward counts towards the episode's.
 
         Raises:
-            EnvFault: The environment failed; let it pass.
+            EnvFault: The environment failed; do not catch it.
             EpisodeStateError: The environment has ended the episode.
         """
         return await self._step(text)
@@ -91,12 +91,12 @@ class AgentResult:
     """How an agent ended."""
 
     answer: str | None = None
-    """Sent to the environment as the last reply, unless it has ended the episode; None sends
-    nothing."""
+    """Sent to the environment as the last reply, unless the environment has ended the episode; None
+    sends nothing."""
     reward: float | None = None
     """Replaces the environment's reward; None keeps it."""
     error: str | None = None
-    """Why the agent failed; None if it ended by itself."""
+    """Why the agent failed; None if it ended normally."""
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -105,27 +105,26 @@ AgentFunction = Callable[[AgentTask], Awaitable[object] | object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """Which agent plays the episodes: a function or a command."""
+    """The agent that plays the episodes: a function or a command."""
 
     function: str | AgentFunction | None = None
-    """Or its path, `module:function`. It takes an `AgentTask` and returns its answer, a reward or
-    None; a synchronous one runs on a thread."""
+    """A function or its path, `module:function`. It takes an `AgentTask` and returns its answer, a
+    reward or None; a synchronous one runs on a thread."""
     command: str | tuple[str, ...] | None = None
-    """Runs in its own folder, which is also its home and takes its temporary files, with the
-    variables of `AgentTask.environ`."""
+    """Runs with the variables of `AgentTask.environ` in its own folder, which also holds its home
+    and its temporary files."""
     grade: str | tuple[str, ...] | None = None
-    """Runs in the folder of `command` after the agent and everything that it started are gone; its
+    """Runs in the folder of `command` after the agent and everything that it started are gone. Its
     exit status is the episode's reward: 1 for status 0, else 0. A number in
-    `$ENVKIT_GRADE_DIR/reward.txt` comes first."""
+    `$ENVKIT_GRADE_DIR/reward.txt` takes precedence."""
     timeout_s: float = 600.0
-    """Seconds of an episode after which the agent is stopped. That truncates the episode, unless
-    the engine was sampling: then it is a fault. `grade` has as long again; if that passes, it is a
-    fault."""
+    """Seconds after which the agent is stopped. This truncates the episode, or faults it if the
+    engine was sampling. `grade` has the same time limit; exceeding it is a fault."""
     max_disk_mb: int = 4096
-    """MB that a command's folder may take, with its home and its temporary files. A command that
-    writes more is stopped, which truncates the episode."""
+    """Maximum size of a command's folder in MB, including its home and temporary files. A command
+    that writes more is stopped, which truncates the episode."""
     max_sequences: int = 512
-    """Sequences per episode: an agent that rewrites its history at every step needs one per
+    """Maximum sequences per episode. An agent that rewrites its history at every step needs one per
     turn."""
     train_side: bool = False
     """Whether to train replies to requests without tools in an episode with tools: titles,
@@ -139,7 +138,7 @@ class AgentSettings:
             setting: The function or its path, or a mapping of this class's fields.
 
         Raises:
-            ConfigurationError: It names no agent, two, `grade` without a command, or an unknown
+            ConfigurationError: It names no agent or two, `grade` without a command, or an unknown
                 field.
         """
         if isinstance(setting, str) or callable(setting):
@@ -201,11 +200,11 @@ class AgentSettings:
 
 
 def argv_of(name: str, command: str | Sequence[str]) -> list[str]:
-    """Return a command as arguments.
+    """Split a command into arguments.
 
     Args:
         name: The setting, for messages.
-        command: Arguments, or a line that is split as a shell would; no shell runs it.
+        command: Arguments, or a line that is split as a shell would split it; no shell runs it.
 
     Raises:
         ConfigurationError: It is empty or has unbalanced quotes.
@@ -231,10 +230,10 @@ async def call_agent(function: AgentFunction, task: AgentTask, pool: WorkerPool)
 
 
 def result_of(found: object) -> AgentResult:
-    """Return what a function returned as a result.
+    """Convert the return value of an agent's function to a result.
 
     Raises:
-        EnvFault: It is neither an answer nor a reward, so the reward is not known.
+        EnvFault: It is neither an answer nor a reward, so the reward is unknown.
     """
     if found is None:
         return AgentResult()

@@ -35,7 +35,7 @@ _STOP_S: Final = 5.0
 
 
 class Grade(NamedTuple):
-    """The verdict of the command that grades."""
+    """The verdict of the grading command."""
 
     reward: float
     info: Mapping[str, Any]
@@ -54,7 +54,7 @@ class _Ended(NamedTuple):
 
 @asynccontextmanager
 async def agent_folder(pool: WorkerPool) -> AsyncGenerator[Path]:
-    """Lend a folder for one agent's command; a thread of the pool removes it afterwards."""
+    """Provide a folder for one agent's command; a thread of the pool removes it afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="envkit-agent-"))
     try:
         yield folder
@@ -67,17 +67,17 @@ async def run_command(
 ) -> AgentResult:
     """Run an agent's command in a folder and return how it ended.
 
-    The command starts in `work`, which has `task.json`, `prompt.txt` and `image-1.png`, ...; it
-    leaves its answer in `answer.txt` or on standard output, and may leave a number in `reward.txt`.
-    Everything that it started is killed when it ends, its folder grows too large, or the caller is
-    cancelled.
+    The command starts in `work`, which has `task.json`, `prompt.txt` and `image-1.png`, ... It
+    writes its answer to `answer.txt` or standard output, and may write a number to `reward.txt`.
+    Everything that it started is killed when it ends, when its folder grows too large, or when the
+    caller is cancelled.
 
     Args:
         argv: The command.
-        task: What it gets.
-        folder: An empty one.
+        task: The agent's input.
+        folder: An empty folder.
         pool: Threads for its files.
-        max_disk_mb: MB that the folder, with its home and its temporary files, may take.
+        max_disk_mb: Maximum size of the folder in MB, including home and temporary files.
 
     Raises:
         EnvFault: The command cannot be started.
@@ -101,18 +101,18 @@ async def grade_command(
     *,
     max_disk_mb: int,
 ) -> Grade:
-    """Run a command that grades what an agent left in its folder, once the agent is gone.
+    """Run a command that grades an agent's folder, once the agent is gone.
 
-    The command gets a folder that the agent never had, `ENVKIT_GRADE_DIR`, with the environment's
-    whole task as `task.json`. It is its home too and takes its temporary files, so that no setting
-    of the agent applies.
+    The command gets its own folder, `ENVKIT_GRADE_DIR`, which the agent never saw, with the
+    environment's whole task as `task.json`. It also holds the command's home and temporary files,
+    so none of the agent's settings apply.
 
     Args:
         argv: The command.
         task: The environment's task.
-        folder: The agent's.
+        folder: The agent's folder.
         pool: Threads for its files.
-        max_disk_mb: MB that the agent's folder may take.
+        max_disk_mb: Maximum size of the agent's folder in MB.
 
     Raises:
         EnvFault: The command cannot be started or was killed, or left no number where it should.
@@ -136,7 +136,7 @@ async def _supervised(
     logs: Path,
     max_disk_mb: int,
 ) -> "_Ended":
-    """Run a command to its end and kill what it leaves behind, also if this is cancelled."""
+    """Run a command to its end and kill what it leaves behind, even if this is cancelled."""
     inherited = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
     # Their paths may name anything later, so they are read through these handles.
     with (logs / "stdout.log").open("w+b") as out, (logs / "stderr.log").open("w+b") as err:

@@ -1,4 +1,4 @@
-"""The sequences of a running session: how one starts, goes on and is taken back."""
+"""The sequences of a running session: how they start, continue and are undone."""
 
 from envkit.rollout.encoding import EpisodeEncoder
 from envkit.rollout.record import EpisodeRecord
@@ -11,7 +11,7 @@ from envkit_gateway.turn import ForkReason, Lane, Turn
 
 
 class Lanes:
-    """Starts sequences, in the order in which the record has them."""
+    """Starts sequences, in the order of the record."""
 
     def __init__(
         self, setup: Setup, codec: ChatCodec, spec: EpisodeSpec, pool: WorkerPool, task: Task
@@ -29,8 +29,8 @@ class Lanes:
         """Start a sequence.
 
         Args:
-            request: Its first one.
-            reason: Why it does not continue another sequence; None finds out.
+            request: Its first request.
+            reason: Why it does not continue another sequence; None determines the reason.
         """
         record = EpisodeRecord()
         record.task = self._task
@@ -47,7 +47,7 @@ class Lanes:
         return lane
 
     def after(self, parent: Turn, request: AgentRequest) -> Lane:
-        """Return the sequence that goes on after a reply: the reply's own, or a branch."""
+        """Return the sequence that continues after a reply: the reply's own, or a branch."""
         lane = parent.lane
         if lane.turns[-1] is parent and not parent.is_extended:
             parent.is_extended = True
@@ -62,9 +62,9 @@ class Lanes:
         return branch
 
     def detach(self, turn: Turn) -> None:
-        """Remove a turn from its lane, with what its request added, and the lane if it is empty.
+        """Remove a turn with everything that its request added, and its lane if that is empty.
 
-        Then a retry continues where the request did.
+        A retry then continues where the request did.
         """
         lane, parent = turn.lane, turn.parent
         if turn in lane.turns:

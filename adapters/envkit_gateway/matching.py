@@ -1,4 +1,4 @@
-"""Which recorded reply a request continues, and whether it repeats an earlier request."""
+"""Find the recorded reply that a request continues, and whether it repeats an earlier request."""
 
 from collections.abc import Sequence
 
@@ -26,8 +26,8 @@ class Committed:
         another conversation.
 
         Args:
-            keys: Of each prefix of the request.
-            messages: Of the request.
+            keys: Key of each prefix of the request.
+            messages: Messages of the request.
         """
         for count in range(len(messages) - 1, 0, -1):
             known = self._turns.get(keys[count - 1])
@@ -56,10 +56,10 @@ def _preference(turn: Turn) -> tuple[bool, int]:
 
 
 def is_retry(request: AgentRequest, earlier: Turn) -> bool:
-    """Return whether a request with an earlier one's body is its retry.
+    """Return whether a request with the same body as an earlier one is its retry.
 
-    An equal body alone proves nothing: agents ask again for a fresh sample, and equal sub-agents
-    send equal prompts.
+    An equal body alone proves nothing: agents resend a request to get a new sample, and identical
+    sub-agents send identical prompts.
     """
     return request.is_retry or earlier.state is TurnState.LOST
 

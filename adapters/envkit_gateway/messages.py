@@ -34,13 +34,13 @@ class AgentCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentMessage:
-    """One message of an agent's request, whatever dialect it came in."""
+    """One message of an agent's request, in a form shared by all dialects."""
 
     role: Role
     parts: tuple[Part, ...] = ()
     calls: tuple[AgentCall, ...] = ()
     call_id: str = ""
-    """Of a tool result: the call that it answers."""
+    """For a tool result, the id of the call that it answers."""
     thinking: str = ""
 
     @property
@@ -61,7 +61,7 @@ class PrefixKeys:
         """Take a conversation.
 
         Args:
-            start: What the conversation depends on besides its messages, such as its tools.
+            start: What the conversation depends on in addition to its messages, such as its tools.
             messages: In order.
         """
         self._digest = hashlib.sha256(start.encode("utf-8", "surrogatepass")).hexdigest()
@@ -89,7 +89,7 @@ class PrefixKeys:
 
 
 def thinking_of(entry: AgentMessage) -> str:
-    """Return the thinking of a reply, also where a client wrote it into the text."""
+    """Return the thinking of a reply, even if a client wrote it into the text."""
     return (entry.thinking or _split(entry.text)[0]).strip()
 
 
@@ -127,7 +127,7 @@ def codec_messages(
     is_start: bool,
     takes_tool_images: bool,
 ) -> list[Message]:
-    """Return an agent's messages as a chat template takes them.
+    """Return an agent's messages in the form that chat templates take.
 
     Leading system messages become one, later ones user messages. Images of tool results go into one
     user message after the results if the template does not render them there.

@@ -150,7 +150,7 @@ class _Episode:
         """Whether the next episode needs a fresh environment."""
 
     async def play(self) -> Trajectory:
-        """Play to the end; whatever the agent or the environment does ends this episode alone.
+        """Play to the end; a failure of the agent or the environment ends only this episode.
 
         Raises:
             EpisodeLostError: The environment's state cannot be rebuilt; start over.
@@ -282,7 +282,7 @@ class _Episode:
                 deadline = f"agent.timeout_s, {self._settings.timeout_s:g} s,"
                 raise EnvFault(
                     f"{deadline if is_late else 'a deadline'} passed before agent.grade had ended; "
-                    "to score slow work 0, start it as `timeout SECONDS COMMAND`",
+                    "to give slow work a reward of 0, start it as `timeout SECONDS COMMAND`",
                     kind=FaultKind.TIMEOUT,
                     retryable=False,
                 )
@@ -364,7 +364,7 @@ class _Episode:
             fault = EngineFault(
                 f"{what} passed while the engine sampled"
                 if was_sampling
-                else f"{what} passed and the agent had no reply of the model to go on from",
+                else f"{what} passed before the agent had a reply from the model",
                 kind=FaultKind.TIMEOUT,
                 retryable=False,
             )
@@ -374,11 +374,11 @@ class _Episode:
         return self._scored(AgentResult(error="the agent was stopped"), ended)
 
     def _concluded(self, session: Session, result: AgentResult) -> Outcome:
-        """Return how an episode ended whose agent ended by itself."""
+        """Return the outcome of an episode whose agent ended normally."""
         if not any(turn.reply is not None for turn in session.turns):
             why = f": {result.error}" if result.error else ""
             missing = EnvFault(
-                f"the agent ended without a reply of the model{why}. Point its client at "
+                f"the agent ended without a reply from the model{why}. Point its client at "
                 "AgentTask.base_url (OpenAI) or AgentTask.url (Anthropic) with AgentTask.api_key",
                 kind=FaultKind.PERMANENT,
             )

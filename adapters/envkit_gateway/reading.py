@@ -1,4 +1,4 @@
-"""Reading of JSON that any client may have sent."""
+"""Read JSON from untrusted clients."""
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from itertools import takewhile
@@ -50,7 +50,7 @@ def role_of(entry: Mapping[str, Any], roles: Sequence[str]) -> Role:
 
     Args:
         entry: The message.
-        roles: Those of the dialect.
+        roles: Roles of the dialect.
 
     Raises:
         RequestRefused: It has another role, or none.
@@ -69,7 +69,7 @@ def parts_of(
     Args:
         content: The field.
         read_part: Reads a part of the dialect.
-        name: Of the field, for errors.
+        name: Name of the field, for errors.
 
     Raises:
         RequestRefused: It is something else.
@@ -82,7 +82,7 @@ def parts_of(
 
 
 def refuse_inexact(messages: Sequence[AgentMessage]) -> None:
-    """Refuse a conversation that a chat template does not render as it is.
+    """Refuse a conversation that a chat template would not render unchanged.
 
     Raises:
         RequestRefused: The last message is the assistant's, or the system prompt has an image.
@@ -109,10 +109,10 @@ def token_limit(body: Mapping[str, Any], *names: str) -> int | None:
 
 
 def refuse_unknown(body: Mapping[str, Any], known: Set[str]) -> None:
-    """Refuse fields that the gateway would otherwise drop in silence.
+    """Refuse fields that the gateway would otherwise drop silently.
 
     Raises:
-        RequestRefused: The body has one.
+        RequestRefused: The body has such a field.
     """
     unknown = sorted(name for name, value in body.items() if name not in known and value)
     if unknown:

@@ -1,4 +1,4 @@
-"""A session as a trajectory: each lane a sequence, each sampled token with one owner."""
+"""Convert a session to a trajectory: one sequence per lane, one owner per sampled token."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ class Outcome:
     """None after a fault or an abort; else finite."""
     fault: FaultRecord | None = None
     info: Mapping[str, Any] | None = None
-    """Of the environment's last step, for the last turn."""
+    """Info of the environment's last step, for the last turn."""
 
 
 def trajectory_of(
@@ -45,13 +45,13 @@ def trajectory_of(
 ) -> Trajectory:
     """Return the record of a session.
 
-    Sequences stand in the order in which they began. Replies that the agent never saw or rejected
-    stay in the record with mask 0, as do those of side requests.
+    Sequences are in the order in which they began. Replies that the agent never saw or rejected
+    stay in the record with mask 0, as do those to side requests.
 
     Args:
-        session: A closed one.
+        session: A closed session.
         outcome: How it ended.
-        record: Of the environment's reset: task, info, start. It is filled here.
+        record: Record of the environment's reset (task, info, start); this function completes it.
         trains_side: Whether replies to side requests are trained.
         env_restarts: How often the episode started over in a new environment.
     """
@@ -197,7 +197,7 @@ def _kinds(lanes: Sequence[Lane]) -> dict[int, str]:
 
 
 def _kept(turns: Sequence[Turn]) -> set[Turn]:
-    """Return the turns whose reply the agent has, or has gone on from."""
+    """Return the turns whose reply the agent received or continued from."""
     kept: set[Turn] = set()
     for turn in reversed(turns):  # children come after their parents
         if turn.state is TurnState.DELIVERED or turn in kept:

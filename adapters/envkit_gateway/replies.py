@@ -1,4 +1,4 @@
-"""A sampled reply as agents read it: text, thinking, tool calls."""
+"""A sampled reply in the form that agents read: text, thinking, tool calls."""
 
 import json
 from typing import Final
@@ -15,15 +15,16 @@ _THOUGHT: Final = "</think>"
 def reply_of(text: str, generation: Generation, request: AgentRequest, *, number: int) -> Reply:
     """Return a reply in the form that all dialects share.
 
-    A call that cannot be read stays text: clients rewrite or reject broken calls, and text comes
-    back as it was.
+    A call that cannot be read stays text, because clients rewrite or reject malformed calls but
+    return text unchanged.
 
     Args:
-        text: As sampled, without its stop token.
-        generation: Its tokens and why it ended.
-        request: What it answers.
-        number: Of the turn. Ids of calls follow from it, because some clients print them into the
-            prompt; nine characters, because Mistral's templates take no others.
+        text: The sampled text, without its stop token.
+        generation: Its tokens, and why it ended.
+        request: The request that it answers.
+        number: Number of the turn, which determines the ids of calls, because some clients write
+            them into the prompt. Ids have nine characters, because Mistral's templates accept no
+            others.
     """
     stop_string = next((one for one in request.stop if text.endswith(one)), None)
     if stop_string is not None:

@@ -1,4 +1,4 @@
-"""One request of an agent, read from any dialect, and the errors that refuse one."""
+"""A request of an agent, read from any dialect, and the errors that refuse one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from envkit_gateway.messages import AgentMessage
 
 
 class RequestRefused(EnvkitError):
-    """A request that the gateway does not answer; the agent reads it in its own dialect."""
+    """A request that the gateway refuses; the agent gets the error in its own dialect."""
 
     def __init__(self, status: int, message: str, *, code: str | None = None) -> None:
         """Describe the refusal.
@@ -26,7 +26,7 @@ class RequestRefused(EnvkitError):
 
 
 def bad_request(message: str, *, code: str | None = None) -> RequestRefused:
-    """Return a refusal that no client retries."""
+    """Return a refusal that clients do not retry."""
     return RequestRefused(400, message, code=code)
 
 
@@ -37,27 +37,28 @@ class AgentRequest:
     messages: tuple[AgentMessage, ...]
     tools: tuple[ToolSpec, ...] = ()
     may_call: bool = True
-    """Whether the client takes calls; otherwise they stay text. The prompt has the tools anyway, so
-    the conversation goes on."""
+    """Whether the client accepts calls; otherwise they stay text. The prompt has the tools in any
+    case, so the conversation continues."""
     model: str = ""
-    """Reported back; never decides who answers."""
+    """Reported back; it never selects a model."""
     key: str = ""
     """Equal for equal bodies, streamed or not."""
     is_retry: bool = False
     """Whether the client marks it as a retry."""
     label: str = ""
-    """Names the sub-agent, if the client's headers say so; never used for matching."""
+    """Name of the sub-agent, if the client's headers state it; never used for matching."""
     is_streamed: bool = False
     wants_usage: bool = False
-    """Whether a chat completions stream ends with the usage."""
+    """Whether a stream of chat completions ends with the usage."""
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     wants_logprobs: bool = False
     unenforced: tuple[str, ...] = ()
-    """Wishes that the engine cannot enforce, such as `tool_choice`; recorded with the turn."""
+    """Requested settings that the engine cannot enforce, such as `tool_choice`; recorded with the
+    turn."""
 
     def of_client(self, *, key: str, is_retry: bool, label: str) -> "AgentRequest":
-        """Return the request with what its headers and its whole body say."""
+        """Return the request with the facts from its headers and its whole body."""
         return replace(self, key=key, is_retry=is_retry, label=label)
 
     @property

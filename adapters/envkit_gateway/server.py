@@ -20,7 +20,7 @@ from envkit_gateway.session import OVER, Session
 from envkit_gateway.turn import Reply, Turn, TurnState
 
 MAX_BODY: Final = 128 << 20
-"""Bytes of a request's body, with images."""
+"""Maximum bytes of a request's body, including images."""
 _LARGE: Final = 32 << 10
 """Bytes above which a body is read on a thread."""
 _KEEPALIVE_S: Final = 5.0
@@ -84,7 +84,7 @@ class Gateway:
 
     @asynccontextmanager
     async def serving(self, session: Session) -> AsyncGenerator[Session]:
-        """Answer the requests with a session's key; afterwards they get 403."""
+        """Answer requests with a session's key inside the block; afterwards they get 403."""
         self._sessions[session.key] = session
         try:
             yield session
@@ -126,7 +126,7 @@ class Gateway:
 
     async def _read(self, http: web.Request, dialect: ModuleType) -> AgentRequest:
         if http.headers.get("content-encoding", "identity") != "identity":
-            raise bad_request("send the body as it is, without Content-Encoding")
+            raise bad_request("send the body uncompressed, without Content-Encoding")
         try:
             if (http.content_length or 0) > MAX_BODY:
                 raise web.HTTPRequestEntityTooLarge(MAX_BODY, http.content_length or 0)
@@ -137,7 +137,7 @@ class Gateway:
         except web.HTTPRequestEntityTooLarge as error:
             raise RequestRefused(413, f"a request may have {MAX_BODY >> 20} MiB") from error
         except web.RequestPayloadError as error:
-            raise bad_request(f"the body is broken: {error}") from error
+            raise bad_request(f"the body is malformed: {error}") from error
         is_retry = http.headers.get("x-stainless-retry-count", "0") not in ("", "0")
         label = next((http.headers[one] for one in _LABELS if one in http.headers), "")
 
@@ -214,10 +214,10 @@ class _Delivery:
         self._request, self._dialect = request, dialect
         self._response: web.StreamResponse | None = None
         self._was_first = False
-        """Whether this client is the first one with the reply."""
+        """Whether this client is the first to get the reply."""
 
     async def run(self) -> web.StreamResponse:
-        """Return the answer, or what was sent of it to a client that left."""
+        """Return the answer, or the part that was sent before the client left."""
         turn = self._turn
         turn.waiting += 1
         try:

@@ -1,8 +1,8 @@
-"""One episode of one agent: its key, its limits, and every reply that it was given.
+"""One episode of one agent: its key, its limits, and every reply that it received.
 
-A request continues the recorded reply whose whole conversation is the longest prefix of its
-messages. Only what follows is encoded, so sampled ids are never tokenized again. Anything else
-starts a sequence with its own prompt, which is always exact.
+A request continues the recorded reply whose conversation is the longest prefix of the request's
+messages. Only the new messages are encoded, so sampled ids are never tokenized again. Any other
+request starts a sequence with its own prompt, which is always exact.
 """
 
 import asyncio
@@ -50,10 +50,10 @@ OVER: Final = "the episode of this API key is over"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLimits:
-    """Bounds of one agent's episode beyond those of the rollout."""
+    """Limits of one agent's episode in addition to the rollout's."""
 
     max_sequences: int = 512
-    """Agents that rewrite their history at every step need one per turn."""
+    """Maximum sequences; an agent that rewrites its history at every step needs one per turn."""
     grace_s: float = 30.0
     """Seconds that a reply waits for the retry of a client that disconnected."""
 
@@ -98,8 +98,8 @@ class Session:
         self._lanes = Lanes(setup, setup.codec, spec, pool, task or {})
         self.turns: list[Turn] = []
         self.counts: Counter[str] = Counter()
-        """What happened to requests: "continued", "new", "replayed", "refused", and why a
-        chat template could not continue a reply."""
+        """Outcomes of requests: "continued", "new", "replayed", "refused", and why a chat template
+        could not continue a reply."""
         self.sampled_tokens = 0
         self.stop_reason: StopReason | None = None
         """The limit that ended the episode; None if none did."""
@@ -120,7 +120,7 @@ class Session:
 
     @property
     def fault(self) -> FaultRecord | None:
-        """A failure that reached the agent and was not made up for by a retry."""
+        """A failure that reached the agent and that no retry resolved."""
         return next(iter(self._faults.values()), None)
 
     @property
@@ -134,7 +134,7 @@ class Session:
         Await `turn.task`; then the turn has a `reply`, or an `error`.
 
         Raises:
-            RequestRefused: It cannot be answered, and sampled nothing.
+            RequestRefused: It cannot be answered; nothing was sampled.
         """
         if self.is_closed:
             raise RequestRefused(403, OVER)
@@ -170,7 +170,7 @@ class Session:
         return self._codec.decode_all([token])
 
     async def count(self, request: AgentRequest) -> int:
-        """Return the length of a request's prompt in tokens; nothing is recorded.
+        """Return the length of a request's prompt in tokens, without recording it.
 
         Raises:
             RequestRefused: The chat template cannot render it.
@@ -192,7 +192,7 @@ class Session:
         self._faults[""] = FaultRecord.of(FaultPlace.LEDGER, fault)
 
     def client_left(self, turn: Turn) -> None:
-        """Note that a client waits no longer; without its reply it disconnected."""
+        """Note that a client stopped waiting; if it has no reply, it disconnected."""
         if turn.state is TurnState.RUNNING and not turn.waiting:
             turn.state = TurnState.LOST
             loop = asyncio.get_running_loop()

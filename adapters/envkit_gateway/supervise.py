@@ -1,9 +1,9 @@
-"""Run a command so that nothing it starts outlives it: `python -ISB supervise.py BYTES COMMAND...`.
+"""Run a command, and kill everything it started when it ends.
 
-The supervisor adopts every descendant, also those that left their process group. When the command
-ends, when standard input closes (the parent is gone), on SIGTERM, or when the folder above the
-working directory holds more than BYTES, it kills all of them. Linux only. It imports nothing of
-envkit, so that it starts quickly.
+Usage: `python -ISB supervise.py BYTES COMMAND...`. The supervisor adopts every descendant,
+including those that left their process group. When the command ends, when standard input closes
+(the parent is gone), on SIGTERM, or when the folder above the working directory holds more than
+BYTES, it kills all of them. Linux only. It imports nothing from envkit, so it starts quickly.
 """
 
 import ctypes
@@ -22,9 +22,9 @@ _NOT_STARTED = 127
 
 
 def main(argv: list[str]) -> int:
-    """Run the command and return its exit status, 128 plus the number for a signal.
+    """Run the command and return its exit status, or 128 plus the number of a signal.
 
-    A command that wrote too much gets that of SIGXFSZ, whether to one file or to many.
+    A command that wrote too much, to one file or many, gets the status of SIGXFSZ.
     """
     most, command = int(argv[0]), argv[1:]
     libc = ctypes.CDLL(None)

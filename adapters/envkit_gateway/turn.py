@@ -1,4 +1,4 @@
-"""The replies of a session: a forest of turns, and the sequences that hold their tokens."""
+"""The replies of a session: a forest of turns, and the sequences with their tokens."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from envkit_gateway.messages import AgentCall, AgentMessage
 
 
 class TurnState(StrEnum):
-    """What became of a request."""
+    """The outcome of a request."""
 
     RUNNING = "running"
     DELIVERED = "delivered"
@@ -72,11 +72,11 @@ class Lane:
     """The tools as text."""
     has_tools: bool
     label: str
-    """Of the sub-agent, if the client's headers say so."""
+    """Name of the sub-agent, if the client's headers state it."""
     trunk: "Turn | None" = None
     """The last shared turn; None for a sequence with its own prompt."""
     shared: int = 0
-    """How many segments it shares with the trunk's sequence."""
+    """Number of segments that it shares with the trunk's sequence."""
     prompt: list[Message] = field(default_factory=list[Message])
     """The conversation up to its first own reply."""
     turns: list["Turn"] = field(default_factory=list["Turn"])
@@ -87,14 +87,14 @@ class Turn:
     """One request and its reply."""
 
     number: int
-    """Of the request in the session, refused ones included."""
+    """Number of the request in the session, including refused ones."""
     lane: Lane
     parent: "Turn | None"
     request_key: str
     prefix: str
     """Key of the conversation that it answers."""
     unenforced: tuple[str, ...]
-    """Wishes of the client that the engine cannot enforce."""
+    """Settings that the client requested and the engine cannot enforce."""
     place: int
     """Index of the reply among the conversation's messages."""
     encoded: "asyncio.Future[None]"
@@ -106,12 +106,12 @@ class Turn:
     local: int = 0
     """Index in its lane's turn records."""
     segments: int = 0
-    """Segments of its lane up to and with the reply."""
+    """Segments of its lane up to and including the reply."""
     said: int = 0
-    """Messages of its lane up to and with the reply."""
+    """Messages of its lane up to and including the reply."""
     is_extended: bool = False
-    """Whether its lane goes on after it."""
+    """Whether its lane continues after it."""
     children: list["Turn"] = field(default_factory=list["Turn"])
     task: "asyncio.Task[None] | None" = None
     waiting: int = 0
-    """Clients that wait for the reply now."""
+    """Number of clients waiting for the reply."""

@@ -1,9 +1,9 @@
 """miles' gradient of recorded episodes, for `envkit conformance --gradient`.
 
-As `envkit_slime.gradient`, with miles' own conversion, schedule, advantages and loss. It runs with
-`--true-on-policy-mode`: without it log-probabilities go through Megatron's fused cross entropy,
-which rounds their gradient to bfloat16 (megatron/core/fusions/fused_cross_entropy.py) and would
-hide every difference below 1e-3.
+The same as `envkit_slime.gradient`, with miles' own conversion, schedule, advantages and loss. It
+runs with `--true-on-policy-mode`: without it log-probabilities go through Megatron's fused cross
+entropy, which rounds their gradient to bfloat16 (megatron/core/fusions/fused_cross_entropy.py) and
+would hide every difference below 1e-3.
 
 miles/ray/rollout/train_data_conversion.py, miles/backends/training_utils/loss.py.
 """

@@ -104,7 +104,7 @@ function startNode(start) {
   const node = el("div", "ek-rewrite");
   for (const line of start.lines) add(node, el("div", "", line));
   if (!start.saw.length) return node;
-  const details = add(el("details"), el("summary", "", "What the model saw from here on"));
+  const details = add(el("details"), el("summary", "", "What the model saw from then on"));
   return add(node, add(details, tableNode(start.saw)));
 }
 
@@ -418,7 +418,7 @@ function branchMode(model, root, send) {
     add(head, header(view.title, []), errorNode(view));
     const wish = () => send({ do: "branch", turn: Number(choice.value), text: box.value });
     run.replaceChildren(
-      button("Play on from this reply", "ek-primary ek-branch", wish, !view.is_busy),
+      button("Continue from this reply", "ek-primary ek-branch", wish, !view.is_busy),
       el("span", "ek-state", view.is_busy ? "working …" : ""),
     );
     shared.replaceChildren();

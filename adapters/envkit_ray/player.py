@@ -181,7 +181,7 @@ class RayPlayer:
         return await self._episodes.recorded(spec, self._played(order, interrupt or Interrupt()))
 
     async def end_session(self, episode_id: str) -> None:
-        """End an engine's session that was kept open for forks, on whichever worker has it."""
+        """End an engine's session that was kept open for forks, on the worker that has it."""
         for member in self._workers.members:
             self._workers.tell(member, "end_session", episode_id)
 

@@ -62,8 +62,8 @@ def make_generator(
     Args:
         cfg: SkyRL's with the `envkit` section.
         inference_engine_client: SkyRL's.
-        codec: Of the policy's model; None loads it from `trainer.policy.model.path`. Workers load
-            their own, so `envkit.workers` requires None.
+        codec: Codec of the policy's model; None loads it from `trainer.policy.model.path`. Workers
+            load their own, so `envkit.workers` requires None.
 
     Raises:
         ConfigurationError: The settings are incompatible.

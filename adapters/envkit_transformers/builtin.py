@@ -22,7 +22,7 @@ class BuiltinModel(StrEnum):
     """Names of bundled models, in place of a folder."""
 
     SEEING = "builtin"
-    """Reads codes off images and uses a simulated desktop; the default. 2.1 million weights."""
+    """Reads codes off images and uses a simulated desktop; the default. 2.5 million weights."""
     HALF = "builtin-half"
     """An early checkpoint, which reads half of all single digits: for training runs."""
     TEXT = "builtin-text"

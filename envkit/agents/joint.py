@@ -192,7 +192,7 @@ class JointEpisode:
     def _left(self, role: str, task: asyncio.Task[Trajectory]) -> None:
         """Record that a role's play is over, for any reason."""
         if task.cancelled():
-            self._stop(asyncio.CancelledError(f"the play of role {role!r} was cancelled"))
+            self._stop(asyncio.CancelledError(f"playing role {role!r} was cancelled"))
             return
         error = task.exception()
         if error is not None:

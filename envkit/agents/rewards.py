@@ -53,7 +53,9 @@ def with_total(trajectory: Trajectory, total: float) -> Trajectory:
     )
 
 
-def earned(trajectories: Mapping[str, Trajectory], adjust: AdjustRewards) -> dict[str, Trajectory]:
+def adjusted(
+    trajectories: Mapping[str, Trajectory], adjust: AdjustRewards
+) -> dict[str, Trajectory]:
     """Return the trajectories with the rewards from a user's function.
 
     Raises:
@@ -68,7 +70,7 @@ def earned(trajectories: Mapping[str, Trajectory], adjust: AdjustRewards) -> dic
     for role, reward in cast("Mapping[str, Any]", wanted).items():
         if role not in changed:
             raise ContractError(
-                f"adjust_rewards returned a reward of {role!r}; the episode has {list(changed)}"
+                f"adjust_rewards returned a reward for {role!r}; the roles are {list(changed)}"
             )
         if isinstance(reward, bool) or not isinstance(reward, int | float):
             raise ContractError(f"the reward of {role!r} must be a number, got {reward!r}")

@@ -12,7 +12,7 @@ def audit(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="MODEL", help="As --model of rollout; only its tokenizer and processor load."
+            metavar="MODEL", help="As --model of rollout; loads only its tokenizer and processor."
         ),
     ],
     as_json: AsJson = False,

@@ -121,7 +121,7 @@ class _Page:
             self._say(text, "yellow")
         lines = [] if sequence["prompt"] is None else list(history_lines(sequence["prompt"]))
         if lines:
-            self._say("The model saw from here on:", "yellow")
+            self._say("The model saw from then on:", "yellow")
             rows = [(who, clipped(text, _LONGEST)) for who, text in lines]
             print_grid(self.console, rows, styles=("yellow", "dim"))
 

@@ -33,7 +33,7 @@ def complete_engine(incomplete: str) -> list[str]:
 EnvId = Annotated[
     str,
     typer.Argument(
-        metavar="ID", help="An environment; see `envkit list`.", autocompletion=complete_id
+        metavar="ID", help="An environment id; see `envkit list`.", autocompletion=complete_id
     ),
 ]
 EngineName = Annotated[
@@ -59,7 +59,7 @@ BaseUrl = Annotated[
     typer.Option(
         "--base-url",
         metavar="URL[,URL]",
-        help="The server of an HTTP engine; several share the episodes.",
+        help="Server of an HTTP engine; several servers share the episodes.",
     ),
 ]
 EnvKwargs = Annotated[
@@ -75,7 +75,7 @@ SolvedAbove = Annotated[
     float | None,
     typer.Option(
         metavar="REWARD",
-        help="A higher reward counts as solved (default: 0).",
+        help="Rewards above this count as solved (default: 0).",
         rich_help_panel=COUNTING,
     ),
 ]
@@ -89,7 +89,8 @@ NoKey = Annotated[
     bool, typer.Option("--no-key", help="Accept every client; listens only on this machine.")
 ]
 AllowRemote = Annotated[
-    bool, typer.Option("--allow-remote", help="With --no-key, also listen beyond this machine.")
+    bool,
+    typer.Option("--allow-remote", help="With --no-key, also accept clients from other machines."),
 ]
 
 

@@ -20,7 +20,7 @@ _QUIT: Final = (":q", ":quit")
 def play(
     env_id: EnvId,
     seed: Annotated[
-        int | None, typer.Option(help="The same seed gives the same task; drawn without one.")
+        int | None, typer.Option(help="The same seed gives the same task (default: random).")
     ] = None,
     out: Annotated[
         Path | None,

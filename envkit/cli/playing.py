@@ -128,7 +128,7 @@ AgentCommand = Annotated[
     str | None,
     typer.Option(
         metavar="COMMAND",
-        help="Such an agent as a command, run for each episode in its own folder.",
+        help="A command that runs such an agent, started in its own folder for each episode.",
         rich_help_panel=_SETTINGS,
     ),
 ]

@@ -61,7 +61,7 @@ def rollout(
         str | None,
         typer.Argument(
             metavar="ID",
-            help="An environment; see `envkit list`. Not with --resume.",
+            help="An environment id; see `envkit list`. Not with --resume.",
             autocompletion=complete_id,
         ),
     ] = None,

@@ -26,7 +26,8 @@ _LISTED: Final = 40
 def view(
     run: Run,
     episode: Annotated[
-        int | None, typer.Option("--episode", "-e", min=1, help="Show only this one, from 1.")
+        int | None,
+        typer.Option("--episode", "-e", min=1, help="Show only this episode, counted from 1."),
     ] = None,
     images: Annotated[
         str, typer.Option(help="How to show images: auto, blocks, sixel or none.")
@@ -78,7 +79,7 @@ class _Pages:
         self._lines: Iterator[StoredLine] = read_lines(run)
         self._read: list[StoredLine] = []
         self._numbers: dict[str, int] = {}
-        """Of the episodes of the run, by id."""
+        """Episode numbers by id."""
         self._console, self._style = console, style
 
     @property

@@ -27,7 +27,7 @@ MAX_ANSWER_TOKENS: Final = 2**31 - 1
 """Maximum of `Question.max_tokens`; engines reject larger numbers."""
 
 HistorySetting = str | Mapping[str, Any] | None
-"""As in a configuration; None uses the environment's own."""
+"""A setting as in a configuration; None uses the environment's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +150,7 @@ class Summarise:
     at_tokens: int
     """Context length, images expanded, above which the model is asked.
 
-    Where the context exceeds it even after a summary, the model is asked every turn.
+    If the context exceeds it even after a summary, the model is asked every turn.
     """
     max_tokens: int = 512
     """Maximum tokens of the summary."""

@@ -264,7 +264,7 @@ class Interrupt:
 
 
 async def until_done(tasks: Collection[asyncio.Task[None]]) -> None:
-    """Wait for tasks, whoever cancels the caller meanwhile.
+    """Wait for tasks, even if the caller is cancelled meanwhile.
 
     Args:
         tasks: Some that end soon: cancelled ones, or those that deliver a result.

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from envkit.agents import JointEpisode, MultiAgentEnv, RoleEnv, Verdict, credit, earned
+from envkit.agents import JointEpisode, MultiAgentEnv, RoleEnv, Verdict, adjusted, credit
 from envkit.errors import ConfigurationError, EnvFault, FaultKind, describe
 from envkit.rollout.host import EnvHost
 from envkit.rollout.interrupt import Interrupt
@@ -36,7 +36,7 @@ def has_role(trajectory: Trajectory) -> bool:
 def can_resume(trajectory: Trajectory) -> bool:
     """Return whether an aborted episode can be continued, rather than played again.
 
-    A role cannot go on without its siblings, and an agent's program starts at its beginning.
+    A role cannot continue without its siblings, and an agent's program starts from its beginning.
     """
     return not has_role(trajectory) and AGENT not in trajectory.metadata
 
@@ -198,7 +198,7 @@ class _MultiAgentEpisode:
 
         def call() -> dict[str, Trajectory] | EnvFault:
             try:
-                return earned(played, adjust)
+                return adjusted(played, adjust)
             except BaseException as error:  # noqa: BLE001  # a user's function
                 return _grader_fault(error)
 

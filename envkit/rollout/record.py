@@ -195,7 +195,7 @@ class EpisodeRecord:
         Args:
             encoded: Extends the ledger's sequence or starts one.
             seconds: How long encoding took.
-            rewrite: Of the history, where a policy made the prompt; None for the template.
+            rewrite: The rewritten history, if a policy made the prompt; None if the template did.
         """
         turn = self.turn + (self.draft is not None)
         if encoded.is_prompt:

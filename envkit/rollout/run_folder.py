@@ -169,23 +169,31 @@ class RunFolder(Closing):
             (self.path / UNFINISHED_FILE).unlink(missing_ok=True)
 
     def _store_waiting(self) -> None:
-        """Store all waiting episodes in one write."""
+        """Store all waiting episodes in one write, or in one each if that does not fit."""
         batch: list[_Delivery] = []
-        lines: list[PreparedTrajectory] = []
         with contextlib.suppress(IndexError):
             while True:
                 batch.append(self._waiting.popleft())
+        self._store(batch)
+        if len(batch) > 1 and batch[0].error is not None:
+            for delivery in batch:
+                self._store([delivery])
+        for delivery in batch:
+            delivery.call_back()
+
+    def _store(self, batch: Sequence["_Delivery"]) -> None:
+        """Store episodes in one write; all of them get the error of a failed one."""
+        error: Exception | None = None
         try:
+            lines: list[PreparedTrajectory] = []
             for delivery in batch:
                 delivery.stored, prepared = self._prepared(delivery.played)
                 lines += prepared
             self._writer.append(*lines)
-        except Exception as error:  # noqa: BLE001  # re-raised where each of them is awaited
-            for delivery in batch:
-                delivery.error = error
-            return
+        except Exception as failure:  # noqa: BLE001  # re-raised where each of them is awaited
+            error = failure
         for delivery in batch:
-            delivery.call_back()
+            delivery.error = error
 
     def _prepared(self, played: Played) -> tuple[Played, list[PreparedTrajectory]]:
         stored: list[Trajectory] = []
@@ -211,7 +219,7 @@ class _Delivery:
 
     def call_back(self) -> None:
         """Call the callback, which may fail, with each stored record."""
-        if self._then is None:
+        if self._then is None or self.error is not None:
             return
         try:
             for trajectory in self.stored:

@@ -145,7 +145,9 @@ async def play_tree(
     width = _width_of(branching)
     _check_positive("concurrency", concurrency)
     if on_leaf is not None and not callable(on_leaf):
-        raise ConfigurationError(f"on_leaf must be a function of a leaf, got {shown(on_leaf)}")
+        raise ConfigurationError(
+            f"on_leaf must be a function that takes a leaf, got {shown(on_leaf)}"
+        )
     if token_budget is not None:
         _check_positive("token_budget, if not None for unlimited,", token_budget)
     spec = spec or EpisodeSpec()

@@ -23,6 +23,7 @@ from PIL import Image as PilImage
 from envkit.errors import ConfigurationError, ImageError, MissingDependencyError
 from envkit.smart_resize import SmartResize
 from envkit.tokens.patches import PatchPlan
+from envkit.tokens.vocabulary import read_vocabulary
 
 _PLAIN_CLASSES: Final = ("PreTrainedTokenizerFast", "TokenizersBackend")
 _PROCESSORS: Final = (None, "Qwen2VLProcessor", "Qwen2_5_VLProcessor", "Qwen3VLProcessor")
@@ -45,7 +46,7 @@ _BOUNDS: Final = frozenset({"shortest_edge", "longest_edge"})
 
 
 class LightTokenizer:
-    """The part of a Hugging Face tokenizer that a codec needs, using only `tokenizers`."""
+    """The part of a Hugging Face tokenizer that a codec needs."""
 
     def __init__(
         self, folder: Path, settings: Mapping[str, Any], chat_template: str | None
@@ -59,17 +60,9 @@ class LightTokenizer:
 
         Raises:
             ConfigurationError: tokenizer.json is damaged.
+            MissingDependencyError: Only `tokenizers` can read it, which is not installed.
         """
-        from tokenizers import Tokenizer
-
-        try:
-            self.backend_tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        except Exception as error:  # tokenizers raises nothing more specific
-            raise ConfigurationError(
-                f"{str(folder / 'tokenizer.json')!r} cannot be read as a tokenizer: {error}"
-            ) from error
-        self.backend_tokenizer.no_truncation()
-        self.backend_tokenizer.no_padding()
+        self._vocabulary = read_vocabulary(folder / "tokenizer.json")
         self.name_or_path = str(folder)
         self.chat_template = chat_template
         self.special_tokens_map: dict[str, str] = {
@@ -83,26 +76,23 @@ class LightTokenizer:
     def eos_token_id(self) -> int | None:
         """The end-of-text id; None if the files name none."""
         name = self.special_tokens_map.get("eos_token")
-        return None if name is None else self.backend_tokenizer.token_to_id(name)
+        return None if name is None else self._vocabulary.id_of(name)
 
     def __len__(self) -> int:
         """Return the number of ids, including added ones."""
-        return self.backend_tokenizer.get_vocab_size(with_added_tokens=True)
+        return len(self._vocabulary)
 
     def get_added_vocab(self) -> dict[str, int]:
         """Return the added tokens and their ids."""
-        added = self.backend_tokenizer.get_added_tokens_decoder()
-        return {token.content: identity for identity, token in sorted(added.items())}
+        return self._vocabulary.added
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of a text."""
-        return self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return self._vocabulary.encode(text, add_special_tokens=add_special_tokens)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Return the text of ids."""
-        return self.backend_tokenizer.decode(
-            list(token_ids), skip_special_tokens=skip_special_tokens
-        )
+        return self._vocabulary.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
     def apply_chat_template(
         self,

@@ -144,7 +144,9 @@ class Ledger:
     def drop_observation(self) -> None:
         """Remove an observation that got no reply, which must be the last entry."""
         if self.segments[-1].kind is not SegmentKind.OBSERVATION:
-            raise LedgerFault(f"the last entry is no observation but a {self.segments[-1].kind}")
+            raise LedgerFault(
+                f"the last segment must be an observation, got a {self.segments[-1].kind}"
+            )
         self._drop_last()
 
     def replay(self, segments: Sequence[Segment], branches: Sequence[Branch] = ()) -> None:

@@ -11,12 +11,12 @@ from envkit.viewer.pairs import Flip, Matching, Pair, match, mean_difference
 from envkit.viewer.rows import EpisodeRow
 
 COLUMNS: Final = ("pair", "first", "second", "flips")
-"""Names of a pair's columns; first and second are numbers of episodes. The flips are followed by
-where the two part."""
+"""Names of a pair's columns; first and second are episode numbers. The flips are followed by where
+the two episodes diverge."""
 Traces = Callable[[Collection[int]], Mapping[int, Trace]]
-"""Reads episodes of a run, by their numbers."""
+"""Reads episodes of a run by number."""
 MAX_PLACED: Final = 1_000
-"""Of so many pairs a comparison says where they part."""
+"""Maximum number of pairs for which a comparison says where they diverge."""
 _OUTCOMES: Final = ("solved", "failed", "no reward")
 _LISTED: Final = 20
 
@@ -32,13 +32,13 @@ def compare_rows(
     """Return the comparison of two runs as JSON data.
 
     Args:
-        first: Of one run.
-        second: Of the other.
-        names: Of both runs.
+        first: The episodes of one run.
+        second: The episodes of the other run.
+        names: Names of both runs.
         most: Maximum number of episodes per run whose pairs are listed; the figures count all. None
             lists all.
-        traces: Read the episodes of both runs, to say where the first 1,000 pairs part; empty says
-            only what changed.
+        traces: Read the episodes of both runs, to find where the first 1,000 pairs diverge; if
+            empty, the comparison says only what changed.
 
     Raises:
         StorageError: An episode cannot be read again.
@@ -87,7 +87,7 @@ def compare_rows(
 
 
 def _places(pairs: Sequence[Pair], traces: Sequence[Traces]) -> dict[int, list[str]]:
-    """Return where pairs part, by the number of the first episode."""
+    """Return where pairs diverge, by the number of the first episode."""
     if not traces:
         return {}
     first = traces[0]({pair.first.number for pair in pairs})
@@ -139,7 +139,7 @@ _MEANS: Final[tuple[tuple[str, Callable[[EpisodeRow], float | None]], ...]] = (
     ("turns per episode", lambda row: row.turns),
     ("sampled tokens per episode", lambda row: row.sampled),
 )
-"""What is compared by its mean: name, and value of an episode."""
+"""Values that are compared by their means: name, and value of an episode."""
 
 
 def _mean(

@@ -13,7 +13,8 @@ from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.trajectory import Trajectory
 
 Rewrite = tuple[str, int, tuple[int | None, ...]]
-"""Its reason, how many images it left, and which messages; None for one that a policy wrote."""
+"""Its reason, the number of images it kept, and the indices of the messages it kept; None for a
+message that a policy wrote."""
 _NAMES: Final = ("first", "second")
 _SAID: Final = {
     SegmentKind.PROMPT: "the prompt",
@@ -37,7 +38,7 @@ class _Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a comparison needs of an episode; much smaller than the episode."""
+    """The data of an episode that a comparison needs; much smaller than the episode."""
 
     shared: int
     """Number of leading turns that belong to the episode that it was forked from."""
@@ -90,9 +91,9 @@ def _placed(turn: int, text: str, *, shared: int) -> str:
 def _parting(first: Trace, second: Trace) -> tuple[int, str] | None:
     for a, b in zip_longest(first.stretches, second.stretches):
         if b is None:
-            return a.turn, f"only the {_NAMES[0]} goes on"
+            return a.turn, f"only the {_NAMES[0]} continues"
         if a is None:
-            return b.turn, f"only the {_NAMES[1]} goes on"
+            return b.turn, f"only the {_NAMES[1]} continues"
         if a.turn == b.turn and SegmentKind.PROMPT in {a.kind, b.kind} and a.kind is not b.kind:
             return None  # only one history was rewritten
         if (a.kind, a.turn) != (b.kind, b.turn):
@@ -126,7 +127,7 @@ def _said(first: Trace, second: Trace) -> tuple[int, str] | None:
     """Compare episodes without a ledger by their messages."""
     for turn, (a, b) in enumerate(zip_longest(first.replies, second.replies)):
         if a is None or b is None:
-            return turn, f"only the {_NAMES[a is None]} goes on"
+            return turn, f"only the {_NAMES[a is None]} continues"
         if a != b:
             return turn, "the reply differs"
     return None

@@ -87,7 +87,7 @@ def finite_rewards(rows: Iterable[EpisodeRow]) -> list[float]:
 
 
 def groups_of(rows: Iterable[EpisodeRow]) -> dict[str, list[EpisodeRow]]:
-    """Return the episodes of each group; an episode without a group is a group by itself."""
+    """Return the episodes of each group; an episode without a group is its own group."""
     found: dict[str, list[EpisodeRow]] = {}
     for row in rows:
         key = f"\0{row.number}" if row.group_id is None else f"{row.group_id}\0{row.role or ''}"

@@ -1,9 +1,9 @@
-"""Two runs on the same seeds, episode by episode: which belong together, and what changed.
+"""Pair the episodes of two runs on the same seeds, and find what changed.
 
-A pair has the same environment and seed and the same number among the episodes that are equal in
-both. Which sample of a group came first in its file is chance, so role and member number decide
-where the rollout recorded them, and the order of the file where it did not. A fork belongs to the
-fork at the same place of the paired tree.
+The episodes of a pair have the same environment and seed. If several do, role and member number
+decide, because the order of a group's samples in the file is random. If the rollout did not record
+these, the order in the file decides. A fork is paired with the fork at the same place of the paired
+tree.
 """
 
 import math
@@ -19,7 +19,7 @@ from envkit.viewer.trees import Leaf, leaves
 
 
 class Flip(StrEnum):
-    """What is different in the second episode of a pair. A pair may have several."""
+    """A change from the first to the second episode of a pair, which may have several."""
 
     NOW_SOLVED = "now solved"
     """The reward was 0 or below and is above 0."""
@@ -44,14 +44,14 @@ class Flip(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """An episode of the first run and the one of the second that belongs to it."""
+    """An episode of the first run and its counterpart in the second."""
 
     first: EpisodeRow
     second: EpisodeRow
 
     @property
     def flips(self) -> tuple[Flip, ...]:
-        """Everything that changed, in the order of `Flip`; empty for episodes alike."""
+        """Everything that changed, in the order of `Flip`; empty if nothing did."""
         return tuple(flip for flip in Flip if _TESTS[flip](self.first, self.second))
 
 
@@ -63,7 +63,7 @@ class Matching:
     """In the order of the first run."""
     only_first: tuple[EpisodeRow, ...]
     only_second: tuple[EpisodeRow, ...]
-    """Forks of episodes that both runs have are not in these."""
+    """Excludes forks of episodes that both runs have, as does `only_first`."""
     forks_first: tuple[EpisodeRow, ...] = ()
     """Forks of paired episodes at places where the other run has none."""
     forks_second: tuple[EpisodeRow, ...] = ()
@@ -71,7 +71,7 @@ class Matching:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanDifference:
-    """A mean over seeds of second minus first."""
+    """The mean over seeds of the second value minus the first."""
 
     mean: float
     interval: Interval | None
@@ -144,8 +144,8 @@ def mean_difference(
     """Return the mean of second minus first over the seeds that have both values.
 
     Args:
-        pairs: Of a matching.
-        value: Of an episode; None leaves its pair out.
+        pairs: Pairs of a matching.
+        value: Returns the value of an episode; None excludes its pair.
 
     Returns:
         None without a pair that has both.

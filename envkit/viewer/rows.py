@@ -32,9 +32,9 @@ class EpisodeRow:
     seed: int | None
     group_id: str | None
     role: str | None
-    """Role of the agent in an episode of several agents, else None."""
+    """Role of the agent; None if the episode has one agent."""
     rollout: str | None
-    """Equal for the agents of one episode; None for an episode of one agent."""
+    """Shared by the agents of an episode; None if it has one agent."""
     member: int | None
     """Its index in its group, from 0; None if the rollout did not record it."""
     family: str
@@ -50,15 +50,15 @@ class EpisodeRow:
     reward: float | None
     stop_reason: StopReason
     turns: int
-    """Replies that went to the environment, those before a fork included."""
+    """Replies that went to the environment, including those before a fork."""
     replies: int
-    """All of the episode itself: without those before a fork, with summaries."""
+    """Replies of the episode itself: excludes those before a fork, includes summaries."""
     parent: str | None
     """Id of the episode that it was forked from; None for one that is not a fork."""
     shared: int
     """How many of its first replies are the parent's."""
     rewrites: int
-    """How often its history was rewritten, those before a fork left out."""
+    """Number of rewrites of its history, excluding those before a fork."""
     tokens: int
     """Train ids of all segments."""
     sampled: int

@@ -44,7 +44,7 @@ class RunSource:
         """Yield lines, readable or not.
 
         Args:
-            numbers: Of the lines, from 1; None yields all.
+            numbers: Line numbers, from 1; None yields all lines.
 
         Raises:
             StorageError: The file itself cannot be read.
@@ -60,7 +60,8 @@ class RunSource:
         """Read episodes again, to compare them.
 
         Args:
-            numbers: Their lines. Trajectories in memory must be a collection, not an iterator.
+            numbers: Their line numbers. Trajectories in memory must be a collection, not an
+                iterator.
 
         Raises:
             StorageError: The file itself cannot be read.
@@ -179,7 +180,7 @@ class RunData:
 
 
 def read_run(source: Source) -> RunData:
-    """Return the index of a run, every line of it checked.
+    """Check every line of a run and return its index.
 
     Args:
         source: A trajectory file, a run directory, or trajectories.

@@ -7,7 +7,7 @@ other host names:
 | request | response |
 | --- | --- |
 | without the key, in the URL or in the cookie that the URL sets | 401 |
-| from a page of another site, by `Origin` or `Sec-Fetch-Site` | 403 |
+| from a page on another site, by `Origin` or `Sec-Fetch-Site` | 403 |
 | with a `Host` that is neither an IP address nor localhost (DNS rebinding) | 403 |
 | other than GET and HEAD | 405 |
 | for a run, an episode or an image that does not exist | 404 |
@@ -150,7 +150,7 @@ def _refused(request: web.Request, access: Access) -> web.Response | None:
     site = request.headers.get("Sec-Fetch-Site", "none")
     is_link = request.headers.get("Sec-Fetch-Mode") == "navigate" and request.path == "/"
     if site not in _OPEN_SITES and not is_link:
-        return _problem(403, "pages of other sites may not use this server")
+        return _problem(403, "pages from other sites may not use this server")
     return None
 
 

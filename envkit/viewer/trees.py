@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from envkit.viewer.rows import EpisodeRow
 
 Place = tuple[tuple[int, int], ...]
-"""The forks that lead to an episode from its trunk, each as its turn, from 1, and its index among
-the forks at that turn, from 0. Empty for an episode that is not a fork."""
+"""The path of forks from the trunk to an episode. Each fork is its turn, from 1, and its index
+among the forks at that turn, from 0. Empty for an episode that is not a fork."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

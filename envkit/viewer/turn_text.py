@@ -18,7 +18,7 @@ _ROLES: Final = {
 _REASONS: Final = {
     "keep last images": "Old images became a short text.",
     "keep last turns": "Old turns were left out.",
-    "summarise": "The model goes on from its own summary.",
+    "summarise": "The model continues from its own summary.",
 }
 
 

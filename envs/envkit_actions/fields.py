@@ -16,7 +16,7 @@ MAX_SECONDS: Final = 600.0
 MAX_SCROLL: Final = 100_000
 """Longest scroll in pixels."""
 MAX_PATH: Final = 100
-"""Most points of a drag."""
+"""Maximum points of a drag."""
 _FAR: Final = 10**9
 _NUMBER: Final = re.compile(r"\s*([+-]?\d{1,12}(?:\.\d{0,12})?)\s*", re.ASCII)
 _POINT: Final = re.compile(

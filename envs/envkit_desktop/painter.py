@@ -154,7 +154,7 @@ class Painter:
         self.fill(x + 1, y + 1, width - 2, height - 2, color)
 
     def text(self, x: int, y: int, text: str, color: Color) -> None:
-        """Write a line of text, its box's top left corner at (x, y)."""
+        """Write a line of text with the top left corner of its box at (x, y)."""
         if text:
             self._stamp(_text_mask(text, self.theme.type_pixels), x, y, color)
 
@@ -163,7 +163,7 @@ class Painter:
         self._stamp(_mark_mask(name, size), x, y, color)
 
     def pointer(self, x: int, y: int, size: int) -> None:
-        """Draw the mouse pointer, black with a white rim, its tip at (x, y)."""
+        """Draw the mouse pointer, black with a white rim, with its tip at (x, y)."""
         self._stamp(_pointer_rim(size), x - 1, y - 1, (255, 255, 255))
         self.mark("pointer", x, y, size, (0, 0, 0))
 

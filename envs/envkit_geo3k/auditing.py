@@ -43,7 +43,7 @@ def hooks() -> AuditHooks:
         choices=numbers,
         answer=lambda answer: f"\\boxed{{{answer}}}",
         ask=_ask,
-        heard_right=_heard_right,
+        confirms_guess=_confirms_guess,
         closed_book=lambda task: numbers(task)[-1],
         grade=lambda task, answer: grade(answer, task["answer"]).score,
         second_grade=lambda task, answer: second_grade(answer, task["answer"]),
@@ -147,5 +147,5 @@ def _ask(answer: str) -> str:
     return f"<tool_call>\n{json.dumps(call)}\n</tool_call>"
 
 
-def _heard_right(step: Step) -> bool:
+def _confirms_guess(step: Step) -> bool:
     return step.info.get("score") == 1.0

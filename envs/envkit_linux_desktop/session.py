@@ -60,7 +60,7 @@ class Session(Closing):
         self.display: Display | None = None
         self.desk: Desk | None = None
         _remove_stale()
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_memory_folder()))
+        folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_memory_folder()))
         try:
             for place in (folder, folder / "x11", folder / "fb"):
                 place.mkdir(exist_ok=True)

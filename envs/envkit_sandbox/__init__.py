@@ -1,4 +1,4 @@
-"""Walls for programs that a policy drives: a bubblewrap, its limits, and reading its files."""
+"""Sandboxes for programs that a policy drives: bubblewrap, its limits, and reading its files."""
 
 from envkit_sandbox.channel import Channel
 from envkit_sandbox.home import Home

@@ -1,4 +1,4 @@
-"""Orders to the first process of a sandbox and its replies: one JSON object per line."""
+"""Send orders to the first process of a sandbox and read its replies, one JSON object per line."""
 
 import json
 import os
@@ -14,14 +14,14 @@ _MOST_REPLY: Final = 64 << 20
 
 
 class Channel:
-    """The pipes to a sandbox. After a fault it is of no use: a late reply would answer another."""
+    """The pipes to a sandbox. Unusable after a fault: a late reply could answer another order."""
 
     def __init__(self, sandbox: "subprocess.Popen[bytes]", name: str) -> None:
         """Take the pipes.
 
         Args:
             sandbox: Started with pipes as standard input and output.
-            name: Of the sandbox, for messages.
+            name: Name of the sandbox, for messages.
         """
         assert sandbox.stdin is not None
         assert sandbox.stdout is not None
@@ -30,7 +30,7 @@ class Channel:
         os.set_blocking(self._orders.fileno(), False)
 
     def ask(self, order: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """Give an order and return its reply.
+        """Send an order and return its reply.
 
         Raises:
             EnvFault: The sandbox is gone, does not answer in time, or could not carry it out.

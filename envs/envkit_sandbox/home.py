@@ -1,4 +1,4 @@
-"""Read a folder that a policy has written, following no link out of it.
+"""Read a folder that a policy has written, without following links out of it.
 
 The kernel resolves each path with `openat2` beneath the folder and without symbolic links. A FIFO,
 a device or a socket reads as absent, and opening one never blocks.
@@ -16,9 +16,9 @@ from envkit.closing import Closing
 from envkit.errors import EnvFault, FaultKind
 
 MOST_BYTES: Final = 16 << 20
-"""Longest file that is read by default."""
+"""Maximum bytes read from a file by default."""
 MOST_NAMES: Final = 10_000
-"""Names listed of one folder."""
+"""Maximum number of names listed for a folder."""
 _OPENAT2: Final = 437
 """The number of the system call on every architecture."""
 _BENEATH: Final = 0x08 | 0x04
@@ -66,7 +66,7 @@ class Home(Closing):
 
         Args:
             path: Relative to the folder.
-            limit: Most bytes to return.
+            limit: Maximum bytes to return.
 
         Raises:
             EnvFault: The file system fails.
@@ -102,7 +102,7 @@ class Home(Closing):
             os.close(found)
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Close the folder."""
         if self._folder >= 0:
             os.close(self._folder)
             self._folder = -1

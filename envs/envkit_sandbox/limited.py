@@ -1,4 +1,4 @@
-"""Give untrusted bytes to a program that limits its own memory and processor time."""
+"""Pass untrusted bytes to a program that limits its own memory and processor time."""
 
 import signal
 import subprocess
@@ -15,16 +15,16 @@ not among them: a machine without memory sends it, whatever the bytes are."""
 def run_limited(
     program: Sequence[str], data: bytes, *, what: str, environment: Mapping[str, str] | None = None
 ) -> bytes | None:
-    """Return what a program prints of its input; None if the input ended it.
+    """Return a program's output for its input; None if the input killed it.
 
     Args:
         program: Its command line.
         data: Its standard input.
-        what: It does, for messages.
+        what: What it does, for messages.
         environment: Its variables; None inherits them.
 
     Raises:
-        RuntimeError: It hung or failed, which says nothing about the input.
+        RuntimeError: It hung or failed for a reason other than its input.
     """
     try:
         done = subprocess.run(

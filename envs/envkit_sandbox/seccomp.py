@@ -1,4 +1,4 @@
-"""A seccomp filter for programs that a policy drives: system calls that no application needs."""
+"""A seccomp filter that blocks system calls that no application needs."""
 
 import os
 from functools import cache

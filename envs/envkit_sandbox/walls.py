@@ -1,4 +1,4 @@
-"""Start programs in a bubblewrap: no network, no privileges, chosen files."""
+"""Start programs in a bubblewrap sandbox, with no network, no privileges and only chosen files."""
 
 import os
 import shutil
@@ -16,7 +16,8 @@ from envkit_sandbox.seccomp import filter_program
 
 INSTALL_LINE: Final = "apt-get install --no-install-recommends bubblewrap python3"
 NOBODY: Final = 65534
-"""The user that runs sandboxes if the driver is root, where limits of processes do not bind."""
+"""The user that runs sandboxes if the driver is root, because process limits do not apply to
+root."""
 _END_SECONDS: Final = 5.0
 _NO_ENV: Final = {"PATH": "/usr/bin:/bin"}
 """bubblewrap's own environment, which a sandbox could read."""
@@ -31,7 +32,7 @@ _FIXED: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walls:
-    """What a sandbox contains besides a read-only `/usr`."""
+    """Contents of a sandbox in addition to a read-only `/usr`."""
 
     hostname: str
     folders: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -80,7 +81,7 @@ def spawn(
     stdout: int = subprocess.DEVNULL,
     keep: Sequence[int] = (),
 ) -> "subprocess.Popen[bytes]":
-    """Start a program in a sandbox, which ends with this process.
+    """Start a program in a sandbox; the sandbox ends with this process.
 
     Args:
         walls: The sandbox.

@@ -1,7 +1,7 @@
-"""Bound the memory of sandboxes, also where no control group is delegated.
+"""Limit the memory of sandboxes, even without a delegated control group.
 
-One thread looks at every watched sandbox. Above its limit, the process that uses most is killed, as
-the kernel does when memory runs out.
+One thread checks every watched sandbox. If one exceeds its limit, it kills the process that uses
+the most memory, as the kernel does when memory runs out.
 """
 
 import contextlib
@@ -64,11 +64,11 @@ class _Watchdog:
 
 
 def watch(first: int, *, limit_mib: int) -> Memory:
-    """Bound the memory of a sandbox until it ends.
+    """Limit the memory of a sandbox until it ends.
 
     Args:
         first: Its process 1, as seen from outside.
-        limit_mib: Most memory of all its processes, shared pages counted once.
+        limit_mib: Maximum memory of all its processes, with shared pages counted once.
     """
     memory = Memory(first=first, limit_mib=limit_mib)
     _watchdog.add(memory)
@@ -76,7 +76,7 @@ def watch(first: int, *, limit_mib: int) -> Memory:
 
 
 def processes(first: int) -> list[int]:
-    """Return a process and all its descendants; process 1 of a sandbox has all others."""
+    """Return a process and all its descendants; for process 1, the whole sandbox."""
     found = [first]
     for process in found:
         with contextlib.suppress(OSError, ValueError):
@@ -87,7 +87,7 @@ def processes(first: int) -> list[int]:
 
 
 def proportional_mib(process: int) -> float:
-    """Return the memory of a process, shared pages divided among those that share them."""
+    """Return the memory of a process, with shared pages divided among their users."""
     with contextlib.suppress(OSError, ValueError, StopIteration):
         rows = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
         return int(next(row for row in rows if row.startswith("Pss:")).split()[1]) / 1024

@@ -7,7 +7,7 @@ list:
 | request | answer |
 | --- | --- |
 | without the key | 401 |
-| from a web page of another site | 403 |
+| from a web page on another site | 403 |
 | violates the contract, or asks for too many documents | 422 with a `detail`, as in FastAPI |
 | too large, or its answer would be | 413 with a `detail`; fewer queries at once may pass |
 | its backend fails | 503, or 500 if trying again is useless |

@@ -1,4 +1,4 @@
-"""What a full render by transformers puts after a reply, without any part of envkit."""
+"""Find what a full render by transformers puts after a reply, without using envkit."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
-"""Rewrite conversations at random as clients do, and check what the gateway makes of them.
+"""Rewrite conversations at random as clients do, and check the gateway's response.
 
-A rewriting that means the same must continue the last reply, and any other must not. At the end of
+A rewrite that keeps the meaning must continue the last reply, and any other must not. At the end of
 each conversation every reply must follow exactly the tokens that the engine saw, and be trained
 once. `tests/adapters/envkit_gateway/test_gateway_property.py` runs part of it.
 

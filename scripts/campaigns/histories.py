@@ -26,8 +26,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
     parser.add_argument("--operations", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=0, help="seed of the first family")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many")
-    parser.add_argument("--json", type=Path, help="write the counts here")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
+    parser.add_argument("--json", type=Path, help="write the counts to this file")
     options = parser.parse_args()
     counts: Counter[str] = Counter()
     seed, shown = options.seed, 0.0

@@ -51,7 +51,7 @@ def _hide_screen(self: Screen, desk: Desktop) -> Image:
 def main() -> int:
     """Play and print the table; return exit code 1 if a task was not solved."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=200, help="per family")
+    parser.add_argument("--seeds", type=int, default=200, help="seeds per family")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--dialects", nargs="+", default=list(DIALECTS), choices=list(DIALECTS))
     parser.add_argument("--families", nargs="+", default=sorted(FAMILIES))

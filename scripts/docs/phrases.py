@@ -45,6 +45,10 @@ PHRASES: Final = {
     r"\bput back\b": "restore",
     r"\bmakes of (?:the|an?|it|some)\b": "its output for ..., its result",
     r"\bso many (?:characters|episodes|folders|rows)\b": "maximum number of ...",
+    r"\bdata sets?\b": "dataset",
+    r"\blast (?:\w+ )?but one\b": "second-to-last",
+    r"\bpages? of (?:another|other) sites?\b": "on another site, from other sites",
+    r"\bequal in every bit\b": "bit-identical",
 }
 PAGE_PHRASES: Final = {
     r"\b(?:edits|episodes|images|problems|queries|requests|steps|tokens|turns) a second\b": "per",
@@ -66,6 +70,10 @@ PAGE_PHRASES: Final = {
     r"\bwithout eyes\b": "blind",
     r"\bof (?:its|their) own(?=[.,;:)]| (?:and|play|such)\b|$)": "its/their own ..., separate",
     r"\d\u2009%": "no space before %",
+    r"\bwithout end\b": "endless, or without limit",
+    r"\b(?:conversation|desk|episode|history|model|run|session|task)s? goes on\b": "continues",
+    r"\bunfold(?:s|ed)?\b": "expand",
+    r"\balso (?:if|those|when|where)\b": "even if, including",
 }
 """Looked for in pages and notebooks alone."""
 _ALLOWED: Final = "phrases: allow"

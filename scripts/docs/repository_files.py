@@ -1,4 +1,4 @@
-"""Add files outside docs/ that pages link to to the site.
+"""Add to the site the files outside docs/ that pages link to.
 
 Pages use links that work on GitHub: `../examples/README.md`, `../benchmarks/engine.py`. MkDocs only
 knows docs/, so this hook adds each such file as a page under `repository/` (source text in a code

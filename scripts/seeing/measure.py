@@ -169,8 +169,8 @@ def main() -> int:
     """Print the table of a folder; returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--episodes", type=int, default=256, help="of each figure")
-    parser.add_argument("--greedy", type=int, default=256, help="of the greedy one")
+    parser.add_argument("--episodes", type=int, default=256, help="episodes per figure")
+    parser.add_argument("--greedy", type=int, default=256, help="episodes of the greedy figure")
     parser.add_argument("--jobs", type=int, default=2, help="processes that share the trials")
     parser.add_argument(
         "--only", default="", metavar="TEXT", help="trials with this in their title"

@@ -24,6 +24,7 @@ HEAVY = (
     "jsonschema",
     "pyarrow",
     "rich",
+    "tiktoken",
     "tokenizers",
     "torch",
     "transformers",

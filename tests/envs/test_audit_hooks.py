@@ -45,9 +45,9 @@ def test_guessing_with_the_scorer_of_geo3k_is_heard() -> None:
     env: Any = envkit.make("geo3k-v0", disable_env_checker=True).unwrapped
     hooks = env.audit_hooks()
     env.reset(seed=1)
-    assert hooks.heard_right(env.step(hooks.ask(env.task["answer"])))
+    assert hooks.confirms_guess(env.step(hooks.ask(env.task["answer"])))
     env.reset(seed=1)
-    assert not hooks.heard_right(env.step(hooks.ask("none")))
+    assert not hooks.confirms_guess(env.step(hooks.ask("none")))
 
 
 def test_numbers_of_a_question_are_its_choices() -> None:

@@ -1,4 +1,4 @@
-"""No text of an environment, a tool, a corpus or a data set faults a ledger or forges a token."""
+"""No text of an environment, a tool, a corpus or a dataset faults a ledger or forges a token."""
 
 import asyncio
 import json

@@ -23,18 +23,23 @@ def children() -> set[int]:
     return set(processes(os.getpid())) - {os.getpid()}
 
 
-def folders() -> list[Path]:
-    """Return the folders of sessions that stay; one exists for a moment when a session starts."""
-    found = _folders()
+def folders(driver: int | None = None) -> list[Path]:
+    """Return the folders of sessions that stay; one exists for a moment when a session starts.
+
+    Args:
+        driver: The process that started the sessions; None is this one.
+    """
+    pattern = f"envkit-desk-{driver or os.getpid()}-*"
+    found = _folders(pattern)
     until = time.monotonic() + 15.0
     while found and time.monotonic() < until:
         time.sleep(0.1)
-        found &= _folders()
+        found &= _folders(pattern)
     return sorted(found)
 
 
-def _folders() -> set[Path]:
-    return {one for place in ("/dev/shm", "/tmp") for one in Path(place).glob("envkit-desk-*")}
+def _folders(pattern: str) -> set[Path]:
+    return {one for place in ("/dev/shm", "/tmp") for one in Path(place).glob(pattern)}
 
 
 def row(family: str, *, level: int = 1, draw: int = 0) -> dict[str, Any]:

@@ -164,7 +164,7 @@ def _frequent_with_scorer(env: Env, hooks: AuditHooks, answers: Sequence[str]) -
         return "no hook 'ask', and no tool takes one string"
     if not answers:
         return "no task value appears in an oracle reply"
-    heard = hooks.heard_right or _sounds_right
+    heard = hooks.confirms_guess or _sounds_right
 
     def reply(moment: Moment) -> str:
         right = next((n for n, step in enumerate(moment.steps) if heard(step)), None)
@@ -200,7 +200,7 @@ def _closed_book(hooks: AuditHooks, answerer: Callable[[Task], str]) -> Reply:
 
 
 def _guesses(hooks: AuditHooks) -> dict[str, Reply | str]:
-    choices, ask, heard = hooks.choices, hooks.ask, hooks.heard_right
+    choices, ask, heard = hooks.choices, hooks.ask, hooks.confirms_guess
     if choices is None:
         why = "no hook 'choices'"
         return {"random choice": why, "every choice at once": why, "guesses with the scorer": why}

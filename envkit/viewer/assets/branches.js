@@ -89,7 +89,7 @@ function shownImages(view, { images, dropped }) {
   const small = (isGone, [sha, turn]) => h(`li${isGone ? ".gone" : ""}`, {}, view.draw(sha, [], { label: `Screenshot of turn ${turn}, ${isGone ? "dropped" : "kept"}`, isSmall: true }), h("span.muted", {}, isGone ? h("s", {}, `turn ${turn}`) : `turn ${turn}`));
   return h("ol.imagestrip", { "aria-label": "Images of the history" }, [...dropped.map(one => [true, one]), ...images.map(one => [false, one])].sort((a, b) => a[1][1] - b[1][1]).map(one => small(...one)));
 }
-const REASONS = { "keep last images": "Old images became a short text.", "keep last turns": "Old turns were left out.", summarise: "The model goes on from its own summary." };
+const REASONS = { "keep last images": "Old images became a short text.", "keep last turns": "Old turns were left out.", summarise: "The model continues from its own summary." };
 export function rewritten(view, turn) {
   const { prompt, reason } = turn.starts ?? {}, { vocabulary } = view.data;
   if (!turn.starts) return null;
@@ -98,6 +98,6 @@ export function rewritten(view, turn) {
   const counts = [before ? `${num(before, 0)} → ${many(tokens, "token")}` : many(tokens, "token"), dropped.length ? `${num(dropped.length, 0)} of ${many(dropped.length + images.length, "image")} dropped` : images.length ? many(images.length, "image") : ""].filter(Boolean).join(" · ");
   const note = vocabulary ? null : h("p.muted", {}, "envkit ui and envkit report take --model to show text.");
   return h("div.rewrite", {}, h("p", {}, h("b", {}, turn.starts.parent === null ? "Another conversation" : "History rewritten"), ` · ${plain(reason)} · ${counts}`), REASONS[reason] ? h("p.muted", {}, REASONS[reason]) : null, shownImages(view, prompt),
-    history.length ? lazily("What the model saw from here on", () => historyList(view, history)) : null,
+    history.length ? lazily("What the model saw from then on", () => historyList(view, history)) : null,
     lazily(vocabulary ? "The same as the model's text" : "The same as token ids", () => h("div", {}, note, h("pre", { tabindex: 0 }, promptText(turn.tokens.context.slice(0, tokens), vocabulary)))));
 }

@@ -159,7 +159,7 @@ function lane(view, now, other) {
   return h("section.lane", { "aria-label": nameOf(view, other) }, h("h2.lanehead", {}, nameOf(view, other), " ", chip({ reward: view.data.sequences[view.at].reward ?? view.row.reward }), h("span.muted", {}, ` ${turnWords(view)} · ${view.ending}`)),
     turnCard(view, now, { isCompared: true, isEager: true }), turn ? h("details.fold.facts2", {}, h("summary", {}, "Tokens, time, info"), inspector(data, turn, now, view.turns.length)) : null);
 }
-const sharedNote = (now, common) => h("p.notice.wholelane", {}, `Turn ${now} belongs to both: they part after turn ${common}.`);
+const sharedNote = (now, common) => h("p.notice.wholelane", {}, `Turn ${now} belongs to both: they diverge after turn ${common}.`);
 function turnList(view, other, { steps, items, common, choose }) {
   const forks = new Set((other ? [common] : view.relatives.map(one => one.shared)).filter(shared => shared > 0));
   return h("ol.turns", {}, Array.from({ length: steps }, (_, i) => {
@@ -173,7 +173,7 @@ function turnList(view, other, { steps, items, common, choose }) {
       h("span.cut", { dir: "auto" }, what.text, isFork ? h("span.theirs", {}, theirs) : null), turn?.reward ? h("i.dotscore", { vars: gain(turn.reward), role: "img", "aria-label": `reward ${num(turn.reward)}`, title: `reward ${num(turn.reward)}` }) : null,
       what.isBad ? h("span.flag", { title: "not understood" }, icon("bad"), h("span.vh", {}, "not understood")) : null, isFork ? h("em.fork", { title: "the actions differ" }, "≠") : null);
     items.push(item);
-    return h(`li${isFirst ? ".forkpoint" : ""}`, {}, isFirst ? h("span.forkline", {}, other ? "part here" : "fork") : null, item);
+    return h(`li${isFirst ? ".forkpoint" : ""}`, {}, isFirst ? h("span.forkline", {}, other ? "diverge here" : "fork") : null, item);
   }));
 }
 function keepInView(rail, item) {

@@ -1,4 +1,4 @@
-// The image as large as the window, then 1:1 and 2:1 by a click; arrow keys go on through the film.
+// The image as large as the window, then 1:1 and 2:1 by a click; arrow keys step through the film.
 import { h } from "./dom.js";
 
 const LEVELS = ["fit", "one", "two"], NAMES = { fit: "fit", one: "1:1", two: "2:1" };

@@ -6,7 +6,7 @@ const FIRST = 1200, FLOOR = -6;
 let lists = 0;
 
 function listed(entries, label, describe) {
-  const read = h("p.read.muted", { role: "status" }, "Point at a token, or walk with the arrow keys."), name = `tokens-${lists += 1}`;
+  const read = h("p.read.muted", { role: "status" }, "Point at a token, or use the arrow keys."), name = `tokens-${lists += 1}`;
   let now = -1;
   const box = h("div.tokens", { role: "listbox", tabindex: 0, "aria-label": label });
   const choose = i => {

@@ -211,7 +211,7 @@ class Page:
         except TimeoutError as error:
             self._hang()
             raise BrowserFault(
-                f"the page does not get through {milliseconds:g} ms of its own time within "
+                f"the page does not finish {milliseconds:g} ms of its own time within "
                 f"{self.options.deadline_s:g} s",
                 trouble=Trouble.HUNG,
             ) from error

@@ -19,7 +19,7 @@ def oracle() -> Policy:
     """Return a policy that solves the tasks in `PLANS`, by coordinates and keys only.
 
     It sees more than a model, because it reads the page, but acts through the same actions. Its
-    first reply only looks: reading is slow, so the environment reads pages on request.
+    first reply has no effect: reading is slow, so the environment reads pages only on request.
     """
 
     def reply(context: PolicyContext) -> str:

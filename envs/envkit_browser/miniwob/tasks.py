@@ -173,7 +173,7 @@ TASKS: Final[Mapping[str, TaskEntry]] = {
 }
 """Entries by name, which is the page's file name without suffix."""
 
-LEFT_OUT: Final[Mapping[str, str]] = {
+EXCLUDED: Final[Mapping[str, str]] = {
     "button-delay": "asks for a wait of real seconds between two presses",
     "chase-circle": "the mouse must follow a circle that moves all the time",
     "hover-shape": "the mouse must follow a shape that lights up for a moment",

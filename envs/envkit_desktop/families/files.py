@@ -1,4 +1,4 @@
-"""Tasks of files: dragged into folders, deleted, renamed."""
+"""Tasks with files: drag them into folders, delete them, or rename them."""
 
 import random
 from collections.abc import Iterator, Sequence

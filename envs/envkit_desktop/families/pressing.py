@@ -1,4 +1,4 @@
-"""Tasks of pressing: one button among many, and an item deep in menus."""
+"""Tasks that press one button among many, or choose an item deep in menus."""
 
 import random
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Tasks of rows: an item of a long list, a cell of a table, the first row after sorting."""
+"""Tasks with rows: an item in a long list, a cell in a table, the first row after sorting."""
 
 import random
 from collections.abc import Iterator

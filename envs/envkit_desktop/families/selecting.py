@@ -1,4 +1,4 @@
-"""Tasks of selecting several rows: with ctrl or shift, by right clicks or by keys."""
+"""Tasks that select several rows, with ctrl or shift, right clicks or keys."""
 
 import random
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Tasks of settings: boxes to tick, choices, sliders, numbers, and pages of them."""
+"""Tasks with settings: check boxes, radio buttons, sliders, numbers and tabs."""
 
 import random
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Tasks that a button submits."""
+"""Tasks that end when a button submits them."""
 
 from collections.abc import Iterator
 

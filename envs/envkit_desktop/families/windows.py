@@ -1,4 +1,4 @@
-"""Tasks of windows: which to close, and where to move or how to resize one."""
+"""Tasks with windows: close several, move one, or resize one."""
 
 import random
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Words and names that tasks are made of."""
+"""Words and names for tasks."""
 
 import random
 from collections.abc import Sequence

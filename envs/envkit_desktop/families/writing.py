@@ -1,4 +1,4 @@
-"""Tasks of writing: forms, text carried between windows, and a document to correct."""
+"""Writing tasks: fill in forms, copy text between windows, correct a document, reply to mail."""
 
 import random
 from collections.abc import Iterator

@@ -77,7 +77,7 @@ class QuizEnv(Env):
             choices=lambda _: list("ABCD"),
             answer=lambda answer: f"answer {answer}",
             ask=lambda answer: f"check {answer}",
-            heard_right=lambda step: step.observation["text"] == "Right.",
+            confirms_guess=lambda step: step.observation["text"] == "Right.",
             closed_book=lambda task: "ABCD"[task["n"] % 2],
             grade=lambda task, answer: float(answer == task["answer"]),
             second_grade=lambda task, answer: float(answer.upper() == task["answer"]),
@@ -211,7 +211,7 @@ def test_filled_arguments_fit_their_schema() -> None:
 def test_hooks_that_do_not_fit_together_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="give all three"):
         AuditHooks(grade=lambda task, answer: 0.0)
-    with pytest.raises(ConfigurationError, match="choices and heard_right"):
+    with pytest.raises(ConfigurationError, match="choices and confirms_guess"):
         AuditHooks(ask=lambda answer: answer)
     with pytest.raises(ConfigurationError, match="at least 1, got 0"):
         audit_env(QuizEnv(), episodes=0)
@@ -244,7 +244,7 @@ def test_the_scorer_of_geo3k_gives_away_as_many_guesses_as_it_scores() -> None:
                 + json.dumps({"answer": a})
                 + "}</tool_call>"
             ),
-            heard_right=heard,
+            confirms_guess=heard,
         )
 
     paid = [

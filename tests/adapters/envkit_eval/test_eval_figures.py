@@ -274,7 +274,7 @@ def test_comparison_counts_pairs_and_lists_changed_outcomes(tmp_path: Path) -> N
     assert (whole.better, whole.worse, whole.unpaired, whole.is_mcnemar) == (6, 1, 1, True)
     assert whole.success.mean == pytest.approx(5 / 11)
     assert whole.p_value == pytest.approx(2 * (1 + 7) / 2**7)
-    assert [(one.seed, one.now_solved) for one in found.flipped] == [
+    assert [(one.seed, one.now_solved) for one in found.changed_outcomes] == [
         (0, False), *((n, True) for n in range(4, 10)),
     ]  # fmt: skip
     assert [(one.tag, one.value) for one in found.differences[1:]] == [

@@ -351,5 +351,5 @@ def test_another_parquet_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_options_that_a_dump_of_text_cannot_use_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="no use for --allow-pickle"):
+    with pytest.raises(ConfigurationError, match="does not use --allow-pickle"):
         loaded(lines(tmp_path, VERL), DumpFormat.VERL, allow_pickle=True)

@@ -42,7 +42,7 @@ async def send(run: Run, *chunks: bytes, seconds: float = 10.0) -> bytes:
 
 
 async def check_alive(run: Run) -> None:
-    """Check that the episode goes on."""
+    """Check that the episode continues."""
     assert (await run.client(ChatClient).ask("hello")).text == "yes"
     assert run.session.fault is None
 

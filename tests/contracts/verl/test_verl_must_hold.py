@@ -145,7 +145,7 @@ async def test_verl_must_hold_7_fields_are_set_explicitly(mixed: Run, version: s
 
 
 async def test_verl_must_hold_8_weight_versions_are_ints(mixed: Run) -> None:
-    """`min_global_steps` and `max_global_steps` are ints, also where no server was asked."""
+    """`min_global_steps` and `max_global_steps` are ints, even if no server was asked."""
     for row in mixed.rows:
         sampled = row["uid"] != "long"
         assert row["min_global_steps"] == row["max_global_steps"]

@@ -140,11 +140,11 @@ def test_folder_without_access_ends_in_one_line(monkeypatch: pytest.MonkeyPatch)
         (("nowhere", "--format", "sft", "--out", "x.jsonl"), "there is no trajectory file"),
         (
             ("canary-v0", "--format", "trl", "-n", 2, "--merge", "--out", "x.jsonl"),
-            "an export of tasks has no use for --merge",
+            "an export of tasks does not use --merge",
         ),
         (
             ("run.jsonl", "--format", "sft", "-n", 2, "--seed", 1, "--out", "x.jsonl"),
-            "an export of trajectories has no use for -n, --seed",
+            "an export of trajectories does not use -n, --seed",
         ),
         (
             ("run.jsonl", "--format", "sft", "--steps", "--merge", "--out", "x.jsonl"),

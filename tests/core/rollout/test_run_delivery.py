@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from fakes.codecs import text_codec
 from fakes.faults import CountingEnv, ReplayEnv, World, say_turn
+from fakes.hostile_runs import no_file_longer_than
 
 from envkit.errors import ConfigurationError, StorageError
 from envkit.faults import FaultPlan
@@ -25,7 +27,7 @@ from envkit.rollout import (
 )
 from envkit.rollout.plan import Played
 from envkit.rollout.run_folder import RunFolder
-from envkit.trajectory import StopReason, Trajectory, load, verify_file
+from envkit.trajectory import StopReason, Trajectory, load, save, verify_file
 
 Deliver = Callable[[Played], Awaitable[None]]
 
@@ -202,6 +204,36 @@ async def test_run_folder_stores_a_fault_for_a_record_that_cannot_be_stored(
     (read,) = load(tmp_path / "run")
     assert (read.episode_id, read.reward) == (played[0].episode_id, None)
     assert verify_file(tmp_path / "run").is_sound
+
+
+async def test_run_folder_stores_what_fits_of_episodes_that_share_a_write(tmp_path: Path) -> None:
+    run, player = run_of(ScriptedEngine(text_codec(), say_turn), episodes=8, concurrency=1)
+    played: list[Played] = []
+
+    async def take(one: Played) -> None:
+        played.append(one)
+
+    await play(run, player, take)
+    save([one for episode in played[:3] for one in episode], tmp_path / "three.jsonl")
+    room = (tmp_path / "three.jsonl").stat().st_size
+    others_wait = threading.Event()
+
+    def hold(_: Trajectory) -> None:
+        others_wait.wait(10)
+
+    with RunFolder.create(tmp_path / "run", {"group_size": 1}) as folder:
+        first = asyncio.create_task(folder.deliver(played[0], then=hold))
+        others = [asyncio.create_task(folder.deliver(one)) for one in played[1:]]
+        await asyncio.sleep(0)
+        with no_file_longer_than(room):
+            others_wait.set()
+            outcomes = await asyncio.gather(first, *others, return_exceptions=True)
+    refused = [isinstance(one, StorageError) for one in outcomes]
+    stored = [one.episode_id for one in load(tmp_path / "run")]
+    assert stored == [
+        one[0].episode_id for one, is_refused in zip(played, refused, strict=True) if not is_refused
+    ]
+    assert 1 < len(stored) < 8
 
 
 async def test_run_folder_refuses_other_settings_and_a_second_writer(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_load_light_reads_a_tokenizer_again_only_if_its_file_changed(tmp_path: P
 
 _WITHOUT = """
 import importlib.util, sys
-HIDDEN = {"torch", "transformers"}
+HIDDEN = {"tokenizers", "torch", "transformers"}
 class Hide:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in HIDDEN:
@@ -217,7 +217,7 @@ from envkit.cli import main
 try:
     main()
 finally:
-    print("imported:", {"torch", "transformers"} & set(sys.modules))
+    print("imported:", {"tokenizers", "torch", "transformers"} & set(sys.modules))
 """
 
 

@@ -275,7 +275,7 @@ async def test_differences_name_the_first_token_and_the_fork() -> None:
         "turn 1, before the fork: the reply differs at token 1"
     ]
     short = replace(trunk, segments=trunk.segments[:4], turns=trunk.turns[:2])
-    assert differences(Trace.of(short), Trace.of(trunk)) == ["turn 3: only the second goes on"]
+    assert differences(Trace.of(short), Trace.of(trunk)) == ["turn 3: only the second continues"]
 
 
 async def test_differences_name_the_first_image_and_the_rewrite() -> None:

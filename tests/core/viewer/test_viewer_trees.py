@@ -131,7 +131,7 @@ def test_rewrite_shows_dropped_images_and_what_the_model_saw(folder: Path, open_
         ]
         assert [label.split(", ")[1].split(".")[0] for label in labels] == [
             "dropped", "dropped", "kept"]  # fmt: skip
-        rewrite.get_by_text("What the model saw from here on").focus()
+        rewrite.get_by_text("What the model saw from then on").focus()
         page.keyboard.press("Enter")
         assert "[image omitted]" in rewrite.locator(".history").inner_text()
         rewrite.get_by_text("The same as token ids").click()
@@ -145,7 +145,7 @@ def test_question_is_shown_as_one(folder: Path, open_ui: Open) -> None:
         assert "question to the model · summarise" in card.inner_text()
         assert "environment, then the question" in card.inner_text()
         assert page.locator(".turn.question").count() == 4
-        page.locator(".turn").nth(3).get_by_text("What the model saw from here on").click()
+        page.locator(".turn").nth(3).get_by_text("What the model saw from then on").click()
         history = page.locator(".turn").nth(3).locator(".history")
         assert history.locator(".gone").inner_text() == "5 messages left out (turns 1 to 3)"
         assert "I saw screens." in history.inner_text()

@@ -343,7 +343,7 @@ def test_a_killed_driver_takes_all_its_sessions_along(tmp_path: Path) -> None:
     driver.wait()
     driver.stdout.close()
     assert await_none(inside) == []
-    assert folders() == []
+    assert folders(driver.pid) == []
 
 
 @needs_desktop

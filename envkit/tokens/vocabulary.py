@@ -1,0 +1,160 @@
+"""Text to ids and back, from a model's tokenizer.json.
+
+The core depends on tiktoken, which reads the vocabulary of envkit's own models. Every other file
+needs `tokenizers`, which comes with transformers: it brings 32 MB of packages that download
+models. tests/core/tokens/test_tokens_vocabulary.py compares the ids of the two.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from envkit.errors import ConfigurationError, MissingDependencyError
+
+_OWN: Final = "f4170b074de9cce1f30c08e6c3ec9822b0f1a115507c0b64a21a91aa8c876992"
+"""SHA-256 of everything in the tokenizer.json of envkit's models except their added tokens."""
+
+_FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized")
+_WORDS: Final = (
+    r"[A-Z0-9]|'(?:[stmd]|re|ve|ll)| ?(?:(?![A-Z])\p{L})+| ?(?:(?![0-9])\p{N})+"
+    r"| ?[^\s\p{L}\p{N}]+|\s+(?=[A-Z0-9])|\s+(?!\S)|\s+"
+)
+"""How they split a text: capitals and digits alone, what is between them as GPT-2 does.
+
+White space before a capital or a digit ends there, as it does at the end of a text.
+"""
+
+
+class Vocabulary(Protocol):
+    """The ids of a tokenizer."""
+
+    added: dict[str, int]
+    """Tokens found in a text before it is split into words, and their ids."""
+
+    def __len__(self) -> int:
+        """Return the number of ids, including added ones."""
+        ...
+
+    def id_of(self, token: str) -> int | None:
+        """Return a token's id; None if there is no such token."""
+        ...
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Return the ids of a text."""
+        ...
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """Return the text of ids; unknown ids have none."""
+        ...
+
+
+def read_vocabulary(file: Path) -> Vocabulary:
+    """Read a tokenizer.json.
+
+    Raises:
+        ConfigurationError: The file is damaged.
+        MissingDependencyError: Only `tokenizers` can read it, which is not installed.
+    """
+    try:
+        data: Any = json.loads(file.read_bytes())
+        return _BytePairs(data) if _is_own(data) else _HuggingFace(file)
+    except MissingDependencyError:
+        raise
+    except Exception as error:  # tokenizers raises nothing more specific
+        raise ConfigurationError(f"{str(file)!r} cannot be read as a tokenizer: {error}") from error
+
+
+class _BytePairs:
+    """The vocabulary of envkit's models, merged by tiktoken.
+
+    tiktoken merges any two parts whose union is a token, not only the pairs of the training.
+    Other vocabularies could get other ids from it, so it reads only this one.
+    """
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        """Take the parsed tokenizer.json."""
+        from tiktoken import Encoding
+
+        self.added = {token["content"]: token["id"] for token in data["added_tokens"]}
+        self._special = {token["id"] for token in data["added_tokens"] if token["special"]}
+        self._names: dict[str, int] = {**data["model"]["vocab"], **self.added}
+        by_length = sorted(self.added, key=len, reverse=True)
+        self._added_in = re.compile(f"({'|'.join(map(re.escape, by_length))})")
+        bytes_of = dict(_byte_names())
+        self._pairs = Encoding(
+            "envkit",
+            pat_str=_WORDS,
+            mergeable_ranks={
+                bytes(bytes_of[name] for name in token): number
+                for token, number in data["model"]["vocab"].items()
+            },
+            special_tokens=self.added,
+        )
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def id_of(self, token: str) -> int | None:
+        return self._names.get(token)
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        del add_special_tokens  # these models have none
+        ids: list[int] = []
+        for index, part in enumerate(self._added_in.split(text)):
+            ids += [self.added[part]] if index % 2 else self._pairs.encode_ordinary(part)
+        return ids
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        dropped = self._special if skip_special_tokens else frozenset[int]()
+        known = [one for one in ids if 0 <= one < len(self._names) and one not in dropped]
+        return self._pairs.decode(known)
+
+
+class _HuggingFace:
+    """Any tokenizer.json, read by `tokenizers`."""
+
+    def __init__(self, file: Path) -> None:
+        """Read the file."""
+        try:
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            raise MissingDependencyError.for_extra(
+                f"the tokenizer in {str(file.parent)!r}", "tokenizers", "hf"
+            ) from error
+        self._tokenizer = Tokenizer.from_file(str(file))
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        added = self._tokenizer.get_added_tokens_decoder()
+        self.added = {token.content: identity for identity, token in sorted(added.items())}
+
+    def __len__(self) -> int:
+        return self._tokenizer.get_vocab_size(with_added_tokens=True)
+
+    def id_of(self, token: str) -> int | None:
+        return self._tokenizer.token_to_id(token)
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        return self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+
+def _is_own(data: Mapping[str, Any]) -> bool:
+    """Whether a tokenizer.json is that of envkit's models, whatever tokens were added to it."""
+    rules = {name: part for name, part in data.items() if name != "added_tokens"}
+    digest = hashlib.sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()
+    return digest == _OWN and not any(
+        token[flag] for token in data["added_tokens"] for flag in _FLAGS
+    )
+
+
+def _byte_names() -> Iterator[tuple[str, int]]:
+    """Yield the character for each byte of a byte-level vocabulary (encoder.py of GPT-2)."""
+    shown = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    hidden = (byte for byte in range(256) if byte not in shown)
+    yield from ((chr(byte), byte) for byte in sorted(shown))
+    yield from ((chr(256 + index), byte) for index, byte in enumerate(hidden))
