@@ -28,9 +28,9 @@ _FAILED: Final = {
     _TOO_LARGE: "wrote more than agent.max_disk_mb",
 }
 _KEPT: Final = 16_384
-"""Bytes of output that the record keeps: the end of it."""
+"""Bytes at the end of the output that the record keeps."""
 _MOST: Final = 1 << 20
-"""Bytes of an answer."""
+"""The most bytes that an answer may have."""
 _STOP_S: Final = 5.0
 
 

@@ -90,7 +90,7 @@ class AgentPlayer:
 
     @asynccontextmanager
     async def _lent(self) -> AsyncGenerator[Gateway]:
-        """Lend the gateway; it runs while any episode does."""
+        """Yield the gateway, which runs while any episode uses it."""
         self._users += 1
         try:
             async with self._starting:
@@ -226,7 +226,7 @@ class _Episode:
         return self._concluded(session, result)
 
     async def _stop(self, running: "asyncio.Future[AgentResult]") -> None:
-        """Cancel the agent; leave a function behind that does not end. A command is killed."""
+        """Kill a command; cancel a function, and stop waiting for it if it does not return."""
         running.cancel()
         running.add_done_callback(lambda one: one.cancelled() or one.exception())
         await asyncio.wait([running], timeout=None if self._settings.command else _STOP_S)

@@ -29,7 +29,7 @@ _BODY_S: Final = 60.0
 _STOP_S: Final = 0.5
 """Seconds that open connections have at the end, when every session is over."""
 _LABELS: Final = ("x-claude-code-agent-id", "x-parent-session-id", "thread-id")
-"""Headers with which clients tell sub-agents apart."""
+"""Headers that clients send to identify a sub-agent."""
 _DIALECTS: Final = (chat, responses, anthropic)
 _LOGGER: Final = logging.getLogger("envkit_gateway.http")
 

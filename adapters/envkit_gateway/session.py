@@ -409,7 +409,7 @@ class Session:
         self._committed.add(prefix.add(turn.reply.message), turn)
 
     def _note(self, turn: Turn, error: BaseException) -> None:
-        """Record what failed; a refused request is the agent's own affair."""
+        """Record what failed; a refused request is the agent's to handle."""
         if isinstance(error, RequestRefused):
             return
         if isinstance(error, ConfigurationError):
@@ -459,6 +459,6 @@ class Session:
 
 
 def _read(future: "asyncio.Future[None]") -> None:
-    """Read a future's exception, which nobody else may do."""
+    """Read a future's exception, in case nothing else does."""
     if not future.cancelled():
         future.exception()

@@ -17,7 +17,7 @@ import time
 
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 _LOOK_S = 1.0
-"""Seconds between two looks at the folder, at least."""
+"""The least time in seconds between two checks of the folder."""
 _NOT_STARTED = 127
 
 

@@ -77,9 +77,9 @@ async def check_forkable(setup: Setup, host: EnvHost) -> None:
     with contextlib.suppress(EnvFault):  # recorded by the episode
         if host.is_usable and not (host.capabilities.snapshot or host.capabilities.replay_safe):
             raise ConfigurationError(
-                "play_tree returns to an earlier turn by a snapshot or a replay, but "
+                "play_tree needs a snapshot or a replay to return to an earlier turn, but "
                 f"{type(host.env).__name__} declares neither snapshot nor replay_safe in its "
-                "capabilities; declare one if it holds, or play several whole episodes with collect"
+                "capabilities; declare the one it supports, or play whole episodes with collect"
             )
 
 

@@ -24,7 +24,7 @@ def children() -> set[int]:
 
 
 def folders(driver: int | None = None) -> list[Path]:
-    """Return the folders of sessions that stay; one exists for a moment when a session starts.
+    """Return the session folders that remain; one exists briefly while a session starts.
 
     Args:
         driver: The process that started the sessions; None is this one.
