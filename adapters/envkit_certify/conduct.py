@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 from envkit.checker import PROMISES, RULES, examine
 from envkit.checker.conduct import BAD_REPLIES, episode_problems
 from envkit.checker.subject import Episode, Reply
-from envkit.env import PolicyContext
+from envkit.env import Policy, PolicyContext
 from envkit.errors import EnvFault, describe
 from envkit_certify.audit.policies import fill_call, write_call
 from envkit_certify.bench import Bench, Script, lower_bound, total
@@ -18,6 +18,10 @@ _HIDDEN: Final = ("tasks", "tools", "spec", "action_space", "observation_space",
 _DEPTH: Final = 3
 _ENORMOUS: Final = 200_000
 _DIGITS: Final = tuple("0123456789")
+
+
+class _GaveUpError(Exception):
+    """The oracle did not continue after a changed reply."""
 
 
 def contract(bench: Bench) -> Line:
@@ -213,7 +217,7 @@ def _returns(bench: Bench, kind: str, reply: Reply, problems: list[str]) -> list
     for seed in bench.few_seeds:
         try:
             episode = bench.play(reply, seed)
-        except EnvFault:
+        except (EnvFault, _GaveUpError):
             continue
         except Exception as error:  # noqa: BLE001  # whatever an environment raises is the finding
             problems.append(f"{kind} makes it raise at seed {seed}: {describe(error)[:200]}")
@@ -266,20 +270,21 @@ def _kinds(bench: Bench) -> dict[str, tuple[Reply, bool]]:
             lambda context: "\n".join(hooks.reply(c) for c in choices(context.task)),
             False,
         )
-    if (solve := bench.oracle) is not None:
+    if bench.oracle is not None:
+        solve = _or_give_up(bench.oracle)
         kinds |= {
-            "oracle's reply cut short": (_mangled(bench, lambda text: text[:-1]), False),
-            "oracle's reply without its start": (_mangled(bench, lambda text: text[1:]), False),
-            "oracle's reply unclosed": (_mangled(bench, lambda text: "<tool_call>{" + text), False),
+            "oracle's reply cut short": (_mangled(solve, lambda text: text[:-1]), False),
+            "oracle's reply without its start": (_mangled(solve, lambda text: text[1:]), False),
+            "oracle's reply unclosed": (_mangled(solve, lambda text: "<tool_call>{" + text), False),
             "oracle's reply before a broken call": (
-                _mangled(bench, lambda text: text + "\n<tool_call>{"),
+                _mangled(solve, lambda text: text + "\n<tool_call>{"),
                 False,
             ),
             "oracle's reply as an unknown tool": (
-                _mangled(bench, lambda text: text.replace('"name": "', '"name": "no_such_')),
+                _mangled(solve, lambda text: text.replace('"name": "', '"name": "no_such_')),
                 False,
             ),
-            "oracle's first reply repeated": (_repeated(bench), False),
+            "oracle's first reply repeated": (_repeated(solve), False),
             "oracle's replies, each twice": (lambda c: solve(_earlier(c, c.turn // 2)), False),
         }
     return kinds
@@ -297,9 +302,22 @@ def _said(context: PolicyContext) -> str:
     return " ".join(texts)[:8000]
 
 
-def _mangled(bench: Bench, change: Callable[[str], str]) -> Reply:
-    solve = bench.oracle
-    assert solve is not None
+def _or_give_up(oracle: Policy) -> Reply:
+    """Return an oracle whose exceptions are not mistaken for the environment's.
+
+    An oracle may look at the environment and raise if its replies were not carried out.
+    """
+
+    def reply(context: PolicyContext) -> str:
+        try:
+            return oracle(context)
+        except Exception as error:
+            raise _GaveUpError from error
+
+    return reply
+
+
+def _mangled(solve: Reply, change: Callable[[str], str]) -> Reply:
     return lambda context: change(solve(context))
 
 
@@ -309,9 +327,7 @@ def _earlier(context: PolicyContext, turn: int) -> PolicyContext:
     )
 
 
-def _repeated(bench: Bench) -> Reply:
-    solve = bench.oracle
-    assert solve is not None
+def _repeated(solve: Reply) -> Reply:
     first: dict[int, str] = {}
 
     def reply(context: PolicyContext) -> str:

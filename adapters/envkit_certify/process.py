@@ -88,7 +88,10 @@ class Worker(Closing):
             line = self._answers.get(timeout=limit_s)
         except queue.Empty:
             self.close()
-            raise WorkerEnded(f"no answer within {limit_s:g} seconds: it hangs") from None
+            raise WorkerEnded(
+                f"no answer within {limit_s:g} seconds: it hangs, or needs a longer time limit or "
+                "a smaller max_turns"
+            ) from None
         if line is None:
             code = self._process.wait()
             self._readers[1].join(timeout=1)

@@ -32,6 +32,7 @@ PACKAGES: Final = (
     "xterm",
     "libreoffice-calc",
     "libreoffice-writer",
+    "libreoffice-impress",
     "libreoffice-gtk3",
     "chromium",
 )
@@ -82,6 +83,7 @@ APPLICATIONS: Final = (
     "xterm",
     "localc",
     "lowriter",
+    "loimpress",
     "chromium",
 )
 """Programs that tasks open."""

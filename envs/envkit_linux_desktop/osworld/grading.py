@@ -74,12 +74,16 @@ def evaluate(comparison: Comparison) -> float:
             return 0.0
         raise
     except Exception:
-        # A document may parse and still have parts that the library cannot read. If the expected
-        # file passes in its place, the result is at fault, else the evaluator.
-        if not isinstance(comparison.expected, File):
-            raise
-        gold = replace(comparison.expected, is_result=True)
-        run(gold, comparison.expected, comparison.options)
+        # A document may parse and still have parts that the library cannot read. If the task's own
+        # file passes in its place, the policy's file is at fault, else the evaluator.
+        values = (comparison.result, comparison.expected)
+        files = [value for value in values if isinstance(value, File)]
+        own = next((file for file in files if not file.is_result), None)
+        if own is None:
+            if len(files) < len(values):
+                raise
+            return 0.0  # the policy left both
+        run(replace(own, is_result=True), own, comparison.options)
         return 0.0
     return min(max(float(found), 0.0), 1.0)
 

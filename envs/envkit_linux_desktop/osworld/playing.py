@@ -106,6 +106,8 @@ class Play:
     files: FileFolder
     saved: dict[str, bytes] = field(default_factory=dict[str, bytes])
     """Outputs and fetched files by name, which `cache_file` getters read."""
+    _own: set[str] = field(default_factory=set[str], init=False)
+    """Names of the task's own files among them; the policy left the others."""
 
     def prepare(self) -> None:
         """Play the setup.
@@ -141,17 +143,17 @@ class Play:
         return max(scores) if self.task.any_suffices else sum(scores) / len(scores)
 
     def _check(self, check: Check) -> float:
-        result = self._fetch(check.result, is_result=True)
+        result = self._fetch(check.result)
         if result is None:
             return 0.0
-        expected = None if check.expected is None else self._fetch(check.expected, is_result=False)
+        expected = None if check.expected is None else self._fetch(check.expected)
         return score(
             Comparison(
                 function=check.function, result=result, expected=expected, options=check.options
             )
         )
 
-    def _fetch(self, source: Source, *, is_result: bool) -> Any:  # noqa: ANN401  # JSON data or files
+    def _fetch(self, source: Source) -> Any:  # noqa: ANN401  # JSON data or files
         match source:
             case Literal():
                 return source.value
@@ -163,29 +165,29 @@ class Play:
                 return {"children": children}
             case Saved():
                 data = self.saved.get(source.name)
-                return None if data is None else self._file(source.name, data, is_result=is_result)
+                return None if data is None else self._file(source.name, data)
             case HomeFiles():
+                self._own.difference_update(source.names)
                 found = [self.desk.read(path, limit=_MOST_BYTES) for path in source.paths]
-                return self._given(source, found, is_result=is_result)
+                return self._given(source, found)
             case FolderFiles():
-                data = [self.files.read(address) for address in source.addresses]
-                return self._given(source, data, is_result=False)
+                self._own.update(source.names)
+                return self._given(source, [self.files.read(one) for one in source.addresses])
 
-    def _given(
-        self, source: HomeFiles | FolderFiles, found: Sequence[bytes | None], *, is_result: bool
-    ) -> Any:  # noqa: ANN401  # a file, None or a list of them
+    def _given(self, source: HomeFiles | FolderFiles, found: Sequence[bytes | None]) -> Any:  # noqa: ANN401
+        """Return a file, None or a list of them."""
         for name, data in zip(source.names, found, strict=True):
             if data is not None:
                 self.saved[name] = data
         files = [
-            None
-            if (data := found[index]) is None
-            else self._file(source.names[index], data, is_result=is_result)
+            None if (data := found[index]) is None else self._file(source.names[index], data)
             for index in source.gives
         ]
         return files[0] if len(files) == 1 else files
 
-    def _file(self, name: str, data: bytes, *, is_result: bool) -> File:
+    def _file(self, name: str, data: bytes) -> File:
+        # Either value of a check may come from the policy's home folder.
+        is_result = name not in self._own
         return File(name=name, data=data, is_result=is_result, others=dict(self.saved))
 
     def _step(self, step: Step) -> None:

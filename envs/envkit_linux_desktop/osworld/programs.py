@@ -21,10 +21,11 @@ class Application(StrEnum):
     FILES = "files"
     EDITOR = "editor"
     TERMINAL = "terminal"
+    VIEWER = "viewer"
 
 
-DEFAULT_APPLICATIONS: Final = frozenset(Application) - {Application.IMPRESS}
-"""Installed with the documented packages; LibreOffice Impress is one package more."""
+DEFAULT_APPLICATIONS: Final = frozenset(Application)
+"""Installed with the documented packages."""
 
 _COMMANDS: Final[dict[Application, tuple[str, ...]]] = {
     Application.CALC: ("localc",),
@@ -33,6 +34,7 @@ _COMMANDS: Final[dict[Application, tuple[str, ...]]] = {
     Application.FILES: ("pcmanfm",),
     Application.EDITOR: ("mousepad",),
     Application.TERMINAL: ("xterm",),
+    Application.VIEWER: ("chromium",),
 }
 _ENDINGS: Final[dict[str, Application]] = {
     ending: application
@@ -40,6 +42,7 @@ _ENDINGS: Final[dict[str, Application]] = {
         Application.CALC: ("xlsx", "xls", "ods", "csv"),
         Application.WRITER: ("docx", "doc", "odt", "rtf"),
         Application.IMPRESS: ("pptx", "ppt", "odp"),
+        Application.VIEWER: ("pdf",),
         Application.EDITOR: ("txt", "md", "json", "py", "sh", "log"),
     }.items()
     for ending in endings

@@ -14,8 +14,11 @@ from envkit_linux_desktop.osworld.refusal import RefusalKind, RefusedError
 from envkit_linux_desktop.osworld.steps import Click, Press, Scroll, Step, Wait, Write
 
 _CENTRE: Final = ("{SCREEN_WIDTH_HALF}", "{SCREEN_HEIGHT_HALF}")
+_PRESS_AND_RELEASE: Final = ["pyautogui.mouseDown()", "pyautogui.mouseUp()"]
 _MARKER: Final = -1
 """Stands for a coordinate of the screen's centre, whose size a task file does not know."""
+_CENTRE_PIXEL: Final = (960, 540)
+"""The centre of OSWorld's screen, as some files write it."""
 _MOST_PRESSES: Final = 200
 _Values = list[Any]
 _Named = dict[str, Any]
@@ -33,10 +36,16 @@ def translate(code: str) -> tuple[Step, ...]:
         body = ast.parse(code).body
     except (SyntaxError, ValueError, RecursionError) as error:
         raise _refused(f"a program that is not valid Python ({type(error).__name__})") from error
+    statements = [one for one in body if not isinstance(one, ast.Import)]
     steps: list[Step] = []
-    for statement in body:
-        if not isinstance(statement, ast.Import):
-            steps += _statement(statement)
+    while statements:
+        has_clicked = any(isinstance(step, Click) for step in steps)
+        if has_clicked and [ast.unparse(one) for one in statements[:2]] == _PRESS_AND_RELEASE:
+            # A click where the pointer is: all clicks before it were at the centre.
+            steps.append(Click())
+            del statements[:2]
+        else:
+            steps += _statement(statements.pop(0))
     return tuple(steps)
 
 
@@ -85,7 +94,7 @@ def _scroll(values: _Values, _: _Named) -> tuple[Step, ...]:
 def _click(values: _Values, named: _Named, times: int = 1) -> tuple[Step, ...]:
     x = values[0] if values else named.get("x", _MARKER)
     y = values[1] if len(values) > 1 else named.get("y", _MARKER)
-    if (x, y) == (_MARKER, _MARKER):
+    if (x, y) in ((_MARKER, _MARKER), _CENTRE_PIXEL):
         return (Click(times=times),)
     # Pixels of OSWorld's 1920x1080 screen mean another place on any other desktop.
     raise _refused(f"a click at the fixed pixel {x}, {y}")

@@ -67,6 +67,33 @@ class Slow(Good):
         time.sleep(60 * (len(response_text) > 100_000))
         return super().on_turn(response_text)
 
+class Opens(Good):
+    def __init__(self):
+        super().__init__(max_turns=4)
+
+    def on_reset(self, task):
+        self.is_open = False
+        return super().on_reset(task)
+
+    def on_turn(self, response_text):
+        if self.is_open:
+            return super().on_turn(response_text)
+        self.is_open = response_text == "open"
+        return envkit.Turn("Say open first.")
+
+    def oracle(self):
+        def reply(context):
+            if context.turn and not self.is_open:
+                raise RuntimeError("it did not open")
+            return str(2 * context.task["n"]) if context.turn else "open"
+        return reply
+
+class RaisesInItsOracle(Opens):
+    def oracle(self):
+        def reply(context):
+            raise RuntimeError("there is no way")
+        return reply
+
 class NeedsAProgram(Good):
     def on_reset(self, task):
         raise MissingDependencyError("a page needs the program real-browser")
@@ -173,6 +200,13 @@ def test_certify_refuses_a_non_environment_in_one_line(
     assert outcome.code == (1 if target in _NOT_USAGE else 2)
     assert said in outcome.last_error
     assert outcome.out == ""
+
+
+def test_oracle_that_gives_up_on_changed_replies_is_no_finding(file: Path) -> None:
+    code, lines = lines_of(f"{file}:Opens", "--only", "replies", "--only", "oracle")
+    assert (code, lines["replies"]["verdict"]) == (0, "pass"), lines
+    code, lines = lines_of(f"{file}:RaisesInItsOracle", "--only", "oracle")
+    assert (code, lines["oracle"]["verdict"]) == (1, "fail")
 
 
 @pytest.mark.slow

@@ -5,13 +5,14 @@ import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from fakes.agents import GuessEnv
 from fakes.branching import Saved, Screens, branching_player
 from fakes.ray_cluster import FakeRay
 
+from envkit.env import Capabilities
 from envkit.errors import ConfigurationError
 from envkit.rollout import AtTurns, EpisodeSpec, Interrupt, RolloutConfig, play_tree
 from envkit.trajectory import StopReason, fork_before
@@ -106,7 +107,16 @@ async def test_interrupted_resume_without_a_worker_keeps_the_trajectory(
     assert whole.train_ids()[: fork.token_count] == fork.train_ids()
 
 
-async def test_several_agents_in_workers_are_refused(ray: FakeRay) -> None:
+class Fixed(Screens):
+    """Can be neither saved nor replayed."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(thread_safe=True)
+
+
+@pytest.mark.parametrize(("env", "why"), [(GuessEnv, "one agent"), (Fixed, "neither snapshot")])
+async def test_environment_that_workers_cannot_fork_is_refused(
+    ray: FakeRay, env: Any, why: str
+) -> None:
     async with playing(make=partial(branching_player, RolloutConfig())) as player:
-        with pytest.raises(ConfigurationError, match="one agent"):
-            await play_tree(GuessEnv, player, branching=AtTurns(turns=(1,)))
+        with pytest.raises(ConfigurationError, match=why):
+            await play_tree(env, player, branching=AtTurns(turns=(1,)))

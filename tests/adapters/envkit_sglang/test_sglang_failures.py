@@ -139,25 +139,27 @@ async def test_unreachable_server_is_one_clear_fault() -> None:
 
 
 async def test_server_that_stops_between_requests_is_unavailable_until_it_returns() -> None:
+    # Whether the client notices the closed connection first depends on the version of Python.
     async with FakeSGLang(reply) as server, engine_for(server) as engine:
         await engine.generate(ask())
         await engine.probe()
         await server.stop()
-        with pytest.raises(EngineFault, match="has answered before") as caught:
+        with pytest.raises(EngineFault, match="probably crashed or was stopped") as caught:
             await engine.generate(ask())
-        with pytest.raises(EngineFault, match="has answered before"):
+        with pytest.raises(EngineFault, match="probably crashed or was stopped"):
             await engine.probe()
         await server.start()
         await engine.probe()
         assert (await engine.generate(ask())).token_ids
-    assert (caught.value.kind, caught.value.is_unavailable) == (FaultKind.TRANSIENT, True)
+    assert caught.value.retryable
+    assert caught.value.is_unavailable
 
 
 async def test_server_that_comes_back_with_another_model_is_refused() -> None:
     async with FakeSGLang(reply) as server, engine_for(server) as engine:
         await engine.generate(ask())
         await server.stop()
-        with pytest.raises(EngineFault, match="stopped answering"):
+        with pytest.raises(EngineFault, match="probably crashed or was stopped"):
             await engine.generate(ask())
         server.settings.served_model_name = "another"
         await server.start()

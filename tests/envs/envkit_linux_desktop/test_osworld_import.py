@@ -128,11 +128,20 @@ def test_recorded_typing_and_clicks_become_steps() -> None:
     assert translate(code) == expected
 
 
+def test_recorded_press_and_release_after_a_click_are_a_click_at_its_place() -> None:
+    code = (
+        "import pyautogui; pyautogui.doubleClick(x=960, y=540); "
+        "pyautogui.mouseDown(); pyautogui.mouseUp()"
+    )
+    assert translate(code) == (Click(times=2), Click())
+
+
 @pytest.mark.parametrize(
     "code",
     [
         "import os; os.system('rm -rf /')",
-        "import pyautogui; pyautogui.click(960, 540)",
+        "import pyautogui; pyautogui.click(170, 250)",
+        "import pyautogui; pyautogui.mouseDown(); pyautogui.mouseUp()",
         "import pyautogui; pyautogui.press(key)",
         "import pyautogui; pyautogui.press('anykey')",
         "import pyautogui; pyautogui.press('a', presses=100000)",
@@ -150,7 +159,6 @@ def test_recorded_program_of_other_calls_is_refused(code: str) -> None:
     ("document", "kind", "detail"),
     [
         (sheet_task(related_apps=["gimp"]), "application", "GIMP"),
-        (with_step("open", path="/home/user/talk.pptx"), "application", "LibreOffice Impress"),
         (with_step("open", path="/home/user/film.mp4"), "application", "a viewer for .mp4 files"),
         (with_step("launch", command=["google-chrome", "--new"]), "application", "Chrome"),
         (with_step("launch", command="VLC_VERBOSE=-1 vlc x.mp4"), "application", "VLC"),
@@ -160,7 +168,13 @@ def test_recorded_program_of_other_calls_is_refused(code: str) -> None:
         (with_step("teleport"), "step", "teleport"),
         (sheet_task(config=[{"type": {"a": 1}, "parameters": {}}]), "step", "{'a': 1}"),
         (with_step("open"), "schema", "the parameters of 'open'"),
-        (with_check(func="compare_pdfs"), "function", "compare_pdfs"),
+        (with_check(func="compare_audios"), "function", "compare_audios"),
+        (with_check(func="compare_pptx_files", expected=None), "function", "expected file"),
+        (
+            with_check(func="compare_references", options={"reference_base_result": 1}),
+            "function",
+            "reference_base_result=1",
+        ),
         (with_check(conj="xor"), "schema", "'conj'"),
         (
             with_check(options={"rules": [{"type": "sheet_colour"}]}),
@@ -192,11 +206,35 @@ def test_task_that_cannot_be_played_is_refused(document: Any, kind: str, detail:
     assert detail in caught.value.refusal.detail
 
 
-def test_presentation_opens_once_impress_is_installed() -> None:
-    document = with_step("open", path="/home/user/talk.pptx")
-    task = read_task(document, installed=frozenset(Application))
-    assert isinstance(task.setup[0], Launch)
-    assert task.setup[0].command[0] == "loimpress"
+@pytest.mark.parametrize(
+    ("name", "program"), [("talk.pptx", "loimpress"), ("book.pdf", "chromium")]
+)
+def test_document_opens_with_its_application_if_installed(name: str, program: str) -> None:
+    document = with_step("open", path=f"/home/user/{name}")
+    assert read_task(document).setup == (Launch(command=(program, f"/home/user/{name}")),)
+    with pytest.raises(RefusedError, match="application"):
+        read_task(document, installed={Application.CALC})
+
+
+@pytest.mark.parametrize(
+    ("function", "rules"),
+    [
+        ("check_pdf_pages", {"relation": "about", "ref_value": 1}),
+        ("check_pdf_pages", {"relation": "eq"}),
+        ("check_page_number_colors", {"color": "mauve"}),
+        ("check_transition", {"slide_idx": 0, "transition_type": "a/b"}),
+        ("check_transition", {"slide_idx": -1, "transition_type": "wipe"}),
+        ("evaluate_presentation_fill_to_rgb_distance", {"rgb": [0, 0]}),
+        ("check_auto_saving_time", {"minutes": True}),
+        ("find_default_font", []),
+    ],
+)
+def test_rules_that_an_evaluator_does_not_know_are_refused(function: str, rules: Any) -> None:
+    document = with_check(func=function, expected={"type": "rule", "rules": rules})
+    with pytest.raises(RefusedError) as caught:
+        read_task(document)
+    assert caught.value.refusal.kind is RefusalKind.FUNCTION
+    assert function in caught.value.refusal.detail
 
 
 def test_shell_commands_run_in_a_shell_and_python_is_python3() -> None:

@@ -2,24 +2,30 @@
 
 import io
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 from xml.etree import ElementTree
 
 import docx
 from docx.document import Document
 from docx.enum.text import WD_ALIGN_PARAGRAPH, WD_TAB_ALIGNMENT
+from docx.text.run import Run
 from PIL import Image
 
+from envkit_linux_desktop.osworld.evaluators import colors
 from envkit_linux_desktop.osworld.evaluators.values import (
     File,
     UnreadableError,
     open_zip,
+    reading,
     similarity,
 )
 
 _Options = Mapping[str, Any]
 _ODF: Final = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
+_STYLE: Final = "{urn:oasis:names:tc:opendocument:xmlns:style:1.0}"
+_BACKGROUND: Final = "{urn:oasis:names:tc:opendocument:xmlns:xsl-fo-compatible:1.0}background-color"
+_LEAST_GAIN: Final = 0.01
 _WORD: Final = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 
 
@@ -30,10 +36,8 @@ def read_docx(file: File) -> Document:
         UnreadableError: It is not one.
     """
     open_zip(file).close()
-    try:
+    with reading(file):
         return docx.Document(io.BytesIO(file.data))
-    except Exception as error:
-        raise UnreadableError(file, f"{type(error).__name__}: {error}") from error
 
 
 def paragraphs(file: File) -> list[str]:
@@ -46,12 +50,23 @@ def paragraphs(file: File) -> list[str]:
         return [paragraph.text for paragraph in read_docx(file).paragraphs]
     if file.ending != "odt":
         raise UnreadableError(file, "only docx and odt documents are compared")
-    with open_zip(file) as archive:
-        try:
-            root = ElementTree.fromstring(archive.read("content.xml"))
-        except (KeyError, ElementTree.ParseError, OSError) as error:
-            raise UnreadableError(file, str(error)) from error
-    return ["".join(element.itertext()) for element in root.iter(f"{_ODF}p")]
+    root = _odt_part(file, "content.xml")
+    return ["".join(_odt_texts(element)) for element in root.iter(f"{_ODF}p")]
+
+
+def _odt_texts(paragraph: ElementTree.Element) -> Iterator[str]:
+    """Yield the texts that stand in a paragraph or in a span of it, as OSWorld reads them."""
+    yield paragraph.text or ""
+    for child in paragraph:
+        if child.tag == f"{_ODF}span":
+            yield child.text or ""
+            yield from (grandchild.tail or "" for grandchild in child)
+        yield child.tail or ""
+
+
+def _odt_part(file: File, name: str) -> ElementTree.Element:
+    with open_zip(file) as archive, reading(file):
+        return ElementTree.fromstring(archive.read(name))
 
 
 def compare_docx_files(result: Any, expected: Any, options: _Options) -> float:  # noqa: ANN401
@@ -119,7 +134,8 @@ def _alone(
     def evaluate(result: Any, rules: Any, _: _Options) -> float:  # noqa: ANN401
         if not isinstance(result, File):
             return 0.0
-        return float(check(read_docx(result), rules if isinstance(rules, dict) else {}))
+        with reading(result):
+            return float(check(read_docx(result), rules if isinstance(rules, dict) else {}))
 
     return evaluate
 
@@ -180,6 +196,78 @@ def _last_is_struck(one: Document, _: Document) -> bool:
 def _italics_have_size_14(one: Document, _: Document) -> bool:
     runs = [run for paragraph in one.paragraphs for run in paragraph.runs if run.italic]
     return all(run.font.size is not None and run.font.size.pt == 14 for run in runs)
+
+
+def _images_in_same_runs(one: Document, two: Document) -> bool:
+    pairs = zip(one.paragraphs, two.paragraphs, strict=False)
+    return all(
+        ("graphicData" in a.element.xml) == ("graphicData" in b.element.xml)
+        for left, right in pairs
+        for a, b in zip(left.runs, right.runs, strict=False)
+    )
+
+
+def _same_line_set(one: Document, two: Document) -> bool:
+    lines = [
+        {text for part in document.paragraphs if (text := part.text.strip())}
+        for document in (one, two)
+    ]
+    return lines[0] == lines[1]
+
+
+def colored_words(result: Any, expected: Any, options: _Options) -> float:  # noqa: ANN401
+    """Check that words in tables are red if they begin with a vowel, else blue."""
+    if not compare_docx_files(result, expected, {}):
+        return 0.0
+    runs = [
+        run
+        for table in read_docx(result).tables
+        for row in table.rows
+        for cell in row.cells
+        for paragraph in cell.paragraphs
+        for run in paragraph.runs
+        if run.text
+    ]
+    return float(all(_has_its_color(run, options.get("threshold", 3.5)) for run in runs))
+
+
+def _has_its_color(run: Run, threshold: float) -> bool:
+    color = run.font.color.rgb
+    wanted = (255, 0, 0) if run.text[0].lower() in "aeiou" else (0, 0, 255)
+    return color is not None and colors.difference(color, wanted) <= threshold
+
+
+def highlight_removed(result: Any, expected: Any, _: _Options) -> float:  # noqa: ANN401
+    """Check that an odt document has its text and no yellow background under a span."""
+    if not compare_docx_files(result, expected, {}):
+        return 0.0
+    root = _odt_part(result, "content.xml")
+    yellow = {
+        style.get(f"{_STYLE}name")
+        for style in root.iter(f"{_STYLE}style")
+        if any(part.get(_BACKGROUND) == "#ffff00" for part in style)
+    }
+    used = {span.get(f"{_ODF}style-name") for span in root.iter(f"{_ODF}span")}
+    return float(not yellow & used)
+
+
+def compare_references(result: Any, expected: Any, options: _Options) -> float:  # noqa: ANN401
+    """Return how similar the entries after the heading `References` are, above a base."""
+    if not (isinstance(result, File) and isinstance(expected, File)):
+        return 0.0
+    heading = options.get("reference_indicator", "References")
+    own, gold = ([part.text for part in read_docx(file).paragraphs] for file in (result, expected))
+    if heading not in own or heading not in gold:
+        return float(heading not in own and heading not in gold)
+    one, two = (
+        [text for text in texts[texts.index(heading) + 1 :] if text.strip()]
+        for texts in (own, gold)
+    )
+    if not one or len(one) != len(two):
+        return 0.0
+    ratios = [similarity(left, right) for left, right in zip(one, two, strict=True)]
+    found, base = sum(ratios) / len(ratios), options.get("reference_base_result", 0.5)
+    return (found - base) / (1 - base) if found >= base + _LEAST_GAIN else 0.0
 
 
 def _font_names(document: Document, rules: Mapping[str, Any]) -> bool:
@@ -270,6 +358,8 @@ compare_init_lines = _both(_same_first_lines)
 compare_subscript_contains = _both(_has_subscript)
 strike_through_last_paragraph = _both(_last_is_struck, same_text=True)
 italic_font_size_14 = _both(_italics_have_size_14, same_text=True)
+compare_contains_image = _both(_images_in_same_runs)
+compare_docx_lines = _both(_same_line_set)
 compare_font_names = _alone(_font_names)
 contains_page_break = _alone(_page_breaks)
 is_first_line_centered = _alone(_first_is_centred)

@@ -7,18 +7,29 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from typing import Any, Final, cast
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageChops
 
-from envkit_linux_desktop.osworld.evaluators import documents, tables, texts
+from envkit_linux_desktop.osworld.evaluators import (
+    documents,
+    presentations,
+    printouts,
+    tables,
+    texts,
+)
 from envkit_linux_desktop.osworld.evaluators.values import (
     MOST_EXPANDED,
     MOST_PARTS,
     File,
     UnreadableError,
     open_zip,
+    reading,
 )
 
 _Options = Mapping[str, Any]
+_WINDOW: Final = 7
+_LEAST_GAIN: Final = 0.01
 
 
 def compare_image_list(result: Any, expected: Any, _: _Options) -> float:  # noqa: ANN401
@@ -30,6 +41,48 @@ def compare_image_list(result: Any, expected: Any, _: _Options) -> float:  # noq
     if len(one) != len(two):
         return 0.0
     return float(all(_same_pixels(a, b) for a, b in zip(one, two, strict=True)))
+
+
+def compare_images(result: Any, expected: Any, options: _Options) -> float:  # noqa: ANN401
+    """Return the structural similarity of two images in grey, at the smaller one's size.
+
+    The option `reference_base_result` is the similarity that scores 0.
+    """
+    if not (isinstance(result, File) and isinstance(expected, File)):
+        return 0.0
+    images = [_open(file).convert("L") for file in (result, expected)]
+    size = min(image.size for image in images)
+    if min(size) < _WINDOW:
+        return 0.0
+    one, two = (
+        np.asarray(image.resize(size, Image.Resampling.LANCZOS), dtype=np.float64)
+        for image in images
+    )
+    found, base = _structural_similarity(one, two), options.get("reference_base_result")
+    if base is None:
+        return found
+    return (found - base) / (1 - base) if found >= base + _LEAST_GAIN else 0.0
+
+
+def _structural_similarity(one: NDArray[np.float64], two: NDArray[np.float64]) -> float:
+    """Return the mean SSIM (Wang 2004) over windows of 7x7 with sample covariances."""
+    mean_one, mean_two = _means(one), _means(two)
+    scale = _WINDOW**2 / (_WINDOW**2 - 1)
+    spread_one = scale * (_means(one * one) - mean_one * mean_one)
+    spread_two = scale * (_means(two * two) - mean_two * mean_two)
+    shared = scale * (_means(one * two) - mean_one * mean_two)
+    light, contrast = (0.01 * 255) ** 2, (0.03 * 255) ** 2
+    above = (2 * mean_one * mean_two + light) * (2 * shared + contrast)
+    below = (mean_one**2 + mean_two**2 + light) * (spread_one + spread_two + contrast)
+    return float((above / below).mean())
+
+
+def _means(image: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean of every window that lies inside the image."""
+    sums = np.pad(image, ((1, 0), (1, 0))).cumsum(axis=0).cumsum(axis=1)
+    size = _WINDOW
+    inside = sums[size:, size:] - sums[:-size, size:] - sums[size:, :-size] + sums[:-size, :-size]
+    return inside / size**2
 
 
 def check_image_size(result: Any, rules: Any, _: _Options) -> float:  # noqa: ANN401
@@ -56,14 +109,11 @@ def _same_pixels(one: object, two: object) -> bool:
 
 
 def _open(file: File) -> Image.Image:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            image = Image.open(io.BytesIO(file.data))
-            image.load()
-    except Exception as error:
-        raise UnreadableError(file, f"{type(error).__name__}: {error}") from error
-    return image
+    with reading(file), warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        image = Image.open(io.BytesIO(file.data))
+        image.load()
+        return image
 
 
 def compare_zip_files(result: Any, expected: Any, _: _Options) -> float:  # noqa: ANN401
@@ -106,15 +156,12 @@ def _level(members: Mapping[str, bytes], folder: str) -> dict[str, bytes]:
 def _members(file: File) -> dict[str, bytes]:
     """Return an archive's files by path; nothing is written to disk."""
     if file.data[:2] == b"PK":
-        with open_zip(file) as archive:
-            try:
-                return {
-                    entry.filename: archive.read(entry)
-                    for entry in archive.infolist()
-                    if not entry.is_dir()
-                }
-            except Exception as error:
-                raise UnreadableError(file, f"{type(error).__name__}: {error}") from error
+        with open_zip(file) as archive, reading(file):
+            return {
+                entry.filename: archive.read(entry)
+                for entry in archive.infolist()
+                if not entry.is_dir()
+            }
     return _tar_members(file)
 
 
@@ -137,9 +184,11 @@ def _tar_members(file: File) -> dict[str, bytes]:
 
 BY_TYPE: Final[dict[str, Callable[[Any, Any, _Options], float]]] = {
     "text": texts.compare_text_file,
+    "pdf": printouts.compare_pdfs,
     "docx": documents.compare_docx_files,
+    "ppt": presentations.compare_pptx_files,
     "csv": texts.compare_csv,
     "table": tables.compare_table,
-    "image": compare_image_list,
+    "image": compare_images,
 }
 """Evaluators of an archive's members by `file_type`."""

@@ -2,7 +2,8 @@
 
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -33,6 +34,21 @@ class File:
     def ending(self) -> str:
         """The name's ending in lowercase, without the dot."""
         return self.name.rpartition(".")[2].lower() if "." in self.name else ""
+
+
+@contextmanager
+def reading(file: File) -> Generator[None]:
+    """Take whatever a document's library raises as a defect of the file.
+
+    Raises:
+        UnreadableError: The block raised anything.
+    """
+    try:
+        yield
+    except (UnreadableError, MemoryError):
+        raise
+    except Exception as error:
+        raise UnreadableError(file, f"{type(error).__name__}: {error}") from error
 
 
 def open_zip(file: File) -> zipfile.ZipFile:

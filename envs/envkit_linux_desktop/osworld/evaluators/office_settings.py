@@ -1,0 +1,52 @@
+"""Check LibreOffice's settings in `registrymodifications.xcu`."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from xml.etree import ElementTree
+
+from envkit_linux_desktop.osworld.evaluators.values import File
+
+_Options = Mapping[str, Any]
+_OOR: Final = "{http://openoffice.org/2001/registry}"
+
+
+def _setting(
+    path: str, name: str, check: Callable[[str, Mapping[str, Any]], bool]
+) -> Callable[[Any, Any, _Options], float]:
+    """Return an evaluator that checks the value of one setting."""
+
+    def evaluate(result: Any, rules: Any, _: _Options) -> float:  # noqa: ANN401
+        if not isinstance(result, File):
+            return 0.0
+        values = _values(result, path, name)
+        return float(bool(values) and check(values[-1], rules if isinstance(rules, dict) else {}))
+
+    return evaluate
+
+
+def _values(file: File, path: str, name: str) -> list[str]:
+    """Return the values of a setting; none if the file cannot be read."""
+    try:
+        root = ElementTree.fromstring(file.data)
+    except (ElementTree.ParseError, ValueError, LookupError):
+        return []
+    return [
+        prop.findtext("value", "")
+        for item in root.iter("item")
+        if item.get(f"{_OOR}path") == f"/org.openoffice.Office.{path}"
+        for prop in item.iter("prop")
+        if prop.get(f"{_OOR}name") == name
+    ]
+
+
+def _is_minutes(value: str, rules: Mapping[str, Any]) -> bool:
+    return value.strip().isdecimal() and int(value) == rules["minutes"]
+
+
+presenter_console_disabled = _setting(
+    "Impress/Misc/Start", "EnablePresenterScreen", lambda value, _: value.lower() == "false"
+)
+auto_saving_time = _setting("Common/Save/Document", "AutoSaveTimeIntervall", _is_minutes)
+default_font = _setting(
+    "Writer/DefaultFont", "Standard", lambda value, rules: value == rules["font_name"]
+)

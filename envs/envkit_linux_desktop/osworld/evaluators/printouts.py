@@ -1,0 +1,71 @@
+"""Compare PDF files by the text of their pages, read by pypdf."""
+
+import io
+import operator
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from envkit_linux_desktop.osworld.evaluators.values import (
+    File,
+    UnreadableError,
+    reading,
+    similarity,
+)
+
+_Options = Mapping[str, Any]
+_RELATIONS: Final = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
+
+
+def compare_pdfs(result: Any, expected: Any, _: _Options) -> float:  # noqa: ANN401
+    """Return how similar the texts of two PDF files are, or of the pairs of two lists."""
+    own, gold = [result], [expected]
+    if isinstance(expected, list):
+        gold = cast(list[object], expected)
+        own = cast(list[object], result) if isinstance(result, list) else [result]
+    scores = [_similar(one, two) for one, two in zip(own, gold, strict=False)]
+    return sum(scores) / len(gold) if gold else 0.0
+
+
+def _similar(one: object, two: object) -> float:
+    if not (isinstance(one, File) and isinstance(two, File)):
+        return 0.0
+    texts: list[str] = []
+    for file in (one, two):
+        try:
+            texts.append(_text(file))
+        except UnreadableError:
+            # One broken file of several that the policy left costs only its own part of the score.
+            if file.is_result:
+                return 0.0
+            raise
+    return similarity(*texts)
+
+
+def check_pdf_pages(result: Any, rules: Any, _: _Options) -> float:  # noqa: ANN401
+    """Compare the number of a PDF file's pages with the rule's."""
+    if not isinstance(result, File):
+        return 0.0
+    return float(_RELATIONS[rules["relation"]](len(_pages(result)), rules["ref_value"]))
+
+
+def problem_of(rules: Mapping[str, Any]) -> str | None:
+    """Return why the rules of `check_pdf_pages` are not valid, or None."""
+    relation = rules["relation"]
+    return None if relation in _RELATIONS else f"relation={relation!r:.40}"
+
+
+def _pages(file: File) -> list[Any]:
+    """Return a file's pages.
+
+    Raises:
+        UnreadableError: It is not a PDF file.
+    """
+    import pypdf
+
+    with reading(file):
+        return list(pypdf.PdfReader(io.BytesIO(file.data)).pages)
+
+
+def _text(file: File) -> str:
+    with reading(file):
+        return "\n".join(page.extract_text() for page in _pages(file)).strip()
