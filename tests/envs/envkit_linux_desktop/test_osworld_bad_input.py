@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("openpyxl")
 pytest.importorskip("docx")
 
-from envkit.errors import DatasetError
+from envkit.errors import ConfigurationError, DatasetError
 from envkit_linux_desktop.osworld import FileFolder, RefusedError, import_tasks
 from envkit_linux_desktop.osworld import read_task as read
 from envkit_linux_desktop.osworld.steps import Wait
@@ -187,3 +187,18 @@ def test_null_in_a_document_name_is_an_invalid_index(tmp_path: Path) -> None:
     (tmp_path / "addresses.json").write_text(json.dumps(index))
     with pytest.raises(DatasetError, match=r"addresses\.json"):
         FileFolder(tmp_path)
+
+
+def test_id_that_names_no_playable_task_is_an_error(tmp_path: Path) -> None:
+    pytest.importorskip("Xlib")
+    from envkit_linux_desktop.osworld.env import OsworldEnv
+
+    write(tmp_path / "tasks", "a.json", task())
+    documents(tmp_path / "files")
+    folders: dict[str, Any] = {"folder": tmp_path / "tasks", "files": tmp_path / "files"}
+    with pytest.raises(ConfigurationError, match="'b2'"):
+        OsworldEnv(**folders, identities=["a1", "b2"], ready=0)
+    env = OsworldEnv(**folders, identities=["a1"], ready=0)
+    assert env.tasks is not None
+    assert env.tasks.task(0)["id"] == "a1"
+    env.close()
