@@ -35,6 +35,11 @@ class Dialect:
         """Tools for the chat template; empty for families whose actions are text."""
         return self._family.tools(self._space)
 
+    @property
+    def wait_seconds(self) -> float | None:
+        """How long every wait lasts; None if a wait says how long."""
+        return self._family.wait_seconds
+
     def read(self, reply: str) -> ParsedActions:
         """Read a reply; never raises."""
         return self._family.parse(reply, self._space)

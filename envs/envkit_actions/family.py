@@ -14,6 +14,9 @@ from envkit_actions.spaces import CoordinateSpace, SpaceKind
 class ActionFamily(ABC):
     """One dialect: how actions are prompted for, read and written. Stateless."""
 
+    wait_seconds: float | None = None
+    """How long every wait lasts; None if a wait says how long."""
+
     def __init__(
         self,
         name: str,

@@ -1,12 +1,16 @@
 """Scripted policies."""
 
-from typing import Any
+import math
+from dataclasses import replace
+from typing import Any, Final
 
 from envkit.env import Policy, PolicyContext
 from envkit_actions.action import Action, ActionKind, Status
 from envkit_actions.parsed import MAX_ACTIONS
 from envkit_linux_desktop.tasks.moves import Moves
 from envkit_linux_desktop.tasks.oracle import plan
+
+_MOST_WAITS: Final = 10
 
 
 def oracle() -> Policy:
@@ -19,14 +23,22 @@ def oracle() -> Policy:
             moves[id(env)] = plan(env.scenario, env.session)
         actions: list[Action] = []
         for action in moves[id(env)]:
-            actions.append(action)
+            actions += _expressible(action, env.dialect.wait_seconds)
             is_look = action.kind is ActionKind.WAIT  # the plan then looks at the windows
-            if is_look or len(actions) == MAX_ACTIONS:
+            if is_look or len(actions) >= MAX_ACTIONS - _MOST_WAITS:
                 break
         done = Action(kind=ActionKind.TERMINATE, status=Status.SUCCESS)
         return str(env.dialect.write(actions or [done]))
 
     return reply
+
+
+def _expressible(action: Action, fixed: float | None) -> list[Action]:
+    """Return an action, or waits of the dialect's only length that last at least as long."""
+    if action.kind is not ActionKind.WAIT or fixed is None:
+        return [action]
+    count = max(1, math.ceil(action.seconds / fixed))
+    return [replace(action, seconds=fixed)] * min(count, _MOST_WAITS)
 
 
 def nothing() -> Policy:

@@ -33,7 +33,7 @@ const spread = frame => {
   tags.forEach(tag => tag.style.removeProperty("--shift"));
   for (const tag of tags) {
     const { left, right, top, height } = tag.getBoundingClientRect(), isFree = y => y >= box.top && y + height <= box.bottom && taken.every(r => right < r.left || left > r.right || y > r.bottom + 1 || y + height < r.top - 1);
-    const shifts = Array.from({ length: 2 * tags.length + 4 }, (_, i) => (i % 2 ? -1 : 1) * Math.ceil(i / 2) * (height + 3)), shift = shifts.find(dy => isFree(top + dy)) ?? 0;
+    const shifts = Array.from({ length: 2 * tags.length + 4 }, (_, i) => (i % 2 ? 1 : -1) * Math.ceil(i / 2) * (height + 3)), shift = shifts.find(dy => isFree(top + dy)) ?? 0;
     if (shift) tag.style.setProperty("--shift", `${shift}px`);
     taken.push({ left, right, top: top + shift, bottom: top + shift + height });
   }

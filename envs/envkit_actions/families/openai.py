@@ -33,6 +33,8 @@ _HISTORY: Final = {"back": ("alt", "left"), "forward": ("alt", "right")}
 class OpenAIFamily(ActionFamily):
     """The computer tool of the Responses API."""
 
+    wait_seconds = WAIT_SECONDS
+
     def parse(self, reply: str, space: CoordinateSpace) -> ParsedActions:
         """Read tool calls, `computer_call` items or bare actions; text alone ends the episode."""
         return parse_calls(

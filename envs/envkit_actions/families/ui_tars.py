@@ -29,6 +29,7 @@ from envkit_actions.python_calls import (
 from envkit_actions.spaces import UI_TARS_RESIZE, CoordinateSpace, SpaceKind
 from envkit_actions.writing import Place, Writing
 
+WAIT_SECONDS: Final = 5.0
 _ACTION: Final = re.compile(r"^[ \t]*Action:[ \t]*", re.MULTILINE)
 _LOOSE_TEXT: Final = re.compile(
     r"(?P<word>type|finished)\(\s*content\s*=\s*(?P<quote>['\"])(?P<text>.*)(?P=quote)\s*\)",
@@ -83,6 +84,8 @@ class Vocabulary:
 
 class UITarsFamily(ActionFamily):
     """One generation on one kind of device."""
+
+    wait_seconds = WAIT_SECONDS
 
     def __init__(self, name: str, kind: SpaceKind, vocabulary: Vocabulary) -> None:
         super().__init__(name, counts=kind, resize=UI_TARS_RESIZE)

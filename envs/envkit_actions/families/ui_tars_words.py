@@ -7,6 +7,7 @@ from typing import Any, Final, cast
 from envkit_actions.action import Action, ActionKind, Button, Status
 from envkit_actions.closing import closing_of, closing_text
 from envkit_actions.families.ui_tars import (
+    WAIT_SECONDS,
     PlaceForm,
     UITarsFamily,
     Vocabulary,
@@ -21,7 +22,6 @@ from envkit_actions.writing import Writing, direction_pixels
 
 SCROLL_PIXELS: Final = 600
 """Five clicks of the wheel."""
-WAIT_SECONDS: Final = 5.0
 
 _NUMBER: Final = re.compile(r"-?\d{1,12}(?:\.\d{1,12})?", re.ASCII)
 _PLACE: Final = ("start_box", "start_point", "point")

@@ -48,7 +48,7 @@ class OsworldEnv(LinuxDesktopEnv):
             arguments: As for `LinuxDesktopEnv`: `action`, `max_turns`, `width`, `height`, ...
 
         Raises:
-            ConfigurationError: A folder is missing, or no task can be played.
+            ConfigurationError: A folder is missing, no task can be played, or an id is unknown.
             DatasetError: The index of the documents is not valid.
         """
         super().__init__(**arguments)
@@ -56,11 +56,14 @@ class OsworldEnv(LinuxDesktopEnv):
         found = import_tasks(folder, files=self._files, installed=installed)
         self.refused = found.refused
         """Why each other task file cannot be played."""
-        self._imported = {
-            task.identity: task
-            for task in found.tasks
-            if identities is None or task.identity in identities
-        }
+        known = {task.identity: task for task in found.tasks}
+        chosen = list(known) if identities is None else identities
+        if unknown := [identity for identity in chosen if identity not in known]:
+            raise ConfigurationError(
+                f"{len(unknown)} of the ids in 'identities' belong to no task that can be played, "
+                f"such as {unknown[0]!r:.60}. See import_tasks(...).refused for reasons"
+            )
+        self._imported = {identity: known[identity] for identity in chosen}
         if not self._imported:
             raise ConfigurationError(
                 f"no task in {str(folder)!r} can be played: {dict(found.reasons())}"

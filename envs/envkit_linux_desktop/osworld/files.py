@@ -31,10 +31,16 @@ class FileFolder:
         self._index = _read_index(self.folder / INDEX)
 
     def __contains__(self, address: str) -> bool:
-        return address in self._index
+        return self.size(address) is not None
 
     def __len__(self) -> int:
         return len(self._index)
+
+    def size(self, address: str) -> int | None:
+        """Return the size of the file of an address in bytes; None if it is missing."""
+        entry = self._index.get(address)
+        path = self.folder / entry["file"] if entry else None
+        return path.stat().st_size if path is not None and path.is_file() else None
 
     def add(self, address: str, data: bytes) -> str:
         """Store the file of an address and return its hash."""
@@ -58,6 +64,8 @@ class FileFolder:
         if entry is None:
             raise DatasetError(f"{str(self.folder)!r} has no file for {address!r}")
         path = self.folder / entry["file"]
+        if path.exists() and not path.is_file():
+            raise DatasetError(f"the file for {address!r} must be a regular file: {str(path)!r}")
         try:
             data = path.read_bytes()
         except OSError as error:
@@ -96,4 +104,5 @@ def _is_entry(entry: dict[str, Any]) -> bool:
         and isinstance(digest, str)
         and name == Path(name).name
         and name not in ("", ".", "..")
+        and "\0" not in name
     )

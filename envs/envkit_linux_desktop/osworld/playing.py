@@ -30,9 +30,8 @@ from envkit_linux_desktop.osworld.steps import (
     Wait,
     Write,
 )
-from envkit_linux_desktop.osworld.task_file import Check, OsworldTask
+from envkit_linux_desktop.osworld.task_file import MOST_BYTES, Check, OsworldTask
 
-_MOST_BYTES: Final = 16 << 20
 _RUN_SECONDS: Final = 120.0
 
 
@@ -168,7 +167,7 @@ class Play:
                 return None if data is None else self._file(source.name, data)
             case HomeFiles():
                 self._own.difference_update(source.names)
-                found = [self.desk.read(path, limit=_MOST_BYTES) for path in source.paths]
+                found = [self.desk.read(path, limit=MOST_BYTES) for path in source.paths]
                 return self._given(source, found)
             case FolderFiles():
                 self._own.update(source.names)

@@ -206,13 +206,15 @@ def read_command(parameters: dict[str, Any]) -> str | list[str]:
         RefusedError: It is neither text nor a list of texts.
     """
     command = parameters.get("command")
-    if isinstance(command, str) and command.strip():
-        return command
-    if isinstance(command, list) and command:
-        words = cast(list[object], command)
-        if all(isinstance(word, str) for word in words):
+    words = cast(list[object], command) if isinstance(command, list) else [command]
+    if words and all(isinstance(word, str) and "\0" not in word for word in words):
+        if isinstance(command, list):
             return cast(list[str], words)
-    raise RefusedError(RefusalKind.SCHEMA, f"'command' must be text or texts, got {command!r:.60}")
+        if isinstance(command, str) and command.strip():
+            return command
+    raise RefusedError(
+        RefusalKind.SCHEMA, f"'command' must be text or a list of texts, got {command!r:.60}"
+    )
 
 
 def is_shell(parameters: dict[str, Any]) -> bool:

@@ -11,7 +11,15 @@ from typing import Any, Final
 from envkit_actions.keys import chord
 from envkit_actions.malformed import MalformedActionError
 from envkit_linux_desktop.osworld.refusal import RefusalKind, RefusedError
-from envkit_linux_desktop.osworld.steps import Click, Press, Scroll, Step, Wait, Write
+from envkit_linux_desktop.osworld.steps import (
+    LONGEST_WAIT,
+    Click,
+    Press,
+    Scroll,
+    Step,
+    Wait,
+    Write,
+)
 
 _CENTRE: Final = ("{SCREEN_WIDTH_HALF}", "{SCREEN_HEIGHT_HALF}")
 _PRESS_AND_RELEASE: Final = ["pyautogui.mouseDown()", "pyautogui.mouseUp()"]
@@ -20,6 +28,8 @@ _MARKER: Final = -1
 _CENTRE_PIXEL: Final = (960, 540)
 """The centre of OSWorld's screen, as some files write it."""
 _MOST_PRESSES: Final = 200
+_MOST_CLICKS: Final = 1000
+_LONGEST_TEXT: Final = 10_000
 _Values = list[Any]
 _Named = dict[str, Any]
 
@@ -73,22 +83,30 @@ def _hotkey(values: _Values, _: _Named) -> tuple[Step, ...]:
 def _press(values: _Values, named: _Named) -> tuple[Step, ...]:
     keys = values[0] if isinstance(values[0], list) else values[:1]
     times = int(named.get("presses", values[1] if len(values) > 1 else 1))
-    if not 0 <= times <= _MOST_PRESSES:
+    if not 0 <= times * len(keys) <= _MOST_PRESSES:
         raise ValueError("too many presses")
     return tuple(Press(keys=chord([str(key)])) for _ in range(times) for key in keys)
 
 
 def _write(values: _Values, named: _Named) -> tuple[Step, ...]:
     text = values[0] if values else named["message"]
+    if len(str(text)) > _LONGEST_TEXT:
+        raise ValueError("too long a text")
     return (Write(text=str(text)),)
 
 
 def _sleep(values: _Values, _: _Named) -> tuple[Step, ...]:
-    return (Wait(seconds=float(values[0])),)
+    seconds = float(values[0])
+    if not 0 <= seconds <= LONGEST_WAIT:
+        raise ValueError("too long a wait")
+    return (Wait(seconds=seconds),)
 
 
 def _scroll(values: _Values, _: _Named) -> tuple[Step, ...]:
-    return (Scroll(clicks=int(values[0])),)
+    clicks = int(values[0])
+    if abs(clicks) > _MOST_CLICKS:
+        raise ValueError("too far a scroll")
+    return (Scroll(clicks=clicks),)
 
 
 def _click(values: _Values, named: _Named, times: int = 1) -> tuple[Step, ...]:

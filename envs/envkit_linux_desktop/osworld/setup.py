@@ -1,5 +1,6 @@
 """Read a task's setup and the steps before grading."""
 
+import math
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, Final, cast
@@ -9,6 +10,7 @@ from envkit_linux_desktop.osworld.programs import Application
 from envkit_linux_desktop.osworld.refusal import RefusalKind, RefusedError
 from envkit_linux_desktop.osworld.steps import (
     HOME,
+    LONGEST_WAIT,
     Activate,
     CloseWindow,
     PutFile,
@@ -24,7 +26,6 @@ _NETWORK: Final = {
     "googledrive": "a Google account",
     "login": "an online account",
 }
-_LONGEST_WAIT: Final = 60.0
 
 
 def read_steps(config: object, installed: Collection[Application]) -> tuple[Step, ...]:
@@ -50,7 +51,11 @@ def home_path(path: object) -> str:
     if isinstance(path, str):
         text = path.replace("~", HOME, 1) if path.startswith("~/") else path
         inside = text.removeprefix(f"{HOME}/")
-        if inside and not inside.startswith("/") and ".." not in inside.split("/"):
+        if (
+            inside
+            and not inside.startswith("/")
+            and not {"..", "\0"} & {*inside.split("/"), *inside}
+        ):
             return inside
     raise RefusedError(RefusalKind.RESULT, "a file outside the home folder")
 
@@ -73,8 +78,15 @@ def _step(entry: object, installed: Collection[Application]) -> tuple[Step, ...]
 
 def _download(values: dict[str, Any], _: Collection[Application]) -> tuple[Step, ...]:
     return tuple(
-        PutFile(path=home_path(file["path"]), address=str(file["url"])) for file in values["files"]
+        PutFile(path=home_path(file["path"]), address=_text(file, "url"))
+        for file in values["files"]
     )
+
+
+def _text(values: dict[str, Any], key: str) -> str:
+    if not isinstance(values[key], str):
+        raise TypeError(f"{key} must be a text")
+    return values[key]
 
 
 def _open(values: dict[str, Any], installed: Collection[Application]) -> tuple[Step, ...]:
@@ -97,16 +109,20 @@ def _execute(values: dict[str, Any], installed: Collection[Application]) -> tupl
 
 
 def _sleep(values: dict[str, Any], _: Collection[Application]) -> tuple[Step, ...]:
-    return (Wait(seconds=min(max(float(values["seconds"]), 0.0), _LONGEST_WAIT)),)
+    seconds = float(values["seconds"])
+    if math.isnan(seconds):
+        raise ValueError("not a number of seconds")
+    return (Wait(seconds=min(max(seconds, 0.0), LONGEST_WAIT)),)
 
 
 def _activate(values: dict[str, Any], _: Collection[Application]) -> tuple[Step, ...]:
-    return (Activate(title=str(values["window_name"]), strict=bool(values.get("strict", False))),)
+    return (Activate(title=_text(values, "window_name"), strict=bool(values.get("strict", False))),)
 
 
 def _close(values: dict[str, Any], _: Collection[Application]) -> tuple[Step, ...]:
-    title = str(values["window_name"])
-    return (CloseWindow(title=title, strict=bool(values.get("strict", False))),)
+    return (
+        CloseWindow(title=_text(values, "window_name"), strict=bool(values.get("strict", False))),
+    )
 
 
 _READERS: Final[

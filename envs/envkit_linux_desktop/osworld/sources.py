@@ -116,11 +116,13 @@ def _files(
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[int, ...]]:
     """Return paths, names and which of them are given, of one file or of several."""
     several = bool(fields.get("multi", False))
-    paths = tuple(fields["path"]) if several else (fields["path"],)
-    names = tuple(fields["dest"]) if several else (fields["dest"],)
+    lists = (fields["path"], fields["dest"])
+    if several != all(isinstance(value, list) for value in lists):
+        raise TypeError("lists of paths and names, if there are several")
+    paths, names = (tuple(value) if several else (value,) for value in lists)
     gives = tuple(sorted(fields.get("gives", [0])))
     if len(paths) != len(names) or not all(isinstance(text, str) for text in (*paths, *names)):
         raise ValueError("as many names as paths")
-    if not gives or gives[0] < 0 or gives[-1] >= len(paths):
+    if not gives or {*map(type, gives)} != {int} or gives[0] < 0 or gives[-1] >= len(paths):
         raise ValueError("gives must be indices of the paths")
     return paths, tuple(PurePosixPath(name).name for name in names), gives

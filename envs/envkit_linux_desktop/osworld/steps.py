@@ -5,6 +5,9 @@ from dataclasses import dataclass
 HOME = "/home/user"
 """The home folder in OSWorld's task files; a session that plays them uses the same."""
 
+LONGEST_WAIT = 60.0
+"""Most seconds of one step."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PutFile:

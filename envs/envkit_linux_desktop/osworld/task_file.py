@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeGuard, cast
 
 from envkit.errors import ConfigurationError
 from envkit_linux_desktop.osworld import programs
@@ -19,6 +19,9 @@ from envkit_linux_desktop.osworld.steps import PutFile, Step
 
 INFEASIBLE: Final = "infeasible"
 """The evaluator of tasks that cannot be done: the agent must say so."""
+MOST_BYTES: Final = 16 << 20
+"""Most bytes that a grader reads of one document."""
+_MOST_TASK_BYTES: Final = 4 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +95,15 @@ def import_tasks(
     """
     tasks: list[OsworldTask] = []
     refused: dict[str, Refusal] = {}
+    names: dict[str, str] = {}
     for name, path in _task_files(Path(folder)):
         try:
             task = read_task(_load(path), installed=installed)
-            missing = [one for one in task.addresses if files is not None and one not in files]
-            if missing:
-                raise RefusedError(RefusalKind.FILE, f"{len(missing)} files are missing")
+            if (first := names.setdefault(task.identity, name)) != name:
+                what = f"the id {task.identity!r:.60} is that of {first}"
+                raise RefusedError(RefusalKind.SCHEMA, what)
+            if files is not None:
+                _check_documents(task, files)
             tasks.append(task)
         except RefusedError as error:
             refused[name] = error.refusal
@@ -117,7 +123,7 @@ def read_task(
     fields = cast(dict[str, Any], document)
     identity, instruction = fields.get("id"), fields.get("instruction")
     evaluator = fields.get("evaluator")
-    if not (isinstance(identity, str) and isinstance(instruction, str) and instruction.strip()):
+    if not (_is_text(identity) and _is_text(instruction)):
         raise RefusedError(RefusalKind.SCHEMA, "a task needs the texts 'id' and 'instruction'")
     if not isinstance(evaluator, dict):
         raise RefusedError(RefusalKind.SCHEMA, "a task needs the object 'evaluator'")
@@ -139,6 +145,23 @@ def read_task(
         checks=_checks(rules),
         any_suffices=conj == "or",
     )
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    """Return whether a value is a text that can be written to a file."""
+    if not (isinstance(value, str) and value.strip()):
+        return False
+    return not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def _check_documents(task: OsworldTask, files: FileFolder) -> None:
+    sizes = [files.size(address) for address in task.addresses]
+    missing = sizes.count(None)
+    if missing:
+        raise RefusedError(RefusalKind.FILE, f"{missing} files are missing")
+    if any(size > MOST_BYTES for size in sizes if size is not None):
+        what = f"a document of more than {MOST_BYTES >> 20} MiB"
+        raise RefusedError(RefusalKind.FILE, what)
 
 
 def _checks(rules: dict[str, Any]) -> tuple[Check, ...]:
@@ -176,7 +199,9 @@ def _column(value: object, count: int, *, is_list: bool, key: str) -> list[Any]:
 def _check(function: str, result: object, expected: object, options: object) -> Check:
     if function == INFEASIBLE:
         raise RefusedError(RefusalKind.SCHEMA, "'infeasible' among other functions")
-    limits = cast(dict[str, Any], options) if isinstance(options, dict) else {}
+    if not isinstance(options, dict | None):
+        raise RefusedError(RefusalKind.SCHEMA, f"'options' must be an object, got {options!r:.60}")
+    limits = cast(dict[str, Any], options or {})
     gold = None if expected in (None, {}) else read_source(expected)
     literal = gold.value if isinstance(gold, Literal) else None
     has_gold = gold is not None and not isinstance(gold, Literal)
@@ -201,7 +226,14 @@ def _task_files(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _load(path: Path) -> object:
+    if not path.is_file():
+        raise RefusedError(RefusalKind.SCHEMA, "not a regular file")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            data = file.read(_MOST_TASK_BYTES + 1)
+        if len(data) > _MOST_TASK_BYTES:
+            what = f"a file of more than {_MOST_TASK_BYTES >> 20} MiB"
+            raise RefusedError(RefusalKind.SCHEMA, what)
+        return json.loads(data)
     except (OSError, ValueError, RecursionError) as error:
         raise RefusedError(RefusalKind.SCHEMA, "not valid JSON") from error

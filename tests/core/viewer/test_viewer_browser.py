@@ -190,6 +190,17 @@ def test_labels_of_marks_do_not_cover_each_other(width: int, open_file: Open) ->
             assert apart, (one, other)
 
 
+def test_labels_of_one_place_stand_in_the_order_of_the_actions(open_file: Open) -> None:
+    typed, chord = {"kind": "type", "text": "hello"}, {"kind": "key", "keys": ["ctrl", "a"]}
+    run = [marked([[click(300, 200), typed, chord]], rewards=[1.0])]
+    page = open_file(run, f"{HOME}/e/1")
+    page.wait_for_timeout(100)
+    boxes = [tag.bounding_box() for tag in page.locator(".turn .frame .tag").all()]
+    tops = [box["y"] for box in boxes if box is not None]
+    assert len(tops) == 2
+    assert tops == sorted(tops)
+
+
 def test_mark_on_an_earlier_image_is_drawn_there(open_file: Open) -> None:
     zoom = {"kind": "box", "box": [60, 60, 200, 160], "label": "zoom", "image": 0}
     page = open_file([marked([[click(5, 5)], [zoom]], rewards=[0.0, 0.0])], f"{HOME}/e/1")

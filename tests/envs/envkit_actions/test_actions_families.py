@@ -18,6 +18,7 @@ from envkit_actions import (
     Status,
     find_family,
 )
+from envkit_actions.dialect import Dialect
 
 SCREEN = (1280, 720)
 
@@ -450,6 +451,14 @@ def test_written_calls_satisfy_the_tool_schema(name: str) -> None:
         Draft202012Validator.check_schema(dict(tool.parameters))
     assert parsed.calls
     assert [error for call in parsed.calls for error in call_errors(call, tools)] == []
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_family_tells_how_long_its_waits_last(name: str) -> None:
+    dialect = Dialect(name, *SCREEN)
+    wait = _act("wait", seconds=dialect.wait_seconds or 0.6)
+
+    assert dialect.read(dialect.write([wait])).actions == (wait,)
 
 
 def test_unknown_family_suggests_the_nearest() -> None:

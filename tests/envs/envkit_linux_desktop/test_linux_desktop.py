@@ -186,6 +186,15 @@ def test_the_oracle_solves_and_doing_nothing_does_not(family: str, draw: int) ->
 
 @needs_desktop
 @pytest.mark.slow
+@pytest.mark.parametrize("dialect", ["openai", "ui-tars-1.5"])
+def test_the_oracle_waits_as_its_dialect_can(dialect: str) -> None:
+    env = LinuxDesktopEnv(ready=0, action=dialect)
+    assert play(env, row("make_folder", draw=0), oracle()) == 1.0
+    env.close()
+
+
+@needs_desktop
+@pytest.mark.slow
 def test_typed_text_arrives_exactly(session: Session) -> None:
     session.open(("mousepad",))
     performer = Performer(session.screen)

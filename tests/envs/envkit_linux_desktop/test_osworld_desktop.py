@@ -11,8 +11,10 @@ import pytest
 pytest.importorskip("Xlib")
 pytest.importorskip("openpyxl")
 pytest.importorskip("docx")
+pytest.importorskip("pptx")
 
 import openpyxl
+from pptx import Presentation
 
 from envkit.errors import DatasetError, MissingDependencyError
 from envkit_actions.action import Action, ActionKind, Status
@@ -49,6 +51,48 @@ TASK: dict[str, Any] = {
         "options": {"rules": [{"type": "sheet_data", "sheet_idx0": 0, "sheet_idx1": "EI0"}]},
     },
 }
+DECK, GOLD_DECK = "https://files.example/start.pptx", "https://files.example/gold.pptx"
+TEXT_ONLY = dict.fromkeys(
+    (
+        f"examine_{name}"
+        for name in (
+            "shape",
+            "font_name",
+            "font_size",
+            "color_rgb",
+            "bullets",
+            "alignment",
+            "background_color",
+        )
+    ),
+    False,
+)
+TALK: dict[str, Any] = {
+    "id": "talk",
+    "instruction": "Change the title to News.",
+    "related_apps": ["libreoffice_impress"],
+    "config": [
+        {
+            "type": "download",
+            "parameters": {"files": [{"url": DECK, "path": "/home/user/Desktop/talk.pptx"}]},
+        },
+        {"type": "open", "parameters": {"path": "/home/user/Desktop/talk.pptx"}},
+    ],
+    "evaluator": {
+        "postconfig": [
+            {
+                "type": "activate_window",
+                "parameters": {"window_name": "talk.pptx - LibreOffice Impress", "strict": True},
+            },
+            {"type": "execute", "parameters": {"command": ["python", "-c", SAVE]}},
+            {"type": "sleep", "parameters": {"seconds": 2}},
+        ],
+        "func": "compare_pptx_files",
+        "result": {"type": "vm_file", "path": "/home/user/Desktop/talk.pptx", "dest": "talk.pptx"},
+        "expected": {"type": "cloud_file", "path": GOLD_DECK, "dest": "gold.pptx"},
+        "options": TEXT_ONLY,
+    },
+}
 IMPOSSIBLE: dict[str, Any] = {
     "id": "fly",
     "instruction": "Make the computer fly.",
@@ -67,6 +111,14 @@ def workbook(*rows: tuple[str, int]) -> bytes:
     return stream.getvalue()
 
 
+def deck(title: str) -> bytes:
+    made: Any = Presentation()
+    made.slides.add_slide(made.slide_layouts[5]).shapes.title.text = title
+    stream = io.BytesIO()
+    made.save(stream)
+    return stream.getvalue()
+
+
 @pytest.fixture
 def env(tmp_path: Path) -> Iterator[OsworldEnv]:
     try:
@@ -76,11 +128,13 @@ def env(tmp_path: Path) -> Iterator[OsworldEnv]:
     tasks, files = tmp_path / "tasks", tmp_path / "files"
     tasks.mkdir()
     files.mkdir()
-    for task in (TASK, IMPOSSIBLE, {**TASK, "id": "film", "related_apps": ["vlc"]}):
+    for task in (TASK, TALK, IMPOSSIBLE, {**TASK, "id": "film", "related_apps": ["vlc"]}):
         (tasks / f"{task['id']}.json").write_text(json.dumps(task))
     store = FileFolder(files)
     store.add(START, workbook())
     store.add(GOLD, workbook(("salt", 1)))
+    store.add(DECK, deck("Old"))
+    store.add(GOLD_DECK, deck("News"))
     made = OsworldEnv(folder=tasks, files=files, ready=0)
     yield made
     made.close()
@@ -102,6 +156,20 @@ def test_spreadsheet_task_is_graded_on_the_saved_file(env: OsworldEnv, plays: bo
     step = env.step(reply(env, Action(kind=ActionKind.TERMINATE, status=Status.SUCCESS)))
     assert step.reward == float(plays)
     assert step.terminated
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plays", [False, True])
+def test_presentation_task_is_graded_on_the_saved_file(env: OsworldEnv, plays: bool) -> None:
+    env.reset(seed=1, options={"task": {"id": "talk"}})
+    if plays:
+        for keys in (("escape",), ("tab",), ("f2",), ("ctrl", "a")):
+            env.step(reply(env, Action(kind=ActionKind.KEY, keys=keys)))
+        env.step(reply(env, Action(kind=ActionKind.TYPE, text="News")))
+        for _ in range(2):
+            env.step(reply(env, Action(kind=ActionKind.KEY, keys=("escape",))))
+    step = env.step(reply(env, Action(kind=ActionKind.TERMINATE, status=Status.SUCCESS)))
+    assert step.reward == float(plays)
 
 
 @pytest.mark.slow
