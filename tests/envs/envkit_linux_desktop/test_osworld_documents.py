@@ -186,6 +186,20 @@ def test_pictures_stand_in_the_same_runs() -> None:
     assert compare(name, "docx", b"x", shown) == 0.0
 
 
+def test_spacing_is_compared_without_blanks_of_the_texts() -> None:
+    def spaced(*texts: str, spacing: float = 2.0) -> bytes:
+        made = docx.Document()
+        for text in texts:
+            made.add_paragraph(text).paragraph_format.line_spacing = spacing
+        return saved(made)
+
+    expected = spaced("one two", "three")
+    assert compare("compare_line_spacing", "docx", spaced("one  two", "three"), expected) == 1.0
+    assert compare("compare_line_spacing", "docx", spaced("one two three"), expected) == 0.0
+    single = spaced("one two", "three", spacing=1.0)
+    assert compare("compare_line_spacing", "docx", single, expected) == 0.0
+
+
 def test_lines_are_compared_as_a_set() -> None:
     assert compare("compare_docx_lines", "docx", letter("b", "a", ""), letter("a", "b")) == 1.0
     assert compare("compare_docx_lines", "docx", letter("a"), letter("a", "b")) == 0.0

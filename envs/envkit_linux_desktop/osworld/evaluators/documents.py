@@ -166,10 +166,7 @@ def _pixels(document: Document) -> list[bytes]:
 
 def _same_spacing(one: Document, two: Document) -> bool:
     spacings = [
-        [
-            (paragraph.text.strip(), paragraph.paragraph_format.line_spacing)
-            for paragraph in document.paragraphs
-        ]
+        [part.paragraph_format.line_spacing for part in document.paragraphs]
         for document in (one, two)
     ]
     return spacings[0] == spacings[1]
