@@ -103,6 +103,21 @@ def test_archive_of_pdf_files_is_compared_by_their_texts() -> None:
     assert compare("compare_archive", "zip", packed("a"), packed("a", "c"), **options) == 0.0
 
 
+def test_pdf_files_in_a_zip_file_need_only_like_texts() -> None:
+    def packed(text: str, note: str = "n") -> bytes:
+        stream = io.BytesIO()
+        with zipfile.ZipFile(stream, "w") as archive:
+            archive.writestr("essay.pdf", pdf(text))
+            archive.writestr("note.txt", note)
+        return stream.getvalue()
+
+    essay = "word " * 20
+    expected = packed(essay)
+    assert compare("compare_zip_files", "zip", packed(essay + "x"), expected) == 1.0
+    assert compare("compare_zip_files", "zip", packed("other"), expected) == 0.0
+    assert compare("compare_zip_files", "zip", packed(essay, "N"), expected) == 0.0
+
+
 def image(seed: int, *, width: int = 40, noise: int = 0) -> bytes:
     pixels = np.random.default_rng(seed).integers(0, 255, (30, width, 3))
     pixels = pixels + np.random.default_rng(9).integers(-noise, noise + 1, pixels.shape)

@@ -1,5 +1,6 @@
 """Compare PDF files by the text of their pages, read by pypdf."""
 
+import difflib
 import io
 import operator
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from envkit_linux_desktop.osworld.evaluators.values import (
 )
 
 _Options = Mapping[str, Any]
+_LIKE: Final = 0.95
 _RELATIONS: Final = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 
 
@@ -39,6 +41,12 @@ def _similar(one: object, two: object) -> float:
                 return 0.0
             raise
     return similarity(*texts)
+
+
+def have_like_texts(one: File, two: File) -> bool:
+    """Return whether at least 95% of the texts of two PDF files agree, by difflib's measure."""
+    matcher = difflib.SequenceMatcher(None, _text(one), _text(two))
+    return matcher.ratio() >= _LIKE
 
 
 def check_pdf_pages(result: Any, rules: Any, _: _Options) -> float:  # noqa: ANN401

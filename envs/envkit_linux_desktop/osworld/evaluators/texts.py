@@ -139,8 +139,9 @@ def check_json(result: Any, rules: Any, options: _Options) -> float:  # noqa: AN
     document = _load(text_of(result), is_yaml=bool(options.get("is_yaml")))
     if document is None:
         return 0.0
-    wanted = all(_holds(document, rule) for rule in rules.get("expect", ()))
-    unwanted = any(_holds(document, rule) for rule in rules.get("unexpect", ()))
+    wanted = all(_holds(document, rule, missing=False) for rule in rules.get("expect", ()))
+    # A value that is not there counts as null for the rules that must not hold.
+    unwanted = any(_holds(document, rule, missing=True) for rule in rules.get("unexpect", ()))
     return float(wanted and not unwanted)
 
 
@@ -159,13 +160,13 @@ def _load(text: str, *, is_yaml: bool) -> Any:  # noqa: ANN401  # a document's o
         raise
 
 
-def _holds(document: Any, rule: Mapping[str, Any]) -> bool:  # noqa: ANN401
+def _holds(document: Any, rule: Mapping[str, Any], *, missing: bool) -> bool:  # noqa: ANN401
     value = document
     for key in rule["key"]:
         try:
             value = value[key]
         except (KeyError, TypeError, IndexError):
-            return False
+            return missing and matches(None, rule)
     return matches(value, rule)
 
 
@@ -195,7 +196,7 @@ def _is_within(wanted: Any, own: Any) -> bool:  # noqa: ANN401
     if isinstance(wanted, list):
         choices = cast(list[object], wanted)
         return any(one in own if isinstance(own, list) else one == own for one in choices)
-    return isinstance(own, str) and str(wanted) in own
+    return isinstance(wanted, str) and isinstance(own, str | list) and wanted in own
 
 
 def check_moved_jpgs(result: Any, rules: Any, _: _Options) -> float:  # noqa: ANN401
