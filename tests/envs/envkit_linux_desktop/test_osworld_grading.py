@@ -130,6 +130,11 @@ def test_check_cell_reads_values_and_looks() -> None:
             workbook(),
         ),
         (
+            {"type": "row_props", "props": ["hidden"]},
+            workbook(),
+            workbook(lambda sheet: setattr(sheet.row_dimensions[3], "height", 30)),
+        ),
+        (
             {"type": "filter"},
             workbook(lambda sheet: setattr(sheet.auto_filter, "ref", "A1:B4")),
             workbook(),
@@ -140,7 +145,7 @@ def test_check_cell_reads_values_and_looks() -> None:
             workbook(),
         ),
     ],
-    ids=["chart", "freeze", "row_props", "filter", "style"],
+    ids=["chart", "freeze", "row_props", "rows", "filter", "style"],
 )
 def test_table_rule_tells_equal_from_different(
     rule: dict[str, Any], same: bytes, other: bytes

@@ -74,10 +74,9 @@ def column_props(sheet: Worksheet, rule: _Rule) -> object:
 
 def _dimensions(dimensions: Any, rule: _Rule) -> object:  # noqa: ANN401  # openpyxl's mapping
     wanted = rule.get("props", ())
-    found = {
+    return {
         key: {name: getattr(one, name, None) for name in wanted} for key, one in dimensions.items()
     }
-    return {key: values for key, values in found.items() if any(values.values())}
 
 
 def charts(sheet: Worksheet, rule: _Rule) -> object:
