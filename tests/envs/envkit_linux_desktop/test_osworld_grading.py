@@ -16,7 +16,7 @@ import openpyxl
 from envkit.errors import EnvFault, FaultKind
 from envkit_linux_desktop.osworld import grading
 from envkit_linux_desktop.osworld.evaluators import FUNCTIONS, File, UnreadableError, matching
-from envkit_linux_desktop.osworld.evaluators.values import similarity
+from envkit_linux_desktop.osworld.evaluators.values import MOST_COMPARED, similarity
 from envkit_linux_desktop.osworld.grading import Comparison, evaluate, score
 
 
@@ -319,6 +319,12 @@ def test_similarity_is_twice_the_common_subsequence_over_both_lengths() -> None:
     assert similarity("abcd", "axcd") == 0.75
     assert similarity("", "") == 1.0
     assert similarity("ab", "cd") == 0.0
+
+
+def test_similarity_of_a_huge_text_takes_no_time() -> None:
+    huge = "ab" * MOST_COMPARED
+    assert similarity(huge, huge) == 1.0
+    assert similarity(huge, huge + "c") == 0.0
 
 
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04 nonsense", b"text"])
