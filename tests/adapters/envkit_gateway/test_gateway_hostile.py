@@ -22,8 +22,8 @@ def head(run: Run, *headers: str, length: int | None) -> bytes:
     return ("\r\n".join([*lines, "", ""])).encode()
 
 
-async def send(run: Run, *chunks: bytes, seconds: float = 10.0) -> bytes:
-    """Return everything that the server says until it closes the connection, or to the time."""
+async def send(run: Run, *chunks: bytes, until: bytes | None = None) -> bytes:
+    """Return what the server says until it closes the connection, to these bytes or for 10 s."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(run.gateway.url[17:]))
     said = b""
     try:
@@ -31,8 +31,8 @@ async def send(run: Run, *chunks: bytes, seconds: float = 10.0) -> bytes:
             writer.write(chunk)
             await writer.drain()
             await asyncio.sleep(0.05)
-        async with asyncio.timeout(seconds):
-            while part := await reader.read(1 << 16):
+        async with asyncio.timeout(10.0):
+            while (until is None or until not in said) and (part := await reader.read(1 << 16)):
                 said += part
     except (TimeoutError, ConnectionError):
         pass
@@ -77,7 +77,7 @@ async def test_broken_request_is_the_clients_fault_and_costs_the_episode_nothing
     monkeypatch.setattr("envkit_gateway.server._BODY_S", 0.5)
     async with serving(lambda _: "yes") as run:
         size = sum(map(len, chunks)) if length is None and CHUNKED not in headers else length
-        said = await send(run, head(run, *headers, length=size), *chunks, seconds=2)
+        said = await send(run, head(run, *headers, length=size), *chunks, until=b"\r\n\r\n")
         assert said.split()[1] == str(status).encode(), said
         await check_alive(run)
     assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
