@@ -17,6 +17,8 @@ from envkit.errors import ConfigurationError, MissingDependencyError
 _OWN: Final = "f4170b074de9cce1f30c08e6c3ec9822b0f1a115507c0b64a21a91aa8c876992"
 """SHA-256 of everything in the tokenizer.json of envkit's models except their added tokens."""
 
+_MOST_BYTES: Final = 1 << 20
+"""envkit's file has 23 kB. Others have many MB, which would take a second to parse and hash."""
 _FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized")
 _WORDS: Final = (
     r"[A-Z0-9]|'(?:[stmd]|re|ve|ll)| ?(?:(?![A-Z])\p{L})+| ?(?:(?![0-9])\p{N})+"
@@ -59,8 +61,8 @@ def read_vocabulary(file: Path) -> Vocabulary:
         MissingDependencyError: Only `tokenizers` can read it, which is not installed.
     """
     try:
-        data: Any = json.loads(file.read_bytes())
-        return _BytePairs(data) if _is_own(data) else _HuggingFace(file)
+        own = _read_own(file)
+        return _HuggingFace(file) if own is None else _BytePairs(own)
     except MissingDependencyError:
         raise
     except Exception as error:  # tokenizers raises nothing more specific
@@ -143,13 +145,15 @@ class _HuggingFace:
         return self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
 
-def _is_own(data: Mapping[str, Any]) -> bool:
-    """Whether a tokenizer.json is that of envkit's models, whatever tokens were added to it."""
+def _read_own(file: Path) -> dict[str, Any] | None:
+    """Return a tokenizer.json with the rules of envkit's models and any added tokens, else None."""
+    if file.stat().st_size > _MOST_BYTES:
+        return None
+    data: Any = json.loads(file.read_bytes())
     rules = {name: part for name, part in data.items() if name != "added_tokens"}
     digest = hashlib.sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()
-    return digest == _OWN and not any(
-        token[flag] for token in data["added_tokens"] for flag in _FLAGS
-    )
+    has_flags = any(token[flag] for token in data["added_tokens"] for flag in _FLAGS)
+    return None if digest != _OWN or has_flags else data
 
 
 def _byte_names() -> Iterator[tuple[str, int]]:

@@ -1,6 +1,8 @@
 """Convert replies to actions and back."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from envkit.tools import ToolSpec
 from envkit_actions import Action, ActionKind, ParsedActions, find_family
@@ -35,10 +37,12 @@ class Dialect:
         """Tools for the chat template; empty for families whose actions are text."""
         return self._family.tools(self._space)
 
-    @property
-    def wait_seconds(self) -> float | None:
-        """How long every wait lasts; None if a wait says how long."""
-        return self._family.wait_seconds
+    def waits(self, action: Action) -> list[Action]:
+        """Return a wait, or several of the dialect's only length that last at least as long."""
+        seconds = self._family.wait_seconds
+        if seconds is None:
+            return [action]
+        return [replace(action, seconds=seconds)] * max(1, math.ceil(action.seconds / seconds))
 
     def read(self, reply: str) -> ParsedActions:
         """Read a reply; never raises."""

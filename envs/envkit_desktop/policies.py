@@ -33,7 +33,7 @@ def _written(dialect: Dialect, desk: Desktop, action: Action) -> str:
     try:
         return dialect.write([action])
     except InexpressibleActionError:
-        for others in rephrased(desk, action):
+        for others in rephrased(dialect, desk, action):
             with contextlib.suppress(InexpressibleActionError):
                 return dialect.write(others)
         raise

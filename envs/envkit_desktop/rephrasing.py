@@ -12,6 +12,7 @@ from typing import Final
 
 from envkit_actions.action import Action, ActionKind
 from envkit_actions.action import Button as MouseButton
+from envkit_actions.dialect import Dialect
 from envkit_actions.parsed import MAX_ACTIONS
 from envkit_desktop import moves
 from envkit_desktop.desktop import Desktop
@@ -30,17 +31,16 @@ from envkit_desktop.widgets import (
 from envkit_desktop.widgets.scrolling import BAR, Scrolled
 from envkit_desktop.widgets.widget import PADDING
 
-_WAITS: Final = (5.0, 1.0)
-"""Wait times of families in seconds, longest first."""
 _FAR: Final = 600
 """Pixels that every family with a wheel can scroll."""
 
 
-def rephrased(desk: Desktop, action: Action) -> Iterator[list[Action]]:
+def rephrased(dialect: Dialect, desk: Desktop, action: Action) -> Iterator[list[Action]]:
     """Yield alternative actions with the same effect, or progress towards it, best first."""
     match action.kind:
         case ActionKind.WAIT:
-            yield from _in_parts(action)
+            if len(waits := dialect.waits(action)) <= MAX_ACTIONS:
+                yield waits
         case ActionKind.SCROLL:
             yield from _by_bar(desk, action)
         case ActionKind.CLICK if action.keys:
@@ -54,13 +54,6 @@ def rephrased(desk: Desktop, action: Action) -> Iterator[list[Action]]:
             yield from _in_writing(desk, action)
         case _:
             return
-
-
-def _in_parts(action: Action) -> Iterator[list[Action]]:
-    for seconds in _WAITS:
-        count = -(-action.seconds // seconds)
-        if count <= MAX_ACTIONS:
-            yield [replace(action, seconds=seconds)] * int(count)
 
 
 def _by_bar(desk: Desktop, action: Action) -> Iterator[list[Action]]:

@@ -1,7 +1,5 @@
 """Scripted policies."""
 
-import math
-from dataclasses import replace
 from typing import Any, Final
 
 from envkit.env import Policy, PolicyContext
@@ -23,22 +21,14 @@ def oracle() -> Policy:
             moves[id(env)] = plan(env.scenario, env.session)
         actions: list[Action] = []
         for action in moves[id(env)]:
-            actions += _expressible(action, env.dialect.wait_seconds)
             is_look = action.kind is ActionKind.WAIT  # the plan then looks at the windows
+            actions += env.dialect.waits(action)[:_MOST_WAITS] if is_look else [action]
             if is_look or len(actions) >= MAX_ACTIONS - _MOST_WAITS:
                 break
         done = Action(kind=ActionKind.TERMINATE, status=Status.SUCCESS)
         return str(env.dialect.write(actions or [done]))
 
     return reply
-
-
-def _expressible(action: Action, fixed: float | None) -> list[Action]:
-    """Return an action, or waits of the dialect's only length that last at least as long."""
-    if action.kind is not ActionKind.WAIT or fixed is None:
-        return [action]
-    count = max(1, math.ceil(action.seconds / fixed))
-    return [replace(action, seconds=fixed)] * min(count, _MOST_WAITS)
 
 
 def nothing() -> Policy:

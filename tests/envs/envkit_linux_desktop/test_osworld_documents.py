@@ -268,7 +268,7 @@ def test_yellow_background_must_be_gone() -> None:
             "AutoSaveTimeIntervall",
             {"minutes": 3},
             "3",
-            ("4", "soon", ""),
+            ("4", "soon", "", "9" * 5000),
         ),
         (
             "find_default_font",

@@ -16,6 +16,8 @@ from envkit_linux_desktop.osworld.evaluators import colors
 from envkit_linux_desktop.osworld.evaluators.values import (
     File,
     UnreadableError,
+    above_base,
+    of_one_file,
     open_zip,
     reading,
     similarity,
@@ -25,7 +27,6 @@ _Options = Mapping[str, Any]
 _ODF: Final = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
 _STYLE: Final = "{urn:oasis:names:tc:opendocument:xmlns:style:1.0}"
 _BACKGROUND: Final = "{urn:oasis:names:tc:opendocument:xmlns:xsl-fo-compatible:1.0}background-color"
-_LEAST_GAIN: Final = 0.01
 _WORD: Final = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 
 
@@ -130,14 +131,7 @@ def _alone(
     check: Callable[[Document, Mapping[str, Any]], bool],
 ) -> Callable[[Any, Any, _Options], float]:
     """Return an evaluator that checks one docx document against the rule's fields."""
-
-    def evaluate(result: Any, rules: Any, _: _Options) -> float:  # noqa: ANN401
-        if not isinstance(result, File):
-            return 0.0
-        with reading(result):
-            return float(check(read_docx(result), rules if isinstance(rules, dict) else {}))
-
-    return evaluate
+    return of_one_file(lambda file, rules: float(check(read_docx(file), rules)))
 
 
 def _same_tables(one: Document, two: Document) -> bool:
@@ -263,8 +257,7 @@ def compare_references(result: Any, expected: Any, options: _Options) -> float: 
     if not one or len(one) != len(two):
         return 0.0
     ratios = [similarity(left, right) for left, right in zip(one, two, strict=True)]
-    found, base = sum(ratios) / len(ratios), options.get("reference_base_result", 0.5)
-    return (found - base) / (1 - base) if found >= base + _LEAST_GAIN else 0.0
+    return above_base(sum(ratios) / len(ratios), options.get("reference_base_result", 0.5))
 
 
 def _font_names(document: Document, rules: Mapping[str, Any]) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from xml.etree import ElementTree
 
-from envkit_linux_desktop.osworld.evaluators.values import File
+from envkit_linux_desktop.osworld.evaluators.values import File, of_one_file
 
 _Options = Mapping[str, Any]
 _OOR: Final = "{http://openoffice.org/2001/registry}"
@@ -15,13 +15,11 @@ def _setting(
 ) -> Callable[[Any, Any, _Options], float]:
     """Return an evaluator that checks the value of one setting."""
 
-    def evaluate(result: Any, rules: Any, _: _Options) -> float:  # noqa: ANN401
-        if not isinstance(result, File):
-            return 0.0
-        values = _values(result, path, name)
-        return float(bool(values) and check(values[-1], rules if isinstance(rules, dict) else {}))
+    def evaluate(file: File, rules: Mapping[str, Any]) -> float:
+        values = _values(file, path, name)
+        return float(bool(values) and check(values[-1], rules))
 
-    return evaluate
+    return of_one_file(evaluate)
 
 
 def _values(file: File, path: str, name: str) -> list[str]:

@@ -23,13 +23,13 @@ from envkit_linux_desktop.osworld.evaluators.values import (
     MOST_PARTS,
     File,
     UnreadableError,
+    above_base,
     open_zip,
     reading,
 )
 
 _Options = Mapping[str, Any]
 _WINDOW: Final = 7
-_LEAST_GAIN: Final = 0.01
 
 
 def compare_image_list(result: Any, expected: Any, _: _Options) -> float:  # noqa: ANN401
@@ -59,9 +59,7 @@ def compare_images(result: Any, expected: Any, options: _Options) -> float:  # n
         for image in images
     )
     found, base = _structural_similarity(one, two), options.get("reference_base_result")
-    if base is None:
-        return found
-    return (found - base) / (1 - base) if found >= base + _LEAST_GAIN else 0.0
+    return found if base is None else above_base(found, base)
 
 
 def _structural_similarity(one: NDArray[np.float64], two: NDArray[np.float64]) -> float:

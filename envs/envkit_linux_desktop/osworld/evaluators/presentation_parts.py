@@ -6,14 +6,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from xml.etree import ElementTree
 
-from envkit_linux_desktop.osworld.evaluators.presentations import background_color, read_pptx
-from envkit_linux_desktop.osworld.evaluators.values import File, open_zip, reading
+from envkit_linux_desktop.osworld.evaluators.presentations import (
+    DRAWING,
+    PICTURE,
+    background_color,
+    read_pptx,
+)
+from envkit_linux_desktop.osworld.evaluators.values import File, of_one_file, open_zip
 
 _Options = Mapping[str, Any]
-_DRAWING: Final = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _PRESENTATION: Final = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
 _MASTER: Final = "ppt/slideMasters/slideMaster1.xml"
-_PICTURE: Final = 13
 _HALF_INCH: Final = 457_200
 _MARGIN: Final = 50
 _COLORS: Final[dict[str, Callable[[int, int, int], bool]]] = {
@@ -44,20 +47,6 @@ def fill_problem(rules: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _alone(
-    check: Callable[[File, Mapping[str, Any]], float],
-) -> Callable[[Any, Any, _Options], float]:
-    """Return an evaluator of one file; what cannot be read in it is the file's fault."""
-
-    def evaluate(result: Any, rules: Any, _: _Options) -> float:  # noqa: ANN401
-        if not isinstance(result, File):
-            return 0.0
-        with reading(result):
-            return check(result, rules if isinstance(rules, dict) else {})
-
-    return evaluate
-
-
 def _is_portrait(file: File, _: Mapping[str, Any]) -> float:
     deck = read_pptx(file)
     return float(deck.slide_width < deck.slide_height)
@@ -74,7 +63,7 @@ def _has_transition(file: File, rules: Mapping[str, Any]) -> float:
 
 def _page_number_has_color(file: File, rules: Mapping[str, Any]) -> float:
     root = _part(file, _MASTER)
-    colors = [] if root is None else root.findall(f".//{_DRAWING}solidFill//{_DRAWING}srgbClr")
+    colors = [] if root is None else root.findall(f".//{DRAWING}solidFill//{DRAWING}srgbClr")
     digits = colors[-2].get("val", "") if len(colors) > 1 else ""
     # OSWorld reads the digits as if a # came first: FF0000 is F0, 00, 0.
     parts = [digits[at : at + 2] for at in (1, 3, 5)]
@@ -118,7 +107,7 @@ def image_stretched(result: Any, expected: Any, _: _Options) -> float:  # noqa: 
 
 
 def _images(deck: Any) -> list[Any]:  # noqa: ANN401  # python-pptx's presentation and pictures
-    return [shape for shape in deck.slides[0].shapes if shape.shape_type == _PICTURE]
+    return [shape for shape in deck.slides[0].shapes if shape.shape_type == PICTURE]
 
 
 def _part(file: File, name: str) -> ElementTree.Element | None:
@@ -128,7 +117,7 @@ def _part(file: File, name: str) -> ElementTree.Element | None:
         return ElementTree.fromstring(archive.read(name))
 
 
-is_portrait = _alone(_is_portrait)
-has_transition = _alone(_has_transition)
-page_number_has_color = _alone(_page_number_has_color)
-fill_is_near = _alone(_fill_is_near)
+is_portrait = of_one_file(_is_portrait)
+has_transition = of_one_file(_has_transition)
+page_number_has_color = of_one_file(_page_number_has_color)
+fill_is_near = of_one_file(_fill_is_near)

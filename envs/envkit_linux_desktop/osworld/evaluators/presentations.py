@@ -14,9 +14,9 @@ from typing import Any, Final
 from envkit_linux_desktop.osworld.evaluators.values import File, open_zip, reading
 
 _Options = Mapping[str, Any]
-_DRAWING: Final = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
+DRAWING: Final = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _FREEFORM: Final = 5
-_PICTURE: Final = 13
+PICTURE: Final = 13
 _TABLE: Final = 19
 _SOLID: Final = 1
 _NO_FILL: Final = 5
@@ -165,7 +165,7 @@ def _right_moved(pair: _Pair) -> bool:
 
 
 def _top_moved(pair: _Pair) -> bool:
-    if pair.slide != 2 or not pair.are(_PICTURE):
+    if pair.slide != 2 or not pair.are(PICTURE):
         return True
     return bool(pair.one.top < pair.two.top and pair.one.top <= _HIGH)
 
@@ -175,7 +175,7 @@ def _shifted(pair: _Pair) -> bool:
 
 
 def _resized(pair: _Pair) -> bool:
-    return pair.is_near("width", "height") if pair.are(_PICTURE) else pair.is_near()
+    return pair.is_near("width", "height") if pair.are(PICTURE) else pair.is_near()
 
 
 def _heightened(pair: _Pair) -> bool:
@@ -311,15 +311,15 @@ def _bullets(slide: Any, before: set[Any]) -> list[_Bullet] | None:  # noqa: ANN
         before: The paragraphs up to the first run.
     """
     found: list[_Bullet] = []
-    for paragraph in slide.element.iter(f"{_DRAWING}p"):
-        texts = [part.text for part in paragraph.iter(f"{_DRAWING}t")]
+    for paragraph in slide.element.iter(f"{DRAWING}p"):
+        texts = [part.text for part in paragraph.iter(f"{DRAWING}t")]
         if None in texts:
             return None
-        looks = paragraph.find(f"{_DRAWING}pPr")
+        looks = paragraph.find(f"{DRAWING}pPr")
         level, character = "0" if paragraph in before else "No Level", "No Bullet"
         if looks is not None:
             level = looks.get("lvl", "0")
-            mark = looks.find(f"{_DRAWING}buChar")
+            mark = looks.find(f"{DRAWING}buChar")
             character = character if mark is None else mark.get("char")
         if (text := "".join(texts)).strip():
             found.append((level, character, text))

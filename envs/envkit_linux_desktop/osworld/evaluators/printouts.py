@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 from envkit_linux_desktop.osworld.evaluators.values import (
     File,
     UnreadableError,
+    of_one_file,
     reading,
     similarity,
 )
@@ -49,11 +50,11 @@ def have_like_texts(one: File, two: File) -> bool:
     return matcher.ratio() >= _LIKE
 
 
-def check_pdf_pages(result: Any, rules: Any, _: _Options) -> float:  # noqa: ANN401
-    """Compare the number of a PDF file's pages with the rule's."""
-    if not isinstance(result, File):
-        return 0.0
-    return float(_RELATIONS[rules["relation"]](len(_pages(result)), rules["ref_value"]))
+def _has_pages(file: File, rules: Mapping[str, Any]) -> float:
+    return float(_RELATIONS[rules["relation"]](len(_pages(file)), rules["ref_value"]))
+
+
+check_pdf_pages = of_one_file(_has_pages)
 
 
 def problem_of(rules: Mapping[str, Any]) -> str | None:

@@ -2,7 +2,7 @@
 
 import io
 import zipfile
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -12,6 +12,7 @@ MOST_EXPANDED: Final = 64 << 20
 MOST_COMPARED: Final = 1 << 16
 """Most characters of a text that is compared; two of this length take about a second."""
 MOST_PARTS: Final = 2000
+_LEAST_GAIN: Final = 0.01
 
 
 class UnreadableError(Exception):
@@ -53,6 +54,20 @@ def reading(file: File) -> Generator[None]:
         raise UnreadableError(file, f"{type(error).__name__}: {error}") from error
 
 
+def of_one_file(
+    check: Callable[[File, Mapping[str, Any]], float],
+) -> Callable[[Any, Any, Mapping[str, Any]], float]:
+    """Return an evaluator of a file and rules; what cannot be read in the file is its fault."""
+
+    def evaluate(result: Any, rules: Any, _: Mapping[str, Any]) -> float:  # noqa: ANN401
+        if not isinstance(result, File):
+            return 0.0
+        with reading(result):
+            return check(result, rules if isinstance(rules, dict) else {})
+
+    return evaluate
+
+
 def open_zip(file: File) -> zipfile.ZipFile:
     """Open an archive that expands to a bounded size.
 
@@ -81,6 +96,11 @@ def text_of(file: File) -> str:
 def as_text(value: Any) -> str:  # noqa: ANN401  # any value of a getter
     """Return a getter's value as text."""
     return text_of(value) if isinstance(value, File) else str(value)
+
+
+def above_base(found: float, base: float) -> float:
+    """Return how far a similarity is above the one of an unchanged file, as a part of the rest."""
+    return (found - base) / (1 - base) if found >= base + _LEAST_GAIN else 0.0
 
 
 def similarity(one: str, two: str) -> float:
