@@ -35,16 +35,29 @@ class ImageStore:
             return None
 
     def message_view(self, entry: Message) -> dict[str, Any]:
-        """Return a message as JSON data: who said it, its images by name, then its text."""
+        """Return a message as JSON data: who said it, its images by name and size, then its text.
+
+        The front end reserves the size before the bytes arrive, so that no button moves away from
+        under the mouse.
+        """
         content = entry["content"]
-        parts: list[dict[str, str]] = []
+        parts: list[dict[str, Any]] = []
         if isinstance(content, str):
             parts.append({"text": utf8(content)})
         else:
             for part in content:
                 if part["type"] == "image":
-                    parts.append({"image": self.keep(part["image"])})
+                    image = part["image"]
+                    parts.append({"image": self.keep(image), "size": _size(image)})
                 else:
                     parts.append({"text": utf8(part["text"])})
         parts.sort(key=lambda part: "text" in part)
         return {"role": entry["role"], "who": role_words(entry["role"]), "parts": parts}
+
+
+def _size(image: Image) -> tuple[int, int] | None:
+    """Return width and height; None for an image that cannot be read."""
+    try:
+        return image.size
+    except EnvkitError:
+        return None

@@ -59,8 +59,9 @@ function pictureAddress(model, name) {
   return cache.get(name).address;
 }
 
-function picture(model, name, onPoint) {
+function picture(model, name, size, onPoint) {
   const image = el("img", "ek-picture");
+  if (size) [image.width, image.height] = size; // its place, before its bytes are here
   image.alt = `picture ${name.slice(0, 12)}`;
   pictureAddress(model, name).then((address) => {
     if (address) image.src = address;
@@ -85,7 +86,7 @@ function messageNode(model, message, onPoint) {
   const node = el("div", `ek-message ek-${message.role}`);
   add(node, el("div", "ek-role", message.who));
   for (const part of message.parts) {
-    if (part.image !== undefined) add(node, picture(model, part.image, onPoint));
+    if (part.image !== undefined) add(node, picture(model, part.image, part.size, onPoint));
     else add(node, el("div", "ek-text", part.text));
   }
   if (message.role !== "system") return node;
@@ -220,23 +221,25 @@ function makeComposer(model, send) {
     event.stopPropagation(); // the notebook has its own shortcuts
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) reply();
   });
+  // The buttons stay the same elements: a press on one that is replaced before the release is lost.
+  const say = button("Send", "ek-primary ek-send", reply);
+  const oracle = button("Oracle's reply", "ek-oracle", () => send({ do: "oracle" }));
+  const undo = button("Take back", "ek-undo", () => send({ do: "undo" }));
+  const giveUp = button("Give up", "ek-give-up", () => send({ do: "give_up" }));
+  const start = button("Start again", "ek-start", () => send({ do: "start" }));
+  const state = el("span", "ek-state");
+  add(buttons, say, oracle, undo, giveUp, start, state);
   let turns = -1;
   function update(game, busy) {
     const steps = game.steps.filter((step) => step.reply !== null).length;
     if (steps !== turns) box.value = ""; // the reply was played
     turns = steps;
-    const free = !busy && !game.is_over;
     box.disabled = game.is_over;
-    buttons.replaceChildren(
-      button("Send", "ek-primary ek-send", reply, free),
-      ...(game.has_oracle
-        ? [button("Oracle's reply", "ek-oracle", () => send({ do: "oracle" }), free)]
-        : []),
-      button("Take back", "ek-undo", () => send({ do: "undo" }), !busy && steps > 0),
-      button("Give up", "ek-give-up", () => send({ do: "give_up" }), free),
-      button("Start again", "ek-start", () => send({ do: "start" }), !busy),
-      el("span", "ek-state", busy ? "working …" : game.is_over ? "the episode is over" : ""),
-    );
+    for (const one of [say, oracle, giveUp]) one.disabled = busy || game.is_over;
+    oracle.hidden = !game.has_oracle;
+    undo.disabled = busy || steps === 0;
+    start.disabled = busy;
+    state.textContent = busy ? "working …" : game.is_over ? "the episode is over" : "";
   }
   return { node, update, fill: (text) => ((box.value = text), box.focus()) };
 }

@@ -79,6 +79,29 @@ def test_episode_is_played_by_clicking(lab: "Lab") -> None:
     count(page, ".ek-outcome", 0)
 
 
+def test_buttons_stay_where_they_are_while_a_picture_arrives(lab: "Lab") -> None:
+    page = lab.run("still", cells("from envkit_notebook import play\nplay('canary-v0', seed=7)"))
+    page.wait_for_selector(".ek-user img[src^='blob:']")
+    page.evaluate(
+        """() => {
+            window.pressed = document.querySelector('.ek-undo');
+            window.heights = [];
+            const talk = document.querySelector('.ek-talk');
+            const note = () => heights.push(talk.scrollHeight);
+            new MutationObserver(note).observe(talk, { childList: true });
+        }"""
+    )
+    page.fill(".ek-box", "?")
+    page.click(".ek-send:enabled")
+    count(page, ".ek-outcome", 1)
+    page.wait_for_function(
+        "[...document.querySelectorAll('.ek-talk img')].every((image) => image.naturalWidth > 0)"
+    )
+    drawn = page.evaluate("[heights.at(-1), document.querySelector('.ek-talk').scrollHeight]")
+    assert drawn[0] == drawn[1]
+    assert page.evaluate("pressed === document.querySelector('.ek-undo')")
+
+
 def test_click_on_a_screenshot_writes_the_action(lab: "Lab") -> None:
     code = "from envkit_notebook import play\nplay('computer-use-v0', seed=3, level=1)"
     page = lab.run("click", cells(code))
