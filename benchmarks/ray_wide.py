@@ -30,8 +30,8 @@ from envkit_transformers import builtin_model_dir
 
 SIGMA = 0.5
 SAMPLE_S = 5.0
-MOST_OF_IDEAL = 1.05
-MOST_BYTES = 6e9
+MAX_OF_IDEAL = 1.05
+MAX_BYTES = 6e9
 
 
 def waiting_env(episodes: int, mean_s: float) -> Waiting:
@@ -125,7 +125,7 @@ def main() -> int:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
     is_whole = figures["episodes"] == options.episodes
-    is_met = figures["of_ideal"] <= MOST_OF_IDEAL and figures["memory_gb"] * 1e9 <= MOST_BYTES
+    is_met = figures["of_ideal"] <= MAX_OF_IDEAL and figures["memory_gb"] * 1e9 <= MAX_BYTES
     return 0 if is_whole and is_met else 1
 
 

@@ -31,7 +31,7 @@ from envkit.trajectory import StopReason, Trajectory, read_trajectories, verify_
 
 ENV_ID: Final = "paced-v0"
 _LOG: Final = "ENVKIT_RELIABILITY_LOG"
-_MOST_RESUMES: Final = 20
+_MAX_RESUMES: Final = 20
 _PATIENCE_S: Final = 120.0
 SIGNALS: Final[dict[str, tuple[int, ...]]] = {
     "kill": (signal.SIGKILL,),
@@ -218,7 +218,7 @@ class KilledRun:
     def _resume(self, ended: Ended) -> None:
         """Resume until the command reports completion, killing some attempts."""
         code = None
-        for attempt in range(_MOST_RESUMES):
+        for attempt in range(_MAX_RESUMES):
             process = self._start("rollout", "--resume", str(self._out), "--quiet")
             ended.resumes += 1
             if attempt < 2 and self._rng.random() < 0.3:

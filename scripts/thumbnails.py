@@ -24,7 +24,7 @@ from envkit_desktop import ComputerUseEnv
 
 WIDTH: Final = 240
 HEIGHT: Final = 160
-MOST_BYTES: Final = 12_000
+MAX_BYTES: Final = 12_000
 _INK, _FAINT, _PAPER = (32, 36, 42), (120, 128, 138), (255, 255, 255)
 _SIDES: Final = {"env": (238, 241, 245), "agent": (222, 236, 252)}
 """Bubble colours of the environment and the agent."""
@@ -173,9 +173,9 @@ def encoded(picture: PilImage.Image) -> bytes:
     for quality in (90, 80, 70, 60, 50, 40):
         buffer = io.BytesIO()
         picture.save(buffer, format="WEBP", quality=quality, method=6)
-        if buffer.tell() < MOST_BYTES:
+        if buffer.tell() < MAX_BYTES:
             return buffer.getvalue()
-    raise SystemExit(f"a thumbnail must have under {MOST_BYTES} bytes: choose a plainer image")
+    raise SystemExit(f"a thumbnail must have under {MAX_BYTES} bytes: choose a plainer image")
 
 
 def main() -> None:

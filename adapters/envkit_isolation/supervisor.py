@@ -40,7 +40,7 @@ _SWEEP_S: Final = 0.01
 _SWEEP_PATIENCE_S: Final = 2.0
 """Seconds that a report waits for killed descendants to exit."""
 _TAIL_BYTES: Final = 4096
-_MOST_READS: Final = 16
+_MAX_READS: Final = 16
 _COLD_START: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from envkit_isolation.worker import run_worker; run_worker(int(sys.argv[2]))"
@@ -276,7 +276,7 @@ def _read_output(worker: _Worker) -> None:
     if worker.output < 0:
         return
     try:
-        for _ in range(_MOST_READS):
+        for _ in range(_MAX_READS):
             data = os.read(worker.output, 65536)
             if not data:
                 break

@@ -25,8 +25,8 @@ from envkit_remote.facts import FlagCheck, ServerHealth
 _ASK_AGAIN_S: Final = 1.0
 """Seconds between checks of an unavailable server, doubled up to `_ASK_AT_MOST_S`."""
 _ASK_AT_MOST_S: Final = 30.0
-_MOST_SESSIONS: Final = 1 << 17
-_MOST_PROMPTS: Final = 1 << 14
+_MAX_SESSIONS: Final = 1 << 17
+_MAX_PROMPTS: Final = 1 << 14
 _LEAN: Final = 1.25
 """Factor, plus `_SLACK`, by which a server's sessions may exceed the least loaded server's before a
 known prompt goes elsewhere."""
@@ -142,9 +142,9 @@ class RoutedEngine:
         self._prompts.move_to_end(key)
         self._placed[request.session_id] = least
         least.sessions.add(request.session_id)
-        while len(self._prompts) > _MOST_PROMPTS:
+        while len(self._prompts) > _MAX_PROMPTS:
             self._prompts.popitem(last=False)
-        while len(self._placed) > _MOST_SESSIONS:
+        while len(self._placed) > _MAX_SESSIONS:
             session, replica = self._placed.popitem(last=False)
             replica.sessions.discard(session)
         return least

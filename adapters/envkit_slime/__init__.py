@@ -19,7 +19,7 @@ from envkit_slime.rewards import (
 )
 from envkit_slime.runtime import close_runtimes
 from envkit_slime.settings import FanOut, Settings
-from envkit_slime.stored import freeze, thaw
+from envkit_slime.stored import from_state, to_state
 
 __all__ = [
     "DataSource",
@@ -28,11 +28,11 @@ __all__ = [
     "close_runtimes",
     "dynamic_filter",
     "episode_metrics",
-    "freeze",
+    "from_state",
     "generate",
     "log_eval_rollout_data",
     "log_rollout_data",
     "post_process_rewards",
     "reward",
-    "thaw",
+    "to_state",
 ]

@@ -31,7 +31,7 @@ from envkit_slime.runtime import Runtime, record, runtime_of
 from envkit_slime.sample import FACTS_KEY, STATE_KEY, Sample
 from envkit_slime.settings import FanOut, Plan, plan_episode
 from envkit_slime.staleness import mask_stale
-from envkit_slime.stored import freeze, thaw
+from envkit_slime.stored import from_state, to_state
 from envkit_slime.writer import Earlier, clear, write_nothing, write_row
 
 logger = logging.getLogger("envkit.slime")
@@ -145,7 +145,7 @@ async def _play(
 def _restored(state: object) -> Trajectory | None:
     """Return a stored trajectory; an unreadable one is replayed from its start."""
     try:
-        return thaw(state)
+        return from_state(state)
     except StorageError as error:
         logger.warning("an aborted episode is played from its start: %s", error)
         return None
@@ -234,7 +234,7 @@ def _write_aborted(
     sample.status = type(sample.status)("aborted")
     if not keeps or not trajectory.turns:
         return sample  # it starts over
-    sample.metadata[STATE_KEY] = freeze(trajectory)
+    sample.metadata[STATE_KEY] = to_state(trajectory)
     if len(trajectory.sequences()) > 1:
         return sample  # a sample holds one row; the episode is kept whole in its metadata
     tokenizer = job.form.state.tokenizer

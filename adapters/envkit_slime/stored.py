@@ -15,7 +15,7 @@ from envkit.trajectory.record import decode, encode
 from envkit.trajectory.trajectory import Trajectory
 
 
-def freeze(trajectory: Trajectory) -> dict[str, Any]:
+def to_state(trajectory: Trajectory) -> dict[str, Any]:
     """Return the trajectory as plain data.
 
     Raises:
@@ -30,8 +30,8 @@ def freeze(trajectory: Trajectory) -> dict[str, Any]:
     return {"record": record, "images": images}
 
 
-def thaw(state: object) -> Trajectory:
-    """Return the trajectory of `freeze`.
+def from_state(state: object) -> Trajectory:
+    """Return the trajectory of `to_state`.
 
     Raises:
         StorageError: The data was changed or is incomplete.

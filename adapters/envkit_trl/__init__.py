@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from envkit_trl.rollout import EnvRollout, make_rollout_func
     from envkit_trl.rows import env_reward
     from envkit_trl.trainer import EnvGRPOTrainer
-    from envkit_trl.transfer import DiskHandOver, EngineTransfer
+    from envkit_trl.transfer import DiskWeightTransfer, EngineWeightTransfer
     from envkit_trl.worker import EnvRolloutWorker
 
 __all__ = [
-    "DiskHandOver",
-    "EngineTransfer",
+    "DiskWeightTransfer",
+    "EngineWeightTransfer",
     "EnvAsyncGRPOTrainer",
     "EnvGRPOTrainer",
     "EnvRollout",
@@ -34,8 +34,8 @@ __all__ = [
 ]
 
 _LAZY = {
-    "DiskHandOver": "transfer",
-    "EngineTransfer": "transfer",
+    "DiskWeightTransfer": "transfer",
+    "EngineWeightTransfer": "transfer",
     "EnvAsyncGRPOTrainer": "async_trainer",
     "EnvGRPOTrainer": "trainer",
     "EnvRollout": "rollout",

@@ -133,7 +133,7 @@ def _by_trainer(policy: Policy, model: Any, args: GRPOConfig) -> tuple[Any, Batc
         model,
         args=args,
         engine=SimpleNamespace(),  # type: ignore[arg-type]
-        hand_over=_nothing,
+        send_weights=_nothing,
         codec=_codec(policy),
         train_dataset=Dataset.from_list([_ROW] * GROUP_SIZE),
         processing_class=processing,

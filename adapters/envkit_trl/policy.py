@@ -9,7 +9,7 @@ from envkit.rollout.engine import Engine
 
 _NEVER: Final = -1e4
 """A logit with probability 0 in every dtype; minus infinity would make the entropy NaN."""
-HandOver = Callable[[Any, str], Coroutine[Any, Any, None]]
+SendWeights = Callable[[Any, str], Coroutine[Any, Any, None]]
 """Sends a model's weights to an engine under a version name."""
 
 
@@ -25,23 +25,23 @@ class WeightSink(Protocol):
 class Policy:
     """An engine, and how it gets the trainer's latest weights."""
 
-    def __init__(self, engine: Engine, hand_over: HandOver, *, is_owned: bool) -> None:
+    def __init__(self, engine: Engine, send_weights: SendWeights, *, is_owned: bool) -> None:
         """Wrap an engine.
 
         Args:
             engine: Samples the replies.
-            hand_over: Sends weights to the engine.
+            send_weights: Sends weights to the engine.
             is_owned: Whether `aclose` closes the engine.
         """
         self.engine = engine
-        self._hand_over = hand_over
+        self._send_weights = send_weights
         self._is_owned = is_owned
         self._version: str | None = None
 
     async def sync(self, model: Any, version: str) -> None:  # noqa: ANN401  # a transformers model
         """Send the model's weights to the engine, unless it has this version."""
         if self._version != version:
-            await self._hand_over(model, version)
+            await self._send_weights(model, version)
             self._version = version
 
     async def aclose(self) -> None:
@@ -50,20 +50,20 @@ class Policy:
             await self.engine.aclose()
 
 
-def external_policy(engine: Engine, hand_over: HandOver | None) -> Policy:
+def external_policy(engine: Engine, send_weights: SendWeights | None) -> Policy:
     """Return a policy around the caller's engine.
 
     Raises:
-        ConfigurationError: The engine has no `update_weights`, and there is no `hand_over`.
+        ConfigurationError: The engine has no `update_weights`, and there is no `send_weights`.
     """
-    if hand_over is not None:
-        return Policy(engine, hand_over, is_owned=False)
+    if send_weights is not None:
+        return Policy(engine, send_weights, is_owned=False)
     if not isinstance(engine, WeightSink):
         raise ConfigurationError(
             f"engine {engine.name!r} has no update_weights, so it would keep sampling with "
-            "the initial weights; give hand_over=, a coroutine function of model and "
+            "the initial weights; give send_weights=, a coroutine function of model and "
             "version, such as "
-            "envkit_trl.DiskHandOver for SGLang"
+            "envkit_trl.DiskWeightTransfer for SGLang"
         )
     sink: WeightSink = engine
 
@@ -93,7 +93,7 @@ def embedded_policy(
     ):
         raise ConfigurationError(
             "the embedded engine cannot sample from a model that FSDP or DeepSpeed shards; give "
-            "engine= and hand_over=, such as an SGLangEngine and envkit_trl.DiskHandOver"
+            "engine= and send_weights=, such as an SGLangEngine and envkit_trl.DiskWeightTransfer"
         )
     from envkit_transformers import TransformersEngine
 

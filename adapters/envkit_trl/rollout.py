@@ -16,7 +16,7 @@ from envkit.tokens import ChatCodec
 from envkit.trajectory.trajectory import Trajectory
 from envkit_trl.batch import BatchPlayer
 from envkit_trl.contract import CONTRACT
-from envkit_trl.policy import HandOver, embedded_policy, external_policy
+from envkit_trl.policy import SendWeights, embedded_policy, external_policy
 from envkit_trl.requests import RequestIndex
 from envkit_trl.rows import REWARD_COLUMN, check_rows, episode_row, leave_out_faults
 from envkit_trl.settings import TAIL_SETTING, check_arguments
@@ -26,7 +26,7 @@ def make_rollout_func(
     config: RolloutConfig | Mapping[str, Any] | None = None,
     *,
     engine: Engine | None = None,
-    hand_over: HandOver | None = None,
+    send_weights: SendWeights | None = None,
     codec: ChatCodec | None = None,
     rows: Iterable[Mapping[str, Any]] | None = None,
 ) -> "EnvRollout":
@@ -35,7 +35,7 @@ def make_rollout_func(
     Args:
         config: Environment, limits, retries, sampling and seed; a mapping is read strictly.
         engine: Samples the replies; None samples from the trainer's own model in this process.
-        hand_over: Sends every step's weights to the engine; None uses the engine's
+        send_weights: Sends every step's weights to the engine; None uses the engine's
             `update_weights`.
         codec: Encodes observations; None builds one from the trainer's tokenizer.
         rows: Rows with columns "prompt" and "envkit" to look up requests; None uses the trainer's
@@ -45,7 +45,7 @@ def make_rollout_func(
         ConfigurationError: The configuration cannot be read, or an engine would not get weights.
     """
     config = RolloutConfig.for_trainer(config, tail=TAIL_SETTING)
-    policy = None if engine is None else external_policy(engine, hand_over)
+    policy = None if engine is None else external_policy(engine, send_weights)
     return EnvRollout(config, policy, codec, rows)
 
 

@@ -21,7 +21,7 @@ from envkit.trajectory.projection import Row
 from envkit.trajectory.trajectory import Trajectory
 from envkit_trl.batch import BatchPlayer
 from envkit_trl.contract import CONTRACT
-from envkit_trl.policy import HandOver, embedded_policy, external_policy, without_ids
+from envkit_trl.policy import SendWeights, embedded_policy, external_policy, without_ids
 from envkit_trl.rows import (
     REWARD_COLUMN,
     check_rows,
@@ -86,7 +86,7 @@ class EnvGRPOTrainer(GRPOTrainer):
         codec: ChatCodec | None = None,
         config: RolloutConfig | Mapping[str, Any] | None = None,
         reward_funcs: Sequence[Callable[..., Any]] | None = None,
-        hand_over: HandOver | None = None,
+        send_weights: SendWeights | None = None,
         turn_discount: float | None = None,
         **options: Any,  # noqa: ANN401  # of GRPOTrainer
     ) -> None:
@@ -104,7 +104,7 @@ class EnvGRPOTrainer(GRPOTrainer):
                 read strictly.
             reward_funcs: None uses the environments' rewards. Other functions receive them in the
                 argument `env_reward`.
-            hand_over: Sends the model's weights to the engine under a version; None uses the
+            send_weights: Sends the model's weights to the engine under a version; None uses the
                 engine's own `update_weights`.
             turn_discount: None gives all tokens of an episode one advantage, as TRL does. A number
                 from 0 to 1 gives each turn its own: its reward plus discounted later ones, compared
@@ -121,7 +121,7 @@ class EnvGRPOTrainer(GRPOTrainer):
         if turn_discount is not None:
             check_turn_credit(args, turn_discount, has_reward_funcs=bool(reward_funcs))
         config = RolloutConfig.for_trainer(config, tail=TAIL_SETTING)
-        policy = None if engine is None else external_policy(engine, hand_over)
+        policy = None if engine is None else external_policy(engine, send_weights)
         self._default = config.request()
         self._turn_discount = turn_discount
         super().__init__(

@@ -13,7 +13,7 @@ from envkit_trl.loop_thread import LoopThread
 from envkit_trl.policy import WeightSink
 
 
-class EngineTransfer:
+class EngineWeightTransfer:
     """TRL's `WeightTransferProtocol` for an engine in this process (AsyncGRPOTrainer, 1.16).
 
     The engine changes its weights between two forwards and tags later tokens with the new version;
@@ -68,10 +68,10 @@ class EngineTransfer:
             loop.close()
 
 
-class DiskHandOver:
+class DiskWeightTransfer:
     """Sends each step's weights to an SGLang or vLLM server through a shared folder.
 
-    A `hand_over` for `make_rollout_func` and `EnvGRPOTrainer`. The server empties its caches and
+    A `send_weights` for `make_rollout_func` and `EnvGRPOTrainer`. The server empties its caches and
     tags later tokens with the new version. vLLM has these routes only with
     `VLLM_SERVER_DEV_MODE=1`.
     """

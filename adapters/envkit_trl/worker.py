@@ -27,7 +27,7 @@ from envkit_trl.contract import CONTRACT
 from envkit_trl.loop_thread import LoopThread
 from envkit_trl.samples import RowSettings, group_metrics, group_samples
 from envkit_trl.settings import TAIL_SETTING, check_arguments, rollout_settings
-from envkit_trl.transfer import EngineTransfer
+from envkit_trl.transfer import EngineWeightTransfer
 
 _FULL_S: Final = 0.02
 """Seconds between checks of a full buffer."""
@@ -102,13 +102,13 @@ class EnvRolloutWorker:
         self.metrics_queue: queue.Queue[dict[str, Any]] = queue.Queue()
         self.model_version = 0
 
-    def weight_transfer(self) -> EngineTransfer:
+    def weight_transfer(self) -> EngineWeightTransfer:
         """Return TRL's `weight_transfer` for an engine with `update_weights`.
 
         Raises:
             ConfigurationError: The engine has no `update_weights`.
         """
-        return EngineTransfer(self._engine, version=lambda: self.model_version + 1)
+        return EngineWeightTransfer(self._engine, version=lambda: self.model_version + 1)
 
     def row_settings(self) -> RowSettings:
         """Return how rows are written for the trainer."""

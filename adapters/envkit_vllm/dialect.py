@@ -21,7 +21,7 @@ from envkit_vllm import payload, response
 _NAME_PREFIX: Final = "generate-tokens-"
 """Prefix that the server adds to a request id; aborts need the full id."""
 _CACHE_MISS: Final = b"Cache miss for image"
-_MOST_IMAGES: Final = 1 << 13
+_MAX_IMAGES: Final = 1 << 13
 """Maximum images assumed to be cached on the server; the oldest are sent again."""
 _HEALTH_S: Final = 5.0
 _PROBE_TOLERANCE: Final = 1e-3
@@ -95,7 +95,7 @@ class VLLMDialect(Dialect):
                     self._missed.discard(name)
                 self._known[name] = None
                 self._known.move_to_end(name)
-            while len(self._known) > _MOST_IMAGES:
+            while len(self._known) > _MAX_IMAGES:
                 self._known.popitem(last=False)
         return False
 

@@ -153,7 +153,7 @@ class Contest:
             engine=Replies(self.server),
             codec=vision_codec(),
             config=RolloutConfig.from_mapping({"env_id": "rooms-v0", "limits": limits}),
-            hand_over=keep,
+            send_weights=keep,
             args=GRPOConfig(**self.shared),
             processing_class=copy.deepcopy(self.processor),
             train_dataset=Dataset.from_list(_rows(range(2))),

@@ -17,7 +17,7 @@ from envkit.errors import ConfigurationError, MissingDependencyError
 _OWN: Final = "f4170b074de9cce1f30c08e6c3ec9822b0f1a115507c0b64a21a91aa8c876992"
 """SHA-256 of everything in the tokenizer.json of envkit's models except their added tokens."""
 
-_MOST_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 """envkit's file has 23 kB. Others have many MB, which would take a second to parse and hash."""
 _FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized")
 _WORDS: Final = (
@@ -147,7 +147,7 @@ class _HuggingFace:
 
 def _read_own(file: Path) -> dict[str, Any] | None:
     """Return a tokenizer.json with the rules of envkit's models and any added tokens, else None."""
-    if file.stat().st_size > _MOST_BYTES:
+    if file.stat().st_size > _MAX_BYTES:
         return None
     data: Any = json.loads(file.read_bytes())
     rules = {name: part for name, part in data.items() if name != "added_tokens"}

@@ -15,7 +15,7 @@ _CLICKS: Final = {
 _LONGEST_WAIT: Final = 60.0
 _REPEATS_A_SECOND: Final = 10
 """Repeat rate of a held key."""
-_MOST_REPEATS: Final = 50
+_MAX_REPEATS: Final = 50
 
 
 def perform(desk: Desktop, action: Action) -> str | None:
@@ -65,7 +65,7 @@ def _release(desk: Desktop, x: int, y: int, action: Action) -> None:
 
 def _hold_keys(desk: Desktop, x: int, y: int, action: Action) -> str | None:
     note: str | None = None
-    repeats = min(_MOST_REPEATS, round(min(action.seconds, _LONGEST_WAIT) * _REPEATS_A_SECOND))
+    repeats = min(_MAX_REPEATS, round(min(action.seconds, _LONGEST_WAIT) * _REPEATS_A_SECOND))
     for _ in range(max(1, repeats)):
         note = keyboard.press_keys(desk, action.keys)
     return note

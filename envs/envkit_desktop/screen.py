@@ -19,7 +19,7 @@ from envkit_desktop.painter import Box, Painter, intersect
 from envkit_desktop.widgets import Widget
 from envkit_desktop.widgets.widget import state_reader
 
-_MOST_BOXES: Final = 6
+_MAX_BOXES: Final = 6
 """Beyond this many damaged boxes, their bounding box is repainted."""
 _FAR: Final = 4000
 """Pixels that are cheaper to repaint than another pass over the widgets."""
@@ -211,7 +211,7 @@ def _merge(boxes: list[Box]) -> list[Box]:
             else:
                 apart.append(other)
         kept = [*apart, joined]
-    return kept if len(kept) <= _MOST_BOXES else [_frame(kept)]
+    return kept if len(kept) <= _MAX_BOXES else [_frame(kept)]
 
 
 def _frame(boxes: Sequence[Box]) -> Box:

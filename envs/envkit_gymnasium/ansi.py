@@ -16,7 +16,7 @@ _ESCAPE: Final = re.compile(
 )
 """ECMA-48 control sequences; "m" selects a style, all others are dropped."""
 _COLOURS: Final = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
-_MOST_MARKS: Final = 200
+_MAX_MARKS: Final = 200
 
 
 class Mark(NamedTuple):
@@ -64,10 +64,10 @@ def show_ansi(drawn: str) -> str:
         return text
     shown = [
         f"- row {mark.row}, column {mark.column}: {mark.text!r}, {mark.style}"
-        for mark in marks[:_MOST_MARKS]
+        for mark in marks[:_MAX_MARKS]
     ]
-    if len(marks) > _MOST_MARKS:
-        shown.append(f"- and {len(marks) - _MOST_MARKS} more")
+    if len(marks) > _MAX_MARKS:
+        shown.append(f"- and {len(marks) - _MAX_MARKS} more")
     return "\n".join([text, "", "Coloured (rows and columns count from 1):", *shown])
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from envkit.images import Image
 from envkit_gymnasium.values import is_scalar
 
-_MOST_BOUNDS: Final = 32
+_MAX_BOUNDS: Final = 32
 """Largest Box whose bounds are all listed, in entries."""
 _SMALLEST_IMAGE: Final = 8
 """Minimum side in pixels; a smaller array of bytes counts as a table."""
@@ -145,7 +145,7 @@ def _describe_box(space: spaces.Box, names: Sequence[str]) -> str:
     if is_scalar(space):
         return f"{noun} {_bounds(low[0], high[0])}"
     shape = _shape_of(space)
-    if len(shape) == 1 and shape[0] <= _MOST_BOUNDS and (len(set(zip(low, high, strict=True))) > 1):
+    if len(shape) == 1 and shape[0] <= _MAX_BOUNDS and (len(set(zip(low, high, strict=True))) > 1):
         parts = [f"{noun} {_bounds(*pair)}" for pair in zip(low, high, strict=True)]
         return _describe_list(parts, names)
     size = f"{shape[0]}" if len(shape) == 1 else f"shape {shape}"

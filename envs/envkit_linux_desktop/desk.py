@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from envkit.closing import Closing
 from envkit_linux_desktop.requirements import SYSTEM_PYTHON
-from envkit_sandbox import Channel, Home, Walls, first_process, spawn, watch
-from envkit_sandbox.walls import end
+from envkit_sandbox import Channel, Home, SandboxSpec, first_process, spawn, watch
+from envkit_sandbox.bubblewrap import end
 
 HOME: Final = "/home/user"
 _START_SECONDS: Final = 20.0
@@ -64,14 +64,14 @@ _PROGRAMS: Final = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one session may use."""
+    """Resource limits of one session."""
 
     home_mib: int = 256
     """Size of the home folder."""
     memory_mib: int = 2048
-    """Memory of all processes together; beyond it the largest is killed."""
+    """Memory of all processes together; above it the largest process is killed."""
     display_mib: int = 512
-    """Memory of the display, where applications keep images; beyond it the session is a fault."""
+    """Memory of the display, where applications keep images; above it the session is a fault."""
     processes: int = 400
     """Processes and threads at a time."""
 
@@ -84,7 +84,7 @@ class Desk(Closing):
 
         Args:
             socket: The display's socket.
-            template: A tar archive with which the home folder begins.
+            template: Initial content of the home folder, as a tar archive.
             limits: Its limits.
 
         Raises:
@@ -92,7 +92,7 @@ class Desk(Closing):
             MissingDependencyError: A program or a package is missing.
         """
         self.home: Home | None = None
-        walls = Walls(
+        spec = SandboxSpec(
             hostname="desk",
             folders={
                 "/tmp": 64,
@@ -114,7 +114,7 @@ class Desk(Closing):
         )
         program = [SYSTEM_PYTHON, "-I", "/run/supervisor.py", str(limits.processes)]
         self._limits = limits
-        self.sandbox = spawn(walls, program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.sandbox = spawn(spec, program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._channel = Channel(self.sandbox, "the desk of the session")
 
     def await_ready(self) -> None:
@@ -147,7 +147,7 @@ class Desk(Closing):
         """Start an application.
 
         Raises:
-            EnvFault: The desk is gone, or there is no such program.
+            EnvFault: The desk is gone, or the program does not exist.
         """
         self.ask({"launch": list(command)})
 
@@ -169,15 +169,15 @@ class Desk(Closing):
         return base64.b64decode(self.ask({"archive": list(paths)})["archive"])
 
     def ask(self, order: Mapping[str, Any], seconds: float = _ORDER_SECONDS) -> dict[str, Any]:
-        """Give an order to process 1 and return its reply.
+        """Send an order to process 1 and return its reply.
 
         Raises:
-            EnvFault: The desk is gone, does not answer in time, or could not do it.
+            EnvFault: The desk is gone, does not answer in time, or the order failed.
         """
         return self._channel.ask(order, seconds)
 
     def close(self) -> None:
-        """End everything on the desk."""
+        """Kill all processes on the desk."""
         if self.home is not None:
             self.home.close()
         end(self.sandbox)

@@ -1,4 +1,4 @@
-"""A display: Xvfb in a sandbox of its own, with input by XTEST and a mapped frame buffer."""
+"""A display: Xvfb in its own sandbox, with XTEST input and a mapped frame buffer."""
 
 import contextlib
 import importlib
@@ -20,8 +20,8 @@ from PIL import Image as PilImage
 from envkit.closing import Closing
 from envkit.errors import EnvFault, FaultKind, MissingDependencyError
 from envkit.images import Image
-from envkit_sandbox import Walls, spawn
-from envkit_sandbox.walls import end
+from envkit_sandbox import SandboxSpec, spawn
+from envkit_sandbox.bubblewrap import end
 
 _START_SECONDS: Final = 10.0
 _MANAGER: Final = ("_NET_SUPPORTING_WM_CHECK", "_NET_CLIENT_LIST", "_NET_WORKAREA")
@@ -33,7 +33,7 @@ def import_xlib() -> None:
     """Check that python-xlib is installed.
 
     Raises:
-        MissingDependencyError: It is not.
+        MissingDependencyError: It is not installed.
     """
     try:
         importlib.import_module("Xlib.display")
@@ -44,13 +44,13 @@ def import_xlib() -> None:
 
 
 class Display(Closing):
-    """A screen, a pointer and a keyboard. Everything that draws on it is a client."""
+    """A screen, a pointer and a keyboard. Whatever draws on the screen is an X client."""
 
     def __init__(self, folder: Path, width: int, height: int) -> None:
         """Start Xvfb.
 
         Args:
-            folder: An empty folder of the sandbox's user. Its name may go once a desk has started.
+            folder: An empty folder of the sandbox's user. A started desk no longer needs its name.
             width: In pixels.
             height: In pixels.
 
@@ -78,7 +78,7 @@ class Display(Closing):
         return self.sandbox is not None and self.sandbox.poll() is None
 
     def kill(self) -> None:
-        """End Xvfb, so that a call that waits for it fails."""
+        """End Xvfb; a call that waits for it then fails."""
         if self.sandbox is not None:
             self.sandbox.kill()
 
@@ -108,8 +108,8 @@ class Display(Closing):
 
         Args:
             quiet: Seconds without a change.
-            limit: Most seconds to wait.
-            least: Fewest seconds to wait.
+            limit: Maximum seconds to wait.
+            least: Minimum seconds to wait.
 
         Returns:
             Whether the screen settled.
@@ -129,13 +129,13 @@ class Display(Closing):
     def await_input(self, seconds: float = 2.0) -> bool:
         """Wait until the application of the active window has read all input so far.
 
-        It answers a ping in the order of events, so it has read what came before the ping.
+        Applications handle events in order, so a reply to a ping means that earlier input was read.
 
         Args:
-            seconds: Most seconds to wait.
+            seconds: Maximum seconds to wait.
 
         Returns:
-            Whether it answered. Terminals, for example, do not know pings.
+            Whether it answered. Some applications, such as terminals, ignore pings.
         """
         from Xlib import X, error
         from Xlib.protocol import event
@@ -186,7 +186,7 @@ class Display(Closing):
         return ""
 
     def part(self, window: int) -> PilImage.Image | None:
-        """Return what the screen shows in the place of a window; None if it is gone."""
+        """Return the screen's pixels in a window's area; None if the window is gone."""
         from Xlib import error
 
         with self.faults(), contextlib.suppress(error.BadWindow, error.BadDrawable):
@@ -216,7 +216,7 @@ class Display(Closing):
 
     @contextlib.contextmanager
     def faults(self) -> Generator[None]:
-        """Turn errors of the connection into faults."""
+        """Raise connection errors as faults."""
         from Xlib import error
 
         try:
@@ -238,7 +238,7 @@ class Display(Closing):
         return self.x.create_resource_object("window", active.value[0])
 
     def _start(self, folder: Path) -> None:
-        walls = Walls(
+        spec = SandboxSpec(
             hostname="display",
             folders={"/tmp": 16},
             binds={"/tmp/.X11-unix": str(folder / "x11"), "/fb": str(folder / "fb")},
@@ -250,7 +250,7 @@ class Display(Closing):
             program = ["Xvfb", ":0", "-screen", "0", size, "-fbdir", "/fb", "-ac", "-noreset"]
             program += ["-nolisten", "tcp", "-dpi", "96", "-displayfd", str(says)]
             try:
-                self.sandbox = spawn(walls, program, keep=(says,))
+                self.sandbox = spawn(spec, program, keep=(says,))
             finally:
                 os.close(says)
             self._await_number(ready)
@@ -258,7 +258,7 @@ class Display(Closing):
             os.close(ready)
 
     def _await_number(self, ready: int) -> None:
-        """Wait for the number that Xvfb writes, in two writes, before the screen exists."""
+        """Wait for the display number, which Xvfb writes in two parts before the screen exists."""
         said, until = b"", time.monotonic() + _START_SECONDS
         while not said.endswith(b"\n"):
             left = until - time.monotonic()
@@ -310,11 +310,11 @@ def _no_key(*_: object) -> tuple[bytes, bytes]:
 
 
 def _ignore(*_: object) -> None:
-    """Do nothing about an error that no call waits for."""
+    """Ignore an error that no call waits for."""
 
 
 def encoded(picture: PilImage.Image) -> Image:
-    """Return a screenshot with its PNG bytes, which are passed on as they are."""
+    """Return a screenshot with its PNG bytes, which are never encoded again."""
     file = io.BytesIO()
     picture.save(file, "png", compress_level=1)
     return Image.from_pil(picture, png=file.getvalue())

@@ -26,25 +26,25 @@ from envkit_linux_desktop.tasks.scenario import Scenario
 _SMALLEST: Final = (800, 600)
 _LARGEST: Final = (2560, 1600)
 _ACTION_SECONDS: Final = 30.0
-"""Most seconds of one action besides its own waiting."""
+"""Maximum seconds of one action, without its own waiting."""
 _REPLY_SECONDS: Final = 120.0
-"""Time after which further actions of a reply are left out."""
+"""Seconds after which a reply's remaining actions are skipped."""
 _POLL_SECONDS: Final = 0.1
 
 
 class LinuxDesktopEnv(Env):
-    """Do something with real applications on a Linux desktop, seeing screenshots.
+    """Use real applications on a Linux desktop through screenshots.
 
     Task: a sentence such as "Rename report-3.txt to summary.txt". Tasks are drawn from
         `envkit_linux_desktop.tasks.FAMILIES` at levels 1 to 4. Each runs in a new session without
-        network, with a home folder of its own.
-    Observation: a screenshot of `width` x `height` pixels after each reply, with the goal at first,
-        and later with any actions that could not be carried out or read; with `has_tree`, also the
-        accessibility tree. After a `zoom` that ends a reply it shows the region alone, enlarged.
+        network, with its own home folder.
+    Observation: a screenshot of `width` x `height` pixels after each reply; at first with the goal,
+        later with any actions that failed or could not be parsed; with `has_tree`, also the
+        accessibility tree. If a reply ends with `zoom`, the image shows only that region, enlarged.
     Action: one or several actions in the form of the model family that `action` names. Actions
         after one that ends the episode are ignored.
     Reward: 1.0 if every check holds on the final files in the home folder, else 0.0. A session
-        that died is a fault and has no reward.
+        that dies is a fault and has no reward.
     Episode end: `terminate` or `answer`; `max_turns` replies truncate, and are graded too.
     Chance: doing nothing gives 0.0.
     Budget: `max_turns` replies, one screenshot each.
@@ -77,7 +77,7 @@ class LinuxDesktopEnv(Env):
         limits: Limits | None = None,
         render_mode: str | None = None,
     ) -> None:
-        """Set up tasks and rules; the first session starts at the first reset.
+        """Create the environment; the first session starts at the first reset.
 
         Args:
             action: The form of replies, by the name of a model family.
@@ -89,8 +89,8 @@ class LinuxDesktopEnv(Env):
             width: Screen width in pixels, 800 to 2560.
             height: Screen height in pixels, 600 to 1600.
             has_tree: Whether observations have the accessibility tree as text.
-            ready: Sessions to keep ready for the next reset; 0 starts each when it is needed.
-            limits: What each session may use; None means the defaults.
+            ready: Sessions to keep ready for the next reset; 0 starts each on demand.
+            limits: Resource limits of each session; None uses the defaults.
             render_mode: As for every environment.
 
         Raises:
@@ -124,7 +124,7 @@ class LinuxDesktopEnv(Env):
         """The running session.
 
         Raises:
-            EnvFault: There is none.
+            EnvFault: No session is running.
         """
         if self._session is None:
             raise EnvFault("the session is closed", kind=FaultKind.CRASHED)
@@ -134,8 +134,8 @@ class LinuxDesktopEnv(Env):
         """Take a new session, open the task's windows and state the goal.
 
         Raises:
-            DatasetError: The task names no scenario.
-            EnvFault: No session started, twice.
+            DatasetError: The task does not name a scenario.
+            EnvFault: Two attempts to start a session failed.
             MissingDependencyError: A program or a package is missing.
         """
         self.scenario = scenario_of(task)
@@ -144,7 +144,7 @@ class LinuxDesktopEnv(Env):
         return self._turn(f"Task: {self.scenario.goal}", {**info, "settled": settled})
 
     def on_turn(self, response_text: str) -> Turn:
-        """Carry out the actions of the reply.
+        """Execute the actions of the reply.
 
         Raises:
             EnvFault: The session died, or the grader failed.
@@ -189,7 +189,7 @@ class LinuxDesktopEnv(Env):
         return self._turn(feedback(lines), info, reward=sum(terms.values()), view=view)
 
     def close(self) -> None:
-        """End the session and those kept ready."""
+        """Close the session and the pool."""
         self._leave()
         self._pool.close()
 
@@ -198,11 +198,11 @@ class LinuxDesktopEnv(Env):
         return self.dialect.write_click(x, y)
 
     def oracle(self) -> Policy:
-        """Return a policy that solves tasks by keys."""
+        """Return a policy that solves tasks through the keyboard."""
         return oracle()
 
     def _use_session(self, prepare: Callable[[Session, Performer], None]) -> bool:
-        """Prepare a new session, or another if that fails; return whether the screen settled."""
+        """Prepare a new session, with one retry; return whether the screen settled."""
         self._whole = 0
         try:
             return self._prepare_new(prepare)
@@ -227,7 +227,7 @@ class LinuxDesktopEnv(Env):
             session.close()
 
     def _perform(self, action: Action) -> tuple[str | None, bool]:
-        """Carry out an action; return why it could not be, and whether the screen settled."""
+        """Execute an action; return why it failed, if it did, and whether the screen settled."""
         assert self._performer is not None
         session = self.session
         with session.deadline(_ACTION_SECONDS + min(LONGEST_WAIT, max(0.0, action.seconds))):

@@ -71,7 +71,7 @@ class Keyboard:
 
         Args:
             display: A connection to the X server.
-            rest: Waits until applications have read the keys pressed so far.
+            rest: Waits until applications have read all earlier key presses.
         """
         from Xlib import XK, X
         from Xlib.ext import xtest
@@ -102,11 +102,11 @@ class Keyboard:
         """Type text; a line feed is Enter.
 
         Args:
-            text: What to type.
-            seconds: Time after which the rest is left out.
+            text: The text to type.
+            seconds: Time after which the rest is dropped.
 
         Raises:
-            UntypableError: A character has no key, and nothing was typed; or time was over.
+            UntypableError: A character has no key, and nothing was typed; or the time ran out.
         """
         symbols = [symbol_of(character) for character in text.replace("\r\n", "\n")]
         until, count = time.monotonic() + seconds, 0

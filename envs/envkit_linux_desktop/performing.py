@@ -1,4 +1,4 @@
-"""Carry out one canonical action on a session."""
+"""Execute one canonical action on a session."""
 
 import time
 from collections.abc import Callable
@@ -9,9 +9,9 @@ from envkit_linux_desktop.display import Display
 from envkit_linux_desktop.keyboard import Keyboard, UntypableError
 
 LONGEST_WAIT: Final = 30.0
-"""Most seconds of one wait or one held key."""
+"""Maximum seconds of one wait or one held key."""
 _TYPE_SECONDS: Final = 15.0
-"""Time after which the rest of a text is left out."""
+"""Seconds after which the rest of a text is dropped."""
 _BUTTONS: Final = {Button.LEFT: 1, Button.MIDDLE: 2, Button.RIGHT: 3}
 _CLICKS: Final = {
     ActionKind.CLICK: 1,
@@ -20,7 +20,7 @@ _CLICKS: Final = {
 }
 _USES_KEYS: Final = (ActionKind.TYPE, ActionKind.KEY, ActionKind.HOLD_KEY)
 _WHEEL_PIXELS: Final = 120
-_MOST_NOTCHES: Final = 50
+_MAX_NOTCHES: Final = 50
 _DRAG_STEPS: Final = 8
 _DRAG_SECONDS: Final = 0.008
 
@@ -51,9 +51,9 @@ class Performer:
         }
 
     def perform(self, action: Action) -> str | None:
-        """Carry out an action that does not end the episode; return what could not be, or None.
+        """Execute an action that does not end the episode; return what failed, or None.
 
-        Coordinates outside the screen count as its nearest pixel. The keys of a click, a drag or a
+        Coordinates outside the screen are clamped to it. The keys of a click, a drag or a
         scroll are held during it.
 
         Raises:
@@ -123,13 +123,13 @@ class Performer:
         left_out = 0
         for pixels, back, forth in ((action.dy, 4, 5), (action.dx, 6, 7)):
             notches = -(-abs(pixels) // _WHEEL_PIXELS)
-            left_out += max(0, notches - _MOST_NOTCHES)
-            for _ in range(min(_MOST_NOTCHES, notches)):
+            left_out += max(0, notches - _MAX_NOTCHES)
+            for _ in range(min(_MAX_NOTCHES, notches)):
                 self._input("ButtonPress", forth if pixels > 0 else back)
                 self._input("ButtonRelease", forth if pixels > 0 else back)
         self._sync()
         if left_out:
-            return f"the wheel turned by {_MOST_NOTCHES} clicks, the most at once"
+            return f"the wheel turned by {_MAX_NOTCHES} clicks, the most at once"
         return None
 
     def _chord(self, action: Action) -> None:

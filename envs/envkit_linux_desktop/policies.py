@@ -8,7 +8,7 @@ from envkit_actions.parsed import MAX_ACTIONS
 from envkit_linux_desktop.tasks.moves import Moves
 from envkit_linux_desktop.tasks.oracle import plan
 
-_MOST_WAITS: Final = 10
+_MAX_WAITS: Final = 10
 
 
 def oracle() -> Policy:
@@ -22,8 +22,8 @@ def oracle() -> Policy:
         actions: list[Action] = []
         for action in moves[id(env)]:
             is_look = action.kind is ActionKind.WAIT  # the plan then looks at the windows
-            actions += env.dialect.waits(action)[:_MOST_WAITS] if is_look else [action]
-            if is_look or len(actions) >= MAX_ACTIONS - _MOST_WAITS:
+            actions += env.dialect.waits(action)[:_MAX_WAITS] if is_look else [action]
+            if is_look or len(actions) >= MAX_ACTIONS - _MAX_WAITS:
                 break
         done = Action(kind=ActionKind.TERMINATE, status=Status.SUCCESS)
         return str(env.dialect.write(actions or [done]))

@@ -1,4 +1,4 @@
-"""Sessions that are ready before they are needed. Each is used once: a new task, a new session."""
+"""A pool of sessions that start before they are needed. Each session serves one task."""
 
 import os
 import threading
@@ -15,13 +15,13 @@ class Pool(Closing):
     """Keeps sessions of one kind ready; a thread starts the next ones, one at a time."""
 
     def __init__(self, width: int, height: int, *, size: int, limits: Limits) -> None:
-        """Start nothing yet: the first `take` does.
+        """Create an empty pool; the first `take` starts sessions.
 
         Args:
-            width: Of the screen, in pixels.
-            height: Of the screen, in pixels.
-            size: Sessions to keep ready; 0 starts each when it is needed.
-            limits: What each session may use.
+            width: Screen width in pixels.
+            height: Screen height in pixels.
+            size: Sessions to keep ready; 0 starts each on demand.
+            limits: Resource limits of each session.
         """
         self._shape, self._size, self._limits = (width, height), size, limits
         self._lock = threading.Lock()
@@ -30,10 +30,10 @@ class Pool(Closing):
         self._process = os.getpid()
 
     def take(self) -> Session:
-        """Return a ready session, which the caller closes; order the next one.
+        """Return a ready session and start the next one; the caller closes it.
 
         Raises:
-            EnvFault: None starts.
+            EnvFault: No session starts.
             MissingDependencyError: A program or a package is missing.
         """
         session = self._ready()
@@ -41,7 +41,7 @@ class Pool(Closing):
         return session or self._start()
 
     def close(self) -> None:
-        """End the sessions that nobody took."""
+        """Close the unused sessions."""
         if self._starter is None or self._process != os.getpid():  # a fork owns none of them
             return
         self._starter.shutdown(wait=False, cancel_futures=True)

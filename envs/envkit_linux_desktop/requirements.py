@@ -50,7 +50,7 @@ def check_programs(programs: Iterable[str] = BASE) -> None:
     """Check that programs are installed.
 
     Raises:
-        MissingDependencyError: One is not; the message has the command that installs all.
+        MissingDependencyError: A program is missing; the message has the command that installs all.
     """
     missing = missing_programs(programs)
     if missing:

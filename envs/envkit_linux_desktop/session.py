@@ -1,4 +1,4 @@
-"""A session: a display and a desk, its windows, input, files and end."""
+"""A session: a display and a desk, with windows, input and files."""
 
 import os
 import shutil
@@ -20,37 +20,38 @@ from envkit_linux_desktop.drawn import OFFICE, is_drawn
 from envkit_linux_desktop.requirements import SYSTEM_PYTHON, check_programs
 from envkit_linux_desktop.template import full_template, made_paths
 from envkit_sandbox import Home, first_process, watch
-from envkit_sandbox.walls import give_to_sandbox
+from envkit_sandbox.bubblewrap import give_to_sandbox
 
 _WINDOW_SECONDS: Final = 45.0
 """Time until an application has opened its window."""
 _PREFIX: Final = "envkit-desk-"
 _STALE_SECONDS: Final = 600.0
-"""Age of a session's folder that only a driver killed during a start can have left."""
+"""Age after which a session's folder is left over from a killed driver; a start removes it within
+seconds."""
 _DRAWN_SECONDS: Final = 20.0
-"""Most time for the document in it. One that the application refuses is not drawn."""
+"""Maximum seconds for the document to appear; a refused document is never drawn."""
 _OPTIONS: Final = {
     "chromium": ("--new-window",),
     **dict.fromkeys(OFFICE, ("--norestore", "--nologo")),
     "mousepad": ("--opening-mode=window",),
     "pcmanfm": ("--new-win",),
 }
-"""Each start opens a window of its own, with its file in it, and no other window."""
+"""Each start opens one new window with its file."""
 _SLOW: Final = ("chromium", *OFFICE)
 _FIRST_START: Final = ("soffice", "--headless", "--terminate_after_init")
 
 
 class Session(Closing):
-    """A real desktop with a home folder of its own. Nothing of it outlives `close`."""
+    """A real desktop with its own home folder. `close` removes everything."""
 
     def __init__(self, width: int, height: int, *, template: bytes, limits: Limits) -> None:
         """Start a session and wait until applications can open windows.
 
         Args:
-            width: Of the screen, in pixels.
-            height: Of the screen, in pixels.
-            template: A tar archive with which the home folder begins.
-            limits: What the session may use.
+            width: Screen width in pixels.
+            height: Screen height in pixels.
+            template: Initial content of the home folder, as a tar archive.
+            limits: Resource limits of the session.
 
         Raises:
             EnvFault: It did not start.
@@ -98,7 +99,7 @@ class Session(Closing):
         """Check that the display and the desk run.
 
         Raises:
-            EnvFault: One does not.
+            EnvFault: One of them has died.
         """
         display, desk = self._parts()
         for part, name in ((display, "display"), (desk, "desk")):
@@ -150,7 +151,7 @@ class Session(Closing):
         return self._parts()[0].shot()
 
     def tree(self, rows: int = 200) -> str:
-        """Return the accessibility tree as text, as applications describe themselves.
+        """Return the accessibility tree as text, as applications report it.
 
         It is empty if one of them does not answer in time.
 
@@ -171,7 +172,7 @@ class Session(Closing):
         """End the display if the block takes longer, so that no call waits forever.
 
         Raises:
-            EnvFault: It took longer.
+            EnvFault: The block took longer.
         """
         display, _ = self._parts()
         timer = threading.Timer(seconds, display.kill)
@@ -210,10 +211,10 @@ class Session(Closing):
 
 
 def start_session(width: int, height: int, *, limits: Limits | None = None) -> Session:
-    """Start a session; one that does not start is tried once more.
+    """Start a session, with one retry.
 
     Raises:
-        EnvFault: Neither started.
+        EnvFault: Both attempts failed.
         MissingDependencyError: A program or a package is missing.
     """
     template = full_template(_first_session)
@@ -225,7 +226,7 @@ def start_session(width: int, height: int, *, limits: Limits | None = None) -> S
 
 
 def _first_session(plain: bytes) -> bytes:
-    """Return what applications make at their first start."""
+    """Return the files that applications create at their first start."""
     with Session(640, 480, template=plain, limits=Limits()) as session:
         assert session.desk is not None
         for command in (("fc-cache",), _FIRST_START):

@@ -84,7 +84,7 @@ def scenario_of(task: Task) -> Scenario:
     """Return the scenario that a task names.
 
     Raises:
-        DatasetError: It names none.
+        DatasetError: The task does not name one.
     """
     family: Any = task.get("family")
     level: Any = task.get("level")

@@ -1,7 +1,7 @@
-"""Process 1 of a desk: starts the session's services and applications, on orders from outside.
+"""Process 1 of a desk. It starts the session's services and applications on orders from outside.
 
-It runs inside the sandbox with the system's Python and reads and writes JSON lines. Nothing that it
-says decides a reward.
+It runs inside the sandbox with the system's Python and reads and writes JSON lines. Rewards never
+depend on what it says.
 """
 
 import base64

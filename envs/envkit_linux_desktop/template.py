@@ -1,8 +1,8 @@
-"""The home folder with which every session begins, as a tar archive.
+"""The initial home folder of every session, as a tar archive.
 
-It turns blinking and animations off, which would keep the screen from settling. A first session on
-each machine adds what applications otherwise make at every start: the profile of LibreOffice and
-the cache of fonts.
+It turns off blinking and animations, which would keep the screen from settling. The first session
+on each machine adds files that applications would otherwise create at every start: the LibreOffice
+profile and the font cache.
 """
 
 import hashlib
@@ -82,11 +82,11 @@ def plain_template() -> bytes:
 
 
 def full_template(make: Callable[[bytes], bytes]) -> bytes:
-    """Return the template with what applications made in a first session on this machine.
+    """Return the template with the files that applications created in this machine's first session.
 
     Args:
-        make: Takes the plain template, starts applications in a session that begins with it, and
-            returns an archive of what they made. Called once per machine and version of the
+        make: Takes the plain template, starts applications in a session with it, and returns an
+            archive of the files that they created. Called once per machine and version of the
             applications; the result is kept in envkit's cache folder.
 
     Raises:

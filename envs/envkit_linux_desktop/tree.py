@@ -10,8 +10,8 @@ import gi  # pyright: ignore[reportMissingImports]  # a module of the system's P
 gi.require_version("Atspi", "2.0")
 from gi.repository import Atspi  # noqa: E402  # pyright: ignore[reportMissingImports]
 
-MOST_ROWS = int(sys.argv[1])
-MOST_CHILDREN = 300
+MAX_ROWS = int(sys.argv[1])
+MAX_CHILDREN = 300
 STATES = ("focused", "checked", "selected", "expanded")
 
 
@@ -21,7 +21,7 @@ def walk(node: Any, depth: int) -> Iterator[tuple[int, Any, Any]]:  # noqa: ANN4
     if depth > 1 and not states.contains(Atspi.StateType.SHOWING):
         return
     yield depth, node, states
-    for index in range(min(node.get_child_count(), MOST_CHILDREN)):
+    for index in range(min(node.get_child_count(), MAX_CHILDREN)):
         with contextlib.suppress(Exception):
             child = node.get_child_at_index(index)
             if child is not None:
@@ -46,9 +46,9 @@ def row(depth: int, node: Any, states: Any) -> str:  # noqa: ANN401  # gi has no
 
 
 def main() -> None:
-    """Print at most `MOST_ROWS` lines."""
+    """Print at most `MAX_ROWS` lines."""
     for count, found in enumerate(walk(Atspi.get_desktop(0), 0)):
-        if count > MOST_ROWS:
+        if count > MAX_ROWS:
             sys.stdout.write("...\n")
             return
         if count:

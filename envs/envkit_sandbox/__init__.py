@@ -1,8 +1,14 @@
-"""Sandboxes for programs that a policy drives: bubblewrap, its limits, and reading its files."""
+"""Sandboxes for programs that a policy drives: start them, limit them, read their files."""
 
+from envkit_sandbox.bubblewrap import (
+    INSTALL_LINE,
+    SandboxSpec,
+    find_bubblewrap,
+    first_process,
+    spawn,
+)
 from envkit_sandbox.channel import Channel
 from envkit_sandbox.home import Home
-from envkit_sandbox.walls import INSTALL_LINE, Walls, find_bubblewrap, first_process, spawn
 from envkit_sandbox.watchdog import Memory, watch
 
 __all__ = [
@@ -10,7 +16,7 @@ __all__ = [
     "Channel",
     "Home",
     "Memory",
-    "Walls",
+    "SandboxSpec",
     "find_bubblewrap",
     "first_process",
     "spawn",

@@ -10,14 +10,17 @@ from typing import Any, Final
 
 from envkit.errors import EnvFault, FaultKind
 
-_MOST_REPLY: Final = 64 << 20
+_MAX_REPLY: Final = 64 << 20
 
 
 class Channel:
-    """The pipes to a sandbox. Unusable after a fault: a late reply could answer another order."""
+    """The pipes to a sandbox.
+
+    Unusable after a fault, because a late reply could be taken for that of another order.
+    """
 
     def __init__(self, sandbox: "subprocess.Popen[bytes]", name: str) -> None:
-        """Take the pipes.
+        """Wrap the sandbox's pipes.
 
         Args:
             sandbox: Started with pipes as standard input and output.
@@ -33,7 +36,7 @@ class Channel:
         """Send an order and return its reply.
 
         Raises:
-            EnvFault: The sandbox is gone, does not answer in time, or could not carry it out.
+            EnvFault: The sandbox is gone, does not answer in time, or the order failed.
         """
         until = time.monotonic() + seconds
         self._write(json.dumps(order).encode() + b"\n", until)
@@ -56,7 +59,7 @@ class Channel:
         try:
             while b"\n" not in pieces[-1]:
                 pieces.append(self._read(until))
-                if sum(map(len, pieces)) > _MOST_REPLY:
+                if sum(map(len, pieces)) > _MAX_REPLY:
                     raise self._lost("gave a reply without an end", FaultKind.CRASHED)
             line, _, self._buffer = b"".join(pieces).partition(b"\n")
             reply: dict[str, Any] = json.loads(line)

@@ -15,9 +15,9 @@ from typing import Final
 from envkit.closing import Closing
 from envkit.errors import EnvFault, FaultKind
 
-MOST_BYTES: Final = 16 << 20
+MAX_BYTES: Final = 16 << 20
 """Maximum bytes read from a file by default."""
-MOST_NAMES: Final = 10_000
+MAX_NAMES: Final = 10_000
 """Maximum number of names listed for a folder."""
 _OPENAT2: Final = 437
 """The number of the system call on every architecture."""
@@ -61,8 +61,8 @@ class Home(Closing):
                 kind=FaultKind.CRASHED,
             ) from error
 
-    def read(self, path: str, *, limit: int = MOST_BYTES) -> bytes | None:
-        """Return the first bytes of a regular file, or None if there is none.
+    def read(self, path: str, *, limit: int = MAX_BYTES) -> bytes | None:
+        """Return the first bytes of a regular file; None if there is no such file.
 
         Args:
             path: Relative to the folder.
@@ -85,7 +85,7 @@ class Home(Closing):
             return b"".join(parts)
 
     def names(self, folder: str = "") -> tuple[str, ...]:
-        """Return the sorted names in a folder, at most `MOST_NAMES`; none if it does not exist.
+        """Return the sorted names in a folder, at most `MAX_NAMES`; none if it does not exist.
 
         Raises:
             EnvFault: The file system fails.
@@ -96,7 +96,7 @@ class Home(Closing):
         try:
             with os.scandir(found) as entries:
                 return tuple(
-                    sorted(entry.name for entry, _ in zip(entries, range(MOST_NAMES), strict=False))
+                    sorted(entry.name for entry, _ in zip(entries, range(MAX_NAMES), strict=False))
                 )
         finally:
             os.close(found)

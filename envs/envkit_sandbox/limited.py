@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 _DEADLINE: Final = 300.0
-"""Seconds until the program counts as hung; its own limit of processor time is far below."""
+"""Seconds until the program counts as hung; its own CPU limit is far lower."""
 _ENDED: Final = (signal.SIGXCPU, signal.SIGSEGV, signal.SIGABRT)
 """Signals by which the bytes end a program: its limit of time, and crashes of a parser. SIGKILL is
 not among them: a machine without memory sends it, whatever the bytes are."""

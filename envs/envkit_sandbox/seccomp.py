@@ -1,4 +1,4 @@
-"""A seccomp filter that blocks system calls that no application needs."""
+"""A seccomp filter against system calls that applications do not need."""
 
 import os
 from functools import cache

@@ -22,14 +22,14 @@ class Memory:
     """A watched sandbox."""
 
     first: int
-    """Its process 1, as seen from outside."""
+    """Its process 1, as seen from the host."""
     limit_mib: int
     kills: int = 0
     """Processes killed so far."""
 
 
 class _Watchdog:
-    """Looks at the watched sandboxes from one thread, which starts with the first."""
+    """Checks the watched sandboxes from one thread, which starts with the first."""
 
     def __init__(self) -> None:
         self.reset()
@@ -67,7 +67,7 @@ def watch(first: int, *, limit_mib: int) -> Memory:
     """Limit the memory of a sandbox until it ends.
 
     Args:
-        first: Its process 1, as seen from outside.
+        first: Its process 1, as seen from the host.
         limit_mib: Maximum memory of all its processes, with shared pages counted once.
     """
     memory = Memory(first=first, limit_mib=limit_mib)

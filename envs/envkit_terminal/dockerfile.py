@@ -11,7 +11,7 @@ _PLAIN_BASES: Final = re.compile(
     r"(?:docker\.io/)?(?:library/)?(?:ubuntu|debian|python)(?::[\w.-]+)?"
     r"|ghcr\.io/laude-institute/t-bench/(?:ubuntu|python)[\w.-]*(?::[\w.-]+)?"
 )
-"""Images that hold little more than Debian's base or Python."""
+"""Images with little more than Debian's base or Python."""
 _SYSTEM: Final = frozenset(
     (
         *("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "logs", "media", "mnt"),
@@ -24,7 +24,7 @@ _NETWORK: Final = re.compile(
 )
 _ROOT: Final = re.compile(r"(?:^|[\s;&|(])(sudo|chown|useradd|adduser|service|systemctl)(?=\s|$)")
 _IGNORED: Final = ("LABEL", "EXPOSE", "CMD", "ENTRYPOINT", "USER", "VOLUME", "SHELL", "MAINTAINER")
-_MOST_BYTES: Final = 16 << 20
+_MAX_BYTES: Final = 16 << 20
 
 
 class RefusedError(Exception):
@@ -33,7 +33,7 @@ class RefusedError(Exception):
 
 @dataclass(kw_only=True)
 class Image:
-    """What a Dockerfile asks for, as a session provides it."""
+    """A Dockerfile's instructions in terms of a session."""
 
     context: Path
     folder: str = "/app"
@@ -44,7 +44,7 @@ class Image:
 
     @property
     def folders(self) -> list[str]:
-        """Writable folders at the top that it needs, besides the home folder."""
+        """Top-level writable folders that it needs, apart from the home folder."""
         paths = [self.folder, *self.files]
         tops = {PurePosixPath(path).parts[1] for path in paths}
         return sorted(f"/{top}" for top in tops - {"home"})
@@ -79,7 +79,7 @@ def check_network(text: str, where: str) -> None:
     """Refuse a script that needs the network or root.
 
     Raises:
-        RefusedError: It does.
+        RefusedError: The script needs one of them.
     """
     code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     if found := _NETWORK.search(code):
@@ -101,7 +101,7 @@ def read_files(folder: Path) -> dict[str, Any]:
             raise RefusedError(f"the symbolic link {path.name}")
         if path.is_file():
             total += path.stat().st_size
-            if total > _MOST_BYTES or len(found) >= 500:
+            if total > _MAX_BYTES or len(found) >= 500:
                 raise RefusedError("more than 500 files or 16 MiB")
             found[path.relative_to(folder).as_posix()] = as_value(path)
     return found
@@ -183,7 +183,7 @@ def inside(image: Image, path: str) -> str:
     """Return an absolute path that a session can write.
 
     Raises:
-        RefusedError: It lies in the system's part.
+        RefusedError: The path belongs to the system.
     """
     if "$" in path:
         raise RefusedError(f"the path {path}")

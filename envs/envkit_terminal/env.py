@@ -21,16 +21,16 @@ class TerminalEnv(Env):
     """Do a task in a Linux shell.
 
     Task: `{"goal", "files", "setup", "checks", "solution", ...}`; see the page on the environment.
-        The default ones are drawn from seeds.
-    Observation: the goal; then output and exit code of each command, with the middle of long output
-        left out.
+        The default tasks are generated from seeds.
+    Observation: the goal; then the output and exit code of each command. Long output loses its
+        middle.
     Action: one or more calls of `bash(command)`, or code blocks with the protocol "fenced". The
-        shell keeps folder and variables. A command past `command_seconds` is interrupted, then
-        killed; the episode goes on.
+        shell keeps its folder and variables. A command past `command_seconds` is interrupted, then
+        killed; the episode continues.
     Reward: when the episode ends, 1.0 if all checks hold on the final files, else 0.0; tests may
         give a part. They run in a fresh sandbox with a copy of the files.
     Episode end: a reply without a command terminates; `max_turns` replies truncate. Both are
-        graded, but an episode whose last reply cannot be read gets 0.0.
+        graded, but an episode whose last reply cannot be parsed gets 0.0.
     Chance: doing nothing gives 0.0 on every generated task.
     Info: `exit_codes`, `parse_error`, and marks of the commands.
     """
@@ -55,14 +55,14 @@ class TerminalEnv(Env):
         """Create the environment.
 
         Args:
-            families: Names of task families; None uses all that need no more than Debian's base and
+            families: Names of task families; None uses all that need only Debian's base and
                 Python.
             levels: Levels 1 to 3; None uses all.
             split: "train" or "test", which share no seeds.
             tasks: Your own tasks, for example imported ones; None draws them.
             protocol: "tools" or "fenced".
-            command_seconds: Deadline of one command.
-            limits: Sizes and numbers of a session; None uses the defaults.
+            command_seconds: Seconds that one command may take.
+            limits: Resource limits of a session; None uses the defaults.
             feedback_role: Role of results in the tools protocol. "user" for chat templates without
                 a tool role.
             max_turns: Replies per episode.
@@ -220,7 +220,7 @@ def _prepare(session: TerminalSession, command: str) -> None:
 
 
 def _shown(ran: Ran, seconds: float) -> str:
-    """Return what the model reads of a command."""
+    """Return a command's result as the model reads it."""
     notes = [f"exit code {ran.code}"]
     if ran.timed_out:
         notes.append(f"stopped after {seconds:g} s, its deadline")

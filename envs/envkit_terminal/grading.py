@@ -1,4 +1,4 @@
-"""Grade the final files of a session, in places that the policy cannot reach.
+"""Grade the final files of a session out of the policy's reach.
 
 The session is over and its processes are dead. Files are compared outside any sandbox. Commands and
 tests run in a fresh sandbox with a copy of the final files, and test files that nothing in it can
@@ -15,7 +15,7 @@ from envkit_terminal.session import Entry, Limits, TerminalSession
 from envkit_terminal.tasks import absolute, entries
 
 REWARD_FOLDER: Final = "/logs/verifier"
-"""Where test scripts in Harbor's format leave `reward.txt` or `reward.json`."""
+"""Where test scripts in Harbor's format write `reward.txt` or `reward.json`."""
 _TEST_SECONDS: Final = 120.0
 _LONG: Final = 1 << 20
 
@@ -74,7 +74,7 @@ def _check(check: Mapping[str, Any], outcome: Outcome) -> float:
 
 
 def _text(entry: Entry | None) -> str | None:
-    """Return a file's text without newlines at its end; None if there is no such text file."""
+    """Return a file's text without trailing newlines; None if there is no such text file."""
     if entry is None or entry.data is None:
         return None
     try:
@@ -89,7 +89,7 @@ def _test_files(check: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def _run(check: Mapping[str, Any], outcome: Outcome) -> float:
-    """Compare what a command prints; the comparison happens out here."""
+    """Compare a command's output; the comparison runs outside the sandbox."""
     with outcome.fresh(_test_files(check)) as session:
         done = session.run(check["command"], seconds=float(check.get("seconds", 30.0)))
     is_right = done.output.rstrip("\n") == str(check["output"]).rstrip("\n")

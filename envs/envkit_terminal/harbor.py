@@ -1,4 +1,4 @@
-"""Import task folders of Harbor and Terminal-Bench, as far as they need no image build."""
+"""Import task folders of Harbor and Terminal-Bench that need no image build."""
 
 import tomllib
 from collections import Counter
@@ -21,17 +21,17 @@ from envkit_terminal.dockerfile import (
 from envkit_terminal.grading import REWARD_FOLDER
 
 _TEST_SECONDS: Final = 120.0
-_MOST_SECONDS: Final = 600.0
+_MAX_SECONDS: Final = 600.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Imported:
-    """Task folders, sorted into those that can be played and those that cannot."""
+    """Task folders, split into playable and refused ones."""
 
     tasks: tuple[dict[str, Any], ...]
     """For `TerminalEnv(tasks=...)`."""
     refused: Mapping[str, str]
-    """Why, by the name of the folder."""
+    """Reason for each refused folder, by name."""
 
     def reasons(self) -> Counter[str]:
         """Return how many folders are refused for each reason."""
@@ -42,7 +42,7 @@ def import_folders(root: str | Path, *, has_pytest: bool = False) -> Imported:
     """Read all task folders in a folder.
 
     Args:
-        root: Its subfolders are tasks: with `task.toml` (Harbor) or `task.yaml` (Terminal-Bench).
+        root: Each subfolder is a task, with `task.toml` (Harbor) or `task.yaml` (Terminal-Bench).
         has_pytest: Whether Debian's Python has pytest (`apt-get install python3-pytest`). Otherwise
             tasks whose tests run it are refused.
 
@@ -73,7 +73,7 @@ def read_folder(folder: str | Path, *, has_pytest: bool = False) -> dict[str, An
         has_pytest: As for `import_folders`.
 
     Raises:
-        RefusedError: It is not valid, or needs what a session does not have.
+        RefusedError: It is not valid, or needs something that sessions lack.
         MissingDependencyError: It has a `task.yaml` and PyYAML is not installed.
     """
     folder = Path(folder)
@@ -176,7 +176,7 @@ def _task(
         "type": "tests",
         "command": f"bash /tests/{script}",
         "files": tests,
-        "seconds": min(float(seconds), _MOST_SECONDS),
+        "seconds": min(float(seconds), _MAX_SECONDS),
         "reads_reward": REWARD_FOLDER in text,
     }
     return {

@@ -10,7 +10,7 @@ from envkit.toolcalls import ToolCall, call_errors, parse_tool_calls
 from envkit.tools import ToolSpec
 
 MAX_COMMANDS: Final = 4
-"""Most commands of one reply that run."""
+"""Maximum commands per reply."""
 MAX_REPLY: Final = 200_000
 _BLOCK: Final = re.compile(
     r"^```(?:bash|sh|shell)[ \t]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE
@@ -47,7 +47,7 @@ class Reply:
 
     commands: tuple[str, ...] = ()
     calls: tuple[ToolCall, ...] = ()
-    """Those of the tools protocol, also if they are not valid."""
+    """Calls of the tools protocol, including invalid ones."""
     errors: tuple[str, ...] = ()
     text: str = ""
 

@@ -12,15 +12,15 @@ from typing import Any, Final
 from envkit.closing import Closing
 from envkit.errors import EnvFault, FaultKind, MissingDependencyError
 from envkit.text import utf8
+from envkit_sandbox.bubblewrap import INSTALL_LINE, SandboxSpec, end, find_bubblewrap, spawn
 from envkit_sandbox.channel import Channel
-from envkit_sandbox.walls import INSTALL_LINE, Walls, end, find_bubblewrap, spawn
 
 HOME: Final = "/home/agent"
 LINK: Final = -1
-"""Stands for the mode of a symbolic link in the supervisor's protocol."""
+"""The mode of a symbolic link in the supervisor's protocol."""
 _START_SECONDS: Final = 20.0
 _GRACE_SECONDS: Final = 20.0
-"""Time beyond a command's own until the sandbox counts as dead."""
+"""Seconds past a command's deadline until the sandbox counts as dead."""
 _MIB: Final = 1 << 20
 _SUPERVISOR: Final = Path(__file__).with_name("supervisor.py")
 _ETC: Final = ("alternatives", "ld.so.cache", "localtime", "mime.types", "ssl/certs")
@@ -39,20 +39,20 @@ _ENVIRONMENT: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one session may use."""
+    """Resource limits of one session."""
 
     home_mib: int = 256
     """Size of the home folder and of every other writable folder."""
     memory_mib: int = 1024
-    """Memory of all processes together; beyond it they are killed."""
+    """Memory of all processes together; above it they are killed."""
     processes: int = 128
-    """Processes at a time; beyond it all are killed."""
+    """Processes at a time; above it all are killed."""
     output_head: int = 6000
-    """Bytes kept of the start of a command's output."""
+    """Bytes kept from the start of a command's output."""
     output_tail: int = 6000
-    """Bytes kept of its end."""
+    """Bytes kept from its end."""
     snapshot_mib: int = 32
-    """Final files in all; a session that leaves more scores 0."""
+    """Total size of the final files; a session that leaves more scores 0."""
     snapshot_entries: int = 5000
 
 
@@ -72,15 +72,15 @@ class Ran:
     """A command that ended."""
 
     output: str
-    """Standard output and error in one, with a note where the middle was cut."""
+    """Standard output and error together, with a note where the middle was cut."""
     code: int
     timed_out: bool = False
     is_new_shell: bool = False
-    """Whether the shell ended, so that variables and functions are lost."""
+    """Whether the shell ended and its variables and functions are lost."""
     limit: str | None = None
     """"memory" or "processes" if everything was killed for exceeding it."""
     cut: int = 0
-    """Bytes left out of the output."""
+    """Bytes dropped from the output."""
     folder: str = HOME
     """The shell's folder afterwards."""
 
@@ -105,11 +105,11 @@ class TerminalSession(Closing):
 
     limits: Limits = field(default_factory=Limits)
     folders: Sequence[str] = ()
-    """More writable folders, such as "/app"."""
+    """Additional writable folders, such as "/app"."""
     folder: str = HOME
     """Where the shell starts."""
     read_only: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
-    """Files that nothing in the session can change, by absolute path."""
+    """Read-only files by absolute path."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     _process: "subprocess.Popen[bytes] | None" = None
     _channel: Channel | None = None
@@ -148,7 +148,7 @@ class TerminalSession(Closing):
 
         Args:
             command: Any text; bash reads it.
-            seconds: Its deadline. What it started is then interrupted, and killed 2 s later.
+            seconds: Its deadline. Its processes are then interrupted, and killed 2 s later.
 
         Raises:
             EnvFault: The sandbox is gone.
@@ -209,7 +209,7 @@ class TerminalSession(Closing):
             "/etc/passwd": _PASSWD.encode(),
             "/etc/group": _GROUP.encode(),
         }
-        walls = Walls(
+        spec = SandboxSpec(
             hostname="terminal",
             folders={
                 "/tmp": _SCRATCH_MIB,
@@ -222,7 +222,7 @@ class TerminalSession(Closing):
             folder=HOME,
             is_first=True,
         )
-        self._process = spawn(walls, program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._process = spawn(spec, program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._channel = Channel(self._process, "the terminal's sandbox")
         return self._channel
 

@@ -33,7 +33,7 @@ LINK = -1
 
 
 class Shell:
-    """One bash; commands go in on its stdin, their exit codes come out on a pipe of their own."""
+    """One bash. Commands go in on its stdin; their exit codes come out on a separate pipe."""
 
     def __init__(self, folder: str) -> None:
         control, control_in_shell = os.pipe()
@@ -69,7 +69,7 @@ class Shell:
             self._stdin.flush()
 
     def ended(self) -> tuple[int, str] | None:
-        """Read the exit code and the folder after a command; None if the shell is of no use."""
+        """Read the exit code and the folder after a command; None if the shell is unusable."""
         line = os.read(self.control, CHUNK).decode("utf-8", "replace")
         mark, _, rest = line.partition(" ")
         code, _, folder = rest.partition(" ")
@@ -87,7 +87,7 @@ class Shell:
 
 
 class Kept:
-    """The head and the tail of an output, and how much lies between."""
+    """The head and tail of an output, and the number of bytes between them."""
 
     def __init__(self, head: int, tail: int) -> None:
         self._most_head, self._most_tail = head, tail
@@ -106,7 +106,7 @@ class Kept:
 
 
 class Supervisor:
-    """Answers orders one at a time."""
+    """Executes orders one at a time."""
 
     def __init__(self, limits: dict[str, int], start: str) -> None:
         self.limits, self._start = limits, start
@@ -120,7 +120,7 @@ class Supervisor:
         return self._start if os.path.isdir(self._start) else os.environ["HOME"]
 
     def answer(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Carry out one order."""
+        """Execute one order."""
         if "run" in order:
             return self.run(order)
         if "put" in order:
@@ -139,7 +139,7 @@ class Supervisor:
         raise ValueError("unknown order")
 
     def run(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Run a command in the shell; afterwards there is always a shell again."""
+        """Run a command in the shell, and replace the shell if the command ended it."""
         self.reap()
         if self.shell.pid in self.statuses:
             self.replace(None)  # it died between two commands
@@ -160,7 +160,7 @@ class Supervisor:
         }
 
     def wait(self, kept: Kept, started: int, seconds: float) -> dict[str, Any]:
-        """Collect output until the command, the shell, the time or a limit ends."""
+        """Collect output until the command or the shell ends, or time or a limit runs out."""
         begun, stage, reason = time.monotonic(), 0, None
         stops = (seconds, seconds + INTERRUPT_SECONDS, seconds + INTERRUPT_SECONDS + KILL_SECONDS)
         while True:
@@ -184,7 +184,7 @@ class Supervisor:
                 stage += 1
 
     def stop(self, stage: int, started: int) -> None:
-        """Interrupt what the command started, then kill it, then kill the shell."""
+        """Interrupt the command's processes, then kill them, then kill the shell."""
         if stage == 2:
             kill(self.shell.pid, signal.SIGKILL)
             return
@@ -206,7 +206,7 @@ class Supervisor:
         return code if code is not None else (128 - found if found < 0 else found)
 
     def over_limit(self) -> str | None:
-        """Return which limit the processes exceed together, if any."""
+        """Return the limit that the processes exceed together, if any."""
         count = total = 0
         for pid in processes():
             count += 1
@@ -221,7 +221,7 @@ class Supervisor:
         return "memory" if total > self.limits["memory"] else None
 
     def reap(self) -> None:
-        """Collect every process that ended; orphans are this process' children."""
+        """Reap every process that ended; orphans become this process's children."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -234,7 +234,7 @@ class Supervisor:
 
 
 def drain(source: int, kept: Kept) -> None:
-    """Read what is there; at most a few megabytes, so that deadlines are looked at in between."""
+    """Read available output, at most a few megabytes, so that deadlines are checked in between."""
     for _ in range(64):
         try:
             data = os.read(source, CHUNK)
@@ -258,7 +258,7 @@ def ticks() -> int:
 
 
 def processes() -> list[int]:
-    """Return the numbers of all processes but this one."""
+    """Return the ids of all processes except this one."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
 
 
@@ -287,7 +287,7 @@ def kill(pid: int, number: int) -> None:
 
 
 def kill_all() -> None:
-    """Kill every process but this one; the kernel does it in one go."""
+    """Kill every process except this one, in one system call."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, signal.SIGKILL)
 
@@ -306,7 +306,7 @@ def put(path: str, data: str | None, mode: int) -> None:
 
 
 def snapshot(roots: list[str], most_bytes: int, most_entries: int) -> dict[str, Any]:
-    """Return all files, folders and links below some folders; nothing else runs any more."""
+    """Return all files, folders and links below some folders. No other process may be running."""
     entries: list[list[Any]] = []
     total, folders = 0, list(roots)
     while folders:
@@ -332,7 +332,7 @@ def snapshot(roots: list[str], most_bytes: int, most_entries: int) -> dict[str, 
 
 
 def children(folder: str) -> list[str]:
-    """Return the paths in a folder; none if its mode hides them."""
+    """Return the paths in a folder; none if its mode forbids listing."""
     try:
         return [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
     except OSError:
@@ -340,7 +340,7 @@ def children(folder: str) -> list[str]:
 
 
 def content(path: str) -> str:
-    """Return a file's bytes, also of one that its mode hides."""
+    """Return a file's bytes, even if its mode forbids reading."""
     try:
         os.chmod(path, 0o600)
         with open(path, "rb") as handle:
@@ -355,7 +355,7 @@ def shown(path: str) -> str:
 
 
 def main() -> None:
-    """Answer orders until the input ends."""
+    """Execute orders until the input ends."""
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)  # a driver started by nohup or "&" ignores them

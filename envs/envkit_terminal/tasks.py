@@ -1,4 +1,4 @@
-"""A terminal task as JSON data: initial files, setup, checks of the outcome, and a solution."""
+"""A terminal task as JSON data: initial files, setup, checks and a solution."""
 
 import base64
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _TEST_OFFSET: Final = 1 << 32
 
 
 class GeneratedTasks:
-    """Endless tasks of all families and levels, drawn from a seed."""
+    """An endless source of tasks of all families and levels, drawn from a seed."""
 
     size = None
 
@@ -40,7 +40,7 @@ def check_task(task: Mapping[str, Any]) -> None:
     """Check the fields of a task.
 
     Raises:
-        DatasetError: One is missing or has the wrong type.
+        DatasetError: A field is missing or has the wrong type.
     """
     if not isinstance(task.get("goal"), str) or not task["goal"].strip():
         raise DatasetError(f"a terminal task needs the text 'goal', got the keys {sorted(task)}")
@@ -63,10 +63,10 @@ def entries(files: Mapping[str, Any]) -> dict[str, Entry]:
     """Return the files of a task by absolute path; relative paths are below the home folder.
 
     Args:
-        files: Each a text, or `{"text" or "base64", "mode"}`; None is a folder.
+        files: Path -> text, or `{"text" or "base64", "mode"}`, or None for a folder.
 
     Raises:
-        DatasetError: A value is none of these.
+        DatasetError: A value has another form.
     """
     return {absolute(path): _entry(path, value) for path, value in files.items()}
 

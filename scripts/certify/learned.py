@@ -25,7 +25,7 @@ from envkit.env import Env, PolicyContext
 from envkit.seeds import derive_seed
 
 _HIDDEN = re.compile(r"\"[^\"]*\"|\b[A-Z][\w'.@-]*|\S*\d\S*|\S+\.\w+")
-_MOST_TURNS = 64
+_MAX_TURNS = 64
 Replies = tuple[str, ...]
 
 
@@ -40,7 +40,7 @@ def play(env: Env, seed: int, replies: Replies | None) -> tuple[str, Replies, fl
     oracle = env.oracle() if replies is None else None
     given: list[str] = []
     total = 0.0
-    for turn in range(_MOST_TURNS if replies is None else len(replies)):
+    for turn in range(_MAX_TURNS if replies is None else len(replies)):
         if oracle is None:
             assert replies is not None
             reply = replies[turn]

@@ -28,7 +28,7 @@ from envkit.tokens import load_codec
 from envkit.wrappers import BlankImage, SwapImage
 from envkit_transformers import create_engine
 
-_MOST_TURNS: Final = 4
+_MAX_TURNS: Final = 4
 """Twice as many turns as the tasks need, so blind policies end early."""
 _SEED: Final = derive_seed("measure", 0)
 _WRAPS: Final[Mapping[str, Any]] = {"blank": BlankImage, "swapped": SwapImage}
@@ -112,7 +112,7 @@ class Measurer:
         codec = load_codec(self._folder, tools=make().unwrapped.tools)
         config = RolloutConfig(
             seed=_SEED,
-            limits=Limits(max_turns=_MOST_TURNS),
+            limits=Limits(max_turns=_MAX_TURNS),
             sampling={"max_new_tokens": 24, "seed": 1, "temperature": temperature},
         )
 

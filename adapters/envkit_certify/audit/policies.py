@@ -22,7 +22,7 @@ _LONGEST_COPY: Final = 8000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class ReplyContext:
     """The inputs of a trivial policy."""
 
     env: Env
@@ -39,7 +39,7 @@ class Moment:
     """Random generator that continues through the episode."""
 
 
-Reply = Callable[[Moment], str]
+Reply = Callable[[ReplyContext], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +92,11 @@ def trivial_policies(
         "frequent answers with the scorer": no_oracle
         if lessons is None
         else _frequent_with_scorer(env, hooks, lessons.answers),
-        "copies the prompt": lambda moment: moment.texts[0][:_LONGEST_COPY],
+        "copies the prompt": lambda context: context.texts[0][:_LONGEST_COPY],
         "answers with the prompt": "no hook 'answer'"
         if hooks.answer is None
-        else lambda moment: hooks.reply(moment.texts[0][:_LONGEST_COPY]),
-        "repeats the last observation": lambda moment: moment.texts[-1][:_LONGEST_COPY],
+        else lambda context: hooks.reply(context.texts[0][:_LONGEST_COPY]),
+        "repeats the last observation": lambda context: context.texts[-1][:_LONGEST_COPY],
         "calls every tool at once": _calls_all if env.tools else "it has no tools",
         "calls one tool per turn": _calls_one if env.tools else "it has no tools",
         **_guesses(hooks),
@@ -114,15 +114,15 @@ def _constant(text: str) -> Reply:
 
 
 def _by_turn(replies: Sequence[str]) -> Reply:
-    return lambda moment: replies[min(moment.turn, len(replies) - 1)]
+    return lambda context: replies[min(context.turn, len(replies) - 1)]
 
 
 def _reply_to_similar(questions: Sequence[tuple[str, Sequence[str]]]) -> Reply:
     find = most_similar(questions)
 
-    def reply(moment: Moment) -> str:
-        replies = find(moment.texts[0]) or [""]
-        return replies[min(moment.turn, len(replies) - 1)]
+    def reply(context: ReplyContext) -> str:
+        replies = find(context.texts[0]) or [""]
+        return replies[min(context.turn, len(replies) - 1)]
 
     return reply
 
@@ -166,12 +166,12 @@ def _frequent_with_scorer(env: Env, hooks: AuditHooks, answers: Sequence[str]) -
         return "no task value appears in an oracle reply"
     heard = hooks.confirms_guess or _sounds_right
 
-    def reply(moment: Moment) -> str:
-        right = next((n for n, step in enumerate(moment.steps) if heard(step)), None)
+    def reply(context: ReplyContext) -> str:
+        right = next((n for n, step in enumerate(context.steps) if heard(step)), None)
         if right is not None:
             return hooks.reply(answers[min(right, len(answers) - 1)])
-        answer = answers[min(moment.turn, len(answers) - 1)]
-        is_last = moment.turn + 1 >= min(moment.env.max_turns, len(answers))
+        answer = answers[min(context.turn, len(answers) - 1)]
+        is_last = context.turn + 1 >= min(context.env.max_turns, len(answers))
         return hooks.reply(answer) if is_last else ask(answer)
 
     return reply
@@ -196,7 +196,7 @@ def _sounds_right(step: Step) -> bool:
 
 
 def _closed_book(hooks: AuditHooks, answerer: Callable[[Task], str]) -> Reply:
-    return lambda moment: hooks.reply(answerer(moment.task))
+    return lambda context: hooks.reply(answerer(context.task))
 
 
 def _guesses(hooks: AuditHooks) -> dict[str, Reply | str]:
@@ -205,21 +205,21 @@ def _guesses(hooks: AuditHooks) -> dict[str, Reply | str]:
         why = "no hook 'choices'"
         return {"random choice": why, "every choice at once": why, "guesses with the scorer": why}
 
-    def random_choice(moment: Moment) -> str:
-        return hooks.reply(moment.rng.choice(list(choices(moment.task)) or [""]))
+    def random_choice(context: ReplyContext) -> str:
+        return hooks.reply(context.rng.choice(list(choices(context.task)) or [""]))
 
-    def every_choice(moment: Moment) -> str:
-        return "\n".join(hooks.reply(choice) for choice in choices(moment.task))
+    def every_choice(context: ReplyContext) -> str:
+        return "\n".join(hooks.reply(choice) for choice in choices(context.task))
 
-    def guess(moment: Moment) -> str:
+    def guess(context: ReplyContext) -> str:
         assert ask is not None  # the policy is not offered otherwise
         assert heard is not None
-        options = list(choices(moment.task)) or [""]
-        right = next((n for n, step in enumerate(moment.steps) if heard(step)), None)
+        options = list(choices(context.task)) or [""]
+        right = next((n for n, step in enumerate(context.steps) if heard(step)), None)
         if right is not None:
             return hooks.reply(options[min(right, len(options) - 1)])
-        option = options[min(moment.turn, len(options) - 1)]
-        is_last = moment.turn + 1 >= min(moment.env.max_turns, len(options))
+        option = options[min(context.turn, len(options) - 1)]
+        is_last = context.turn + 1 >= min(context.env.max_turns, len(options))
         return hooks.reply(option) if is_last else ask(option)
 
     return {
@@ -229,13 +229,13 @@ def _guesses(hooks: AuditHooks) -> dict[str, Reply | str]:
     }
 
 
-def _calls_all(moment: Moment) -> str:
-    return "\n".join(fill_call(spec) for spec in moment.env.tools)
+def _calls_all(context: ReplyContext) -> str:
+    return "\n".join(fill_call(spec) for spec in context.env.tools)
 
 
-def _calls_one(moment: Moment) -> str:
-    tools = moment.env.tools
-    return fill_call(tools[moment.turn % len(tools)])
+def _calls_one(context: ReplyContext) -> str:
+    tools = context.env.tools
+    return fill_call(tools[context.turn % len(tools)])
 
 
 def fill_call(spec: ToolSpec) -> str:

@@ -14,8 +14,8 @@ from envkit.seeds import derive_seed
 from envkit.turns import Step
 from envkit_certify.audit.policies import (
     Lessons,
-    Moment,
     Reply,
+    ReplyContext,
     TrivialPolicy,
     Unplayed,
     gold_of,
@@ -177,7 +177,7 @@ class Audit:
         rng = random.Random(derive_seed("audit policy", seed))
         while len(steps) < _LONGEST_EPISODE:
             text = reply(
-                Moment(
+                ReplyContext(
                     env=env,
                     task=env.task,
                     turn=len(steps),
@@ -206,10 +206,10 @@ class Audit:
             texts: list[str] = []
 
             def noted(
-                moment: Moment, replies: list[str] = replies, texts: list[str] = texts
+                context: ReplyContext, replies: list[str] = replies, texts: list[str] = texts
             ) -> str:
-                texts[:] = moment.texts
-                replies.append(oracle(moment))
+                texts[:] = context.texts
+                replies.append(oracle(context))
                 return replies[-1]
 
             try:
@@ -262,14 +262,15 @@ def _oracle_of(env: Env) -> Reply | None:
 def _as_reply(policy: Policy) -> Reply:
     """Adapt a policy to the audit's policy interface."""
 
-    def reply(moment: Moment) -> str:
-        context = PolicyContext(
-            env=moment.env,
-            task=moment.task,
-            turn=moment.turn,
-            messages=tuple(moment.messages),
-            seed=moment.seed,
+    def reply(context: ReplyContext) -> str:
+        return policy(
+            PolicyContext(
+                env=context.env,
+                task=context.task,
+                turn=context.turn,
+                messages=tuple(context.messages),
+                seed=context.seed,
+            )
         )
-        return policy(context)
 
     return reply

@@ -24,7 +24,7 @@ from envkit_browser.driver.trouble import BrowserFault, Trouble
 FRAME_MS: Final = 1000 / 60
 START_TIME: Final = 1_767_225_600
 """Start time of every page: 2026-01-01 00:00 UTC, in seconds."""
-_MOST_FRAMES: Final = 60
+_MAX_FRAMES: Final = 60
 _LOAD_MS: Final = 10_000.0
 _PUMP_S: Final = 0.03
 _NEXT_FRAME_MS: Final = 0.05
@@ -191,7 +191,7 @@ class Page:
         """
         if milliseconds <= 0:
             return
-        count = frames or min(_MOST_FRAMES, math.ceil(milliseconds / FRAME_MS))
+        count = frames or min(_MAX_FRAMES, math.ceil(milliseconds / FRAME_MS))
         for _ in range(count):
             await self.pass_time(milliseconds / count)
             await self.frame()

@@ -15,8 +15,8 @@ _BITS: Final = {Button.LEFT: 1, Button.RIGHT: 2, Button.MIDDLE: 4}
 _CLICKS: Final = {ActionKind.CLICK: 1, ActionKind.DOUBLE_CLICK: 2, ActionKind.TRIPLE_CLICK: 3}
 _LONGEST_WAIT_S: Final = 60.0
 _REPEATS_A_SECOND: Final = 10
-_MOST_REPEATS: Final = 50
-_MOST_TYPED: Final = 200
+_MAX_REPEATS: Final = 50
+_MAX_TYPED: Final = 200
 """Maximum characters typed key by key; longer text is inserted at once."""
 _WHEEL_FRAMES: Final = 2
 _PRESSED_FRAMES: Final = 2
@@ -135,7 +135,7 @@ class PageInput:
         await self._page.frame()  # moves the scroll offset from the compositor to the document
 
     async def _type(self, x: int, y: int, action: Action) -> None:
-        if len(action.text) > _MOST_TYPED:
+        if len(action.text) > _MAX_TYPED:
             await self._page.deliver(("Input.insertText", {"text": action.text}))
             return
         commands: list[Command] = []
@@ -159,7 +159,7 @@ class PageInput:
         last = action.keys[-1]
         await self._page.deliver(*_holding(action.keys))
         repeats = 0 if last in MODIFIERS else round(seconds * _REPEATS_A_SECOND)
-        repeats = min(_MOST_REPEATS, repeats)
+        repeats = min(_MAX_REPEATS, repeats)
         for _ in range(repeats):
             await self._page.pass_time(1000 * seconds / repeats)
             await self._page.deliver((_KEY, key_event("down", last, modifiers, repeats=True)))

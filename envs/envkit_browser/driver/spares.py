@@ -11,7 +11,7 @@ from envkit_browser.driver.trouble import BrowserFault
 
 _PAUSE_S: Final = 0.1
 """Delay before a spare is opened, so its process starts after the current episode has loaded."""
-_MOST_SHAPES: Final = 4
+_MAX_SHAPES: Final = 4
 """Maximum page shapes kept; the least recently used is dropped."""
 
 Shape = tuple[int, int, float]
@@ -58,7 +58,7 @@ class Spares:
             task = asyncio.ensure_future(self._prepare(options, shape))
             self._tasks[task] = shape
             task.add_done_callback(self._tasks.pop)
-        while len(self._pages) > _MOST_SHAPES:
+        while len(self._pages) > _MAX_SHAPES:
             for page in self._pages.pop(next(iter(self._pages))):
                 task = asyncio.ensure_future(page.aclose())
                 self._tasks[task] = shape

@@ -152,10 +152,10 @@ _ACTIONS: Final = {
 }
 """Maximum oracle actions per solved task: over 20 seeds each, 200 for generate-number, which
 depends on chance."""
-_MOST_TURNS: Final = 40
+_MAX_TURNS: Final = 40
 _UNKNOWN_TURNS: Final = 20
 _TURNS: Final = {
-    name: min(_MOST_TURNS, 2 * actions)
+    name: min(_MAX_TURNS, 2 * actions)
     for actions, names in _ACTIONS.items()
     for name in names.split()
 }

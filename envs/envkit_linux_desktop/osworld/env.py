@@ -98,7 +98,7 @@ class OsworldEnv(LinuxDesktopEnv):
         return self._turn(f"Task: {chosen.instruction}", info)
 
     def on_turn(self, response_text: str) -> Turn:
-        """Carry out the actions of the reply.
+        """Execute the actions of the reply.
 
         Raises:
             EnvFault: The session died, or the grader failed.

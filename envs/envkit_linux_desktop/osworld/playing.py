@@ -30,7 +30,7 @@ from envkit_linux_desktop.osworld.steps import (
     Wait,
     Write,
 )
-from envkit_linux_desktop.osworld.task_file import MOST_BYTES, Check, OsworldTask
+from envkit_linux_desktop.osworld.task_file import MAX_BYTES, Check, OsworldTask
 
 _RUN_SECONDS: Final = 120.0
 
@@ -52,7 +52,7 @@ class Desk(Protocol):
         ...
 
     def read(self, path: str, *, limit: int) -> bytes | None:
-        """Return the first bytes of a regular file, or None if there is none."""
+        """Return the first bytes of a regular file; None if there is no such file."""
         ...
 
     def names(self, folder: str = "") -> tuple[str, ...]:
@@ -167,7 +167,7 @@ class Play:
                 return None if data is None else self._file(source.name, data)
             case HomeFiles():
                 self._own.difference_update(source.names)
-                found = [self.desk.read(path, limit=MOST_BYTES) for path in source.paths]
+                found = [self.desk.read(path, limit=MAX_BYTES) for path in source.paths]
                 return self._given(source, found)
             case FolderFiles():
                 self._own.update(source.names)

@@ -27,8 +27,8 @@ _MARKER: Final = -1
 """Stands for a coordinate of the screen's centre, whose size a task file does not know."""
 _CENTRE_PIXEL: Final = (960, 540)
 """The centre of OSWorld's screen, as some files write it."""
-_MOST_PRESSES: Final = 200
-_MOST_CLICKS: Final = 1000
+_MAX_PRESSES: Final = 200
+_MAX_CLICKS: Final = 1000
 _LONGEST_TEXT: Final = 10_000
 _Values = list[Any]
 _Named = dict[str, Any]
@@ -83,7 +83,7 @@ def _hotkey(values: _Values, _: _Named) -> tuple[Step, ...]:
 def _press(values: _Values, named: _Named) -> tuple[Step, ...]:
     keys = values[0] if isinstance(values[0], list) else values[:1]
     times = int(named.get("presses", values[1] if len(values) > 1 else 1))
-    if not 0 <= times * len(keys) <= _MOST_PRESSES:
+    if not 0 <= times * len(keys) <= _MAX_PRESSES:
         raise ValueError("too many presses")
     return tuple(Press(keys=chord([str(key)])) for _ in range(times) for key in keys)
 
@@ -104,7 +104,7 @@ def _sleep(values: _Values, _: _Named) -> tuple[Step, ...]:
 
 def _scroll(values: _Values, _: _Named) -> tuple[Step, ...]:
     clicks = int(values[0])
-    if abs(clicks) > _MOST_CLICKS:
+    if abs(clicks) > _MAX_CLICKS:
         raise ValueError("too far a scroll")
     return (Scroll(clicks=clicks),)
 

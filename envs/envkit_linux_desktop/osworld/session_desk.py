@@ -31,7 +31,7 @@ class SessionDesk:
         self._session.put({path: data})
 
     def read(self, path: str, *, limit: int) -> bytes | None:
-        """Return the first bytes of a regular file, or None if there is none."""
+        """Return the first bytes of a regular file; None if there is no such file."""
         return self._session.home.read(path, limit=limit)
 
     def names(self, folder: str = "") -> tuple[str, ...]:

@@ -6,7 +6,7 @@ HOME = "/home/user"
 """The home folder in OSWorld's task files; a session that plays them uses the same."""
 
 LONGEST_WAIT = 60.0
-"""Most seconds of one step."""
+"""Maximum seconds of one step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class PutFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """Start a program and go on."""
+    """Start a program without waiting for its end."""
 
     command: tuple[str, ...]
 

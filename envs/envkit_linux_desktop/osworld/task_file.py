@@ -19,9 +19,9 @@ from envkit_linux_desktop.osworld.steps import PutFile, Step
 
 INFEASIBLE: Final = "infeasible"
 """The evaluator of tasks that cannot be done: the agent must say so."""
-MOST_BYTES: Final = 16 << 20
-"""Most bytes that a grader reads of one document."""
-_MOST_TASK_BYTES: Final = 4 << 20
+MAX_BYTES: Final = 16 << 20
+"""Maximum bytes that a grader reads of one document."""
+_MAX_TASK_BYTES: Final = 4 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,8 +159,8 @@ def _check_documents(task: OsworldTask, files: FileFolder) -> None:
     missing = sizes.count(None)
     if missing:
         raise RefusedError(RefusalKind.FILE, f"{missing} files are missing")
-    if any(size > MOST_BYTES for size in sizes if size is not None):
-        what = f"a document of more than {MOST_BYTES >> 20} MiB"
+    if any(size > MAX_BYTES for size in sizes if size is not None):
+        what = f"a document of more than {MAX_BYTES >> 20} MiB"
         raise RefusedError(RefusalKind.FILE, what)
 
 
@@ -230,9 +230,9 @@ def _load(path: Path) -> object:
         raise RefusedError(RefusalKind.SCHEMA, "not a regular file")
     try:
         with path.open("rb") as file:
-            data = file.read(_MOST_TASK_BYTES + 1)
-        if len(data) > _MOST_TASK_BYTES:
-            what = f"a file of more than {_MOST_TASK_BYTES >> 20} MiB"
+            data = file.read(_MAX_TASK_BYTES + 1)
+        if len(data) > _MAX_TASK_BYTES:
+            what = f"a file of more than {_MAX_TASK_BYTES >> 20} MiB"
             raise RefusedError(RefusalKind.SCHEMA, what)
         return json.loads(data)
     except (OSError, ValueError, RecursionError) as error:

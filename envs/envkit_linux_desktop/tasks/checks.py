@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Protocol
 
-from envkit_linux_desktop.tasks.home import MOST_BYTES, MOST_NAMES, Home
+from envkit_linux_desktop.tasks.home import MAX_BYTES, MAX_NAMES, Home
 
 
 class Check(Protocol):
@@ -27,7 +27,7 @@ class Check(Protocol):
 
 def read_text(home: Home, path: str) -> str | None:
     """Return a file as text; None if it is absent or not UTF-8."""
-    data = home.read(path, limit=MOST_BYTES)
+    data = home.read(path, limit=MAX_BYTES)
     try:
         return None if data is None else data.decode("utf-8-sig")  # Writer adds a byte order mark
     except UnicodeDecodeError:
@@ -121,7 +121,7 @@ class Gone:
         """Look for the name."""
         parent, name = parent_and_name(self.path)
         names = home.names(parent)
-        return len(names) < MOST_NAMES and name not in names  # a full list could hide the name
+        return len(names) < MAX_NAMES and name not in names  # a full list could hide the name
 
     def apply(self, files: dict[str, bytes]) -> None:
         """Delete the file or folder."""

@@ -7,7 +7,7 @@ from typing import Final
 from envkit_linux_desktop.tasks import packing, reading, words
 from envkit_linux_desktop.tasks.checks import read_text
 from envkit_linux_desktop.tasks.clues import clutter, then_log, told
-from envkit_linux_desktop.tasks.home import MOST_BYTES, Home
+from envkit_linux_desktop.tasks.home import MAX_BYTES, Home
 from envkit_linux_desktop.tasks.scenario import Draft, families
 from envkit_linux_desktop.tasks.words import listed
 
@@ -67,7 +67,7 @@ class Channel:
 
     def holds(self, home: Home) -> bool:
         """Compare the values as text; their types may differ in width."""
-        data = home.read(channel_path(self.name), limit=MOST_BYTES)
+        data = home.read(channel_path(self.name), limit=MAX_BYTES)
         model = reading.read_document("xfconf", data) if data else None
         if model is None:
             return False

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from envkit_linux_desktop.tasks import packing, reading
-from envkit_linux_desktop.tasks.home import MOST_BYTES, Home
+from envkit_linux_desktop.tasks.home import MAX_BYTES, Home
 
 _WORD: Final = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 _NAMES: Final = f'xmlns:w="{_WORD}" xmlns:r="{packing.OFFICE}"'
@@ -222,7 +222,7 @@ class Document:
 
     def holds(self, home: Home) -> bool:
         """Compare the document."""
-        data = home.read(self.path, limit=MOST_BYTES)
+        data = home.read(self.path, limit=MAX_BYTES)
         model = reading.read_document("docx", data) if data else None
         if model is None:
             return False

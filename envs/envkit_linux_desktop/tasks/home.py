@@ -2,9 +2,9 @@
 
 from typing import Final, Protocol
 
-MOST_BYTES: Final = 8 << 20
+MAX_BYTES: Final = 8 << 20
 """Longest file that a check reads."""
-MOST_NAMES: Final = 2_000
+MAX_NAMES: Final = 2_000
 """A folder with as many names counts as flooded: a listing may be cut."""
 
 
@@ -12,7 +12,7 @@ class Home(Protocol):
     """A home folder that can be read without following links."""
 
     def read(self, path: str, *, limit: int) -> bytes | None:
-        """Return the first bytes of a regular file, or None if there is none."""
+        """Return the first bytes of a regular file; None if there is no such file."""
         ...
 
     def names(self, folder: str = "") -> tuple[str, ...]:

@@ -10,11 +10,11 @@ from envkit_actions.action import Action, ActionKind
 OFFICE_SAVED: Final = 1.5
 """Seconds until LibreOffice has written a file."""
 _LOOKS: Final = 10
-"""Most looks at the screen until something has happened there."""
+"""Maximum checks of the screen for a change."""
 _LOOK: Final = 0.3
-"""Seconds until the next look."""
+"""Seconds until the next check."""
 _PRESSES: Final = 3
-"""Most presses of a chord that has no effect."""
+"""Maximum presses of a chord without effect."""
 Moves = Iterator[Action]
 DIALOG: Final = 0.6
 """Seconds until a dialog takes keys, or a file is written."""

@@ -1,7 +1,7 @@
 """Oracles: input that solves a scenario through the applications on its desktop.
 
 A plan reads what the checks expect and enters it with the keyboard, window by window from the top:
-it does what the top window is needed for, closes it, and goes on with the next.
+it does the top window's part of the task, closes it, and continues with the next.
 """
 
 from collections.abc import Callable, Iterator, Mapping

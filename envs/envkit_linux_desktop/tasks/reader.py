@@ -20,7 +20,7 @@ SECONDS = 20
 """Processor time for one document."""
 MEMORY = 768 << 20
 EXPANDED = 64 << 20
-"""Most bytes in all the parts of one archive."""
+"""Maximum bytes in all the parts of one archive."""
 MEMBERS = 500
 CELLS = 20_000
 

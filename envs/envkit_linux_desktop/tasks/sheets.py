@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from envkit_linux_desktop.tasks import packing, reading
-from envkit_linux_desktop.tasks.home import MOST_BYTES, Home
+from envkit_linux_desktop.tasks.home import MAX_BYTES, Home
 
 Scalar = str | int | float | bool | None
 _MAIN: Final = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
@@ -248,7 +248,7 @@ class Workbook:
 
     def holds(self, home: Home) -> bool:
         """Compare the workbook."""
-        data = home.read(self.path, limit=MOST_BYTES)
+        data = home.read(self.path, limit=MAX_BYTES)
         model = reading.read_document("xlsx", data) if data else None
         if model is None:
             return False

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from envkit_linux_desktop.tasks import reading, words
 from envkit_linux_desktop.tasks.checks import Gone, Kept, Number, Text, moved
 from envkit_linux_desktop.tasks.clues import clutter, told
-from envkit_linux_desktop.tasks.home import MOST_BYTES, Home
+from envkit_linux_desktop.tasks.home import MAX_BYTES, Home
 from envkit_linux_desktop.tasks.scenario import TERMINAL, Draft, families
 
 _GZIP = b"\x1f\x8b"
@@ -49,7 +49,7 @@ class Archive:
 
     def holds(self, home: Home) -> bool:
         """Compare the archive's files."""
-        data = home.read(self.path, limit=MOST_BYTES)
+        data = home.read(self.path, limit=MAX_BYTES)
         if data is None or (self.is_gzipped and data[:2] != _GZIP):
             return False
         model = reading.read_document("archive", data)

@@ -21,7 +21,7 @@ from envkit.rollout import (
     play,
 )
 from envkit.trajectory import StopReason, Trajectory, whole_row
-from envkit_slime import freeze, thaw
+from envkit_slime import from_state, to_state
 from envkit_slime.engine import CURRENT, Call, SlimeEngine
 from envkit_slime.writer import Earlier
 
@@ -53,18 +53,18 @@ async def played(codec: Any, env: Any) -> Trajectory:
 
 async def test_slime_a_kept_trajectory_comes_back_equal_and_its_changes_are_seen() -> None:
     trajectory = await played(vision_codec(), DotsEnv(max_turns=2))
-    state = pickle.loads(pickle.dumps(freeze(trajectory)))
-    again = thaw(state)
+    state = pickle.loads(pickle.dumps(to_state(trajectory)))
+    again = from_state(state)
     assert again.segments == trajectory.segments
     assert again.images() == trajectory.images()
     state["record"]["segments"][1]["logprobs"][0] = -9.0
     with pytest.raises(StorageError, match="changed"):
-        thaw(state)
-    bare = {"record": freeze(trajectory)["record"], "images": {}}
+        from_state(state)
+    bare = {"record": to_state(trajectory)["record"], "images": {}}
     with pytest.raises(StorageError, match="missing"):
-        thaw(bare)
+        from_state(bare)
     with pytest.raises(StorageError):
-        thaw("nonsense")
+        from_state("nonsense")
 
 
 async def test_slime_zeros_of_an_earlier_part_stay_and_new_tokens_count() -> None:
@@ -108,7 +108,7 @@ async def test_slime_an_episode_resumes_at_the_step_an_abort_postponed() -> None
         assert cut.segments[-1].finish_reason == "stop"
         state.aborted = False
         call.interrupt = Interrupt()
-        (whole,) = await player.resume(thaw(freeze(cut)), EchoEnv(max_turns=3))
+        (whole,) = await player.resume(from_state(to_state(cut)), EchoEnv(max_turns=3))
     finally:
         CURRENT.reset(token)
         await player.aclose()

@@ -18,7 +18,7 @@ from envkit.messages import message
 from envkit.rollout.engine import FinishReason, GenerateRequest, Sampling
 from envkit.tokens import ChatCodec
 from envkit_remote import RemoteEngine
-from envkit_trl import DiskHandOver
+from envkit_trl import DiskWeightTransfer
 from envkit_vllm import VLLMEngine
 
 pytestmark = pytest.mark.vllm
@@ -200,7 +200,7 @@ async def test_greedy_reply_is_the_same_with_and_without_a_cached_prefix(
     assert fresh.logprobs == pytest.approx(talk.replies[-1][1].logprobs, abs=1e-5)
 
 
-async def test_hand_over_by_disk_changes_what_the_server_samples(
+async def test_send_weights_by_disk_changes_what_the_server_samples(
     engine: RemoteEngine, vllm_url: str, vllm_model: str, tmp_path: Path
 ) -> None:
     from transformers import AutoModelForImageTextToText
@@ -209,17 +209,17 @@ async def test_hand_over_by_disk_changes_what_the_server_samples(
     before = await engine.score(ids)
     model: Any = AutoModelForImageTextToText.from_pretrained(vllm_model)
     original = {name: value.clone() for name, value in model.state_dict().items()}
-    hand_over = DiskHandOver(vllm_url, tmp_path / "weights", server="vllm")
+    send_weights = DiskWeightTransfer(vllm_url, tmp_path / "weights", server="vllm")
     with torch.no_grad():
         for parameter in model.get_output_embeddings().parameters():
             parameter.mul_(2.0)
-    await hand_over(model, "11")
+    await send_weights(model, "11")
     try:
         assert (await engine.generate(ask(ids, max_new_tokens=1))).weight_version == "11"
         changed = await engine.score(ids)
     finally:
         model.load_state_dict(original)
-        await hand_over(model, "default")
+        await send_weights(model, "default")
     assert max(abs((a or 0.0) - (b or 0.0)) for a, b in zip(before, changed, strict=True)) > 0.1
     assert await engine.score(ids) == pytest.approx(before, abs=1e-6)
 

@@ -47,7 +47,7 @@ def make_trainer(folder: Path, rewards: list[Any]) -> Any:
         rewards[:] = env_reward
         return list(env_reward)
 
-    async def hand_over(*_: Any) -> None:
+    async def send_weights(*_: Any) -> None:
         """The scripted engine has no weights."""
 
     row = {
@@ -71,7 +71,7 @@ def make_trainer(folder: Path, rewards: list[Any]) -> Any:
         processing_class=processor,
         train_dataset=Dataset.from_list([row] * 2),
         reward_funcs=[keep],
-        hand_over=hand_over,
+        send_weights=send_weights,
     )
     trainer._image_pad_token_id = IMAGE_PAD
     return trainer

@@ -39,7 +39,7 @@ async def _no_weights(model: Any, version: str) -> None:
 def unlucky() -> Iterator[Any]:
     """Return a rollout function with four equal rewards, the first of which is lost to a fault."""
     engine = ScriptedEngine(ChatCodec(byte_tokenizer()), lambda _: "abc")
-    rollout: Any = make_rollout_func(engine=engine, hand_over=_no_weights)
+    rollout: Any = make_rollout_func(engine=engine, send_weights=_no_weights)
     prepare_player = rollout.prepare
 
     def prepared(trainer: Any) -> Any:

@@ -20,7 +20,7 @@ from envkit.tokens import ChatCodec
 from envkit.trajectory import StopReason
 from envkit.trajectory.projection import Row
 from envkit_trl import (
-    DiskHandOver,
+    DiskWeightTransfer,
     EnvRollout,
     env_reward,
     make_rollout_func,
@@ -237,7 +237,7 @@ def test_trl_must_hold_7_images_are_refused_instead_of_lost(bench: MakeBench) ->
     made = bench(
         dataset=request_dataset([request] * 4),
         rollout=make_rollout_func(
-            SHORT, engine=_scripted(lambda _: "1"), hand_over=_no_weights, codec=codec
+            SHORT, engine=_scripted(lambda _: "1"), send_weights=_no_weights, codec=codec
         ),
     )
     with pytest.raises(Exception, match=r"image|picture"):
@@ -357,14 +357,14 @@ def test_trl_engine_that_would_keep_its_first_weights_is_refused() -> None:
 def test_trl_other_engines_get_the_weights_of_every_step(bench: MakeBench) -> None:
     versions: list[str] = []
 
-    async def hand_over(model: Any, version: str) -> None:
+    async def send_weights(model: Any, version: str) -> None:
         assert model.config.hidden_size == 32
         versions.append(version)
 
     rollout = make_rollout_func(
         SHORT,
         engine=_scripted(lambda context: "ab" if context.turn else "a1"),
-        hand_over=hand_over,
+        send_weights=send_weights,
     )
     made = bench(rollout=rollout, arguments={"max_steps": 2})
     columns = made.train()
@@ -414,7 +414,7 @@ def test_trl_close_gives_the_models_attention_back_and_may_be_repeated(bench: Ma
     assert made.trainer.model.config._attn_implementation == before
 
 
-async def test_trl_disk_hand_over_saves_and_notifies_the_server(tmp_path: Path) -> None:
+async def test_trl_disk_send_weights_saves_and_notifies_the_server(tmp_path: Path) -> None:
     bodies: list[Any] = []
 
     async def take(request: web.Request) -> web.Response:
@@ -427,12 +427,12 @@ async def test_trl_disk_hand_over_saves_and_notifies_the_server(tmp_path: Path) 
 
     model = text_model(byte_tokenizer())
     async with TestServer(application) as server:
-        hand_over = DiskHandOver(str(server.make_url("/")), tmp_path / "weights")
-        await hand_over(model, "7")
+        send_weights = DiskWeightTransfer(str(server.make_url("/")), tmp_path / "weights")
+        await send_weights(model, "7")
         assert (tmp_path / "weights" / "model.safetensors").is_file()
         assert bodies[0]["weight_version"] == "7"
         assert bodies[0]["model_path"] == str(tmp_path / "weights")
         with pytest.raises(EngineFault, match="no such file"):
-            await hand_over(model, "8")
+            await send_weights(model, "8")
     with pytest.raises(EngineFault, match="failed to load"):
-        await hand_over(model, "9")
+        await send_weights(model, "9")

@@ -138,7 +138,7 @@ def test_trl_must_hold_2_short_mask_is_refused() -> None:
 
 
 def test_trl_must_hold_3_completion_is_never_empty_and_ends_on_a_sampled_token(bench: Any) -> None:
-    made = bench(engine=_oracle(), options={"hand_over": _no_weights})
+    made = bench(engine=_oracle(), options={"send_weights": _no_weights})
     made.train()
     end = made.trainer.eos_token_ids
     masks = made.losses[0]["tool_mask"] * made.losses[0]["completion_mask"]
@@ -172,7 +172,7 @@ def test_trl_must_hold_5_failed_rollout_is_masked_and_unscorable_never_zero(benc
         EpisodeRequest(env_id="toy-failing-v0", env_kwargs=CANARY, task=_task(look))
         for look in (1, 2)
     ]
-    made = bench(*requests, engine=_oracle(), options={"hand_over": _no_weights})
+    made = bench(*requests, engine=_oracle(), options={"send_weights": _no_weights})
     columns: list[Any] = []
     generate = made.trainer._generate
 
@@ -200,7 +200,7 @@ def test_trl_must_hold_5_faulted_member_stays_out_of_its_groups_baseline(bench: 
     request = EpisodeRequest(env_id="canary-v0", env_kwargs=CANARY, task=_task(2))
     made = bench(
         request, per_device_train_batch_size=3, num_generations=3,
-        engine=_oracle(), options={"hand_over": _no_weights}, scale_rewards="none",
+        engine=_oracle(), options={"send_weights": _no_weights}, scale_rewards="none",
     )  # fmt: skip
     play = made.trainer.player.play
 
@@ -353,7 +353,7 @@ def test_trl_media_placeholders_are_out_of_the_trainers_distribution(bench: Any)
 
 
 def test_trl_stale_engine_shows_in_the_mismatch(bench: Any) -> None:
-    made = bench(max_steps=2, options={**MOVING, "hand_over": _no_weights})
+    made = bench(max_steps=2, options={**MOVING, "send_weights": _no_weights})
     made.train()
     assert made.trainer.mismatch.largest > 1e-2
 
@@ -426,7 +426,7 @@ def test_trl_options_that_rollouts_cannot_honour_are_refused(
 
 
 def test_trl_engine_that_takes_no_weights_is_refused(bench: Any) -> None:
-    with pytest.raises(ConfigurationError, match="hand_over"):
+    with pytest.raises(ConfigurationError, match="send_weights"):
         bench(engine=_oracle())
 
 

@@ -54,7 +54,7 @@ def _zero(env_reward: list[float | None], **_: Any) -> list[float]:
 
 def test_trl_turns_get_their_own_advantages(bench: Any) -> None:
     made = bench(
-        engine=_sometimes_right(), options={"turn_discount": 0.0, "hand_over": _no_weights}
+        engine=_sometimes_right(), options={"turn_discount": 0.0, "send_weights": _no_weights}
     )
     made.train()
     inputs = made.losses[0]

@@ -32,7 +32,7 @@ from envkit.trajectory import MergeTally, Trajectory, step_rows
 from envkit_conformance import shipped_recordings
 from envkit_transformers import TransformersEngine
 from envkit_transformers.loading import load_model
-from envkit_trl import EngineTransfer, EnvRolloutWorker, request_dataset, task_dataset
+from envkit_trl import EngineWeightTransfer, EnvRolloutWorker, request_dataset, task_dataset
 from envkit_trl.samples import RowSettings, group_metrics, group_samples
 
 SHORT = {"sampling": {"max_new_tokens": 6}}
@@ -278,7 +278,7 @@ def test_trl_transfer_needs_an_engine_that_takes_weights(worker: MakeWorker) -> 
 
 def test_trl_transfer_of_foreign_weights_is_a_fault() -> None:
     model = text_model(byte_tokenizer())
-    transfer = EngineTransfer(TransformersEngine(model), version=lambda: 1)
+    transfer = EngineWeightTransfer(TransformersEngine(model), version=lambda: 1)
     with pytest.raises(EngineFault, match="state_dict"):
         transfer.send_weights(iter([("no.such.weight", torch.zeros(1))]))
     transfer.destroy()

@@ -18,7 +18,7 @@ from fakes.desktop_files import FilesHome, near_misses, without_formulas
 from envkit_actions import Action, ActionKind
 from envkit_linux_desktop.tasks import FAMILIES, oracle, reader, reading
 from envkit_linux_desktop.tasks.checks import Gone, Text
-from envkit_linux_desktop.tasks.home import MOST_NAMES
+from envkit_linux_desktop.tasks.home import MAX_NAMES
 from envkit_linux_desktop.tasks.moves import await_window
 from envkit_linux_desktop.tasks.scenario import LEVELS, Family, Scenario
 from envkit_linux_desktop.tasks.sheets import Cell, Sheet, Workbook, xlsx
@@ -197,7 +197,7 @@ def test_numbers_in_place_of_formulas_earn_nothing(name: str) -> None:
 
 def test_flooded_folder_does_not_hide_a_file_that_should_be_gone() -> None:
     check = Gone(path="Documents/zebra.txt")
-    flood = {f"Documents/{number}": b"" for number in range(MOST_NAMES)}
+    flood = {f"Documents/{number}": b"" for number in range(MAX_NAMES)}
     assert check.holds(FilesHome({"Documents/other.txt": b""}))
     assert not check.holds(FilesHome(flood))
 

@@ -16,7 +16,7 @@ import openpyxl
 from envkit.errors import EnvFault, FaultKind
 from envkit_linux_desktop.osworld import grading
 from envkit_linux_desktop.osworld.evaluators import FUNCTIONS, File, UnreadableError, matching
-from envkit_linux_desktop.osworld.evaluators.values import MOST_COMPARED, similarity
+from envkit_linux_desktop.osworld.evaluators.values import MAX_COMPARED, similarity
 from envkit_linux_desktop.osworld.grading import Comparison, evaluate, score
 
 
@@ -322,7 +322,7 @@ def test_similarity_is_twice_the_common_subsequence_over_both_lengths() -> None:
 
 
 def test_similarity_of_a_huge_text_takes_no_time() -> None:
-    huge = "ab" * MOST_COMPARED
+    huge = "ab" * MAX_COMPARED
     assert similarity(huge, huge) == 1.0
     assert similarity(huge, huge + "c") == 0.0
 

@@ -48,12 +48,12 @@ class FolderDesk:
         return tuple(sorted(path.name for path in place.iterdir())) if place.is_dir() else ()
 
     def run(self, command: Sequence[str], *, seconds: float) -> Finished:
-        walls = ["--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin", "--unshare-all"]
-        walls += ["--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64"]
-        walls += ["--proc", "/proc", "--dev", "/dev", "--bind", str(self.folder), "/home/user"]
-        walls += ["--clearenv", "--setenv", "HOME", "/home/user", "--setenv", "PATH", "/usr/bin"]
+        options = ["--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin", "--unshare-all"]
+        options += ["--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64"]
+        options += ["--proc", "/proc", "--dev", "/dev", "--bind", str(self.folder), "/home/user"]
+        options += ["--clearenv", "--setenv", "HOME", "/home/user", "--setenv", "PATH", "/usr/bin"]
         done = subprocess.run(
-            ["bwrap", *walls, "--chdir", "/home/user", "--", *command],
+            ["bwrap", *options, "--chdir", "/home/user", "--", *command],
             capture_output=True,
             text=True,
             timeout=seconds,

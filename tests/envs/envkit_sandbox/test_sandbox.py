@@ -1,4 +1,4 @@
-"""The sandbox's walls, by attempts, and reading files without following links."""
+"""The sandbox, attacked from inside, and reading files without following links."""
 
 import os
 import shutil
@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from envkit.errors import EnvFault, MissingDependencyError
-from envkit_sandbox import Home, Walls, find_bubblewrap, first_process, spawn, watch
-from envkit_sandbox.walls import INSTALL_LINE, end
+from envkit_sandbox import Home, SandboxSpec, find_bubblewrap, first_process, spawn, watch
+from envkit_sandbox.bubblewrap import INSTALL_LINE, end
 from envkit_sandbox.watchdog import processes
 
 needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason=INSTALL_LINE)
-WALLS = Walls(hostname="desk", folders={"/tmp": 8, "/home/user": 8}, folder="/home/user")
+SPEC = SandboxSpec(hostname="desk", folders={"/tmp": 8, "/home/user": 8}, folder="/home/user")
 
 
-def said(command: str, walls: Walls = WALLS) -> str:
-    process = spawn(walls, ["sh", "-c", f"({command}) 2>&1"], stdout=subprocess.PIPE)
+def said(command: str, spec: SandboxSpec = SPEC) -> str:
+    process = spawn(spec, ["sh", "-c", f"({command}) 2>&1"], stdout=subprocess.PIPE)
     try:
         return process.communicate(timeout=30)[0].decode()
     finally:
@@ -28,9 +28,9 @@ def said(command: str, walls: Walls = WALLS) -> str:
 
 
 @contextmanager
-def running(command: str, walls: Walls) -> Generator[tuple[subprocess.Popen[bytes], int]]:
+def running(command: str, spec: SandboxSpec) -> Generator[tuple[subprocess.Popen[bytes], int]]:
     script = f"{command}\necho up; exec sleep 60"
-    process = spawn(walls, ["sh", "-c", script], stdout=subprocess.PIPE)
+    process = spawn(spec, ["sh", "-c", script], stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
@@ -124,8 +124,8 @@ def test_sandbox_writes_only_to_folders_with_a_size() -> None:
 
 @needs_bubblewrap
 def test_end_leaves_no_process_of_the_sandbox() -> None:
-    walls = Walls(hostname="desk", folders={"/tmp": 8}, is_first=True)
-    with running("setsid sleep 61 & setsid sleep 62 &", walls) as (process, first):
+    spec = SandboxSpec(hostname="desk", folders={"/tmp": 8}, is_first=True)
+    with running("setsid sleep 61 & setsid sleep 62 &", spec) as (process, first):
         inside = processes(first)
         assert len(inside) >= 3
         end(process)
@@ -136,8 +136,8 @@ def test_end_leaves_no_process_of_the_sandbox() -> None:
 @pytest.mark.slow
 def test_memory_beyond_the_limit_kills_the_largest_process_alone() -> None:
     hog = "python3 -c 'x = bytes(1) * (300 << 20); import time; time.sleep(60)' &"
-    walls = Walls(hostname="desk", folders={"/tmp": 8}, is_first=True)
-    with running(hog, walls) as (process, first):
+    spec = SandboxSpec(hostname="desk", folders={"/tmp": 8}, is_first=True)
+    with running(hog, spec) as (process, first):
         memory = watch(first, limit_mib=150)
         until = time.monotonic() + 20
         while not memory.kills and time.monotonic() < until:

@@ -12,7 +12,7 @@ import pytest
 import envkit
 from envkit.env import PolicyContext, Step
 from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind, UnknownNameError
-from envkit_sandbox.walls import INSTALL_LINE
+from envkit_sandbox.bubblewrap import INSTALL_LINE
 from envkit_terminal import TerminalEnv
 from envkit_terminal.families import FAMILIES, LEVELS, NEEDS_GIT, draw
 from envkit_terminal.protocol import Protocol, read, write

@@ -8,7 +8,7 @@ import pytest
 
 from envkit.env import PolicyContext, Step
 from envkit.errors import ConfigurationError
-from envkit_sandbox.walls import INSTALL_LINE
+from envkit_sandbox.bubblewrap import INSTALL_LINE
 from envkit_terminal import TerminalEnv
 from envkit_terminal.dockerfile import RefusedError
 from envkit_terminal.harbor import import_folders, read_folder

@@ -1,4 +1,4 @@
-"""A terminal session: commands, deadlines, limits, walls, and what is left of it."""
+"""A terminal session: commands, deadlines, limits, isolation, and what is left of it."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from envkit.errors import EnvFault, FaultKind
-from envkit_sandbox.walls import INSTALL_LINE
+from envkit_sandbox.bubblewrap import INSTALL_LINE
 from envkit_terminal.session import HOME, Entry, Limits, Ran, TerminalSession
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason=INSTALL_LINE)

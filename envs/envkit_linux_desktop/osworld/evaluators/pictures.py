@@ -19,8 +19,8 @@ from envkit_linux_desktop.osworld.evaluators import (
     texts,
 )
 from envkit_linux_desktop.osworld.evaluators.values import (
-    MOST_EXPANDED,
-    MOST_PARTS,
+    MAX_EXPANDED,
+    MAX_PARTS,
     File,
     UnreadableError,
     above_base,
@@ -183,7 +183,7 @@ def _tar_members(file: File) -> dict[str, bytes]:
         with tarfile.open(fileobj=io.BytesIO(file.data), mode="r|*") as archive:
             for count, member in enumerate(archive):
                 total += member.size
-                if total > MOST_EXPANDED or count >= MOST_PARTS:
+                if total > MAX_EXPANDED or count >= MAX_PARTS:
                     raise UnreadableError(file, "it expands beyond what any task needs")
                 handle = archive.extractfile(member) if member.isreg() else None
                 if handle is not None:

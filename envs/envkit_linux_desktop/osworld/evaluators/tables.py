@@ -21,8 +21,8 @@ from envkit_linux_desktop.osworld.evaluators.values import (
     text_of,
 )
 
-MOST_CELLS: Final = 400_000
-"""Most cells of the rectangle that a sheet's rows and columns span."""
+MAX_CELLS: Final = 400_000
+"""Maximum cells of the rectangle that a sheet's rows and columns span."""
 _PRECISION: Final = 4
 _Rule = Mapping[str, Any]
 Rows = list[list[Any]]
@@ -79,7 +79,7 @@ class Book:
         except Exception as error:
             raise UnreadableError(self.file, f"{type(error).__name__}: {error}") from error
         for sheet in book.worksheets:
-            if sheet.max_row * sheet.max_column > MOST_CELLS:
+            if sheet.max_row * sheet.max_column > MAX_CELLS:
                 raise UnreadableError(self.file, "more cells than any task needs")
         return book
 

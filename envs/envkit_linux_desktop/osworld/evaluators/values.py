@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-MOST_EXPANDED: Final = 64 << 20
-"""Most bytes in all the parts of one archive."""
-MOST_COMPARED: Final = 1 << 16
-"""Most characters of a text that is compared; two of this length take about a second."""
-MOST_PARTS: Final = 2000
+MAX_EXPANDED: Final = 64 << 20
+"""Maximum bytes in all the parts of one archive."""
+MAX_COMPARED: Final = 1 << 16
+"""Maximum characters of a text that is compared; two of this length take about a second."""
+MAX_PARTS: Final = 2000
 _LEAST_GAIN: Final = 0.01
 
 
@@ -79,7 +79,7 @@ def open_zip(file: File) -> zipfile.ZipFile:
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
         raise UnreadableError(file, str(error)) from error
     parts = archive.infolist()
-    if len(parts) > MOST_PARTS or sum(part.file_size for part in parts) > MOST_EXPANDED:
+    if len(parts) > MAX_PARTS or sum(part.file_size for part in parts) > MAX_EXPANDED:
         raise UnreadableError(file, "it expands beyond what any task needs")
     return archive
 
@@ -106,11 +106,11 @@ def above_base(found: float, base: float) -> float:
 def similarity(one: str, two: str) -> float:
     """Return 0 to 1: twice the longest common subsequence over both lengths.
 
-    Bit-parallel (Hyyrö 2004): one step per character of `two`. A text beyond `MOST_COMPARED` is
+    Bit-parallel (Hyyrö 2004): one step per character of `two`. A text beyond `MAX_COMPARED` is
     similar only to itself, because a policy could keep a grader busy for minutes.
     """
     total = len(one) + len(two)
-    if one == two or max(len(one), len(two)) > MOST_COMPARED:
+    if one == two or max(len(one), len(two)) > MAX_COMPARED:
         return float(one == two)
     places: dict[str, int] = {}
     for index, character in enumerate(one):

@@ -31,7 +31,7 @@ _FIXED: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Walls:
+class SandboxSpec:
     """Contents of a sandbox in addition to a read-only `/usr`."""
 
     hostname: str
@@ -74,7 +74,7 @@ def give_to_sandbox(path: Path) -> None:
 
 
 def spawn(
-    walls: Walls,
+    spec: SandboxSpec,
     program: Sequence[str],
     *,
     stdin: int = subprocess.DEVNULL,
@@ -84,7 +84,7 @@ def spawn(
     """Start a program in a sandbox; the sandbox ends with this process.
 
     Args:
-        walls: The sandbox.
+        spec: The sandbox.
         program: Command line inside.
         stdin: As for `subprocess.Popen`.
         stdout: As for `subprocess.Popen`.
@@ -105,13 +105,13 @@ def spawn(
             opened.append(number)
             return str(number)
 
-        words = [*_words(walls)]
-        for path, data in walls.files.items():
+        words = [*_words(spec)]
+        for path, data in spec.files.items():
             words += ["--perms", "0555", "--ro-bind-data", hold(data), path]
-        if walls.has_filter:
+        if spec.has_filter:
             words += ["--seccomp", hold(filter_program())]
         # What is writable has a size; the root and /dev are not, and come last.
-        words += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", walls.folder]
+        words += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", spec.folder]
         # Not on the command line, which shows paths of the host to whoever lists processes.
         listed = hold(b"".join(word.encode() + b"\0" for word in words))
 
@@ -138,7 +138,7 @@ def spawn(
 
 
 def first_process(sandbox: "subprocess.Popen[bytes]") -> int:
-    """Return the process id, outside, of the sandbox's process 1.
+    """Return the id of the sandbox's process 1, as seen from the host.
 
     Raises:
         EnvFault: The sandbox is gone.
@@ -176,7 +176,7 @@ class _Starter:
         self.reset()
 
     def reset(self) -> None:
-        """Begin with a new thread."""
+        """Create an idle starter."""
         self._thread = ThreadPoolExecutor(1, "envkit-sandboxes")
 
     def run(self, start: Callable[[], "subprocess.Popen[bytes]"]) -> "subprocess.Popen[bytes]":
@@ -184,18 +184,18 @@ class _Starter:
         return self._thread.submit(start).result()
 
 
-def _words(walls: Walls) -> Iterable[str]:
+def _words(spec: SandboxSpec) -> Iterable[str]:
     yield from _FIXED
-    yield from ("--hostname", walls.hostname)
-    if walls.is_first:
+    yield from ("--hostname", spec.hostname)
+    if spec.is_first:
         yield "--as-pid-1"
-    for name in walls.etc:
+    for name in spec.etc:
         yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
-    for path, size in walls.folders.items():
+    for path, size in spec.folders.items():
         yield from ("--size", str(size << 20), "--perms", "0755", "--tmpfs", path)
-    for inside, outside in walls.binds.items():
+    for inside, outside in spec.binds.items():
         yield from ("--bind", outside, inside)
-    for name, value in {**_ENVIRONMENT, **walls.environment}.items():
+    for name, value in {**_ENVIRONMENT, **spec.environment}.items():
         yield from ("--setenv", name, value)
 
 
