@@ -6,7 +6,7 @@
 
 import { many, plain } from "./dom.js";
 
-const HASH = /^[0-9a-f]{64}$/, PAUSE_MS = 1000, RETRY_MS = 3000;
+const HASH = /^[0-9a-f]{64}$/, PAUSE_MS = 1000, RETRY_MS = 3000, HOLD_MS = 10000;
 
 async function ask(path, query = {}, signal = null) {
   let answer;
@@ -19,6 +19,15 @@ async function ask(path, query = {}, signal = null) {
 }
 const later = ms => new Promise(done => setTimeout(done, ms));
 const seen = () => document.hidden ? new Promise(done => document.addEventListener("visibilitychange", done, { once: true })) : null;
+
+// A press whose target is replaced before its release is not a click, so news waits for the release,
+// though not for a long one.
+let isPressed = false;
+const release = () => setTimeout(() => { isPressed = false; dispatchEvent(new Event("released")); });  // after the click
+addEventListener("pointerdown", () => { isPressed = true; }, true);
+for (const end of ["pointerup", "pointercancel"]) addEventListener(end, release, true);
+addEventListener("blur", release);  // the window's own: a press also takes the focus from an element
+const released = () => isPressed ? Promise.race([later(HOLD_MS), new Promise(done => addEventListener("released", done, { once: true }))]) : null;
 
 export function served() {
   const known = new Map(), asking = new Map(), watchers = new Set(), missing = new Set();
@@ -47,8 +56,13 @@ export function served() {
     if (name === null && own.version !== state.version) {
       const found = await runs();
       own.version = found.version;
+      await released();
       if (watchers.has(own)) callback(found);
-    } else if (old && state.revisions[name] !== undefined && state.revisions[name] !== old.revision) callback(await run(name));
+    } else if (old && state.revisions[name] !== undefined && state.revisions[name] !== old.revision) {
+      const found = await run(name);
+      await released();
+      callback(found);
+    }
   }
   // One request waits for everything: a browser has few connections to one server.
   async function poll() {

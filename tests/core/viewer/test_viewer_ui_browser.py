@@ -311,6 +311,23 @@ def test_page_follows_a_real_rollout_to_its_end(tmp_path: Path, open_ui: Open) -
         until(page, "document.querySelector('.c-episodes')?.innerText === '24'")
 
 
+def test_press_during_which_news_arrives_is_a_click(tmp_path: Path, open_ui: Open) -> None:
+    episodes = grouped_run(groups=1)
+    with TrajectoryWriter(tmp_path / "run") as writer, served(tmp_path) as address:
+        writer.write(episodes[0])
+        page = open_ui(address)
+        until(page, "document.querySelector('.c-episodes')?.innerText === '1'")
+        page.get_by_role("searchbox").focus()
+        page.get_by_role("link", name="run", exact=True).hover()
+        page.mouse.down()
+        for episode in episodes[1:]:
+            writer.write(episode)
+        page.wait_for_timeout(2000)
+        page.mouse.up()
+        until(page, "location.hash.startsWith('#/run')")
+        until(page, "document.querySelector('.tabs')?.innerText.includes('Episodes 4')")
+
+
 def test_page_reloads_a_replaced_run(tmp_path: Path, open_ui: Open) -> None:
     save(grouped_run(groups=4), tmp_path / "run" / FILE_NAME)
     with served(tmp_path) as address:
