@@ -77,6 +77,7 @@ class Page:
         self._session = ""
         self._trouble: Trouble | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._refusals: set[asyncio.Task[Any]] = set()
         self._expired: asyncio.Future[None] | None = None
         self._ticks, self._elapsed_ms, self._frame_ticks = 0.0, 0.0, 0.0
         self._is_loaded = False
@@ -147,6 +148,7 @@ class Page:
         Raises:
             BrowserFault: The page cannot be loaded.
         """
+        await self._await_refusals()
         await self._set_script(seed)
         self._is_loaded, self.left = False, None
         url = f"{ORIGIN}/{path.lstrip('/')}"
@@ -246,6 +248,7 @@ class Page:
                 not depend on machine speed: name what the inputs need.
         """
         self._check()
+        await self._await_refusals()
         work = asyncio.gather(*(self.send(name, **params) for name, params in commands))
         try:
             for _ in range(frames):
@@ -395,10 +398,11 @@ class Page:
         if handler is not None:
             handler(self, params)
 
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.ensure_future(self._quietly(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     @staticmethod
     async def _quietly(work: Coroutine[Any, Any, Any]) -> None:
@@ -418,7 +422,10 @@ class Page:
             )
         elif params.get("resourceType") == "Document" and params.get("frameId") == self._target:
             self.events.counts[PageEvent.BLOCKED_NAVIGATION] += 1
-            work = self._refuse_navigation(number)
+            refusal = self._spawn(self._refuse_navigation(number))
+            self._refusals.add(refusal)
+            refusal.add_done_callback(self._refusals.discard)
+            return
         else:
             self.events.counts[PageEvent.BLOCKED] += 1
             work = self.send("Fetch.failRequest", requestId=number, errorReason="BlockedByClient")
@@ -432,6 +439,13 @@ class Page:
         await self.send("Fetch.fulfillRequest", requestId=request, responseCode=204)
         # Otherwise the navigation may stop the page's clock forever, as in two of five trials.
         await self.send("Page.stopLoading")
+        # The page's process stops later than it is told to, and an input may overtake that.
+        await self.send("Runtime.evaluate", expression="0")
+
+    async def _await_refusals(self) -> None:
+        """Wait for refusals: `Page.stopLoading` would also stop the next input's navigation."""
+        if self._refusals:
+            await asyncio.wait(self._refusals)
 
     def _on_dialog(self, params: Reply) -> None:
         self.events.add_dialog(params.get("type", ""), params.get("message", ""))
