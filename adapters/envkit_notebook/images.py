@@ -7,6 +7,7 @@ from envkit.errors import EnvkitError
 from envkit.images import Image
 from envkit.messages import Message
 from envkit.text import utf8
+from envkit.viewer.images import image_size
 from envkit.viewer.turn_text import role_words
 
 
@@ -48,16 +49,8 @@ class ImageStore:
             for part in content:
                 if part["type"] == "image":
                     image = part["image"]
-                    parts.append({"image": self.keep(image), "size": _size(image)})
+                    parts.append({"image": self.keep(image), "size": image_size(image)})
                 else:
                     parts.append({"text": utf8(part["text"])})
         parts.sort(key=lambda part: "text" in part)
         return {"role": entry["role"], "who": role_words(entry["role"]), "parts": parts}
-
-
-def _size(image: Image) -> tuple[int, int] | None:
-    """Return width and height; None for an image that cannot be read."""
-    try:
-        return image.size
-    except EnvkitError:
-        return None

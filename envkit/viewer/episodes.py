@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from envkit.errors import ImageError, StorageError
 from envkit.images import Image
 from envkit.trajectory.certificate import Certificate, certify
 from envkit.trajectory.checks import check_trajectory
@@ -72,7 +71,7 @@ def episode(
         "sequences": sequences(trajectory, conversation(trajectory, keep), keep),
         "pictures": [one.sha256 for one in images],
     }
-    data["sizes"] = {one.sha256: size for one in images if (size := _size(one, folder))}
+    data["sizes"] = {one.sha256: size for one in images if (size := image_size(one, folder))}
     return Episode(
         row=episode_row(trajectory, number=number, problems=problems, is_broken=is_broken),
         data=data,
@@ -125,11 +124,3 @@ def _certificate(trajectory: Trajectory, recorded: Certificate | None) -> dict[s
         return {"seal": found.seal, "status": f"broken: {difference}", "kind": "bad"}
     status, kind = ("computed now", "") if recorded is None else ("verified", "good")
     return {"seal": found.seal, "status": status, "kind": kind}
-
-
-def _size(image: Image, folder: ImageFolder | None) -> tuple[int, int] | None:
-    """Return width and height; None for an image that cannot be read."""
-    try:
-        return image_size(image, folder)
-    except (ImageError, StorageError):
-        return None

@@ -65,27 +65,29 @@ class Pictures:
             )
 
 
-def image_size(image: Image, folder: ImageFolder | None) -> tuple[int, int]:
+def image_size(image: Image, folder: ImageFolder | None = None) -> tuple[int, int] | None:
     """Return width and height in pixels, without decoding PNG files.
 
     Args:
         image: The image.
         folder: Folder of its file; None for an image in memory.
 
-    Raises:
-        ImageError: The image cannot be decoded.
-        StorageError: Its file cannot be read.
+    Returns:
+        None for an image that cannot be read.
     """
     if folder is not None:
         try:
             with folder.file(image.sha256).open("rb") as file:
                 head = file.read(24)
         except OSError:
-            head = b""  # reading the image itself reports the error
+            head = b""
         if len(head) == 24 and head.startswith(_SIGNATURE) and head[12:16] == b"IHDR":
             width, height = struct.unpack(">II", head[16:24])
             return width, height
-    return image.size
+    try:
+        return image.size
+    except (ImageError, StorageError):
+        return None
 
 
 def is_whole_png(data: bytes) -> bool:

@@ -4,7 +4,7 @@ Agents hold conversations over chat completions, half of them streamed. A cut cl
 at a random time, and the retry has the header that the clients of OpenAI and Anthropic send. Or it
 comes while the engine still samples, and the retry has the same bytes and no header.
 
-    python scripts/campaigns/gateway_cuts.py --requests 100000 --sessions 1024
+    python scripts/campaigns/gateway_cuts.py --turns 100000 --sessions 1024
 """
 
 import argparse
@@ -17,19 +17,23 @@ from collections import Counter, defaultdict
 from contextlib import suppress
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import ClassVar
 
-import aiohttp
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from envkit.env import Capabilities, Env, PolicyContext, Turn
-from envkit.messages import text_of
-from envkit.rollout import EpisodeSpec, Player, RolloutConfig, ScriptedEngine
-from envkit.rollout.engine import GenerateRequest, Generation
-from envkit.tasks import Task
-from envkit.tokens import ChatCodec, load_codec
-from envkit.trajectory import StopReason, Trajectory, check_trajectory
-from envkit_gateway import AgentTask
-from envkit_transformers import builtin_model_dir
+from fakes.agent_clients import ChatClient  # noqa: E402
+
+from envkit.env import Capabilities, Env, Turn  # noqa: E402
+from envkit.messages import text_of  # noqa: E402
+from envkit.rollout import EpisodeSpec, Player, RolloutConfig, ScriptedEngine  # noqa: E402
+from envkit.rollout.engine import GenerateRequest, Generation  # noqa: E402
+from envkit.tasks import Task  # noqa: E402
+from envkit.tokens import ChatCodec, load_codec  # noqa: E402
+from envkit.trajectory import StopReason, Trajectory, check_trajectory  # noqa: E402
+from envkit_gateway import AgentTask  # noqa: E402
+from envkit_transformers import builtin_model_dir  # noqa: E402
 
 LATENCY_S = 0.02
 """Longest time that the engine takes for a reply."""
@@ -64,99 +68,80 @@ class HeldEngine(ScriptedEngine):
         """Create the engine."""
         numbers = count()
         super().__init__(codec, lambda _: f"sample {next(numbers)}", latency=self._seconds)
-        self.held: dict[int, asyncio.Event] = {}
-        self.reached: dict[int, asyncio.Event] = {}
+        self.holds: dict[int, Hold] = {}
+        """The next request of an episode, by its number."""
 
     async def generate(self, request: GenerateRequest) -> Generation:
         """Count the call, and wait if the agent is about to cut its request."""
         counts["sampled"] += 1
         assert request.context is not None
-        number = episode_of(request.context)
-        if number in self.held:
-            self.reached[number].set()
-            await self.held[number].wait()
+        hold = self.holds.pop(int(text_of(request.context.messages[0])), None)
+        if hold is not None:
+            hold.reached.set()
+            await hold.ended.wait()
         return await super().generate(request)
 
     def _seconds(self, _: GenerateRequest) -> float:
         return random.random() * LATENCY_S
 
 
-def episode_of(context: PolicyContext) -> int:
-    """Return the number of an episode, from its first observation."""
-    return int(text_of(context.messages[0]))
+class Hold:
+    """A request that waits in the engine."""
+
+    def __init__(self) -> None:
+        """Create one that the engine has not reached."""
+        self.reached, self.ended = asyncio.Event(), asyncio.Event()
 
 
 class Agent:
-    """Holds a conversation and cuts some of its requests."""
+    """Holds conversations and cuts some of its requests."""
 
-    def __init__(self, engine: HeldEngine, http: aiohttp.ClientSession, turns: int) -> None:
+    def __init__(self, engine: HeldEngine, turns: int) -> None:
         """Create an agent for any number of episodes."""
-        self._engine, self._http, self._turns = engine, http, turns
+        self._engine, self._turns = engine, turns
         self._seconds = LATENCY_S
-        """Time of the last reply that was read to its end."""
+        """Time of the last reply of any episode that was read to its end."""
 
     async def play(self, task: AgentTask) -> str:
         """Play one episode."""
         number = int(task.prompt)
         rng = random.Random(number)
-        messages = [{"role": "user", "content": task.prompt}]
+        client = ChatClient(task.url, task.api_key)
         for turn in range(self._turns):
-            body = {"model": "m", "messages": messages, "stream": rng.random() < 0.5}
-            send = f"{task.base_url}/chat/completions", json.dumps(body)
-            head = {"authorization": f"Bearer {task.api_key}"}
-            retry = dict(head)
+            client.user(task.prompt if turn == 0 else f"turn {turn}", None)
+            client.stream, client.headers = rng.random() < 0.5, {}
             if rng.random() < 0.1:
                 if rng.random() < 0.5:
-                    retry["x-stainless-retry-count"] = "1"
-                    await self._cut_at_random(send, head, rng)
+                    await self._cut_at_random(client, rng)
+                    client.headers = {"x-stainless-retry-count": "1"}
                 else:
-                    await self._cut_while_sampling(send, head, number, rng)
-            reply = await self._read(send, retry)
-            received[number].append(reply)
-            messages += [
-                {"role": "assistant", "content": reply},
-                {"role": "user", "content": f"go on to {turn}"},
-            ]
+                    await self._cut_while_sampling(client, number, rng)
+            started = time.monotonic()
+            said = await client.ask()
+            self._seconds = time.monotonic() - started
+            counts["turns"] += 1
+            received[number].append(said.text)
         return "done"
 
-    async def _cut_at_random(
-        self, send: tuple[str, str], head: dict[str, str], rng: random.Random
-    ) -> None:
+    async def _cut_at_random(self, client: ChatClient, rng: random.Random) -> None:
         """Close the connection before, during or shortly after the reply."""
         counts["cut at random"] += 1
         with suppress(TimeoutError):
             async with asyncio.timeout(rng.random() * 1.5 * self._seconds):
-                await self._read(send, head)
+                await client.post(client.body())
                 counts["cut after the whole reply"] += 1
 
     async def _cut_while_sampling(
-        self, send: tuple[str, str], head: dict[str, str], number: int, rng: random.Random
+        self, client: ChatClient, number: int, rng: random.Random
     ) -> None:
         """Close the connection after the engine got the request and before it answers."""
         counts["cut while sampling"] += 1
-        self._engine.reached[number] = asyncio.Event()
-        self._engine.held[number] = asyncio.Event()
-        request = asyncio.create_task(self._read(send, head))
-        await self._engine.reached[number].wait()
+        hold = self._engine.holds[number] = Hold()
+        request = asyncio.create_task(client.post(client.body()))
+        await hold.reached.wait()
         request.cancel()
         await asyncio.gather(request, return_exceptions=True)
-        asyncio.get_running_loop().call_later(
-            rng.random() * LATENCY_S, self._engine.held.pop(number).set
-        )
-
-    async def _read(self, send: tuple[str, str], head: dict[str, str]) -> str:
-        """Send a request and return the reply's text."""
-        started = time.monotonic()
-        async with self._http.post(send[0], data=send[1], headers=head) as response:
-            text = await response.text()
-        self._seconds = time.monotonic() - started
-        counts["requests"] += 1
-        assert response.status == 200, text
-        if not text.startswith("data:"):
-            return json.loads(text)["choices"][0]["message"]["content"]
-        lines = [one[6:] for one in text.splitlines() if one.startswith("data: {")]
-        deltas = [json.loads(one)["choices"] for one in lines]
-        return "".join(one[0]["delta"].get("content") or "" for one in deltas if one)
+        asyncio.get_running_loop().call_later(rng.random() * LATENCY_S, hold.ended.set)
 
 
 def check(trajectory: Trajectory, number: int, turns: int) -> None:
@@ -170,47 +155,41 @@ def check(trajectory: Trajectory, number: int, turns: int) -> None:
     assert trajectory.trained_token_count == trajectory.sampled_token_count
 
 
-async def run(requests: int, sessions: int, turns: int) -> None:
-    """Play episodes until so many requests were answered."""
+async def run(turns: int, sessions: int, episode_turns: int) -> None:
+    """Play episodes until so many turns were answered."""
     codec = load_codec(builtin_model_dir("builtin-text"))
     engine = HeldEngine(codec)
-    connector = aiohttp.TCPConnector(limit=0)
-    shown = time.monotonic()
-    async with aiohttp.ClientSession(connector=connector) as http:
-        agent = {"function": Agent(engine, http, turns).play}
-        config = RolloutConfig.from_mapping({"agent": agent, "sanity": "off"})
-        player = Player(engine, codec, config)
-        numbers = count()
+    agent = {"function": Agent(engine, episode_turns).play}
+    player = Player(engine, codec, RolloutConfig.from_mapping({"agent": agent, "sanity": "off"}))
+    numbers, shown = count(), time.monotonic()
 
-        async def worker() -> None:
-            nonlocal shown
-            while counts["requests"] < requests:
-                number = next(numbers)
-                room = partial(Room, number)
-                (found,) = await player.play(room, EpisodeSpec(seed=number))
-                check(found, number, turns)
-                counts["turns"] += turns
-                if time.monotonic() - shown > 20:
-                    shown = time.monotonic()
-                    sys.stdout.write(f"{counts['requests']:,} requests\n")
-                    sys.stdout.flush()
+    async def worker() -> None:
+        nonlocal shown
+        while counts["turns"] < turns:
+            number = next(numbers)
+            (found,) = await player.play(partial(Room, number), EpisodeSpec(seed=number))
+            check(found, number, episode_turns)
+            if time.monotonic() - shown > 20:
+                shown = time.monotonic()
+                sys.stdout.write(f"{counts['turns']:,} turns\n")
+                sys.stdout.flush()
 
-        async with asyncio.TaskGroup() as group:
-            for _ in range(sessions):
-                group.create_task(worker())
-        await player.aclose()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(sessions):
+            group.create_task(worker())
+    await player.aclose()
     assert counts["sampled"] == counts["turns"], counts
 
 
 def main() -> None:
     """Run the campaign and print the counts as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0] if __doc__ else None)
-    parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument("--turns", type=int, default=100_000, help="turns in all")
     parser.add_argument("--sessions", type=int, default=1024, help="episodes at a time")
-    parser.add_argument("--turns", type=int, default=8, help="turns per episode")
+    parser.add_argument("--length", type=int, default=8, help="turns of an episode")
     options = parser.parse_args()
     started = time.monotonic()
-    asyncio.run(run(options.requests, options.sessions, options.turns))
+    asyncio.run(run(options.turns, options.sessions, options.length))
     counts["seconds"] = round(time.monotonic() - started)
     sys.stdout.write(json.dumps(dict(sorted(counts.items())), indent=2) + "\n")
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
 from envkit.audit_hooks import AuditHooks
-from envkit.env import Env
-from envkit.messages import Message
+from envkit.env import Env, PolicyContext
 from envkit.tasks import Task
 from envkit.tools import ToolSpec
 from envkit.turns import Step
@@ -22,19 +21,12 @@ _LONGEST_COPY: Final = 8000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyContext:
-    """The inputs of a trivial policy."""
+class ReplyContext(PolicyContext):
+    """The inputs of a trivial policy: a scripted policy's, and more."""
 
-    env: Env
-    task: Task
-    turn: int
     texts: Sequence[str]
     """The observations so far; the first is the prompt."""
-    messages: Sequence[Message]
-    """The whole conversation."""
     steps: Sequence[Step]
-    seed: int
-    """The episode's seed."""
     rng: random.Random
     """Random generator that continues through the episode."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from envkit.audit_hooks import Audited, AuditHooks, StatesChance
-from envkit.env import Env, Policy, PolicyContext
+from envkit.env import Env, Policy
 from envkit.errors import ConfigurationError, ContractError, EnvFault
 from envkit.messages import Message, message
 from envkit.seeds import derive_seed
@@ -111,9 +111,7 @@ class Audit:
         self._env.reset(seed=next(self._seeds()))
         found, unplayed = trivial_policies(self._env, self._hooks, lessons)
         self._unplayed = tuple(unplayed)
-        found += [
-            TrivialPolicy(name=name, reply=_as_reply(policy)) for name, policy in self._own.items()
-        ]
+        found += [TrivialPolicy(name=name, reply=policy) for name, policy in self._own.items()]
         if oracle is not None:
             found.append(TrivialPolicy(name=ORACLE, reply=oracle))
         self._total = len(found) * self._episodes
@@ -182,7 +180,7 @@ class Audit:
                     task=env.task,
                     turn=len(steps),
                     texts=texts,
-                    messages=messages,
+                    messages=tuple(messages),
                     steps=steps,
                     seed=seed,
                     rng=rng,
@@ -254,23 +252,6 @@ def _silent(done: int, total: int) -> None:
 
 def _oracle_of(env: Env) -> Reply | None:
     try:
-        return _as_reply(env.oracle())
+        return env.oracle()
     except ConfigurationError:
         return None
-
-
-def _as_reply(policy: Policy) -> Reply:
-    """Adapt a policy to the audit's policy interface."""
-
-    def reply(context: ReplyContext) -> str:
-        return policy(
-            PolicyContext(
-                env=context.env,
-                task=context.task,
-                turn=context.turn,
-                messages=tuple(context.messages),
-                seed=context.seed,
-            )
-        )
-
-    return reply

@@ -53,16 +53,14 @@ export function served() {
   }
   async function tell(own, state) {
     const { name, callback } = own, old = known.get(name);
+    let found;
     if (name === null && own.version !== state.version) {
-      const found = await runs();
+      found = await runs();
       own.version = found.version;
-      await released();
-      if (watchers.has(own)) callback(found);
-    } else if (old && state.revisions[name] !== undefined && state.revisions[name] !== old.revision) {
-      const found = await run(name);
-      await released();
-      callback(found);
-    }
+    } else if (old && state.revisions[name] !== undefined && state.revisions[name] !== old.revision) found = await run(name);
+    else return;
+    await released();
+    if (watchers.has(own)) callback(found);
   }
   // One request waits for everything: a browser has few connections to one server.
   async function poll() {
