@@ -25,7 +25,7 @@ const seen = () => document.hidden ? new Promise(done => document.addEventListen
 let isPressed = false;
 const release = () => setTimeout(() => { isPressed = false; dispatchEvent(new Event("released")); });  // after the click
 addEventListener("pointerdown", () => { isPressed = true; }, true);
-for (const end of ["pointerup", "pointercancel"]) addEventListener(end, release, true);
+for (const end of ["pointerup", "pointercancel", "contextmenu"]) addEventListener(end, release, true);
 addEventListener("blur", release);  // the window's own: a press also takes the focus from an element
 const released = () => isPressed ? Promise.race([later(HOLD_MS), new Promise(done => addEventListener("released", done, { once: true }))]) : null;
 

@@ -328,6 +328,17 @@ def test_press_during_which_news_arrives_is_a_click(tmp_path: Path, open_ui: Ope
         until(page, "document.querySelector('.tabs')?.innerText.includes('Episodes 4')")
 
 
+def test_context_menu_ends_a_press(folder: Path, open_ui: Open) -> None:
+    """A menu may take the release, and news must not wait for it."""
+    with served(folder) as address:
+        page = open_ui(address)
+        page.locator(".runs-table").wait_for()
+        page.evaluate("addEventListener('released', () => { window.isReleased = true })")
+        page.locator(".runs-table").hover()
+        page.mouse.down(button="right")
+        until(page, "window.isReleased")
+
+
 def test_page_reloads_a_replaced_run(tmp_path: Path, open_ui: Open) -> None:
     save(grouped_run(groups=4), tmp_path / "run" / FILE_NAME)
     with served(tmp_path) as address:
