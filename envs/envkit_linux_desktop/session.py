@@ -37,7 +37,9 @@ _OPTIONS: Final = {
     "pcmanfm": ("--new-win",),
 }
 """Each start opens one new window with its file."""
-_SLOW: Final = ("chromium", *OFFICE)
+_QUIET_SECONDS: Final = {"chromium": 0.4, **dict.fromkeys(OFFICE, 1.0)}
+"""Seconds without a change until an application has drawn its window; 0.15 for the others.
+LibreOffice updates its rulers and buttons by timers, up to 0.6 s after the rest."""
 _FIRST_START: Final = ("soffice", "--headless", "--terminate_after_init")
 
 
@@ -132,7 +134,7 @@ class Session(Closing):
                 )
             time.sleep(0.01)
         self._await_drawn(command[0], max(new))
-        display.settle(quiet=0.4 if command[0] in _SLOW else 0.15, limit=8.0, least=0.15)
+        display.settle(quiet=_QUIET_SECONDS.get(command[0], 0.15), limit=8.0, least=0.15)
 
     def titles(self) -> tuple[str, ...]:
         """Return the titles of the windows from bottom to top.

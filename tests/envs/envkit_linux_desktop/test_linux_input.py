@@ -106,4 +106,4 @@ def test_an_opened_document_is_drawn(session: Session, program: str, name: str) 
     session.open((program, name))
     first = np.asarray(session.shot())
     time.sleep(3.0)
-    assert np.mean(np.any(first != np.asarray(session.shot()), axis=-1)) < 0.01
+    assert np.mean(np.any(first != np.asarray(session.shot()), axis=-1)) < 0.001
