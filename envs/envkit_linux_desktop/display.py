@@ -271,8 +271,8 @@ class Display(Closing):
 
     def _connect(self, path: Path) -> None:
         import Xlib.display
-        from Xlib import X
-        from Xlib.ext import damage
+        from Xlib import XK, X
+        from Xlib.ext import damage, xtest
         from Xlib.protocol import display as protocol
 
         connect: Any = vars(protocol)["connect"]
@@ -295,6 +295,11 @@ class Display(Closing):
         self._damage_event = self.x.query_extension("DAMAGE").first_event
         self.x.damage_query_version()
         self._root.damage_create(damage.DamageReportRawRectangles)
+        # The first key of XTEST makes every client reload the layout, and openbox loses chords
+        # meanwhile. No client runs yet.
+        library: Any = xtest
+        for kind in (X.KeyPress, X.KeyRelease):
+            library.fake_input(self.x, kind, self.x.keysym_to_keycode(XK.XK_Shift_L))
         self.x.sync()
 
     def _map(self, path: Path) -> None:

@@ -9,6 +9,8 @@ import pytest
 from docx import Document
 from fakes.desktop_runs import needs_desktop
 from openpyxl import Workbook
+from Xlib import XK, X
+from Xlib.ext import xtest
 
 from envkit_actions import Action, ActionKind
 from envkit_linux_desktop.performing import Performer
@@ -77,6 +79,17 @@ def test_a_calculator_receives_a_key_that_is_pressed_twice(session: Session) -> 
     session.open(("mousepad", "sum.txt"))
     perform(session, key("ctrl", "v"), key("ctrl", "s"))
     assert (session.home.read("sum.txt") or b"").strip() == b"755"
+
+
+def test_the_first_key_of_a_session_does_not_change_the_layout(session: Session) -> None:
+    x = session.screen.x  # openbox loses chords while it reads a changed layout
+    session.screen.settle()  # which reads the events so far
+    for kind in (X.KeyPress, X.KeyRelease):
+        xtest.fake_input(x, kind, x.keysym_to_keycode(XK.XK_Shift_L))
+    x.sync()
+    time.sleep(0.3)
+    events = [x.next_event().type for _ in range(x.pending_events())]
+    assert X.MappingNotify not in events
 
 
 def test_alt_tab_brings_the_other_window_to_the_front(session: Session) -> None:
