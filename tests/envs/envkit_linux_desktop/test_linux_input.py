@@ -9,8 +9,6 @@ import pytest
 from docx import Document
 from fakes.desktop_runs import needs_desktop
 from openpyxl import Workbook
-from Xlib import XK, X
-from Xlib.ext import xtest
 
 from envkit_actions import Action, ActionKind
 from envkit_linux_desktop.performing import Performer
@@ -82,6 +80,9 @@ def test_a_calculator_receives_a_key_that_is_pressed_twice(session: Session) -> 
 
 
 def test_the_first_key_of_a_session_does_not_change_the_layout(session: Session) -> None:
+    from Xlib import XK, X
+    from Xlib.ext import xtest
+
     x = session.screen.x  # openbox loses chords while it reads a changed layout
     session.screen.settle()  # which reads the events so far
     for kind in (X.KeyPress, X.KeyRelease):
