@@ -353,10 +353,12 @@ def cancel_itself(good: Generation) -> Any:
     return good
 
 
-MISPLACED = ("exception", "system_exit_0", "keyboard_interrupt", "cancelled", "generator_exit",
-          "stop_iteration", "base_group", "mute", "odd_text")  # fmt: skip
+RAISED_NAMES = (
+    "exception", "system_exit_0", "keyboard_interrupt", "cancelled", "generator_exit",
+    "stop_iteration", "base_group", "mute", "odd_text",
+)  # fmt: skip
 NONSENSE: dict[str, Spoil] = {
-    **{name: raising(name) for name in MISPLACED},
+    **{name: raising(name) for name in RAISED_NAMES},
     "cancels_its_task": cancel_itself,
     "none": lambda good: None,
     "text": lambda good: "alpha",

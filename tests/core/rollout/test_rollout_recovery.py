@@ -226,7 +226,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-CAMPAIGN = RetryBudget(
+TIGHT = RetryBudget(
     step_timeout_s=0.15,
     reset_timeout_s=0.15,
     backoff=Backoff(initial_s=0.001, maximum_s=0.002),
@@ -271,7 +271,7 @@ async def campaign(kind: type[CountingEnv], episodes: int, rate: float) -> Count
         episodes=episodes,
         group_size=4,
         concurrency=96,
-        retries=CAMPAIGN,
+        retries=TIGHT,
         state=state,
     ):
         check(trajectory)
