@@ -36,6 +36,7 @@ class WriterNote(Closing):
             BusyError: Another process may be writing the file.
             OSError: The note cannot be written.
         """
+        self._note: Path | None = None
         number = 1
         while (note := _note(path, number)).exists():
             if not _is_dead(note):
@@ -43,7 +44,7 @@ class WriterNote(Closing):
             number += 1
         try:
             with note.open("x") as stream:
-                self._note: Path | None = note
+                self._note = note
                 json.dump(_own_process(), stream)
         except FileExistsError as error:
             raise _busy(path, note) from error
@@ -53,7 +54,7 @@ class WriterNote(Closing):
 
     def close(self) -> None:
         """Remove the note."""
-        note, self._note = getattr(self, "_note", None), None
+        note, self._note = self._note, None
         if note is not None:
             with contextlib.suppress(OSError):
                 note.unlink()
