@@ -8,6 +8,7 @@ import os
 import secrets
 import sys
 import threading
+import weakref
 from collections.abc import Container, Generator, Iterable
 from pathlib import Path
 from typing import Final
@@ -96,6 +97,7 @@ class LineFile(Closing):
         """Whether this writer created the file."""
         self._descriptor: int | None = None
         self._note: WriterNote | None = None
+        _open_files.add(self)
         try:
             with storage_errors(f"cannot open {path} for writing"):
                 self._descriptor = self._open_locked()
@@ -207,6 +209,12 @@ class LineFile(Closing):
                 self._note.close()
                 self._note = None
 
+    def forget(self) -> None:
+        """Close the file in a forked child, and leave its lock to the parent."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        self._descriptor = self._note = None
+
     def _open(self) -> int:
         if self._descriptor is None:
             raise StorageError(f"the writer of {self.path} is closed")
@@ -271,6 +279,17 @@ class LineFile(Closing):
                 os.ftruncate(descriptor, self._end)
             raise
         self._end += len(line)
+
+
+def _forget() -> None:
+    """Close inherited files: a child that outlives its parent would keep the lock."""
+    for file in list(_open_files):
+        file.forget()
+
+
+_open_files: Final[weakref.WeakSet[LineFile]] = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 def _open_or_create(path: Path) -> tuple[int, bool]:

@@ -1,6 +1,7 @@
 """Who may write a folder, for every order in which two processes can open, lock and remove it."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -177,3 +178,32 @@ def test_a_killed_owner_leaves_a_folder_that_can_be_claimed(tmp_path: Path) -> N
     with claim(tmp_path / "run") as again:
         again.remove()
     assert os.listdir(tmp_path / "run") == [NAME]  # another process made it
+
+
+_FORKED = """
+import os, signal, sys, time
+from pathlib import Path
+from envkit.folder_claim import FolderClaim
+claim = FolderClaim(Path(sys.argv[1]), "rows.jsonl")
+if not os.fork():
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+    os._exit(0)
+time.sleep(60)
+"""
+
+
+def test_a_child_that_outlives_a_killed_owner_does_not_hold_its_folder(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _FORKED, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        child = int(owner.stdout.readline())
+        try:
+            with pytest.raises(BusyError):
+                claim(tmp_path)
+            owner.kill()
+            owner.wait()
+            os.kill(child, 0)
+            claim(tmp_path).close()
+        finally:
+            os.kill(child, signal.SIGKILL)

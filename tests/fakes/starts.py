@@ -5,6 +5,8 @@ Their environment waits at a gate, the file `go` in the working directory. The c
 folder therefore still runs when the others try to get it, however slowly the machine starts them.
 """
 
+import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -31,6 +33,8 @@ READY: Final = Path("ready")
 """Files named after the processes that are about to start."""
 FIRE: Final = Path("fire")
 _BEFORE: Final = "from fakes.starts import get_ready\nget_ready()"
+NO_LOCKS: Final = "ENVKIT_TEST_NO_LOCKS"
+"""Environment variable: processes find no locks, as on some network mounts."""
 _PATIENCE_S: Final = 120.0
 
 
@@ -66,9 +70,15 @@ def get_ready() -> None:
     """Import what a command needs, and wait until all of them may start."""
     import envkit.cli.run_rollout  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
+    if NO_LOCKS in os.environ:
+        fcntl.flock = _without_locks
     register_gated()
     (READY / str(os.getpid())).touch()
     wait_until(FIRE.exists)
+
+
+def _without_locks(descriptor: object, operation: int) -> None:
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
 
 def fire(processes: Sequence["subprocess.Popen[str]"]) -> None:
@@ -94,10 +104,12 @@ def wait_until(is_true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def start(*options: object, env_id: str = ENV_ID) -> "subprocess.Popen[str]":
+def start(
+    *options: object, env_id: str = ENV_ID, command: str = "rollout"
+) -> "subprocess.Popen[str]":
     """Start a command that plays the gated environment."""
     return start_envkit(
-        "rollout", env_id, "--policy", "oracle", "-n", EPISODES, "--concurrency", 4, "--quiet",
+        command, env_id, "--policy", "oracle", "-n", EPISODES, "--concurrency", 4, "--quiet",
         *options, before=_BEFORE,
     )  # fmt: skip
 
@@ -150,6 +162,22 @@ def one_wins(processes: Sequence["subprocess.Popen[str]"]) -> str:
             one.communicate()
     assert len(refused) == len(processes) - 1, refused
     return "".join(refused)
+
+
+def all_run(processes: Sequence["subprocess.Popen[str]"]) -> None:
+    """Wait until all processes play at the same time, and then for their end."""
+    fire(processes)
+    try:
+        wait_until(
+            lambda: (
+                len(list(STARTED.iterdir())) == len(processes)
+                or any(one.poll() is not None for one in processes)
+            )
+        )
+    finally:
+        GATE.touch()
+        said = [one.communicate(timeout=_PATIENCE_S)[1] for one in processes]
+    assert [one.returncode for one in processes] == [0] * len(processes), said
 
 
 def check_whole(folder: Path) -> list[Trajectory]:

@@ -3,6 +3,7 @@
 With `ENVKIT_ALL_STARTS=1` the five cases have 50 rounds together.
 """
 
+import json
 import os
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from fakes.command import run_envkit
 from fakes.starts import (
     EPISODES,
     GATE,
+    NO_LOCKS,
     STARTED,
+    all_run,
     check_whole,
     close_gate,
     finish,
@@ -54,14 +57,7 @@ def test_commands_in_a_new_folder_leave_it_to_one(count: int) -> None:
 
 @_many(2, 4)
 def test_commands_without_a_folder_run_in_one_each(count: int) -> None:
-    processes = [start() for _ in range(count)]
-    try:
-        fire(processes)
-        wait_until(lambda: len(list(STARTED.iterdir())) == count)
-    finally:
-        GATE.touch()
-        said = [one.communicate(timeout=120)[1] for one in processes]
-    assert [one.returncode for one in processes] == [0] * count, said
+    all_run([start() for _ in range(count)])
     folders = sorted(path.name for path in Path("runs").iterdir())
     stem = "toy-gated-v0-oracle-seed0"
     assert folders == sorted([stem, *(f"{stem}-{n}" for n in range(2, count + 1))])
@@ -127,3 +123,31 @@ def test_command_overwrites_the_folder_of_a_killed_one() -> None:
     close_gate()
     finish(start("--out", RUN, "--overwrite"))
     assert not set(stored) & {one.episode_id for one in check_whole(RUN)}
+
+
+def test_commands_without_locks_leave_the_run_of_a_killed_one_to_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(NO_LOCKS, "1")
+    stored = killed_holder(RUN)
+    close_gate()
+    said = one_wins([start_resume(RUN) for _ in range(4)])
+    assert said.count("This file system has no locks") == 3
+    (RUN / ".trajectories.jsonl.writer-1").unlink()  # the killed one's
+    assert set(stored) <= {one.episode_id for one in check_whole(RUN)}
+
+
+def test_evaluations_in_one_folder_leave_it_to_one() -> None:
+    said = one_wins([start("--out", RUN, command="eval") for _ in range(2)])
+    assert "is being written by another writer" in said
+    assert {path.name for path in RUN.iterdir()} == {"eval.json", "toy-gated-v0"}
+    assert json.loads((RUN / "eval.json").read_bytes())["is_complete"] is True
+    check_whole(RUN / "toy-gated-v0")
+
+
+def test_evaluations_without_a_folder_run_in_one_each() -> None:
+    all_run([start(command="eval") for _ in range(2)])
+    stem = "eval-oracle-seed0"
+    assert sorted(path.name for path in Path("runs").iterdir()) == [stem, f"{stem}-2"]
+    for name in (stem, f"{stem}-2"):
+        check_whole(Path("runs") / name / "toy-gated-v0")
