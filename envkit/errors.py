@@ -186,6 +186,10 @@ class StorageError(EnvkitError, OSError):
     """A trajectory file cannot be written or read."""
 
 
+class BusyError(StorageError):
+    """Another process is writing the file."""
+
+
 class Fault(EnvkitError, RuntimeError):
     """Infrastructure failed. A faulted trajectory has no reward and no trained tokens."""
 

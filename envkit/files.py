@@ -8,16 +8,19 @@ import os
 import secrets
 import sys
 import threading
+import weakref
 from collections.abc import Container, Generator, Iterable
 from pathlib import Path
 from typing import Final
 
 from envkit.closing import Closing
-from envkit.errors import StorageError
+from envkit.errors import BusyError, StorageError
+from envkit.writer_notes import WriterNote
 
 CACHE_VARIABLE: Final = "ENVKIT_CACHE"
 _BUSY: Final = (errno.EAGAIN, errno.EACCES)
 _BLOCK: Final = 1 << 16
+_ATTEMPTS: Final = 100
 
 
 @contextlib.contextmanager
@@ -73,8 +76,8 @@ def replace_file(target: Path, content: bytes | Iterable[bytes], *, durable: boo
 class LineFile(Closing):
     """An append-only file of lines, each written completely or not at all.
 
-    An advisory lock excludes a second writer. It is released when its process ends for any reason.
-    Threads may share the writer.
+    An advisory lock excludes a second writer. It is released when its process ends for any reason;
+    a `WriterNote` replaces it on a file system without locks. Threads may share the writer.
     """
 
     def __init__(self, path: Path, *, durable: bool = False) -> None:
@@ -90,18 +93,20 @@ class LineFile(Closing):
         self.path: Final = path
         self._durable = durable
         self._lock = threading.Lock()
-        with storage_errors(f"cannot open {path} for writing"):
-            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            descriptor = os.open(path, flags, 0o666)
-            self._descriptor: int | None = descriptor
-            try:
-                self._claim(descriptor)
+        self.is_new = False
+        """Whether this writer created the file."""
+        self._descriptor: int | None = None
+        self._note: WriterNote | None = None
+        _open_files.add(self)
+        try:
+            with storage_errors(f"cannot open {path} for writing"):
+                self._descriptor = self._open_locked()
                 if durable:
                     _sync_folder(path.parent)
-            except BaseException:
-                os.close(descriptor)
-                raise
-            self._end = os.fstat(descriptor).st_size
+                self._end = os.fstat(self._descriptor).st_size
+        except BaseException:
+            self.close()
+            raise
         self._is_torn = False
 
     @property
@@ -184,38 +189,72 @@ class LineFile(Closing):
                 self._check(descriptor)
                 self._append(descriptor, line)
 
+    def remove(self) -> None:
+        """Delete the file while its lock is held; a file that replaced it stays.
+
+        Raises:
+            StorageError: It cannot be deleted.
+        """
+        with self._lock, storage_errors(f"cannot remove {self.path}"):
+            if _is_named(self._open(), self.path):
+                self.path.unlink()
+
     def close(self) -> None:
         """Close the file and release its lock; safe to call twice."""
         with self._lock:
             if self._descriptor is not None:
                 os.close(self._descriptor)
                 self._descriptor = None
+            if self._note is not None:
+                self._note.close()
+                self._note = None
+
+    def forget(self) -> None:
+        """Close the file in a forked child, and leave its lock to the parent."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        self._descriptor = self._note = None
 
     def _open(self) -> int:
         if self._descriptor is None:
             raise StorageError(f"the writer of {self.path} is closed")
         return self._descriptor
 
+    def _open_locked(self) -> int:
+        """Open the file that the path names while the lock is held."""
+        for _ in range(_ATTEMPTS):
+            descriptor, self.is_new = _open_or_create(self.path)
+            try:
+                self._claim(descriptor)
+                if _is_named(descriptor, self.path):
+                    return descriptor
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)  # its writer removed or replaced it before this one had the lock
+        raise StorageError(
+            f"{self.path} was replaced {_ATTEMPTS} times while it was being opened, and a run has "
+            "only one writer; stop the other programs, or choose another directory"
+        )
+
     def _claim(self, descriptor: int) -> None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in _BUSY:
-                raise StorageError(
+                raise BusyError(
                     f"{self.path} is being written by another writer, and a run has only one; wait "
                     "for it to finish, stop it, or choose another directory"
                 ) from error
-            # A file system without locks, such as some network mounts: write without one.
+            if self._note is None:  # a file system without locks, such as some network mounts
+                self._note = WriterNote(self.path)
 
     def _check(self, descriptor: int) -> None:
         opened = os.fstat(descriptor)
-        try:
-            named = self.path.stat()
-        except FileNotFoundError:
-            named = None
-        if named is None or (named.st_dev, named.st_ino) != (opened.st_dev, opened.st_ino):
+        if not _is_named(descriptor, self.path):
+            how = "replaced" if self.path.exists() else "deleted"
             raise StorageError(
-                f"{self.path} was {'deleted' if named is None else 'replaced'} while it was being "
+                f"{self.path} was {how} while it was being "
                 "written; further output would be lost. Choose another directory"
             )
         if self._is_torn and opened.st_size > self._end:
@@ -240,6 +279,36 @@ class LineFile(Closing):
                 os.ftruncate(descriptor, self._end)
             raise
         self._end += len(line)
+
+
+def _forget() -> None:
+    """Close inherited files: a child that outlives its parent would keep the lock."""
+    for file in list(_open_files):
+        file.forget()
+
+
+_open_files: Final[weakref.WeakSet[LineFile]] = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+def _open_or_create(path: Path) -> tuple[int, bool]:
+    """Open a file for appending; return whether this call created it."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    try:
+        return os.open(path, flags | os.O_EXCL, 0o666), True
+    except FileExistsError:
+        return os.open(path, flags, 0o666), False
+
+
+def _is_named(descriptor: int, path: Path) -> bool:
+    """Return whether the path still names the open file."""
+    opened = os.fstat(descriptor)
+    try:
+        named = path.stat()
+    except FileNotFoundError:
+        return False
+    return (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
 
 
 def _whole_end(descriptor: int, end: int) -> tuple[int, bool]:

@@ -170,7 +170,13 @@ def evaluate(
     given = locals()
     from envkit.cli.remote import on_workers
     from envkit.cli.run_plan import Output, RolloutPlan
-    from envkit_eval.plan import EvalPlan, counted_otherwise, new_evaluation
+    from envkit_eval.plan import (
+        EvalPlan,
+        claimed,
+        claimed_again,
+        counted_otherwise,
+        new_evaluation,
+    )
     from envkit_eval.run import run_eval
 
     output = Output.JSON if as_json else Output.TABLE
@@ -191,9 +197,11 @@ def evaluate(
     }
     if resume is not None:
         refuse_options(ctx, given, RESUMED, besides=_BESIDE_RESUME)
-        begun = EvalPlan.read(resume, base_url=base_url, is_quiet=quiet).on_workers(workers, ray)
-        plan = counted_otherwise(begun, counting, prices=prices)
-        raise typer.Exit(run_eval(plan, output=output))
+        with claimed_again(resume):
+            begun = EvalPlan.read(resume, base_url=base_url, is_quiet=quiet)
+            begun = begun.on_workers(workers, ray)
+            plan = counted_otherwise(begun, counting, prices=prices)
+            raise typer.Exit(run_eval(plan, output=output))
     run = RolloutPlan.of_options(
         given,
         on_workers(read_config(given), workers, ray),
@@ -201,6 +209,7 @@ def evaluate(
         group_size=samples or 1,
         output=Output.NOTHING,
     )
-    begun = new_evaluation(run, targets or ())
-    plan = counted_otherwise(begun, counting, prices=prices)
-    raise typer.Exit(run_eval(plan, output=output))
+    with claimed(run) as folder:
+        begun = new_evaluation(run, targets or (), folder)
+        plan = counted_otherwise(begun, counting, prices=prices)
+        raise typer.Exit(run_eval(plan, output=output))

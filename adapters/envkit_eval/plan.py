@@ -1,22 +1,28 @@
 """Plan of an `envkit eval`: what it plays and how it counts, stored in `eval.json`."""
 
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
 import envkit
 from envkit.cli.remote import on_workers
-from envkit.cli.run_plan import Output, RolloutPlan, free_folder, is_taken
-from envkit.errors import ConfigurationError, StorageError
+from envkit.cli.run_plan import Output, RolloutPlan, numbered_folders
+from envkit.errors import BusyError, ConfigurationError, StorageError
 from envkit.files import replace_file, storage_errors
+from envkit.folder_claim import FolderClaim
 from envkit.metrics import SOLVED_ABOVE
 from envkit.registration import spec
 from envkit.rollout.config import FaultPolicy
+from envkit.rollout.run_folder import is_taken
 from envkit_eval import TAGS, Line, Price, check_pass_at, price_of, read_price
 
 EVAL_FILE: Final = "eval.json"
+LOCK_FILE: Final = ".eval.lock"
+"""Locked while a command plays the evaluation; it remains if the command is killed."""
 SCHEMA: Final = 1
 """Version of `eval.json`."""
 
@@ -56,6 +62,8 @@ class EvalPlan:
     runs: Mapping[str, RolloutPlan] = field(default_factory=dict[str, RolloutPlan])
     """Runs by folder name."""
     counting: Counting = field(default_factory=Counting)
+    is_resumed: bool = False
+    """Whether `eval.json` existed before this process."""
 
     @classmethod
     def read(cls, folder: Path, *, base_url: str | None, is_quiet: bool) -> "EvalPlan":
@@ -80,7 +88,8 @@ class EvalPlan:
                 else RolloutPlan.of_settings(settings, base_url=base_url)
             )
             runs[name] = replace(plan, out=place, is_quiet=is_quiet, output=Output.NOTHING)
-        return cls(folder=folder, runs=runs, counting=Counting.of_json(data["counting"]))
+        counting = Counting.of_json(data["counting"])
+        return cls(folder=folder, runs=runs, counting=counting, is_resumed=True)
 
     def on_workers(self, workers: int | None, address: str | None) -> "EvalPlan":
         """Return the plan with other workers; None keeps each run's own.
@@ -128,7 +137,7 @@ def read_evaluation(folder: Path) -> dict[str, Any]:
     """
     file = folder / EVAL_FILE
     if not file.is_file():
-        raise StorageError(f"{folder} is not the folder of an evaluation: it has no {EVAL_FILE}")
+        raise _not_evaluation(folder)
     try:
         data = cast("dict[str, Any]", json.loads(file.read_bytes()))
         schema, version = data["schema"], data["envkit"]
@@ -143,23 +152,27 @@ def read_evaluation(folder: Path) -> dict[str, Any]:
     return data
 
 
+def _not_evaluation(folder: Path) -> StorageError:
+    return StorageError(f"{folder} is not the folder of an evaluation: it has no {EVAL_FILE}")
+
+
 def is_evaluation(folder: Path) -> bool:
     """Return whether a folder holds an evaluation."""
     return (folder / EVAL_FILE).exists()
 
 
-def new_evaluation(run: RolloutPlan, env_ids: Sequence[str]) -> EvalPlan:
+def new_evaluation(run: RolloutPlan, env_ids: Sequence[str], folder: Path) -> EvalPlan:
     """Return the plan of a new evaluation.
 
     Args:
-        run: How every environment is played; `out` is the evaluation's folder, None uses the next
-            free folder in `runs/`.
+        run: How every environment is played.
         env_ids: Environments; empty uses the run's own.
+        folder: The evaluation's folder.
 
     Raises:
         UnknownNameError: No environment has the id.
         ConfigurationError: An id is repeated or names a folder, or settings conflict.
-        StorageError: The folder already holds an evaluation.
+        StorageError: The folder already holds a run.
     """
     if run.config.on_fault is FaultPolicy.DROP_GROUP:
         raise ConfigurationError(
@@ -175,13 +188,12 @@ def new_evaluation(run: RolloutPlan, env_ids: Sequence[str]) -> EvalPlan:
         raise ConfigurationError("name an environment, or an evaluation with --resume")
     for env_id in named:
         _check_id(env_id, named)
-    folder = _folder(run)
     runs: dict[str, RolloutPlan] = {}
     for env_id in named:
         name = env_id.replace("/", "-")
         config = replace(run.config, env_id=env_id)
         runs[name] = replace(run, env_id=env_id, config=config, out=folder / name)
-        runs[name].folder()  # rejects an existing run
+        runs[name].check_out()
     return EvalPlan(folder=folder, runs=runs)
 
 
@@ -199,18 +211,62 @@ def _check_id(env_id: str, named: Sequence[str]) -> None:
     spec(env_id)  # rejects an unknown one, with a suggestion
 
 
-def _folder(run: RolloutPlan) -> Path:
-    if run.out is None:
-        stem = f"eval-{run.choice.label}-seed{run.config.seed}"
-        return free_folder(stem, is_evaluation, overwrite=run.overwrite)
-    if run.out.exists() and not run.out.is_dir():
+@contextlib.contextmanager
+def claimed(run: RolloutPlan) -> Generator[Path]:
+    """Claim the folder of a new evaluation inside the block, and yield it.
+
+    Args:
+        run: Its `out` is the folder; None uses the next free one in `runs/`.
+
+    Raises:
+        StorageError: The folder already holds an evaluation, is a file, or is being written by
+            another process.
+    """
+    if run.out is not None and run.out.exists() and not run.out.is_dir():
         raise StorageError(f"--out must be a folder, got the file {str(run.out)!r}")
-    if is_evaluation(run.out) and not run.overwrite:
-        raise StorageError(
-            f"{run.out} already holds an evaluation: name another --out, complete it with "
-            f"--resume {run.out}, or add --overwrite"
-        )
-    return run.out
+    with ExitStack() as held:
+        folder = _claim_numbered(run, held) if run.out is None else _claim(run.out, held)
+        if is_evaluation(folder) and not run.overwrite:
+            raise StorageError(
+                f"{folder} already holds an evaluation: name another --out, complete it with "
+                f"--resume {folder}, or add --overwrite"
+            )
+        yield folder
+
+
+@contextlib.contextmanager
+def claimed_again(folder: Path) -> Generator[None]:
+    """Claim the folder of an existing evaluation inside the block.
+
+    Raises:
+        StorageError: The folder is not an evaluation, or is being written by another process.
+    """
+    if not is_evaluation(folder):
+        raise _not_evaluation(folder)
+    with ExitStack() as held:
+        _claim(folder, held)
+        yield
+
+
+def _claim(folder: Path, held: ExitStack) -> Path:
+    claim = FolderClaim(folder, LOCK_FILE)
+    held.callback(claim.remove, also_found=True)
+    return folder
+
+
+def _claim_numbered(run: RolloutPlan, held: ExitStack) -> Path:
+    stem = f"eval-{run.choice.label}-seed{run.config.seed}"
+    for folder in numbered_folders(stem):
+        if run.overwrite:
+            return _claim(folder, held)
+        if is_evaluation(folder):
+            continue
+        with ExitStack() as tried, contextlib.suppress(BusyError):
+            _claim(folder, tried)
+            if not is_evaluation(folder):
+                held.push(tried.pop_all())
+                return folder
+    raise AssertionError("the numbers do not end")
 
 
 def counted_otherwise(

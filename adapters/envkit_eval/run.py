@@ -8,10 +8,10 @@ from typing import Final
 from envkit.cli.console import note, one_line, say, say_json, table
 from envkit.cli.engines import policy_of
 from envkit.cli.options import make_env
-from envkit.cli.run_plan import Output, RolloutPlan, is_taken
+from envkit.cli.run_plan import Output, RolloutPlan
 from envkit.cli.run_rollout import EXIT_ALL_FAULTED, EXIT_ERROR, EXIT_OK, run_rollout
 from envkit.errors import EnvkitError, RunFailedError
-from envkit.rollout.run_folder import RunFolder
+from envkit.rollout.run_folder import RunFolder, is_taken
 from envkit.trajectory import Trajectory
 from envkit_eval import Estimate, Line, Sample, check_pass_at, lines_of
 from envkit_eval.plan import EVAL_FILE, EvalPlan
@@ -33,7 +33,7 @@ def run_eval(plan: EvalPlan, *, output: Output) -> int:
     plan.write()
     samples: list[Sample] = []
     codes, error = _play_all(plan, samples)
-    if error is not None and not samples and not _has_runs(plan):
+    if error is not None and not samples and not (plan.is_resumed or _has_runs(plan)):
         _remove_empty(plan)
         raise error
     is_complete = error is None and len(codes) == len(plan.runs) and max(codes) <= _SIGNALLED

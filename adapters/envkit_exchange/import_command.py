@@ -8,6 +8,7 @@ import typer
 from envkit.cli.console import note, say
 from envkit.cli.examples import with_examples
 from envkit.errors import StorageError
+from envkit.folder_claim import FolderClaim
 from envkit.trajectory import save
 from envkit.trajectory.storage import FILE_NAME
 from envkit_exchange.dump_slime import SlimeOptions
@@ -70,7 +71,8 @@ def import_dump(
     trajectories = list(read_dump(file, kind, options))
     if not trajectories:
         raise StorageError(f"{file} has no samples")
-    save(trajectories, target)
+    with FolderClaim(out, FILE_NAME):  # no other process may write the run meanwhile
+        save(trajectories, target)
     missing = sorted({name for one in trajectories for name in one.metadata["missing"]})
     if missing:
         note(f"the dump does not hold {', '.join(missing)}")

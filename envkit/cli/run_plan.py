@@ -1,10 +1,11 @@
 """Plan of a run of `envkit rollout` or `envkit eval`: episodes, settings and run directory."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,13 +13,13 @@ from envkit.cli.engines import EngineChoice
 from envkit.cli.options import parse_env_kwargs
 from envkit.cli.playing import DEFAULT_CONCURRENCY
 from envkit.cli.sinks import SinkChoice
-from envkit.errors import ConfigurationError, StorageError
+from envkit.errors import BusyError, ConfigurationError, StorageError
 from envkit.registration import make
 from envkit.rollout import EpisodeRequest, RolloutConfig, RunPlan, read_requests
 from envkit.rollout.host import AnyEnv, EnvFactory
-from envkit.rollout.run_folder import RUN_FILE, RunFolder, read_settings
+from envkit.rollout.run_claim import RunClaim
+from envkit.rollout.run_folder import RunFolder, is_taken, read_settings
 from envkit.rollout.sources import FunctionSource
-from envkit.trajectory.storage import FILE_NAME
 
 RUNS: Final = "runs"
 """Default folder of runs."""
@@ -88,6 +89,8 @@ class RolloutPlan:
     overwrite: bool = False
     is_resumed: bool = False
     """Whether `out` holds an interrupted run of this plan."""
+    recorded: Mapping[str, Any] | None = None
+    """Settings of the interrupted run that this plan was read from."""
     is_quiet: bool = False
     output: Output = Output.TABLE
 
@@ -155,8 +158,9 @@ class RolloutPlan:
             StorageError: The folder is not a run.
             ConfigurationError: Another version of envkit created the run, or it was changed.
         """
-        plan = cls.of_settings(read_settings(folder), base_url=base_url)
-        return replace(plan, out=folder, is_resumed=True)
+        recorded = read_settings(folder)
+        plan = cls.of_settings(recorded, base_url=base_url)
+        return replace(plan, out=folder, is_resumed=True, recorded=recorded)
 
     @classmethod
     def of_settings(
@@ -227,55 +231,83 @@ class RolloutPlan:
             "wrap_kwargs": dict(self.wrap_kwargs),
         }
 
-    def open(self, folder: Path) -> RunFolder:
+    def open(self, claim: RunClaim) -> RunFolder:
         """Open the run's folder for writing.
 
         Args:
-            folder: The result of `folder`.
+            claim: The result of `claim`.
 
         Raises:
-            StorageError: The folder already holds a run, is being written, or cannot be written.
+            StorageError: The folder already holds a run, or cannot be written.
             ConfigurationError: The run cannot be resumed.
         """
         if self.is_resumed:
-            return RunFolder.resume(folder)
-        return RunFolder.create(folder, self.settings(), overwrite=self.overwrite)
+            return claim.resume(self.recorded)
+        return claim.create(self.settings(), overwrite=self.overwrite)
 
-    def folder(self) -> Path:
-        """Return the run's folder: the given one, else one named after the run.
+    def claim(self) -> RunClaim:
+        """Claim the run's folder: the given one, else the first free one named after the run.
 
         Raises:
-            StorageError: The folder that `--out` names already holds a run, or is a file.
+            StorageError: The folder that `--out` names already holds a run, is a file, or is being
+                written by another process.
         """
-        if self.out is not None:
-            if self.out.exists() and not self.out.is_dir():
-                raise StorageError(f"--out must be a folder, got the file {str(self.out)!r}")
-            if is_taken(self.out) and not (self.overwrite or self.is_resumed):
-                raise StorageError(
-                    f"{self.out} already holds a run: choose another --out, complete it with "
-                    f"--resume {self.out}, or add --overwrite"
-                )
-            return self.out
+        if self.out is None:
+            return self._claim_numbered()
+        self.check_out()
+        claim = RunClaim(self.out)
+        if claim.had_run and not (self.overwrite or self.is_resumed):
+            claim.close()
+            raise _taken(self.out)
+        return claim
+
+    def check_out(self) -> None:
+        """Check that `--out` is not a file and does not hold another run.
+
+        Raises:
+            StorageError: It is, or does.
+        """
+        if self.out is None:
+            return
+        if self.out.exists() and not self.out.is_dir():
+            raise StorageError(f"--out must be a folder, got the file {str(self.out)!r}")
+        if is_taken(self.out) and not (self.overwrite or self.is_resumed):
+            raise _taken(self.out)
+
+    def _claim_numbered(self) -> RunClaim:
         wrap = "" if self.wrap is None else f"-{self.wrap}"
         stem = f"{self.env_id.replace('/', '-')}{wrap}-{self.choice.label}-seed{self.config.seed}"
-        return free_folder(stem, is_taken, overwrite=self.overwrite)
+        if self.overwrite:
+            return RunClaim(Path(RUNS) / stem)
+        for folder in numbered_folders(stem):
+            if is_taken(folder):
+                continue
+            try:
+                claim = RunClaim(folder)
+            except BusyError:
+                continue
+            if not claim.had_run:
+                return claim
+            claim.close()
+        raise AssertionError("the numbers do not end")
 
 
-def free_folder(stem: str, is_taken: Callable[[Path], bool], *, overwrite: bool) -> Path:
-    """Return a free folder of `runs/`, numbered if the plain name is taken.
+def numbered_folders(stem: str) -> Iterator[Path]:
+    """Yield the folders of `runs/` for a name: the plain name, then numbered ones.
 
     Args:
-        stem: Its name.
-        is_taken: Whether a folder is taken.
-        overwrite: Return the plain name even if it is taken.
+        stem: The name.
     """
-    base = Path(RUNS) / stem
-    number = 2
-    folder = base
-    while not overwrite and is_taken(folder):
-        folder = base.with_name(f"{stem}-{number}")
-        number += 1
-    return folder
+    yield Path(RUNS) / stem
+    for number in count(2):
+        yield Path(RUNS) / f"{stem}-{number}"
+
+
+def _taken(out: Path) -> StorageError:
+    return StorageError(
+        f"{out} already holds a run: choose another --out, complete it with --resume {out}, or add "
+        "--overwrite"
+    )
 
 
 def _without_keys(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -293,9 +325,3 @@ def _wrapped(
     from envkit.wrappers import wrapping
 
     return wrapping(wrap, wrap_kwargs)(make(env_id, **env_kwargs))
-
-
-def is_taken(folder: Path) -> bool:
-    """Return whether a folder holds a run."""
-    file = folder / FILE_NAME
-    return (folder / RUN_FILE).exists() or (file.is_file() and file.stat().st_size > 0)

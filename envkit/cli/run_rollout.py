@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
@@ -24,7 +24,8 @@ from envkit.rollout import Player, RolloutState, Run, Stale
 from envkit.rollout.boundary import describe
 from envkit.rollout.plan import Played
 from envkit.rollout.player import AnyPlayer
-from envkit.rollout.run_folder import RUN_FILE, RunFolder
+from envkit.rollout.run_claim import RunClaim
+from envkit.rollout.run_folder import RunFolder
 from envkit.sinks import GuardedSinks, SinkRun
 from envkit.sinks.jsonl import METRICS_FILE
 from envkit.trajectory import StopReason, Trajectory
@@ -99,14 +100,13 @@ def run_rollout(
     Raises:
         EnvkitError: The error that ended the rollout; finished trajectories are kept.
     """
-    with _closed_after(_first_env(plan)) as env:
-        directory = plan.folder()
+    with _closed_after(_first_env(plan)) as env, plan.claim() as claim:
         signals, state = StopSignals(), RolloutState()
-        with _sinks(plan, directory, state) as sinks:
-            outcome = asyncio.run(_play(plan, env, directory, signals, state, sinks, also))
+        with _sinks(plan, claim.path, state) as sinks:
+            outcome = asyncio.run(_play(plan, env, claim, signals, state, sinks, also))
             if outcome.count:
                 sinks.write_metrics(outcome.figures())
-        code = _finish(plan, directory, outcome, signals)
+        code = _finish(plan, claim.path, outcome, signals)
     return EXIT_ERROR if code == EXIT_OK and sinks.failures else code
 
 
@@ -157,7 +157,7 @@ def _sinks(plan: RolloutPlan, directory: Path, state: RolloutState) -> Generator
 async def _play(
     plan: RolloutPlan,
     env: "Env",
-    directory: Path,
+    claim: RunClaim,
     signals: StopSignals,
     state: RolloutState,
     sinks: GuardedSinks,
@@ -177,15 +177,16 @@ async def _play(
     player: AnyPlayer | None = None
     try:
         player = await _player(plan, built)
-        with plan.open(directory) as folder:
-            _drop_old_figures(directory)
+        with plan.open(claim) as folder:
+            _drop_old_figures(claim.path)
             await _fill(plan, built, player, folder, signals, state, sinks, outcome)
+    except StorageError:
+        claim.keep()
+        raise
     finally:
         if player is not None:
             await player.aclose()
         await built.engine.aclose()
-        if not plan.is_resumed:
-            _remove_empty(directory)
     outcome.seconds = time.perf_counter() - outcome.started
     outcome.dropped = len(state.dropped)
     return outcome
@@ -309,16 +310,6 @@ def _drop_old_figures(directory: Path) -> None:
     for name in (METRICS_FILE, REPORT_FILE):
         with storage_errors(f"cannot replace {directory / name}"):
             (directory / name).unlink(missing_ok=True)
-
-
-def _remove_empty(directory: Path) -> None:
-    """Remove a run in which no episode was stored."""
-    file = directory / FILE_NAME
-    with suppress(OSError):
-        if file.stat().st_size == 0:
-            file.unlink()
-            (directory / RUN_FILE).unlink()
-            directory.rmdir()  # fails if the folder is not empty
 
 
 def _metadata(plan: RolloutPlan, built: Playing) -> dict[str, object]:

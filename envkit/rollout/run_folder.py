@@ -11,7 +11,7 @@ import hashlib
 import json
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
@@ -20,6 +20,7 @@ import envkit
 from envkit.closing import Closing
 from envkit.errors import ConfigurationError, FaultKind, StorageError
 from envkit.files import replace_file, storage_errors
+from envkit.folder_claim import FolderClaim
 from envkit.rollout.multi_agent import ROLLOUT_ID, SIBLINGS, can_resume
 from envkit.rollout.plan import Played, Progress
 from envkit.threads.workers import Mailbox, Worker
@@ -47,7 +48,13 @@ class RunFolder(Closing):
     """The folder of one run, open for writing by one process at a time."""
 
     def __init__(
-        self, path: Path, writer: TrajectoryWriter, settings: Mapping[str, Any], progress: Progress
+        self,
+        path: Path,
+        writer: TrajectoryWriter,
+        settings: Mapping[str, Any],
+        progress: Progress,
+        *,
+        own: FolderClaim | None,
     ) -> None:
         self.path: Final = path
         self.settings: Final = settings
@@ -55,12 +62,18 @@ class RunFolder(Closing):
         self.progress: Final = progress
         """The finished and unfinished episodes of an earlier process."""
         self._writer = writer
+        self._own_claim = own
         self._worker: Worker | None = None
         self._waiting: deque[_Delivery] = deque()
 
     @classmethod
     def create(
-        cls, path: Path, settings: Mapping[str, Any], *, overwrite: bool = False
+        cls,
+        path: Path,
+        settings: Mapping[str, Any],
+        *,
+        overwrite: bool = False,
+        claim: FolderClaim | None = None,
     ) -> "RunFolder":
         """Start a run.
 
@@ -68,6 +81,7 @@ class RunFolder(Closing):
             path: The folder, created if it is missing.
             settings: Everything that determines which episodes are played, as JSON data.
             overwrite: Replace an existing run.
+            claim: The folder's claim, which the caller closes; None claims it until `close`.
 
         Raises:
             StorageError: The folder already holds a run, another process is writing it, or it
@@ -76,43 +90,42 @@ class RunFolder(Closing):
         """
         if not isinstance(settings.get("group_size"), int):
             raise ConfigurationError("a run's settings must have group_size, an integer")
-        if not overwrite and (path / RUN_FILE).exists():
-            raise StorageError(
-                f"{path} already holds a run: resume it, overwrite it, or choose another folder"
-            )
-        writer = TrajectoryWriter(path, mode="overwrite" if overwrite else "create")
-        try:
+        _refuse_run(path, overwrite=overwrite)
+        with _held(path, claim) as held:
+            _refuse_run(path, overwrite=overwrite)  # another process may have begun one meanwhile
+            mode = "overwrite" if overwrite else "create"
+            writer = TrajectoryWriter(path, mode=mode, claim=held)
             with storage_errors(f"cannot replace {path / UNFINISHED_FILE}"):
                 (path / UNFINISHED_FILE).unlink(missing_ok=True)
             _write_settings(path, settings)
-        except BaseException:
-            writer.close()
-            raise
-        return cls(path, writer, settings, Progress())
+        return cls(path, writer, settings, Progress(), own=None if claim else held)
 
     @classmethod
-    def resume(cls, path: Path, settings: Mapping[str, Any] | None = None) -> "RunFolder":
+    def resume(
+        cls,
+        path: Path,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        claim: FolderClaim | None = None,
+    ) -> "RunFolder":
         """Open an interrupted run to complete it.
 
         Args:
             path: The folder.
             settings: Must equal the run's settings; None uses those.
+            claim: The folder's claim, which the caller closes; None claims it until `close`.
 
         Raises:
             StorageError: The folder is not a run, another process is writing it, or a line cannot
                 be read.
             ConfigurationError: Another version of envkit created the run, or its settings changed.
         """
-        recorded = read_settings(path)
-        if settings is not None:
-            _check_same(path, recorded, settings)
-        writer = TrajectoryWriter(path, mode="append")
-        try:
+        _recorded(path, settings)  # refuses before the folder changes
+        with _held(path, claim) as held:
+            recorded = _recorded(path, settings)  # another process may have replaced it meanwhile
+            writer = TrajectoryWriter(path, mode="append", claim=held)
             progress = _recover(path, writer, int(recorded["group_size"]))
-        except BaseException:
-            writer.close()
-            raise
-        return cls(path, writer, recorded, progress)
+        return cls(path, writer, recorded, progress, own=None if claim else held)
 
     def finished(self) -> Iterator[Trajectory]:
         """Yield the folder's trajectories one at a time.
@@ -162,6 +175,8 @@ class RunFolder(Closing):
             self._worker.stop()
             self._worker = None
         self._writer.close()
+        if self._own_claim is not None:
+            self._own_claim.close()
 
     def complete(self) -> None:
         """Remove the file that only an unfinished run needs."""
@@ -238,6 +253,12 @@ class _Delivery:
         return self.stored
 
 
+def is_taken(folder: Path) -> bool:
+    """Return whether a folder holds a run."""
+    file = folder / FILE_NAME
+    return (folder / RUN_FILE).exists() or (file.is_file() and file.stat().st_size > 0)
+
+
 def read_settings(path: Path) -> dict[str, Any]:
     """Return the settings of a run.
 
@@ -283,6 +304,33 @@ def _write_settings(path: Path, settings: Mapping[str, Any]) -> None:
 
 def _seal(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def _held(path: Path, claim: FolderClaim | None) -> Generator[FolderClaim]:
+    """Claim the folder if the caller did not; after an error, remove what that created."""
+    held = claim or FolderClaim(path, FILE_NAME)
+    try:
+        yield held
+    except BaseException:
+        if claim is None:
+            held.remove()
+        raise
+
+
+def _refuse_run(path: Path, *, overwrite: bool) -> None:
+    if not overwrite and (path / RUN_FILE).exists():
+        raise StorageError(
+            f"{path} already holds a run: resume it, overwrite it, or choose another folder"
+        )
+
+
+def _recorded(path: Path, settings: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the run's settings, which must equal the given ones."""
+    recorded = read_settings(path)
+    if settings is not None:
+        _check_same(path, recorded, settings)
+    return recorded
 
 
 def _check_same(path: Path, recorded: Mapping[str, Any], settings: Mapping[str, Any]) -> None:

@@ -16,7 +16,8 @@ from typing import Any, Final, Literal
 
 from envkit.closing import Closing
 from envkit.errors import ConfigurationError, EnvkitError, StorageError
-from envkit.files import LineFile, replace_file, storage_errors
+from envkit.files import replace_file, storage_errors
+from envkit.folder_claim import FolderClaim
 from envkit.images import Image
 from envkit.trajectory.certificate import Certificate, certify
 from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
@@ -86,7 +87,14 @@ class TrajectoryWriter(Closing):
     directory has one writer at a time across all processes; threads may share it.
     """
 
-    def __init__(self, directory: Source, *, mode: Mode = "create", durable: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Source,
+        *,
+        mode: Mode = "create",
+        durable: bool = False,
+        claim: FolderClaim | None = None,
+    ) -> None:
         """Open the directory, creating it if it is missing.
 
         Args:
@@ -95,6 +103,8 @@ class TrajectoryWriter(Closing):
                 removes an incomplete last line; "overwrite" drops them.
             durable: Wait until each line is on disk (fsync). Lines then survive a power cut, at a
                 cost of a few milliseconds per line.
+            claim: The claim of the directory by its trajectory file, which the caller closes. None
+                claims the directory until `close`.
 
         Raises:
             StorageError: The directory cannot be written, has another writer, or already holds
@@ -108,9 +118,9 @@ class TrajectoryWriter(Closing):
         """Bytes of the incomplete line that append mode removed; 0 if there was none."""
         self._images = ImageFolder(self.path.parent / IMAGE_FOLDER)
         self._durable = durable
-        with storage_errors(f"cannot open {self.path} for writing"):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = LineFile(self.path, durable=durable)
+        held = claim or FolderClaim(self.path.parent, FILE_NAME, durable=durable)
+        self._file: Final = held.file
+        self._own_claim: Final = None if claim is not None else held
         try:
             if mode == "append":
                 self.cut_bytes = self._file.repair()
@@ -122,7 +132,7 @@ class TrajectoryWriter(Closing):
                     "mode 'append' or 'overwrite'"
                 )
         except BaseException:
-            self._file.close()
+            self.close()
             raise
 
     def prepare(self, trajectory: Trajectory) -> PreparedTrajectory:
@@ -166,8 +176,9 @@ class TrajectoryWriter(Closing):
         self.append(self.prepare(trajectory))
 
     def close(self) -> None:
-        """Close the file; closing twice is fine."""
-        self._file.close()
+        """Close the file, unless a claim was given; closing twice is fine."""
+        if self._own_claim is not None:
+            self._own_claim.close()
 
 
 def save(trajectories: Trajectory | Iterable[Trajectory], path: Source) -> None:

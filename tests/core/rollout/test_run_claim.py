@@ -1,0 +1,278 @@
+"""A command that may not write a run's folder changes nothing in it, and an owner loses nothing."""
+
+import errno
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from fakes.command import Outcome, run_envkit
+from fakes.hostile_runs import (
+    EPISODES,
+    PLAN,
+    ROWS,
+    RUN,
+    RUN_ID,
+    RunEnv,
+    bytes_of,
+    check_refused,
+    check_whole,
+    cut_after,
+    no_file_longer_than,
+    resume,
+    rollout,
+)
+
+import envkit.cli.run_rollout as running
+from envkit.cli.run_plan import RolloutPlan
+from envkit.errors import ConfigurationError, StorageError
+from envkit.files import LineFile
+from envkit.rollout.run_claim import RunClaim
+from envkit.rollout.run_folder import RunFolder
+
+pytest_plugins = ["fakes.run_fixtures"]
+pytestmark = pytest.mark.usefixtures("own_folder")
+SETTINGS = {"group_size": 1}
+BUSY = "is being written by another writer"
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def meanwhile(act: Callable[[], Outcome], *more: object) -> tuple[Outcome, Outcome]:
+    """Play a run with sinks, during which another command runs once; return both."""
+    found: list[Outcome] = []
+
+    def intrude() -> None:
+        plan = PLAN.read_bytes()
+        found.append(act())
+        assert PLAN.read_bytes() == plan
+
+    RunEnv.arm(intrude, at=14)
+    shown = rollout(*more)
+    (other,) = found
+    return shown, other
+
+
+@pytest.mark.parametrize("how", ["overwrite", "resume", "create"])
+def test_a_refused_command_touches_neither_the_run_nor_its_sinks(how: str) -> None:
+    sinks = ("--parquet", RUN / "rows.parquet", "--tensorboard", RUN / "board")
+    acts = {
+        "overwrite": lambda: rollout("--overwrite", *sinks),
+        "resume": lambda: resume(RUN, *sinks),
+        "create": lambda: rollout(*sinks),
+    }
+    shown, other = meanwhile(acts[how], *sinks)
+    assert shown.code == 0, shown.err
+    assert other.code == 1
+    assert other.err.startswith("envkit: error: ")
+    assert other.err.count("\n") == 1
+    assert ("already holds a run" if how == "create" else BUSY) in other.err
+    check_whole()
+    assert pq.read_table(RUN / "rows.parquet").num_rows == EPISODES
+    assert len(list((RUN / "board").iterdir())) == 1
+    assert (RUN / "metrics.json").exists()
+
+
+def test_a_refused_command_loads_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load_engine(*arguments: object, **options: object) -> None:
+        raise AssertionError("the engine is loaded before the folder is claimed")
+
+    with RunClaim(RUN):
+        monkeypatch.setattr(running, "build_any", load_engine)
+        shown = rollout()
+        assert shown.code == 1
+        assert BUSY in shown.err
+        assert shown.err.count("\n") == 1
+        assert names(RUN) == [ROWS.name]
+    assert not RUN.exists()
+
+
+def test_a_run_without_a_folder_takes_the_next_one_if_the_first_is_claimed() -> None:
+    plain = Path("runs/toy-run-v0-oracle-seed0")
+    command = ("rollout", RUN_ID, "--policy", "oracle", "-n", 2, "--quiet")
+    with RunClaim(plain):
+        assert run_envkit(*command).code == 0
+        assert names(Path("runs")) == [plain.name, f"{plain.name}-2"]
+        shown = run_envkit(*command, "--overwrite")
+        assert shown.code == 1
+        assert BUSY in shown.err
+    assert names(Path("runs")) == [f"{plain.name}-2"]
+
+
+def test_a_run_begun_between_the_check_and_the_claim_is_not_replaced(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = bytes_of(RUN)
+
+    def see_nothing(plan: RolloutPlan) -> None:
+        pass
+
+    monkeypatch.setattr(RolloutPlan, "check_out", see_nothing)
+    check_refused(rollout(), RUN, before, "--resume run")
+
+
+def test_a_run_replaced_between_its_reading_and_the_claim_is_not_resumed(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = RolloutPlan.claim
+    before: dict[str, bytes] = {}
+
+    def late(plan: RolloutPlan) -> RunClaim:
+        monkeypatch.setattr(RolloutPlan, "claim", real)
+        assert rollout("--overwrite", "--set", "limits.max_turns=4").code == 0
+        cut_after(RUN, 3)
+        before.update(bytes_of(RUN))
+        return real(plan)
+
+    cut_after(RUN, 5)
+    monkeypatch.setattr(RolloutPlan, "claim", late)
+    check_refused(resume(), RUN, before, "can only be resumed with its own settings")
+
+
+def test_a_run_that_cannot_start_removes_what_it_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = run_envkit("rollout", RUN_ID, "--model", "/no/model", "--out", "new/run", "--quiet")
+    assert shown.code == 2
+    assert not Path("new").exists()
+    RUN.mkdir()
+    (RUN / "notes.txt").write_text("mine")
+    shown = run_envkit("rollout", RUN_ID, "--model", "/no/model", "--out", RUN, "--quiet")
+    assert shown.code == 2
+    assert names(RUN) == ["notes.txt"]
+
+
+def test_a_run_that_cannot_start_does_not_overwrite(run: Path) -> None:
+    before = bytes_of(RUN)
+    shown = run_envkit(
+        "rollout", RUN_ID, "--model", "/no/model", "--out", RUN, "--overwrite", "--quiet"
+    )
+    check_refused(shown, RUN, before, "no model folder")
+
+
+@pytest.mark.parametrize("stage", ["build_any", "Player", "_drop_old_figures", "Run"])
+def test_a_run_interrupted_at_any_stage_before_an_episode_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    def interrupt(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, stage, interrupt)
+    assert rollout().code == 130
+    assert not RUN.exists()
+    with RunClaim(RUN):
+        pass
+
+
+def test_a_full_disk_before_the_first_episode_keeps_a_run_that_can_be_resumed() -> None:
+    with no_file_longer_than(3_000):
+        shown = rollout()
+    assert shown.code == 1
+    assert f"--resume {RUN}" in shown.err
+    assert PLAN.stat().st_size > 0
+    assert ROWS.read_bytes() == b""
+    assert resume().code == 0
+    check_whole()
+
+
+@pytest.mark.parametrize("mode", ["new", "overwrite"])
+def test_no_space_for_the_first_episode_keeps_a_run_that_can_be_resumed(
+    monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    if mode == "overwrite":
+        assert rollout("--set", "limits.max_turns=4").code == 0
+
+    def full(descriptor: int, data: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("envkit.files.os.write", full)
+        shown = rollout("--overwrite")
+    assert shown.code == 1
+    assert "No space left" in shown.err
+    assert f"--resume {RUN}" in shown.err
+    assert resume().code == 0
+    check_whole()
+
+
+def test_no_space_for_the_settings_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object, **options: object) -> None:
+        raise StorageError("cannot write run.json: No space left on device")
+
+    monkeypatch.setattr("envkit.rollout.run_folder.replace_file", full)
+    shown = rollout()
+    assert shown.code == 1
+    assert "--resume" not in shown.err
+    assert not RUN.exists()
+
+
+def test_the_folder_is_held_until_the_report_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = running.summarise
+
+    def summarise(directory: Path, *arguments: Any, **options: Any) -> bool:
+        with pytest.raises(StorageError, match=BUSY):
+            RunClaim(directory)
+        return real(directory, *arguments, **options)
+
+    monkeypatch.setattr(running, "summarise", summarise)
+    assert rollout().code == 0
+    RunClaim(RUN).close()
+    check_whole()
+
+
+@pytest.mark.parametrize("call", ["create", "resume"])
+def test_one_of_many_threads_gets_the_folder(tmp_path: Path, call: str) -> None:
+    path = tmp_path / "run"
+    if call == "resume":
+        RunFolder.create(path, SETTINGS).close()
+
+    def attempt(_: int) -> RunFolder | StorageError:
+        try:
+            return getattr(RunFolder, call)(path, SETTINGS)
+        except StorageError as error:
+            return error
+
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(attempt, range(8)))
+    (winner,) = [one for one in results if isinstance(one, RunFolder)]
+    assert names(path) == [PLAN.name, ROWS.name]
+    winner.close()
+    RunFolder.resume(path, SETTINGS).close()
+
+
+def test_a_run_folder_that_fails_to_open_removes_what_it_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object, **options: object) -> None:
+        raise StorageError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("envkit.rollout.run_folder.replace_file", full)
+        with pytest.raises(StorageError):
+            RunFolder.create(tmp_path / "a/run", SETTINGS)
+    assert not (tmp_path / "a").exists()
+    RunFolder.create(tmp_path / "run", SETTINGS).close()
+    (tmp_path / "run" / ROWS.name).unlink()
+    with pytest.raises(ConfigurationError):
+        RunFolder.resume(tmp_path / "run", {"group_size": 2})
+    assert names(tmp_path / "run") == [PLAN.name]
+
+
+def test_a_run_begun_while_another_waits_for_the_lock_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run"
+    real = LineFile._claim  # pyright: ignore[reportPrivateUsage]  # the moment before the lock
+
+    def late(file: LineFile, descriptor: int) -> None:
+        monkeypatch.setattr(LineFile, "_claim", real)
+        RunFolder.create(path, {**SETTINGS, "seed": 1}).close()
+        real(file, descriptor)
+
+    monkeypatch.setattr(LineFile, "_claim", late)
+    with pytest.raises(StorageError, match="already holds a run"):
+        RunFolder.create(path, SETTINGS)
+    RunFolder.resume(path, {**SETTINGS, "seed": 1}).close()
