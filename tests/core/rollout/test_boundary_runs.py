@@ -19,9 +19,18 @@ from fakes.models import tiny_model_dir
 import envkit
 from envkit.env import Turn
 from envkit.errors import EnvkitError
-from envkit.rollout import RolloutConfig, ScriptedEngine, collect
+from envkit.rollout import (
+    Interrupt,
+    Player,
+    Progress,
+    RolloutConfig,
+    Run,
+    RunPlan,
+    ScriptedEngine,
+    collect,
+)
 from envkit.tasks import Task
-from envkit.trajectory import Trajectory
+from envkit.trajectory import StopReason, Trajectory
 
 EPISODES = 240
 """Far more than anybody needs to see to stop."""
@@ -166,3 +175,33 @@ def test_the_command_ends_such_a_run_with_one_message_and_an_error_code(way: str
     assert WAYS[way] in shown.err
     assert "Traceback" not in shown.err
     assert len(shown.err.splitlines()) <= 4  # how many faulted, and why the run was stopped
+
+
+@pytest.mark.parametrize("group_size", [1, 4])
+async def test_run_of_any_length_starts_at_once_and_holds_only_its_active_episodes(
+    group_size: int,
+) -> None:
+    codec, played = text_codec(), list[Trajectory]()
+    player = Player(ScriptedEngine(codec, lambda context: str(context.task["word"])), codec)
+    plan = RunPlan(episodes=4 * 10**15, group_size=group_size, concurrency=4)
+    # As an interrupted run leaves it: a whole group, and a member of a later one.
+    progress = Progress(delivered=frozenset({*range(group_size), 10 * group_size}))
+    interrupt = Interrupt()
+
+    async def deliver(episode: tuple[Trajectory, ...]) -> None:
+        played.extend(episode)
+        if len(played) == 16 * group_size:
+            interrupt.fire()
+
+    run = Run(AlikeEnv, player, plan, interrupt=interrupt, progress=progress)
+    try:
+        await run.play(deliver)
+    finally:
+        await player.aclose()
+
+    finished = [one for one in played if one.stop_reason is not StopReason.ABORTED]
+    indices = {one.metadata["group"] * group_size + one.metadata["member"] for one in finished}
+    assert len(indices) == len(finished) >= 16 * group_size
+    assert not indices & progress.delivered
+    assert set(range(group_size, 15 * group_size)) - progress.delivered <= indices
+    assert run.state.total == plan.episodes
