@@ -46,7 +46,7 @@ LONGEST_GOAL_MS: Final = 2000.0
 TRIES: Final = 3
 REPLY: Final = 16_000
 OTHERS_SECONDS: Final = 2.0
-POLICY_CASES: Final = Path(__file__).parents[1] / "tests" / "envs" / "geo3k_answers.jsonl"
+POLICY_CASES: Final = Path(__file__).parents[1] / "tests/envs/envkit_geo3k/geo3k_answers.jsonl"
 PIECES: Final = (
     "(", "((", "[", "{", "()", "{}", "[1,", "(1,", '{"a":', "1", "9", "9**", "9^", "9^9^", "-", "+",
     "--", "1+", "1-", "1*", "1/", "1.", "1,", "1,000,", "1 ", " ", "\n", "\t", "a", "a ", "a the ",
