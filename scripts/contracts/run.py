@@ -33,8 +33,11 @@ TESTS_TIMEOUT_S = 20 * 60
 EXIT_ENVIRONMENT, EXIT_INTERRUPTED = 3, 130
 PROGRAMS = "ENVKIT_AGENT_PROGRAMS"
 BROWSER_USE = "ENVKIT_BROWSER_USE_PYTHON"
-CORE_TESTS = ("tests/core",)
-CORE_OPTIONS = ("-m", "not slow", "--hypothesis-profile", "fast", "-n", "2", "--dist", "worksteal")
+# The tests of the rollout take as long as all others, and use no package that the others do not.
+CORE_OPTIONS = (
+    *("--ignore=tests/core/rollout", "-m", "not slow", "--hypothesis-profile", "fast"),
+    *("--numprocesses", "2", "--dist", "worksteal"),
+)
 IMPORT_FOLDERS = (".", "envs", "adapters", "tests")
 
 
@@ -91,8 +94,8 @@ def run_core(
         return run_tests(
             recipe.name,
             python,
-            CORE_TESTS[0],
-            [*CORE_TESTS[1:], *CORE_OPTIONS, *arguments],
+            "tests/core",
+            [*CORE_OPTIONS, *arguments],
             variables=found,
             timeout_s=TESTS_TIMEOUT_S,
         )
