@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.agents import GuessEnv
 from fakes.codecs import text_codec
 from fakes.command import run_envkit
 from fakes.envs import EchoEnv, register_toys
@@ -21,7 +22,13 @@ from envkit.errors import (
     message_of,
     raise_missing,
 )
-from envkit.rollout import GenerateRequest, Generation, ScriptedEngine, collect
+from envkit.rollout import (
+    GenerateRequest,
+    Generation,
+    RolloutConfig,
+    ScriptedEngine,
+    collect,
+)
 from envkit.tasks import Task
 
 INSTALL = "pip install 'envkit-rl[things]'"
@@ -86,6 +93,11 @@ class NeedyEngine(ScriptedEngine):
         return await super().generate(request)
 
 
+def needy_rewards(_played: Any) -> Any:
+    """Adjust rewards with a package that is not installed."""
+    absent()
+
+
 async def play(env: Any, *, engine: Any = None, **options: Any) -> list[Any]:
     codec = text_codec()
     engine = engine or ScriptedEngine(codec, lambda context: str(context.task["word"]))
@@ -108,6 +120,23 @@ async def test_missing_package_of_an_engine_ends_the_run(way: str) -> None:
         await play(EchoEnv, engine=NeedyEngine(text_codec(), need))
 
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["on_reset", "on_replies", "adjust"])
+async def test_missing_package_of_an_environment_with_agents_ends_the_run(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def need(*_: object) -> Any:
+        absent()
+
+    config = RolloutConfig()
+    if place == "adjust":
+        config = RolloutConfig(adjust_rewards=f"{__name__}:needy_rewards")
+    else:
+        monkeypatch.setattr(GuessEnv, place, need)
+
+    with pytest.raises(MissingDependencyError, match="no_such_package_here"):
+        await play(GuessEnv, engine=ScriptedEngine(text_codec(), lambda _: "5"), config=config)
 
 
 async def test_missing_module_after_a_success_costs_only_its_episode() -> None:
