@@ -37,6 +37,7 @@ BROWSER_USE = "ENVKIT_BROWSER_USE_PYTHON"
 CORE_OPTIONS = (
     *("--ignore=tests/core/rollout", "-m", "not slow", "--hypothesis-profile", "fast"),
     *("--numprocesses", "2", "--dist", "worksteal"),
+    *("-W", "ignore::DeprecationWarning"),  # of old packages, about new ones below them
 )
 IMPORT_FOLDERS = (".", "envs", "adapters", "tests")
 
