@@ -21,7 +21,7 @@ PYTEST = $(BIN)/pytest --ignore tests/contracts --numprocesses $(WORKERS) --dist
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev demo test test-slow check format templates contract-sglang contract-vllm \
 	contract-trl contract-verl contract-skyrl contract-slime contract-openenv \
-	contract-verifiers contract-inspect contract-clients contract-ray desktop-deps docs docs-serve bench bench-trainers clean
+	contract-verifiers contract-inspect contract-clients contract-ray contract-lowest desktop-deps docs docs-serve bench bench-trainers clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -105,8 +105,9 @@ contract-verifiers: $(VENV)/.dev  ## Test against the real package verifiers
 contract-inspect: $(VENV)/.dev  ## Test against Inspect's real package
 contract-clients: $(VENV)/.dev  ## Test the gateway with real agents' packages
 contract-ray: $(VENV)/.dev templates  ## Test against a real Ray cluster of three simulated nodes
+contract-lowest: $(VENV)/.dev templates  ## Test the core with its lowest direct dependencies
 contract-trl contract-verl contract-skyrl contract-slime contract-openenv contract-verifiers \
-contract-inspect contract-clients contract-ray:
+contract-inspect contract-clients contract-ray contract-lowest:
 	$(BIN)/python scripts/contracts/run.py $(@:contract-%=%)
 
 docs: $(VENV)/.dev  ## Build the documentation as a site into build/site

@@ -11,7 +11,7 @@ differing verdicts and time. Goals: no wrong answer passes, at most 2% of right 
 median of 0.1 ms. `--others` also gives the cases to math-verify and mathruler, if installed, with a
 limit of 2 s each; the bombs are excluded because these libraries hang on them.
 
-    python benchmarks/grading.py [--json FILE] [--all] [--others]
+    python benchmarks/grading.py [--json FILE] [--all] [--others] [--pieces N]
 """
 
 import argparse
@@ -46,7 +46,7 @@ LONGEST_GOAL_MS: Final = 2000.0
 TRIES: Final = 3
 REPLY: Final = 16_000
 OTHERS_SECONDS: Final = 2.0
-POLICY_CASES: Final = Path(__file__).parents[1] / "tests" / "envs" / "geo3k_answers.jsonl"
+POLICY_CASES: Final = Path(__file__).parents[1] / "tests/envs/envkit_geo3k/geo3k_answers.jsonl"
 PIECES: Final = (
     "(", "((", "[", "{", "()", "{}", "[1,", "(1,", '{"a":', "1", "9", "9**", "9^", "9^9^", "-", "+",
     "--", "1+", "1-", "1*", "1/", "1.", "1,", "1,000,", "1 ", " ", "\n", "\t", "a", "a ", "a the ",
@@ -75,10 +75,10 @@ class Worst:
     length: int
 
 
-def answers(limit: int) -> Iterator[str]:
-    """Yield hostile answers of at most `limit` characters."""
+def answers(limit: int, pieces: Sequence[str]) -> Iterator[str]:
+    """Yield hostile answers of at most `limit` characters, made of the pieces."""
     yield from ("9**9**9**9", "9^9^9^9", "10**10**10", "1e308*10", "factorial(10**7)", "2**(10**8)")
-    for piece in PIECES:
+    for piece in pieces:
         for length in (60, 240, 400, limit):
             count = max(1, min(length, limit) // len(piece))
             yield piece * count
@@ -88,10 +88,10 @@ def answers(limit: int) -> Iterator[str]:
             yield opening * depth + "1" + closing * depth
 
 
-def worst_of(work: Callable[[str], object], limit: int) -> Worst:
+def worst_of(work: Callable[[str], object], limit: int, pieces: Sequence[str]) -> Worst:
     """Return the answer that took longest."""
     worst = Worst(milliseconds=-1.0, answer="", length=0)
-    for answer in answers(limit):
+    for answer in answers(limit, pieces):
         taken = _milliseconds(work, answer)
         if taken > worst.milliseconds:
             taken = min(taken, *(_milliseconds(work, answer) for _ in range(TRIES - 1)))
@@ -236,11 +236,13 @@ def reasoning_gym_graders(*, is_all: bool) -> Iterator[tuple[str, Callable[[str]
 
 
 def _measured(
-    graders: Sequence[tuple[str, Callable[[str], object], int]], goal_ms: float
+    graders: Sequence[tuple[str, Callable[[str], object], int]],
+    goal_ms: float,
+    pieces: Sequence[str],
 ) -> Iterator[tuple[str, float]]:
     """Print the worst answer of each grader; yield its milliseconds."""
     for name, work, limit in graders:
-        worst = worst_of(work, limit)
+        worst = worst_of(work, limit, pieces)
         mark = "" if worst.milliseconds <= goal_ms else "  above the goal"
         print(
             f"{name:48} {worst.milliseconds:9.3f} ms  {worst.answer!r} x {worst.length}{mark}",
@@ -257,17 +259,19 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--all", action="store_true", help="every dataset of reasoning-gym")
     parser.add_argument("--others", action="store_true", help="math-verify and mathruler too")
+    parser.add_argument("--pieces", type=int, help="only the first hostile pieces (default: all)")
     options = parser.parse_args()
+    pieces = PIECES[: options.pieces]
     policy = policy_figures() | (other_figures() if options.others else {})
     for name, figure in policy.items():
         print(f"{name:48} {figure:9g}")
     graders = [*own_graders(), *reasoning_gym_graders(is_all=options.all)]
-    figures = dict(_measured(graders, GOAL_MS))
+    figures = dict(_measured(graders, GOAL_MS, pieces))
     figures["worst ms"] = max(figures.values())
     print(f"{'worst':48} {figures['worst ms']:9.3f} ms")
     figures |= policy
     longest = [(f"longest {name}", read, MAX_REPLY_CHARACTERS) for name, read in READERS.items()]
-    figures |= _measured(longest, LONGEST_GOAL_MS)
+    figures |= _measured(longest, LONGEST_GOAL_MS, pieces)
     if options.json is not None:
         options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 

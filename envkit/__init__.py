@@ -4,12 +4,12 @@ Write an environment with `Env`, `Turn`, `Image` and `tool`, register it or ship
 make it by id, and check it. Other packages, such as `envkit.rollout`, are imported on first use.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from envkit.env import Capabilities, Env, Policy, PolicyContext, Turn
 from envkit.errors import EnvFault, FaultKind
 from envkit.images import Image
+from envkit.lazy import lazy_names
 from envkit.registration import EnvSpec, make, register, register_plugins, registry, spec
 from envkit.tools import ToolSpec, tool
 
@@ -47,31 +47,42 @@ _LAZY = {
     "ToolEnv": "envkit.tool_env",
     "check_env": "envkit.checker",
 }
-_PACKAGES = (
-    "export",
-    "judges",
+_MODULES = (
+    "advantages",
+    "agents",
+    "audit_hooks",
+    "checker",
+    "collection",
+    "env",
+    "errors",
+    "faults",
+    "fonts",
+    "messages",
     "metrics",
-    "report",
     "rewards",
     "rollout",
+    "seeds",
+    "sinks",
+    "tasks",
     "tokens",
     "toolcalls",
     "toolset",
     "trajectory",
+    "upstream",
+    "viewer",
     "wrappers",
 )
+"""Those that docs/reference documents."""
+
+_load, __dir__ = lazy_names(__name__, _LAZY, _MODULES)
 
 register_plugins()
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  # modules, a class, a function
-    """Import the slower names, and the library's packages, on first use."""
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
-    if name in _PACKAGES:
-        return import_module(f"envkit.{name}")
+    """Import the slower names, and the library's modules, on first use."""
     if name == "__version__":
         from importlib.metadata import version
 
         return version("envkit-rl")
-    raise AttributeError(f"module 'envkit' has no attribute {name!r}")
+    return _load(name)

@@ -29,11 +29,13 @@ import reprlib
 import traceback
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, cast
 
 _MAX_NAMES: Final = 20
 _NEAR_NAMES: Final = 5
 _SHOWN_CHARACTERS: Final = 200
+_CAUSES: Final = 16
+"""Causes that are followed; foreign code can chain them in a circle."""
 _brief: Final = reprlib.Repr()
 _brief.maxstring = _brief.maxother = _SHOWN_CHARACTERS
 
@@ -147,6 +149,41 @@ class MissingDependencyError(ConfigurationError, ImportError):
             f"{feature} needs the package {package!r}, which is not installed. "
             f"Install it with: pip install 'envkit-rl[{extra}]'"
         )
+
+
+def raise_missing(error: BaseException) -> None:
+    """Raise the missing dependency that caused an exception; do nothing if none did.
+
+    A `ModuleNotFoundError` of foreign code is one too.
+
+    Args:
+        error: Whatever foreign code raised; its own attributes are not trusted.
+
+    Raises:
+        MissingDependencyError: The exception, or one in its chain of causes, is one.
+    """
+    missing = _missing_dependency(error)
+    if missing is not None:
+        raise missing from (None if missing is error else error)
+
+
+def _missing_dependency(error: BaseException) -> MissingDependencyError | None:
+    cause: BaseException | None = error
+    for _ in range(_CAUSES):
+        if cause is None:
+            return None
+        kind = type(cause)  # not isinstance, which asks a foreign `__class__`
+        if issubclass(kind, MissingDependencyError):
+            return cast(MissingDependencyError, cause)
+        if issubclass(kind, ModuleNotFoundError):
+            module = ImportError.__dict__["name"].__get__(cause)
+            named = f"the module {module!r}" if type(module) is str else "a module"
+            return MissingDependencyError(
+                f"{message_of(error) if cause is not error else describe(error)}. Install the "
+                f"package that provides {named}, with its dependencies"
+            )
+        cause = BaseException.__dict__["__cause__"].__get__(cause)
+    return None
 
 
 class ContractError(EnvkitError, TypeError):

@@ -17,6 +17,7 @@ from envkit.errors import (
     Fault,
     FaultKind,
     describe,
+    raise_missing,
 )
 from envkit.messages import Message, message
 from envkit.rollout.boundary import ResetOutcome, is_own_cancellation
@@ -143,6 +144,7 @@ class _Episode:
         self._last: Step | None = None
         self._earned = 0.0
         self._env_fault: Fault | None = None
+        self._agent_error: BaseException | None = None
         self._lost: EpisodeLostError | None = None
         self._is_over = False
         self._stepping = asyncio.Lock()
@@ -165,6 +167,7 @@ class _Episode:
                 self._spec.group_start.compare(reset.hash)
                 self._spec.group_start.expected = reset.hash
         except EnvFault as fault:
+            raise_missing(fault)
             place = FaultPlace.RESET if self._env.was_built else FaultPlace.BUILD
             record.faulted(place, fault)
             self.breaks_env = True
@@ -218,6 +221,8 @@ class _Episode:
             await self._answer(result.answer)
         async with self._stepping:  # the environment belongs to the next episode from here on
             self._is_over = True
+        for error in filter(None, (self._agent_error, self._env_fault)):
+            raise_missing(error)
         failure = self._failure(session)
         if failure is not None:
             return failure
@@ -263,6 +268,7 @@ class _Episode:
         except BaseException as error:  # an agent may be anybody's code
             if is_own_cancellation(error):
                 raise
+            self._agent_error = error
             if isinstance(error, Fault):
                 self._env_fault = self._env_fault or error
             return AgentResult(error=describe(error))

@@ -19,6 +19,7 @@ from envkit.errors import (
     EnvkitError,
     FaultKind,
     message_of,
+    raise_missing,
     shown,
     traceback_of,
 )
@@ -102,6 +103,10 @@ def error_out(error: BaseException, where: str) -> dict[str, Any]:
         error: Whatever the environment raised, including SystemExit and KeyboardInterrupt.
         where: What was called, such as "MyEnv.step".
     """
+    try:
+        raise_missing(error)
+    except errors.MissingDependencyError as missing:
+        error = missing  # a cause does not cross the process boundary
     text, retryable = message_of(error)[:_MESSAGE_CHARACTERS], None
     name = next((kind.__name__ for kind in type(error).__mro__ if kind in _KEPT.values()), None)
     if name is None:

@@ -4,11 +4,11 @@ The widgets need the extra `notebook` (anywidget, which bundles its front end: n
 into JupyterLab). `Game` and `rerun` work without it.
 """
 
-from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from envkit.errors import ConfigurationError, MissingDependencyError
+from envkit.lazy import lazy_names
 
 if TYPE_CHECKING:
     from envkit.rollout import Engine, Limits, Sampling
@@ -25,14 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Game", "branch", "play", "rerun", "show"]
 
-_LAZY = {"Game": "envkit_notebook.game", "rerun": "envkit_notebook.branching"}
-
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401  # a class and a function
-    """Import the slower names on first use."""
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(__name__, {"Game": ".game", "rerun": ".branching"})
 
 
 def play(

@@ -3,8 +3,9 @@
 `openenv-v0` with `base_url=` plays a server; `envkit_openenv.server` serves an environment.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from envkit.lazy import lazy_names
 from envkit.registration import EnvSpec
 
 if TYPE_CHECKING:
@@ -19,11 +20,4 @@ SPEC = EnvSpec(
 
 __all__ = ["SPEC", "OpenEnvEnv"]
 
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401  # a class
-    """Import the environment on first access."""
-    if name != "OpenEnvEnv":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from envkit_openenv.env import OpenEnvEnv
-
-    return OpenEnvEnv
+__getattr__, __dir__ = lazy_names(__name__, {"OpenEnvEnv": ".env"})

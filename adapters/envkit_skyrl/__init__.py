@@ -5,9 +5,9 @@
 Names that need SkyRL are imported on first access.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from envkit.lazy import lazy_names
 from envkit_skyrl.engine import SkyRLEngine
 from envkit_skyrl.options import SkyRLOptions
 from envkit_skyrl.validation import validate_output
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from envkit_skyrl.trainer import EnvkitTrainer, EpisodeCredit
 
 _LAZY: Final = {
-    "EnvGenerator": "envkit_skyrl.generator",
-    "EnvkitExp": "envkit_skyrl.experiment",
-    "EnvkitTrainConfig": "envkit_skyrl.experiment",
-    "EnvkitTrainer": "envkit_skyrl.trainer",
-    "EpisodeCredit": "envkit_skyrl.trainer",
+    "EnvGenerator": ".generator",
+    "EnvkitExp": ".experiment",
+    "EnvkitTrainConfig": ".experiment",
+    "EnvkitTrainer": ".trainer",
+    "EpisodeCredit": ".trainer",
 }
 
 __all__ = [
@@ -36,8 +36,4 @@ __all__ = [
     "validate_output",
 ]
 
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401  # whatever the module holds
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_LAZY[name]), name)
+__getattr__, __dir__ = lazy_names(__name__, _LAZY)

@@ -3,8 +3,9 @@
 Importing this package imports neither torch nor transformers; using one of its names does.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from envkit.lazy import lazy_names
 
 if TYPE_CHECKING:
     from envkit_transformers.builtin import BuiltinModel, builtin_model_dir
@@ -13,15 +14,12 @@ if TYPE_CHECKING:
 
 __all__ = ["BuiltinModel", "TransformersEngine", "builtin_model_dir", "create_engine"]
 
-_HOMES = {
-    "BuiltinModel": "envkit_transformers.builtin",
-    "TransformersEngine": "envkit_transformers.engine",
-    "builtin_model_dir": "envkit_transformers.builtin",
-    "create_engine": "envkit_transformers.loading",
-}
-
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401  # whatever the name stands for
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "BuiltinModel": ".builtin",
+        "TransformersEngine": ".engine",
+        "builtin_model_dir": ".builtin",
+        "create_engine": ".loading",
+    },
+)

@@ -4,8 +4,9 @@ Importing this package imports neither TRL nor torch: those names load on first 
 docs/trainers/trl.md.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from envkit.lazy import lazy_names
 
 if TYPE_CHECKING:
     from envkit_trl.async_trainer import EnvAsyncGRPOTrainer
@@ -34,28 +35,19 @@ __all__ = [
 ]
 
 _LAZY = {
-    "DiskWeightTransfer": "transfer",
-    "EngineWeightTransfer": "transfer",
-    "EnvAsyncGRPOTrainer": "async_trainer",
-    "EnvGRPOTrainer": "trainer",
-    "EnvRollout": "rollout",
-    "EnvRolloutWorker": "worker",
-    "PromptStyle": "dataset",
-    "env_reward": "rows",
-    "environment_factory": "factory",
-    "final_reply": "factory",
-    "make_rollout_func": "rollout",
-    "request_dataset": "dataset",
-    "task_dataset": "dataset",
+    "DiskWeightTransfer": ".transfer",
+    "EngineWeightTransfer": ".transfer",
+    "EnvAsyncGRPOTrainer": ".async_trainer",
+    "EnvGRPOTrainer": ".trainer",
+    "EnvRollout": ".rollout",
+    "EnvRolloutWorker": ".worker",
+    "PromptStyle": ".dataset",
+    "env_reward": ".rows",
+    "environment_factory": ".factory",
+    "final_reply": ".factory",
+    "make_rollout_func": ".rollout",
+    "request_dataset": ".dataset",
+    "task_dataset": ".dataset",
 }
 
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401  # classes and functions
-    """Import a name on first access.
-
-    Raises:
-        MissingDependencyError: It needs TRL, which is not installed.
-    """
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+__getattr__, __dir__ = lazy_names(__name__, _LAZY)

@@ -1,8 +1,9 @@
 """Environments of the verifiers library: `verifiers/NAME-v0`, or `verifiers-v0`."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from envkit.collection import Collection
+from envkit.lazy import lazy_names
 from envkit.registration import EnvSpec
 from envkit_verifiers.names import member_ids
 
@@ -24,11 +25,4 @@ COLLECTION = Collection(
 
 __all__ = ["COLLECTION", "SPEC", "VerifiersEnv"]
 
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401  # a class
-    """Import the environment on first access."""
-    if name != "VerifiersEnv":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from envkit_verifiers.env import VerifiersEnv
-
-    return VerifiersEnv
+__getattr__, __dir__ = lazy_names(__name__, {"VerifiersEnv": ".env"})

@@ -5,10 +5,10 @@ Importing this package imports neither verl nor torch: those names load on first
 process of verl's rollout worker.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from envkit.errors import MissingDependencyError
+from envkit.lazy import lazy_names
 
 if TYPE_CHECKING:
     from envkit_verl.agent_loop import EnvAgentLoop
@@ -26,12 +26,14 @@ __all__ = [
 ]
 
 _LAZY = {
-    "EnvAgentLoop": "agent_loop",
-    "EpisodeOutput": "output",
-    "VerlEngine": "engine",
-    "aclose_shared": "shared",
-    "function_tools": "tools",
+    "EnvAgentLoop": ".agent_loop",
+    "EpisodeOutput": ".output",
+    "VerlEngine": ".engine",
+    "aclose_shared": ".shared",
+    "function_tools": ".tools",
 }
+
+_load, __dir__ = lazy_names(__name__, _LAZY)
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  # classes and functions
@@ -40,10 +42,8 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401  # classes and functions
     Raises:
         MissingDependencyError: verl or one of its dependencies is not installed.
     """
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
+        return _load(name)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith(("envkit", "envkit_verl")):
             raise

@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 from envkit.agents.env import MultiAgentEnv, Round
 from envkit.agents.role_env import Delivery, RoleEnv
 from envkit.env import Env
-from envkit.errors import EnvFault
+from envkit.errors import EnvFault, raise_missing
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit.trajectory.trajectory import Trajectory
 from envkit.turns import Observation, Step, Turn
@@ -102,9 +102,11 @@ class JointEpisode:
             Exception: What the environment or a role's play raised, except an `EnvFault`.
         """
         try:
-            await self._rounds(Round.of(observation, info))
-        except EnvFault as fault:
-            self._judge_fault(fault)
+            try:
+                await self._rounds(Round.of(observation, info))
+            except EnvFault as fault:
+                raise_missing(fault)
+                self._judge_fault(fault)
         except BaseException:
             await self._clear()
             raise

@@ -23,7 +23,7 @@ from envkit.cli.rollout import rollout
 from envkit.cli.stored import report, verify
 from envkit.cli.ui import ui
 from envkit.cli.view import view
-from envkit.errors import ConfigurationError, EnvkitError, MissingDependencyError, did_you_mean
+from envkit.errors import ConfigurationError, EnvkitError, did_you_mean
 
 EXIT_ERROR: Final = 1
 EXIT_USAGE: Final = 2
@@ -82,9 +82,7 @@ class _Commands(TyperGroup):
             if ctx.params.get("debug"):
                 raise
             note(f"envkit: error: {one_line(error)}")
-            is_usage = isinstance(error, ConfigurationError) and not isinstance(
-                error, MissingDependencyError
-            )
+            is_usage = isinstance(error, ConfigurationError)
             raise typer.Exit(EXIT_USAGE if is_usage else EXIT_ERROR) from error
         except OSError as error:  # a file or folder that a command touches
             if ctx.params.get("debug"):

@@ -96,7 +96,10 @@ def guarded(function: Callable[[], T], where: str) -> Callable[[], T]:
         try:
             return function()
         except BaseException as error:  # foreign code may raise anything
-            raise as_env_fault(error, where) from error
+            fault = as_env_fault(error, where)
+            if fault is error:
+                raise  # with its own cause
+            raise fault from error
 
     return call
 

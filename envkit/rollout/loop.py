@@ -34,6 +34,7 @@ from envkit.errors import (
     LedgerFault,
     TemplateError,
     describe,
+    raise_missing,
 )
 from envkit.messages import Message, images_of, message, text_of
 from envkit.rollout.answers import ToolAnswers
@@ -84,8 +85,7 @@ class Episode:
 
         Raises:
             EpisodeLostError: The environment's state cannot be rebuilt; start again.
-            ConfigurationError: The environment cannot be built with its arguments, or this loop
-                cannot play it.
+            ConfigurationError: Further episodes would fail too, for example without a package.
         """
         place = FaultPlace.RESET
         try:
@@ -99,6 +99,7 @@ class Episode:
         except (EpisodeLostError, ConfigurationError):
             raise
         except Exception as error:  # noqa: BLE001  # any failure ends only this episode
+            raise_missing(error)
             return self._ended_by(error, place)
         return reason
 
@@ -126,8 +127,8 @@ class Episode:
         else:
             place = FaultPlace.LEDGER
             if not isinstance(error, (LedgerFault, TemplateError, ImageError)):
-                fault = LedgerFault(f"the episode failed: {describe(error)}")
-                error = fault.with_traceback(error.__traceback__)
+                text = f"the episode failed: {describe(error)}"
+                error = LedgerFault(text).with_traceback(error.__traceback__)
         self.record.faulted(place, error)
         return reason
 

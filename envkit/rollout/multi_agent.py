@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from envkit.agents import JointEpisode, MultiAgentEnv, RoleEnv, Verdict, adjusted, credit
-from envkit.errors import ConfigurationError, EnvFault, FaultKind, describe
+from envkit.errors import ConfigurationError, EnvFault, FaultKind, describe, raise_missing
 from envkit.rollout.host import EnvHost
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.loop import play_episode
@@ -127,6 +127,7 @@ class _MultiAgentEpisode:
                 self._spec.group_start.compare(reset.hash)
                 self._spec.group_start.expected = reset.hash
         except EnvFault as fault:
+            raise_missing(fault)
             return (self._failed_reset(attempt, fault),)
         joint = JointEpisode(
             env, lambda role: self._play_role(role, dict(reset.task), interrupt), interrupt
@@ -208,6 +209,7 @@ class _MultiAgentEpisode:
             found = _grader_fault(error)
         if not isinstance(found, EnvFault):
             return found, None
+        raise_missing(found)
         fault = FaultRecord.of(FaultPlace.REWARDS, found)
         return played, Verdict(stop_reason=StopReason.ENV_FAULT, fault=fault)
 

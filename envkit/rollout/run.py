@@ -7,6 +7,7 @@ only a handful of finished trajectories is ever unwritten.
 
 import asyncio
 import uuid
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -156,14 +157,13 @@ class Run:
 
     async def _play_missing(self, deliver: Deliver) -> None:
         plan = self._plan
-        missing = [] if self._is_full else self._missing()
-        self._indices = iter(missing)
+        missing = 0 if self._is_full else self._find_missing()
         sessions = await self._player.max_sessions(self._source)
-        slots = min(plan.concurrency, len(missing))
+        slots = min(plan.concurrency, missing)
         slots = slots if sessions is None else min(slots, sessions)
         if missing:
             await self._player.check_engines(self._ending)
-            with collecting(len(missing), at_once=slots):
+            with collecting(missing, at_once=slots):
                 await self._play_all(slots, deliver)
 
     def _episodes(self) -> int:
@@ -171,23 +171,28 @@ class Run:
         size = self._plan.group_size
         return self._tail.needed(self._plan.episodes // size) * size
 
-    def _missing(self) -> list[int]:
-        """Return the indices of the episodes to play, in order."""
+    def _find_missing(self) -> int:
+        """Prepare to draw the indices of the episodes to play, in order; return their number.
+
+        They are drawn one by one: a run may have more episodes than fit in memory.
+        """
         size = self._plan.group_size
+        planned = range(self._started * size)
         done = self._progress.delivered | {
             number * size + member
             for number, parked in self._parked.items()
             for member, played in parked.members.items()
             if not is_aborted(played)
         }
-        return [i for i in range(self._started * size) if i not in done]
+        self._indices = (index for index in planned if index not in done)
+        return len(planned) - sum(index in planned for index in done)
 
     async def _take_complete(self, deliver: Deliver) -> None:
         """Count the groups that an earlier process delivered; deliver those that were parked."""
-        size, done = self._plan.group_size, self._progress.delivered
+        size = self._plan.group_size
+        members = Counter(index // size for index in self._progress.delivered)
         self._complete = sum(
-            all(number * size + member in done for member in range(size))
-            for number in range(self._started)
+            number < self._started and count == size for number, count in members.items()
         )
         self._is_full = self._tail.cuts and self._complete * size >= self._episodes()
         for number in tuple(self._parked):

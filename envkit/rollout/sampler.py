@@ -14,7 +14,14 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from envkit.env import Env, PolicyContext
-from envkit.errors import ConfigurationError, EngineFault, FaultKind, LedgerFault, describe
+from envkit.errors import (
+    ConfigurationError,
+    EngineFault,
+    FaultKind,
+    LedgerFault,
+    describe,
+    raise_missing,
+)
 from envkit.rollout.availability import Ticket, availability_of
 from envkit.rollout.boundary import is_own_cancellation
 from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, Sampling
@@ -266,6 +273,7 @@ def _as_fault(error: BaseException, name: str) -> EngineFault | LedgerFault | Co
 
     A `ConfigurationError` is returned unchanged: it would end every episode.
     """
+    raise_missing(error)
     if isinstance(error, EngineFault | LedgerFault | ConfigurationError):
         return error
     message = f"engine {name!r} failed: {describe(error)}"

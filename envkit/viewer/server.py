@@ -71,7 +71,7 @@ def create_app(library: Library, *, key: str) -> web.Application:
             if refusal is None and not hmac.compare_digest(given.encode(errors="replace"), secret):
                 what = "wrong" if given else "missing"
                 refusal = _problem(401, f"the key is {what}: open the URL that envkit ui printed")
-            response = refusal or await handler(request)
+            response = await handler(request) if refusal is None else refusal
             if is_entry and refusal is None:  # the page then removes the key from its URL
                 name = _cookie(request)
                 response.set_cookie(name, key, httponly=True, samesite="Strict", path="/")

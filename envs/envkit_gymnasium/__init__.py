@@ -1,8 +1,9 @@
 """Gymnasium's environments: `gymnasium/FrozenLake-v1`, or `gymnasium-v0` with `env=`."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from envkit.collection import Collection
+from envkit.lazy import lazy_names
 from envkit.registration import EnvSpec
 from envkit_gymnasium.names import member_ids
 
@@ -24,11 +25,4 @@ COLLECTION = Collection(
 
 __all__ = ["COLLECTION", "SPEC", "GymnasiumEnv"]
 
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401  # a class
-    """Import the environment on first access."""
-    if name != "GymnasiumEnv":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from envkit_gymnasium.env import GymnasiumEnv
-
-    return GymnasiumEnv
+__getattr__, __dir__ = lazy_names(__name__, {"GymnasiumEnv": ".env"})

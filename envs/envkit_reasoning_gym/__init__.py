@@ -1,8 +1,9 @@
 """reasoning-gym's datasets as environments: `reasoning_gym/chain_sum-v0` and a hundred others."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from envkit.collection import Collection
+from envkit.lazy import lazy_names
 from envkit_reasoning_gym.names import member_ids
 
 if TYPE_CHECKING:
@@ -17,11 +18,4 @@ COLLECTION = Collection(
 
 __all__ = ["COLLECTION", "ReasoningGymEnv"]
 
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401  # a class
-    """Import the environment on first access."""
-    if name != "ReasoningGymEnv":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from envkit_reasoning_gym.env import ReasoningGymEnv
-
-    return ReasoningGymEnv
+__getattr__, __dir__ = lazy_names(__name__, {"ReasoningGymEnv": ".env"})

@@ -160,7 +160,20 @@ import gymnasium, jsonschema, typer, hypothesis, pytest_asyncio
     files=(_TORCHVISION_STUB,),
 )
 
-_TESTED = (TRL, VERL, SKYRL, SLIME, OPENENV, VERIFIERS, INSPECT, CLIENTS, RAY)
+LOWEST = Recipe(
+    name="lowest",
+    version="1",
+    requirements=CONTRACTS / "lowest" / "requirements.txt",
+    check="""
+import aiohttp, gymnasium, hatchling, jinja2, jsonschema, numpy, PIL, rich, tiktoken, typer
+import hypothesis, pytest_asyncio, transformers, xdist
+""",
+    cost="downloads about 0.1 GB, takes 0.4 GB of disk",
+    has_torch=False,
+)
+"""The core with its lowest direct dependencies, and transformers for the tests' tokenizers."""
+
+_TESTED = (TRL, VERL, SKYRL, SLIME, OPENENV, VERIFIERS, INSPECT, CLIENTS, RAY, LOWEST)
 RECIPES = {recipe.name: recipe for recipe in (SGLANG, VLLM, *_TESTED)}
 TESTED = tuple(recipe.name for recipe in _TESTED)
-"""Projects with a folder of tests under tests/contracts."""
+"""Environments with tests: `LOWEST` runs the core's, the others a folder of tests/contracts."""

@@ -3,6 +3,7 @@
     python scripts/contracts/run.py trl                    build if needed, then test
     python scripts/contracts/run.py verl -- -k images -x   pass options, or files, to pytest
     python scripts/contracts/run.py skyrl --build-only
+    python scripts/contracts/run.py lowest                 the core's tests, lowest dependencies
 
 slime is not on a package index: name a checkout of its repository in SLIME_SRC; MILES_SRC names one
 of miles instead of the released package. The clients' tests also run the agents from npm, if npm
@@ -16,19 +17,28 @@ envkit's adapter), 130 interrupted.
 import argparse
 import os
 import signal
+import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
 from environment import EnvironmentBuildError, Recipe, ensure_environment, say
 from programs import ensure_programs
-from recipes import CLIENTS, RECIPES, TESTED, TRL
+from recipes import CLIENTS, LOWEST, RECIPES, TESTED, TRL
 from testing import EXIT_TESTS, ROOT, run_tests
 
 TESTS_TIMEOUT_S = 20 * 60
 EXIT_ENVIRONMENT, EXIT_INTERRUPTED = 3, 130
 PROGRAMS = "ENVKIT_AGENT_PROGRAMS"
 BROWSER_USE = "ENVKIT_BROWSER_USE_PYTHON"
+# The tests of the rollout take as long as all others, and use no package that the others do not.
+CORE_OPTIONS = (
+    *("--ignore=tests/core/rollout", "-m", "not slow", "--hypothesis-profile", "fast"),
+    *("--numprocesses", "2", "--dist", "worksteal"),
+    *("-W", "ignore::DeprecationWarning"),  # of old packages, about new ones below them
+)
 IMPORT_FOLDERS = (".", "envs", "adapters", "tests")
 
 
@@ -48,14 +58,8 @@ def main() -> int:
         programs = _programs(recipe)
         if options.build_only:
             return 0
-        status = run_tests(
-            recipe.name,
-            str(python),
-            f"tests/contracts/{recipe.name}",
-            options.pytest_arguments,
-            variables={**variables(recipe), **programs},
-            timeout_s=TESTS_TIMEOUT_S,
-        )
+        run = run_core if recipe is LOWEST else run_project
+        status = run(recipe, str(python), options.pytest_arguments, programs)
         return EXIT_TESTS if status else 0
     except EnvironmentBuildError as error:
         say(recipe.name, f"the environment could not be built: {error}")
@@ -63,6 +67,39 @@ def main() -> int:
     except KeyboardInterrupt:
         say(recipe.name, "interrupted")
         return EXIT_INTERRUPTED
+
+
+def run_project(
+    recipe: Recipe, python: str, arguments: Sequence[str], programs: Mapping[str, str]
+) -> int:
+    """Run the tests of a project's folder and return pytest's status."""
+    return run_tests(
+        recipe.name,
+        python,
+        f"tests/contracts/{recipe.name}",
+        arguments,
+        variables={**variables(recipe), **programs},
+        timeout_s=TESTS_TIMEOUT_S,
+    )
+
+
+def run_core(
+    recipe: Recipe, python: str, arguments: Sequence[str], _programs: Mapping[str, str]
+) -> int:
+    """Run the core's tests beside the metadata of an installation; return pytest's status."""
+    with tempfile.TemporaryDirectory() as folder:
+        write = f"import hatchling.build as b; b.prepare_metadata_for_build_wheel({folder!r})"
+        subprocess.run([python, "-c", write], cwd=ROOT, check=True)
+        found = variables(recipe)
+        found["PYTHONPATH"] += os.pathsep + folder
+        return run_tests(
+            recipe.name,
+            python,
+            "tests/core",
+            [*CORE_OPTIONS, *arguments],
+            variables=found,
+            timeout_s=TESTS_TIMEOUT_S,
+        )
 
 
 def _programs(recipe: Recipe) -> dict[str, str]:

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -121,3 +124,16 @@ def test_pinned_versions_run_on_the_oldest_python_that_the_project_accepts() -> 
             needs[pin] = rules[0]
     assert len(needs) > 150
     assert {pin: rule for pin, rule in needs.items() if "3.11.0" not in SpecifierSet(rule)} == {}
+
+
+def test_lowest_environment_pins_the_lower_bounds_of_the_core() -> None:
+    text = (ROOT / "scripts" / "contracts" / "lowest" / "requirements.txt").read_text()
+    pins = {
+        canonicalize_name(one.name): next(iter(one.specifier)).version
+        for one in map(Requirement, re.findall(r"^[^#\s].*$", text, flags=re.M))
+    }
+    for requirement in map(Requirement, PROJECT["project"]["dependencies"]):
+        (bound,) = requirement.specifier
+        assert bound.operator == ">="
+        pinned = pins[canonicalize_name(requirement.name)]
+        assert Version(pinned) == Version(bound.version), f"{requirement}, pinned to {pinned}"

@@ -22,7 +22,16 @@ import envkit
 from envkit.env import Turn
 from envkit.errors import EnvkitError, RunFailedError
 from envkit.faults import FaultPlan
-from envkit.rollout import RolloutConfig, ScriptedEngine, collect
+from envkit.rollout import (
+    Interrupt,
+    Player,
+    Progress,
+    RolloutConfig,
+    Run,
+    RunPlan,
+    ScriptedEngine,
+    collect,
+)
 from envkit.tasks import Task
 from envkit.trajectory import StopReason, Trajectory
 
@@ -212,3 +221,33 @@ async def test_collect_ends_a_run_whose_first_episodes_all_fail_alike() -> None:
     assert len(done) == 8
     assert all(t.stop_reason is StopReason.ENV_FAULT for t in done)
     assert world.open_envs == 0
+
+
+@pytest.mark.parametrize("group_size", [1, 4])
+async def test_run_of_any_length_starts_at_once_and_holds_only_its_active_episodes(
+    group_size: int,
+) -> None:
+    codec, played = text_codec(), list[Trajectory]()
+    player = Player(ScriptedEngine(codec, lambda context: str(context.task["word"])), codec)
+    plan = RunPlan(episodes=4 * 10**15, group_size=group_size, concurrency=4)
+    # As an interrupted run leaves it: a whole group, and a member of a later one.
+    progress = Progress(delivered=frozenset({*range(group_size), 10 * group_size}))
+    interrupt = Interrupt()
+
+    async def deliver(episode: tuple[Trajectory, ...]) -> None:
+        played.extend(episode)
+        if len(played) == 16 * group_size:
+            interrupt.fire()
+
+    run = Run(AlikeEnv, player, plan, interrupt=interrupt, progress=progress)
+    try:
+        await run.play(deliver)
+    finally:
+        await player.aclose()
+
+    finished = [one for one in played if one.stop_reason is not StopReason.ABORTED]
+    indices = {one.metadata["group"] * group_size + one.metadata["member"] for one in finished}
+    assert len(indices) == len(finished) >= 16 * group_size
+    assert not indices & progress.delivered
+    assert set(range(group_size, 15 * group_size)) - progress.delivered <= indices
+    assert run.state.total == plan.episodes
