@@ -3,7 +3,7 @@
 Appends, rewrites, summaries, forks, aborts, resumes, stores and loads hit the ledger, the record,
 `fork_before` and the trajectory files. Each family of forks is checked at its end: every sampled
 token has one owner or was dropped, every sequence equals what the engine received, and every
-certificate holds after a load. `tests/core/rollout/test_history_campaign.py` runs part of it.
+certificate holds after a load. `tests/core/rollout/test_rewriter.py` runs part of it.
 
     python scripts/campaigns/histories.py --operations 1000000
 """

@@ -4,11 +4,14 @@ import random
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from fakes.codecs import text_codec
+
 from envkit.agents import MultiAgentEnv, by_role
 from envkit.env import Capabilities, Policy, PolicyContext, Turn
 from envkit.errors import EnvFault, FaultKind
 from envkit.faults import FaultPlan
 from envkit.registration import register
+from envkit.rollout import ScriptedEngine
 from envkit.tasks import ListSource, Task
 
 PROMISES = Capabilities(replay_safe=True, deterministic=True, thread_safe=True)
@@ -58,6 +61,11 @@ class GuessEnv(MultiAgentEnv):
             return said[-1].rstrip("}].") if "keeper says" in text and said else "what is it?"
 
         return by_role(write)
+
+
+def guess_engine() -> ScriptedEngine:
+    """Return an engine that plays `GuessEnv` well."""
+    return ScriptedEngine(text_codec(), GuessEnv().oracle())
 
 
 class TalkEnv(MultiAgentEnv):

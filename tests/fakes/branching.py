@@ -10,18 +10,12 @@ from fakes.templates import make_codec
 from envkit.env import Capabilities, Env, PolicyContext, Turn
 from envkit.images import Image
 from envkit.messages import text_of
-from envkit.rollout import (
-    AtTurns,
-    EpisodeSpec,
-    Player,
-    RolloutConfig,
-    ScriptedEngine,
-    play_tree,
-)
+from envkit.rollout import AtTurns, EpisodeSpec, Player, RolloutConfig, ScriptedEngine, play_tree
 from envkit.tasks import Task
 from envkit.trajectory import Trajectory
 
 IMAGES: Mapping[str, Any] = {"keep_last_images": {"keep": 1, "drop_at": 2}}
+TURNS: Mapping[str, Any] = {"keep_last_turns": {"keep": 1, "drop_at": 2}}
 SUMMARY: Mapping[str, Any] = {"summarise": {"at_tokens": 60, "max_tokens": 20}}
 
 

@@ -1,13 +1,14 @@
 """Episodes with a history policy, and what must hold of each."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from fakes.branching import Screens, reply
 from fakes.codecs import vision_codec
 from fakes.templates import make_codec
 
+from envkit.env import Observation, Turn
 from envkit.rollout import (
     EpisodeSpec,
     Interrupt,
@@ -76,11 +77,31 @@ def assert_verifies(trajectory: Trajectory, tmp_path: Path) -> None:
 
 
 def assert_played(trajectory: Trajectory, tmp_path: Path) -> None:
-    assert trajectory.fault is None, trajectory.fault
+    assert_sound(trajectory)
     assert trajectory.reward == 6.0
     assert_verifies(trajectory, tmp_path)
+
+
+def assert_sound(trajectory: Trajectory) -> None:
+    """No fault, and each sampled token is trained once."""
+    assert trajectory.fault is None, trajectory.fault
+    assert check_trajectory(trajectory) == ()
     rows = trajectory.steps(merge=True)
     assert sum(sum(row.loss_mask) for row in rows) == trajectory.sampled_token_count
+
+
+class Long(Screens):
+    """Says more than fits in its fourth turn, and can say it shorter."""
+
+    rooms: ClassVar[list[int]] = []
+
+    def on_turn(self, response_text: str) -> Turn:
+        text = "long " * 400 if self.turn == 3 else f"Screen {self.turn + 1}."
+        return Turn(text, reward=1.0)
+
+    def shorten(self, observation: Observation, tokens: int) -> Observation | None:
+        type(self).rooms.append(tokens)
+        return {**observation, "text": "long " * max(1, (tokens - 20) // 2)}
 
 
 class Hidden(type):

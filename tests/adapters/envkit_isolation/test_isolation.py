@@ -15,8 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import gymnasium
 import numpy as np
 import pytest
+from fakes.envs import EchoEnv
+from fakes.forking_env import Forking
 from fakes.isolated_envs import Dying, Formatting, Harmful, Stuck, Waiting, wrapped
 from fakes.processes import is_alive, wait_until_gone
 from fakes.threaded_env import Threaded
@@ -35,13 +38,7 @@ from envkit.errors import (
 from envkit.images import Image
 from envkit.rollout import EnvSource
 from envkit_isolation import IsolatedEnv, isolated
-from envkit_isolation.frames import (
-    MAX_BLOB_BYTES,
-    MAX_JSON_BYTES,
-    Connection,
-    Frame,
-    FrameError,
-)
+from envkit_isolation.frames import MAX_BLOB_BYTES, MAX_JSON_BYTES, Connection, Frame, FrameError
 from envkit_isolation.process import _supervisors, close_supervisors
 from envkit_isolation.values import error_in
 
@@ -437,3 +434,24 @@ def test_isolated_errors_build_nothing_but_errors_of_envkit() -> None:
         assert type(error_in({**told, "type": name})) is EnvFault
     assert type(error_in("text")) is EnvFault
     assert cast(EnvFault, error_in({**told, "kind": "?", "type": "EnvFault"})).kind == "permanent"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_isolated_child_that_returns_from_a_step_does_not_answer(fails: bool) -> None:
+    env = isolated(functools.partial(Forking, fails=fails))()
+    try:
+        env.reset(seed=0)
+        for turn in range(4):
+            observation, reward, _, truncated, _ = env.step(f"reply {turn}")
+            assert observation["text"] == f"turn {turn} after reply {turn}"
+            assert (reward, truncated) == (1.0, turn == 3)
+    finally:
+        env.close()
+
+
+def test_isolated_refuses_arguments_that_the_environment_does_not_take() -> None:
+    if "envkit/attack-isolation-v0" not in gymnasium.registry:
+        envkit.register("attack-isolation-v0", entry_point=EchoEnv)
+    source = EnvSource("attack-isolation-v0", json.dumps({"no_such": 1}))
+    with pytest.raises(ConfigurationError, match="cannot be built with"):
+        isolated(source)()

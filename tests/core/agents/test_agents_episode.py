@@ -1,13 +1,13 @@
-"""Episodes of several agents: dialogue, rewards, limits, faults, cancellation, determinism."""
+"""Episodes of several agents: dialogue, rewards, limits, cancellation, determinism."""
 
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
-from fakes.agents import GuessEnv, TalkEnv, speak
+from fakes.agents import GuessEnv, TalkEnv, guess_engine, speak
 from fakes.budget import examples
 from fakes.codecs import text_codec
 from fakes.envs import EchoEnv
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from envkit.agents import credit
 from envkit.env import Turn
-from envkit.errors import ConfigurationError, FaultKind
+from envkit.errors import ConfigurationError
 from envkit.faults import FaultPlan
 from envkit.rollout import (
     Backoff,
@@ -41,7 +41,6 @@ from envkit.rollout import (
     rollout_id_of,
 )
 from envkit.trajectory import (
-    FaultPlace,
     SegmentKind,
     StopReason,
     Trajectory,
@@ -57,10 +56,6 @@ BUDGET = RetryBudget(backoff=QUICK, max_env_retries_per_turn=3, max_env_retries_
 def slowly(request: GenerateRequest) -> float:
     del request
     return 5.0
-
-
-def guess_engine() -> ScriptedEngine:
-    return ScriptedEngine(text_codec(), GuessEnv().oracle())
 
 
 def replies_of(trajectory: Trajectory) -> list[str]:
@@ -114,46 +109,6 @@ async def test_adjust_rewards_sees_all_roles_and_keeps_the_record_consistent() -
     assert played["asker"].metadata["unadjusted_reward"] == 1.0
     assert "unadjusted_reward" not in played["keeper"].metadata
     assert all(check_trajectory(one) == () for one in played.values())
-
-
-async def test_adjust_rewards_that_fails_is_a_grader_fault_of_all_roles() -> None:
-    def broken(played: Mapping[str, Trajectory]) -> Mapping[str, float]:
-        raise RuntimeError("no judge")
-
-    played = await play_roles(
-        GuessEnv(), guess_engine(), text_codec(), seed=1, adjust_rewards=broken
-    )
-
-    for one in played.values():
-        assert one.reward is None
-        assert one.fault is not None
-        assert one.fault.kind == FaultKind.GRADER
-        assert check_trajectory(one) == ()
-
-
-@pytest.mark.parametrize(
-    "answer", [{"nobody": 1.0}, {"asker": float("nan")}, [1.0], {"asker": "1"}]
-)
-async def test_adjust_rewards_that_returns_no_rewards_is_a_grader_fault(answer: object) -> None:
-    def return_answer(trajectories: Any) -> Any:
-        return answer
-
-    played = await play_roles(
-        GuessEnv(),
-        guess_engine(),
-        text_codec(),
-        seed=1,
-        adjust_rewards=return_answer,
-    )
-
-    assert set(played) == {"asker", "keeper"}
-    for one in played.values():
-        assert one.stop_reason is StopReason.ENV_FAULT
-        assert one.reward is None
-        assert one.fault is not None
-        assert (one.fault.where, one.fault.kind) == (FaultPlace.REWARDS, FaultKind.GRADER)
-        assert "ContractError" in one.fault.message
-        assert check_trajectory(one) == ()
 
 
 async def test_engines_and_samplings_go_by_role() -> None:
@@ -225,49 +180,6 @@ async def test_limit_of_one_role_gives_the_environment_none_and_ends_that_role_a
     assert all(check_trajectory(one) == () for one in played.values())
 
 
-@pytest.mark.parametrize("role", ["asker", "keeper"])
-async def test_engine_fault_of_one_role_faults_every_sibling(role: str) -> None:
-    codec = text_codec()
-    broken = FaultyEngine(codec, speak, FaultPlan(1.0, kinds=["permanent"]))
-
-    played = await play_roles(
-        GuessEnv(), guess_engine(), codec, engines={role: broken}, seed=1, retries=BUDGET
-    )
-
-    for one in played.values():
-        assert one.stop_reason is StopReason.ENGINE_FAULT
-        assert one.reward is None
-        assert one.fault is not None
-        assert repr(role) in one.fault.message
-        assert not any(one.loss_mask())
-        assert check_trajectory(one) == ()
-
-
-async def test_fault_of_the_joint_environment_faults_every_sibling() -> None:
-    plan = FaultPlan(1.0, kinds=["permanent"])
-
-    played = await play_roles(
-        TalkEnv(plan), ScriptedEngine(text_codec(), speak), text_codec(), seed=2, retries=BUDGET
-    )
-
-    assert {one.stop_reason for one in played.values()} == {StopReason.ENV_FAULT}
-    assert all(one.fault and "joint environment" in one.fault.message for one in played.values())
-    assert all(check_trajectory(one) == () for one in played.values())
-
-
-async def test_reset_that_faults_is_one_record_without_a_role() -> None:
-    def build() -> GuessEnv:
-        raise OSError("no room")
-
-    (one,) = await play_all(build, guess_engine(), text_codec(), seed=1, retries=BUDGET)
-
-    assert one.stop_reason is StopReason.ENV_FAULT
-    assert one.fault is not None
-    assert (one.fault.where, one.fault.kind) == (FaultPlace.BUILD, FaultKind.TRANSIENT)
-    assert one.reward is None
-    assert role_of(one) is None
-
-
 async def test_waiting_for_a_slow_sibling_does_not_count_as_a_step() -> None:
     codec = text_codec()
     slow = ScriptedEngine(codec, GuessEnv().oracle(), latency=lambda request: 0.3)
@@ -282,49 +194,6 @@ async def test_waiting_for_a_slow_sibling_does_not_count_as_a_step() -> None:
     )
 
     assert {one.stop_reason for one in played.values()} == {StopReason.TERMINATED}
-
-
-async def test_hung_environment_is_a_timeout_of_the_joint_call() -> None:
-    class Hanging(GuessEnv):
-        def on_replies(self, replies: Mapping[str, str | None]) -> Mapping[str, Turn]:
-            import time
-
-            time.sleep(0.5)
-            return {}
-
-    retries = replace(
-        BUDGET, step_timeout_s=0.05, max_env_retries_per_turn=0, max_episode_restarts=0
-    )
-    played = await play_roles(Hanging, guess_engine(), text_codec(), seed=1, retries=retries)
-
-    assert played["asker"].fault is not None
-    assert played["asker"].fault.kind == FaultKind.TIMEOUT
-
-
-async def test_episode_timeout_that_cuts_a_reply_faults_every_role() -> None:
-    codec = text_codec()
-    slow = ScriptedEngine(codec, GuessEnv().oracle(), latency=slowly)
-
-    played = await asyncio.wait_for(
-        play_roles(
-            GuessEnv(),
-            guess_engine(),
-            codec,
-            engines={"keeper": slow},
-            seed=1,
-            limits=Limits(episode_timeout_s=0.2),
-        ),
-        timeout=60,
-    )
-
-    assert set(played) == {"asker", "keeper"}
-    for one in played.values():
-        assert one.is_faulted
-        assert one.fault == played["keeper"].fault
-        assert one.fault is not None
-        assert one.fault.kind is FaultKind.TIMEOUT
-        assert one.reward is None
-        assert check_trajectory(one) == ()
 
 
 async def test_interrupt_aborts_all_roles_without_a_reward() -> None:

@@ -394,3 +394,21 @@ def test_a_second_ctrl_c_leaves_an_env_that_hangs(model: Path) -> None:
     assert all(t.reward == 1.0 for t in finished)
     assert {t.stop_reason for t in kept if t not in finished} == {StopReason.ABORTED}
     assert verify_file("run").is_sound
+
+
+@pytest.mark.parametrize(
+    "setting", ["sampling.max_new_tokens=x", "seed=abc", "limits.max_turns=1.5"]
+)
+def test_rollout_with_wrong_setting_plays_nothing(tmp_path: Path, setting: str) -> None:
+    register_toys()
+    out = tmp_path / "run"
+
+    outcome = run_envkit(
+        *("rollout", "toy-echo-v0", "--policy", "oracle", "-n", 2, "--quiet"),
+        *("--model", tiny_model_dir("qwen2_5_vl"), "--out", out, "--set", setting),
+    )
+
+    assert outcome.code == 2
+    assert outcome.last_error.startswith("envkit: error: ")
+    assert setting.split(".")[-1].split("=")[0] in outcome.last_error
+    assert not out.exists()

@@ -1,15 +1,20 @@
 """What engines return and raise: anything wrong ends its own episode as a typed fault."""
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from fakes.codecs import text_codec
+from fakes.envs import EchoEnv
 from fakes.faults import CountingEnv, World, say_turn
-from fakes.playing import collected
+from fakes.hostile_values import EXCEPTIONS, PLANTED, cyclic, nested
+from fakes.matrix import share
+from fakes.playing import collected, play_hostile
 
 from envkit.errors import ConfigurationError, ContractError, EnvFault, LedgerFault
 from envkit.faults import FaultPlan
@@ -19,21 +24,22 @@ from envkit.rollout import (
     GenerateRequest,
     Generation,
     RetryBudget,
+    RolloutConfig,
     ScriptedEngine,
+    collect,
     play,
 )
-from envkit.trajectory import StopReason, Trajectory, check_trajectory
+from envkit.trajectory import (
+    StopReason,
+    Trajectory,
+    TrajectoryWriter,
+    check_trajectory,
+    verify_file,
+)
 from envkit.trajectory.segment import LOGPROB_SLACK
 
 ONCE = RetryBudget(max_engine_retries_per_turn=0, engine_unavailable_s=0)
 Spoil = Callable[[Generation], Any]
-
-
-def nested(depth: int) -> dict[str, Any]:
-    value: dict[str, Any] = {}
-    for _ in range(depth):
-        value = {"a": value}
-    return value
 
 
 def with_ids(*ids: Any) -> Spoil:
@@ -292,3 +298,141 @@ async def test_engine_that_is_not_async_faults_its_episode() -> None:
 
 def test_vocabulary_of_a_loaded_codec_counts_padded_embeddings() -> None:
     assert text_codec().vocabulary_size == 49_216
+
+
+EPISODES = 16
+BAD = 5
+NO_RETRY = RetryBudget(max_engine_retries_per_turn=0)
+
+
+class HostileEngine(ScriptedEngine):
+    """Answers the first reply of one task with something else."""
+
+    def __init__(self, spoil: Spoil) -> None:
+        super().__init__(text_codec(), lambda context: str(context.task["word"]))
+        self._spoil = spoil
+
+    async def generate(self, request: GenerateRequest) -> Any:
+        good = await super().generate(request)
+        assert request.context is not None
+        return self._spoil(good) if request.context.task["index"] == BAD else good
+
+
+class Unchecked:
+    """Looks like a Generation, with any fields."""
+
+    def __init__(self, good: Generation, fields: dict[str, Any]) -> None:
+        names = type(good).__dataclass_fields__
+        self.__dict__.update({name: getattr(good, name) for name in names}, **fields)
+
+
+def with_fields(**fields: Any) -> Spoil:
+    """Return the good answer with other fields, unchecked."""
+    return lambda good: Unchecked(good, fields)
+
+
+def ids_of(change: Callable[[tuple[int, ...]], Any]) -> Spoil:
+    return lambda good: Unchecked(good, {"token_ids": change(tuple(good.token_ids))})
+
+
+def logprobs_of(change: Callable[[tuple[float, ...]], Any]) -> Spoil:
+    return lambda good: Unchecked(good, {"logprobs": change(tuple(good.logprobs))})
+
+
+def raising(name: str) -> Spoil:
+    def spoil(_good: Generation) -> Any:
+        raise EXCEPTIONS[name]()
+
+    return spoil
+
+
+def cancel_itself(good: Generation) -> Any:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel(PLANTED)
+    return good
+
+
+RAISED_NAMES = (
+    "exception", "system_exit_0", "keyboard_interrupt", "cancelled", "generator_exit",
+    "stop_iteration", "base_group", "mute", "odd_text",
+)  # fmt: skip
+NONSENSE: dict[str, Spoil] = {
+    **{name: raising(name) for name in RAISED_NAMES},
+    "cancels_its_task": cancel_itself,
+    "none": lambda good: None,
+    "text": lambda good: "alpha",
+    "mapping": lambda good: {"token_ids": [1, 2]},
+    "ids_none": ids_of(lambda ids: None),
+    "ids_text": ids_of(lambda ids: "12"),
+    "ids_of_none": ids_of(lambda ids: (*ids[:-1], None)),
+    "ids_of_text": ids_of(lambda ids: ("a",) * len(ids)),
+    "ids_of_floats": ids_of(lambda ids: tuple(i + 0.5 for i in ids)),
+    "id_negative": ids_of(lambda ids: (-1, *ids[1:])),
+    "id_last_negative": ids_of(lambda ids: (*ids[:-1], -1)),
+    "id_outside": ids_of(lambda ids: (*ids[:-1], 10**6)),
+    "id_huge": ids_of(lambda ids: (10**30, *ids[1:])),
+    "ids_empty": with_fields(token_ids=(), logprobs=()),
+    "ids_longer": ids_of(lambda ids: (*ids, ids[-1])),
+    "logprobs_none": logprobs_of(lambda values: None),
+    "logprobs_of_none": logprobs_of(lambda values: (None,) * len(values)),
+    "logprobs_short": logprobs_of(lambda values: values[:-1]),
+    "logprobs_nan": logprobs_of(lambda values: (math.nan,) * len(values)),
+    "logprobs_positive": logprobs_of(lambda values: (0.5,) * len(values)),
+    "logprobs_text": logprobs_of(lambda values: ("-1",) * len(values)),
+    "prompt_none": with_fields(prompt_tokens=None),
+    "prompt_wrong": with_fields(prompt_tokens=3),
+    "prompt_text": with_fields(prompt_tokens="3"),
+    "finish_text": with_fields(finish_reason="done"),
+    "finish_none": with_fields(finish_reason=None),
+}
+ODD: dict[str, Spoil] = {
+    "extras_cyclic": with_fields(extras=cyclic()),
+    "extras_deep": with_fields(extras=nested(900)),
+    "extras_deeper": with_fields(extras=nested(10_000)),
+    "extras_list": with_fields(extras=[1]),
+    "extras_set": with_fields(extras={"a": {1}}),
+    "extras_none": with_fields(extras=None),
+    "extras_huge": with_fields(extras={"a": 10**5000}),
+    "cached_text": with_fields(cached_tokens="many"),
+    "queue_nan": with_fields(queue_seconds=math.nan),
+    "version_number": with_fields(weight_version=3),
+    "retries_none": with_fields(retries=None),
+    "aborted_unasked": with_fields(finish_reason=FinishReason.ABORT),
+}
+"""A fault or a sound record: the library may choose."""
+
+
+def play_run(spoil: Spoil) -> list[Trajectory]:
+    """Play a run; fail the test if it ends early."""
+    return play_hostile(
+        collect(
+            EchoEnv,
+            HostileEngine(spoil),
+            text_codec(),
+            episodes=EPISODES,
+            concurrency=4,
+            tasks=[{"word": "alpha", "index": index} for index in range(EPISODES)],
+            config=RolloutConfig(retries=NO_RETRY),
+        )
+    )
+
+
+@pytest.mark.parametrize("name", share([*NONSENSE, *ODD], of=3))
+def test_nonsense_of_an_engine_costs_its_episode_alone(name: str, tmp_path: Path) -> None:
+    played = play_run({**NONSENSE, **ODD}[name])
+    assert len(played) == EPISODES
+    for one in played:
+        if one.task["index"] != BAD:
+            assert one.reward == 1.0
+        elif name in NONSENSE or one.is_faulted:
+            assert one.is_faulted
+            assert one.fault is not None
+            assert one.fault.message.strip()
+            assert one.reward is None
+            assert one.trained_token_count == 0
+    with TrajectoryWriter(tmp_path / "run") as writer:
+        for one in played:
+            writer.write(one)
+    report = verify_file(tmp_path / "run")
+    assert report.is_sound, str(report)

@@ -1,6 +1,7 @@
-"""History policies: what the model sees after a rewrite, and that every token keeps one owner."""
+"""The history policies that envkit brings, and settings that name a policy."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +17,6 @@ from envkit.images import Image
 from envkit.messages import Message, Trusted, images_of, message, text_of
 from envkit.rollout import (
     EpisodeSpec,
-    FinishReason,
     GenerateRequest,
     Generation,
     HistoryView,
@@ -25,24 +25,13 @@ from envkit.rollout import (
     KeepLastTurns,
     Limits,
     Player,
-    Question,
     RolloutConfig,
     ScriptedEngine,
     Summarise,
 )
 from envkit.rollout.history import history_policy
 from envkit.tasks import Task
-from envkit.trajectory import (
-    FaultPlace,
-    SegmentKind,
-    StopReason,
-    Trajectory,
-    check_trajectory,
-    fork_before,
-    load,
-    save,
-    verify_file,
-)
+from envkit.trajectory import SegmentKind, StopReason, Trajectory, check_trajectory, fork_before
 
 
 class Screens(Env):
@@ -146,16 +135,6 @@ async def test_keep_last_images_extends_the_context_between_two_rewrites() -> No
     assert extended.count(False) == 2
 
 
-async def test_environment_brings_its_own_policy_and_the_rollout_may_refuse_it() -> None:
-    class Own(Screens):
-        history_policy: ClassVar = {"keep_last_images": {"keep": 1, "drop_at": 2}}
-
-    trajectory, _ = await run(None, env=Own())
-    assert trajectory.branches
-    trajectory, _ = await run("keep", env=Own())
-    assert not trajectory.branches
-
-
 async def test_keep_last_turns_keeps_the_task() -> None:
     env = Screens(images=False)
     trajectory, engine = await run({"keep_last_turns": {"keep": 2, "drop_at": 4}}, env=env)
@@ -183,100 +162,6 @@ async def test_summarise_samples_records_and_trains_the_summary() -> None:
     text = text_of(second.branch.history[-1])  # type: ignore[arg-type]
     assert "Screen 0." in text
     assert "I saw screens." in text
-
-
-class Aborting(Watching):
-    """Stops the run in the middle of one reply."""
-
-    interrupt: ClassVar[Interrupt]
-    at: ClassVar[int] = 0
-
-    async def generate(self, request: GenerateRequest) -> Generation:
-        answer = await super().generate(request)
-        if len(self.requests) != type(self).at:
-            return answer
-        type(self).interrupt.fire()
-        return Generation(
-            token_ids=answer.token_ids[:1],
-            logprobs=answer.logprobs[:1],
-            finish_reason=FinishReason.ABORT,
-            prompt_tokens=answer.prompt_tokens,
-        )
-
-
-@pytest.mark.parametrize("at", range(1, 14))
-async def test_resumed_episode_continues_its_rewritten_history(at: int, tmp_path: Path) -> None:
-    history = {"summarise": {"at_tokens": 150, "max_tokens": 20}}
-    whole, _ = await run(history, env=Screens(images=False))
-    Aborting.interrupt, Aborting.at = Interrupt(), at
-    env = Screens(images=False)
-    codec = make_codec("qwen3")
-    engine = Aborting(codec, reply)
-    player = Player(engine, codec, RolloutConfig(history=history))
-    (cut,) = await player.play(env, EpisodeSpec(seed=3), interrupt=Aborting.interrupt)
-    assert cut.stop_reason is StopReason.ABORTED, cut.fault
-    save(cut, tmp_path / "cut.jsonl")
-    assert verify_file(tmp_path / "cut.jsonl").is_sound
-    (stored,) = load(tmp_path / "cut.jsonl")
-    (resumed,) = await player.resume(stored, env)
-    await player.aclose()
-    assert resumed.fault is None, resumed.fault
-    assert check_trajectory(resumed) == ()
-    assert resumed.reward == whole.reward
-    assert [turn.purpose for turn in resumed.turns].count("summarise") >= 1
-    rows = resumed.steps(merge=True)
-    assert sum(sum(row.loss_mask) for row in rows) == resumed.sampled_token_count
-
-
-def lose_all(view: HistoryView) -> list[Message]:
-    return []
-
-
-def speak(view: HistoryView) -> list[Message]:
-    return [*view.messages, message("assistant", "I speak for the model.")]
-
-
-def invent(view: HistoryView) -> list[Message]:
-    image = Image.from_array(np.full((32, 32, 3), 255, np.uint8))
-    return [message("user", "Look at this.", [image])]
-
-
-def fail(view: HistoryView) -> None:
-    raise KeyError("no such screen")
-
-
-def lie(view: HistoryView) -> object:
-    return "all messages"
-
-
-def ask_badly(view: HistoryView) -> Question:
-    return Question(text="Summarise.", max_tokens=5, rewrite=lambda text: [])
-
-
-@pytest.mark.parametrize(
-    ("policy", "text"),
-    [
-        ("lose_all", "at least one message"),
-        ("speak", "a user or tool message"),
-        ("invent", "not add any"),
-        ("fail", "no such screen"),
-        ("lie", "a list of messages"),
-        ("ask_badly", "at least one message"),
-    ],
-)
-async def test_policy_that_breaks_the_rules_faults_the_episode(
-    policy: str, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def found(place: str) -> object:
-        return globals()[policy]
-
-    monkeypatch.setattr(history_policy.__module__ + "._imported", found)
-    trajectory, _ = await run("mine:policy")
-    assert trajectory.stop_reason is StopReason.LEDGER_FAULT
-    assert trajectory.fault is not None
-    assert trajectory.fault.where is FaultPlace.HISTORY
-    assert text in trajectory.fault.message
-    assert trajectory.reward is None
 
 
 async def test_summary_that_does_not_fit_truncates_the_episode() -> None:
@@ -353,3 +238,97 @@ def test_policies_leave_a_short_conversation_alone() -> None:
     assert KeepLastImages()(view) is None
     assert KeepLastTurns()(view) is None
     assert Summarise(at_tokens=1)(view) is None
+
+
+class PolicyClass:
+    def __call__(self, view: HistoryView) -> None:
+        """Append."""
+
+
+class AsyncCall:
+    async def __call__(self, view: HistoryView) -> None:
+        """Append."""
+
+
+async def coroutine_function(view: HistoryView) -> None:
+    """Append."""
+
+
+async def async_generator(view: HistoryView) -> Any:
+    yield view
+
+
+def generator(view: HistoryView) -> Any:
+    yield view
+
+
+def two_arguments(view: HistoryView, keep: int) -> None:
+    """Append."""
+
+
+def no_arguments() -> None:
+    """Append."""
+
+
+class CallOfTwo:
+    def __call__(self, view: HistoryView, keep: int) -> None:
+        """Append."""
+
+
+async_call = AsyncCall()
+call_of_two = CallOfTwo()
+not_callable = 5
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        (f"{__name__}:PolicyClass", "is a class"),
+        (f"{__name__}:coroutine_function", "must not be async"),
+        (f"{__name__}:async_call", "must not be async"),
+        (f"{__name__}:async_generator", "must not be async"),
+        (f"{__name__}:generator", "generator"),
+        (f"{__name__}:two_arguments", "one argument"),
+        (f"{__name__}:no_arguments", "one argument"),
+        (f"{__name__}:call_of_two", "one argument"),
+        (f"{__name__}:not_callable", "not callable"),
+        (f"{__name__}:no_such_function", "cannot import"),
+        ("os:path", "not callable"),
+        (":policy", "cannot import"),
+        ("os:", "not callable"),
+        ("a:b:c", "cannot import"),
+        ("no/such:policy", "cannot import"),
+        ("raises_on_import:policy", "cannot import"),
+        ("exits_on_import:policy", "cannot import"),
+        ("not_python:policy", "cannot import"),
+        ("", "no history policy"),
+        (5, "history"),
+        ([], "history"),
+        ({}, "one policy"),
+        ({"keep_last_images": 3}, "must be a mapping"),
+        ({"keep_last_images": {"text": None}}, "text"),
+        ({"keep_last_turns": {"keep": True}}, "keep"),
+        ({"summarise": {"at_tokens": 5, "prompt": " "}}, "prompt"),
+        ({"summarise": {"at_tokens": 5, "max_tokens": 10**40}}, "max_tokens"),
+        ({5: {}}, "history"),
+        ({"os:getcwd": {}}, "no history policy"),
+    ],
+)
+def test_wrong_setting_is_one_clear_error(
+    place: Any, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "raises_on_import.py").write_text("raise RuntimeError('broken')\n")
+    (tmp_path / "exits_on_import.py").write_text("raise SystemExit(0)\n")
+    (tmp_path / "not_python.py").write_text("def policy(:\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigurationError, match=text):
+        RolloutConfig.from_mapping({"history": place})
+
+
+def test_callable_of_one_argument_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def policy(view: HistoryView, keep: int = 3) -> None:
+        """Append."""
+
+    for one in (policy, partial(two_arguments, keep=3), PolicyClass(), PolicyClass().__call__, len):
+        monkeypatch.setitem(globals(), "accepted", one)
+        assert history_policy(f"{__name__}:accepted") == one

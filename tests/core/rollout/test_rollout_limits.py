@@ -109,3 +109,13 @@ def test_tightest_limits_are_the_smallest_that_are_given(
         known = [bound for one in given_bounds if (bound := one[place]) is not None]
         assert getattr(found, name) == min(known, default=None)
     assert found.max_response_tokens is None
+
+
+NAN = float("nan")
+
+
+def test_budgets_refuse_nan() -> None:
+    with pytest.raises(ConfigurationError, match="episode_timeout_s"):
+        Limits(episode_timeout_s=NAN)
+    with pytest.raises(ConfigurationError, match="step_timeout_s"):
+        RetryBudget(step_timeout_s=NAN)

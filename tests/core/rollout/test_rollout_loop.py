@@ -3,15 +3,13 @@
 import asyncio
 import itertools
 import sys
-import threading
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from fakes.codecs import text_codec, vision_codec
 from fakes.faults import RawEngine, say_turn
-from fakes.playing import play_one
 
 from envkit.env import Capabilities, Env, Observation, PolicyContext, Turn
 from envkit.errors import ConfigurationError, FaultKind
@@ -20,7 +18,6 @@ from envkit.rollout import (
     FinishReason,
     GenerateRequest,
     Generation,
-    Interrupt,
     Limits,
     RetryBudget,
     Sampling,
@@ -28,7 +25,7 @@ from envkit.rollout import (
     play,
 )
 from envkit.tasks import Task
-from envkit.tokens import Encoded, SanityStatus
+from envkit.tokens import SanityStatus
 from envkit.trajectory import FaultPlace, SegmentKind, StopReason, Trajectory
 
 
@@ -241,95 +238,6 @@ async def test_play_asks_the_environment_to_shorten_an_observation() -> None:
     trajectory = await run(Long(), limits=Limits(max_context_tokens=prompt + 80))
     assert trajectory.stop_reason is StopReason.TERMINATED
     assert any(message["content"] == "(cut)" for message in trajectory.messages)
-
-
-async def test_play_ends_at_a_deadline_between_two_turns_with_what_it_has(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    codec, interrupt = text_codec(), Interrupt()
-    encode = codec.encode_observation
-
-    def late(messages: Any, **options: Any) -> Encoded:
-        if messages[0]["content"] == "Answer 2.":
-            interrupt.fire(StopReason.EPISODE_TIMEOUT)
-        return encode(messages, **options)
-
-    monkeypatch.setattr(codec, "encode_observation", late)
-    engine = ScriptedEngine(codec, say_turn)
-    trajectory = await play_one(Talk(ends=9), engine, codec, seed=1, interrupt=interrupt)
-    assert trajectory.stop_reason is StopReason.EPISODE_TIMEOUT
-    assert trajectory.fault is None
-    assert [turn.reward for turn in trajectory.turns] == [0.25, 0.25]
-    assert trajectory.reward == 0.5
-
-
-@pytest.mark.parametrize("turn", [0, 1])
-async def test_play_faults_where_the_deadline_cuts_the_engine(turn: int) -> None:
-    def latency(request: GenerateRequest) -> float:
-        assert request.context is not None
-        return 30.0 if request.context.turn == turn else 0.0
-
-    codec = text_codec()
-    engine = ScriptedEngine(codec, say_turn, latency=latency)
-    trajectory = await play(Talk(), engine, codec, seed=1, limits=Limits(episode_timeout_s=0.3))
-    assert trajectory.stop_reason is StopReason.ENGINE_FAULT
-    assert trajectory.fault is not None
-    assert (trajectory.fault.where, trajectory.fault.kind) == (
-        FaultPlace.GENERATE,
-        FaultKind.TIMEOUT,
-    )
-    assert "episode_timeout_s" in trajectory.fault.message
-    assert trajectory.reward is None
-    assert not any(trajectory.loss_mask())
-
-
-async def test_play_faults_where_the_deadline_cuts_the_environment() -> None:
-    hung = threading.Event()
-
-    class Hanging(Talk):
-        def on_turn(self, response_text: str) -> Turn:
-            if self.turn == 1:
-                hung.wait(30)
-            return super().on_turn(response_text)
-
-    try:
-        trajectory = await run(Hanging(), limits=Limits(episode_timeout_s=0.3))
-    finally:
-        hung.set()
-    assert trajectory.stop_reason is StopReason.ENV_FAULT
-    assert trajectory.fault is not None
-    assert (trajectory.fault.where, trajectory.fault.kind) == (FaultPlace.STEP, FaultKind.TIMEOUT)
-    assert trajectory.reward is None
-    assert not any(trajectory.loss_mask())
-
-
-@pytest.mark.parametrize(
-    ("declared", "reason"),
-    [("fault", StopReason.ENV_FAULT), ("truncate", StopReason.STEP_TIMEOUT)],
-)
-async def test_play_ends_a_step_past_its_deadline_as_the_environment_declares(
-    declared: Literal["fault", "truncate"], reason: StopReason
-) -> None:
-    hung = threading.Event()
-
-    class Hanging(Talk):
-        capabilities: ClassVar[Capabilities] = Capabilities(
-            thread_safe=True, on_step_timeout=declared
-        )
-
-        def on_turn(self, response_text: str) -> Turn:
-            if self.turn == 1:
-                hung.wait(30)
-            return super().on_turn(response_text)
-
-    retries = RetryBudget(step_timeout_s=0.3, max_env_retries_per_turn=0)
-    try:
-        trajectory = await run(Hanging(), retries=retries)
-    finally:
-        hung.set()
-    assert trajectory.stop_reason is reason
-    assert trajectory.reward == (None if reason.is_fault else 0.25)
-    assert any(trajectory.loss_mask()) is not reason.is_fault
 
 
 async def test_play_masks_a_prompt_that_the_engine_saw_otherwise() -> None:

@@ -8,12 +8,15 @@ import gymnasium
 import pytest
 from fakes.codecs import text_codec, vision_codec
 from fakes.envs import EchoEnv, register_toys
+from fakes.models import tiny_model_dir
 
+import envkit
 from envkit.env import Capabilities, PolicyContext
 from envkit.errors import ConfigurationError, FaultKind, UnknownNameError
 from envkit.registration import register
 from envkit.rollout import (
     EnvSource,
+    EpisodeRequest,
     EpisodeSpec,
     GroupStart,
     Interrupt,
@@ -22,6 +25,7 @@ from envkit.rollout import (
     ScriptedEngine,
     play_through,
 )
+from envkit.tokens import load_codec
 from envkit.trajectory import StopReason, Trajectory, whole_row
 
 
@@ -190,3 +194,55 @@ async def test_play_through_returns_what_the_caller_stopped(player: Player) -> N
     restless = Restless(player, aborts=9)
     (played,), aborts = await play_through(restless.play, max_aborts=4, is_stopped=lambda: True)
     assert (played.stop_reason, aborts) == (StopReason.ABORTED, 0)
+
+
+class _Strict(EchoEnv):
+    def __init__(self, *, level: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.level = level + 0
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"level": 1, "no_such": 2}, {"levle": 1}])
+@pytest.mark.slow
+def test_player_refuses_arguments_that_an_environment_does_not_take(
+    kwargs: dict[str, Any],
+) -> None:
+    if "envkit/strict-settings-v0" not in gymnasium.registry:
+        envkit.register("strict-settings-v0", entry_point=_Strict)
+
+    async def play() -> None:
+        codec = load_codec(tiny_model_dir("qwen2_5_vl"))
+        engine = ScriptedEngine(codec, lambda context: "ok")
+        player = Player(engine, codec)
+        try:
+            await player.play(
+                EpisodeRequest(env_id="strict-settings-v0", env_kwargs=kwargs).factory()
+            )
+        finally:
+            await player.aclose()
+
+    with pytest.raises(ConfigurationError, match="strict-settings-v0 cannot be built with"):
+        asyncio.run(play())
+
+
+class _Careless(EchoEnv):
+    def __init__(self, *, level: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.level = str(level) + 1  # type: ignore[operator]
+
+
+def test_player_reports_type_error_inside_a_constructor_as_fault() -> None:
+    if "envkit/careless-settings-v0" not in gymnasium.registry:
+        envkit.register("careless-settings-v0", entry_point=_Careless)
+
+    async def play() -> Any:
+        codec = load_codec(tiny_model_dir("qwen2_5_vl"))
+        player = Player(ScriptedEngine(codec, lambda context: "ok"), codec)
+        source = EpisodeRequest(env_id="careless-settings-v0", env_kwargs={"level": 3}).factory()
+        try:
+            return (await player.play(source))[0]
+        finally:
+            await player.aclose()
+
+    played = asyncio.run(play())
+    assert (played.stop_reason, played.reward) == (StopReason.ENV_FAULT, None)

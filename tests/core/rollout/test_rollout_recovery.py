@@ -1,26 +1,22 @@
 """Retries: the recovery ladder, budgets, and the promise that no step is applied twice."""
 
+import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from fakes.codecs import text_codec
-from fakes.faults import (
-    CountingEnv,
-    FaultyEngine,
-    FragileEnv,
-    ReplayEnv,
-    World,
-    say_turn,
-)
+from fakes.faults import CountingEnv, FaultyEngine, FragileEnv, ReplayEnv, World, say_turn
+from fakes.playing import collected
 
 from envkit.env import Turn
 from envkit.errors import EnvFault, FaultKind
 from envkit.faults import FaultPlan
-from envkit.rollout import Backoff, RetryBudget, ScriptedEngine, play
-from envkit.trajectory import StopReason, Trajectory
+from envkit.rollout import Backoff, RetryBudget, RolloutState, ScriptedEngine, play
+from envkit.trajectory import SegmentKind, StopReason, Trajectory
 
 FAST = RetryBudget(
     step_timeout_s=0.7,
@@ -228,3 +224,92 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, [t.name for t in threading.enumerate()]
         time.sleep(0.02)
+
+
+TIGHT = RetryBudget(
+    step_timeout_s=0.15,
+    reset_timeout_s=0.15,
+    backoff=Backoff(initial_s=0.001, maximum_s=0.002),
+    max_env_retries_per_turn=3,
+    max_env_retries_per_episode=8,
+    max_engine_retries_per_turn=2,
+    max_episode_restarts=2,
+)
+
+
+def check(trajectory: Trajectory) -> None:
+    """What must hold of every record, whatever failed."""
+    ids, mask = trajectory.train_ids(), trajectory.loss_mask()
+    assert len(ids) == len(mask) == len(trajectory.logprobs())
+    if trajectory.is_faulted:
+        assert trajectory.reward is None
+        assert trajectory.fault is not None
+        assert not any(mask)
+        assert all(row.reward is None for row in trajectory.steps(merge=True))
+        return
+    assert trajectory.stop_reason is StopReason.TERMINATED
+    assert trajectory.reward == 1.0
+    replies = [turn.response_text for turn in trajectory.turns]
+    assert trajectory.turns[-1].info["history"] == replies
+    assert sum(s.kind is SegmentKind.MODEL for s in trajectory.segments) == len(replies)
+
+
+async def campaign(kind: type[CountingEnv], episodes: int, rate: float) -> Counter[str]:
+    world, plan, codec, state = (
+        World(),
+        FaultPlan(rate, seed=episodes),
+        text_codec(),
+        RolloutState(),
+    )
+    engine = FaultyEngine(codec, say_turn, plan)
+    stops: Counter[str] = Counter()
+    before = set(threading.enumerate())
+    async for trajectory in collected(
+        lambda: kind(world, plan),
+        engine,
+        codec,
+        episodes=episodes,
+        group_size=4,
+        concurrency=96,
+        retries=TIGHT,
+        state=state,
+    ):
+        check(trajectory)
+        stops[trajectory.stop_reason.value] += 1
+    assert sum(stops.values()) == episodes, "a trajectory was lost"
+    assert max(world.steps.values()) == 1, "an attempt was made twice"
+    assert state.in_flight == 0
+    assert state.finished == episodes
+    assert engine.running == 0
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    await asyncio.to_thread(settle, world, before)
+    return stops
+
+
+def settle(world: World, before: set[threading.Thread]) -> None:
+    """Wait for abandoned calls to come back; then nothing of the run may be left."""
+    deadline = time.monotonic() + 20
+    while world.open_envs or own_threads(before):
+        assert time.monotonic() < deadline, (world.open_envs, own_threads(before))
+        time.sleep(0.05)
+
+
+def own_threads(before: set[threading.Thread]) -> list[threading.Thread]:
+    """Find envkit's threads that the run started: sandboxes of earlier tests keep theirs."""
+    return [t for t in set(threading.enumerate()) - before if t.name.startswith("envkit-")]
+
+
+async def test_campaign_loses_nothing_in_a_small_run_invariants_6_8_9() -> None:
+    stops = await campaign(CountingEnv, 120, 0.2)
+    assert stops["terminated"] > 60
+
+
+@pytest.mark.slow
+async def test_campaign_of_2000_episodes_loses_nothing() -> None:
+    stops: Counter[str] = Counter()
+    for kind, episodes in ((CountingEnv, 1000), (ReplayEnv, 600), (FragileEnv, 400)):
+        stops += await campaign(kind, episodes, 0.2)
+    assert sum(stops.values()) == 2000
+    assert stops["terminated"] > 1000
+    assert stops["env_fault"] > 0
+    assert stops["engine_fault"] > 0

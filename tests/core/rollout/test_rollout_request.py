@@ -1,4 +1,4 @@
-"""What a trainer's row asks for, and settings that come as a mapping."""
+"""What a trainer's row asks for."""
 
 import json
 from typing import Any
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError, UnknownNameError
-from envkit.rollout import EnvSource, EpisodeRequest, RolloutConfig, Sampling
+from envkit.rollout import EnvSource, EpisodeRequest
 
 json_data = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -78,45 +78,3 @@ def test_request_source_is_one_for_equal_arguments_and_builds_the_environment() 
     env.close()
     with pytest.raises(UnknownNameError, match="canary-v0"):
         EnvSource("canari-v0")()
-
-
-def test_config_reads_nested_settings() -> None:
-    config = RolloutConfig.from_mapping(
-        {
-            "env_id": "geo3k-v0",
-            "limits": {"max_turns": 3},
-            "retries": {"max_env_retries_per_turn": 1, "backoff": {"initial_s": 0.5}},
-            "sampling": {"max_new_tokens": 9, "stop": ["</answer>"]},
-            "history": "rerender",
-        }
-    )
-    assert config.limits.max_turns == 3
-    assert config.retries.backoff.initial_s == 0.5
-    sampling = config.sampling_over(Sampling(temperature=0.3, max_new_tokens=512))
-    assert (sampling.temperature, sampling.max_new_tokens) == (0.3, 9)
-    assert sampling.stop == ("</answer>",)
-    request = config.request()
-    assert request is not None
-    assert request.env_id == "geo3k-v0"
-
-
-@pytest.mark.parametrize(
-    ("mapping", "message"),
-    [
-        ({"limit": {}}, "Did you mean 'limits'"),
-        ({"limits": {"max_turn": 1}}, "Did you mean 'max_turns'"),
-        ({"limits": 3}, "must be a mapping"),
-        ({"limits": {"max_turns": 0}}, "must be positive"),
-        ({"sampling": {"temprature": 1}}, "Did you mean 'temperature'"),
-        ({"retries": {"backoff": {"start": 1}}}, "retries.backoff has no key"),
-        ({"history": "forget"}, "no history policy 'forget'"),
-    ],
-)
-def test_config_names_what_is_wrong(mapping: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        RolloutConfig.from_mapping(mapping)
-
-
-def test_config_of_nothing_is_the_defaults() -> None:
-    assert RolloutConfig.from_mapping(None) == RolloutConfig()
-    assert RolloutConfig().request() is None

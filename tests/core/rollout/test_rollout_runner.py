@@ -3,18 +3,25 @@
 import asyncio
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Any, ClassVar
 
 import pytest
 from fakes.codecs import text_codec
-from fakes.faults import CountingEnv, ReplayEnv, World, say_turn
+from fakes.faults import CountingEnv, FaultyEngine, ReplayEnv, World, say_turn
 from fakes.playing import collected
 
 from envkit.env import Capabilities, Turn
-from envkit.errors import ConfigurationError, RunFailedError, UnknownNameError
+from envkit.errors import ConfigurationError, UnknownNameError
 from envkit.faults import FaultPlan
-from envkit.rollout import GenerateRequest, Interrupt, RolloutState, ScriptedEngine
+from envkit.rollout import (
+    FaultPolicy,
+    GenerateRequest,
+    Interrupt,
+    RetryBudget,
+    RolloutState,
+    ScriptedEngine,
+)
 from envkit.tasks import Task
 from envkit.trajectory import StopReason, Trajectory
 
@@ -213,45 +220,6 @@ async def test_collect_cancelled_closes_the_environment_of_a_running_step() -> N
     assert world.open_envs == 0
 
 
-class Forgetful(CountingEnv):
-    """Returns no turn in the episodes after the first ones."""
-
-    def __init__(self, world: World, good: int) -> None:
-        super().__init__(world, FaultPlan(0.0))
-        self._good = good
-
-    def on_turn(self, response_text: str) -> Turn:
-        if len({episode for episode, _, _ in self._world.steps}) >= self._good and not self.turn:
-            return "no turn"  # type: ignore[return-value]
-        return super().on_turn(response_text)
-
-
-async def test_collect_faults_episodes_that_break_the_contract_and_continues() -> None:
-    world = World()
-    done = await gather(world, env=lambda: Forgetful(world, 3), episodes=20, concurrency=1)
-    assert [t.is_faulted for t in done] == [False] * 3 + [True] * 17
-    assert all("Turn" in t.fault.message for t in done if t.fault)
-    assert world.open_envs == 0
-
-
-async def test_collect_ends_a_run_whose_first_episodes_all_fail_alike() -> None:
-    world, codec = World(), text_codec()
-    done: list[Trajectory] = []
-
-    async def consume() -> None:
-        async for trajectory in collected(
-            lambda: Forgetful(world, 0), ScriptedEngine(codec, say_turn), codec,
-            episodes=50, concurrency=1,
-        ):  # fmt: skip
-            done.append(trajectory)
-
-    with pytest.raises(RunFailedError, match=r"first 8 episodes .*on_turn must return"):
-        await consume()
-    assert len(done) == 8
-    assert all(t.stop_reason is StopReason.ENV_FAULT for t in done)
-    assert world.open_envs == 0
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -270,3 +238,37 @@ async def test_collect_refuses_numbers_that_do_not_fit(options: dict[str, Any], 
 async def test_collect_suggests_the_nearest_environment() -> None:
     with pytest.raises(UnknownNameError, match=r"geo3k-v0"):
         await gather(World(), env="geo3k-v00", episodes=1)
+
+
+THIRD_RESET = FaultPlan(schedule={("reset", 3, 1): "transient"})
+"""The third environment fails its first reset, and nothing else fails."""
+
+
+async def faulted_once(policy: FaultPolicy) -> tuple[list[Trajectory], RolloutState]:
+    world, plan, codec, state = World(), THIRD_RESET, text_codec(), RolloutState()
+    stream = collected(
+        lambda: CountingEnv(world, plan), FaultyEngine(codec, say_turn, plan), codec,
+        episodes=40, group_size=4, concurrency=16, on_fault=policy, state=state,
+        retries=RetryBudget(max_env_retries_per_turn=0),
+    )  # fmt: skip
+    return [trajectory async for trajectory in stream], state
+
+
+async def test_collect_mask_delivers_a_fault_with_its_siblings() -> None:
+    delivered, state = await faulted_once(FaultPolicy.MASK)
+    assert len(delivered) == 40
+    assert [t.is_faulted for t in delivered].count(True) == state.faulted == 1
+
+
+async def test_collect_retry_plays_a_faulted_episode_again() -> None:
+    delivered, state = await faulted_once(FaultPolicy.RETRY)
+    assert len(delivered) == 40
+    assert (state.retried, state.faulted) == (1, 0)
+    assert all(trajectory.reward == 1.0 for trajectory in delivered)
+
+
+async def test_collect_drop_group_withholds_the_siblings_of_a_fault() -> None:
+    delivered, state = await faulted_once(FaultPolicy.DROP_GROUP)
+    assert set(Counter(t.group_id for t in delivered).values()) == {4}
+    assert (len(delivered), len(state.dropped)) == (36, 4)
+    assert [t.is_faulted for t in state.dropped].count(True) == 1

@@ -7,26 +7,11 @@ from typing import Any
 
 import pytest
 from fakes.templates import make_codec
-from fakes.trees import (
-    SavedSums,
-    Sums,
-    digit,
-    grow,
-    make_player,
-    nothing,
-    planned,
-    sleeps,
-)
+from fakes.trees import SavedSums, Sums, digit, grow, make_player, nothing, planned, sleeps
 
 from envkit.env import PolicyContext
 from envkit.errors import RunFailedError
-from envkit.rollout import (
-    AtTurns,
-    GenerateRequest,
-    Interrupt,
-    Player,
-    ScriptedEngine,
-)
+from envkit.rollout import AtTurns, GenerateRequest, Interrupt, Player, ScriptedEngine
 from envkit.trajectory import StopReason, Trajectory, check_trajectory
 
 IDS = ["tree", "tree.1.1", "tree.2.1", "tree.1.1.2.1"]
@@ -259,8 +244,6 @@ async def test_session_of_a_cancelled_trunk_ends() -> None:
 
 
 # Budgets. Every reply here is two tokens: the trunk samples 8, a fork before turn 1 samples 6.
-
-
 @pytest.mark.parametrize("env", [Sums, Sums()], ids=["function", "single"])
 @pytest.mark.parametrize(
     ("budget", "forks"), [(1, 0), (8, 0), (9, 1), (14, 1), (15, 2), (21, 3), (1000, 7)]
@@ -306,3 +289,24 @@ async def test_forks_longer_than_their_parent_overshoot_by_at_most_those_at_once
     spent = [leaf.sampled_token_count for leaf in leaves]
     assert spent[1:] == [3 * 13] * len(spent[1:])
     assert sum(spent[:-count]) < 50 <= sum(spent)
+
+
+async def test_forks_at_once_are_bounded() -> None:
+    running, most = 0, 0
+
+    class Watched(ScriptedEngine):
+        async def generate(self, request: GenerateRequest) -> Any:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0.002)
+            try:
+                return await super().generate(request)
+            finally:
+                running -= 1
+
+    codec = make_codec("qwen3")
+    player = Player(Watched(codec, digit), codec)
+    leaves = await grow(player=player, branching=AtTurns(turns=(1,), width=9), concurrency=3)
+    assert len(leaves) == 9
+    assert most == 3

@@ -4,9 +4,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from fakes.trajectories import example, picture, quick, trajectories
+from fakes.trees import Sums, grow
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -117,3 +119,11 @@ def test_certificate_is_the_same_in_another_process() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == certify(example()).seal
+
+
+@pytest.mark.parametrize("change", [{"segments": 1}, {"turns": 0}, {"root": "x"}])
+async def test_certificate_covers_where_a_fork_starts(change: dict[str, Any]) -> None:
+    _, fork, *_ = await grow(Sums)
+    assert fork.origin is not None
+    moved = replace(fork, origin=replace(fork.origin, **change))
+    assert certify(fork).difference(certify(moved)) is not None

@@ -25,14 +25,7 @@ from fakes.hostile_values import PLANTED
 from fakes.playing import play_hostile
 
 from envkit.env import Turn
-from envkit.rollout import (
-    FaultPolicy,
-    Limits,
-    RolloutConfig,
-    RolloutState,
-    ScriptedEngine,
-    collect,
-)
+from envkit.rollout import FaultPolicy, Limits, RolloutConfig, RolloutState, ScriptedEngine, collect
 from envkit.trajectory import Trajectory, TrajectoryWriter, verify_file
 
 EPISODES = 24

@@ -1,9 +1,8 @@
-"""History policies of strangers: whatever one does ends its own episode, with a typed fault."""
+"""Calls of a history policy: one that raises, hangs or is asynchronous faults its own episode."""
 
 import asyncio
 import gc
 import threading
-import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,6 @@ from fakes.policy_runs import (
     HiddenError,
     assert_history_fault,
     assert_played,
-    assert_verifies,
     run,
     setting_of,
 )
@@ -28,7 +26,6 @@ from envkit.messages import Message, message, text_of
 from envkit.rollout import (
     EpisodeSpec,
     HistoryView,
-    Interrupt,
     Limits,
     Player,
     Question,
@@ -36,9 +33,6 @@ from envkit.rollout import (
     RolloutConfig,
     ScriptedEngine,
 )
-from envkit.trajectory import StopReason, Trajectory, load
-
-# --- what a policy does with its argument ---------------------------------------------------
 
 
 def vandalise(view: HistoryView) -> None:
@@ -111,9 +105,6 @@ async def test_policy_may_show_images_of_the_opening_again(
     assert len(trajectory.branches) == 2
 
 
-# --- a policy that does not come back -------------------------------------------------------
-
-
 RELEASE = threading.Event()
 
 
@@ -174,76 +165,12 @@ async def test_hanging_policies_leave_threads_for_other_episodes(
     assert ended == [False] * 20 + [True] * 20
 
 
-async def resumed(setting: str, folder: Path) -> Trajectory:
-    """Resume the stored trajectory of a folder and check the whole episode."""
-    (stored,) = load(folder / "stored.jsonl")
-    codec = make_codec("qwen3")
-    player = Player(ScriptedEngine(codec, reply), codec, RolloutConfig(history=setting))
-    (whole,) = await player.resume(stored, Screens())
-    await player.aclose()
-    assert_played(whole, folder)
-    return whole
-
-
-async def test_abort_while_a_policy_runs_leaves_an_episode_to_resume(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    interrupt = Interrupt(grace_s=0.1)
-    calls: list[int] = []
-
-    def slow(view: HistoryView) -> None:
-        calls.append(view.turn)
-        if len(calls) == 3:
-            loop.call_soon_threadsafe(interrupt.fire)
-            time.sleep(30)
-
-    loop = asyncio.get_running_loop()
-    setting = setting_of(monkeypatch, slow)
-    async with asyncio.timeout(20):
-        trajectory = await run(setting, interrupt=interrupt)
-    assert trajectory.stop_reason is StopReason.ABORTED, trajectory.fault
-    assert_verifies(trajectory, tmp_path)
-    await resumed(setting, tmp_path)
-    assert calls == [1, 2, 3, 3, 4, 5]
-
-
-async def test_abort_while_an_answer_is_used_leaves_an_episode_to_resume(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    interrupt = Interrupt(grace_s=0.1)
-    rewrites: list[str] = []
-
-    def ask(view: HistoryView) -> Question | None:
-        def rewrite(text: str) -> Sequence[Message]:
-            rewrites.append(text)
-            if len(rewrites) == 1:
-                loop.call_soon_threadsafe(interrupt.fire)
-                time.sleep(30)
-            return [*view.opening, message("user", text)]
-
-        return (
-            Question(text="Summarise.", max_tokens=20, rewrite=rewrite) if view.turn == 3 else None
-        )
-
-    loop = asyncio.get_running_loop()
-    setting = setting_of(monkeypatch, ask)
-    trajectory = await run(setting, interrupt=interrupt)
-    assert trajectory.stop_reason is StopReason.ABORTED, trajectory.fault
-    assert_verifies(trajectory, tmp_path)
-    whole = await resumed(setting, tmp_path)
-    assert rewrites == ["I saw screens."] * 2
-    assert [turn.purpose for turn in whole.turns].count("ask") == 1
-
-
 @pytest.mark.slow
 async def test_episode_deadline_during_a_policy_is_a_fault(tmp_path: Path) -> None:
     RELEASE.clear()
     trajectory = await run(f"{__name__}:sleep", limits=Limits(episode_timeout_s=3))
     RELEASE.set()
     assert_history_fault(trajectory, "episode", tmp_path)
-
-
-# --- a policy that raises, or is asynchronous -----------------------------------------------
 
 
 class Unprintable(Exception):
@@ -287,6 +214,16 @@ async def test_policy_that_raises_faults_its_episode(
     policy = throw if when == "policy" else ask
     trajectory = await run(setting_of(monkeypatch, policy))
     assert_history_fault(trajectory, type_name(error), tmp_path)
+
+
+async def test_fault_of_a_policy_that_raises_says_what_was_raised(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(view: HistoryView) -> None:
+        raise KeyError("no such screen")
+
+    trajectory = await run(setting_of(monkeypatch, fail), images=True)
+    assert_history_fault(trajectory, "no such screen", tmp_path)
 
 
 @pytest.mark.parametrize("when", ["policy", "rewrite"])

@@ -1,8 +1,7 @@
-"""What history policies return, and settings that name none: a typed fault or one clear error."""
+"""Results of history policies: checked and copied, or a typed fault of the episode."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,9 @@ from fakes.policy_runs import (
     setting_of,
 )
 
-from envkit.errors import ConfigurationError
 from envkit.images import Image
 from envkit.messages import Message, images_of, message
-from envkit.rollout import (
-    HistoryView,
-    Question,
-    RolloutConfig,
-)
-from envkit.rollout.history import history_policy
-
-# --- what a policy returns ------------------------------------------------------------------
+from envkit.rollout import HistoryView, Question
 
 
 def _endless() -> Iterator[Message]:
@@ -101,6 +92,15 @@ BAD: dict[str, Callable[[HistoryView], Any]] = {
 }
 
 
+RULES = {
+    "empty": "at least one message",
+    "assistant last": "a user or tool message",
+    "foreign image": "not add any",
+    "str": "a list of messages",
+}
+"""What the fault of some of them says of the rule."""
+
+
 @pytest.mark.parametrize("when", ["policy", "rewrite"])
 @pytest.mark.parametrize("case", BAD)
 async def test_bad_result_faults_its_episode(
@@ -113,6 +113,7 @@ async def test_bad_result_faults_its_episode(
     trajectory = await run(setting_of(monkeypatch, policy))
     name = "<lambda>" if when == "policy" else "ask"
     assert_history_fault(trajectory, f"history policy '{name}'", tmp_path)
+    assert_history_fault(trajectory, RULES.get(case, ""), tmp_path)
 
 
 def _reversed_images(view: HistoryView) -> Sequence[Message]:
@@ -218,100 +219,3 @@ async def test_hostile_names_are_not_called(
     trajectory = await run(setting_of(monkeypatch, OddlyNamed()))
     assert_played(trajectory, tmp_path)
     assert {branch.reason for branch in trajectory.branches} == {"OddlyNamed"}
-
-
-# --- settings -------------------------------------------------------------------------------
-
-
-class PolicyClass:
-    def __call__(self, view: HistoryView) -> None:
-        """Append."""
-
-
-class AsyncCall:
-    async def __call__(self, view: HistoryView) -> None:
-        """Append."""
-
-
-async def coroutine_function(view: HistoryView) -> None:
-    """Append."""
-
-
-async def async_generator(view: HistoryView) -> Any:
-    yield view
-
-
-def generator(view: HistoryView) -> Any:
-    yield view
-
-
-def two_arguments(view: HistoryView, keep: int) -> None:
-    """Append."""
-
-
-def no_arguments() -> None:
-    """Append."""
-
-
-class CallOfTwo:
-    def __call__(self, view: HistoryView, keep: int) -> None:
-        """Append."""
-
-
-async_call = AsyncCall()
-call_of_two = CallOfTwo()
-not_callable = 5
-
-
-@pytest.mark.parametrize(
-    ("place", "text"),
-    [
-        (f"{__name__}:PolicyClass", "is a class"),
-        (f"{__name__}:coroutine_function", "must not be async"),
-        (f"{__name__}:async_call", "must not be async"),
-        (f"{__name__}:async_generator", "must not be async"),
-        (f"{__name__}:generator", "generator"),
-        (f"{__name__}:two_arguments", "one argument"),
-        (f"{__name__}:no_arguments", "one argument"),
-        (f"{__name__}:call_of_two", "one argument"),
-        (f"{__name__}:not_callable", "not callable"),
-        (f"{__name__}:no_such_function", "cannot import"),
-        ("os:path", "not callable"),
-        (":policy", "cannot import"),
-        ("os:", "not callable"),
-        ("a:b:c", "cannot import"),
-        ("no/such:policy", "cannot import"),
-        ("raises_on_import:policy", "cannot import"),
-        ("exits_on_import:policy", "cannot import"),
-        ("not_python:policy", "cannot import"),
-        ("", "no history policy"),
-        (5, "history"),
-        ([], "history"),
-        ({}, "one policy"),
-        ({"keep_last_images": 3}, "must be a mapping"),
-        ({"keep_last_images": {"text": None}}, "text"),
-        ({"keep_last_turns": {"keep": True}}, "keep"),
-        ({"summarise": {"at_tokens": 5, "prompt": " "}}, "prompt"),
-        ({"summarise": {"at_tokens": 5, "max_tokens": 10**40}}, "max_tokens"),
-        ({5: {}}, "history"),
-        ({"os:getcwd": {}}, "no history policy"),
-    ],
-)
-def test_wrong_setting_is_one_clear_error(
-    place: Any, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "raises_on_import.py").write_text("raise RuntimeError('broken')\n")
-    (tmp_path / "exits_on_import.py").write_text("raise SystemExit(0)\n")
-    (tmp_path / "not_python.py").write_text("def policy(:\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ConfigurationError, match=text):
-        RolloutConfig.from_mapping({"history": place})
-
-
-def test_callable_of_one_argument_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def policy(view: HistoryView, keep: int = 3) -> None:
-        """Append."""
-
-    for one in (policy, partial(two_arguments, keep=3), PolicyClass(), PolicyClass().__call__, len):
-        monkeypatch.setitem(globals(), "accepted", one)
-        assert history_policy(f"{__name__}:accepted") == one

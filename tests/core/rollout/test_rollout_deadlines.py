@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import pytest
 from fakes.codecs import text_codec
+from fakes.playing import play_one
 
 from envkit.async_env import AsyncEnv
 from envkit.env import Capabilities, Env, PolicyContext, Turn
@@ -22,13 +23,15 @@ from envkit.rollout import (
     Backoff,
     GenerateRequest,
     Generation,
+    Interrupt,
     Limits,
     RetryBudget,
     ScriptedEngine,
     play,
 )
 from envkit.tasks import Task
-from envkit.trajectory import StopReason, Trajectory
+from envkit.tokens import Encoded
+from envkit.trajectory import FaultPlace, StopReason, Trajectory
 from envkit.trajectory.checks import check_trajectory
 
 DEADLINE_S = 0.25
@@ -91,18 +94,18 @@ class SlowAsyncEnv(AsyncEnv):
 
 
 class SlowEngine(ScriptedEngine):
-    """Hangs in the second turn; deaf to aborts, or answering them with half a reply."""
+    """Hangs in one turn; deaf to aborts, or answering them with half a reply."""
 
-    def __init__(self, *, is_deaf: bool) -> None:
+    def __init__(self, turn: int, *, is_deaf: bool) -> None:
         def wait(request: GenerateRequest) -> float:
             assert request.context is not None
-            return 20.0 if request.context.turn == 1 else 0.0
+            return 20.0 if request.context.turn == turn else 0.0
 
         super().__init__(text_codec(), lambda context: "go go go go", latency=wait)
-        self._is_deaf = is_deaf
+        self._turn, self._is_deaf = turn, is_deaf
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        if self._is_deaf and request.context is not None and request.context.turn == 1:
+        if self._is_deaf and request.context is not None and request.context.turn == self._turn:
             await asyncio.sleep(20)
         return await super().generate(request)
 
@@ -138,30 +141,40 @@ async def played(
     return trajectory
 
 
-def check_cut(trajectory: Trajectory, *stops: StopReason) -> None:
+def check_cut(trajectory: Trajectory, stop: StopReason, place: FaultPlace) -> None:
     """What must hold where a deadline interrupted a call."""
-    assert trajectory.stop_reason in stops, trajectory.stop_reason
+    assert trajectory.stop_reason is stop
     assert trajectory.is_faulted
     assert trajectory.fault is not None
-    assert trajectory.fault.kind == FaultKind.TIMEOUT
+    assert (trajectory.fault.where, trajectory.fault.kind) == (place, FaultKind.TIMEOUT)
     assert trajectory.fault.message
     assert trajectory.reward is None
     assert trajectory.trained_token_count == 0
     assert not any(any(row.loss_mask) for row in trajectory.steps(merge=True))
 
 
-@pytest.mark.parametrize("is_deaf", [True, False])
-@pytest.mark.slow
-async def test_a_deadline_that_cuts_an_engine_is_a_fault(is_deaf: bool) -> None:
-    trajectory = await played(SlowEnv, engine=SlowEngine(is_deaf=is_deaf))
-    check_cut(trajectory, StopReason.ENGINE_FAULT)
+@pytest.mark.parametrize(
+    ("turn", "is_deaf", "says"),
+    [
+        (0, False, "episode_timeout_s"),
+        (1, False, "episode_timeout_s"),
+        pytest.param(1, True, "did not answer an abort", marks=pytest.mark.slow),
+    ],
+)
+async def test_a_deadline_that_cuts_an_engine_is_a_fault(
+    turn: int, is_deaf: bool, says: str
+) -> None:
+    trajectory = await played(SlowEnv, engine=SlowEngine(turn, is_deaf=is_deaf))
+    check_cut(trajectory, StopReason.ENGINE_FAULT, FaultPlace.GENERATE)
+    assert trajectory.fault is not None
+    assert says in trajectory.fault.message
 
 
 @pytest.mark.parametrize("place", ["reset", "step"])
 @pytest.mark.parametrize("kind", [SlowEnv, SlowPoolEnv, SlowAsyncEnv])
 async def test_a_deadline_that_cuts_an_environment_is_a_fault(kind: Any, place: str) -> None:
     trajectory = await played(lambda: kind(slow=place))
-    check_cut(trajectory, StopReason.ENV_FAULT)
+    check_cut(trajectory, StopReason.ENV_FAULT, FaultPlace(place))
 
 
 @pytest.mark.parametrize("place", ["reset", "step"])
@@ -173,7 +186,7 @@ async def test_a_deadline_that_cuts_a_call_before_its_own_deadline_does(place: s
         max_episode_restarts=0,
     )
     trajectory = await played(lambda: SlowEnv(slow=place), retries=budget)
-    check_cut(trajectory, StopReason.ENV_FAULT)
+    check_cut(trajectory, StopReason.ENV_FAULT, FaultPlace(place))
 
 
 @pytest.mark.parametrize("place", ["reset", "step"])
@@ -276,6 +289,7 @@ async def test_a_deadline_that_is_not_reached_changes_nothing() -> None:
 
 def check_truncated(trajectory: Trajectory) -> None:
     """The first turn keeps its reward; the reply whose step hung is trained without one."""
+    assert trajectory.stop_reason is StopReason.STEP_TIMEOUT
     assert trajectory.stop_reason.is_truncation
     assert trajectory.fault is None
     assert trajectory.reward == 0.25
@@ -304,18 +318,40 @@ async def test_a_step_timeout_truncates_where_the_environment_declares_it(kind: 
 async def test_a_step_timeout_is_a_fault_by_default() -> None:
     budget = RetryBudget(step_timeout_s=DEADLINE_S, max_episode_restarts=0)
     trajectory = await played(lambda: SlowEnv(slow="step"), deadline_s=None, retries=budget)
-    check_cut(trajectory, StopReason.ENV_FAULT)
+    check_cut(trajectory, StopReason.ENV_FAULT, FaultPlace.STEP)
 
 
 async def test_truncation_is_for_steps_alone() -> None:
     declared = declaring(SlowEnv)
     budget = RetryBudget(reset_timeout_s=DEADLINE_S, max_env_retries_per_turn=0)
     trajectory = await played(lambda: declared(slow="reset"), deadline_s=None, retries=budget)
-    check_cut(trajectory, StopReason.ENV_FAULT)
+    check_cut(trajectory, StopReason.ENV_FAULT, FaultPlace.RESET)
 
 
 @pytest.mark.parametrize("place", ["reset", "step"])
 async def test_an_episodes_deadline_is_a_fault_even_where_a_steps_truncates(place: str) -> None:
     declared = declaring(SlowEnv)
     trajectory = await played(lambda: declared(slow=place))
-    check_cut(trajectory, StopReason.ENV_FAULT)
+    check_cut(trajectory, StopReason.ENV_FAULT, FaultPlace(place))
+
+
+async def test_a_deadline_between_two_turns_ends_the_episode_with_what_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    codec, interrupt, encoded = text_codec(), Interrupt(), 0
+    encode = codec.encode_observation
+
+    def late(messages: Any, **options: Any) -> Encoded:
+        nonlocal encoded
+        encoded += 1
+        if encoded == 2:
+            interrupt.fire(StopReason.EPISODE_TIMEOUT)
+        return encode(messages, **options)
+
+    monkeypatch.setattr(codec, "encode_observation", late)
+    engine = ScriptedEngine(codec, lambda context: "go")
+    trajectory = await play_one(SlowEnv, engine, codec, seed=1, interrupt=interrupt)
+    assert trajectory.stop_reason is StopReason.EPISODE_TIMEOUT
+    assert trajectory.fault is None
+    assert [turn.reward for turn in trajectory.turns] == [0.25, 0.25]
+    assert trajectory.reward == 0.5

@@ -1,13 +1,14 @@
-"""Stored trees that somebody edited: `verify` names the line and what is wrong with it."""
+"""Stored trees: sound ones verify, and `verify` names the line of an edited one."""
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes.command import run_envkit
-from fakes.trees import grow
+from fakes.trees import Sums, grow
 
 from envkit.trajectory import Rule, read_trajectories, save, verify_file
 
@@ -117,3 +118,55 @@ async def test_truncated_tree_file_names_the_line_that_is_cut(tmp_path: Path) ->
     problems = verify_file(path).problems
     assert problems[0].line == 1
     assert {one.line for one in problems if one.rule is Rule.TREE} == {2, 3}
+
+
+async def test_stored_tree_verifies(tmp_path: Path) -> None:
+    path = tmp_path / "trajectories.jsonl"
+    save(await grow(Sums), path)
+    report = verify_file(path)
+    assert report.is_sound, str(report)
+
+
+@pytest.mark.parametrize(
+    ("damage", "place"),
+    [
+        ("missing_parent", "is not in the file"),
+        ("other_parent", "differs from"),
+        ("cycle", "cycle"),
+        ("owner", "two owners"),
+    ],
+)
+async def test_verify_names_what_is_wrong_with_a_stored_tree(
+    tmp_path: Path, damage: str, place: str
+) -> None:
+    trunk, fork, *_ = await grow(Sums)
+    assert fork.origin is not None
+    leaves = [trunk, fork]
+    if damage == "missing_parent":
+        leaves = [fork]
+    elif damage == "other_parent":
+        reply = trunk.segments[1]
+        ids = (reply.train_ids[0] + 1, *reply.train_ids[1:])
+        other = replace(reply, wire_ids=ids, train_ids=ids)
+        leaves = [replace(trunk, segments=(trunk.segments[0], other, *trunk.segments[2:])), fork]
+    elif damage == "cycle":
+        loop = replace(fork.origin, episode_id=fork.episode_id)
+        masked = (trunk.segments[0], *(one.as_context() for one in trunk.segments[1:]))
+        leaves = [replace(trunk, origin=loop, segments=masked), fork]
+    elif damage == "owner":
+        first = fork.segments[1]
+        trained = replace(first, loss_mask=None)
+        leaves = [trunk, replace(fork, segments=(fork.segments[0], trained, *fork.segments[2:]))]
+    path = tmp_path / "trajectories.jsonl"
+    save(leaves, path)
+    report = verify_file(path)
+    found = [problem for problem in report.problems if problem.rule is Rule.TREE]
+    assert found, str(report)
+    assert place in found[0].message
+
+
+async def test_old_records_without_branches_load(tmp_path: Path) -> None:
+    (trunk, *_) = await grow(Sums)
+    path = tmp_path / "trajectories.jsonl"
+    save(trunk, path)
+    assert not {"branches", "origin"} & json.loads(path.read_text()).keys()

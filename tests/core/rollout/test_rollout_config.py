@@ -1,32 +1,13 @@
-"""A setting of the wrong type or out of range is one clear error, before anything is played."""
+"""Settings of a rollout: read from a mapping, and refused before anything is played."""
 
-import asyncio
 import dataclasses
-from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
-from fakes.command import run_envkit
-from fakes.envs import EchoEnv, register_toys
-from fakes.models import tiny_model_dir
 
-import envkit
 from envkit.errors import ConfigurationError
-from envkit.rollout import (
-    Backoff,
-    EpisodeRequest,
-    Limits,
-    Player,
-    RetryBudget,
-    RolloutConfig,
-    Sampling,
-    ScriptedEngine,
-    Tail,
-)
+from envkit.rollout import Backoff, Limits, RetryBudget, RolloutConfig, Sampling, Tail
 from envkit.rollout.config import with_overrides
-from envkit.tokens import load_codec
-from envkit.trajectory import StopReason
 
 NAN = float("nan")
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -53,6 +34,13 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"env_id": 5}, "env_id must be a string or null, got 5"),
     ({"env_kwargs": {1: 2}}, "env_kwargs must be a mapping of names to values"),
     ({"worker_memory_mb": -1}, "worker_memory_mb must be at least 1 or null, got -1"),
+    ({"limit": {}}, "Did you mean 'limits'"),
+    ({"limits": {"max_turn": 1}}, "Did you mean 'max_turns'"),
+    ({"limits": 3}, "must be a mapping"),
+    ({"limits": {"max_turns": 0}}, "must be positive"),
+    ({"sampling": {"temprature": 1}}, "Did you mean 'temperature'"),
+    ({"retries": {"backoff": {"start": 1}}}, "retries.backoff has no key"),
+    ({"history": "forget"}, "no history policy 'forget'"),
 ]
 
 
@@ -118,84 +106,32 @@ def test_settings_made_in_python_refuse_values_that_do_not_fit(
     assert message in str(error.value)
 
 
-def test_budgets_refuse_nan() -> None:
-    with pytest.raises(ConfigurationError, match="episode_timeout_s"):
-        Limits(episode_timeout_s=NAN)
-    with pytest.raises(ConfigurationError, match="step_timeout_s"):
-        RetryBudget(step_timeout_s=NAN)
-
-
-@pytest.mark.parametrize(
-    "setting", ["sampling.max_new_tokens=x", "seed=abc", "limits.max_turns=1.5"]
-)
-def test_rollout_with_wrong_setting_plays_nothing(tmp_path: Path, setting: str) -> None:
-    register_toys()
-    out = tmp_path / "run"
-
-    outcome = run_envkit(
-        *("rollout", "toy-echo-v0", "--policy", "oracle", "-n", 2, "--quiet"),
-        *("--model", tiny_model_dir("qwen2_5_vl"), "--out", out, "--set", setting),
-    )
-
-    assert outcome.code == 2
-    assert outcome.last_error.startswith("envkit: error: ")
-    assert setting.split(".")[-1].split("=")[0] in outcome.last_error
-    assert not out.exists()
-
-
-class _Strict(EchoEnv):
-    def __init__(self, *, level: int, **options: Any) -> None:
-        super().__init__(**options)
-        self.level = level + 0
-
-
-@pytest.mark.parametrize("kwargs", [{}, {"level": 1, "no_such": 2}, {"levle": 1}])
-@pytest.mark.slow
-def test_player_refuses_arguments_that_an_environment_does_not_take(
-    kwargs: dict[str, Any],
-) -> None:
-    if "envkit/strict-settings-v0" not in gymnasium.registry:
-        envkit.register("strict-settings-v0", entry_point=_Strict)
-
-    async def play() -> None:
-        codec = load_codec(tiny_model_dir("qwen2_5_vl"))
-        engine = ScriptedEngine(codec, lambda context: "ok")
-        player = Player(engine, codec)
-        try:
-            await player.play(
-                EpisodeRequest(env_id="strict-settings-v0", env_kwargs=kwargs).factory()
-            )
-        finally:
-            await player.aclose()
-
-    with pytest.raises(ConfigurationError, match="strict-settings-v0 cannot be built with"):
-        asyncio.run(play())
-
-
-class _Careless(EchoEnv):
-    def __init__(self, *, level: int, **options: Any) -> None:
-        super().__init__(**options)
-        self.level = str(level) + 1  # type: ignore[operator]
-
-
-def test_player_reports_type_error_inside_a_constructor_as_fault() -> None:
-    if "envkit/careless-settings-v0" not in gymnasium.registry:
-        envkit.register("careless-settings-v0", entry_point=_Careless)
-
-    async def play() -> Any:
-        codec = load_codec(tiny_model_dir("qwen2_5_vl"))
-        player = Player(ScriptedEngine(codec, lambda context: "ok"), codec)
-        source = EpisodeRequest(env_id="careless-settings-v0", env_kwargs={"level": 3}).factory()
-        try:
-            return (await player.play(source))[0]
-        finally:
-            await player.aclose()
-
-    played = asyncio.run(play())
-    assert (played.stop_reason, played.reward) == (StopReason.ENV_FAULT, None)
-
-
 @pytest.mark.parametrize("pair", ["history={keep_last_images: {keep: 3}}", "sampling.stop=[a"])
 def test_override_that_is_almost_json_is_refused(pair: str) -> None:
     with pytest.raises(ConfigurationError, match="not valid JSON"):
         with_overrides({}, [pair])
+
+
+def test_config_reads_nested_settings() -> None:
+    config = RolloutConfig.from_mapping(
+        {
+            "env_id": "geo3k-v0",
+            "limits": {"max_turns": 3},
+            "retries": {"max_env_retries_per_turn": 1, "backoff": {"initial_s": 0.5}},
+            "sampling": {"max_new_tokens": 9, "stop": ["</answer>"]},
+            "history": "rerender",
+        }
+    )
+    assert config.limits.max_turns == 3
+    assert config.retries.backoff.initial_s == 0.5
+    sampling = config.sampling_over(Sampling(temperature=0.3, max_new_tokens=512))
+    assert (sampling.temperature, sampling.max_new_tokens) == (0.3, 9)
+    assert sampling.stop == ("</answer>",)
+    request = config.request()
+    assert request is not None
+    assert request.env_id == "geo3k-v0"
+
+
+def test_config_of_nothing_is_the_defaults() -> None:
+    assert RolloutConfig.from_mapping(None) == RolloutConfig()
+    assert RolloutConfig().request() is None

@@ -1,4 +1,4 @@
-"""An environment's `sys.exit(0)` never makes a command look successful."""
+"""Exit codes: an environment that ends the process never makes a command look successful."""
 
 import sys
 from pathlib import Path

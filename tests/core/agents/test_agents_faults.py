@@ -1,0 +1,308 @@
+"""Faults in an environment with several agents: of all its roles, and of that episode alone."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.agents import GuessEnv, TalkEnv, guess_engine, speak
+from fakes.codecs import text_codec
+from fakes.faults import FaultyEngine
+from fakes.hostile_values import EXCEPTIONS, SURROGATE, BadMapping
+from fakes.playing import play_all, play_hostile, play_roles
+
+from envkit.env import Turn
+from envkit.errors import FaultKind
+from envkit.faults import FaultPlan
+from envkit.rollout import (
+    Backoff,
+    GenerateRequest,
+    Limits,
+    RetryBudget,
+    RolloutConfig,
+    ScriptedEngine,
+    collect,
+    role_of,
+)
+from envkit.tasks import Task
+from envkit.trajectory import (
+    FaultPlace,
+    StopReason,
+    Trajectory,
+    TrajectoryWriter,
+    check_trajectory,
+    verify_file,
+)
+
+QUICK = Backoff(initial_s=0.0001, maximum_s=0.001)
+BUDGET = RetryBudget(backoff=QUICK, max_env_retries_per_turn=3, max_env_retries_per_episode=12)
+
+
+def slowly(request: GenerateRequest) -> float:
+    del request
+    return 5.0
+
+
+async def test_adjust_rewards_that_fails_is_a_grader_fault_of_all_roles() -> None:
+    def broken(played: Mapping[str, Trajectory]) -> Mapping[str, float]:
+        raise RuntimeError("no judge")
+
+    played = await play_roles(
+        GuessEnv(), guess_engine(), text_codec(), seed=1, adjust_rewards=broken
+    )
+
+    for one in played.values():
+        assert one.reward is None
+        assert one.fault is not None
+        assert one.fault.kind == FaultKind.GRADER
+        assert check_trajectory(one) == ()
+
+
+@pytest.mark.parametrize(
+    "answer", [{"nobody": 1.0}, {"asker": float("nan")}, [1.0], {"asker": "1"}]
+)
+async def test_adjust_rewards_that_returns_no_rewards_is_a_grader_fault(answer: object) -> None:
+    def return_answer(trajectories: Any) -> Any:
+        return answer
+
+    played = await play_roles(
+        GuessEnv(),
+        guess_engine(),
+        text_codec(),
+        seed=1,
+        adjust_rewards=return_answer,
+    )
+
+    assert set(played) == {"asker", "keeper"}
+    for one in played.values():
+        assert one.stop_reason is StopReason.ENV_FAULT
+        assert one.reward is None
+        assert one.fault is not None
+        assert (one.fault.where, one.fault.kind) == (FaultPlace.REWARDS, FaultKind.GRADER)
+        assert "ContractError" in one.fault.message
+        assert check_trajectory(one) == ()
+
+
+@pytest.mark.parametrize("role", ["asker", "keeper"])
+async def test_engine_fault_of_one_role_faults_every_sibling(role: str) -> None:
+    codec = text_codec()
+    broken = FaultyEngine(codec, speak, FaultPlan(1.0, kinds=["permanent"]))
+
+    played = await play_roles(
+        GuessEnv(), guess_engine(), codec, engines={role: broken}, seed=1, retries=BUDGET
+    )
+
+    for one in played.values():
+        assert one.stop_reason is StopReason.ENGINE_FAULT
+        assert one.reward is None
+        assert one.fault is not None
+        assert repr(role) in one.fault.message
+        assert not any(one.loss_mask())
+        assert check_trajectory(one) == ()
+
+
+async def test_fault_of_the_joint_environment_faults_every_sibling() -> None:
+    plan = FaultPlan(1.0, kinds=["permanent"])
+
+    played = await play_roles(
+        TalkEnv(plan), ScriptedEngine(text_codec(), speak), text_codec(), seed=2, retries=BUDGET
+    )
+
+    assert {one.stop_reason for one in played.values()} == {StopReason.ENV_FAULT}
+    assert all(one.fault and "joint environment" in one.fault.message for one in played.values())
+    assert all(check_trajectory(one) == () for one in played.values())
+
+
+async def test_reset_that_faults_is_one_record_without_a_role() -> None:
+    def build() -> GuessEnv:
+        raise OSError("no room")
+
+    (one,) = await play_all(build, guess_engine(), text_codec(), seed=1, retries=BUDGET)
+
+    assert one.stop_reason is StopReason.ENV_FAULT
+    assert one.fault is not None
+    assert (one.fault.where, one.fault.kind) == (FaultPlace.BUILD, FaultKind.TRANSIENT)
+    assert one.reward is None
+    assert role_of(one) is None
+
+
+async def test_hung_environment_is_a_timeout_of_the_joint_call() -> None:
+    class Hanging(GuessEnv):
+        def on_replies(self, replies: Mapping[str, str | None]) -> Mapping[str, Turn]:
+            import time
+
+            time.sleep(0.5)
+            return {}
+
+    retries = replace(
+        BUDGET, step_timeout_s=0.05, max_env_retries_per_turn=0, max_episode_restarts=0
+    )
+    played = await play_roles(Hanging, guess_engine(), text_codec(), seed=1, retries=retries)
+
+    assert played["asker"].fault is not None
+    assert played["asker"].fault.kind == FaultKind.TIMEOUT
+
+
+async def test_episode_timeout_that_cuts_a_reply_faults_every_role() -> None:
+    codec = text_codec()
+    slow = ScriptedEngine(codec, GuessEnv().oracle(), latency=slowly)
+
+    played = await asyncio.wait_for(
+        play_roles(
+            GuessEnv(),
+            guess_engine(),
+            codec,
+            engines={"keeper": slow},
+            seed=1,
+            limits=Limits(episode_timeout_s=0.2),
+        ),
+        timeout=60,
+    )
+
+    assert set(played) == {"asker", "keeper"}
+    for one in played.values():
+        assert one.is_faulted
+        assert one.fault == played["keeper"].fault
+        assert one.fault is not None
+        assert one.fault.kind is FaultKind.TIMEOUT
+        assert one.reward is None
+        assert check_trajectory(one) == ()
+
+
+EPISODES = 16
+BAD = 5
+NO_RETRY = RetryBudget(max_env_retries_per_turn=0, max_episode_restarts=0, step_timeout_s=5.0)
+
+
+class HostileGuessEnv(GuessEnv):
+    """A dialogue that misbehaves in one place, in the episode of one task."""
+
+    def __init__(self, place: str, act: Callable[[], Any]) -> None:
+        super().__init__()
+        self._place, self._act = place, act
+
+    def _at(self, place: str, normal: Callable[[], Any]) -> Any:
+        is_bad = self._place == place and self.task.get("index") == BAD
+        return self._act() if is_bad else normal()
+
+    def on_reset(self, task: Task) -> Mapping[str, Turn]:
+        normal = super().on_reset
+        return self._at("on_reset", lambda: normal(task))
+
+    def on_replies(self, replies: Mapping[str, str | None]) -> Mapping[str, Turn]:
+        normal = super().on_replies
+        return self._at("on_replies", lambda: normal(replies))
+
+    def on_end(self) -> Mapping[str, float]:
+        return self._at("on_end", super().on_end)
+
+
+def exit_for_the_bad_one(played: Mapping[str, Trajectory]) -> Mapping[str, float]:
+    """Make rewards; end the process for one episode."""
+    if any(one.task.get("index") == BAD for one in played.values()):
+        raise SystemExit(0)
+    return {role: one.reward or 0.0 for role, one in played.items()}
+
+
+def nan_for_the_bad_one(played: Mapping[str, Trajectory]) -> Mapping[str, float]:
+    """Make rewards; one episode's are not numbers."""
+    is_bad = any(one.task.get("index") == BAD for one in played.values())
+    return {role: float("nan") if is_bad else one.reward or 0.0 for role, one in played.items()}
+
+
+def raising(name: str) -> Callable[[], Any]:
+    def act() -> Any:
+        raise EXCEPTIONS[name]()
+
+    return act
+
+
+RAISED = ("exception", "system_exit_0", "keyboard_interrupt", "cancelled", "generator_exit", "mute")
+ACTS: dict[str, tuple[str, Callable[[], Any]]] = {
+    **{f"{place}_{name}": (place, raising(name))
+       for place in ("on_reset", "on_replies", "on_end") for name in RAISED},
+    "reset_none": ("on_reset", lambda: None),
+    "reset_turn": ("on_reset", lambda: Turn("Begin.")),
+    "reset_nobody": ("on_reset", dict),
+    "reset_stranger": ("on_reset", lambda: {"judge": Turn("Begin.")}),
+    "reset_text": ("on_reset", lambda: {"asker": "Begin."}),
+    "reset_surrogate": ("on_reset", lambda: {"asker": Turn(SURROGATE)}),
+    "replies_none": ("on_replies", lambda: None),
+    "replies_list": ("on_replies", lambda: [Turn("Go on.")]),
+    "replies_stranger": ("on_replies", lambda: {"judge": Turn("Go on.")}),
+    "replies_number": ("on_replies", lambda: {"asker": 1.0}),
+    "replies_mapping": ("on_replies", BadMapping),
+    "end_none": ("on_end", lambda: None),
+    "end_nan": ("on_end", lambda: {"keeper": float("nan")}),
+    "end_text": ("on_end", lambda: {"keeper": "1.0"}),
+    "end_stranger": ("on_end", lambda: {"judge": 1.0}),
+    "end_huge": ("on_end", lambda: {"keeper": 10**400}),
+}  # fmt: skip
+MAY_BE_FINE = {"reset_nobody", "reset_surrogate"}
+
+
+def play_run(build: Callable[[], GuessEnv], adjust: str | None = None) -> list[Trajectory]:
+    """Play a run of dialogues; fail the test if it ends early."""
+    codec = text_codec()
+    return play_hostile(
+        collect(
+            build,
+            guess_engine(),
+            codec,
+            episodes=EPISODES,
+            concurrency=4,
+            tasks=[{"number": 1 + n % 8, "index": n} for n in range(EPISODES)],
+            config=RolloutConfig(retries=NO_RETRY, adjust_rewards=adjust),
+        )
+    )
+
+
+def check_run(played: list[Trajectory], folder: Path, *, may_be_fine: bool) -> None:
+    """All other dialogues are whole; the bad one has no reward in any of its roles."""
+    by_group: dict[int, list[Trajectory]] = {}
+    for one in played:
+        by_group.setdefault(one.metadata["group"], []).append(one)
+    assert set(by_group) == set(range(EPISODES))
+    for number, roles in by_group.items():
+        if number != BAD:
+            assert sorted((one.metadata["role"], one.reward) for one in roles) == [
+                ("asker", 1.0),
+                ("keeper", 0.5),
+            ]
+        elif not may_be_fine:
+            for one in roles:
+                assert one.is_faulted
+                assert one.reward is None
+                assert one.trained_token_count == 0
+                assert one.fault is not None
+                assert one.fault.message.strip()
+    with TrajectoryWriter(folder) as writer:
+        for one in played:
+            writer.write(one)
+    report = verify_file(folder)
+    assert report.is_sound, str(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ACTS)
+def test_one_hostile_dialogue_costs_that_dialogue_alone(name: str, tmp_path: Path) -> None:
+    place, act = ACTS[name]
+    played = play_run(lambda: HostileGuessEnv(place, act))
+    check_run(played, tmp_path / "run", may_be_fine=name in MAY_BE_FINE)
+
+
+@pytest.mark.parametrize("adjust", ["exit_for_the_bad_one", "nan_for_the_bad_one"])
+def test_rewards_that_cannot_be_adjusted_cost_their_episode_alone(
+    adjust: str, tmp_path: Path
+) -> None:
+    played = play_run(GuessEnv, f"{__name__}:{adjust}")
+    check_run(played, tmp_path / "run", may_be_fine=False)
+
+
+def test_dialogues_without_an_attack_are_whole(tmp_path: Path) -> None:
+    played = play_run(lambda: HostileGuessEnv("nowhere", lambda: None))
+    assert len(played) == 2 * EPISODES
+    assert all(one.reward is not None for one in played)
+    check_run(played, tmp_path / "run", may_be_fine=True)
