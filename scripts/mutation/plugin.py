@@ -99,18 +99,13 @@ class _Job:
             for one in gc.get_objects()
             if type(one) is FunctionType and one.__code__.co_filename == self._path
         ]
-        gc.freeze()  # a collection in a child would copy the whole memory
 
     def run(self) -> None:
         """Play the mutants."""
-        recorded = self._forked(self._record, limit_s=self._job["limit_s"])
-        if recorded is None:
-            raise pytest.UsageError(f"the tests of {self._job['path']} did not end in time")
-        failed = recorded["failed"]
+        failed = self._record()
         if failed:
             raise pytest.UsageError(f"tests fail without a mutant: {', '.join(failed)}")
-        self._lines = {int(line): set(tests) for line, tests in recorded["lines"].items()}
-        self._seconds = {int(at): seconds for at, seconds in recorded["seconds"].items()}
+        gc.freeze()  # a collection in a child would copy the whole memory
         for mutant in self._job["mutants"]:
             self._play(mutant)
 
@@ -135,34 +130,34 @@ class _Job:
         with self._results.open("a", encoding="utf-8") as out:
             out.write(json.dumps({"key": mutant["key"], **answer}) + "\n")
 
-    def _record(self) -> dict[str, Any]:
-        """Run every test and note the lines of the file that it executes."""
-        lines: Lines = {}
+    def _record(self) -> list[str]:
+        """Run every test, note the lines of the file that it executes, and return what failed.
+
+        It runs in this process, so that children find warm caches.
+        """
         failed: list[str] = []
-        seconds: dict[int, float] = {}
         current = -1
 
         def line(frame: FrameType, event: str, _: object) -> Any:
-            lines.setdefault(frame.f_lineno, set()).add(current)
+            self._lines.setdefault(frame.f_lineno, set()).add(current)
             return line
 
         def call(frame: FrameType, event: str, argument: object) -> Any:
             return line(frame, event, argument) if frame.f_code.co_filename == self._path else None
 
+        signal.alarm(self._job["limit_s"])
         for current, item in enumerate(self._items):
             started = time.perf_counter()
             threading.settrace(call)
             sys.settrace(call)
             is_passed = self._passes(item, self._items[current + 1 : current + 2])
             sys.settrace(None)
-            seconds[current] = round(time.perf_counter() - started, 4)
+            self._seconds[current] = time.perf_counter() - started
             if not is_passed:
                 failed.append(item.nodeid)
-        return {
-            "failed": failed,
-            "seconds": seconds,
-            "lines": {number: sorted(tests) for number, tests in lines.items()},
-        }
+        threading.settrace(None)  # pyright: ignore[reportArgumentType]
+        signal.alarm(0)
+        return failed
 
     def _swap_mutant(self, swap: "_Swap", order: Sequence[int]) -> dict[str, Any]:
         if not swap.apply(self._functions):
