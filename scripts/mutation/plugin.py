@@ -11,6 +11,7 @@ The environment variable names a file with the job as JSON: `root`, `path`, `mod
 appended to `results`: `key`, `status` and `by`, the test that failed.
 """
 
+import functools
 import gc
 import importlib.abc
 import importlib.machinery
@@ -33,6 +34,7 @@ import pytest
 JOB: Final = "ENVKIT_MUTATION_JOB"
 IMPORTED: Final = "ENVKIT_MUTATION_IMPORT"
 _MEMORY_BYTES: Final = 12 << 30
+_CACHE: Final = type(functools.lru_cache(len))
 _OPTIMIZED: Final = 0x1
 """Flag of a function's code; the code of a module or class body lacks it."""
 _BASE_S: Final = 10.0
@@ -79,6 +81,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     """Run the job instead of the tests."""
     if JOB not in os.environ:
         return None
+    if session.testsfailed:
+        raise session.Interrupted("tests cannot be collected")
     job = json.loads(Path(os.environ[JOB]).read_text(encoding="utf-8"))
     _Job(session, job).run()
     return True
@@ -98,6 +102,11 @@ class _Job:
             one
             for one in gc.get_objects()
             if type(one) is FunctionType and one.__code__.co_filename == self._path
+        ]
+        self._caches = [
+            one
+            for one in gc.get_objects()
+            if isinstance(one, _CACHE) and one.__wrapped__ in self._functions
         ]
 
     def run(self) -> None:
@@ -162,6 +171,8 @@ class _Job:
     def _swap_mutant(self, swap: "_Swap", order: Sequence[int]) -> dict[str, Any]:
         if not swap.apply(self._functions):
             return {"status": "survived", "by": "its function is not reachable"}
+        for cache in self._caches:  # else a cached result of the recording hides the mutant
+            cache.cache_clear()
         items = [self._items[at] for at in order]
         for at, item in enumerate(items):
             if not self._passes(item, items[at + 1 : at + 2]):
