@@ -144,7 +144,9 @@ def test_answer_keeps_its_extras_in_a_mapping_of_its_own() -> None:
     assert read().extras == {}
 
 
-@pytest.mark.parametrize("value", ["34", b"\3\4", bytearray(b"\3\4"), {3: 1, 4: 2}, {3, 4}, 7, None])
+@pytest.mark.parametrize(
+    "value", ["34", b"\3\4", bytearray(b"\3\4"), {3: 1, 4: 2}, {3, 4}, 7, None]
+)
 def test_column_is_a_sequence_of_numbers(value: Any) -> None:
     with pytest.raises(EngineFault, match=must_return("integers as token_ids")):
         read(token_ids=value)
@@ -279,9 +281,13 @@ def test_queue_seconds_are_kept_if_they_are_finite(value: float) -> None:
     "value", [-5e-324, -1.0, math.inf, -math.inf, math.nan, 10**400, True, "1", None]
 )
 def test_queue_seconds_that_are_not_a_duration_are_refused(value: Any) -> None:
-    with pytest.raises(EngineFault, match=must_return("a finite number of at least 0 as queue_seconds")):
+    with pytest.raises(
+        EngineFault, match=must_return("a finite number of at least 0 as queue_seconds")
+    ):
         read(queue_seconds=value)
-    with pytest.raises(EngineFault, match=must_return("a finite number of at least 0 as queue_seconds")):
+    with pytest.raises(
+        EngineFault, match=must_return("a finite number of at least 0 as queue_seconds")
+    ):
         text_read(queue_seconds=value)
 
 
