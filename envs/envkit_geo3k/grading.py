@@ -192,7 +192,7 @@ def _units_agree(unit: Unit, gold: Number) -> bool:
 def _compare_ratio(pairs: Sequence[tuple[Number, Number]]) -> How:
     """Compare by cross products with the largest term, so that 4:6 equals 2:3."""
     largest, true_largest = max(pairs, key=lambda pair: abs(pair[1].value))
-    is_equal = largest.value != 0.0 and all(
+    is_equal = 0.0 not in (largest.value, true_largest.value) and all(
         math.isclose(
             part.value * true_largest.value,
             true_part.value * largest.value,
@@ -226,10 +226,9 @@ def _bare_decimals(number: Number) -> int | None:
 
 def _rounds(claim: Number, gold: Number) -> bool:
     """Whether one is a correct rounding of the other, as `Rounding.ROUND` allows."""
-    given, claimed = _bare_decimals(gold), _bare_decimals(claim)
+    given = _bare_decimals(gold)
     if given is not None:  # the claim may be more precise
-        is_finer = claimed is None or claimed > given
-        return given >= 1 and is_finer and _rounds_to(claim.value, gold, given)
+        return given >= 1 and _rounds_to(claim.value, gold, given)
     if claim.decimals is None or claim.decimals < 1 or claim.significant < _MIN_SIGNIFICANT:
         return False
     return _rounds_to(gold.value, claim, claim.decimals)

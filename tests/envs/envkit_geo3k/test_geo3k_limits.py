@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from envkit.errors import ConfigurationError
 from envkit_geo3k import Grade, How, grade
 
 WRONG = {How.DIFFERENT, How.UNREADABLE, How.NO_ANSWER, How.GOLD_UNREADABLE}
@@ -226,6 +227,8 @@ def test_point_is_compared_coordinate_by_coordinate(answer: str, gold: str, expe
         ("0:3", "2:3", How.DIFFERENT),
         ("2:0", "2:3", How.DIFFERENT),
         ("0:0", "0:3", How.DIFFERENT),
+        ("5:7", "0:0", How.DIFFERENT),
+        ("0:5", "0:0", How.DIFFERENT),
         ("0:6", "0:3", How.VALUE),
         ("6:0", "3:0", How.VALUE),
         ("0:1:1", "0:2:3", How.DIFFERENT),
@@ -250,3 +253,8 @@ def test_ratio_is_compared_by_its_proportions(answer: str, gold: str, expected: 
 )
 def test_unit_may_be_missing_but_not_another(answer: str, gold: str, expected: How) -> None:
     assert how(answer, gold) is expected
+
+
+def test_grade_refuses_an_unknown_policy() -> None:
+    with pytest.raises(ConfigurationError, match="rounding must be one of"):
+        grade("1", "1", "loose")
