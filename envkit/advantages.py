@@ -245,7 +245,8 @@ def _path(leaf: Trajectory, by_id: Mapping[str, Trajectory]) -> Iterator[tuple[s
             )
         seen.add(parent.episode_id)
         end, here = min(end, here.origin.turns), parent
-        yield parent.episode_id, max(end, _first_turn(parent))  # it may share no turn that it owns
+        # A fork before the parent's own turns shares none of them.
+        yield parent.episode_id, max(end, _first_turn(parent))
 
 
 def _spans_of(

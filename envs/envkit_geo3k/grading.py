@@ -146,7 +146,7 @@ def _worst(outcomes: Iterable[How]) -> How:
 
 
 def _paired(claim: Claim, gold: Claim) -> list[tuple[Number, Number]] | None:
-    """Return the parts of two claims in pairs; None if their shapes or their numbers differ."""
+    """Return the parts of two claims in pairs; None if their shapes or lengths differ."""
     if claim.shape is not gold.shape or len(claim.parts) != len(gold.parts):
         return None
     return list(zip(claim.parts, gold.parts, strict=False))

@@ -44,7 +44,7 @@ def test_baseline_adds_epsilon_to_the_deviation() -> None:
 
 
 @pytest.mark.parametrize("is_scaled", [False, True])
-def test_baseline_gives_nothing_to_a_member_without_a_reward(is_scaled: bool) -> None:
+def test_baseline_gives_zero_to_a_member_without_a_reward(is_scaled: bool) -> None:
     assert Baseline(mean=1.0, deviation=1.0).advantage(None, is_scaled=is_scaled) == 0.0
 
 
@@ -251,7 +251,7 @@ def test_tree_fork_shares_no_more_turns_than_both_have(fork: int, parent: int, t
         )
 
 
-def test_tree_is_whole_and_without_circles() -> None:
+def test_tree_with_a_missing_or_circular_origin_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="'p' of leaf 'f' is not among the leaves"):
         tree_advantages([leaf("f", 1.0, origin=("p", 1))])
     with pytest.raises(ConfigurationError, match="is also its descendant"):
@@ -259,5 +259,8 @@ def test_tree_is_whole_and_without_circles() -> None:
     circle = [leaf(name, 1.0, origin=(other, 1)) for name, other in ("ab", "bc", "ca")]
     with pytest.raises(ConfigurationError, match="is also its descendant"):
         tree_advantages(circle)
+    pair = [leaf(name, 1.0, origin=(other, 1)) for name, other in ("ab", "ba")]
+    with pytest.raises(ConfigurationError, match="'b' of leaf 'a' is also its descendant"):
+        tree_advantages([leaf("x", 1.0, origin=("b", 1)), *pair])
     with pytest.raises(ConfigurationError, match="the same id twice"):
         tree_advantages([leaf("a", 1.0), leaf("a", 1.0)])

@@ -234,7 +234,7 @@ def test_prompt_is_the_ledgers(found: int | None) -> None:
 
 
 @pytest.mark.parametrize("found", [0, PROMPT - 1, PROMPT + 1])
-def test_prompt_of_an_aborted_request_may_be_missing_but_not_another(found: int) -> None:
+def test_prompt_of_an_aborted_request_may_be_missing_but_must_not_differ(found: int) -> None:
     assert read(finish_reason="abort", prompt_tokens=None).prompt_tokens is None
     assert read(finish_reason="abort").prompt_tokens == PROMPT
     with pytest.raises(LedgerFault, match=f"saw a prompt of {found} tokens"):
@@ -262,6 +262,8 @@ def test_count_is_kept_up_to_its_limit(value: int) -> None:
 def test_count_beyond_its_limit_is_refused(value: Any) -> None:
     with pytest.raises(EngineFault, match=must_return("a count as cached_tokens")):
         read(cached_tokens=value)
+    with pytest.raises(EngineFault, match=must_return("a count as cached_tokens")):
+        text_read(cached_tokens=value)
     with pytest.raises(EngineFault, match=must_return("a count as text_tokens")):
         text_read(text_tokens=value)
     if value is not None:

@@ -251,7 +251,7 @@ def test_ratio_is_compared_by_its_proportions(answer: str, gold: str, expected: 
         (r"\pi/2 rad", r"\frac{\pi}{2}", How.VALUE),
     ],
 )
-def test_unit_may_be_missing_but_not_another(answer: str, gold: str, expected: How) -> None:
+def test_unit_may_be_missing_but_must_not_differ(answer: str, gold: str, expected: How) -> None:
     assert how(answer, gold) is expected
 
 
