@@ -107,9 +107,7 @@ class TurnRewards:
 
     def bounds(self) -> tuple[int, ...]:
         """Return the bounds of turns; tokens after the last reward are a separate turn."""
-        ends = (
-            self.ends if self.ends and self.ends[-1] == self.length else (*self.ends, self.length)
-        )
+        ends = self.ends if self.length in self.ends else (*self.ends, self.length)
         return (0, *ends)
 
     def returns(self, discount: float) -> list[float]:
@@ -154,8 +152,6 @@ def turn_advantages(
     for numbers in members.values():
         for turn in range(max(len(returns[number]) for number in numbers)):
             present = [number for number in numbers if turn < len(returns[number])]
-            if len(present) < 2:
-                continue
             baseline = Baseline.of(returns[number][turn] for number in present)
             for number in present:
                 row = turns[number]
@@ -205,19 +201,19 @@ def tree_advantages(
     by_id = {leaf.episode_id: leaf for leaf in leaves}
     if len(by_id) != len(leaves):
         raise ConfigurationError("leaves must have different episode ids, got the same id twice")
-    rewarded = [leaf for leaf in leaves if leaf.reward is not None]
-    for leaf in rewarded:
-        if not math.isfinite(leaf.reward or 0.0):
+    for leaf in leaves:
+        if leaf.reward is not None and not math.isfinite(leaf.reward):
             raise ConfigurationError(
                 f"rewards must be finite, got {leaf.reward} of leaf {leaf.episode_id!r}"
             )
+    rewarded = [leaf for leaf in leaves if leaf.reward is not None]
     spans = _spans_of(rewarded, by_id)
     values = _values_of(rewarded, spans)
     credit = {leaf.episode_id: [0.0] * len(leaf.turns) for leaf in leaves}
     for leaf in rewarded:
-        whole: list[_Span | None] = [None, *spans[leaf.episode_id]]
-        for parent, span in pairwise(whole):
-            if span is not None and span[0] == leaf.episode_id:
+        whole = spans[leaf.episode_id]
+        for parent, span in zip((None, *whole), whole, strict=False):
+            if span[0] == leaf.episode_id:
                 against = (1 - local_share) * values[None] + local_share * values[parent]
                 found = values[span] - against
                 credit[leaf.episode_id][span[1] : span[2]] = [found] * (span[2] - span[1])
@@ -249,8 +245,8 @@ def _path(leaf: Trajectory, by_id: Mapping[str, Trajectory]) -> Iterator[tuple[s
             )
         seen.add(parent.episode_id)
         end, here = min(end, here.origin.turns), parent
-        if end > _first_turn(parent) or parent.origin is None:  # else it shares no turn it owns
-            yield parent.episode_id, end
+        # A fork before the parent's own turns shares none of them.
+        yield parent.episode_id, max(end, _first_turn(parent))
 
 
 def _spans_of(
@@ -260,15 +256,15 @@ def _spans_of(
     paths = {leaf.episode_id: list(_path(leaf, by_id)) for leaf in leaves}
     forks: dict[str, set[int]] = {}
     for path in paths.values():
-        for name, end in path[1:]:
+        for name, end in path:
             forks.setdefault(name, set()).add(end)
     found: dict[str, list[_Span]] = {}
     for leaf, path in paths.items():
         found[leaf] = []
         for name, end in reversed(path):
             first = _first_turn(by_id[name])
-            inside = {cut for cut in forks.get(name, ()) if first < cut < end}
-            found[leaf] += [(name, *pair) for pair in pairwise(sorted({first, end} | inside))]
+            cuts = sorted({min(cut, end) for cut in (first, *forks[name])})
+            found[leaf] += [(name, *pair) for pair in pairwise(cuts)]
     return found
 
 

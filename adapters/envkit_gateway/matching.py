@@ -29,10 +29,8 @@ class Committed:
             keys: Key of each prefix of the request.
             messages: Messages of the request.
         """
-        for count in range(len(messages) - 1, 0, -1):
-            known = self._turns.get(keys[count - 1])
-            if not known or messages[count - 1].role != "assistant":
-                continue
+        for count in reversed(range(1, len(messages))):
+            known = self._turns.get(keys[count - 1], ())
             for turn in sorted(known, key=_preference, reverse=True):
                 if _keeps_thinking(turn, messages):
                     return turn, count

@@ -113,7 +113,7 @@ def _same(arguments: str) -> str:
 def _number(text: str) -> float | int:
     """Return a number as JavaScript writes it: 2.0 comes back as 2."""
     value = float(text)
-    return int(value) if value.is_integer() and abs(value) < 1e21 else value
+    return int(value) if value.is_integer() else value
 
 
 def _image_key(part: Part) -> list[str]:

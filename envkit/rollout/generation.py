@@ -24,8 +24,6 @@ MAX_EXTRAS_BYTES: Final = 256 << 20
 _MAX_INTEGER_BITS: Final = 128
 _NUMBER_BYTES: Final = 8
 _PLAIN_TYPES: Final = frozenset({bool, float, type(None)})
-_INTEGERS: Final[frozenset[type]] = frozenset({int})
-_FLOATS: Final[frozenset[type]] = frozenset({float})
 _MOST: Final = 1 << 62
 """Exclusive upper bound of counts."""
 
@@ -58,13 +56,6 @@ def checked(
         raise EngineFault(
             f"engine {engine!r} returned text instead of token ids: play it without a codec"
         )
-    if _is_plain(value):  # the usual case, in a third of the time
-        is_aborted = value.finish_reason is FinishReason.ABORT
-        ids, count = value.token_ids, len(value.token_ids)
-        _check_prompt(value.prompt_tokens, request, count, is_aborted=is_aborted)
-        _check_ids(ids, request, vocabulary_size)
-        if not _check_logprobs(ids, value.logprobs):
-            return value, 0
     try:
         ids = _numbers(value.token_ids, operator.index, int)
     except (TypeError, ValueError, OverflowError):
@@ -104,44 +95,19 @@ def _checked_text(value: Generation, engine: str) -> Generation:
         )
     if text is not None and not isinstance(text, str):
         _refuse(engine, "a string as text", text)
-    prompt_tokens = value.prompt_tokens
+    prompt_tokens = 0 if value.prompt_tokens is None else value.prompt_tokens
     return Generation(
         token_ids=(),
         logprobs=(),
         text=None if text is None else str(text),
         text_tokens=_count(value.text_tokens, "text_tokens", engine),
         finish_reason=finish_reason,
-        prompt_tokens=_count(prompt_tokens or 0, "prompt_tokens", engine),
+        prompt_tokens=_count(prompt_tokens, "prompt_tokens", engine),
         cached_tokens=_count(value.cached_tokens, "cached_tokens", engine),
         weight_version=_weight_version(value.weight_version, engine),
         queue_seconds=_seconds(value.queue_seconds, engine),
         extras=_extras(value.extras, engine),
     )
-
-
-def _is_plain(value: Generation) -> bool:
-    """Return whether every field has a record's plain type and there are no extras."""
-    foreign: Any = value
-    if type(foreign) is not Generation:
-        return False
-    extras: object = foreign.extras
-    return (
-        _is_column(foreign.token_ids, _INTEGERS)
-        and _is_column(foreign.logprobs, _FLOATS)
-        and type(foreign.finish_reason) is FinishReason
-        and type(foreign.prompt_tokens) is int
-        and type(foreign.cached_tokens) is int
-        and 0 <= foreign.cached_tokens < _MOST
-        and (foreign.weight_version is None or type(foreign.weight_version) is str)
-        and type(foreign.queue_seconds) is float
-        and 0.0 <= foreign.queue_seconds < math.inf
-        and type(extras) is dict
-        and not cast("dict[object, object]", extras)
-    )
-
-
-def _is_column(value: object, kinds: frozenset[type]) -> bool:
-    return type(value) is tuple and set(map(type, cast("tuple[object, ...]", value))) <= kinds
 
 
 def _numbers(value: object, read: Callable[[Any], Any], kind: type) -> tuple[Any, ...]:
@@ -150,20 +116,15 @@ def _numbers(value: object, read: Callable[[Any], Any], kind: type) -> tuple[Any
     Raises:
         TypeError: It is not a sequence of such numbers.
     """
-    if type(value) is tuple:
-        known = cast("tuple[Any, ...]", value)
-        if set(map(type, known)) <= {kind}:  # faster than trying every kind of column
-            return known
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if isinstance(value, str | bytes | bytearray | Mapping | set | frozenset):
         raise TypeError
     column = tuple(cast("Iterable[Any]", value))
-    if set(map(type, column)) <= {kind}:
-        return column
-    if any(isinstance(entry, bool | np.bool_ | str | bytes) for entry in column):
+    kinds = set(map(type, column))
+    if any(issubclass(one, bool | np.bool_ | str | bytes) for one in kinds):
         raise TypeError
-    return tuple(map(read, column))
+    return column if kinds == {kind} else tuple(map(read, column))
 
 
 def _real(value: Any) -> float:  # noqa: ANN401  # foreign data
@@ -173,22 +134,18 @@ def _real(value: Any) -> float:  # noqa: ANN401  # foreign data
 
 
 def _finish_reason(value: object, engine: str) -> FinishReason:
-    if type(value) is FinishReason:
-        return value
-    if isinstance(value, str) and value in set(FinishReason):
-        return FinishReason(value)
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return FinishReason(value)
     _refuse(engine, "a FinishReason as finish_reason", value)
 
 
 def _count(value: object, name: str, engine: str) -> int:
-    if type(value) is int and 0 <= value < _MOST:
-        return value
-    try:
-        count = -1 if isinstance(value, bool) else operator.index(cast("Any", value))
-    except TypeError:
-        count = -1
-    if 0 <= count < _MOST:
-        return count
+    if not isinstance(value, bool):
+        with suppress(TypeError):
+            count = operator.index(cast("Any", value))
+            if 0 <= count < _MOST:
+                return count
     _refuse(engine, f"a count as {name}", value)
 
 
@@ -199,18 +156,15 @@ def _weight_version(value: object, engine: str) -> str | None:
 
 
 def _seconds(value: object, engine: str) -> float:
-    if type(value) is float and 0 <= value < math.inf:
-        return value
-    with suppress(TypeError, ValueError, OverflowError):
-        seconds = math.nan if isinstance(value, bool) else _real(value)
-        if math.isfinite(seconds) and seconds >= 0:
-            return seconds
+    if not isinstance(value, bool):
+        with suppress(TypeError, ValueError, OverflowError):
+            seconds = _real(value)
+            if 0 <= seconds < math.inf:
+                return seconds
     _refuse(engine, "a finite number of at least 0 as queue_seconds", value)
 
 
 def _extras(value: object, engine: str) -> Mapping[str, Any]:
-    if type(value) is dict and not value:
-        return {}
     if not isinstance(value, Mapping):
         _refuse(engine, "a mapping as extras", value)
     extras = dict(cast("Mapping[str, Any]", value))
@@ -228,9 +182,6 @@ def _unstorable(extras: Mapping[str, Any]) -> str | None:
     size, todo = 0, [(cast("Any", extras), 0)]
     while todo:
         value, depth = todo.pop()
-        if type(value) in _PLAIN_TYPES:  # faster than trying every kind of value
-            size += _NUMBER_BYTES
-            continue
         cost, children = _weighed(value)
         if cost is None:
             return f"got {shown(value)}"
@@ -245,6 +196,8 @@ def _unstorable(extras: Mapping[str, Any]) -> str | None:
 
 def _weighed(value: object) -> tuple[int | None, Collection[Any]]:
     """Return a value's bytes and its elements; None for the bytes if it cannot be stored."""
+    if type(value) in _PLAIN_TYPES:  # faster than trying every kind of value
+        return _NUMBER_BYTES, ()
     if isinstance(value, str):
         return (len(value) if _is_text(value) else None), ()
     if isinstance(value, int):
@@ -291,12 +244,13 @@ def _check_prompt(
 
 
 def _check_ids(ids: Sequence[int], request: GenerateRequest, vocabulary_size: int) -> None:
-    if ids and not (min(ids) >= 0 and max(ids) < vocabulary_size):
-        bad = next(token for token in ids if not 0 <= token < vocabulary_size)
-        raise LedgerFault(
-            f"sampled ids must be at least 0 and below {vocabulary_size}, got {shown(bad)}; does "
-            "the codec use the tokenizer of the served model?"
-        )
+    if ids:
+        extreme = min(ids) if min(ids) < 0 else max(ids)
+        if not 0 <= extreme < vocabulary_size:
+            raise LedgerFault(
+                f"sampled ids must be at least 0 and below {vocabulary_size}, got "
+                f"{shown(extreme)}; does the codec use the tokenizer of the served model?"
+            )
     banned = set(request.sampling.banned_ids)
     if not banned.isdisjoint(ids):
         raise LedgerFault(
@@ -312,10 +266,8 @@ def _check_logprobs(ids: Sequence[int], logprobs: Sequence[float]) -> int:
             "an engine must return one log-probability for each token, got "
             f"{len(ids)} ids and {len(logprobs)} log-probabilities"
         )
-    if math.isfinite(sum(logprobs)) and max(logprobs, default=0.0) <= 0.0:
-        return 0  # faster than checking each
     for value in logprobs:
-        if not (math.isfinite(value) and value <= LOGPROB_SLACK):
+        if not -math.inf < value <= LOGPROB_SLACK:  # nan is refused too
             raise LedgerFault(
                 "log-probabilities of sampled tokens are finite and at most 0 (rounding of up to "
                 f"{LOGPROB_SLACK:g} above it is clamped), got {value!r}"

@@ -145,38 +145,42 @@ def _worst(outcomes: Iterable[How]) -> How:
     return How.ROUNDED if How.ROUNDED in found else How.VALUE
 
 
+def _paired(claim: Claim, gold: Claim) -> list[tuple[Number, Number]] | None:
+    """Return the parts of two claims in pairs; None if their shapes or lengths differ."""
+    if claim.shape is not gold.shape or len(claim.parts) != len(gold.parts):
+        return None
+    return list(zip(claim.parts, gold.parts, strict=False))
+
+
 def _is_rounding(claim: Claim, exact: Claim) -> bool:
     """Whether a claim after an approximately sign rounds the one before it."""
-    return (
-        claim.shape is exact.shape
-        and len(claim.parts) == len(exact.parts)
-        and all(
-            _is_close(rounded, part)
-            or (rounded.decimals is not None and _rounds_to(part.value, rounded, rounded.decimals))
-            for rounded, part in zip(claim.parts, exact.parts, strict=True)
-        )
+    pairs = _paired(claim, exact)
+    return pairs is not None and all(
+        _is_close(rounded, part)
+        or (rounded.decimals is not None and _rounds_to(part.value, rounded, rounded.decimals))
+        for rounded, part in pairs
     )
 
 
 def _compare_claim(claim: Claim, gold: Claim, rounding: Rounding) -> How:
     if gold.shape is Shape.RATIO and claim.shape is Shape.NUMBER:
         gold = _quotient(gold)
-    if claim.shape is not gold.shape or len(claim.parts) != len(gold.parts):
-        return How.DIFFERENT
-    pairs = list(zip(claim.parts, gold.parts, strict=True))
-    if not all(_units_agree(part.unit, true_part) for part, true_part in pairs):
+    pairs = _paired(claim, gold)
+    if pairs is None or not all(_units_agree(part.unit, true_part) for part, true_part in pairs):
         return How.DIFFERENT
     if gold.shape is Shape.RATIO:
-        return _compare_ratio(claim.parts, gold.parts)
+        return _compare_ratio(pairs)
     return _worst(_compare_numbers(part, true_part, rounding) for part, true_part in pairs)
 
 
 def _quotient(ratio: Claim) -> Claim:
     """Return a ratio of two terms as a number, so that 2/3 answers 2:3."""
-    first, *others = ratio.parts
-    if len(others) != 1 or others[0].value == 0:
+    if len(ratio.parts) != 2:
         return ratio
-    return Claim(shape=Shape.NUMBER, parts=(Number(value=first.value / others[0].value),))
+    first, second = ratio.parts
+    if not second.value:
+        return ratio
+    return Claim(shape=Shape.NUMBER, parts=(Number(value=first.value / second.value),))
 
 
 def _units_agree(unit: Unit, gold: Number) -> bool:
@@ -185,15 +189,19 @@ def _units_agree(unit: Unit, gold: Number) -> bool:
     return unit != RADIANS or gold.has_pi
 
 
-def _compare_ratio(claim: Sequence[Number], gold: Sequence[Number]) -> How:
-    """Compare by cross products, so that 4:6 equals 2:3."""
-    for part, true_part in zip(claim[1:], gold[1:], strict=True):
-        left, right = part.value * gold[0].value, true_part.value * claim[0].value
-        if not math.isclose(left, right, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE):
-            return How.DIFFERENT
-    if claim[0].value == 0 and gold[0].value != 0:
-        return How.DIFFERENT
-    return How.VALUE
+def _compare_ratio(pairs: Sequence[tuple[Number, Number]]) -> How:
+    """Compare by cross products with the largest term, so that 4:6 equals 2:3."""
+    largest, true_largest = max(pairs, key=lambda pair: abs(pair[1].value))
+    is_equal = 0.0 not in (largest.value, true_largest.value) and all(
+        math.isclose(
+            part.value * true_largest.value,
+            true_part.value * largest.value,
+            rel_tol=_RELATIVE,
+            abs_tol=_ABSOLUTE,
+        )
+        for part, true_part in pairs
+    )
+    return How.VALUE if is_equal else How.DIFFERENT
 
 
 def _compare_numbers(claim: Number, gold: Number, rounding: Rounding) -> How:
@@ -206,21 +214,21 @@ def _compare_numbers(claim: Number, gold: Number, rounding: Rounding) -> How:
 
 def _is_close(claim: Number, gold: Number) -> bool:
     relative = _RELATIVE if claim.has_decimals or gold.has_decimals else _EXACT_RELATIVE
-    if _is_bare(claim) and _is_bare(gold):
+    if _bare_decimals(claim) is not None and _bare_decimals(gold) is not None:
         relative = _BARE_RELATIVE
     return math.isclose(claim.value, gold.value, rel_tol=relative, abs_tol=_ABSOLUTE)
 
 
-def _is_bare(number: Number) -> bool:
-    """Whether this is a plain integer or decimal."""
-    return number.decimals is not None and number.scale == 1.0
+def _bare_decimals(number: Number) -> int | None:
+    """Return the decimals of a plain integer or decimal; None for anything else."""
+    return number.decimals if number.scale == 1.0 else None
 
 
 def _rounds(claim: Number, gold: Number) -> bool:
     """Whether one is a correct rounding of the other, as `Rounding.ROUND` allows."""
-    if gold.decimals is not None and _is_bare(gold):  # the claim may be more precise
-        is_finer = not _is_bare(claim) or (claim.decimals or 0) > gold.decimals
-        return gold.decimals >= 1 and is_finer and _rounds_to(claim.value, gold, gold.decimals)
+    given = _bare_decimals(gold)
+    if given is not None:  # the claim may be more precise
+        return given >= 1 and _rounds_to(claim.value, gold, given)
     if claim.decimals is None or claim.decimals < 1 or claim.significant < _MIN_SIGNIFICANT:
         return False
     return _rounds_to(gold.value, claim, claim.decimals)
@@ -229,8 +237,7 @@ def _rounds(claim: Number, gold: Number) -> bool:
 def _rounds_to(value: float, rounded: Number, decimals: int) -> bool:
     """Whether a value rounds to a decimal, ties away from zero."""
     value, target = value / rounded.scale, rounded.value / rounded.scale
-    half = 0.5 * 10.0 ** -min(decimals, 300)
-    beyond = abs(value - target) - half
-    if abs(beyond) <= max(1e-9 * half, 4e-16 * abs(value)):
+    distance, half = abs(value - target), 0.5 * 10.0**-decimals
+    if math.isclose(distance, half, rel_tol=1e-9, abs_tol=4e-16 * abs(value)):  # a tie
         return abs(target) > abs(value)
-    return beyond < 0
+    return distance < half

@@ -17,6 +17,7 @@ from envkit.messages import Message, message
 from envkit.trajectory import (
     FaultPlace,
     FaultRecord,
+    Origin,
     Segment,
     SegmentKind,
     StopReason,
@@ -260,4 +261,27 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
         env_restarts=draw(st.integers(0, 2)),
         duration_seconds=draw(st.floats(0, 1e6)),
         env_snapshot=draw(st.none() | st.binary(max_size=20)),
+    )
+
+
+def leaf(
+    name: str, reward: float | None, *, turns: int = 4, origin: tuple[str, int] | None = None
+) -> Trajectory:
+    """Return an episode of a tree that has no tokens: its reward, and what it forked from."""
+    parent = (
+        None
+        if origin is None
+        else Origin(episode_id=origin[0], segments=1, turns=origin[1], root="trunk0")
+    )
+    return Trajectory(
+        episode_id=name,
+        env_id="counter-v0",
+        seed=0,
+        task={},
+        reward=reward,
+        stop_reason=StopReason.ENV_FAULT if reward is None else StopReason.TERMINATED,
+        origin=parent,
+        segments=(),
+        turns=tuple(TurnRecord(turn=n, prompt_tokens=1) for n in range(turns)),
+        messages=(),
     )

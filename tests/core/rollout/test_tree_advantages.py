@@ -6,36 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from fakes.trajectories import leaf
 from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.advantages import Baseline, tree_advantages
 from envkit.errors import ConfigurationError
-from envkit.trajectory import Origin, StopReason, Trajectory, TurnRecord
+from envkit.trajectory import Trajectory
 
 REWARDS = st.none() | st.sampled_from([0.0, 0.25, 1.0, -2.0])
-
-
-def leaf(
-    name: str, reward: float | None, *, turns: int = 4, origin: tuple[str, int] | None = None
-) -> Trajectory:
-    parent = (
-        None
-        if origin is None
-        else Origin(episode_id=origin[0], segments=1, turns=origin[1], root="trunk0")
-    )
-    return Trajectory(
-        episode_id=name,
-        env_id="counter-v0",
-        seed=0,
-        task={},
-        reward=reward,
-        stop_reason=StopReason.ENV_FAULT if reward is None else StopReason.TERMINATED,
-        origin=parent,
-        segments=(),
-        turns=tuple(TurnRecord(turn=n, prompt_tokens=1) for n in range(turns)),
-        messages=(),
-    )
 
 
 @st.composite

@@ -1,0 +1,363 @@
+"""Which recorded reply a request continues, and which messages mean the same."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fakes.trajectories import picture
+
+from envkit.rollout.engine import FinishReason, Generation
+from envkit_gateway.matching import Committed, is_rejected, is_retry
+from envkit_gateway.messages import (
+    AgentCall,
+    AgentMessage,
+    PrefixKeys,
+    codec_messages,
+    thinking_of,
+)
+from envkit_gateway.request import AgentRequest
+from envkit_gateway.turn import Reply, Turn, TurnState
+
+GENERATION = Generation(
+    token_ids=(1,), logprobs=(0.0,), finish_reason=FinishReason.STOP, prompt_tokens=1
+)
+
+
+def said(role: Any, *parts: Any, **fields: Any) -> AgentMessage:
+    """Return a message of texts and images."""
+    found = tuple(
+        {"type": "text", "text": part}
+        if isinstance(part, str)
+        else {"type": "image", "image": part}
+        for part in parts
+    )
+    return AgentMessage(role=role, parts=found, **fields)  # pyright: ignore[reportArgumentType]
+
+
+def user(*parts: Any) -> AgentMessage:
+    return said("user", *parts)
+
+
+def agent(*parts: Any, **fields: Any) -> AgentMessage:
+    return said("assistant", *parts, **fields)
+
+
+def call(arguments: str = "{}", *, name: str = "add", number: str = "c1") -> AgentCall:
+    return AgentCall(id=number, name=name, arguments=arguments)
+
+
+def key(*messages: AgentMessage, start: str = "") -> str:
+    return PrefixKeys(start, messages).keys[-1]
+
+
+class Recorded:
+    """Replies of a session, committed by hand."""
+
+    def __init__(self) -> None:
+        self.committed = Committed()
+        self._count = 0
+
+    def reply(
+        self,
+        before: Sequence[AgentMessage],
+        reply: AgentMessage,
+        *,
+        parent: Turn | None = None,
+        state: TurnState = TurnState.DELIVERED,
+        is_bad: bool = False,
+    ) -> Turn:
+        nothing: Any = None
+        turn = Turn(
+            number=self._count,
+            lane=nothing,
+            parent=parent,
+            request_key="",
+            prefix="",
+            unenforced=(),
+            place=len(before),
+            encoded=nothing,
+            state=state,
+            reply=Reply(
+                message=reply, finish="stop", stop_string=None, is_bad=is_bad, generation=GENERATION
+            ),
+        )
+        self._count += 1
+        self.committed.add(key(*before, reply), turn)
+        return turn
+
+    def longest(self, *messages: AgentMessage) -> tuple[Turn | None, int]:
+        return self.committed.longest(PrefixKeys("", messages).keys, messages)
+
+
+def test_request_continues_the_longest_conversation_that_was_recorded() -> None:
+    run, start = Recorded(), (user("one"),)
+    first = run.reply(start, agent("a"))
+    longer = (*start, agent("a"), user("two"))
+    second = run.reply(longer, agent("b"), parent=first)
+
+    assert run.longest(*start) == (None, 0)
+    assert run.longest(*longer) == (first, 2)
+    assert run.longest(*longer, agent("b"), user("three")) == (second, 4)
+    assert run.longest(*longer, agent("b"), user("three"), user("four")) == (second, 4)
+    assert run.longest(*longer, agent("edited"), user("three")) == (first, 2)
+    assert run.longest(user("other"), agent("a"), user("two")) == (None, 0)
+    assert run.longest(*start, agent("edited"), user("two")) == (None, 0)
+
+
+def test_request_that_ends_with_a_reply_does_not_continue_it() -> None:
+    run, start = Recorded(), (user("one"),)
+    first = run.reply(start, agent("a"))
+    longer = (*start, agent("a"), user("two"), agent("b"))
+    run.reply(longer[:3], agent("b"), parent=first)
+
+    assert run.longest(*start, agent("a")) == (None, 0)
+    assert run.longest(*longer) == (first, 2)
+
+
+def test_request_continues_a_reply_that_begins_the_conversation() -> None:
+    run = Recorded()
+    first = run.reply((), agent("a"))
+    assert run.longest(agent("a"), user("two")) == (first, 1)
+
+
+@pytest.mark.parametrize("states", [["DELIVERED", "RUNNING"], ["RUNNING", "DELIVERED"]])
+def test_request_continues_the_reply_that_was_delivered(states: list[str]) -> None:
+    run = Recorded()
+    turns = [run.reply((user("one"),), agent("a"), state=TurnState[name]) for name in states]
+    assert run.longest(user("one"), agent("a"), user("two")) == (
+        turns[states.index("DELIVERED")],
+        2,
+    )
+
+
+def test_request_continues_the_newest_of_equal_replies() -> None:
+    run = Recorded()
+    turns = [run.reply((user("one"),), agent("a")) for _ in range(3)]
+    assert run.longest(user("one"), agent("a"), user("two")) == (turns[2], 2)
+
+
+def test_request_may_drop_thinking_but_not_edit_it() -> None:
+    run, start = Recorded(), (user("one"),)
+    first = run.reply(start, agent("a", thinking="red"))
+    second = run.reply((*start, agent("a"), user("two")), agent("b", thinking="two"), parent=first)
+
+    def ask(*thoughts: str) -> tuple[Turn | None, int]:
+        one, two = (agent(text, thinking=t) for text, t in zip("ab", thoughts, strict=True))
+        return run.longest(*start, one, user("two"), two, user("three"))
+
+    assert ask("red", "two") == ask("", "two") == ask("red", "") == ask("", "") == (second, 4)
+    assert ask("red", "edited") == (first, 2)
+    assert ask("edited", "two") == ask("edited", "") == (None, 0)
+
+
+def test_request_continues_an_older_equal_reply_with_its_thinking() -> None:
+    run = Recorded()
+    red = run.reply((user("one"),), agent("a", thinking="red"))
+    blue = run.reply((user("one"),), agent("a", thinking="blue"))
+    found = [
+        run.longest(user("one"), agent("a", thinking=thinking), user("two"))[0]
+        for thinking in ("red", "blue", "")
+    ]
+    assert found == [red, blue, blue]
+
+
+@pytest.mark.parametrize("state", TurnState)
+def test_equal_request_is_a_retry_if_marked_or_if_its_reply_was_lost(state: TurnState) -> None:
+    earlier = Recorded().reply((user("one"),), agent("a"), state=state)
+    request = AgentRequest(messages=(user("one"),))
+    assert is_retry(request, earlier) is (state is TurnState.LOST)
+    assert is_retry(replace(request, is_retry=True), earlier)
+
+
+@pytest.mark.parametrize("state", TurnState)
+def test_asking_again_rejects_a_bad_reply_that_arrived_and_was_not_continued(
+    state: TurnState,
+) -> None:
+    run, is_delivered = Recorded(), state is TurnState.DELIVERED
+    bad = run.reply((user("one"),), agent(), state=state, is_bad=True)
+    assert is_rejected(bad) is is_delivered
+    bad.children.append(bad)
+    assert not is_rejected(bad)
+    assert not is_rejected(run.reply((user("one"),), agent("a"), state=state))
+    bad.children, bad.reply = [], None
+    assert not is_rejected(bad)
+
+
+SAME: dict[str, tuple[AgentMessage, AgentMessage]] = {
+    "white space around a reply": (agent("a b"), agent(" \na b\n")),
+    "thinking apart": (agent("a", thinking="red"), agent("a")),
+    "thinking in the text": (agent("<think>red</think>a"), agent("a")),
+    "thinking after white space": (agent(" <think>\nred </think>\n\n a"), agent("a")),
+    "order and spacing of arguments": (
+        agent(calls=(call('{"a": 1, "b": {"d": 2, "c": 3}}'),)),
+        agent(calls=(call('{"b":{"c":3,"d":2},"a":1}'),)),
+    ),
+    "numbers of JavaScript": (
+        agent(calls=(call('{"a": [2.0, -0.0, 1e3, 2.50, 1e21]}'),)),
+        agent(calls=(call('{"a": [2, 0, 1000, 2.5, 1e+21]}'),)),
+    ),
+    "a large number of JavaScript": (
+        agent(calls=(call('{"a": 1000000000000000000000}'),)),
+        agent(calls=(call('{"a": 1e+21}'),)),
+    ),
+    "escapes": (agent(calls=(call('{"a": "\\u00e9"}'),)), agent(calls=(call('{"a": "\u00e9"}'),))),
+    "ids of calls": (agent(calls=(call(),)), agent(calls=(call(number="other"),))),
+}
+DIFFERENT: dict[str, tuple[AgentMessage, AgentMessage]] = {
+    "a text": (agent("a"), agent("b")),
+    "a role": (agent("a"), user("a")),
+    "a system message": (said("system", "a"), user("a")),
+    "white space around a prompt": (user("a"), user("a ")),
+    "thinking of a prompt": (user("<think>red</think>a"), user("a")),
+    "thinking that is not closed": (agent("<think>red"), agent("")),
+    "a tag inside a text": (agent("red</think>a"), agent("a")),
+    "a later thinking": (agent("a<think>red</think>b"), agent("b")),
+    "a name": (agent(calls=(call(),)), agent(calls=(call(name="sub"),))),
+    "an argument": (agent(calls=(call('{"a": 1}'),)), agent(calls=(call('{"a": 2}'),))),
+    "a fraction": (agent(calls=(call('{"a": 2.5}'),)), agent(calls=(call('{"a": 2}'),))),
+    "a number and a text": (agent(calls=(call('{"a": 2}'),)), agent(calls=(call('{"a": "2"}'),))),
+    "arguments that are not JSON": (agent(calls=(call("{"),)), agent(calls=(call("["),))),
+    "a missing call": (agent("a", calls=(call(),)), agent("a")),
+    "an image": (user("a", picture(1)), user("a", picture(2))),
+    "a missing image": (user("a", picture(1)), user("a")),
+    "the place of an image": (user("a", picture(1)), user(picture(1), "a")),
+    "an image of a reply": (agent("a", picture(1)), agent("a", picture(2))),
+    "a missing image of a reply": (agent("a", picture(1)), agent("a")),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_key_is_equal_for_what_clients_rewrite(name: str) -> None:
+    one, other = SAME[name]
+    assert key(user("x"), one) == key(user("x"), other)
+    assert key(user("x"), one, user("y")) == key(user("x"), other, user("y"))
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_key_differs_for_another_conversation(name: str) -> None:
+    one, other = DIFFERENT[name]
+    assert key(user("x"), one) != key(user("x"), other)
+    assert key(user("x"), one, user("y")) != key(user("x"), other, user("y"))
+
+
+def test_key_depends_on_what_the_conversation_starts_with() -> None:
+    assert key(user("x"), start="tools") != key(user("x"), start="no tools")
+    assert key(user("x"), user("y")) != key(user("y"), user("x"))
+    assert key(user("\ud800"), start="\ud800") != key(user("\ud801"), start="\ud800")
+
+
+def test_key_of_a_prefix_is_that_of_the_shorter_conversation() -> None:
+    messages = (user("x"), agent("a", calls=(call(),)), said("tool", "3", call_id="c1"))
+    keys = PrefixKeys("", messages)
+    assert keys.keys == [key(*messages[: n + 1]) for n in range(3)]
+    assert keys.add(agent("b")) == key(*messages, agent("b"))
+    assert len({*keys.keys}) == 3
+
+
+def test_key_follows_the_link_of_a_result_to_its_call() -> None:
+    def linked(first: str, second: str, answered: str) -> str:
+        calls = (call(number=first), call(number=second))
+        return key(user("x"), agent(calls=calls), said("tool", "3", call_id=answered))
+
+    assert linked("c1", "c2", "c1") == linked("d7", "d8", "d7")
+    assert linked("c1", "c2", "c2") == linked("d7", "d8", "d8")
+    assert linked("c1", "c2", "c1") != linked("c1", "c2", "c2")
+    assert linked("c1", "c2", "c1") != linked("c1", "c2", "unknown")
+    assert linked("c1", "c1", "c1") != linked("c1", "c2", "c1")
+
+
+def test_key_of_arguments_nested_too_deep_is_that_of_their_text() -> None:
+    deep = "[" * 100_000 + "]" * 100_000
+    assert key(agent(calls=(call(deep),))) == key(agent(calls=(call(deep),)))
+    assert key(agent(calls=(call(deep),))) != key(agent(calls=(call(f"{deep} "),)))
+
+
+@pytest.mark.parametrize(
+    ("entry", "thinking"),
+    [
+        (agent("a"), ""),
+        (agent("a", thinking=" red\n"), "red"),
+        (agent("<think>red</think>a"), "red"),
+        (agent(" <think> red\n</think>a</think>b"), "red"),
+        (agent("<think>blue</think>a", thinking="red"), "red"),
+        (agent("<think>red"), ""),
+        (agent("red</think>a"), ""),
+    ],
+)
+def test_thinking_is_read_from_its_field_or_from_the_text(
+    entry: AgentMessage, thinking: str
+) -> None:
+    assert thinking_of(entry) == thinking
+
+
+def written(*messages: AgentMessage, **options: Any) -> list[Any]:
+    given: dict[str, Any] = {"names": {}, "is_start": True, "takes_tool_images": True}
+    return codec_messages(messages, **{**given, **options})
+
+
+def test_codec_gets_leading_system_messages_as_one() -> None:
+    messages = (said("system", "a"), said("system", "b", "c"), user("d"), said("system", "e"))
+    assert written(*messages) == [
+        {"role": "system", "content": "a\n\nb\nc"},
+        {"role": "user", "content": "d"},
+        {"role": "user", "content": "e"},
+    ]
+    assert written(*messages, is_start=False) == [
+        {"role": "user", "content": text} for text in ("a", "b\nc", "d", "e")
+    ]
+    assert written(said("system", "a")) == [{"role": "system", "content": "a"}]
+    assert written(user("d")) == [{"role": "user", "content": "d"}]
+    assert written() == []
+
+
+def test_codec_gets_neighbouring_texts_as_one_part() -> None:
+    image = {"type": "image", "image": picture(1)}
+    assert written(user("a", "b", picture(1), "c", "d", "e", picture(1), picture(1)))[0] == {
+        "role": "user",
+        "content": [
+            {"type": "text", "text": "a\nb"},
+            image,
+            {"type": "text", "text": "c\nd\ne"},
+            image,
+            image,
+        ],
+    }
+
+
+def test_codec_gets_calls_and_the_names_of_their_results() -> None:
+    wire = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "[1]"}}
+    messages = (
+        agent("a", calls=(call("[1]"),)),
+        said("tool", "3", call_id="c1"),
+        said("tool", "4", call_id="c2"),
+        said("tool", "5"),
+        said("user", "6", call_id="c1"),
+    )
+    assert written(*messages, names={"c1": "add"}, is_start=False) == [
+        {"role": "assistant", "content": "a", "tool_calls": [wire]},
+        {"role": "tool", "content": "3", "tool_call_id": "c1", "name": "add"},
+        {"role": "tool", "content": "4", "tool_call_id": "c2"},
+        {"role": "tool", "content": "5"},
+        {"role": "user", "content": "6"},
+    ]
+
+
+def test_codec_gets_images_of_results_where_its_template_renders_them() -> None:
+    first, second = ({"type": "image", "image": picture(n)} for n in (1, 2))
+    results = (said("tool", "a", picture(1)), said("tool", picture(2), "b"))
+    texts = [{"role": "tool", "content": "a"}, {"role": "tool", "content": "b"}]
+    moved = {"role": "user", "content": [first, second]}
+    look = user("c", picture(1))
+    kept = {"role": "user", "content": [{"type": "text", "text": "c"}, first]}
+
+    assert written(*results, takes_tool_images=False) == [*texts, moved]
+    assert written(*results, look, takes_tool_images=False) == [*texts, moved, kept]
+    assert written(*results, look, results[0], takes_tool_images=False) == [
+        *texts, moved, kept, texts[0], {"role": "user", "content": [first]},
+    ]  # fmt: skip
+    assert written(*results, look) == [
+        {"role": "tool", "content": [{"type": "text", "text": "a"}, first]},
+        {"role": "tool", "content": [second, {"type": "text", "text": "b"}]},
+        kept,
+    ]
