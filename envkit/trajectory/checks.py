@@ -14,7 +14,8 @@ import numpy as np
 
 from envkit.errors import LedgerFault
 from envkit.messages import images_of
-from envkit.trajectory.segment import LOGPROB_SLACK, Segment, SegmentKind
+from envkit.trajectory.ledger import unsound_logprob
+from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.sequence import branch_history
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory, TurnRecord
@@ -201,11 +202,9 @@ def _length(
 
 def _logprobs(trajectory: Trajectory) -> Iterator[str]:
     for index, segment in enumerate(trajectory.segments):
-        values = segment.logprobs
-        if all(map(math.isfinite, values)) and max(values, default=0.0) <= LOGPROB_SLACK:
-            continue  # faster than checking one by one
-        bad = next(v for v in values if not (math.isfinite(v) and v <= LOGPROB_SLACK))
-        yield f"segment {index} has a log-probability of {bad!r}"
+        bad = unsound_logprob(segment)
+        if bad is not None:
+            yield f"segment {index} has a log-probability of {bad!r}"
 
 
 def _images(trajectory: Trajectory) -> Iterator[str]:

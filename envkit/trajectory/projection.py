@@ -107,26 +107,26 @@ def rows_of(
             0 at the start of a run become prompt, and those at its end are left out.
     """
     rows: list[Row] = []
-    untrained: list[Row] = []
-    end = (-1, 0)  # of the last row: its sequence, and the number of that one's segments
+    untrained: list[Row] = []  # the last one of the last sequence with replies
+    end: tuple[int, int] | None = None  # of the last row: its sequence, and segments of that one
     for number, sequence in enumerate(sequences):
         spans = list(_turn_spans(sequence))
         trained = [one for one in spans if not is_trained or _has_trained(sequence, *one)]
         columns = _Columns(sequence.segments, is_trained=is_trained)
         if not trained:  # such a row would only change a trainer's denominator
-            untrained += [columns.row(*one) for one in spans[-1:]]
+            untrained = [columns.row(*one) for one in spans[-1:]] or untrained
             continue
         if not merge:
             rows += [columns.row(*one) for one in trained]
             continue
         first, last = trained[0][0], trained[-1][1]
         row = columns.row(first, last)
-        if sequence.parent == end[0] and sequence.at >= end[1]:
+        if end is not None and sequence.parent == end[0] and sequence.at >= end[1]:
             rows[-1] = _continued(rows[-1], row, sequence.segments[end[1] : last + 1])
         else:
             rows.append(row)
         end = (number, last + 1)
-    rows = rows or untrained[-1:]
+    rows = rows or untrained
     others = None if reward is None else 0.0
     return (
         *(replace(row, reward=others, is_last=False) for row in rows[:-1]),
