@@ -15,6 +15,7 @@ import numpy as np
 from envkit.errors import LedgerFault
 from envkit.messages import images_of
 from envkit.trajectory.ledger import unsound_logprob
+from envkit.trajectory.projection import shared_prefix
 from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.sequence import branch_history
 from envkit.trajectory.stop import StopReason
@@ -312,7 +313,7 @@ def _fitting(segment: Segment) -> set[int]:
     occurrences = Counter(wire)
     possible = {
         token
-        for token in wire[: _shared_prefix(wire, train) + 1]
+        for token in wire[: shared_prefix(wire, train) + 1]
         if occurrences[token] == len(segment.images)
     }
     if wire == train:
@@ -335,11 +336,6 @@ def _without_runs(token: int, wire: Sequence[int], train: Sequence[int]) -> bool
         return [i for i, last in zip(ids, before, strict=False) if i != token or last != token]
 
     return collapse(wire) == collapse(train)
-
-
-def _shared_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    pairs = enumerate(zip(left, right, strict=False))
-    return next((n for n, (a, b) in pairs if a != b), min(len(left), len(right)))
 
 
 def _expands(token: int, wire: tuple[int, ...], train: tuple[int, ...]) -> bool:

@@ -183,7 +183,7 @@ def merge_rows(rows: Sequence[Row]) -> tuple[tuple[Row, ...], MergeTally]:
             merged[-1] = _joined(merged[-1], row, len(held))
             clean += 1
         else:
-            drifted += len(held) - _common(held, row.prompt_ids)
+            drifted += len(held) - shared_prefix(held, row.prompt_ids)
             forked += 1
             merged.append(row)
     return tuple(merged), MergeTally(merged=clean, forked=forked, drifted_tokens=drifted)
@@ -296,12 +296,10 @@ def _joined(held: Row, row: Row, length: int) -> Row:
     )
 
 
-def _common(left: Sequence[int], right: Sequence[int]) -> int:
-    """Return the length of the shared prefix."""
-    for number, (one, other) in enumerate(zip(left, right, strict=False)):
-        if one != other:
-            return number
-    return min(len(left), len(right))
+def shared_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    """Return the number of equal ids before the first difference."""
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((n for n, (one, other) in pairs if one != other), min(len(left), len(right)))
 
 
 def _flat(parts: Iterable[tuple[T, ...]]) -> tuple[T, ...]:
