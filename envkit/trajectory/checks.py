@@ -46,7 +46,7 @@ class Rule(StrEnum):
     """Rewards are finite. An episode's reward is the sum of its turns' rewards, and None after a
     fault or an abort."""
     FAULT = "fault"
-    """A fault is recorded if and only if infrastructure ended the episode, and masks all tokens."""
+    """A fault is recorded if and only if infrastructure ended the episode."""
     STOP = "stop"
     """The stop reason agrees with the last turn."""
     GROUP = "group"
@@ -115,15 +115,16 @@ def _ledger(trajectory: Trajectory) -> Iterator[str]:
     if numbers != list(range(len(numbers))):
         yield f"turn records must be numbered from 0 without gaps, got {numbers}"
     upcoming = 0
+    after_reply = False
     for index, segment in enumerate(segments):
-        same_reply = index > 0 and segments[index - 1].kind is SegmentKind.MODEL
         is_model = segment.kind is SegmentKind.MODEL
-        expected = {upcoming, upcoming - 1} if is_model and same_reply else {upcoming}
+        expected = {upcoming, upcoming - 1} if is_model and after_reply else {upcoming}
         if segment.turn not in expected:
             yield f"segment {index} ({segment.kind}) must have turn {upcoming}, got {segment.turn}"
             return
         if is_model:
             upcoming = segment.turn + 1
+        after_reply = is_model
     if not trajectory.has_ledger:
         return
     without_reply = len(numbers) - upcoming  # 1 if the engine failed before the first token
@@ -167,7 +168,7 @@ def _prefix(trajectory: Trajectory) -> Iterator[str]:
         length = 0
         for index, segment in enumerate(sequence.segments):
             is_own = index >= sequence.at  # shared segments were checked in the parent
-            follows_trunk = 0 < index == sequence.at and segment.kind is SegmentKind.OBSERVATION
+            follows_trunk = index == sequence.at and segment.kind is SegmentKind.OBSERVATION
             if is_own and not follows_trunk:  # the turn before it is another sequence's
                 yield from _length(recorded, segment, length, seen, f"{index} of sequence {number}")
             length += segment.token_count
@@ -259,9 +260,6 @@ def _fault(trajectory: Trajectory) -> Iterator[str]:
         yield f"the episode ended with {trajectory.stop_reason}, but no fault is recorded"
     if not trajectory.is_faulted and trajectory.fault is not None:
         yield f"a fault is recorded, but the episode ended with {trajectory.stop_reason}"
-    rows = trajectory.steps(merge=True) if trajectory.is_faulted and trajectory.has_ledger else ()
-    if any(any(row.loss_mask) for row in rows):
-        yield "a faulted episode must have mask 0 everywhere"
 
 
 def _stop(trajectory: Trajectory) -> Iterator[str]:
@@ -339,17 +337,17 @@ def _without_runs(token: int, wire: Sequence[int], train: Sequence[int]) -> bool
 
 
 def _expands(token: int, wire: tuple[int, ...], train: tuple[int, ...]) -> bool:
-    """Whether replacing each `token` in wire by one or more ids can give train."""
-    chunks = _split(wire, token)
-    if train[: len(chunks[0])] != chunks[0]:
-        return False
-    position = len(chunks[0])
-    for chunk in chunks[1:-1]:
+    """Whether replacing each `token` in wire by one or more ids can give train.
+
+    Both are equal before the first `token`.
+    """
+    first, *between, last = _split(wire, token)
+    position = len(first)
+    for chunk in between:
         found = _find(chunk, train, position + 1)
-        if found < 0:
+        if found is None:
             return False
         position = found + len(chunk)
-    last = chunks[-1]
     return len(train) - len(last) > position and train[len(train) - len(last) :] == last
 
 
@@ -359,16 +357,15 @@ def _split(ids: tuple[int, ...], token: int) -> list[tuple[int, ...]]:
     return [ids[start:end] for start, end in zip(starts, ends, strict=True)]
 
 
-def _find(chunk: tuple[int, ...], ids: tuple[int, ...], start: int) -> int:
-    """Return the first position of the chunk at or after `start`, or -1."""
+def _find(chunk: tuple[int, ...], ids: tuple[int, ...], start: int) -> int | None:
+    """Return the first position of the chunk at or after `start`; None if there is none."""
     if not chunk:
-        return start if start <= len(ids) else -1
-    size = len(chunk)
+        return start
     while True:
         try:
             start = ids.index(chunk[0], start)
         except ValueError:
-            return -1
-        if ids[start : start + size] == chunk:
+            return None
+        if ids[start : start + len(chunk)] == chunk:
             return start
         start += 1
