@@ -183,6 +183,13 @@ def test_reply_of_which_an_abort_left_one_trained_part_is_trained(masks: tuple[i
     assert (second.prompt_ids, second.response_ids) == ((10, 20, 21), (30, 31))
     (merged,) = rows(segments, merge=True)
     assert (merged.response_ids, merged.turns) == ((20, 21, 30, 31), (0, 1))
+    (last,) = rows(segments[:3], merge=True)
+    assert (last.response_ids, last.loss_mask) == ((20, 21), masks)
+
+
+def test_row_of_a_ledger_without_a_prompt_has_an_empty_one() -> None:
+    (row,) = rows((part(MODEL, 0, 20, 21),), merge=False)
+    assert (row.prompt_ids, row.response_ids) == ((), (20, 21))
 
 
 @pytest.mark.parametrize(("shared", "turns"), [(0, (0, 1)), (1, (0, 1)), (2, (1,)), (3, (1,))])
@@ -216,6 +223,13 @@ def test_branch_joins_only_the_row_of_its_own_parent() -> None:
     agent = Branch(segment=2, parent=None)
     found = rows((*line(1), *other), agent, merge=True)
     assert [one.response_ids for one in found] == [(20, 21), (61,)]
+
+
+def test_branch_joins_the_row_of_its_parent_after_other_rows() -> None:
+    other = (part(PROMPT, 1, 60), part(MODEL, 1, 61))
+    branch = Branch(segment=4, parent=1, at=2)
+    found = rows((*line(1), *other, part(MODEL, 2, 90)), branch, merge=True)
+    assert [one.response_ids for one in found] == [(20, 21), (61, 90)]
 
 
 def test_branch_of_a_sequence_without_trained_tokens_starts_a_row() -> None:
@@ -348,7 +362,7 @@ def test_merge_refuses_a_row_after_the_last_one(last: tuple[bool, ...]) -> None:
 
 
 def test_row_is_compared_and_shown_without_features_and_segments() -> None:
-    feature = ImageFeatures(tensors={}, token_count=1)
-    heavy = replace(MERGED, features=(feature,), segments=line(1))
-    assert heavy == MERGED
+    (row,) = rows(line(1, 1), merge=True)
+    heavy = replace(row, features=(ImageFeatures(tensors={}, token_count=1),))
+    assert heavy == replace(heavy, segments=()) == MERGED
     assert repr(heavy) == repr(MERGED)
