@@ -199,14 +199,14 @@ class _Columns:
         self._mask = column_of(sequence, "loss_mask") if is_trained else (0,) * len(self._ids)
         self._is_trained = is_trained
         self._logprobs = column_of(sequence, "logprobs")
-        self._image_ends = [0, *accumulate(len(segment.images) for segment in sequence)]
+        self._image_ends = list(accumulate(len(segment.images) for segment in sequence))
         self._images = _flat(segment.images for segment in sequence)
         self._features = _flat(segment.features for segment in sequence)
 
     def row(self, first: int, last: int) -> Row:
         """Return the row whose response runs from segment `first` to segment `last`."""
         start, end = self._starts[first], self._starts[last + 1]
-        images = self._image_ends[last + 1]
+        images = self._image_ends[last]
         turns: dict[int, None] = {}
         rewards: list[tuple[int, float]] = []
         versions: list[str | None] = []
