@@ -352,9 +352,8 @@ def _expands(token: int, wire: tuple[int, ...], train: tuple[int, ...]) -> bool:
 
 
 def _split(ids: tuple[int, ...], token: int) -> list[tuple[int, ...]]:
-    cuts = [n for n, value in enumerate(ids) if value == token]
-    starts, ends = [0, *(cut + 1 for cut in cuts)], [*cuts, len(ids)]
-    return [ids[start:end] for start, end in zip(starts, ends, strict=True)]
+    cuts = [-1, *(n for n, value in enumerate(ids) if value == token), len(ids)]
+    return [ids[before + 1 : cut] for before, cut in pairwise(cuts)]
 
 
 def _find(chunk: tuple[int, ...], ids: tuple[int, ...], start: int) -> int | None:

@@ -137,6 +137,9 @@ def test_check_refuses_a_ledger_that_does_not_start_with_a_prompt() -> None:
         Rule.LEDGER,
         "a ledger must start with a prompt, got a segment of kind model",
     ) in _found(headless)
+    assert "segment 0 (model) must have turn 0, got -1" in _only(
+        _segment(headless, 0, turn=-1), Rule.LEDGER
+    )
     wrong = _segment(trajectory, 0, kind=SegmentKind.OBSERVATION)
     assert _found(wrong) == [
         (Rule.LEDGER, "a ledger must start with a prompt, got a segment of kind observation")
@@ -300,6 +303,16 @@ def test_check_counts_the_context_of_a_branch_from_its_first_token(at: int) -> N
     assert len(_only(wrong, Rule.PREFIX)) == 1
 
 
+def test_check_compares_the_length_before_a_reply_that_starts_a_branch() -> None:
+    trajectory = line(3)
+    segments = (*trajectory.segments[:4], trajectory.segments[5])
+    branch = Branch(segment=4, parent=0, at=3, reason="branch")
+    tree = replace(trajectory, segments=segments, branches=(branch,))
+    tree = _turn(_turn(tree, 2, prompt_tokens=11), 1, observation_tokens=0)
+    assert _found(tree) == []
+    assert len(_only(_turn(tree, 2, prompt_tokens=12), Rule.PREFIX)) == 1
+
+
 def test_check_compares_later_observations_of_a_branch() -> None:
     trajectory = line(4)
     branch = Branch(segment=4, parent=0, at=2, reason="branch")
@@ -328,6 +341,18 @@ def test_check_compares_images_of_an_observation_with_its_turn_record() -> None:
         text = f"turn {turn} records {count} new images, got {recorded} in the ledger"
         assert found == [(Rule.IMAGES, text)]
     assert _found(_turn(trajectory, 2, image_count=1)) == []  # no observation follows
+
+
+def test_check_compares_images_after_the_last_part_of_a_reply() -> None:
+    trajectory = example()
+    first, reply, *rest = trajectory.segments
+    parts = [
+        replace(reply, wire_ids=ids, train_ids=ids, loss_mask=None, logprobs=(-1.0,) * len(ids))
+        for ids in (reply.train_ids[:1], reply.train_ids[1:])
+    ]
+    cut = replace(trajectory, segments=(first, replace(parts[0], reward=None), parts[1], *rest))
+    assert _found(cut) == []
+    assert len(_only(_turn(cut, 0, image_count=1), Rule.IMAGES)) == 1
 
 
 def test_check_compares_no_images_across_the_start_of_a_branch() -> None:
