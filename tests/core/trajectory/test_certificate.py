@@ -11,6 +11,7 @@ from fakes.trajectories import example, picture, quick, trajectories
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envkit.errors import StorageError
 from envkit.trajectory import (
     Branch,
     Segment,
@@ -159,6 +160,13 @@ def test_certificate_does_not_depend_on_the_order_of_a_tasks_keys(tmp_path: Path
     assert certify(load(tmp_path / "run.jsonl")[0]) == certify(one)
     swapped = {**task, "parts": {"b": [2, 1], "a": {"y": 1, "x": 2}}}
     assert certify(one) != certify(example(task=swapped))
+
+
+def test_certificate_covers_images_of_a_task_and_names_what_is_not_json() -> None:
+    one, other = (example(task={"shown": [picture(number)]}) for number in (1, 2))
+    assert certify(one) != certify(other)
+    with pytest.raises(StorageError, match=r"^task\.when must be JSON data"):
+        certify(example(task={"when": object()}))
 
 
 def test_certificate_is_the_same_for_every_nan() -> None:
