@@ -98,6 +98,8 @@ def test_later_prompt_without_a_branch_replaces_the_sequence_before_it() -> None
     assert second.branch == Branch(segment=2, parent=0)
     named = sequences_of(segments, (Branch(segment=4, parent=0, at=2, reason="branch"),))
     assert [(one.parent, one.at) for one in named[1:]] == [(0, 0), (0, 2), (2, 0)]
+    unanswered = sequences_of(ledger(PROMPT, PROMPT, MODEL))
+    assert [ids(one.segments) for one in unanswered] == [[0], [1, 2]]
 
 
 @pytest.mark.parametrize(
