@@ -228,8 +228,10 @@ def test_branch_joins_only_the_row_of_its_own_parent() -> None:
 def test_branch_joins_the_row_of_its_parent_after_other_rows() -> None:
     other = (part(PROMPT, 1, 60), part(MODEL, 1, 61))
     branch = Branch(segment=4, parent=1, at=2)
-    found = rows((*line(1), *other, part(MODEL, 2, 90)), branch, merge=True)
+    rejected = part(MODEL, 3, 91, mask=0)
+    found = rows((*line(1), *other, part(MODEL, 2, 90), rejected), branch, merge=True)
     assert [one.response_ids for one in found] == [(20, 21), (61, 90)]
+    assert [one.train_ids for one in found[1].segments] == [(61,), (90,)]
 
 
 def test_branch_of_a_sequence_without_trained_tokens_starts_a_row() -> None:
