@@ -187,6 +187,13 @@ def test_reply_of_which_an_abort_left_one_trained_part_is_trained(masks: tuple[i
     assert (last.response_ids, last.loss_mask) == ((20, 21), masks)
 
 
+def test_rejected_reply_right_before_a_trained_one_has_no_row() -> None:
+    segments = (part(PROMPT, 0, 10), part(MODEL, 0, 20, mask=0), part(MODEL, 1, 30))
+    for merge in (False, True):
+        (row,) = rows(segments, merge=merge)
+        assert (row.prompt_ids, row.response_ids, row.turns) == ((10, 20), (30,), (1,))
+
+
 def test_row_of_a_ledger_without_a_prompt_has_an_empty_one() -> None:
     (row,) = rows((part(MODEL, 0, 20, 21),), merge=False)
     assert (row.prompt_ids, row.response_ids) == ((), (20, 21))
