@@ -14,7 +14,9 @@ import numpy as np
 
 from envkit.errors import LedgerFault
 from envkit.messages import images_of
-from envkit.trajectory.segment import LOGPROB_SLACK, Segment, SegmentKind
+from envkit.trajectory.ledger import unsound_logprob
+from envkit.trajectory.projection import shared_prefix
+from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.sequence import branch_history
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory, TurnRecord
@@ -44,7 +46,7 @@ class Rule(StrEnum):
     """Rewards are finite. An episode's reward is the sum of its turns' rewards, and None after a
     fault or an abort."""
     FAULT = "fault"
-    """A fault is recorded if and only if infrastructure ended the episode, and masks all tokens."""
+    """A fault is recorded if and only if infrastructure ended the episode."""
     STOP = "stop"
     """The stop reason agrees with the last turn."""
     GROUP = "group"
@@ -113,15 +115,16 @@ def _ledger(trajectory: Trajectory) -> Iterator[str]:
     if numbers != list(range(len(numbers))):
         yield f"turn records must be numbered from 0 without gaps, got {numbers}"
     upcoming = 0
+    after_reply = False
     for index, segment in enumerate(segments):
-        same_reply = index > 0 and segments[index - 1].kind is SegmentKind.MODEL
         is_model = segment.kind is SegmentKind.MODEL
-        expected = {upcoming, upcoming - 1} if is_model and same_reply else {upcoming}
+        expected = {upcoming, upcoming - 1} if is_model and after_reply else {upcoming}
         if segment.turn not in expected:
             yield f"segment {index} ({segment.kind}) must have turn {upcoming}, got {segment.turn}"
             return
         if is_model:
             upcoming = segment.turn + 1
+        after_reply = is_model
     if not trajectory.has_ledger:
         return
     without_reply = len(numbers) - upcoming  # 1 if the engine failed before the first token
@@ -165,7 +168,7 @@ def _prefix(trajectory: Trajectory) -> Iterator[str]:
         length = 0
         for index, segment in enumerate(sequence.segments):
             is_own = index >= sequence.at  # shared segments were checked in the parent
-            follows_trunk = 0 < index == sequence.at and segment.kind is SegmentKind.OBSERVATION
+            follows_trunk = index == sequence.at and segment.kind is SegmentKind.OBSERVATION
             if is_own and not follows_trunk:  # the turn before it is another sequence's
                 yield from _length(recorded, segment, length, seen, f"{index} of sequence {number}")
             length += segment.token_count
@@ -201,11 +204,9 @@ def _length(
 
 def _logprobs(trajectory: Trajectory) -> Iterator[str]:
     for index, segment in enumerate(trajectory.segments):
-        values = segment.logprobs
-        if all(map(math.isfinite, values)) and max(values, default=0.0) <= LOGPROB_SLACK:
-            continue  # faster than checking one by one
-        bad = next(v for v in values if not (math.isfinite(v) and v <= LOGPROB_SLACK))
-        yield f"segment {index} has a log-probability of {bad!r}"
+        bad = unsound_logprob(segment)
+        if bad is not None:
+            yield f"segment {index} has a log-probability of {bad!r}"
 
 
 def _images(trajectory: Trajectory) -> Iterator[str]:
@@ -259,9 +260,6 @@ def _fault(trajectory: Trajectory) -> Iterator[str]:
         yield f"the episode ended with {trajectory.stop_reason}, but no fault is recorded"
     if not trajectory.is_faulted and trajectory.fault is not None:
         yield f"a fault is recorded, but the episode ended with {trajectory.stop_reason}"
-    rows = trajectory.steps(merge=True) if trajectory.is_faulted and trajectory.has_ledger else ()
-    if any(any(row.loss_mask) for row in rows):
-        yield "a faulted episode must have mask 0 everywhere"
 
 
 def _stop(trajectory: Trajectory) -> Iterator[str]:
@@ -313,7 +311,7 @@ def _fitting(segment: Segment) -> set[int]:
     occurrences = Counter(wire)
     possible = {
         token
-        for token in wire[: _shared_prefix(wire, train) + 1]
+        for token in wire[: shared_prefix(wire, train) + 1]
         if occurrences[token] == len(segment.images)
     }
     if wire == train:
@@ -338,42 +336,35 @@ def _without_runs(token: int, wire: Sequence[int], train: Sequence[int]) -> bool
     return collapse(wire) == collapse(train)
 
 
-def _shared_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    pairs = enumerate(zip(left, right, strict=False))
-    return next((n for n, (a, b) in pairs if a != b), min(len(left), len(right)))
-
-
 def _expands(token: int, wire: tuple[int, ...], train: tuple[int, ...]) -> bool:
-    """Whether replacing each `token` in wire by one or more ids can give train."""
-    chunks = _split(wire, token)
-    if train[: len(chunks[0])] != chunks[0]:
-        return False
-    position = len(chunks[0])
-    for chunk in chunks[1:-1]:
+    """Whether replacing each `token` in wire by one or more ids can give train.
+
+    Both are equal before the first `token`.
+    """
+    first, *between, last = _split(wire, token)
+    position = len(first)
+    for chunk in between:
         found = _find(chunk, train, position + 1)
-        if found < 0:
+        if found is None:
             return False
         position = found + len(chunk)
-    last = chunks[-1]
     return len(train) - len(last) > position and train[len(train) - len(last) :] == last
 
 
 def _split(ids: tuple[int, ...], token: int) -> list[tuple[int, ...]]:
-    cuts = [n for n, value in enumerate(ids) if value == token]
-    starts, ends = [0, *(cut + 1 for cut in cuts)], [*cuts, len(ids)]
-    return [ids[start:end] for start, end in zip(starts, ends, strict=True)]
+    cuts = [-1, *(n for n, value in enumerate(ids) if value == token), len(ids)]
+    return [ids[before + 1 : cut] for before, cut in pairwise(cuts)]
 
 
-def _find(chunk: tuple[int, ...], ids: tuple[int, ...], start: int) -> int:
-    """Return the first position of the chunk at or after `start`, or -1."""
+def _find(chunk: tuple[int, ...], ids: tuple[int, ...], start: int) -> int | None:
+    """Return the first position of the chunk at or after `start`; None if there is none."""
     if not chunk:
-        return start if start <= len(ids) else -1
-    size = len(chunk)
+        return start
     while True:
         try:
             start = ids.index(chunk[0], start)
         except ValueError:
-            return -1
-        if ids[start : start + size] == chunk:
+            return None
+        if ids[start : start + len(chunk)] == chunk:
             return start
         start += 1

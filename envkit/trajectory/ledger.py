@@ -1,8 +1,8 @@
 """The token ledger of a running episode: append-only, checked at every append."""
 
-import math
 from array import array
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -22,18 +22,20 @@ class Ledger:
     whole trajectory unless its history was rewritten.
     """
 
+    images: list[Image]
+    features: list[ImageFeatures]
+    train_length: int
+    _wire_ids: "array[int]"
+    _joined: int  # segments that the current sequence's `_wire_ids` covers, and all before
+
     def __init__(self) -> None:
         self.segments: list[Segment] = []
-        self.images: list[Image] = []
-        self.features: list[ImageFeatures] = []
-        self.train_length = 0
         self.response_tokens = 0
         """Tokens of replies and observations so far, images expanded, without prompts."""
         self.sampled_tokens = 0
         """Tokens of replies over all sequences; those before a fork count as in its parent."""
         self.branches: list[Branch] = []
-        self._wire_ids: array[int] = array("i")
-        self._joined = 0  # segments that the current sequence's `_wire_ids` covers, and all before
+        self._start_sequence()
 
     @property
     def wire_ids(self) -> "array[int]":
@@ -43,9 +45,7 @@ class Ledger:
         """
         new = self.segments[self._joined :]
         if new:
-            parts = [self._wire_ids, *(segment.array("wire_ids") for segment in new)]
-            joined = np.concatenate(parts)
-            self._wire_ids = array(joined.dtype.char, joined.tobytes())
+            self._wire_ids = _extended(self._wire_ids, new)
             self._joined = len(self.segments)
         return self._wire_ids
 
@@ -99,46 +99,38 @@ class Ledger:
                 "an engine must return one log-probability per token, got "
                 f"{len(token_ids)} ids and {len(logprobs)} log-probabilities in turn {turn}"
             )
-        if len(logprobs) and not (
-            all(map(math.isfinite, logprobs)) and max(logprobs) <= LOGPROB_SLACK
-        ):
-            bad = next(v for v in logprobs if not (math.isfinite(v) and v <= LOGPROB_SLACK))
+        ids = tuple(token_ids)
+        segment = Segment(
+            kind=SegmentKind.MODEL,
+            turn=turn,
+            wire_ids=ids,
+            train_ids=ids,
+            logprobs=logprobs,
+            weight_version=weight_version,
+            finish_reason=finish_reason,
+            extras=extras,
+        )
+        bad = unsound_logprob(segment)
+        if bad is not None:
             raise LedgerFault(
                 f"log-probabilities must be finite and at most 0, got {bad!r} in turn {turn}"
             )
-        ids = tuple(token_ids)
-        self._append(
-            Segment(
-                kind=SegmentKind.MODEL,
-                turn=turn,
-                wire_ids=ids,
-                train_ids=ids,
-                logprobs=logprobs,
-                weight_version=weight_version,
-                finish_reason=finish_reason,
-                extras=extras,
-            )
-        )
+        self._append(segment)
         self.response_tokens += len(ids)
         self.sampled_tokens += len(ids)
 
     def reply_ids(self, turn: int) -> tuple[int, ...]:
         """Return the sampled ids of a turn, joined if an abort split the reply."""
-        first = len(self.segments)
-        while first and self._is_reply(first - 1, turn):
-            first -= 1
-        return column_of(self.segments[first:], "wire_ids")
+        return column_of(self._reply(turn)[::-1], "wire_ids")
 
     def whole_reply(self, turn: int) -> Segment | None:
         """Return the last segment of a turn's reply; None if there is none or it was aborted."""
-        last = self.segments[-1] if self.segments else None
-        if last is None or last.kind is not SegmentKind.MODEL or last.turn != turn:
-            return None
-        return None if last.finish_reason == "abort" else last
+        last = next(iter(self._reply(turn)), None)
+        return None if last is None or last.finish_reason == "abort" else last
 
     def drop_reply(self, turn: int) -> None:
         """Remove a rejected reply, which must be the last entry."""
-        while self.segments and self._is_reply(-1, turn):
+        for _ in self._reply(turn):
             self.sampled_tokens -= self._drop_last()
 
     def drop_observation(self) -> None:
@@ -180,8 +172,7 @@ class Ledger:
             segments.pop()
         self.branches = [one for one in self.branches if one.segment < len(segments)]
         seen: set[int] = set()
-        for index in range(len(segments) - 1, -1, -1):
-            segment = segments[index]
+        for index, segment in reversed(list(enumerate(segments))):
             if segment.kind is SegmentKind.MODEL and segment.turn not in seen:
                 seen.add(segment.turn)
                 segments[index] = segment.with_reward(rewards.get(segment.turn))
@@ -190,13 +181,17 @@ class Ledger:
     def _start_sequence(self, trunk: Sequence[Segment] = ()) -> None:
         """Start a sequence with the segments that it shares with another one."""
         self.images, self.features, self.train_length = [], [], 0
-        self._wire_ids, self._joined = array("i", column_of(trunk, "wire_ids")), len(self.segments)
+        self._wire_ids, self._joined = _extended(array("i"), trunk), len(self.segments)
         for segment in trunk:
             self._extend(segment)
 
-    def _is_reply(self, index: int, turn: int) -> bool:
-        segment = self.segments[index]
-        return segment.kind is SegmentKind.MODEL and segment.turn == turn
+    def _reply(self, turn: int) -> list[Segment]:
+        """Return the segments of a turn's reply at the end of the ledger, the last one first."""
+
+        def is_part(segment: Segment) -> bool:
+            return segment.kind is SegmentKind.MODEL and segment.turn == turn
+
+        return list(takewhile(is_part, reversed(self.segments)))
 
     def _drop_last(self) -> int:
         """Remove the last entry, which must not be a prompt; return its length."""
@@ -221,10 +216,22 @@ class Ledger:
         self.train_length += segment.token_count
 
 
+def unsound_logprob(segment: Segment) -> float | None:
+    """Return the first log-probability that is not finite or above 0; None if there is none."""
+    values = segment.array("logprobs")
+    unsound = values[~np.isfinite(values) | (values > LOGPROB_SLACK)]
+    return next(iter(unsound.tolist()), None)
+
+
+def _extended(ids: "array[int]", segments: Sequence[Segment]) -> "array[int]":
+    """Return the ids and the wire ids of the segments after them, in 64 bits if one needs them."""
+    joined = np.concatenate([ids, *(segment.array("wire_ids") for segment in segments)])
+    return array(joined.dtype.char, joined.tobytes())
+
+
 def _context(kind: SegmentKind, encoded: Encoded, turn: int) -> Segment:
     count = len(encoded.train_ids)
-    features = encoded.features
-    expanded = sum(one.token_count - 1 for one in features) if features else 0
+    expanded = sum(one.token_count - 1 for one in encoded.features)
     if len(encoded.images) != len(encoded.features) or len(encoded.wire_ids) + expanded != count:
         raise LedgerFault(
             f"{len(encoded.images)} images, {len(encoded.features)} feature sets, "

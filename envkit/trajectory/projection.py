@@ -107,26 +107,26 @@ def rows_of(
             0 at the start of a run become prompt, and those at its end are left out.
     """
     rows: list[Row] = []
-    untrained: list[Row] = []
-    end = (-1, 0)  # of the last row: its sequence, and the number of that one's segments
+    untrained: list[Row] = []  # the last one of the last sequence with replies
+    end: tuple[int, int] | None = None  # of the last row: its sequence, and segments of that one
     for number, sequence in enumerate(sequences):
         spans = list(_turn_spans(sequence))
         trained = [one for one in spans if not is_trained or _has_trained(sequence, *one)]
         columns = _Columns(sequence.segments, is_trained=is_trained)
         if not trained:  # such a row would only change a trainer's denominator
-            untrained += [columns.row(*one) for one in spans[-1:]]
+            untrained = [columns.row(*one) for one in spans[-1:]] or untrained
             continue
         if not merge:
             rows += [columns.row(*one) for one in trained]
             continue
         first, last = trained[0][0], trained[-1][1]
         row = columns.row(first, last)
-        if sequence.parent == end[0] and sequence.at >= end[1]:
+        if end is not None and sequence.parent == end[0] and sequence.at >= end[1]:
             rows[-1] = _continued(rows[-1], row, sequence.segments[end[1] : last + 1])
         else:
             rows.append(row)
         end = (number, last + 1)
-    rows = rows or untrained[-1:]
+    rows = rows or untrained
     others = None if reward is None else 0.0
     return (
         *(replace(row, reward=others, is_last=False) for row in rows[:-1]),
@@ -183,7 +183,7 @@ def merge_rows(rows: Sequence[Row]) -> tuple[tuple[Row, ...], MergeTally]:
             merged[-1] = _joined(merged[-1], row, len(held))
             clean += 1
         else:
-            drifted += len(held) - _common(held, row.prompt_ids)
+            drifted += len(held) - shared_prefix(held, row.prompt_ids)
             forked += 1
             merged.append(row)
     return tuple(merged), MergeTally(merged=clean, forked=forked, drifted_tokens=drifted)
@@ -199,14 +199,14 @@ class _Columns:
         self._mask = column_of(sequence, "loss_mask") if is_trained else (0,) * len(self._ids)
         self._is_trained = is_trained
         self._logprobs = column_of(sequence, "logprobs")
-        self._image_ends = [0, *accumulate(len(segment.images) for segment in sequence)]
+        self._image_ends = list(accumulate(len(segment.images) for segment in sequence))
         self._images = _flat(segment.images for segment in sequence)
         self._features = _flat(segment.features for segment in sequence)
 
     def row(self, first: int, last: int) -> Row:
         """Return the row whose response runs from segment `first` to segment `last`."""
         start, end = self._starts[first], self._starts[last + 1]
-        images = self._image_ends[last + 1]
+        images = self._image_ends[last]
         turns: dict[int, None] = {}
         rewards: list[tuple[int, float]] = []
         versions: list[str | None] = []
@@ -296,12 +296,10 @@ def _joined(held: Row, row: Row, length: int) -> Row:
     )
 
 
-def _common(left: Sequence[int], right: Sequence[int]) -> int:
-    """Return the length of the shared prefix."""
-    for number, (one, other) in enumerate(zip(left, right, strict=False)):
-        if one != other:
-            return number
-    return min(len(left), len(right))
+def shared_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    """Return the number of equal ids before the first difference."""
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((n for n, (one, other) in pairs if one != other), min(len(left), len(right)))
 
 
 def _flat(parts: Iterable[tuple[T, ...]]) -> tuple[T, ...]:

@@ -95,8 +95,6 @@ def sequences_of(
     """
     if not segments:
         return ()
-    if not branches and all(one.kind is not SegmentKind.PROMPT for one in segments[1:]):
-        return (TokenSequence(segments=tuple(segments), owned=min(shared, len(segments))),)
     starts = _starts(segments, branches)
     ends = [*(one.segment for one in starts), len(segments)]
     first = tuple(segments[: ends[0]])

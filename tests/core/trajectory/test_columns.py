@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes.boundaries import at_limit
 from fakes.trajectories import example, quick
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from envkit.errors import LedgerFault
 from envkit.trajectory import Segment, SegmentKind
 from envkit.trajectory.segment import column_of
 
-IDS = st.integers(0, 2**63 - 1) | st.integers(0, 200_000)
+IDS = st.integers(0, 2**63 - 1) | st.integers(0, 200_000) | at_limit(2**31)
 LOGPROBS = st.floats(max_value=0.0) | st.floats(max_value=0.0, width=32)
 
 

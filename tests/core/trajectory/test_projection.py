@@ -1,12 +1,10 @@
 """Training rows: whole, by turn, merged, and where the rewards stand."""
 
 from dataclasses import replace
-from itertools import chain
 
 import numpy as np
 import pytest
-from fakes.trajectories import Context, Reply, build, example, picture, quick, trajectories
-from hypothesis import given
+from fakes.trajectories import Context, Reply, build, example, picture
 
 from envkit.errors import ConfigurationError, FaultKind, LedgerFault
 from envkit.tokens.encoded import ImageFeatures
@@ -25,42 +23,6 @@ from envkit.trajectory import (
 )
 
 FILLER = 7
-
-
-@quick
-@given(trajectories())
-def test_invariant_10_one_last_row_carries_the_reward(trajectory: Trajectory) -> None:
-    for merge in (False, True):
-        rows = step_rows(trajectory, filler_id=FILLER, merge=merge)
-        assert [row.is_last for row in rows] == [False] * (len(rows) - 1) + [True]
-        assert rows[-1].reward == (None if trajectory.is_faulted else trajectory.reward)
-        rewards = list(chain.from_iterable(row.token_rewards() for row in rows))
-        assert rewards[:-1] == [0.0] * (len(rewards) - 1)
-        assert rewards[-1] == (rows[-1].reward or 0.0)
-
-
-@quick
-@given(trajectories())
-def test_invariant_10_merging_rows_equals_merged_rows(trajectory: Trajectory) -> None:
-    single = step_rows(trajectory, filler_id=FILLER)
-    merged, tally = merge_rows(single)
-    assert tally.merged + tally.forked == len(single) - 1
-    assert len(merged) == tally.forked + 1
-    expected = step_rows(trajectory, filler_id=FILLER, merge=True)
-    if len(merged) == len(expected):  # a rewritten history may happen to begin with the old one
-        assert merged == expected
-
-
-@quick
-@given(trajectories())
-def test_rows_put_turn_rewards_on_the_last_token_of_each_reply(trajectory: Trajectory) -> None:
-    for merge in (False, True):
-        for row in step_rows(trajectory, filler_id=FILLER, merge=merge):
-            rewards = row.token_rewards(RewardPlacement.TURNS)
-            assert len(rewards) == len(row.response_ids)
-            for index, reward in row.turn_rewards:
-                assert row.loss_mask[index] == 1
-                assert rewards[index] == (0.0 if row.reward is None else reward)
 
 
 def test_whole_row_of_a_fault_has_no_reward_and_trains_nothing() -> None:

@@ -6,12 +6,17 @@ from itertools import chain, pairwise
 import pytest
 from fakes.trajectories import Context, Reply, build, example, picture, quick, trajectories
 from hypothesis import given
-from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError, LedgerFault
-from envkit.tokens.encoded import Encoded, ImageFeatures
-from envkit.trajectory import Ledger, Segment, SegmentKind, StopReason, Trajectory
-from envkit.trajectory.sequence import sequences_of
+from envkit.trajectory import (
+    RewardPlacement,
+    Segment,
+    SegmentKind,
+    StopReason,
+    Trajectory,
+    merge_rows,
+    step_rows,
+)
 
 
 @quick
@@ -99,6 +104,42 @@ def test_invariant_10_rows_are_contiguous_and_the_last_one_carries_the_reward(
         assert rows[-1].loss_mask[-1:] == ((0,) if trajectory.is_faulted else (1,))
 
 
+@quick
+@given(trajectories())
+def test_invariant_10_one_last_row_carries_the_reward(trajectory: Trajectory) -> None:
+    for merge in (False, True):
+        rows = step_rows(trajectory, filler_id=7, merge=merge)
+        assert [row.is_last for row in rows] == [False] * (len(rows) - 1) + [True]
+        assert rows[-1].reward == (None if trajectory.is_faulted else trajectory.reward)
+        rewards = list(chain.from_iterable(row.token_rewards() for row in rows))
+        assert rewards[:-1] == [0.0] * (len(rewards) - 1)
+        assert rewards[-1] == (rows[-1].reward or 0.0)
+
+
+@quick
+@given(trajectories())
+def test_invariant_10_merging_rows_equals_merged_rows(trajectory: Trajectory) -> None:
+    single = step_rows(trajectory, filler_id=7)
+    merged, tally = merge_rows(single)
+    assert tally.merged + tally.forked == len(single) - 1
+    assert len(merged) == tally.forked + 1
+    expected = step_rows(trajectory, filler_id=7, merge=True)
+    if len(merged) == len(expected):  # a rewritten history may happen to begin with the old one
+        assert merged == expected
+
+
+@quick
+@given(trajectories())
+def test_rows_put_turn_rewards_on_the_last_token_of_each_reply(trajectory: Trajectory) -> None:
+    for merge in (False, True):
+        for row in step_rows(trajectory, filler_id=7, merge=merge):
+            rewards = row.token_rewards(RewardPlacement.TURNS)
+            assert len(rewards) == len(row.response_ids)
+            for index, reward in row.turn_rewards:
+                assert row.loss_mask[index] == 1
+                assert rewards[index] == (0.0 if row.reward is None else reward)
+
+
 def test_trajectory_joins_its_segments() -> None:
     trajectory = example()
     assert trajectory.train_ids()[:6] == (5, 9_000, 9_000, 9_000, 9_000, 6)
@@ -159,54 +200,3 @@ def test_stop_reasons_are_faults_truncations_or_neither() -> None:
     assert not StopReason.ABORTED.is_fault
     assert StopReason.MAX_TURNS.is_truncation
     assert StopReason.LEDGER_FAULT.is_fault
-
-
-@quick
-@given(
-    st.lists(
-        st.sampled_from(["start", "observe", "unobserve", "reply", "drop", "replay", "read"]),
-        max_size=20,
-    )
-)
-def test_ledger_gives_the_ids_of_the_current_sequence_whenever_they_are_read(
-    steps: list[str],
-) -> None:
-    ledger, turn = Ledger(), 0
-    context = Encoded(wire_ids=(1, 2), train_ids=(1, 2), images=(), features=())
-    feature = ImageFeatures(tensors={}, token_count=2)
-    shown = Encoded(wire_ids=(9,), train_ids=(9, 9), images=(picture(1),), features=(feature,))
-    for step in ["start", *steps]:
-        if step == "start":
-            ledger.start(context, turn=turn)
-        elif step == "observe":
-            ledger.add_observation(context, turn=turn)
-        elif step == "unobserve":
-            counts = ledger.train_length, ledger.response_tokens, len(ledger.images)
-            ledger.add_observation(shown, turn=turn)
-            assert ledger.wire_ids[-1] == 9
-            ledger.drop_observation()
-            assert (ledger.train_length, ledger.response_tokens, len(ledger.images)) == counts
-        elif step == "reply":
-            for count in (0, 3):  # an abort cuts a reply in two
-                ledger.add_reply(
-                    range(count),
-                    [-1.0] * count,
-                    turn=turn,
-                    finish_reason="stop",
-                    weight_version=None,
-                    extras={},
-                )
-            turn += 1
-        elif step == "drop":
-            ledger.drop_reply(turn - 1)
-        elif step == "replay":
-            again = Ledger()
-            again.replay(ledger.segments, ledger.branches)
-            ledger = again
-        else:
-            assert ledger.wire_ids is ledger.wire_ids
-        if step == "read" or len(steps) % 2:
-            sequence = sequences_of(ledger.segments, ledger.branches)[-1].segments
-            assert tuple(ledger.wire_ids) == tuple(i for part in sequence for i in part.wire_ids)
-    sequence = sequences_of(ledger.segments, ledger.branches)[-1].segments
-    assert tuple(ledger.wire_ids) == tuple(i for part in sequence for i in part.wire_ids)
