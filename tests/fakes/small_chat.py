@@ -9,8 +9,9 @@ from envkit.tokens.rules import ContentForms
 from envkit.tokens.template import ChatTemplate
 from envkit.tokens.writer import Writer
 
-TOKENS = ("<end>", "<stop>", "<user>", "<bot>", "<tool>", "<img>", "<ends>")
-"""The control tokens; no text of a template forms one by accident."""
+TOKENS = ("<end>", "<stop>", "<user>", "<bot>", "<tool>", "<img>", "<end>!")
+"""The control tokens; the last one starts with another."""
+_CORPUS = ("user",) * 9
 
 
 def byte_tokenizer(
@@ -44,8 +45,8 @@ def byte_tokenizer(
 
 @cache
 def small_tokenizer() -> Any:
-    """Return the tokenizer of `TOKENS`, made once; tests must not change it."""
-    return byte_tokenizer(TOKENS)
+    """Return the tokenizer of `TOKENS` and one word, made once; tests must not change it."""
+    return byte_tokenizer(TOKENS, corpus=_CORPUS)
 
 
 def identity(token: str) -> int:
@@ -56,6 +57,13 @@ def identity(token: str) -> int:
 def ids_of(text: str) -> list[int]:
     """Return a text's ids, by transformers alone."""
     return list(small_tokenizer().encode(text, add_special_tokens=False))
+
+
+def template_with(token: Any, text: str) -> ChatTemplate:
+    """Return a chat template whose tokenizer has one more control token."""
+    tokenizer = byte_tokenizer([*TOKENS, token], corpus=_CORPUS)
+    tokenizer.chat_template = text
+    return ChatTemplate(tokenizer, text, kwargs={})
 
 
 @cache

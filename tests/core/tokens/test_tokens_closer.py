@@ -30,6 +30,7 @@ class Found:
         user: RoleRule | None = None,
     ) -> None:
         template = (
+            "{{ raise_exception('a user must start') if messages[0].role != 'user' }}"
             "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}"
             "{% for call in m.tool_calls or [] %}{{ call.function.arguments.a }}{% endfor %}"
             "{{ between if not loop.last else raise_exception('no') if final is none else final }}"
