@@ -229,7 +229,7 @@ def test_delta_replaces_no_rejected_reply_except_by_fewer_calls(
 ) -> None:
     # A stand-in would be accepted, but the text after it may differ.
     one = [*CALLED["tool_calls"]][:1]
-    reply = {"role": "assistant", "content": "bad"}
+    reply: dict[str, Any] = {"role": "assistant", "content": "bad"}
     if variant is not PLAIN_REPLY:
         reply["tool_calls"] = one
     template = small_template(
