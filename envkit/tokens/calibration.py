@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from envkit.errors import TemplateError
-from envkit.tokens.closer import CloserFinder, shared_length
+from envkit.tokens.closer import CloserFinder
 from envkit.tokens.controls import Controls
 from envkit.tokens.delta import DeltaRenderer, ToolSchemas
 from envkit.tokens.linearity import measure_linearity
@@ -396,7 +396,7 @@ class Calibrator:
         except TemplateError as error:
             self.notes.append(f"a prompt without generation prompt: {error}")
             return ""
-        shared = shared_length(opened, closed)
+        shared = _shared_length(opened, closed)
         for start, end, _ in self.template.specials_in(opened):
             if start < shared < end:  # two tokens with a common prefix
                 shared = start
@@ -440,3 +440,9 @@ class Calibrator:
 
 def _known(identity: int | None) -> tuple[int, ...]:
     return () if identity is None else (identity,)
+
+
+def _shared_length(one: str, other: str) -> int:
+    """Return the length of the common prefix of two texts."""
+    pairs = zip(one, other, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

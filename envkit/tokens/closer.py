@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from envkit.errors import TemplateError
 from envkit.tokens.delta import ToolSchemas
 from envkit.tokens.rules import ObservationRole, RoleRule, Variant
-from envkit.tokens.template import ChatTemplate
+from envkit.tokens.template import AddedToken, ChatTemplate
 from envkit.tokens.writer import CALL_ID, Writer
 
 
@@ -40,55 +40,65 @@ class CloserFinder:
         """
         specials = self.template.specials_in(between)
         last = self._last_reply(variant)
-        shared = shared_length(between, last or "")
-        last_specials = self.template.specials_in(last or "")
-        inside = [found for found in specials if found[1] <= shared]
-        stop = next((found for found in specials if found[2] in self.stop_ids), None)
-        stand_in = next((f for f in last_specials if f[2] in self.stop_ids), None)
-        opens = stop is None and _opens(between, specials, last, stand_in)
+        final = last or ""
+        stop = self._first_stop(specials)
+        ending = self._first_stop(self.template.specials_in(final))
+        stand_in = ""
         if stop is not None:
-            start, end, closer_id = stop
-        elif opens:
-            start, end, closer_id = specials[0]
-            stand_in = None
+            closer = stop
+            is_shared = final.startswith(between[: stop.start + 1])
+            opens = last is not None and ending is None and not is_shared
+        elif _opens(between, specials, last, ending):
+            closer, opens = specials[0], True
             self.notes.append(
-                f"{role}: nothing closes a reply; {between[:end]!r} ({closer_id}) starts the next "
-                "message and was added to the stop ids. If the model samples another stop token, "
-                "it stays before this one"
+                f"{role}: nothing closes a reply; {between[: closer.end]!r} ({closer.identity}) "
+                "starts the next message and was added to the stop ids. If the model samples "
+                "another stop token, it stays before this one"
             )
-        elif stand_in is not None and specials and stand_in[0] == specials[0][0] <= shared:
-            start, end, closer_id = specials[0]
         else:
-            start, end, closer_id = self._guess(role, between, inside, user)
-        is_stop = closer_id in self.stop_ids
-        ends_at_opener = is_stop and last is not None and start >= shared and stand_in is None
+            closer, opens = self._unstopped(role, between, specials, final, ending, user), False
+            if ending is not None:
+                stand_in = final[ending.start : ending.end]
         return RoleRule(
             role=role,
             variant=variant,
-            closer=between[start:end],
-            closer_id=closer_id,
-            closer_is_stop=is_stop,
-            stand_in=last[stand_in[0] : stand_in[1]] if stand_in and last and not is_stop else "",
-            opener=opens or ends_at_opener,
-            prefix=between[:start] if variant.calls == "none" else "",
+            closer=between[closer.start : closer.end],
+            closer_id=closer.identity,
+            closer_is_stop=stop is not None,
+            stand_in=stand_in,
+            opener=opens,
+            prefix=between[: closer.start] if variant.calls == "none" else "",
         )
 
-    def _guess(
+    def _first_stop(self, specials: Sequence[AddedToken]) -> AddedToken | None:
+        return next((found for found in specials if found.identity in self.stop_ids), None)
+
+    def _unstopped(
         self,
         role: ObservationRole,
         between: str,
-        inside: Sequence[tuple[int, int, int]],
+        specials: Sequence[AddedToken],
+        final: str,
+        ending: AddedToken | None,
         user: RoleRule | None,
-    ) -> tuple[int, int, int]:
-        """Return the closer if no stop id marks it but it is safe."""
+    ) -> AddedToken:
+        """Return the closer if no stop id marks it but it is safe.
+
+        It is if it stands where a final reply has its stop token, or if a final reply has it, too.
+        """
+        first = specials[0] if specials else None
+        if first and ending and final[: ending.start] == between[: first.start]:
+            return first
+        inside = [found for found in specials if final.startswith(between[: found.end])]
         if inside:
-            name = between[inside[-1][0] : inside[-1][1]]
+            found = inside[-1]
+            name = between[found.start : found.end]
             if role == "user" or (user is not None and user.closer == name):
                 self.notes.append(
-                    f"{role}: the reply is closed by {name!r} ({inside[-1][2]}), which is not one "
+                    f"{role}: the reply is closed by {name!r} ({found.identity}), which is not one "
                     f"of the stop ids {list(self.stop_ids)}; pass the engine's complete stop_ids"
                 )
-                return inside[-1]
+                return found
         raise TemplateError(
             f"no stop token closes the reply before a {role} message (the template writes "
             f"{between[:80]!r} there, the stop ids are {list(self.stop_ids)}); pass the engine's "
@@ -111,24 +121,16 @@ class CloserFinder:
 
 def _opens(
     between: str,
-    specials: Sequence[tuple[int, int, int]],
+    specials: Sequence[AddedToken],
     last: str | None,
-    stand_in: tuple[int, int, int] | None,
+    ending: AddedToken | None,
 ) -> bool:
-    """Return whether the first special token after a reply starts the next message.
+    """Return whether the first added token after a reply starts the next message.
 
     It does if nothing ends a final reply. It also does if a stop token ends a final reply, but in
     history this token is the only text between reply and observation.
     """
-    if not specials or specials[0][0] != 0:
+    if not specials or specials[0].start != 0:
         return False
-    alone = (
-        stand_in is not None and stand_in[0] == 0 and between.strip() == between[: specials[0][1]]
-    )
-    return last == "" or alone
-
-
-def shared_length(one: str, other: str) -> int:
-    """Return the length of the common prefix of two texts."""
-    pairs = zip(one, other, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+    is_alone = between.strip() == between[: specials[0].end]
+    return last == "" or (is_alone and ending is not None and ending.start == 0)

@@ -92,14 +92,14 @@ class DeltaRenderer:
                 f"after {rule.role} observations this chat template depends on the "
                 f"{needed} of the conversation; pass history= with every earlier message"
             )
+        earlier = rule.read(history)[:-1]
         if depends & {Dependency.HISTORY, Dependency.RECENT}:
-            return self.with_calls(rule.read(history))[:-1]
-        systems = [entry for entry in rule.read(history)[:-1] if entry["role"] == "system"]
+            return self.with_calls(earlier)
         head = [self.writer.say("user", "u")]
         if earlier_images and Dependency.IMAGES in depends:
             images: list[dict[str, Any]] = [{"type": "image"}] * earlier_images
             head = [{"role": "user", "content": [*images, {"type": "text", "text": "u"}]}]
-        return [*systems, *head]
+        return [*earlier, *head]
 
     def _reply(
         self, rule: RoleRule, history: Sequence[PlainMessage], calls: Sequence[tuple[str, str]]

@@ -80,8 +80,9 @@ def _prove(
     text = "".join(_pieces(anchor, syntax.placeholder))
     whole = call.text(text, shown)
     joining = find_joining(call.family, [*tensors, tensors[0]], whole.tensors)
-    images = [one.ids for one in (*alone, alone[0])]
-    spliced = replace_each(template.encode(text), syntax.placeholder_id, images)
+    ids, images = template.encode(text), [one.ids for one in (*alone, alone[0])]
+    is_marked = ids.count(syntax.placeholder_id) == len(images)
+    spliced = replace_each(ids, syntax.placeholder_id, images) if is_marked else ()
     if tuple(spliced) == whole.ids and _stands_alone(template, syntax, alone):
         return ImageRules(expansion=Expansion.IDS, joining=joining)
     for expansion in (Expansion.TEXT, Expansion.NUMBERED):

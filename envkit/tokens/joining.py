@@ -33,18 +33,16 @@ class JoinRule:
             ValueError: The rule cannot join arrays of these shapes.
         """
         if self.padding is not None:
-            parts = self._padded(parts)
+            parts = self._padded(parts, self.padding)
         return np.concatenate(parts, axis=self.axis)
 
-    def _padded(self, parts: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+    def _padded(self, parts: Sequence[NDArray[Any]], fill: int) -> list[NDArray[Any]]:
         largest = np.max([part.shape for part in parts], axis=0)
         padded: list[NDArray[Any]] = []
         for part in parts:
-            missing = [
-                (0, int(most) - size) for most, size in zip(largest, part.shape, strict=True)
-            ]
+            missing = [(0, int(size)) for size in largest - part.shape]
             missing[self.axis] = (0, 0)
-            padded.append(np.pad(part, missing, constant_values=self.padding or 0))
+            padded.append(np.pad(part, missing, constant_values=fill))
         return padded
 
     def __str__(self) -> str:
@@ -67,8 +65,6 @@ class Joining:
         Raises:
             TemplateError: The rules cannot join these images.
         """
-        if len(images) == 1:
-            return {key: value.copy() for key, value in images[0].items()}
         columns: dict[str, list[NDArray[Any]]] = {}
         for tensors in images:
             for key, value in tensors.items():
@@ -121,7 +117,7 @@ def find_joining(
         TemplateError: No rule reproduces the batch.
     """
     rules: dict[str, JoinRule] = {}
-    for key in {**batch, **images[0]}:
+    for key in dict.fromkeys(key for tensors in (batch, *images) for key in tensors):
         parts = [tensors[key] for tensors in images if key in tensors]
         expected = batch.get(key)
         rule = None

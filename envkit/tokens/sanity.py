@@ -87,12 +87,13 @@ class WholeImages:
         """Return a report about the first tensor that differs; None if none does."""
         for name in sorted({*self.tensors, *self.ours}):
             want, have = self.tensors.get(name), self.ours.get(name)
-            if want is None or have is None or not np.array_equal(want, have):
-                return SanityReport(
-                    status=SanityStatus.DIFFERENT,
-                    expected=f"image tensor {_shape(name, want)}",
-                    found=f"image tensor {_shape(name, have)}",
-                )
+            if want is not None and have is not None and np.array_equal(want, have):
+                continue
+            return SanityReport(
+                status=SanityStatus.DIFFERENT,
+                expected=f"image tensor {_shape(name, want)}",
+                found=f"image tensor {_shape(name, have)}",
+            )
         return None
 
 
@@ -183,20 +184,22 @@ def _render_tail(
         raise _UnlocatedError(f"the template writes the reply {marked.count(mark)} times")
     before, _, after = marked.partition(mark)
     place = len(before.rstrip())
-    if not text.startswith(before[:place]):
-        known = _first_of(closers, after, 0)
-        if known is None or not text.endswith(after[known[0] :]):
-            raise _UnlocatedError("a mark after the reply changes the render in other places")
-        place = max(0, len(text) - len(after))
-        found = len(text) - len(after) + known[0], known[1]
-    else:
+    if text.startswith(before[:place]):
         found = _first_of(closers, text, place)
-    if found is None:  # the template closes this reply with plain text
-        closer_id = next(iter(closers.values()))
-        return _Tail(text=text, prefix="", closer_id=closer_id, ids=template.encode(text[place:]))
-    cut, closer_id = found
+        if found is None:  # the template closes this reply with plain text
+            closer_id = next(iter(closers.values()))
+            ids = template.encode(text[place:])
+            return _Tail(text=text, prefix="", closer_id=closer_id, ids=ids)
+        cut, closer_id = found
+        prefix = text[place:cut]
+    else:
+        found = _first_of(closers, after, 0)
+        if found is None or not text.endswith(after[found[0] :]):
+            raise _UnlocatedError("a mark after the reply changes the render in other places")
+        offset, closer_id = found
+        cut, prefix = len(text) - len(after[offset:]), after[:offset]
     ids = _ids_from(template.encode(text), template.encode(text[cut:]), closer_id)
-    return _Tail(text=text, prefix=text[place:cut], closer_id=closer_id, ids=ids)
+    return _Tail(text=text, prefix=prefix, closer_id=closer_id, ids=ids)
 
 
 def _first_of(closers: Mapping[str, int], text: str, start: int) -> tuple[int, int] | None:
@@ -228,7 +231,7 @@ class _Closing:
             return SanityReport(status=SanityStatus.EQUAL)
         added = len(given) - len(want)
         is_cut = not (self.is_closed or self.is_stopped)
-        if is_cut and added > 0 and given[added:] == want:
+        if is_cut and given[added:] == want:
             lead, prefix = ("".join(text.split()) for text in (decode(given[:added]), tail.prefix))
             if prefix.endswith(lead):
                 return SanityReport(status=SanityStatus.EQUAL)

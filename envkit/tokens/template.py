@@ -8,7 +8,7 @@ compared when the template is loaded; if they differ, `apply_chat_template` itse
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from envkit.errors import TemplateError
 
@@ -53,6 +53,14 @@ class Tokenizer(Protocol):
     def apply_chat_template(self, conversation: Any, **options: Any) -> Any:  # noqa: ANN401
         """Render messages; called with tokenize=False."""
         ...
+
+
+class AddedToken(NamedTuple):
+    """An added token in a text."""
+
+    start: int
+    end: int
+    identity: int
 
 
 class ChatTemplate:
@@ -178,13 +186,13 @@ class ChatTemplate:
         """Turn ids into text, special tokens written out."""
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=False)
 
-    def specials_in(self, text: str) -> list[tuple[int, int, int]]:
-        """Return (start, end, id) of the added tokens in a text, as the tokenizer sees them.
+    def specials_in(self, text: str) -> list[AddedToken]:
+        """Return the added tokens in a text, as the tokenizer sees them.
 
         Found by name and in order rather than by the tokenizer's offsets, which include white space
         around tokens that strip it.
         """
-        found: list[tuple[int, int, int]] = []
+        found: list[AddedToken] = []
         position = 0
         for identity in self.encode(text):
             name = self.added.get(identity)
@@ -194,7 +202,7 @@ class ChatTemplate:
             if start < 0:
                 continue
             position = start + len(name)
-            found.append((start, position, identity))
+            found.append(AddedToken(start, position, identity))
         return found
 
     def _direct_encode_is_equal(self) -> bool:

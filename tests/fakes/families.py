@@ -12,6 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from fakes.small_chat import byte_tokenizer
+
 HAS_TORCHVISION = importlib.util.find_spec("torchvision") is not None
 END = "<|im_end|>"
 _TEMPLATE = (
@@ -382,24 +384,8 @@ BY_NAME = {family.name: family for family in FAMILIES}
 
 def load_tokenizer(family: Family) -> Any:
     """Return a byte-level tokenizer with the family's special tokens and template."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    inner: Any = Tokenizer(models.BPE())
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    inner.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    inner.train_from_iterator(
-        _CORPUS, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
-    )
-    make: Any = PreTrainedTokenizerFast
-    tokenizer = make(
-        tokenizer_object=inner,
-        eos_token=END,
-        pad_token="<|endoftext|>",
-        extra_special_tokens=dict(family.named),
-    )
-    tokenizer.add_tokens(["<|im_start|>", *family.tokens], special_tokens=True)
+    tokens = ["<|im_start|>", *family.tokens]
+    tokenizer = byte_tokenizer(tokens, corpus=_CORPUS, end=END, named=family.named)
     tokenizer.chat_template = _TEMPLATE.replace("MARKUP", family.markup)
     return tokenizer
 

@@ -18,7 +18,6 @@ from envkit.errors import ImageError, TemplateError
 from envkit.images import Image
 from envkit.tokens import ChatCodec, load_codec
 from envkit.tokens.expansion import Expansion
-from envkit.tokens.joining import Joining, JoinRule, find_joining
 
 _ROOT = Path(__file__).parents[3]
 
@@ -34,45 +33,6 @@ def _text(said: str) -> dict[str, str]:
 def picture(width: int, height: int = 60) -> Image:
     pixels = np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8)
     return Image.from_array(pixels)
-
-
-# ---- joining
-
-
-def arrays(*shapes: tuple[int, ...]) -> list[dict[str, Any]]:
-    rng = np.random.default_rng(0)
-    return [{"x": rng.random(shape, dtype=np.float32)} for shape in shapes]
-
-
-def test_join_rule_is_the_first_that_gives_the_processors_batch() -> None:
-    one, two = arrays((1, 2, 3), (1, 4, 3))
-    stacked = {"x": np.concatenate([one["x"], two["x"]], axis=1)}
-    assert find_joining("P", [one, two], stacked).rules["x"] == JoinRule(axis=1)
-    padded = {"x": np.concatenate([np.pad(one["x"], ((0, 0), (0, 2), (0, 0))), two["x"]])}
-    assert find_joining("P", [one, two], padded).rules["x"] == JoinRule(axis=0, padding=0)
-
-
-@pytest.mark.parametrize("key", ["x", "more"])
-def test_join_refuses_a_batch_that_no_rule_gives(key: str) -> None:
-    one, two = arrays((1, 2), (1, 2))
-    batch = {"x": np.concatenate([one["x"], two["x"]]), key: np.zeros((2, 2), np.float32)}
-    with pytest.raises(TemplateError, match=f"^P is not supported: .*'{key}'"):
-        find_joining("P", [one, two], batch)
-
-
-def test_join_names_family_and_tensor_where_images_do_not_fit() -> None:
-    joining = Joining(family="LlavaProcessor", rules={"x": JoinRule(axis=0)})
-    with pytest.raises(TemplateError, match=r"LlavaProcessor joins 'x' along axis 0.*\(1, 2\)"):
-        joining.join(arrays((1, 2), (1, 3)))
-
-
-def test_joined_tensors_are_the_callers_own() -> None:
-    (alone,) = arrays((1, 2))
-    alone["x"].flags.writeable = False
-    for images in ([alone], [alone, alone]):
-        joined = Joining().join(images)["x"]
-        assert joined.flags.writeable
-        assert not np.shares_memory(joined, alone["x"])
 
 
 # ---- real processors
