@@ -21,7 +21,7 @@ PYTEST = $(BIN)/pytest --ignore tests/contracts --numprocesses $(WORKERS) --dist
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev demo test test-slow check format templates contract-sglang contract-vllm \
 	contract-trl contract-verl contract-skyrl contract-slime contract-openenv \
-	contract-verifiers contract-inspect contract-clients contract-ray desktop-deps docs docs-serve bench bench-trainers clean
+	contract-verifiers contract-inspect contract-clients contract-ray desktop-deps browser-deps puzzles docs docs-serve bench bench-trainers clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,7 +30,8 @@ setup: $(VENV)/.ready  ## Make the virtual environment .venv with everything tha
 
 setup-dev: $(VENV)/.dev  ## Add what the tests, the checks and the documentation need
 
-PIP = $(BIN)/pip install --constraint constraints.txt
+# Wheels only: building a package needs a compiler, which a bare machine does not have.
+PIP = $(BIN)/pip install --only-binary :all: --constraint constraints.txt
 # What pip installs, without what is there already: minutes of silence look like a hang.
 NEWS = | sed -u '/already satisfied/d'
 
@@ -60,6 +61,13 @@ desktop-deps: $(VENV)/.ready  ## Install the Debian packages that real Linux des
 	apt-get update -q
 	$$($(BIN)/python -c 'from envkit_linux_desktop.requirements import INSTALL_LINE; print(INSTALL_LINE)') -y
 
+browser-deps: $(VENV)/.ready  ## Install the headless browser of web environments (as root, Debian)
+	apt-get update -q
+	$$($(BIN)/python -c 'from envkit_browser.driver.binary import INSTALL_LINE; print(INSTALL_LINE)') -y
+
+puzzles: $(VENV)/.dev  ## Add reasoning-gym and its 100 puzzle environments; needs a C compiler and Python's headers
+	$(BIN)/pip install --constraint constraints.txt --editable '.[reasoning-gym]' $(NEWS)
+
 demo: $(VENV)/.demo  ## Let the built-in model read codes and move windows, then with blank or swapped images
 	$(DEMO) canary-v0 -n 64 --out runs/demo-codes
 	$(DEMO) canary-v0 -n 32 --wrap blank-image --out runs/demo-codes-blank
@@ -72,11 +80,11 @@ demo: $(VENV)/.demo  ## Let the built-in model read codes and move windows, then
 templates: $(VENV)/.ready  ## Fetch the real tokenizers and chat templates of the tests into a cache
 	$(BIN)/python scripts/fetch_templates.py
 
-test: $(VENV)/.dev templates  ## Run the fast tests; WORKERS=n shares them among n processes
-	$(PYTEST) --hypothesis-profile fast -m 'not slow and not sglang and not vllm and not gpu'
+test: $(VENV)/.dev templates  ## Run the fast tests; WORKERS=n shares them among n processes, ARGS go to pytest
+	$(PYTEST) --hypothesis-profile fast -m 'not slow and not sglang and not vllm and not gpu' $(ARGS)
 
 test-slow: $(VENV)/.dev templates  ## Run the slow tests, and every property test with all its examples
-	$(PYTEST) --hypothesis-profile thorough -m '(slow or hypothesis) and not sglang and not vllm and not gpu'
+	$(PYTEST) --hypothesis-profile thorough -m '(slow or hypothesis) and not sglang and not vllm and not gpu' $(ARGS)
 
 check: $(VENV)/.dev  ## Lint, check types, layers and prose
 	$(BIN)/ruff check .
