@@ -55,6 +55,7 @@ def download(name: str, version: str, integrity: str, target: Path) -> None:
             return
         except urllib.error.HTTPError as error:
             last = error
+            error.close()
             if error.code < 500 and error.code != 429:
                 break
         except (OSError, HTTPException, ValueError, _WrongFileError) as error:
@@ -147,6 +148,7 @@ def _tarball(name: str, version: str, registry: str, given: Mapping[str, str]) -
     except urllib.error.HTTPError as error:
         if error.code != 404:
             raise
+        error.close()
         index = _get(f"{registry}{name}", given)  # a server of plain files
     versions: Mapping[str, Any] = json.loads(index).get("versions", {})
     if version not in versions:
