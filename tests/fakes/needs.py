@@ -4,10 +4,12 @@ A test states a need with its mark, or with `require` where the test itself deci
 module cannot be imported without it. `fakes.skips` prints the commands after a run.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
+from shutil import which
 from typing import Final
 
 import pytest
@@ -85,6 +87,26 @@ CHROMIUM: Final = Need(
     name="the headless browser or playwright",
     command="make setup-dev browser-deps",
     detect=lambda: BROWSER.is_met and packages("playwright").is_met,
+)
+DEBIAN_CHROMIUM: Final = Need(
+    name="the program chromium",
+    command="make desktop-deps",
+    detect=lambda: which("chromium") is not None,
+)
+AGENT_PROGRAMS: Final = Need(
+    name="agents from npm",
+    command="make contract-clients, on a machine with npm",
+    detect=lambda: "ENVKIT_AGENT_PROGRAMS" in os.environ,
+)
+BROWSER_USE: Final = Need(
+    name="browser-use",
+    command="make contract-clients",
+    detect=lambda: "ENVKIT_BROWSER_USE_PYTHON" in os.environ,
+)
+SLIME_SERVER: Final = Need(
+    name="a real SGLang server for slime",
+    command="python scripts/contracts/slime/real_server.py",
+    detect=lambda: {"ENVKIT_SGLANG_URL", "ENVKIT_SGLANG_MODEL"} <= set(os.environ),
 )
 REASONING_GYM: Final = Need(
     name="reasoning-gym",
