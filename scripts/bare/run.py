@@ -44,6 +44,11 @@ CHECKOUT: Final = Path(__file__).resolve().parents[2]
 INSIDE: Final = "/root/envkit"
 OUT: Final = "/root/out"
 KEYRING: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+ISOLATED: Final = (
+    *("setpriv", "--pdeathsig", "KILL"),  # nothing goes on after this script was killed
+    *("unshare", "--mount", "--pid", "--fork", "--kill-child"),
+)
+"""Starts a command whose mounts and processes all end with it."""
 EXIT_FAILED, EXIT_IMPOSSIBLE, EXIT_INTERRUPTED = 1, 2, 130
 
 
@@ -136,7 +141,7 @@ def _ensure_debootstrap() -> None:
 
 
 def _debootstrap(target: Path) -> None:
-    command = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}"]
+    command = [*ISOLATED, "debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}"]
     command += [f"--keyring={KEYRING}", SUITE, str(target), *_mirror()]
     variables = dict(os.environ)
     found = _call("apt-config", "shell", "PROXY", "Acquire::http::Proxy").stdout
@@ -180,13 +185,23 @@ def work_folder(cache: Path) -> Iterator[Path]:
     for old in cache.glob("work-*"):
         with _locked(old) as is_mine:
             if is_mine:
-                shutil.rmtree(old, ignore_errors=True)
+                _remove(old)
     folder = Path(tempfile.mkdtemp(prefix="work-", dir=cache))
     with _locked(folder):
         try:
             yield folder
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder in which killed processes may still be ending."""
+    for _ in range(100):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.1)
+    say(f"{folder} could not be removed")
 
 
 @contextmanager
@@ -266,8 +281,7 @@ def _run_inside(root: Path, command: str) -> int:
     }
     process = subprocess.Popen(
         [
-            *("setpriv", "--pdeathsig", "KILL"),  # nothing goes on after this script was killed
-            *("unshare", "--mount", "--pid", "--fork", "--kill-child"),
+            *ISOLATED,
             *("bash", str(Path(__file__).with_name("enter.sh")), str(root), *map(str, shown), "--"),
             *("/bin/bash", "-c", f"cd {INSIDE} && {{ {command}\n}}"),
         ],
