@@ -30,8 +30,9 @@ setup: $(VENV)/.ready  ## Make the virtual environment .venv with everything tha
 
 setup-dev: $(VENV)/.dev  ## Add what the tests, the checks and the documentation need
 
-# Wheels only: building a package needs a compiler, which a bare machine does not have.
-PIP = $(BIN)/pip install --only-binary :all: --constraint constraints.txt
+# Wheels only: building a package needs a compiler, which a bare machine does not have. `make WHEELS= ...` builds.
+WHEELS ?= --only-binary :all:
+PIP = $(BIN)/pip install $(WHEELS) --constraint constraints.txt
 # What pip installs, without what is there already: minutes of silence look like a hang.
 NEWS = | sed -u '/already satisfied/d'
 

@@ -5,6 +5,7 @@
 set -euo pipefail
 root=$1
 shift
+mount --bind "$root" "$root"
 while [ "$1" != -- ]; do
   if [ -d "$1" ]; then mkdir -p "$root$1"; else mkdir -p "$root$(dirname "$1")" && touch "$root$1"; fi
   mount --bind "$1" "$root$1"
@@ -26,4 +27,8 @@ ln -s /proc/self/fd "$root/dev/fd"
 for number in 0 1 2; do
   ln -s "/proc/self/fd/$number" "$root/dev/$(echo stdin stdout stderr | cut -d' ' -f$((number + 1)))"
 done
-exec chroot "$root" "$@"
+# Not chroot alone: the kernel refuses user namespaces, which sandboxes use, to a chrooted process.
+cd "$root"
+pivot_root . .
+umount -l .
+exec chroot . "$@"
