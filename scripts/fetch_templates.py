@@ -29,8 +29,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import npm_packages
-
 VERSION = "3"
 """Changes with the content of the cache."""
 
@@ -121,6 +119,8 @@ def pip_download(requirement: str, folder: Path, *options: str) -> Path:
 
 def npm_download(package: NpmPackage, folder: Path) -> Path:
     """Download one npm package and return its tarball."""
+    import npm_packages  # beside this script, which tests load from its path
+
     folder.mkdir(parents=True)
     target = folder / "package.tgz"
     try:
