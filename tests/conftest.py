@@ -7,6 +7,7 @@ from collections.abc import Generator
 from typing import Final
 
 import pytest
+from fakes.skips import SkippedTests, add_options
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TQDM_DISABLE", "1")
@@ -32,6 +33,14 @@ with contextlib.suppress(ImportError):
     from envkit.json_schema import jsonschema
 
     jsonschema()
+
+pytest_addoption = add_options
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """End the run with a table of what was skipped."""
+    config.pluginmanager.register(SkippedTests(config), "skipped-tests")
+
 
 _HEAVY: Final = frozenset({"gemma3", "glm4moe", "gpt-oss", "mistral-nemo"})
 """Tokenizers that take about a second or more to load, in every process that tests share."""

@@ -24,7 +24,7 @@ EXTRAS: Final = {
     "parquet": "rollout --parquet, and export to parquet",
     "prometheus": "rollout --metrics-port",
     "ray": "workers on a Ray cluster: rollout --workers",
-    "reasoning-gym": "the collection reasoning_gym",
+    "reasoning-gym": "the collection reasoning_gym; pip needs a C compiler for a dependency",
     "search": "search over a corpus on disk; small ones are searched in memory",
     "sglang": "codecs of the models that an SGLang server serves",
     "skyrl": "training with SkyRL",

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import torch
-from fakes.browsers import needs_browser
 from fakes.models import tiny_model_dir
+from fakes.needs import BROWSER
 from fakes.playing import collected
 
 import envkit
@@ -31,8 +31,8 @@ FAMILIES = (
     "computer-use-v0",
     pytest.param("geo3k-v0", marks=pytest.mark.slow),
     pytest.param("search-v0", marks=pytest.mark.slow),
-    pytest.param("computer-use-page-v0", marks=[needs_browser, pytest.mark.slow]),
-    pytest.param("computer-use-miniwob-v0", marks=[needs_browser, pytest.mark.slow]),
+    pytest.param("computer-use-page-v0", marks=[BROWSER.mark, pytest.mark.slow]),
+    pytest.param("computer-use-miniwob-v0", marks=[BROWSER.mark, pytest.mark.slow]),
 )
 AGENTS = {"solvers": 2, "task_env": "geo3k-v0"}
 EMBEDDED_TOLERANCE = 1e-4

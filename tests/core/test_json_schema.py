@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from fakes.needs import packages
 
 IRIS = ["http://example.org/\u00fc", "http://[", "a b", "\u00fc", "//", ""]
 OURS = "from envkit.json_schema import jsonschema; library = jsonschema()"
@@ -34,7 +35,7 @@ def run(code: str) -> str:
 
 @pytest.mark.slow  # the plain import takes five seconds
 def test_formats_get_the_verdicts_of_a_plain_import() -> None:
-    pytest.importorskip("rfc3987_syntax")
+    packages("rfc3987_syntax").require()
     ours, plain = (json.loads(run(code + VERDICTS)) for code in (OURS, PLAIN))
     assert ours == plain
     assert any(ours)

@@ -9,7 +9,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from fakes.chromium import needs_chromium, running_chromium
+from fakes.chromium import running_chromium
+from fakes.needs import CHROMIUM
 from playwright.sync_api import Browser, Page
 
 ROOT = Path(__file__).parents[2]
@@ -73,7 +74,7 @@ def watch(page: Page, site: str) -> list[str]:
     return trouble
 
 
-@needs_chromium
+@CHROMIUM.mark
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_opens_from_this_host_alone_and_fits(
     site: str, browser: Browser, scheme: str
@@ -96,7 +97,7 @@ def test_every_page_opens_from_this_host_alone_and_fits(
     assert trouble == []
 
 
-@needs_chromium
+@CHROMIUM.mark
 def test_search_finds_the_loss_mask(site: str, browser: Browser) -> None:
     page = browser.new_page()
     trouble = watch(page, site)

@@ -1,12 +1,13 @@
 """The notebooks: stripped in the repository, and each runs to its end in another folder."""
 
 import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-nbformat: Any = pytest.importorskip("nbformat")
+nbformat: Any = import_module("nbformat")
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -86,8 +87,7 @@ def test_notebook_registers_no_id_that_another_page_installs(path: Path) -> None
 )
 @pytest.mark.filterwarnings("default")  # of the kernel's client; a cell's warnings are checked
 def test_notebook_runs_in_another_folder(path: Path, tmp_path: Path) -> None:
-    nbclient: Any = pytest.importorskip("nbclient")
-    pytest.importorskip("anywidget")
+    nbclient: Any = import_module("nbclient")
     document = read(path)
     resources = {"metadata": {"path": str(tmp_path)}}
 

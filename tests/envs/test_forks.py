@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from fakes.browsers import needs_browser
 from fakes.codecs import vision_codec
+from fakes.needs import BROWSER
 
 from envkit.env import Policy, PolicyContext
 from envkit.rollout import AtTurns, EpisodeSpec, Player, ScriptedEngine, play_tree
@@ -103,7 +103,7 @@ async def solved(task: Mapping[str, Any]) -> list[str]:
     return replies
 
 
-@needs_browser
+@BROWSER.mark
 @pytest.mark.parametrize("name", ["click-menu-2", "email-inbox-delete"])
 @pytest.mark.parametrize("is_single", [False, True])
 @pytest.mark.slow
@@ -137,7 +137,7 @@ COUNTER = {
 }
 
 
-@needs_browser
+@BROWSER.mark
 @pytest.mark.slow
 async def test_page_of_a_branch_has_the_clicks_of_its_own_history() -> None:
     def policy(context: PolicyContext) -> str:

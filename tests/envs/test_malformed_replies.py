@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fakes.malformed_replies import feed, huge_replies, malformed_replies
 from fakes.matrix import share
+from fakes.needs import REASONING_GYM
 from fakes.search_backend import MemoryBackend, tasks
 
 import envkit
@@ -119,7 +120,7 @@ WAYS: dict[str, Way] = {
 @pytest.mark.parametrize("name", share(WAYS, of=2))
 def test_environment_survives_malformed_replies(name: str) -> None:
     if name == "reasoning_gym":
-        pytest.importorskip("reasoning_gym")
+        REASONING_GYM.require()
     way = WAYS[name]
     counts = feed(way.make(), malformed_replies(name, 300, way.sound, way.calls))
     assert counts.replies == 300
@@ -131,7 +132,7 @@ def test_environment_survives_malformed_replies(name: str) -> None:
 @pytest.mark.parametrize("name", WAYS)
 def test_environment_survives_its_share_of_a_hundred_thousand(name: str) -> None:
     if name == "reasoning_gym":
-        pytest.importorskip("reasoning_gym")
+        REASONING_GYM.require()
     way = WAYS[name]
     count = -(-PER_ENVIRONMENT // way.ways)
     replies = malformed_replies(f"{name}, all", count, way.sound, way.calls)
@@ -141,7 +142,7 @@ def test_environment_survives_its_share_of_a_hundred_thousand(name: str) -> None
 @pytest.mark.parametrize("name", share(WAYS, of=3))
 def test_environment_survives_replies_of_10_megabytes(name: str) -> None:
     if name == "reasoning_gym":
-        pytest.importorskip("reasoning_gym")
+        REASONING_GYM.require()
     way = WAYS[name]
     assert feed(way.make(), huge_replies(name, way.sound)).replies == 2
 

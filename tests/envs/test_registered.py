@@ -4,22 +4,24 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from fakes.browsers import has_browser
+from fakes.needs import BROWSER, BUBBLEWRAP, DESKTOP, REASONING_GYM
 
 import envkit
 from envkit.collection import collections
 from envkit.env import Env, PolicyContext
-from envkit.errors import MissingDependencyError
 from envkit.registration import members
-from envkit_linux_desktop.requirements import check_desktop
-from envkit_terminal.session import check_programs
 
 FOREIGN = {"openenv-v0", "verifiers-v0"}
 """They have no server and no library here."""
 IDS = sorted(set(envkit.registry()) - FOREIGN)
 MINIWOB, LINUX = "computer-use-miniwob-v0", "computer-use-linux-v0"
 """Their tasks have tests of their own; a Linux desktop takes half a minute for each."""
-IN_A_BROWSER = {MINIWOB, "computer-use-page-v0"}
+NEEDS = {
+    MINIWOB: BROWSER,
+    "computer-use-page-v0": BROWSER,
+    LINUX: DESKTOP,
+    "terminal-v0": BUBBLEWRAP,
+}
 SLOW_TO_MAKE = {"reasoning_gym/futoshiki-v0", "reasoning_gym/knight_swap-v0"}
 """A check of one of them takes minutes."""
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -27,13 +29,19 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 WITHOUT_AN_ORACLE = {"gymnasium-v0"}
 """Its default is a world of chance."""
-NOT_REPEATABLE = {LINUX: check_desktop, "terminal-v0": check_programs}
-"""Real programs, which read clocks and race, and whether they are installed."""
+NOT_REPEATABLE = {LINUX, "terminal-v0"}
+"""Real programs, which read clocks and race."""
 MEMBERS = [
-    member
-    for namespace in sorted(set(collections()) - {"miniwob"})
-    for member in members(namespace)
-    if member not in SLOW_TO_MAKE
+    *(
+        member
+        for namespace in sorted(set(collections()) - {"miniwob", "reasoning_gym"})
+        for member in members(namespace)
+    ),
+    *(
+        [name for name in members("reasoning_gym") if name not in SLOW_TO_MAKE]
+        if REASONING_GYM.is_met
+        else [pytest.param("reasoning_gym/...", marks=REASONING_GYM.mark)]
+    ),
 ]
 foreign_code_warns = pytest.mark.filterwarnings(
     "ignore::SyntaxWarning",
@@ -70,13 +78,9 @@ def test_registered_environment_is_solved_by_its_oracle_at_200_seeds(env_id: str
 
 def made(env_id: str, **options: Any) -> Any:
     """Make an environment, or skip the test where what it needs is not installed."""
-    if env_id in IN_A_BROWSER and not has_browser():
-        pytest.skip("chromium-headless-shell is missing")
-    try:
-        NOT_REPEATABLE.get(env_id, lambda: None)()
-        return envkit.make(env_id, **options)
-    except MissingDependencyError as error:
-        pytest.skip(str(error))
+    if env_id in NEEDS:
+        NEEDS[env_id].require()
+    return envkit.make(env_id, **options)
 
 
 def _returned(env: Any, seed: int) -> float:

@@ -10,9 +10,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import psutil
-import pytest
 
-from envkit.errors import ConfigurationError
 from envkit_actions import Action, ActionKind
 from envkit_browser.driver import (
     BrowserPool,
@@ -21,21 +19,8 @@ from envkit_browser.driver import (
     PageOptions,
     PoolOptions,
     Site,
-    find_browser,
 )
 from envkit_browser.driver.process import PROFILE_PREFIX
-
-
-def has_browser() -> bool:
-    """Whether a browser is installed."""
-    try:
-        find_browser()
-    except ConfigurationError:
-        return False
-    return True
-
-
-needs_browser = pytest.mark.skipif(not has_browser(), reason="chromium-headless-shell is missing")
 
 
 @contextlib.asynccontextmanager

@@ -1,22 +1,13 @@
-"""A real browser for tests of pages: whether there is one, and a page that reports what it does."""
+"""A real browser for tests of pages: a page that reports what it does."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
-
-import pytest
-from fakes.browsers import has_browser
 
 from envkit_browser.driver import find_browser
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
-
-needs_chromium = pytest.mark.skipif(
-    not has_browser() or find_spec("playwright") is None,
-    reason="chromium-headless-shell or playwright is missing",
-)
 
 
 class Watched:

@@ -5,15 +5,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from envkit.env import Policy, PolicyContext
 from envkit_linux_desktop import LinuxDesktopEnv
-from envkit_linux_desktop.requirements import APPLICATIONS, BASE, INSTALL_LINE, missing_programs
-
-needs_desktop = pytest.mark.skipif(
-    bool(missing_programs((*BASE, *APPLICATIONS))), reason=INSTALL_LINE
-)
 
 
 def children() -> set[int]:

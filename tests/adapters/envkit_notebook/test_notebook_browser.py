@@ -5,7 +5,7 @@ from textwrap import dedent
 from typing import TYPE_CHECKING
 
 import pytest
-from fakes.chromium import needs_chromium
+from fakes.needs import CHROMIUM
 
 if TYPE_CHECKING:
     from fakes.jupyter_lab import Lab
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.slow,
-    needs_chromium,
+    CHROMIUM.mark,
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # playwright's own transport
 ]
 HOSTILE = (
@@ -38,8 +38,6 @@ RECORD = """
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Lab]":
-    pytest.importorskip("anywidget")
-    pytest.importorskip("jupyterlab")
     from fakes.jupyter_lab import jupyter_lab  # two seconds of imports
 
     with jupyter_lab(tmp_path_factory.mktemp("lab")) as running:

@@ -13,8 +13,6 @@ from fakes.budget import examples
 from fakes.trajectories import example, quick, trajectories
 from hypothesis import given, settings
 
-pytest.importorskip("anywidget")
-
 import envkit
 import envkit_notebook as notebook
 from envkit.env import Turn

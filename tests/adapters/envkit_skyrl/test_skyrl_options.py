@@ -65,7 +65,6 @@ def test_without_skyrl_the_missing_package_is_named_and_torch_is_not_imported() 
 def test_images_of_another_family_than_qwen_are_refused_by_name(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    pytest.importorskip("torch")
     from envkit_skyrl.setup import find_images
 
     assert find_images(ChatCodec(build(BY_NAME["Qwen2-VL"]))) is not None

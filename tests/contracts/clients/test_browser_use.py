@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 from fakes.client_scripts import gateway
+from fakes.needs import DEBIAN_CHROMIUM
 
 from envkit.images import Image
 
@@ -22,9 +22,7 @@ os.environ["ANONYMIZED_TELEMETRY"] = "false"  # read on import
 os.environ["BROWSER_USE_LOGGING_LEVEL"] = "critical"
 
 CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no chromium; Debian: apt install chromium"
-)
+pytestmark = DEBIAN_CHROMIUM.mark
 STEPS = ({"navigate": {"url": "PAGE", "new_tab": False}}, {"wait": {"seconds": 1}},
          {"done": {"text": "Read it.", "success": True}})  # fmt: skip
 

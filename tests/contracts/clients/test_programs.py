@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from fakes.client_scripts import calling, gateway
 from fakes.gateway_run import Run
+from fakes.needs import AGENT_PROGRAMS
 from fakes.trajectories import picture
 
 PROGRAMS = os.environ.get("ENVKIT_AGENT_PROGRAMS")
-pytestmark = pytest.mark.skipif(PROGRAMS is None, reason="npm could not install the programs")
+pytestmark = AGENT_PROGRAMS.mark
 
 CODEX = """
 model = "m"

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from fakes.desktop_runs import needs_desktop
+from fakes.needs import DESKTOP
 from fakes.processes import is_alive
 from fakes.ray_players import scripted_player
 
@@ -17,7 +17,7 @@ from envkit.rollout import RolloutConfig, Run, RunPlan, delivered
 from envkit_ray import RayPlayer
 from envkit_sandbox.watchdog import processes
 
-pytestmark = needs_desktop
+pytestmark = DESKTOP.mark
 TASKS: list[tuple[str, dict[str, Any]]] = [
     ("terminal-v0", {"families": "find_file"}),
     ("computer-use-linux-v0", {"families": ["write_note"], "level": 1}),

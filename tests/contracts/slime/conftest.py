@@ -10,25 +10,27 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from fakes.envs import register_toys
+from fakes.skips import ADD_IT_WITH
 from fakes.slime_run import register_broken
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave out, with its reason, what the installed trainers cannot run."""
-    for name, is_there, why in (
-        ("slime", _has("slime"), "slime is not importable: name a checkout in SLIME_SRC"),
-        ("miles", _has("miles"), "miles is not importable: name a checkout in MILES_SRC"),
+    for name, is_there, missing, command in (
+        ("slime", _has("slime"), "slime", "SLIME_SRC=CHECKOUT make contract-slime"),
+        ("miles", _has("miles"), "miles", "MILES_SRC=CHECKOUT make contract-slime"),
         (
             "miles_main",
             _has("miles", "ray/rollout/train_data_conversion.py"),
-            "the released miles has no conversion of its own: name a checkout in MILES_SRC",
+            "a miles with a conversion",
+            "MILES_SRC=CHECKOUT make contract-slime",
         ),
     ):
         if is_there:
             continue
         for item in items:
             if f"needs_{name}" in item.fixturenames:  # pyright: ignore[reportAttributeAccessIssue]
-                item.add_marker(pytest.mark.skip(reason=why))
+                item.add_marker(pytest.mark.skip(reason=f"{missing}{ADD_IT_WITH}{command}"))
 
 
 def _has(package: str, file: str = "") -> bool:

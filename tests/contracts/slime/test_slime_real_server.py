@@ -10,6 +10,7 @@ import pickle
 from typing import Any
 
 import pytest
+from fakes.needs import SLIME_SERVER
 from fakes.slime_run import slime_args
 
 from envkit.trajectory import SegmentKind, read_trajectories, verify_file
@@ -19,10 +20,7 @@ pytestmark = [
     pytest.mark.slime,
     pytest.mark.sglang,
     pytest.mark.usefixtures("needs_slime"),
-    pytest.mark.skipif(
-        not (URL and MODEL),
-        reason="needs a real server: run scripts/contracts/slime/real_server.py",
-    ),
+    SLIME_SERVER.mark,
 ]
 
 DOTS: dict[str, Any] = {

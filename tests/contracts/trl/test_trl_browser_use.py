@@ -2,19 +2,15 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from fakes.installed import ROOT, install_metadata
+from fakes.needs import BROWSER_USE, DEBIAN_CHROMIUM
 
 PYTHON = os.environ.get("ENVKIT_BROWSER_USE_PYTHON")
-pytestmark = pytest.mark.skipif(
-    PYTHON is None or shutil.which("chromium") is None,
-    reason="needs chromium, and the environment of `make contract-clients`",
-)
+pytestmark = [BROWSER_USE.mark, DEBIAN_CHROMIUM.mark]
 
 
 def test_trl_trains_behind_a_browser_use_agent(tmp_path: Path) -> None:

@@ -10,15 +10,15 @@ from typing import Any, Literal
 import pytest
 from fakes.branching import SUMMARY
 from fakes.branching import rewritten as rewritten_by
-from fakes.chromium import needs_chromium, running_chromium
+from fakes.chromium import running_chromium
 from fakes.marked_runs import EVERY_MARK, forked_run, grouped_run, marked, rewritten
+from fakes.needs import CHROMIUM, packages
 from fakes.served import served
 
 from envkit.trajectory import save
 from envkit.trajectory.storage import FILE_NAME
 
-pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is missing")
-pytestmark = [pytest.mark.slow, needs_chromium]
+pytestmark = [pytest.mark.slow, CHROMIUM.mark, packages("axe_playwright_python").mark]
 
 PAGES = ("#/", "#/?by=prefix", "#/?compare=one,two", "#/?first=one&second=two", "#/one",
          "#/one/episodes", "#/one/episodes?view=list&q=i+go", "#/one/e/6?t=2", "#/one/e/6?vs=7",

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
-from fakes.chromium import Watched, needs_chromium, running_chromium
+from fakes.chromium import Watched, running_chromium
 from fakes.marked_runs import CLICK, EVERY_MARK, SIZE, click, grouped_run, marked
+from fakes.needs import CHROMIUM
 from fakes.trajectories import Context, Reply, build, example
 
 from envkit.errors import FaultKind
@@ -18,7 +19,7 @@ from envkit.viewer import write_diff, write_report
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
-pytestmark = [pytest.mark.slow, needs_chromium]
+pytestmark = [pytest.mark.slow, CHROMIUM.mark]
 
 Open = Callable[..., "Page"]
 Scheme = Literal["light", "dark"]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fakes.branching import IMAGES, SUMMARY
 from fakes.branching import rewritten as rewritten_by
-from fakes.chromium import needs_chromium
 from fakes.marked_runs import forked_run, rewritten
+from fakes.needs import CHROMIUM
 from fakes.served import served
 from fakes.ui_pages import Open, Scheme, nameless, overflow, until
 
@@ -20,7 +20,7 @@ from envkit.trajectory.storage import FILE_NAME
 if TYPE_CHECKING:
     from playwright.sync_api import Route
 
-pytestmark = [pytest.mark.slow, needs_chromium]
+pytestmark = [pytest.mark.slow, CHROMIUM.mark]
 pytest_plugins = ["fakes.ui_fixtures"]
 
 LANES = "document.querySelectorAll('.lane').length"

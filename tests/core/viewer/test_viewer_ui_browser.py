@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from fakes.chromium import needs_chromium
 from fakes.command import start_envkit
 from fakes.marked_runs import CLICK, SIZE, grouped_run
+from fakes.needs import CHROMIUM
 from fakes.served import served
 from fakes.trajectories import Reply, build
 from fakes.ui_pages import Open, Scheme, nameless, overflow, until
@@ -25,7 +25,7 @@ from envkit.viewer.live_run import LiveRun
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-pytestmark = [pytest.mark.slow, needs_chromium]
+pytestmark = [pytest.mark.slow, CHROMIUM.mark]
 pytest_plugins = ["fakes.ui_fixtures"]
 
 NAMES = ("sweep/geo-s0", "sweep/geo-s1", "sweep/geo-s2", "base")

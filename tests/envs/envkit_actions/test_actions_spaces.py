@@ -72,7 +72,6 @@ def _transformers_smart_resize() -> Any:
     return names["smart_resize"]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="no transformers")
 def test_resize_equals_that_of_transformers() -> None:
     smart_resize = _transformers_smart_resize()
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fakes.browsers import needs_browser
+from fakes.needs import BROWSER
 from fakes.pages import python_blocks
 
 from envkit_browser.driver import Trouble
@@ -15,7 +15,7 @@ DOC = PAGE.read_text("utf-8")
 BLOCKS = python_blocks(PAGE)
 
 
-@needs_browser
+@BROWSER.mark
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
 def test_block_runs(number: int, tmp_path: Path) -> None:

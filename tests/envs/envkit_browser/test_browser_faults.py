@@ -8,14 +8,15 @@ import signal
 import time
 
 import pytest
-from fakes.browsers import click, kill_renderers, needs_browser, open_page, running_pool
+from fakes.browsers import click, kill_renderers, open_page, running_pool
+from fakes.needs import BROWSER
 
 from envkit.errors import ConfigurationError, FaultKind
 from envkit.faults import FaultPlan
 from envkit_browser.driver import BrowserFault, BrowserPool, Page, PageEvent, Trouble
 from envkit_browser.driver.injection import Injection, inject
 
-pytestmark = [needs_browser, pytest.mark.slow]
+pytestmark = [BROWSER.mark, pytest.mark.slow]
 
 BUTTON = "<body style='margin:0'><button style='width:100px;height:50px' onclick='%s'>go</button>"
 

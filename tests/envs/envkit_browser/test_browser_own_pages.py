@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.browsers import needs_browser, profiles
+from fakes.browsers import profiles
 from fakes.budget import examples
+from fakes.needs import BROWSER
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -93,7 +94,7 @@ def test_verdict_is_read_or_a_grader_fault(value: Any) -> None:
         assert kind in (None, FaultKind.GRADER)
 
 
-@needs_browser
+@BROWSER.mark
 async def test_number_above_zero_ends_the_episode() -> None:
     env = PageEnv(tasks=[row("window.pressed = 1", check="window.pressed ?? 0")])
     first, last = await played(env, ASIDE, CLICK)
@@ -103,7 +104,7 @@ async def test_number_above_zero_ends_the_episode() -> None:
     assert last.observation["images"][0].size == (672, 448)
 
 
-@needs_browser
+@BROWSER.mark
 async def test_checker_may_end_without_a_reward() -> None:
     check = "({done: !!window.pressed, reward: window.pressed ? -0.5 : 0.25})"
     first, last = await played(PageEnv(tasks=[row("pressed = 1", check=check)]), ASIDE, CLICK)
@@ -115,7 +116,7 @@ async def test_checker_may_end_without_a_reward() -> None:
     )
 
 
-@needs_browser
+@BROWSER.mark
 @pytest.mark.slow
 async def test_checker_hears_the_answer_and_the_status() -> None:
     check = "({answer, status}) => answer === '42' || status === 'failure' ? 1 : 0"
@@ -129,14 +130,14 @@ async def test_checker_hears_the_answer_and_the_status() -> None:
         assert (step.reward, step.terminated) == (reward, True)
 
 
-@needs_browser
+@BROWSER.mark
 async def test_actions_after_the_end_are_left_out() -> None:
     env = PageEnv(tasks=[row("pressed = (window.pressed ?? 0) + 1", check="window.pressed ?? 0")])
     (step,) = await played(env, f"[{CLICK}, {CLICK}, {CLICK}]")
     assert (step.reward, step.terminated) == (1.0, True)
 
 
-@needs_browser
+@BROWSER.mark
 async def test_setup_makes_the_goal_of_the_seed() -> None:
     env = PageEnv(
         tasks=[row(setup="({seed}) => { window.n = seed; return 'Say ' + seed; }", seed=9)]
@@ -149,7 +150,7 @@ async def test_setup_makes_the_goal_of_the_seed() -> None:
         await env.aclose()
 
 
-@needs_browser
+@BROWSER.mark
 async def test_assets_come_from_the_task_and_the_folder(tmp_path: Path) -> None:
     (tmp_path / "lib.js").write_text("window.a = 1")
     html = "<script src='lib.js'></script><script src='sub/own.js'></script>"
@@ -158,7 +159,7 @@ async def test_assets_come_from_the_task_and_the_folder(tmp_path: Path) -> None:
     assert step.reward == 1.0
 
 
-@needs_browser
+@BROWSER.mark
 async def test_malformed_reply_is_an_observation() -> None:
     (step,) = await played(PageEnv(tasks=[row()]), "no action at all")
     assert step.info["parse_error"]
@@ -166,14 +167,14 @@ async def test_malformed_reply_is_an_observation() -> None:
     assert not step.terminated
 
 
-@needs_browser
+@BROWSER.mark
 async def test_dialog_is_reported_to_the_model() -> None:
     (step,) = await played(PageEnv(tasks=[row("alert(7)")]), CLICK)
     assert step.observation["text"] == 'The page showed this alert: "7". It was answered with OK.'
     assert step.info["events"] == {"dialog": 1}
 
 
-@needs_browser
+@BROWSER.mark
 @pytest.mark.parametrize(("kind", "left"), [("navigate", "navigated"), ("close_page", "closed")])
 @pytest.mark.slow
 async def test_page_that_is_left_ends_the_episode(kind: str, left: str) -> None:
@@ -184,13 +185,13 @@ async def test_page_that_is_left_ends_the_episode(kind: str, left: str) -> None:
     assert len(step.observation["images"]) == 1
 
 
-@needs_browser
+@BROWSER.mark
 async def test_page_cannot_close_itself() -> None:
     steps = await played(PageEnv(tasks=[row("window.close()")]), CLICK, CLICK)
     assert [step.info["left"] for step in steps] == [None, None]
 
 
-@needs_browser
+@BROWSER.mark
 @pytest.mark.parametrize("check", ["nothing.at.all", "'much'", "({reward: NaN})", "undefined"])
 @pytest.mark.slow
 async def test_broken_checker_is_a_grader_fault(check: str) -> None:
@@ -199,13 +200,13 @@ async def test_broken_checker_is_a_grader_fault(check: str) -> None:
     assert caught.value.kind is FaultKind.GRADER
 
 
-@needs_browser
+@BROWSER.mark
 async def test_page_that_is_missing_is_refused() -> None:
     with pytest.raises(DatasetError, match=r"nowhere\.html"):
         await played(PageEnv(tasks=[{"path": "nowhere.html", "goal": "x", "check": "0"}]), CLICK)
 
 
-@needs_browser
+@BROWSER.mark
 async def test_fault_ends_the_episode_and_the_next_reset_works() -> None:
     plan = FaultPlan(schedule={("browser", 5, 1, 0): "kill_browser"})
     env = PageEnv(tasks=[row(seed=5)], faults=plan)
@@ -226,7 +227,7 @@ async def test_fault_ends_the_episode_and_the_next_reset_works() -> None:
         await env.aclose()
 
 
-@needs_browser
+@BROWSER.mark
 async def test_step_that_is_cancelled_needs_a_reset() -> None:
     env = PageEnv(tasks=[row()])
     try:
@@ -242,7 +243,7 @@ async def test_step_that_is_cancelled_needs_a_reset() -> None:
         await env.aclose()
 
 
-@needs_browser
+@BROWSER.mark
 def test_synchronous_calls_work_and_close_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,7 +269,7 @@ async def solve(env: PageEnv, index: int, policy: str = "oracle") -> float:
     return reward
 
 
-@needs_browser
+@BROWSER.mark
 @pytest.mark.slow
 @pytest.mark.parametrize("action", ["canonical", "qwen3-vl", "anthropic-20251124", "osworld"])
 async def test_oracle_solves_the_demos_in_every_dialect(action: str) -> None:
@@ -282,7 +283,7 @@ async def test_oracle_solves_the_demos_in_every_dialect(action: str) -> None:
             await env.aclose()
 
 
-@needs_browser
+@BROWSER.mark
 @pytest.mark.slow
 async def test_random_policy_hardly_solves_the_demos() -> None:
     envs = [PageEnv() for _ in range(4)]
@@ -297,7 +298,7 @@ async def test_random_policy_hardly_solves_the_demos() -> None:
             await env.aclose()
 
 
-@needs_browser
+@BROWSER.mark
 @pytest.mark.slow
 def test_page_environment_passes_the_check() -> None:
     env = envkit.make("computer-use-page-v0")
@@ -328,7 +329,7 @@ asyncio.run(main())
 """
 
 
-@needs_browser
+@BROWSER.mark
 @pytest.mark.slow
 def test_demos_give_the_same_pixels_in_another_process() -> None:
     runs = {

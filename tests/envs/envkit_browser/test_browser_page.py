@@ -7,14 +7,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from fakes.browsers import needs_browser, open_page, running_pool
+from fakes.browsers import open_page, running_pool
+from fakes.needs import BROWSER
 from PIL import Image as PilImage
 
 from envkit_actions import Action, ActionKind, Button
 from envkit_browser.driver import BrowserFault, BrowserPool, Page, PageEvent, PageInput, Trouble
 from envkit_browser.driver import browser as browser_module
 
-pytestmark = [needs_browser, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [BROWSER.mark, pytest.mark.asyncio(loop_scope="module")]
 
 LOGGER = """<body style="margin:0;width:400px;height:900px">
 <textarea id="t" style="position:absolute;left:0;top:0;width:200px;height:60px;margin:0"></textarea>

@@ -4,7 +4,8 @@ import asyncio
 import gc
 
 import pytest
-from fakes.browsers import click, family_of, needs_browser, open_page, running_pool, wait_until_gone
+from fakes.browsers import click, family_of, open_page, running_pool, wait_until_gone
+from fakes.needs import BROWSER
 
 from envkit.errors import ConfigurationError
 from envkit_actions import Action, ActionKind
@@ -17,7 +18,7 @@ from envkit_browser.driver import (
     leave_pool,
 )
 
-pytestmark = needs_browser
+pytestmark = BROWSER.mark
 SMALL = PageOptions(width=100, height=100)
 
 

@@ -12,14 +12,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fakes.browsers import (
-    family_of,
-    needs_browser,
-    open_page,
-    profiles,
-    running_pool,
-    wait_until_gone,
-)
+from fakes.browsers import family_of, open_page, profiles, running_pool, wait_until_gone
+from fakes.needs import BROWSER
 
 from envkit.errors import ConfigurationError, MissingDependencyError
 from envkit_browser.driver import Browser, BrowserFault, Trouble, find_browser
@@ -74,7 +68,7 @@ def is_removed(profile: Path) -> bool:
     return not profile.exists()
 
 
-@needs_browser
+@BROWSER.mark
 @pytest.mark.parametrize(
     "ending",
     ["sys.stdin.read(); await browser.aclose()", "sys.stdin.read()", "sys.stdin.read(); 1 / 0"],
@@ -89,7 +83,7 @@ def test_browser_leaves_nothing_when_the_interpreter_ends(ending: str) -> None:
     assert is_removed(profile)
 
 
-@needs_browser
+@BROWSER.mark
 def test_browser_leaves_nothing_when_the_interpreter_is_killed() -> None:
     child, processes, profile = launched("sys.stdin.read()")
     child.send_signal(signal.SIGKILL)
@@ -98,7 +92,7 @@ def test_browser_leaves_nothing_when_the_interpreter_is_killed() -> None:
     assert is_removed(profile)
 
 
-@needs_browser
+@BROWSER.mark
 async def test_close_leaves_no_process_and_no_profile() -> None:
     async with running_pool() as pool:
         page = await open_page(pool, "<p>hi")
@@ -111,7 +105,7 @@ async def test_close_leaves_no_process_and_no_profile() -> None:
     browser.process.kill()
 
 
-@needs_browser
+@BROWSER.mark
 async def test_start_that_is_cancelled_leaves_nothing() -> None:
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     for wait in (0.0, 0.02, 0.1, 0.3):
@@ -134,7 +128,7 @@ async def test_start_that_is_cancelled_leaves_nothing() -> None:
     assert (left(), profiles()) == (set(), set())
 
 
-@needs_browser
+@BROWSER.mark
 async def test_browser_that_is_collected_is_killed() -> None:
     browser = await Browser.start()
     processes = family_of(browser.process.pid)

@@ -10,13 +10,14 @@ from pathlib import Path
 import psutil
 import pytest
 from aiohttp import web
-from fakes.browsers import click, needs_browser, open_page, running_pool
+from fakes.browsers import click, open_page, running_pool
+from fakes.needs import BROWSER
 
 from envkit_browser.driver import Browser, PageEvent, PageOptions, Site
 from envkit_browser.driver.page import Page
 from envkit_browser.driver.process import BrowserProcess
 
-pytestmark = [needs_browser, pytest.mark.slow]
+pytestmark = [BROWSER.mark, pytest.mark.slow]
 
 SECRET = "the-secret-of-the-file"
 TRIES = {

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes.browsers import needs_browser
+from fakes.needs import BROWSER
 
 import envkit
 from envkit.env import Policy, PolicyContext, Step
@@ -22,7 +22,7 @@ from envkit_actions.random_clicks import random_clicks
 from envkit_browser.miniwob import PLANS, TASKS, MiniwobEnv
 from envkit_browser.miniwob.policies import oracle
 
-pytestmark = needs_browser
+pytestmark = BROWSER.mark
 CLICK = '{"action": "click", "x": %d, "y": %d}'
 
 

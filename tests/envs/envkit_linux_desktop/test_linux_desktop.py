@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fakes.desktop_runs import children, folders, needs_desktop, play, row
+from fakes.desktop_runs import children, folders, play, row
+from fakes.needs import DESKTOP
 
 import envkit
 from envkit.errors import (
@@ -118,7 +119,7 @@ def test_a_character_without_a_key_is_named() -> None:
         symbol_of("\a")
 
 
-@needs_desktop
+@DESKTOP.mark
 def test_a_start_removes_what_a_driver_killed_during_a_start_left() -> None:
     stale = Path(tempfile.mkdtemp(prefix="envkit-desk-", dir="/dev/shm"))
     (stale / "fb").mkdir()
@@ -127,7 +128,7 @@ def test_a_start_removes_what_a_driver_killed_during_a_start_left() -> None:
         assert not stale.exists()
 
 
-@needs_desktop
+@DESKTOP.mark
 def test_an_episode_shows_screens_and_grades_files() -> None:
     before = children()
     env = LinuxDesktopEnv(ready=0)
@@ -149,7 +150,7 @@ def test_an_episode_shows_screens_and_grades_files() -> None:
     assert folders() == []
 
 
-@needs_desktop
+@DESKTOP.mark
 @pytest.mark.slow
 def test_every_dialect_clicks_on_the_same_place() -> None:
     for name in sorted(DIALECTS):
@@ -162,7 +163,7 @@ def test_every_dialect_clicks_on_the_same_place() -> None:
         assert abs(at[1] - 300) <= 1, name
 
 
-@needs_desktop
+@DESKTOP.mark
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "draw"),
@@ -184,7 +185,7 @@ def test_the_oracle_solves_and_doing_nothing_does_not(family: str, draw: int) ->
     env.close()
 
 
-@needs_desktop
+@DESKTOP.mark
 @pytest.mark.slow
 @pytest.mark.parametrize("dialect", ["openai", "ui-tars-1.5"])
 def test_the_oracle_waits_as_its_dialect_can(dialect: str) -> None:
@@ -193,7 +194,7 @@ def test_the_oracle_waits_as_its_dialect_can(dialect: str) -> None:
     env.close()
 
 
-@needs_desktop
+@DESKTOP.mark
 @pytest.mark.slow
 def test_typed_text_arrives_exactly(session: Session) -> None:
     session.open(("mousepad",))
@@ -214,7 +215,7 @@ def test_typed_text_arrives_exactly(session: Session) -> None:
     assert data.decode() == EXACT
 
 
-@needs_desktop
+@DESKTOP.mark
 @pytest.mark.slow
 def test_a_key_on_the_second_level_is_pressed_with_shift(session: Session) -> None:
     session.open(("mousepad",))
@@ -228,7 +229,7 @@ def test_a_key_on_the_second_level_is_pressed_with_shift(session: Session) -> No
     assert (data or b"").rstrip(b"\n") == b"?aB"
 
 
-@needs_desktop
+@DESKTOP.mark
 @pytest.mark.slow
 def test_more_characters_than_spare_keys_arrive_exactly(session: Session) -> None:
     text = "".join(map(chr, range(0x3B1, 0x3C9))) + "".join(map(chr, range(0x4E00, 0x4F00))) + "αω"
@@ -245,14 +246,14 @@ def test_more_characters_than_spare_keys_arrive_exactly(session: Session) -> Non
     assert data.decode().rstrip("\n") == text
 
 
-@needs_desktop
+@DESKTOP.mark
 @pytest.mark.slow
 def test_the_tree_names_what_is_on_the_screen(session: Session) -> None:
     session.open(("mousepad",))
     assert "menu 'File'" in session.tree()
 
 
-@needs_desktop
+@DESKTOP.mark
 @pytest.mark.slow
 def test_the_desk_reaches_nothing_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SECRET_TOKEN", "hunter2")
@@ -273,7 +274,7 @@ def test_the_desk_reaches_nothing_outside(monkeypatch: pytest.MonkeyPatch, tmp_p
             assert shell(session, f"{command} < /dev/null && echo fine").find("fine") < 0, command
 
 
-@needs_desktop
+@DESKTOP.mark
 @pytest.mark.slow
 def test_nothing_on_the_desk_ends_or_reads_its_first_process(session: Session) -> None:
     out = shell(session, "kill -9 1; echo x > /proc/1/mem; cat /proc/1/maps; echo still here")
@@ -282,7 +283,7 @@ def test_nothing_on_the_desk_ends_or_reads_its_first_process(session: Session) -
     session.check()
 
 
-@needs_desktop
+@DESKTOP.mark
 @pytest.mark.slow
 def test_full_folders_and_many_processes_stop_at_their_limits() -> None:
     limits = Limits(home_mib=16, processes=60)
@@ -297,7 +298,7 @@ def test_full_folders_and_many_processes_stop_at_their_limits() -> None:
         session.check()
 
 
-@needs_desktop
+@DESKTOP.mark
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["display", "desk"])
 @pytest.mark.parametrize("target", ["bubblewrap", "first"])
@@ -320,7 +321,7 @@ def test_a_killed_part_is_a_fault_and_leaves_nothing(part: str, target: str) -> 
     assert folders() == []
 
 
-@needs_desktop
+@DESKTOP.mark
 @pytest.mark.slow
 def test_a_display_that_hangs_is_a_fault(session: Session) -> None:
     assert session.display is not None
@@ -332,7 +333,7 @@ def test_a_display_that_hangs_is_a_fault(session: Session) -> None:
         session.titles()
 
 
-@needs_desktop
+@DESKTOP.mark
 @pytest.mark.slow
 def test_a_killed_driver_takes_all_its_sessions_along(tmp_path: Path) -> None:
     script = (
@@ -355,7 +356,7 @@ def test_a_killed_driver_takes_all_its_sessions_along(tmp_path: Path) -> None:
     assert folders(driver.pid) == []
 
 
-@needs_desktop
+@DESKTOP.mark
 @pytest.mark.slow
 def test_a_grader_that_fails_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     env = LinuxDesktopEnv(ready=0)
@@ -371,7 +372,7 @@ def test_a_grader_that_fails_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None
     env.close()
 
 
-@needs_desktop
+@DESKTOP.mark
 @pytest.mark.slow
 def test_a_pool_replaces_a_session_that_died_and_leaves_none() -> None:
     before = children()
@@ -388,14 +389,14 @@ def test_a_pool_replaces_a_session_that_died_and_leaves_none() -> None:
     assert await_none([*(children() - before)]) == []
 
 
-@needs_desktop
+@DESKTOP.mark
 def test_the_environment_is_made_by_its_id() -> None:
     env = envkit.make("computer-use-linux-v0", ready=0)
     assert not env.capabilities.replay_safe
     env.close()
 
 
-@needs_desktop
+@DESKTOP.mark
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "first", "second"),

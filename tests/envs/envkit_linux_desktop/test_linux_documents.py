@@ -11,9 +11,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("openpyxl")
-pytest.importorskip("docx")
-
 from envkit_linux_desktop.tasks import reader, reading
 from envkit_linux_desktop.tasks.documents import docx, pages
 from envkit_linux_desktop.tasks.sheets import sheet, xlsx

@@ -7,14 +7,14 @@ from io import BytesIO
 import numpy as np
 import pytest
 from docx import Document
-from fakes.desktop_runs import needs_desktop
+from fakes.needs import DESKTOP
 from openpyxl import Workbook
 
 from envkit_actions import Action, ActionKind
 from envkit_linux_desktop.performing import Performer
 from envkit_linux_desktop.session import Session, start_session
 
-pytestmark = [needs_desktop, pytest.mark.slow]
+pytestmark = [DESKTOP.mark, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import urllib.parse
 from collections.abc import Iterator
 
 import pytest
-from fakes.desktop_runs import needs_desktop, row
+from fakes.desktop_runs import row
+from fakes.needs import DESKTOP
 
 from envkit.errors import EnvFault, FaultKind
 from envkit_actions import Action, ActionKind
@@ -71,7 +72,7 @@ def key(*names: str) -> Action:
     return Action(kind=ActionKind.KEY, keys=names)
 
 
-@needs_desktop
+@DESKTOP.mark
 @pytest.mark.slow
 def test_an_application_that_reads_keys_late_gets_every_character() -> None:
     with start_session(1280, 800) as session:
@@ -89,7 +90,7 @@ def test_an_application_that_reads_keys_late_gets_every_character() -> None:
     assert urllib.parse.unquote(title.rpartition(" - ")[0][1:]) == SYMBOLS
 
 
-@needs_desktop
+@DESKTOP.mark
 @pytest.mark.slow
 def test_text_that_takes_too_long_is_cut_and_the_note_counts(
     monkeypatch: pytest.MonkeyPatch,
@@ -109,7 +110,7 @@ def test_text_that_takes_too_long_is_cut_and_the_note_counts(
     assert data == text[:count].encode() + b"\n"
 
 
-@needs_desktop
+@DESKTOP.mark
 @pytest.mark.slow
 def test_amounts_beyond_a_limit_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(performing, "LONGEST_WAIT", 0.1)
@@ -130,7 +131,7 @@ def test_amounts_beyond_a_limit_are_noted(monkeypatch: pytest.MonkeyPatch) -> No
     ]
 
 
-@needs_desktop
+@DESKTOP.mark
 @pytest.mark.slow
 def test_a_reply_has_a_limit_of_time(
     monkeypatch: pytest.MonkeyPatch, playing: LinuxDesktopEnv
@@ -145,7 +146,7 @@ def test_a_reply_has_a_limit_of_time(
     assert "left out" in observation["text"]
 
 
-@needs_desktop
+@DESKTOP.mark
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EFFECTS)
 def test_any_chord_leaves_a_session_that_is_graded(name: str, playing: LinuxDesktopEnv) -> None:
@@ -157,7 +158,7 @@ def test_any_chord_leaves_a_session_that_is_graded(name: str, playing: LinuxDesk
     assert (reward, terminated) == (0.0, True)
 
 
-@needs_desktop
+@DESKTOP.mark
 @pytest.mark.slow
 def test_an_episode_may_end_with_keys_and_buttons_held(playing: LinuxDesktopEnv) -> None:
     playing.step('[{"action": "mouse_down", "x": 300, "y": 300}]')
@@ -167,7 +168,7 @@ def test_an_episode_may_end_with_keys_and_buttons_held(playing: LinuxDesktopEnv)
     assert mask == 0
 
 
-@needs_desktop
+@DESKTOP.mark
 @pytest.mark.slow
 def test_slow_repeats_in_the_calculator_are_cut_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(performing, "_TYPE_SECONDS", 1.0)
@@ -180,7 +181,7 @@ def test_slow_repeats_in_the_calculator_are_cut_too(monkeypatch: pytest.MonkeyPa
         assert "of 90 characters" in note
 
 
-@needs_desktop
+@DESKTOP.mark
 @pytest.mark.slow
 def test_images_that_fill_the_display_are_a_fault_and_not_the_end_of_the_machine() -> None:
     with start_session(800, 600, limits=Limits(display_mib=200)) as session:

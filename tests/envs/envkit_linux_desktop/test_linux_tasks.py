@@ -8,12 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from PIL import Image
-
-pytest.importorskip("openpyxl")
-pytest.importorskip("docx")
-
 from fakes.desktop_files import FilesHome, near_misses, without_formulas
+from PIL import Image
 
 from envkit_actions import Action, ActionKind
 from envkit_linux_desktop.tasks import FAMILIES, oracle, reader, reading

@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("openpyxl")
-pytest.importorskip("docx")
-
 from envkit.errors import ConfigurationError, DatasetError
 from envkit_linux_desktop.osworld import FileFolder, RefusedError, import_tasks
 from envkit_linux_desktop.osworld import read_task as read
@@ -190,7 +187,6 @@ def test_null_in_a_document_name_is_an_invalid_index(tmp_path: Path) -> None:
 
 
 def test_id_that_names_no_playable_task_is_an_error(tmp_path: Path) -> None:
-    pytest.importorskip("Xlib")
     from envkit_linux_desktop.osworld.env import OsworldEnv
 
     write(tmp_path / "tasks", "a.json", task())

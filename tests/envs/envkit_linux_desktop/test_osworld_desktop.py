@@ -6,21 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("Xlib")
-pytest.importorskip("openpyxl")
-pytest.importorskip("docx")
-pytest.importorskip("pptx")
-
 import openpyxl
+import pytest
+from fakes.needs import DESKTOP
 from pptx import Presentation
 
-from envkit.errors import DatasetError, MissingDependencyError
+from envkit.errors import DatasetError
 from envkit_actions.action import Action, ActionKind, Status
 from envkit_linux_desktop.osworld import FileFolder
 from envkit_linux_desktop.osworld.env import OsworldEnv
-from envkit_linux_desktop.requirements import check_desktop
 
 START, GOLD = "https://files.example/start.xlsx", "https://files.example/gold.xlsx"
 SAVE = "import pyautogui; import time; pyautogui.hotkey('ctrl', 's'); time.sleep(0.5);"
@@ -121,10 +115,7 @@ def deck(title: str) -> bytes:
 
 @pytest.fixture
 def env(tmp_path: Path) -> Iterator[OsworldEnv]:
-    try:
-        check_desktop()
-    except MissingDependencyError as error:
-        pytest.skip(str(error))
+    DESKTOP.require()
     tasks, files = tmp_path / "tasks", tmp_path / "files"
     tasks.mkdir()
     files.mkdir()

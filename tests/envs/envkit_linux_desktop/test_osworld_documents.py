@@ -5,14 +5,9 @@ import zipfile
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
-
-pytest.importorskip("openpyxl")
-pytest.importorskip("docx")
-pytest.importorskip("pypdf")
-
 import docx
 import numpy as np
+import pytest
 from docx.shared import RGBColor
 from PIL import Image
 

@@ -5,13 +5,9 @@ import zipfile
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
-pytest.importorskip("openpyxl")
-pytest.importorskip("docx")
-
 import docx
 import openpyxl
+import pytest
 
 from envkit.errors import EnvFault, FaultKind
 from envkit_linux_desktop.osworld import grading

@@ -6,9 +6,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("openpyxl")
-pytest.importorskip("docx")
-
 from envkit.errors import ConfigurationError, DatasetError
 from envkit_linux_desktop.osworld import (
     Application,

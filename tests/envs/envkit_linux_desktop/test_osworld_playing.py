@@ -1,18 +1,14 @@
 """Whole plays of OSWorld tasks in a home folder under bubblewrap."""
 
 import io
-import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("openpyxl")
-pytest.importorskip("docx")
-
 import openpyxl
+import pytest
+from fakes.needs import BUBBLEWRAP
 
 from envkit.errors import EnvFault
 from envkit_linux_desktop.osworld import FileFolder, Finished, Play, read_task
@@ -131,7 +127,7 @@ def test_infeasible_task_is_solved_by_giving_up(tmp_path: Path) -> None:
     assert played.grade(gave_up=False) == 0.0
 
 
-@pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
+@BUBBLEWRAP.mark
 @pytest.mark.slow
 def test_commands_of_a_task_run_and_are_graded(tmp_path: Path) -> None:
     config = [
@@ -175,7 +171,7 @@ def test_one_of_several_checks_is_enough_with_or(tmp_path: Path) -> None:
     assert played.grade(gave_up=False) == 1.0
 
 
-@pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
+@BUBBLEWRAP.mark
 def test_program_that_is_not_installed_is_a_fault(tmp_path: Path) -> None:
     config = [
         {"type": "execute", "parameters": {"command": "no-such-program", "shell": True}},

@@ -5,11 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-pytest.importorskip("openpyxl")
-pytest.importorskip("docx")
-pytest.importorskip("pptx")
-
 from PIL import Image
 from pptx import Presentation
 from pptx.dml.color import RGBColor

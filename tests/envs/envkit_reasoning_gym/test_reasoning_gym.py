@@ -3,10 +3,12 @@
 import json
 import random
 import sys
+from importlib import import_module
 from typing import Any
 
 import pytest
 from fakes.codecs import text_codec
+from fakes.needs import REASONING_GYM
 from fakes.playing import collected
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +29,8 @@ from envkit.tokens import ChatCodec
 from envkit_reasoning_gym.env import ReasoningGymEnv, read_answer
 from envkit_reasoning_gym.names import FIXED_ANSWERS, NOT_PLAYED
 
-reasoning_gym: Any = pytest.importorskip("reasoning_gym")
+REASONING_GYM.require()
+reasoning_gym: Any = import_module("reasoning_gym")
 pytestmark = pytest.mark.filterwarnings(
     "ignore::SyntaxWarning",
     "ignore::DeprecationWarning",

@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 from fakes.matrix import share
+from fakes.needs import REASONING_GYM
 from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit_reasoning_gym.answer_guard import is_arithmetic, is_formula, is_plain, is_safe
-
-pytest.importorskip("reasoning_gym")
-
 from envkit_reasoning_gym.env import ReasoningGymEnv
 
 # Some of these graders also pay fixed answers, which is another test's subject.
@@ -41,6 +39,7 @@ PROGRAMS = (
 )
 
 
+@REASONING_GYM.mark
 @pytest.mark.parametrize(
     ("dataset", "program"), share(itertools.product(EVALUATED, PROGRAMS), of=5)
 )
@@ -53,6 +52,7 @@ def test_program_in_an_answer_is_not_run(dataset: str, program: str, tmp_path: A
     assert not path.exists()
 
 
+@REASONING_GYM.mark
 @pytest.mark.parametrize("size", [4, pytest.param(60, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dataset", EVALUATED)
 def test_own_answers_pass_the_guard(dataset: str, size: int) -> None:
@@ -66,6 +66,7 @@ def test_own_answers_pass_the_guard(dataset: str, size: int) -> None:
     )
 
 
+@REASONING_GYM.mark
 def test_copying_the_integral_of_the_task_is_not_a_solution() -> None:
     env = ReasoningGymEnv(dataset="intermediate_integration", size=2)
     source: Any = env.tasks
@@ -135,6 +136,7 @@ def test_any_text_gets_a_verdict(answer: str, dataset: str) -> None:
     assert is_safe("chain_sum", answer)
 
 
+@REASONING_GYM.mark
 def test_small_damage_to_a_right_formula_never_raises() -> None:
     rng = random.Random(1)
     env = ReasoningGymEnv(dataset="polynomial_multiplication", size=30)

@@ -1,25 +1,24 @@
 """No right integral is called wrong; most wrong ones are."""
 
 import random
+from importlib import import_module
 
 import pytest
+import sympy
+from fakes.needs import REASONING_GYM
 from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit_reasoning_gym.answer_guard import is_formula
 from envkit_reasoning_gym.integrals import is_wrong_integral
 
-pytest.importorskip("reasoning_gym")
 
-import reasoning_gym
-import sympy
-
-
+@REASONING_GYM.mark
 @pytest.mark.parametrize("size", [30, pytest.param(150, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dataset", ["simple_integration", "intermediate_integration"])
 @pytest.mark.slow
 def test_right_integrals_are_never_called_wrong_and_others_are(dataset: str, size: int) -> None:
-    made = reasoning_gym.create_dataset(dataset, size=size, seed=5)
+    made = import_module("reasoning_gym").create_dataset(dataset, size=size, seed=5)
     entries = [entry for entry in made if "Integral" not in str(entry["answer"])]
     told = 0
     for entry in entries:

@@ -1,7 +1,6 @@
 """The sandbox, attacked from inside, and reading files without following links."""
 
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Generator
@@ -9,13 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from fakes.needs import BUBBLEWRAP
 
 from envkit.errors import EnvFault, MissingDependencyError
 from envkit_sandbox import Home, SandboxSpec, find_bubblewrap, first_process, spawn, watch
-from envkit_sandbox.bubblewrap import INSTALL_LINE, end
+from envkit_sandbox.bubblewrap import end
 from envkit_sandbox.watchdog import processes
 
-needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason=INSTALL_LINE)
 SPEC = SandboxSpec(hostname="desk", folders={"/tmp": 8, "/home/user": 8}, folder="/home/user")
 
 
@@ -84,7 +83,7 @@ def test_a_missing_bubblewrap_names_the_install_line(monkeypatch: pytest.MonkeyP
         find_bubblewrap()
 
 
-@needs_bubblewrap
+@BUBBLEWRAP.mark
 def test_sandbox_shows_neither_files_nor_environment_nor_processes_of_the_host(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -101,7 +100,7 @@ def test_sandbox_shows_neither_files_nor_environment_nor_processes_of_the_host(
     assert int(out.split()[-1]) < 8
 
 
-@needs_bubblewrap
+@BUBBLEWRAP.mark
 def test_sandbox_has_no_network_no_privileges_and_no_new_namespaces() -> None:
     out = said(
         "grep -E 'CapEff|NoNewPrivs|Seccomp:' /proc/self/status; cat /proc/net/dev | wc -l;"
@@ -114,7 +113,7 @@ def test_sandbox_has_no_network_no_privileges_and_no_new_namespaces() -> None:
     assert out.count("Operation not permitted") + out.count("must be superuser") == 3
 
 
-@needs_bubblewrap
+@BUBBLEWRAP.mark
 def test_sandbox_writes_only_to_folders_with_a_size() -> None:
     out = said("touch /x /usr/x /dev/x /home/x; head -c 20000000 /dev/zero > big; stat -c %s big")
     assert out.count("Read-only file system") + out.count("Permission denied") == 4
@@ -122,7 +121,7 @@ def test_sandbox_writes_only_to_folders_with_a_size() -> None:
     assert int(out.split()[-1]) <= 8 << 20
 
 
-@needs_bubblewrap
+@BUBBLEWRAP.mark
 def test_end_leaves_no_process_of_the_sandbox() -> None:
     spec = SandboxSpec(hostname="desk", folders={"/tmp": 8}, is_first=True)
     with running("setsid sleep 61 & setsid sleep 62 &", spec) as (process, first):
@@ -132,7 +131,7 @@ def test_end_leaves_no_process_of_the_sandbox() -> None:
         assert not [one for one in inside if Path(f"/proc/{one}").exists()]
 
 
-@needs_bubblewrap
+@BUBBLEWRAP.mark
 @pytest.mark.slow
 def test_memory_beyond_the_limit_kills_the_largest_process_alone() -> None:
     hog = "python3 -c 'x = bytes(1) * (300 << 20); import time; time.sleep(60)' &"

@@ -29,8 +29,6 @@ from envkit_search.opening import open_corpus
 from envkit_search.questions import FactQuestions
 from envkit_search.tantivy_backend import TantivyBackend, build_index, open_index
 
-pytest.importorskip("tantivy")
-
 
 @pytest.fixture
 def small(tmp_path: Path) -> TantivyBackend:

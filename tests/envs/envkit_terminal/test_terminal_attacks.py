@@ -3,15 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
+from fakes.needs import BUBBLEWRAP
 
-from envkit.errors import MissingDependencyError
 from envkit_terminal.grading import Outcome, grade
-from envkit_terminal.session import HOME, Limits, TerminalSession, check_programs
+from envkit_terminal.session import HOME, Limits, TerminalSession
 
-try:
-    check_programs()
-except MissingDependencyError as missing:
-    pytestmark = pytest.mark.skip(reason=str(missing))
+pytestmark = BUBBLEWRAP.mark
 
 WRITE_ALL = (
     "import os, sys\n"

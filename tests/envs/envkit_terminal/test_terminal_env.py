@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.needs import BUBBLEWRAP
 
 import envkit
 from envkit.env import PolicyContext, Step
 from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind, UnknownNameError
-from envkit_sandbox.bubblewrap import INSTALL_LINE
 from envkit_terminal import TerminalEnv
 from envkit_terminal.families import FAMILIES, LEVELS, NEEDS_GIT, draw
 from envkit_terminal.protocol import Protocol, read, write
 
-needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason=INSTALL_LINE)
 FAMILY_NAMES = [
     name for name in FAMILIES if name not in NEEDS_GIT or shutil.which("git", path="/usr/bin")
 ]
@@ -54,7 +53,7 @@ def play_oracle(env: TerminalEnv, task: dict[str, Any]) -> Step:
     raise AssertionError("the oracle did not end the episode")
 
 
-@needs_bubblewrap
+@BUBBLEWRAP.mark
 @pytest.mark.parametrize("name", FAMILY_NAMES[::3])  # the slow test below takes all
 def test_oracle_solves_and_doing_nothing_fails(env: TerminalEnv, name: str) -> None:
     level = 1 + FAMILY_NAMES.index(name) % len(LEVELS)
@@ -63,7 +62,7 @@ def test_oracle_solves_and_doing_nothing_fails(env: TerminalEnv, name: str) -> N
     assert finish(env, task).reward == 0.0
 
 
-@needs_bubblewrap
+@BUBBLEWRAP.mark
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILY_NAMES)
 def test_oracle_solves_every_level(env: TerminalEnv, name: str) -> None:
@@ -74,7 +73,7 @@ def test_oracle_solves_every_level(env: TerminalEnv, name: str) -> None:
             assert finish(env, task).reward == 0.0, task["goal"]
 
 
-@needs_bubblewrap
+@BUBBLEWRAP.mark
 @pytest.mark.parametrize("name", FAMILY_NAMES)
 def test_solution_of_another_seed_earns_nothing(env: TerminalEnv, name: str) -> None:
     level = 1 + FAMILY_NAMES.index(name) % len(LEVELS)
@@ -110,7 +109,7 @@ def test_splits_share_no_task() -> None:
     assert {task["family"] for task in map(train.task, range(90))} == FAMILIES.keys() - NEEDS_GIT
 
 
-@needs_bubblewrap
+@BUBBLEWRAP.mark
 def test_observation_has_output_and_exit_code(env: TerminalEnv) -> None:
     env.reset(seed=1, options={"task": own_task({"type": "absent", "path": "x"})})
     step = env.step(write("echo hello; false", env.protocol))
@@ -123,7 +122,7 @@ def test_observation_has_output_and_exit_code(env: TerminalEnv) -> None:
     assert step.observation["text"] == ("[exit code 4; the shell ended, and a new one was started]")
 
 
-@needs_bubblewrap
+@BUBBLEWRAP.mark
 def test_hanging_command_is_reported_and_the_episode_goes_on() -> None:
     env = TerminalEnv(command_seconds=0.3)
     task = own_task({"type": "file", "path": "a", "text": "1"})
@@ -134,7 +133,7 @@ def test_hanging_command_is_reported_and_the_episode_goes_on() -> None:
     assert env.step("Done.").reward == 1.0
 
 
-@needs_bubblewrap
+@BUBBLEWRAP.mark
 def test_fenced_protocol_runs_blocks_in_order() -> None:
     env = TerminalEnv(protocol="fenced")
     assert env.tools == ()
@@ -164,7 +163,7 @@ def test_reply_is_read_as_commands_or_errors(
     assert len(found.errors) == errors
 
 
-@needs_bubblewrap
+@BUBBLEWRAP.mark
 def test_malformed_call_is_explained_and_too_many_are_counted(env: TerminalEnv) -> None:
     env.reset(seed=1, options={"task": own_task({"type": "absent", "path": "x"})})
     step = env.step('<tool_call>{"name": "sh", "arguments": {}}</tool_call>')
@@ -174,7 +173,7 @@ def test_malformed_call_is_explained_and_too_many_are_counted(env: TerminalEnv) 
     assert "2 more commands were not run" in step.observation["text"]
 
 
-@needs_bubblewrap
+@BUBBLEWRAP.mark
 def test_last_turn_is_graded_too() -> None:
     env = TerminalEnv(max_turns=1)
     env.reset(seed=1, options={"task": own_task({"type": "file", "path": "a", "text": "1"})})
@@ -182,7 +181,7 @@ def test_last_turn_is_graded_too() -> None:
     assert (step.reward, step.terminated, step.truncated) == (1.0, False, True)
 
 
-@needs_bubblewrap
+@BUBBLEWRAP.mark
 def test_unreadable_last_reply_is_not_rewarded() -> None:
     env = TerminalEnv(max_turns=1)
     env.reset(seed=1, options={"task": own_task({"type": "absent", "path": "a"})})
@@ -191,7 +190,7 @@ def test_unreadable_last_reply_is_not_rewarded() -> None:
     assert step.info["parse_error"]
 
 
-@needs_bubblewrap
+@BUBBLEWRAP.mark
 @pytest.mark.parametrize(
     ("command", "reward"),
     [
@@ -223,7 +222,7 @@ def test_program_is_tested_on_hidden_files_in_a_fresh_sandbox(
     assert finish(env, own_task(*checks), command).reward == reward
 
 
-@needs_bubblewrap
+@BUBBLEWRAP.mark
 def test_tests_give_their_exit_code_or_a_reward(env: TerminalEnv) -> None:
     passes = {"type": "tests", "command": "bash /tests/t.sh", "files": {"t.sh": "test -f a"}}
     assert finish(env, own_task(passes), "touch a").reward == 1.0
@@ -232,7 +231,7 @@ def test_tests_give_their_exit_code_or_a_reward(env: TerminalEnv) -> None:
     assert finish(env, own_task({**partial, "reads_reward": True})).reward == 0.25
 
 
-@needs_bubblewrap
+@BUBBLEWRAP.mark
 @pytest.mark.parametrize("script", ["true", "echo nonsense > /logs/verifier/reward.txt"])
 def test_test_script_without_a_reward_is_a_fault(env: TerminalEnv, script: str) -> None:
     check = {
@@ -246,14 +245,14 @@ def test_test_script_without_a_reward_is_a_fault(env: TerminalEnv, script: str) 
     assert caught.value.kind is FaultKind.GRADER
 
 
-@needs_bubblewrap
+@BUBBLEWRAP.mark
 def test_too_many_final_files_score_zero(env: TerminalEnv) -> None:
     task = own_task({"type": "absent", "path": "x"})
     assert finish(env, task, "touch {1..6000}").reward == 0.0
     assert finish(env, task).reward == 1.0
 
 
-@needs_bubblewrap
+@BUBBLEWRAP.mark
 def test_dead_sandbox_is_a_fault_and_reset_recovers(env: TerminalEnv) -> None:
     task = own_task({"type": "file", "path": "a", "text": "1"})
     env.reset(seed=1, options={"task": task})
@@ -267,7 +266,7 @@ def test_dead_sandbox_is_a_fault_and_reset_recovers(env: TerminalEnv) -> None:
     assert finish(env, task, "echo 1 > a").reward == 1.0
 
 
-@needs_bubblewrap
+@BUBBLEWRAP.mark
 def test_failing_setup_command_is_a_fault(env: TerminalEnv) -> None:
     task = own_task({"type": "absent", "path": "x"}, setup=["no-such-command"])
     with pytest.raises(EnvFault, match="no-such-command") as caught:
@@ -309,7 +308,7 @@ def test_invalid_argument_is_refused(arguments: dict[str, Any], error: type[Exce
         TerminalEnv(**arguments)
 
 
-@needs_bubblewrap
+@BUBBLEWRAP.mark
 @pytest.mark.slow
 def test_environment_keeps_the_contract() -> None:
     env = TerminalEnv(families="find_file", levels=[1])

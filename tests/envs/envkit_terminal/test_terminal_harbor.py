@@ -1,20 +1,18 @@
 """Task folders of Harbor and Terminal-Bench: played where they need no image, else refused."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.needs import BUBBLEWRAP
 
 from envkit.env import PolicyContext, Step
 from envkit.errors import ConfigurationError
-from envkit_sandbox.bubblewrap import INSTALL_LINE
 from envkit_terminal import TerminalEnv
 from envkit_terminal.dockerfile import RefusedError
 from envkit_terminal.harbor import import_folders, read_folder
 from envkit_terminal.protocol import write
 
-needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason=INSTALL_LINE)
 TOML = """
 version = "1.0"
 [metadata]
@@ -118,7 +116,7 @@ def play_oracle(task: dict[str, Any]) -> Step:
     return step
 
 
-@needs_bubblewrap
+@BUBBLEWRAP.mark
 def test_harbor_folder_is_played_and_graded_by_its_tests(tmp_path: Path) -> None:
     task = read_folder(harbor(tmp_path))
     assert task["folder"] == "/app"
@@ -129,7 +127,7 @@ def test_harbor_folder_is_played_and_graded_by_its_tests(tmp_path: Path) -> None
     assert play(task, "mkdir -p ~/tests; echo 1 > ~/reward.txt", "ls /tests").reward == 0.0
 
 
-@needs_bubblewrap
+@BUBBLEWRAP.mark
 def test_harbor_environment_has_files_folder_and_variables(tmp_path: Path) -> None:
     env = TerminalEnv(tasks=[read_folder(harbor(tmp_path))])
     reset = env.reset(seed=1)
@@ -140,7 +138,7 @@ def test_harbor_environment_has_files_folder_and_variables(tmp_path: Path) -> No
     env.close()
 
 
-@needs_bubblewrap
+@BUBBLEWRAP.mark
 def test_terminal_bench_folder_is_played_and_graded_by_its_tests(tmp_path: Path) -> None:
     task = read_folder(terminal_bench(tmp_path))
     assert task["goal"] == "Write hello to greeting.txt."

@@ -1,7 +1,6 @@
 """A terminal session: commands, deadlines, limits, isolation, and what is left of it."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -10,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fakes.needs import BUBBLEWRAP
 
 from envkit.errors import EnvFault, FaultKind
-from envkit_sandbox.bubblewrap import INSTALL_LINE
 from envkit_terminal.session import HOME, Entry, Limits, Ran, TerminalSession
 
-pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason=INSTALL_LINE)
+pytestmark = BUBBLEWRAP.mark
 
 
 @pytest.fixture
