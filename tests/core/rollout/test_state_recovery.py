@@ -336,8 +336,8 @@ async def test_take_over_without_a_capability_loses_the_episode(
 # The end of an episode.
 
 
-class Held(CountingEnv):
-    """Holds its first step until it is released."""
+class Held(SavedEnv):
+    """Holds its first step, on a thread of its own, until it is released."""
 
     entered: ClassVar[threading.Event]
     released: ClassVar[threading.Event]
@@ -353,7 +353,9 @@ async def test_end_of_the_episode_cuts_a_call_and_forgets_it() -> None:
     interrupt = Interrupt(grace_s=0.0)
     async with hosted(Held) as (host, _):
         env = recovering(host, interrupt=interrupt)
+        assert not env.was_built
         await env.reset()
+        assert env.was_built
         stepping = asyncio.ensure_future(env.step("reply"))
         await asyncio.to_thread(Held.entered.wait, 20)
         interrupt.fire()
