@@ -1,9 +1,11 @@
 """A player whose episodes end as a test decides, without an environment or an engine."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from fakes.trajectories import build
+from fakes.trajectories import Context, Reply, build
 
 from envkit.rollout import EpisodeSpec, Interrupt, RolloutConfig
 from envkit.trajectory import StopReason, Trajectory
@@ -60,3 +62,63 @@ class PromptPlayer:
 
     async def aclose(self) -> None:
         raise NotImplementedError
+
+
+class TreePlayer(PromptPlayer):
+    """Plays trunks and forks of a few turns of three tokens each, with a state before each."""
+
+    def __init__(self, *, turns: int = 4, purposes: Mapping[int, str] | None = None) -> None:
+        super().__init__(RolloutConfig(), _ends_well)
+        self.turns, self.purposes = turns, dict(purposes or {})
+        self.interrupts: list[Any] = []
+        self.specs: list[EpisodeSpec] = []
+        self.members: dict[str, int] = {}
+        self.states: dict[str, dict[int, bytes]] = {}
+        self.forks: dict[str, Trajectory] = {}
+        self.ended: list[str] = []
+        self.running = self.most = 0
+
+    async def play(
+        self, env: object, spec: EpisodeSpec | None = None, *, interrupt: Any = None, **_: Any
+    ) -> tuple[Trajectory, ...]:
+        assert spec is not None
+        assert spec.snapshots is not None
+        self.specs.append(spec)
+        self.interrupts.append(interrupt)
+        spec.snapshots.update({n: f"{n} of trunk".encode() for n in range(self.turns)})
+        return (self.leaf(spec.episode_id, group_id=spec.group_id, seed=spec.seed),)
+
+    async def resume(
+        self,
+        trajectory: Trajectory,
+        env: object,
+        *,
+        member: int = 0,
+        interrupt: Any = None,
+        snapshots: dict[int, bytes] | None = None,
+        **_: Any,
+    ) -> tuple[Trajectory, ...]:
+        assert snapshots is not None
+        name = trajectory.episode_id
+        self.forks[name], self.members[name], self.states[name] = trajectory, member, snapshots
+        self.interrupts.append(interrupt)
+        self.running += 1
+        self.most = max(self.most, self.running)
+        for _ in range(3):  # all workers start before the first fork ends
+            await asyncio.sleep(0)
+        self.running -= 1
+        return (self.leaf(name, group_id=trajectory.group_id, origin=trajectory.origin),)
+
+    def leaf(self, name: str, **values: Any) -> Trajectory:
+        """Return a finished episode."""
+        replies = [Reply(observation=Context()) for _ in range(self.turns - 1)]
+        found = build([*replies, Reply()], episode_id=name, **values)
+        turns = (replace(one, purpose=self.purposes.get(one.turn)) for one in found.turns)
+        return replace(found, turns=tuple(turns))
+
+    async def end_session(self, episode_id: str) -> None:
+        self.ended.append(episode_id)
+
+
+async def _ends_well(group: int, member: int, interrupt: Interrupt) -> StopReason:
+    return StopReason.TERMINATED
