@@ -20,7 +20,7 @@ from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
 
 _ROUNDING: Final = 1e-9
-"""Tolerance: 10 groups times 1.1 are 11, not 12."""
+"""Tolerance: 100 groups times 1.1 are 110, not 111."""
 
 
 class Stragglers(StrEnum):

@@ -104,7 +104,7 @@ class TreePlayer(PromptPlayer):
         self.interrupts.append(interrupt)
         self.running += 1
         self.most = max(self.most, self.running)
-        for _ in range(3):  # all workers start before the first fork ends
+        for _tick in range(3):  # all workers start before the first fork ends
             await asyncio.sleep(0)
         self.running -= 1
         return (self.leaf(name, group_id=trajectory.group_id, origin=trajectory.origin),)

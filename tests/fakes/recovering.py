@@ -24,14 +24,19 @@ from envkit.rollout.setup import Setup
 from envkit.threads.pool import WorkerPool
 
 T = TypeVar("T")
-Schedule = Mapping[tuple[object, ...], str]
+Schedule = Mapping[Any, str]
 """Kinds of faults by call, as in `FaultPlan.schedule`."""
 
 
 def budget(**changes: Any) -> RetryBudget:
     """Return a generous budget without pauses."""
-    plenty = dict.fromkeys(("max_env_retries_per_turn", "max_env_retries_per_episode"), 9)
-    return RetryBudget(**{"backoff": Backoff(initial_s=0.0), **plenty, **changes})
+    values: dict[str, Any] = {
+        "max_env_retries_per_turn": 9,
+        "max_env_retries_per_episode": 9,
+        "backoff": Backoff(initial_s=0.0),
+        **changes,
+    }
+    return RetryBudget(**values)
 
 
 @asynccontextmanager

@@ -28,8 +28,15 @@ def step(*, reward: float = 0.5, **info: Any) -> Step:
 
 
 def generation(**changes: Any) -> Generation:
-    values = {"finish_reason": FinishReason.STOP, "prompt_tokens": 9, "weight_version": "4"}
-    return Generation(**{"token_ids": (5, 6), "logprobs": (-1.0, -2.0), **values, **changes})
+    values: dict[str, Any] = {
+        "token_ids": (5, 6),
+        "logprobs": (-1.0, -2.0),
+        "finish_reason": FinishReason.STOP,
+        "prompt_tokens": 9,
+        "weight_version": "4",
+        **changes,
+    }
+    return Generation(**values)
 
 
 def reply(record: EpisodeRecord, text: str = "say", *, finish: str = "stop") -> TurnDraft:
@@ -101,12 +108,19 @@ def test_draft_adds_up_what_the_engine_reports() -> None:
     draft = TurnDraft(turn=0, prompt_tokens=40, response_tokens=1)
     draft.add_generation(generation(cached_tokens=30, queue_seconds=0.5), 1.0)
     draft.add_generation(
-        generation(finish_reason=FinishReason.LENGTH, weight_version="5", queue_seconds=0.25), 2.0
+        generation(
+            finish_reason=FinishReason.LENGTH,
+            weight_version="5",
+            queue_seconds=0.25,
+            cached_tokens=20,
+        ),
+        2.0,
     )
     assert draft.finish() == TurnRecord(
         turn=0,
         prompt_tokens=40,
         response_tokens=5,
+        cached_tokens=20,
         queue_seconds=0.75,
         generate_seconds=3.0,
         finish_reason="length",

@@ -104,13 +104,12 @@ def survives(kind: type[CountingEnv], schedule: Schedule, retries: RetryBudget) 
             env = recovering(host, retries)
             await env.reset()
             try:
-                for turn in range(6):
-                    outcome = await env.step(f"reply {turn}")
+                outcomes = [await env.step(f"reply {turn}") for turn in range(6)]
             except EnvFault:
                 return False
             finally:
                 keys(world)
-            assert outcome.step.info["history"] == [f"reply {turn}" for turn in range(6)]
+            assert outcomes[-1].step.info["history"] == [f"reply {turn}" for turn in range(6)]
             return True
 
     return asyncio.run(play())
@@ -290,7 +289,8 @@ async def test_lost_state_raises_its_fault_unless_the_episode_may_restart(
     can_restart: bool,
 ) -> None:
     async with hosted(FragileEnv, {("step", "e", 0, 0): "crashed"}) as (host, _):
-        env = recovering(host, **({"can_restart": True} if can_restart else {}))
+        options: dict[str, Any] = {"can_restart": True} if can_restart else {}
+        env = recovering(host, **options)
         await env.reset()
         with pytest.raises(EpisodeLostError if can_restart else EnvFault) as caught:
             await env.step("reply")

@@ -65,7 +65,15 @@ def test_tail_accepts_numbers_at_their_limits(right: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("groups", "oversample", "started"),
-    [(10, 1.1, 11), (10, 1.0, 10), (10, 1.11, 12), (3, 1.1, 4), (1, 1.0, 1), (1000, 1.001, 1001)],
+    [
+        (10, 1.1, 11),
+        (100, 1.1, 110),
+        (10, 1.0, 10),
+        (10, 1.11, 12),
+        (3, 1.1, 4),
+        (1, 1.0, 1),
+        (1000, 1.001, 1001),
+    ],
 )
 def test_tail_starts_the_exact_multiple_of_its_groups(
     groups: int, oversample: float, started: int

@@ -171,6 +171,7 @@ async def test_by_entropy_forks_where_the_model_was_least_sure() -> None:
         (lambda: AtTurns(turns=(-1,)), "counted from 0"),
         (lambda: AtTurns(turns=(1,), width=1), "width=1"),
         (lambda: ByEntropy(forks=0), "at least one fork"),
+        (lambda: ByEntropy(width=1), "width=1"),
     ],
 )
 def test_branching_refuses_settings_that_fork_nothing(

@@ -157,7 +157,7 @@ async def test_tree_without_a_budget_plays_every_fork() -> None:
 
 
 @pytest.mark.parametrize(("options", "most"), [({}, 64), ({"concurrency": 3}, 3)])
-async def test_forks_at_once_are_bounded(options: dict[str, int], most: int) -> None:
+async def test_forks_at_once_are_bounded(options: dict[str, Any], most: int) -> None:
     player = TreePlayer()
     assert len(await grow(player, width=71, **options)) == 71
     assert player.most == most
@@ -203,7 +203,7 @@ async def test_leaves_are_delivered_as_they_end(is_async: bool) -> None:
 
 
 async def test_run_failure_of_a_fork_delivers_its_leaf() -> None:
-    got: list[str] = []
+    got: list[Trajectory] = []
 
     class Failing(TreePlayer):
         async def resume(self, trajectory: Trajectory, *args: Any, **options: Any) -> Any:
@@ -211,8 +211,8 @@ async def test_run_failure_of_a_fork_delivers_its_leaf() -> None:
 
     player = Failing()
     with pytest.raises(RunFailedError, match="all alike"):
-        await grow(player, on_leaf=lambda leaf: got.append(leaf.episode_id))
-    assert got == ["tree", "tree.1.1"]
+        await grow(player, on_leaf=got.append)
+    assert [leaf.episode_id for leaf in got] == ["tree", "tree.1.1"]
     assert set(player.ended) == {"tree", "tree.1.1"}
 
 
