@@ -216,6 +216,42 @@ async def test_run_failure_of_a_fork_delivers_its_leaf() -> None:
     assert set(player.ended) == {"tree", "tree.1.1"}
 
 
+async def test_failing_fork_ends_its_siblings_before_the_tree_fails() -> None:
+    ended: list[str] = []
+
+    class Failing(TreePlayer):
+        async def resume(self, trajectory: Trajectory, *args: Any, **options: Any) -> Any:
+            if trajectory.episode_id == "tree.1.1":
+                await asyncio.sleep(0)
+                raise RunFailedError("all alike", ())
+            try:
+                await asyncio.sleep(20)
+            finally:
+                await asyncio.sleep(0)
+                ended.append(trajectory.episode_id)
+
+    with pytest.raises(RunFailedError, match="all alike"):
+        await grow(Failing(), width=4)
+    assert sorted(ended) == ["tree.1.2", "tree.1.3"]
+
+
+async def test_cancelled_tree_lets_its_deliveries_end() -> None:
+    began, got = asyncio.Event(), list[str]()
+
+    async def on_leaf(leaf: Trajectory) -> None:
+        began.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        got.append(leaf.episode_id)
+
+    growing = asyncio.ensure_future(grow(TreePlayer(), on_leaf=on_leaf))
+    await began.wait()
+    growing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await growing
+    assert got == ["tree"]
+
+
 async def test_sessions_of_all_leaves_end_under_every_id_that_they_had() -> None:
     class Restarted(TreePlayer):
         def leaf(self, name: str, **values: Any) -> Trajectory:
