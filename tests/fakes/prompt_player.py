@@ -111,7 +111,7 @@ class TreePlayer(PromptPlayer):
 
     def leaf(self, name: str, **values: Any) -> Trajectory:
         """Return a finished episode."""
-        replies = [Reply(observation=Context()) for _ in range(self.turns - 1)]
+        replies = [Reply(observation=Context(text_ids=(11,))) for _ in range(self.turns - 1)]
         found = build([*replies, Reply()], episode_id=name, **values)
         turns = (replace(one, purpose=self.purposes.get(one.turn)) for one in found.turns)
         return replace(found, turns=tuple(turns))

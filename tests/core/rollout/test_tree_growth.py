@@ -227,7 +227,8 @@ async def test_failing_fork_ends_its_siblings_before_the_tree_fails() -> None:
             try:
                 await asyncio.sleep(20)
             finally:
-                await asyncio.sleep(0)
+                for _ in range(20):
+                    await asyncio.sleep(0)
                 ended.append(trajectory.episode_id)
 
     with pytest.raises(RunFailedError, match="all alike"):
