@@ -194,7 +194,8 @@ async def test_leaves_are_delivered_as_they_end(is_async: bool) -> None:
         got.append(leaf.episode_id)
 
     async def on_leaf_async(leaf: Trajectory) -> None:
-        await asyncio.sleep(0)
+        for _ in range(20):
+            await asyncio.sleep(0)
         on_leaf(leaf)
 
     options: dict[str, Any] = {"on_leaf": on_leaf_async if is_async else on_leaf}
