@@ -83,8 +83,8 @@ class StepKey(NamedTuple):
     """Has a new suffix after every `resume`, so its replays are not taken for repeated calls."""
     turn: int
     attempt: int
-    """Number of retries in the episode so far. Each retry restores the state first, so a later
-    attempt may replay an earlier turn."""
+    """How often the episode's state was restored, or the episode started over, so far: for a retry
+    or for another reply. A later attempt may replay an earlier turn."""
 
 
 def observe(turn: object, hook: str) -> Observation:

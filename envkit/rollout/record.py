@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import takewhile
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -18,12 +19,7 @@ from envkit.trajectory.sequence import TEMPLATE, Origin, branch_history
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit.trajectory.trajectory import Trajectory, TurnRecord, observed
 
-_FIRST: Final = TurnRecord(turn=0, prompt_tokens=0)
-_BLANK: Final = {
-    **{field.name: getattr(_FIRST, field.name) for field in fields(TurnRecord)},
-    "step": None,
-    "step_hash": None,
-}
+_FIELDS: Final = tuple(field.name for field in fields(TurnRecord))
 
 
 class TurnDraft(SimpleNamespace):
@@ -35,9 +31,11 @@ class TurnDraft(SimpleNamespace):
     def __init__(
         self, *, turn: int, prompt_tokens: int, response_tokens: int = 0, purpose: str | None = None
     ) -> None:
-        super().__init__(**_BLANK)
-        self.turn, self.prompt_tokens = turn, prompt_tokens
-        self.response_tokens, self.purpose = response_tokens, purpose
+        first = TurnRecord(
+            turn=turn, prompt_tokens=prompt_tokens, response_tokens=response_tokens, purpose=purpose
+        )
+        values = {name: getattr(first, name) for name in _FIELDS}
+        super().__init__(**values, step=None, step_hash=None)
 
     def add_generation(self, generation: Generation, seconds: float) -> None:
         """Add the engine's report of a reply."""
@@ -174,7 +172,7 @@ class EpisodeRecord:
 
         The resulting rewrite has no reply yet, so it is not in the record either.
         """
-        if self.before_question is None or not self.turns or self.turns[-1].purpose is None:
+        if self.before_question is None or self.turns[-1].purpose is None:
             return
         segments, turns, self.messages = self.before_question
         del self.ledger.segments[segments:], self.turns[turns:]
@@ -223,10 +221,8 @@ class EpisodeRecord:
 
     def unanswered(self) -> tuple[Message, ...]:
         """Return the messages after the last assistant message."""
-        for index in range(len(self.messages) - 1, -1, -1):
-            if self.messages[index]["role"] == "assistant":
-                return tuple(self.messages[index + 1 :])
-        return tuple(self.messages)
+        pending = takewhile(lambda entry: entry["role"] != "assistant", reversed(self.messages))
+        return tuple(pending)[::-1]
 
     def trajectory(
         self, stop_reason: StopReason, spec: EpisodeSpec, *, env_restarts: int, engine: str

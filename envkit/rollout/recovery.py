@@ -55,6 +55,7 @@ class RecoveringEnv:
         task: Task | None,
         interrupt: Interrupt | None = None,
         spent: int = 0,
+        attempt: int = 0,
         can_restart: bool = False,
         snapshots: dict[int, bytes] | None = None,
     ) -> None:
@@ -68,6 +69,7 @@ class RecoveringEnv:
             task: The task to play; None draws one with the seed.
             interrupt: Cuts calls short when the episode has to stop; None never does.
             spent: Retries in earlier attempts.
+            attempt: `StepKey.attempt` of the first steps.
             can_restart: Whether a lost episode raises `EpisodeLostError` instead of its fault.
             snapshots: As for `EpisodeSpec`.
         """
@@ -83,6 +85,9 @@ class RecoveringEnv:
         self._capabilities = Capabilities()
         self.spent = spent
         """Retries in the whole episode so far, including those before a restart."""
+        self.attempt = attempt
+        """`StepKey.attempt` of the next step. Restoring a state increases it, since the steps after
+        that state are played again."""
         self.is_taking_over = False
         """Whether the attempt continues an earlier trajectory."""
         self.retries: Counter[str] = Counter()
@@ -105,7 +110,6 @@ class RecoveringEnv:
             EnvFault: The budget is spent, or the fault is not retryable.
             ConfigurationError: The environment cannot be built with its arguments.
         """
-        self.retries.clear()
         while True:
             try:
                 reset = await self._fresh_reset()
@@ -233,7 +237,7 @@ class RecoveringEnv:
         )
 
     async def _play(self, text: str, turn: int) -> StepOutcome:
-        key = StepKey(self._episode_id, turn, self.spent)
+        key = StepKey(self._episode_id, turn, self.attempt)
         return await self._cut(
             self._host.step(text, key=key, timeout_s=self._budget.step_timeout_s)
         )
@@ -274,6 +278,7 @@ class RecoveringEnv:
 
     async def _restore_state(self) -> None:
         """Restore the state after the recorded replies, with a reset first if needed."""
+        self.attempt += 1
         if self._before is None or not self._host.is_usable:
             reset = await self._fresh_reset()
             if reset.hash != self._reset_hash:
@@ -356,7 +361,7 @@ async def play_with_restarts(
         life: Identifies the attempts of this process in step keys; None uses the episode's id.
     """
     own = interrupt.child(timeout_s=setup.limits.episode_timeout_s)
-    started, restarts, spent = time.perf_counter(), 0, 0
+    started, restarts, spent, attempts = time.perf_counter(), 0, 0, 0
     try:
         while True:
             env = RecoveringEnv(
@@ -367,6 +372,7 @@ async def play_with_restarts(
                 task=spec.task,
                 interrupt=own,
                 spent=spent,
+                attempt=attempts,
                 can_restart=restarts < setup.retries.max_episode_restarts and host.can_rebuild,
                 snapshots=spec.snapshots,
             )
@@ -376,7 +382,7 @@ async def play_with_restarts(
             except EpisodeLostError:
                 host.mark_broken()
                 await end_session(setup.engine, spec.episode_id)
-                restarts, spent = restarts + 1, env.spent
+                restarts, spent, attempts = restarts + 1, env.spent, env.attempt + 1
     finally:
         await interrupt.discard(own)
 

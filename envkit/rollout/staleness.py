@@ -5,6 +5,7 @@ without bound. A token's age is the number of weight updates between its version
 that the run has seen, as in SkyRL's `max_staleness_steps` and TRL's `max_staleness`.
 """
 
+import math
 from dataclasses import replace
 from enum import StrEnum
 from typing import Final
@@ -36,7 +37,7 @@ class Freshness:
             max_staleness: Maximum age of a token in updates; 0 keeps only tokens of the newest
                 weights.
         """
-        self._limit, self._newest = max_staleness, 0
+        self._limit, self._newest = max_staleness, -math.inf
 
     def note(self, trajectory: Trajectory) -> None:
         """Record the weight versions of a trajectory.

@@ -20,7 +20,7 @@ from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
 
 _ROUNDING: Final = 1e-9
-"""Tolerance: 10 groups times 1.1 are 11, not 12."""
+"""Tolerance: 100 groups times 1.1 are 110, not 111."""
 
 
 class Stragglers(StrEnum):
@@ -56,7 +56,7 @@ class Tail:
             ConfigurationError: See the message.
         """
         check_fields(self, "tail")
-        if not 1 <= self.oversample < math.inf:
+        if self.oversample < 1:
             raise ConfigurationError(f"tail.oversample must be at least 1, got {self.oversample}")
         if not 0 < self.stop_at <= 1:
             raise ConfigurationError(
@@ -99,7 +99,7 @@ class ParkedGroup:
         default_factory=dict[int, tuple[Trajectory, ...]]
     )
     """Records by member, finished or aborted; a member without records starts over."""
-    times: int = 1
+    times: int
     """How many batches have parked the group."""
 
     def is_complete(self, group_size: int) -> bool:

@@ -330,9 +330,11 @@ def _width_of(branching: Branching) -> int:
 
 
 def _is_forkable(trajectory: Trajectory, turn: int) -> bool:
-    """Whether an episode owns a turn whose recorded reply went to the environment."""
-    first = 0 if trajectory.origin is None else trajectory.origin.turns
-    if not first <= turn < len(trajectory.turns):
+    """Whether an episode has a turn whose recorded reply went to the environment.
+
+    A fork owns every turn that can still be chosen, because turns are forked in ascending order.
+    """
+    if turn >= len(trajectory.turns):
         return False
     record = trajectory.turns[turn]
     is_recorded = any(

@@ -115,6 +115,9 @@ class _Job:
         if failed:
             raise pytest.UsageError(f"tests fail without a mutant: {', '.join(failed)}")
         gc.freeze()  # a collection in a child would copy the whole memory
+        failed = self._repeat()
+        if failed:
+            raise pytest.UsageError(f"tests fail when they run again: {', '.join(failed)}")
         for mutant in self._job["mutants"]:
             self._play(mutant)
 
@@ -167,6 +170,22 @@ class _Job:
         threading.settrace(None)  # pyright: ignore[reportArgumentType]
         signal.alarm(0)
         return failed
+
+    def _repeat(self) -> list[str]:
+        """Run every test again in a child, and return what failed: it would kill every mutant."""
+
+        def run() -> dict[str, Any]:
+            items = self._items
+            return {
+                "failed": [
+                    item.nodeid
+                    for at, item in enumerate(items)
+                    if not self._passes(item, items[at + 1 : at + 2])
+                ]
+            }
+
+        answer = self._forked(run, limit_s=self._job["limit_s"])
+        return ["the child ended"] if answer is None else answer["failed"]
 
     def _swap_mutant(self, swap: "_Swap", order: Sequence[int]) -> dict[str, Any]:
         if not swap.apply(self._functions):

@@ -25,6 +25,11 @@ class World:
         self.steps: Counter[tuple[str, int, int]] = Counter()
         self.open_envs = 0
         self.built = 0
+        self.resets = 0
+        self.saved = 0
+        """Snapshots that were asked for."""
+        self.restored = 0
+        """Restores that were asked for."""
 
     def enter(self) -> int:
         """Count a new environment and return its number."""
@@ -67,6 +72,7 @@ class CountingEnv(Env):
 
     def on_reset(self, task: Task) -> Turn:
         self._resets += 1
+        self._world.resets += 1
         self._fail("reset", self._serial, attempt=self._resets)
         self.history = []
         return Turn(f"count to {self._turns}, start at {int(self.np_random.integers(1000))}")
@@ -90,9 +96,13 @@ class CountingEnv(Env):
         )
 
     def get_state(self) -> dict[str, Any]:
+        self._world.saved += 1
+        self._fail("save", len(self.history), attempt=self._world.saved)
         return {"history": self.history}
 
     def set_state(self, state: dict[str, Any]) -> None:
+        self._world.restored += 1
+        self._fail("restore", attempt=self._world.restored)
         self.history = list(state["history"])
 
     def close(self) -> None:
@@ -112,6 +122,12 @@ class ReplayEnv(CountingEnv):
     """Recovers by replay: no snapshot."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(replay_safe=True, deterministic=True)
+
+
+class SavedEnv(CountingEnv):
+    """Recovers from a snapshot alone: no replay."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(snapshot=True, deterministic=True)
 
 
 class FragileEnv(CountingEnv):

@@ -1,19 +1,22 @@
 """Aborting an episode at any moment and going on with it later."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from fakes.codecs import vision_codec
-from fakes.faults import say_turn
+from fakes.codecs import text_codec, vision_codec
+from fakes.faults import CountingEnv, FragileEnv, ReplayEnv, World, say_turn
 from fakes.playing import play_one
 
 from envkit.env import Capabilities, Env, Turn
 from envkit.errors import ConfigurationError
+from envkit.faults import FaultPlan
 from envkit.images import Image
 from envkit.rollout import (
+    EpisodeSpec,
     GenerateRequest,
     Interrupt,
     Player,
@@ -157,6 +160,34 @@ async def test_resume_of_an_untouched_run_equals_the_run_that_was_never_aborted(
     whole = await resume(partial, Pictures, ScriptedEngine(codec, say_turn), codec)
     assert whole.train_ids() == straight.train_ids()
     assert [t.observation_hash for t in whole.turns] == [t.observation_hash for t in straight.turns]
+
+
+@pytest.mark.parametrize("kind", [ReplayEnv, FragileEnv])
+async def test_resume_never_applies_a_step_key_of_an_earlier_life(kind: type[CountingEnv]) -> None:
+    world, codec, lives = World(), text_codec(), 3
+    found: Trajectory | None = None
+    for life in range(lives):
+        interrupt = Interrupt()
+
+        def latency(
+            request: GenerateRequest, at: int = life + 1, stop: Interrupt = interrupt
+        ) -> float:
+            assert request.context is not None
+            if request.context.turn == at < lives:
+                stop.fire()
+            return 0.0
+
+        player = Player(ScriptedEngine(codec, say_turn, latency=latency), codec)
+        spec, env = EpisodeSpec(seed=5, episode_id="e"), partial(kind, world, FaultPlan(0.0))
+        if found is None:
+            (found,) = await player.play(env, spec, interrupt=interrupt)
+        else:
+            (found,) = await player.resume(found, env, interrupt=interrupt)
+        await player.aclose()
+    assert found is not None
+    assert found.stop_reason is StopReason.TERMINATED, found.fault
+    assert set(world.steps.values()) == {1}
+    assert len({episode for episode, _, _ in world.steps}) == lives
 
 
 async def test_resume_refuses_an_environment_that_cannot_be_brought_back() -> None:

@@ -190,6 +190,21 @@ async def test_forks_begin_with_the_bytes_of_their_parent() -> None:
         assert leaf.messages[: 2 * leaf.origin.turns] == parent.messages[: 2 * leaf.origin.turns]
 
 
+async def test_requests_of_nested_forks_name_the_root_of_their_tree() -> None:
+    roots: dict[str, set[str | None]] = {}
+
+    def latency(request: GenerateRequest) -> float:
+        roots.setdefault(request.session_id, set()).add(request.root_id)
+        return 0.0
+
+    await grow(player=make_player(latency=latency), branching=AtTurns(turns=(1, 2, 3)))
+    nested = "tree.1.1.2.1.3.1"
+    assert roots.pop("tree") == {None}
+    assert nested in roots
+    assert len(roots) == 7
+    assert set.union(*roots.values()) == {"tree"}, "only the root's server has the shared tokens"
+
+
 async def test_forks_draw_other_samples_than_their_siblings() -> None:
     seeds: dict[str, set[int | None]] = {}
 

@@ -2,27 +2,21 @@
 
 import asyncio
 import json
-import zlib
 from collections import Counter
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fakes.codecs import text_codec
 from fakes.command import run_envkit
 from fakes.faults import ReplayEnv, World, say_turn
-from hypothesis import given
-from hypothesis import strategies as st
+from fakes.tails import Engine, batch
 
 from envkit.errors import ConfigurationError
 from envkit.faults import FaultPlan
 from envkit.metrics import aggregate
 from envkit.rollout import (
     FaultPolicy,
-    GenerateRequest,
-    Generation,
     Interrupt,
     Player,
     RolloutConfig,
@@ -30,7 +24,6 @@ from envkit.rollout import (
     Run,
     RunPlan,
     ScriptedEngine,
-    Stale,
     Stragglers,
     Tail,
     collect,
@@ -42,50 +35,6 @@ from envkit.rollout.tail import ParkedGroup, marked
 from envkit.trajectory import StopReason, Trajectory, load, save, verify_file
 from envkit.trajectory.trajectory import TAIL, TIMES_PARKED
 from envkit_exchange import Selection, TrajectoryFormat, export_trajectories
-
-SLOW_S = 30.0
-
-
-def is_slow(request: GenerateRequest) -> bool:
-    """One group in three: its members see the same first message."""
-    assert request.context is not None
-    return (
-        zlib.crc32(str(request.context.messages[-1 - 2 * request.context.turn]).encode()) % 3 == 0
-    )
-
-
-def latency(request: GenerateRequest) -> float:
-    """Hold the second reply of slow groups for longer than any test lasts."""
-    assert request.context is not None
-    return SLOW_S if is_slow(request) and request.context.turn == 1 else 0.002
-
-
-class Engine(ScriptedEngine):
-    """Has a version of its weights, and may forget its slowness between batches."""
-
-    def __init__(self) -> None:
-        super().__init__(text_codec(), say_turn, latency=self._wait_s)
-        self.version, self.is_quick = 0, False
-
-    def _wait_s(self, request: GenerateRequest) -> float:
-        return 0.001 if self.is_quick else latency(request)
-
-    async def generate(self, request: GenerateRequest) -> Generation:
-        return replace(await super().generate(request), weight_version=str(self.version))
-
-
-async def batch(
-    engine: ScriptedEngine, tail: Tail, *, groups: int, size: int = 1, seed: int = 0, **more: Any
-) -> tuple[list[Trajectory], RolloutState, World]:
-    world = World()
-    state = more.pop("state", RolloutState())
-    config = RolloutConfig(tail=tail, seed=seed, on_fault=more.pop("on_fault", FaultPolicy.MASK))
-    plan = FaultPlan(0.0)
-    found = collect(
-        lambda: ReplayEnv(world, plan), engine, text_codec(), episodes=groups * size,
-        group_size=size, config=config, state=state, **more,
-    )  # fmt: skip
-    return [one async for one in found], state, world
 
 
 def ids_of(trajectory: Trajectory) -> list[int]:
@@ -203,7 +152,7 @@ async def test_group_that_was_delivered_is_not_parked_any_more_when_the_run_fail
     state.parked += [
         ParkedGroup(
             group_id=str(one.group_id), seed=one.seed or 0, task=None,
-            initial_observation_hash=None, members={0: (one,)},
+            initial_observation_hash=None, members={0: (one,)}, times=1,
         )
         for one in played
     ]  # fmt: skip
@@ -331,40 +280,6 @@ async def test_metrics_compare_parked_episodes_with_others() -> None:
     assert (metrics["episodes"], metrics["tail/cut"]) == (8, 8)
 
 
-@pytest.mark.parametrize("stale", [Stale.MASK, Stale.DROP])
-async def test_tokens_of_weights_that_are_too_old_are_not_trained(stale: Stale) -> None:
-    engine, state = Engine(), RolloutState()
-    tail = Tail(oversample=1.5, then=Stragglers.PARK, max_staleness=1, stale=stale)
-    await batch(engine, tail, groups=8, size=2, state=state)
-    parked = {group.group_id for group in state.parked if group.members}
-    engine.version, engine.is_quick = 2, True
-    second, _, _ = await batch(engine, tail, groups=8, size=2, state=state, seed=1)
-    newest = {one.group_id for one in second if any(s.weight_version == "2" for s in one.segments)}
-    old = [
-        one
-        for one in second
-        if one.group_id in newest and any(s.weight_version == "0" for s in one.segments)
-    ]
-    if stale is Stale.DROP:
-        assert old == []
-        assert {one.group_id for one in state.dropped} & parked
-        return
-    assert old
-    for one in old:
-        trained = [s for s in one.segments if any(s.loss_mask)]
-        assert all(s.weight_version == "2" for s in trained)
-        masked = sum(len(s.train_ids) for s in one.segments if s.weight_version == "0")
-        assert one.metadata["stale_tokens"] == masked > 0
-    counted = sum(one.metadata.get("stale_tokens", 0) for one in second)
-    assert aggregate(second)["tokens/stale"] == counted
-
-
-async def test_staleness_is_refused_where_weights_have_no_numbers() -> None:
-    tail = Tail(max_staleness=1)
-    with pytest.raises(ConfigurationError, match="must be integers, got 'script'"):
-        await batch(ScriptedEngine(text_codec(), say_turn), tail, groups=4)
-
-
 async def test_export_excludes_what_the_tail_cut(tmp_path: Path) -> None:
     tail = Tail(oversample=2, then=Stragglers.DROP)
     played, state, _ = await batch(Engine(), tail, groups=4)
@@ -378,51 +293,8 @@ async def test_export_excludes_what_the_tail_cut(tmp_path: Path) -> None:
     assert (tally.trajectories, sum(tally.left_out.values())) == (4, len(cut))
 
 
-def test_tail_refuses_what_makes_no_batch() -> None:
-    for wrong, text in (
-        ({"oversample": 0.9, "then": "drop"}, "at least 1"),
-        ({"stop_at": 0, "then": "drop"}, "above 0"),
-        ({"stop_at": 1.1, "then": "park"}, "at most 1"),
-        ({"oversample": 2}, "waits for every group"),
-        ({"then": "forget"}, "one of"),
-        ({"oversampling": 2}, "oversample"),
-        ({"max_staleness": -1}, "at least 0"),
-        ({"stale": "keep"}, "one of"),
-        ({"oversample": float("nan"), "then": "drop"}, "finite"),
-    ):
-        with pytest.raises(ConfigurationError, match=text):
-            RolloutConfig.from_mapping({"tail": wrong})
-    config = RolloutConfig.from_mapping({"tail": {"oversample": 1.5, "then": "park"}})
-    assert RolloutConfig.from_mapping(config.to_mapping()) == config
-
-
 async def test_run_refuses_fewer_tasks_than_its_tail_may_start() -> None:
     tail = Tail(oversample=2, then=Stragglers.DROP)
     player = Player(Engine(), text_codec(), RolloutConfig(tail=tail))
     with pytest.raises(ConfigurationError, match="4 new groups need as many tasks, got 2"):
         Run("canary-v0", player, RunPlan(episodes=2, tasks=[None, None]))
-
-
-@given(groups=st.integers(1, 1000), percent=st.integers(100, 400), share=st.integers(1, 100))
-def test_tail_starts_at_least_what_it_needs(groups: int, percent: int, share: int) -> None:
-    tail = Tail(oversample=percent / 100, stop_at=share / 100, then=Stragglers.DROP)
-    assert 1 <= tail.needed(groups) <= groups <= tail.started(groups)
-    assert tail.started(groups) == -(-groups * percent // 100)
-    assert tail.needed(groups) == max(1, -(-groups * share // 100))
-
-
-def test_trainer_with_a_tail_gets_an_error_with_the_alternative() -> None:
-    with pytest.raises(ConfigurationError, match="use --partial"):
-        RolloutConfig.for_trainer({"tail": {"then": "park"}}, tail="--partial")
-    with pytest.raises(ConfigurationError, match="use --partial"):
-        RolloutConfig.for_trainer(RolloutConfig(tail=Tail(then=Stragglers.DROP)), tail="--partial")
-    assert RolloutConfig.for_trainer(None, tail="--partial") == RolloutConfig()
-
-
-def test_settings_take_the_value_of_a_choice() -> None:
-    config = RolloutConfig(on_fault="retry", tail=Tail(then="park", stale="drop"))  # pyright: ignore[reportArgumentType]  # a user's text
-    assert (config.on_fault, config.tail.then, config.tail.stale) == (
-        FaultPolicy.RETRY, Stragglers.PARK, Stale.DROP,
-    )  # fmt: skip
-    assert all(isinstance(one, StrEnum) for one in (config.on_fault, config.tail.then))
-    assert RolloutConfig.from_mapping(config.to_mapping()) == config

@@ -1,0 +1,120 @@
+"""Environments that recover from planned faults, without an engine and without tokens."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from fakes.faults import CountingEnv, World
+
+from envkit.faults import FaultPlan
+from envkit.rollout import (
+    Backoff,
+    EpisodeSpec,
+    GenerateRequest,
+    Generation,
+    Interrupt,
+    Limits,
+    RetryBudget,
+    Sampling,
+)
+from envkit.rollout.engine import LogprobKind
+from envkit.rollout.host import EnvHost
+from envkit.rollout.recovery import Attempt, RecoveringEnv, play_with_restarts
+from envkit.rollout.setup import Setup
+from envkit.threads.pool import WorkerPool
+
+T = TypeVar("T")
+Schedule = Mapping[Any, str]
+"""Kinds of faults by call, as in `FaultPlan.schedule`."""
+
+
+def budget(**changes: Any) -> RetryBudget:
+    """Return a generous budget without pauses."""
+    values: dict[str, Any] = {
+        "max_env_retries_per_turn": 9,
+        "max_env_retries_per_episode": 9,
+        "backoff": Backoff(initial_s=0.0),
+        **changes,
+    }
+    return RetryBudget(**values)
+
+
+@asynccontextmanager
+async def hosted(
+    kind: type[CountingEnv], schedule: Schedule | None = None, **options: Any
+) -> AsyncGenerator[tuple[EnvHost, World]]:
+    """Yield the host of an environment that fails by plan, and what it did."""
+    world, pool, plan = World(), WorkerPool(), FaultPlan(schedule=dict(schedule or {}))
+    host = EnvHost(pool, factory=lambda: kind(world, plan, **options))
+    try:
+        yield host, world
+    finally:
+        await host.close()
+        pool.close()
+
+
+def recovering(host: EnvHost, retries: RetryBudget | None = None, **options: Any) -> RecoveringEnv:
+    """Return one attempt at the episode "e"."""
+    retries = budget() if retries is None else retries
+    return RecoveringEnv(host, retries, episode_id="e", seed=5, task=None, **options)
+
+
+class Sessions:
+    """An engine that only notes which sessions end."""
+
+    name = "sessions"
+    logprob_kind = LogprobKind.SAMPLED
+
+    def __init__(self, failure: BaseException | None = None) -> None:
+        self.ended: list[str] = []
+        self._failure = failure
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        raise NotImplementedError
+
+    async def abort(self, request_id: str) -> None:
+        raise NotImplementedError
+
+    async def end_session(self, session_id: str) -> None:
+        self.ended.append(session_id)
+        if self._failure is not None:
+            raise self._failure
+
+    async def aclose(self) -> None:
+        raise NotImplementedError
+
+
+async def played(
+    host: EnvHost,
+    retries: RetryBudget,
+    play: Callable[[Attempt], Awaitable[T]],
+    *,
+    engine: Sessions | None = None,
+    interrupt: Interrupt | None = None,
+    **options: Any,
+) -> T:
+    """Play the episode "e", from its start after each restart."""
+    setup = Setup(
+        engine=engine or Sessions(),
+        codec=None,
+        limits=Limits(),
+        retries=retries,
+        sampling=Sampling(),
+    )
+    spec = EpisodeSpec(episode_id="e", seed=5)
+    return await play_with_restarts(setup, spec, host, interrupt or Interrupt(), play, **options)
+
+
+async def three_replies(attempt: Attempt) -> tuple[int, list[str]]:
+    """Play three replies; return the restarts and the final state."""
+    await attempt.env.reset()
+    for turn in range(2):
+        await attempt.env.step(f"reply {turn}")
+    last = await attempt.env.step("reply 2")
+    return attempt.restarts, list(last.step.info["history"])
+
+
+def keys(world: World) -> list[tuple[str, int, int]]:
+    """Return the step keys in the order of their use, and check that none was applied twice."""
+    assert set(world.steps.values()) <= {1}, "a step key was applied twice"
+    return list(world.steps)
