@@ -1,3 +1,4 @@
+# ruff: noqa: T201  # a script prints what it found
 """Check that every test named in docs/concepts/invariants.md exists.
 
     python scripts/docs/invariants.py
@@ -23,9 +24,7 @@ def main() -> int:
     """Print every missing test and return the exit status."""
     text = PAGE.read_text(encoding="utf-8")
     problems = [problem for name in _TEST.finditer(text) if (problem := _problem(*name.groups()))]
-    bare = [
-        line for line in text.splitlines() if _RULE.match(line) and not _TEST.search(line)
-    ]
+    bare = [line for line in text.splitlines() if _RULE.match(line) and not _TEST.search(line)]
     problems += [f"no test stands beside the rule: {line}" for line in bare if "all |" not in line]
     for problem in problems:
         print(f"{PAGE.relative_to(ROOT)}: {problem}", file=sys.stderr)

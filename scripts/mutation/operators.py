@@ -8,6 +8,7 @@ annotations, decorators and imports are never mutated.
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,8 @@ from cosmic_ray.operators import boolean_replacer, number_replacer
 from cosmic_ray.operators import comparison_operator_replacement as comparisons
 from cosmic_ray.operators import unary_operator_replacement as unary
 from cosmic_ray.operators.operator import Example, Operator
-from parso.python.tree import Name, Operator as Token
+from parso.python.tree import Name
+from parso.python.tree import Operator as Token
 
 Node = Any
 """A node of parso's tree, which has no types."""
@@ -27,7 +29,7 @@ _BOUNDARIES: Final = (
     ("Gt", "GtE"), ("Gt", "LtE"), ("GtE", "Gt"), ("GtE", "Lt"),
     ("Eq", "NotEq"), ("NotEq", "Eq"), ("Is", "IsNot"), ("IsNot", "Is"),
 )  # fmt: skip
-"""The nearest other bound and the opposite; the remaining pairs differ from these on no new input."""
+"""The nearest other bound and the opposite."""
 
 _DROPPED: Final = frozenset(
     {
@@ -39,9 +41,7 @@ _DROPPED: Final = frozenset(
 
 _SCOPES: Final = ("funcdef", "classdef")
 _MESSAGES: Final = frozenset({"raise_stmt", "assert_stmt", "fstring", "string"})
-_UNTOUCHED: Final = frozenset(
-    {"decorator", "decorators", "import_name", "import_from", "tfpdef"}
-)
+_UNTOUCHED: Final = frozenset({"decorator", "decorators", "import_name", "import_from", "tfpdef"})
 
 
 class SwapMembership(Operator):
@@ -128,7 +128,7 @@ class SwapArguments(Operator):
         if node.type != "arglist" or node.parent.type == "classdef":
             return
         places = [at for at, child in enumerate(node.children) if not isinstance(child, Token)]
-        for first, second in zip(places, places[1:], strict=False):
+        for first, second in pairwise(places):
             pair = (node.children[first], node.children[second])
             if not any(child.type == "argument" for child in pair):  # keywords and stars
                 yield first, second
@@ -305,11 +305,7 @@ def _is_annotation(node: Node) -> bool:
 
 
 def _definition(node: Node) -> str:
-    names = [
-        one.name.value
-        for one in _ancestors(node)
-        if one.type in _SCOPES and one is not node
-    ]
+    names = [one.name.value for one in _ancestors(node) if one.type in _SCOPES and one is not node]
     return ".".join(reversed(names))
 
 

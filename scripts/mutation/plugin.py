@@ -6,9 +6,9 @@ for each mutant. The child replaces the code of the changed function in memory a
 that execute the changed statement, the fastest first, until one fails. A mutant that no function
 holds, such as a default value, is imported instead by a new pytest process.
 
-The environment variable names a file with the job as JSON: `root`, `path`, `module`, `limit_s`,
-`results`, and `mutants`, a list of `key`, `lines` and `source`. One line of JSON a mutant is
-appended to `results`: `key`, `status` and `by`, the test that failed.
+The environment variable names a file with the job as JSON: `root`, `path`, `module`, `source`,
+`limit_s`, `arguments`, `results`, and `mutants`, a list of `key`, `lines` and `source`. For each
+mutant the plugin appends a line of JSON to `results`: `key`, `status`, and `by`, the test that failed.
 """
 
 import functools
@@ -24,7 +24,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, Final
@@ -43,6 +43,8 @@ _SLOWER: Final = 5.0
 
 Lines = dict[int, set[int]]
 """Numbers of tests by the line that they execute."""
+Trace = Callable[[FrameType, str, object], Any]
+"""A trace function of `sys.settrace`."""
 
 
 class _MutantImporter(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -125,9 +127,9 @@ class _Job:
         started = time.perf_counter()
         first, last = mutant["lines"]
         chosen = {at for line in range(first, last + 1) for at in self._lines.get(line, ())}
-        swap = _Swap.of(self._path, mutant["source"])
-        if swap is None:  # the line runs at import: any test of the file may show it
-            chosen = {at for tests in self._lines.values() for at in tests}
+        swap = _Swap.of(self._path, self._job["source"], mutant["source"])
+        if swap is None:  # the line runs at import: any test may show it
+            chosen = set(range(len(self._items)))
         order = sorted(chosen, key=lambda at: (self._seconds[at], at))
         limit_s = _BASE_S + _SLOWER * sum(self._seconds[at] for at in order)
         if not order:
@@ -150,11 +152,11 @@ class _Job:
         failed: list[str] = []
         current = -1
 
-        def line(frame: FrameType, event: str, _: object) -> Any:
+        def line(frame: FrameType, event: str, _: object) -> Trace:
             self._lines.setdefault(frame.f_lineno, set()).add(current)
             return line
 
-        def call(frame: FrameType, event: str, argument: object) -> Any:
+        def call(frame: FrameType, event: str, argument: object) -> Trace | None:
             return line(frame, event, argument) if frame.f_code.co_filename == self._path else None
 
         signal.alarm(self._job["limit_s"])
@@ -219,7 +221,7 @@ class _Job:
         return self._session.testsfailed == before
 
     @staticmethod
-    def _forked(work: Any, *, limit_s: float) -> dict[str, Any] | None:
+    def _forked(work: Callable[[], Any], *, limit_s: float) -> dict[str, Any] | None:
         """Return what a function answers in a child, or None if the child dies or is too slow."""
         reading, writing = os.pipe()
         pid = os.fork()
@@ -266,9 +268,9 @@ class _Swap:
         self._was, self._becomes = was, becomes
 
     @classmethod
-    def of(cls, path: str, mutated: str) -> "_Swap | None":
+    def of(cls, path: str, source: str, mutated: str) -> "_Swap | None":
         """Return the outermost function that changed; None if other code did."""
-        before = compile(Path(path).read_text(encoding="utf-8"), path, "exec")
+        before = compile(source, path, "exec")
         pair = _changed(before, compile(mutated, path, "exec"))
         return None if pair is None else cls(*pair)
 

@@ -1,3 +1,4 @@
+# ruff: noqa: T201  # a script prints its progress
 """Mutation testing of the files in which a silent error costs a training run.
 
     python scripts/mutation/run.py                         every mutant without a cached result
@@ -138,9 +139,8 @@ class _Plan:
         counts, as long as it is "killed".
         """
         if only_survivors:
-            self.results = {
-                key: entry for key, entry in self._last.items() if entry["status"] == "killed"
-            }
+            killed = (entry for entry in self._last.values() if entry["status"] == "killed")
+            self.add([entry for entry in killed if entry["key"] not in self.results])
         self.pending = [
             one for one in self.mutants if one.key not in self.results and one.key not in lists
         ]
@@ -173,6 +173,7 @@ class _Worker:
             "root": str(ROOT),
             "path": plan.target.path,
             "module": plan.target.module,
+            "source": (ROOT / plan.target.path).read_text(encoding="utf-8"),
             "results": str(self._results),
             "limit_s": _RECORDING_S,
             "arguments": _SHARED_ARGUMENTS,
@@ -270,8 +271,7 @@ def _report(plans: Sequence[_Plan], lists: _Lists, *, is_table: bool) -> int:
         (mutant.key, plan.results[mutant.key]["by"])
         for plan in plans
         for mutant in plan.mutants
-        if mutant.key not in lists
-        and plan.results.get(mutant.key, {}).get("status") == "survived"
+        if mutant.key not in lists and plan.results.get(mutant.key, {}).get("status") == "survived"
     ]
     if not is_table:
         for key, by in unlisted:
