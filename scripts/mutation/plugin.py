@@ -8,7 +8,7 @@ holds, such as a default value, is imported instead by a new pytest process.
 
 The environment variable names a file with the job as JSON: `root`, `path`, `module`, `source`,
 `limit_s`, `arguments`, `results`, and `mutants`, a list of `key`, `lines` and `source`. For each
-mutant the plugin appends a line of JSON to `results`: `key`, `status`, and `by`, the test that failed.
+mutant the plugin appends a line of JSON to `results`: `key`, `status` and the failed test, `by`.
 """
 
 import functools
