@@ -92,6 +92,24 @@ def test_limit_wins_a_tie_with_the_sampling_parameter(requested: int) -> None:
     assert room.reason is (None if is_own else StopReason.TURN_TOKENS)
 
 
+@pytest.mark.parametrize(
+    ("name", "used", "stop"),
+    [
+        ("max_response_tokens", "response_tokens", StopReason.RESPONSE_TOKENS),
+        ("max_context_tokens", "context_tokens", StopReason.CONTEXT_TOKENS),
+        ("max_images", "images", StopReason.MAX_IMAGES),
+    ],
+)
+@given(at_limit(BOUND), at_limit(BOUND))
+def test_each_limit_of_an_observation_counts_only_its_own_use(
+    name: str, used: str, stop: StopReason, own: int, others: int
+) -> None:
+    counts = dict.fromkeys(("response_tokens", "context_tokens", "images"), others)
+    found = observation_stop(Limits(**{name: BOUND}), **{**counts, used: own})
+    most = BOUND if name == "max_images" else BOUND - 1  # one token is left for the reply
+    assert found is (stop if own > most else None)
+
+
 @given(
     st.none() | st.just(BOUND),
     st.none() | st.just(BOUND),
