@@ -193,6 +193,9 @@ class Episode:
         room = self._room()
         known = ledger.whole_reply(record.turn)  # the abort came between a reply and its step
         if known is None and room.tokens < 1:
+            self._keep_cut_reply()
+            if record.draft is not None:  # no token is left for the rest of a cut reply
+                record.draft.finish_reason = FinishReason.LENGTH.value
             return room.reason or StopReason.TURN_TOKENS
         draft = self._new_draft()
         while True:
@@ -247,10 +250,8 @@ class Episode:
             await brake.wait()
 
     def _deadline_fault(self, when: str) -> EngineFault:
-        return EngineFault(
-            f"the episode's deadline (limits.episode_timeout_s) passed {when}",
-            kind=FaultKind.TIMEOUT,
-        )
+        text = f"the episode's deadline (limits.episode_timeout_s) passed {when}"
+        return EngineFault(text, kind=FaultKind.TIMEOUT)
 
     def _room(self, requested: int | None = None) -> Room:
         """Return the room for a reply of at most `requested` tokens; None uses the setting."""
