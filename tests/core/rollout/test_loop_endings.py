@@ -27,6 +27,7 @@ from envkit.rollout import (
     Backoff,
     EpisodeSpec,
     FinishReason,
+    Generation,
     GroupStart,
     Interrupt,
     Limits,
@@ -343,7 +344,10 @@ async def test_ledger_keeps_what_else_the_engine_reported() -> None:
     empty: dict[str, Any] = {}
 
     def with_extras(extras: Mapping[str, Any]) -> Any:
-        return lambda _, whole: replace(whole, extras=extras)
+        def answer(_: object, whole: Generation) -> Generation:
+            return replace(whole, extras=extras)
+
+        return answer
 
     engine = Answering({0: with_extras({"experts": [1]}), 1: with_extras(empty)})
     trajectory = await played(Staged, engine)

@@ -326,7 +326,9 @@ async def test_shortened_answer_of_a_tool_keeps_the_call_of_its_turn(is_resumed:
         name = f"tool{context.turn}"
         return f'<tool_call>\n{{"name": "{name}", "arguments": {{}}}}\n</tool_call>'
 
-    env = lambda *at: Staged(*at, texts={1: LONG}, role="tool", short="(cut)")  # noqa: E731
+    def env(at: Any = None) -> Staged:
+        return Staged(at, texts={1: LONG}, role="tool", short="(cut)")
+
     limits = Limits(max_context_tokens=300)
     if is_resumed:
         cut = await play_one(

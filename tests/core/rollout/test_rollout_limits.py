@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import asdict, fields
+from typing import Any
 
 import pytest
 from fakes.boundaries import at_limit
@@ -176,16 +177,18 @@ POSITIVE = ("step_timeout_s", "reset_timeout_s")
 )
 @pytest.mark.parametrize("value", [-1, 0, 1])
 def test_retry_budget_refuses_negative_numbers(name: str, value: int) -> None:
+    settings: dict[str, Any] = {name: value}
     if value > 0 or (value == 0 and name not in POSITIVE):
-        assert getattr(RetryBudget(**{name: value}), name) == value
+        assert getattr(RetryBudget(**settings), name) == value
     else:
         with pytest.raises(ConfigurationError, match=f"{name} must be .* got {value}"):
-            RetryBudget(**{name: value})
+            RetryBudget(**settings)
 
 
 @pytest.mark.parametrize("name", [*POSITIVE, "engine_unavailable_s"])
 def test_retry_budget_may_wait_forever(name: str) -> None:
-    assert getattr(RetryBudget(**{name: None}), name) is None
+    settings: dict[str, Any] = {name: None}
+    assert getattr(RetryBudget(**settings), name) is None
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in fields(Backoff)])
