@@ -411,7 +411,8 @@ async def test_environment_is_rebuilt_after_its_own_fault(
     built: list[Staged] = []
 
     def build() -> Staged:
-        happenings = {moment: raising(BROKEN)} if not built else {}
+        fault = EnvFault("odd", kind=FaultKind.PERMANENT)  # a crash breaks the host itself
+        happenings = {moment: raising(fault)} if not built else {}
         built.append(Staged(happenings))
         return built[-1]
 

@@ -389,12 +389,17 @@ async def test_question_is_a_turn_that_the_environment_never_sees(role: str) -> 
 
 
 @pytest.mark.parametrize("role", ["user", "tool"])
-@pytest.mark.parametrize("tokens", [0, 1])
-async def test_question_that_is_aborted_leaves_no_trace(role: str, tokens: int) -> None:
+@pytest.mark.parametrize(
+    ("request_number", "tokens"),
+    [(2, 0), (2, 1), (3, 0)],  # the question itself, or the reply after its answer
+)
+async def test_question_that_is_aborted_leaves_no_trace(
+    role: str, request_number: int, tokens: int
+) -> None:
     expected, _, player = await asking(role=role)
     await player.aclose()
-    answers = {2: first(tokens, FinishReason.ABORT)}
-    cut, _, player = await asking(role=role, answers=answers, fire_at=2)
+    answers = {request_number: first(tokens, FinishReason.ABORT)}
+    cut, _, player = await asking(role=role, answers=answers, fire_at=request_number)
     assert cut.stop_reason is StopReason.ABORTED
     assert [turn.purpose for turn in cut.turns] == [None, None]
     assert "What next?" not in str(cut.messages)
