@@ -130,7 +130,7 @@ class Interrupt:
         self.grace_s = grace_s
         """Seconds that an environment call may still take; 0 after `hurry`."""
         self._deadline: float | None = None
-        self._until = 0.0
+        self._until: float | None = None
         self._active: dict[str, Abortable] = {}
         self._scopes: set[_Scope] = set()
         self._children: set[Interrupt] = set()
@@ -171,11 +171,9 @@ class Interrupt:
 
     def hurry(self) -> None:
         """Cut every running call now instead of after its grace period."""
-        self.grace_s = 0.0
-        if self._scopes:
-            self._until = asyncio.get_running_loop().time()
-            for scope in self._scopes:
-                scope.end_at(self._until)
+        self.grace_s, self._until = 0.0, None  # a later call gets no grace period either
+        for scope in self._scopes:
+            scope.end_at(asyncio.get_running_loop().time())
         for child in tuple(self._children):
             child.hurry()
 
@@ -186,9 +184,7 @@ class Interrupt:
             timeout_s: Seconds after which it fires itself with EPISODE_TIMEOUT; None means never.
         """
         child = Interrupt(grace_s=self.grace_s)
-        child.reason, child.brake = self.reason, self.brake
-        if self.reason is not None:
-            child._until = self._until or self._cut_time(asyncio.get_running_loop())
+        child.reason, child.brake, child._until = self.reason, self.brake, self._until
         if timeout_s is not None:
             loop = asyncio.get_running_loop()
             child._deadline = loop.time() + timeout_s
@@ -241,10 +237,9 @@ class Interrupt:
         if self._aborting is not None:
             self._aborting.cancel()
             await asyncio.gather(self._aborting, return_exceptions=True)
-            self._aborting = None
 
     def _limit(self) -> float:
-        if not self._until:
+        if self._until is None:
             self._until = self._cut_time(asyncio.get_running_loop())
         return self._until
 

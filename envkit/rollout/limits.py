@@ -47,11 +47,11 @@ class Limits:
         check_fields(self, "limits")
         for entry in fields(self):
             value = getattr(self, entry.name)
-            floor = 0 if entry.name == "max_images" else 1e-9
-            if value is not None and not value >= floor:
-                raise ConfigurationError(
-                    f"{entry.name} must be positive or None for unlimited, got {value!r}"
-                )
+            if value is None or value > 0 or (value == 0 and entry.name == "max_images"):
+                continue
+            raise ConfigurationError(
+                f"{entry.name} must be positive or None for unlimited, got {value!r}"
+            )
 
     def tightest(self, *others: "Limits") -> "Limits":
         """Return the tighter bound of each kind, such as when a trainer has its own limits."""
@@ -82,7 +82,7 @@ class Backoff:
         check_fields(self, "retries.backoff")
         for name in ("initial_s", "factor", "maximum_s", "jitter"):
             value = getattr(self, name)
-            if not value >= 0:
+            if value < 0:
                 raise ConfigurationError(f"{name} must be 0 or more, got {value!r}")
         if self.jitter > 1:
             raise ConfigurationError(f"jitter must be at most 1, got {self.jitter!r}")
@@ -138,14 +138,14 @@ class RetryBudget:
         ):
             if getattr(self, name) < 0:
                 raise ConfigurationError(f"{name} must be 0 or more, got {getattr(self, name)}")
-        if self.engine_unavailable_s is not None and not self.engine_unavailable_s >= 0:
+        if self.engine_unavailable_s is not None and self.engine_unavailable_s < 0:
             raise ConfigurationError(
                 "engine_unavailable_s must be 0 or more, or None, got "
                 f"{self.engine_unavailable_s!r}"
             )
         for name in ("step_timeout_s", "reset_timeout_s"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
+            if value is not None and value <= 0:
                 raise ConfigurationError(f"{name} must be positive or None, got {value}")
 
 

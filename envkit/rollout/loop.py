@@ -72,9 +72,10 @@ class Episode:
         self._answers = ToolAnswers(setup.codec)
         self._earlier: Trajectory | None = None  # until its state is rebuilt
         self.record = EpisodeRecord()
-        self._encoder: EpisodeEncoder | None = None  # not needed for an engine that returns text
-        if setup.codec is not None:
-            self._encoder = EpisodeEncoder(setup, setup.codec, spec, pool, self.record)
+        codec = setup.codec  # None for an engine that returns text
+        self._encoder = (
+            None if codec is None else EpisodeEncoder(setup, codec, spec, pool, self.record)
+        )
         self._rewriter = Rewriter(setup, self.record, pool, attempt.interrupt)
 
     async def run(self, earlier: Trajectory | None = None) -> StopReason:
@@ -175,10 +176,9 @@ class Episode:
             earlier.env_snapshot,
             earlier.initial_observation_hash or "",
         )
-        segments = record.ledger.segments
-        is_answered = bool(segments) and segments[-1].kind is SegmentKind.MODEL
+        is_answered = record.ledger.segments[-1].kind is SegmentKind.MODEL  # not so in a fork
         pending = record.unanswered()
-        if is_answered and not record.ledger.reply_ids(record.turn) and pending and done:
+        if is_answered and pending and not record.ledger.reply_ids(record.turn):
             ended = await self._append_observation(pending, observation_in(pending[-1]))
             record.close_turn()  # the turn of a summary
             return ended
@@ -194,6 +194,9 @@ class Episode:
         room = self._room()
         known = ledger.whole_reply(record.turn)  # the abort came between a reply and its step
         if known is None and room.tokens < 1:
+            self._keep_cut_reply()
+            if record.draft is not None:  # no token is left for the rest of a cut reply
+                record.draft.finish_reason = FinishReason.LENGTH.value
             return room.reason or StopReason.TURN_TOKENS
         draft = self._new_draft()
         while True:
@@ -248,11 +251,8 @@ class Episode:
             await brake.wait()
 
     def _deadline_fault(self, when: str) -> EngineFault:
-        return EngineFault(
-            f"the episode's deadline (limits.episode_timeout_s) passed {when}",
-            kind=FaultKind.TIMEOUT,
-            retryable=False,
-        )
+        text = f"the episode's deadline (limits.episode_timeout_s) passed {when}"
+        return EngineFault(text, kind=FaultKind.TIMEOUT)
 
     def _room(self, requested: int | None = None) -> Room:
         """Return the room for a reply of at most `requested` tokens; None uses the setting."""
@@ -432,7 +432,7 @@ class Episode:
         record.before_question = (len(record.ledger.segments) - 1, len(record.turns), said)
         room = self._room(question.max_tokens)
         if room.tokens < 1:
-            return room.reason or StopReason.TURN_TOKENS
+            return room.reason
         draft = record.draft = TurnDraft(
             turn=record.turn, prompt_tokens=record.ledger.train_length, purpose=rewriter.reason
         )

@@ -8,8 +8,8 @@ from fakes.branching import Screens
 
 from envkit.agents import MultiAgentEnv
 from envkit.env import Capabilities, Turn
-from envkit.messages import Message
-from envkit.rollout import HistoryView
+from envkit.messages import Message, message
+from envkit.rollout import HistoryView, Question
 from envkit.tasks import Task
 
 
@@ -26,6 +26,22 @@ def never(view: HistoryView) -> None:
 def leave(view: HistoryView) -> None:
     """End the process."""
     raise SystemExit(3)
+
+
+def ask_once(view: HistoryView, rewritten: str | None = None) -> Question | None:
+    """Ask after the second reply; the answer, or another text, replaces the history."""
+    if view.turn != 2:
+        return None
+
+    def rewrite(answer: str) -> Sequence[Message]:
+        return [*view.opening, message("user", rewritten or answer)]
+
+    return Question(text="What next?", max_tokens=7, rewrite=rewrite)
+
+
+def ask_and_overflow(view: HistoryView) -> Question | None:
+    """Ask too, and then remember more than fits."""
+    return ask_once(view, "long " * 400)
 
 
 class Own(Screens):
