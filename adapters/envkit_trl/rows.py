@@ -69,7 +69,7 @@ def _lost(trainer: Any, inputs: Sequence[Mapping[str, Any]]) -> list[bool]:  # n
     from envkit_trl.factory import ToolEnvironment
 
     if trainer.environments is None:
-        return [row.get(REWARD_COLUMN, 0.0) is None for row in inputs]
+        return [REWARD_COLUMN in row and row[REWARD_COLUMN] is None for row in inputs]
     return [
         isinstance(environment, ToolEnvironment) and environment.get_reward() is None
         for environment in trainer.environments
@@ -114,8 +114,9 @@ def check_rows(rows: Sequence[Row], *, image_id: int | None, max_completion: int
             ends with an unsampled token, or placeholders that do not match the features.
     """
     for number, row in enumerate(rows):
-        lengths = (len(row.response_ids), len(row.loss_mask), len(row.logprobs))
-        if len(set(lengths)) != 1 or not 1 <= lengths[0] <= max_completion:
+        length = len(row.response_ids)
+        lengths = (length, len(row.loss_mask), len(row.logprobs))
+        if len(set(lengths)) != 1 or not 1 <= length <= max_completion:
             raise LedgerFault(
                 f"row {number}: completion, mask and log-probabilities must have the same "
                 f"length from 1 to {max_completion} (max_completion_length), got {lengths}"

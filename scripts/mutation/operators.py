@@ -39,7 +39,9 @@ _DROPPED: Final = frozenset(
 
 _SCOPES: Final = ("funcdef", "classdef")
 _MESSAGES: Final = frozenset({"raise_stmt", "assert_stmt", "fstring", "string"})
-_UNTOUCHED: Final = frozenset({"decorator", "decorators", "import_name", "import_from", "tfpdef"})
+_UNTOUCHED: Final = frozenset(
+    {"decorator", "decorators", "import_name", "import_from", "tfpdef"}
+)
 
 
 class SwapMembership(Operator):
@@ -303,7 +305,11 @@ def _is_annotation(node: Node) -> bool:
 
 
 def _definition(node: Node) -> str:
-    names = [one.name.value for one in _ancestors(node) if one.type in _SCOPES and one is not node]
+    names = [
+        one.name.value
+        for one in _ancestors(node)
+        if one.type in _SCOPES and one is not node
+    ]
     return ".".join(reversed(names))
 
 

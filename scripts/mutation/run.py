@@ -270,7 +270,8 @@ def _report(plans: Sequence[_Plan], lists: _Lists, *, is_table: bool) -> int:
         (mutant.key, plan.results[mutant.key]["by"])
         for plan in plans
         for mutant in plan.mutants
-        if mutant.key not in lists and plan.results.get(mutant.key, {}).get("status") == "survived"
+        if mutant.key not in lists
+        and plan.results.get(mutant.key, {}).get("status") == "survived"
     ]
     if not is_table:
         for key, by in unlisted:
