@@ -19,7 +19,6 @@ from envkit.rollout import role_of
 from envkit.trajectory import (
     RewardPlacement,
     Row,
-    SegmentKind,
     StopReason,
     Trajectory,
     step_rows,
