@@ -229,6 +229,7 @@ def test_skyrl_options_for_unfinished_replies_change_only_these(step_wise: bool)
     played = [sample(done), sample(cut)]
     plain = output(played, step_wise=step_wise)
     assert all(any(mask) for mask in plain["loss_masks"])
+    assert plain["rewards"][-1][-1] == 1.0
     masked = output(played, step_wise=step_wise, mask_unfinished=True)
     assert masked["loss_masks"][0] == [1]
     assert [set(mask) for mask in masked["loss_masks"][1:]] == [{0}] * (1 + step_wise)
