@@ -61,7 +61,8 @@ class _Scored:
     """At least one row, each within verl's lengths."""
     problem: str | None
     """Why it is not trained; None for a trained sample."""
-    reward: float = 0.0
+    reward: float
+    """0.0 for an episode without a reward, until those of its group are known."""
 
 
 async def rows_of(
@@ -86,7 +87,7 @@ async def rows_of(
     scored = [_scored(one, delivery) for one in played]
     share_one_reward(played, "verl")
     _check_row_count(scored, delivery)
-    counted = [float(one.trajectory.reward or 0.0) for one in scored if one.problem is None]
+    counted = [one.reward for one in scored if one.problem is None]
     if counted:
         member.leave(counted[0])
         # V1 gives all rows the advantage of the last one, so the last must be a trained row.
@@ -102,11 +103,8 @@ async def rows_of(
         scored = [replace(scored[0], reward=others.mean)]
     # Siblings share one reward, which no turn of a single one has earned; a fork's includes that
     # of its parent's turns, which are not in its row.
-    by_turn = (
-        delivery.placement is RewardPlacement.TURNS
-        and len(scored) == 1
-        and scored[0].trajectory.origin is None
-    )
+    is_whole = [one.trajectory.origin for one in scored] == [None]
+    by_turn = is_whole and delivery.placement is RewardPlacement.TURNS
     return [
         _fields(one, row, delivery, by_turn=by_turn and len(one.rows) == 1 and not one.problem)
         for one in scored
@@ -144,7 +142,8 @@ def _scored(trajectory: Trajectory, delivery: Delivery) -> _Scored:
     problem = _problem(trajectory, rows, settings)
     if problem is not None:
         rows = (placeholder_row((), None, filler_id=filler_id),)  # the smallest that verl accepts
-    return _Scored(trajectory=trajectory, rows=rows, problem=problem)
+    reward = float(trajectory.reward or 0.0)
+    return _Scored(trajectory=trajectory, rows=rows, problem=problem, reward=reward)
 
 
 def _problem(trajectory: Trajectory, rows: Sequence[Row], settings: VerlSettings) -> str | None:
@@ -152,11 +151,10 @@ def _problem(trajectory: Trajectory, rows: Sequence[Row], settings: VerlSettings
         return f"{trajectory.fault.kind} fault at {trajectory.fault.where}"
     if trajectory.reward is None:
         return f"no reward: {trajectory.stop_reason.value}"
-    if rows[-1].is_placeholder:
+    if any(row.is_placeholder for row in rows):
         return f"no reply: {trajectory.stop_reason.value}"
-    if not all(_fits(row, settings) for row in rows):
-        return "a row is longer than prompt_length or response_length"
-    return None
+    fits = all(_fits(row, settings) for row in rows)
+    return None if fits else "a row is longer than prompt_length or response_length"
 
 
 def _fits(row: Row, settings: VerlSettings) -> bool:

@@ -185,13 +185,16 @@ async def test_verl_fault_waits_for_its_group_and_is_not_counted_there() -> None
     assert row["reward_score"] == 0.25
 
 
-async def test_verl_only_the_first_of_faulted_siblings_is_returned() -> None:
+async def test_verl_only_the_first_of_faulted_siblings_is_returned_and_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     siblings = [
         turns(1.0, stop_reason=FAULT, episode_id=name, metadata={"role": name})
         for name in ("one", "two")
     ]
     (row,) = await rows(*siblings, is_v1=False)
     assert row["extra_fields"]["envkit_episode_id"] == "one"
+    assert "episode one of" in caplog.text
 
 
 @given(at_limit(4), at_limit(5))
