@@ -17,7 +17,7 @@ from envkit.advantages import Baseline
 from envkit.errors import ConfigurationError
 from envkit.rollout.engine import FinishReason
 from envkit.trajectory import MergeTally, Trajectory, merge_rows, step_rows
-from envkit.trajectory.projection import RewardPlacement, Row
+from envkit.trajectory.projection import RewardPlacement, Row, placeholder_row
 from envkit.trajectory.stop import StopReason
 from envkit_skyrl.validation import GeneratorOutput, ImageSettings, TrajectoryId
 
@@ -82,7 +82,7 @@ class Played:
     @property
     def failure(self) -> str | None:
         """Why the sample is not trained on, for people; None if it is."""
-        if self.error is not None or not self.trajectories:
+        if self.error is not None:
             return f"{type(self.error).__name__}: {self.error}"
         if self.score is not None:
             return None
@@ -147,7 +147,7 @@ def to_output(played: Sequence[Played], plan: RowPlan) -> Rows:
     if not plan.with_logprobs:
         rows.output["rollout_logprobs"] = None
     if any(sample.trajectory_id is None for sample in played):
-        rows.output.pop("trajectory_ids", None)
+        del rows.output["trajectory_ids"]
     return rows
 
 
@@ -189,16 +189,7 @@ def _unfinished(rows: Sequence[Row], plan: RowPlan) -> tuple[Row, ...]:
 
 def _placeholder(plan: RowPlan, reward: float) -> Row:
     """Return a masked row with a reward that keeps its group's mean."""
-    row = plan.placeholder or Row(
-        prompt_ids=(plan.filler_id,),
-        response_ids=(plan.filler_id,),
-        loss_mask=(0,),
-        logprobs=(0.0,),
-        reward=None,
-        turns=(),
-        is_last=True,
-        is_placeholder=True,
-    )
+    row = plan.placeholder or placeholder_row((), reward, filler_id=plan.filler_id)
     return replace(row, reward=reward, turn_rewards=((len(row.response_ids) - 1, reward),))
 
 
@@ -208,13 +199,13 @@ def _append(columns: dict[str, list[Any]], row: Row, sample: Played, plan: RowPl
     columns["loss_masks"].append(list(row.loss_mask))
     columns["rollout_logprobs"].append(list(row.logprobs))
     columns["rewards"].append(
-        float(row.reward or 0.0) if plan.scalar_rewards else row.token_rewards(plan.placement)
+        row.reward if plan.scalar_rewards else row.token_rewards(plan.placement)
     )
     columns["stop_reasons"].append(sample.stop_reason)
     columns["trajectory_ids"].append(sample.trajectory_id)
     columns["trajectory_generation_times"].append(sample.seconds)
     if plan.step_wise:
-        columns["is_last_step"].append(bool(row.is_last))
+        columns["is_last_step"].append(row.is_last)
     if plan.image_settings is not None:
         pixels, grids = _tensors(row, plan.image_settings)
         columns["pixel_values"].append(pixels)

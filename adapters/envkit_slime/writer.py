@@ -52,7 +52,7 @@ class Earlier:
         episode was restarted and the earlier part is gone.
         """
         mask = list(row.loss_mask)
-        if self.loss_mask is None or not self.response_length:
+        if self.loss_mask is None:
             return mask
         prompt = len(self.tokens) - self.response_length
         tokens = row.prompt_ids + row.response_ids
@@ -105,7 +105,8 @@ def write_row(
     """
     sample.tokens = list(row.prompt_ids)
     if row.is_placeholder:
-        write_nothing(form, args, sample, row.response_ids[0])
+        (filler_id,) = row.response_ids
+        write_nothing(form, args, sample, filler_id)
     else:
         form.append(args, sample, row.segments)
         ids = [one for segment in row.segments for one in segment.wire_ids]

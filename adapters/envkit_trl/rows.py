@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from envkit.errors import ConfigurationError, LedgerFault
 from envkit.trajectory import Row, StopReason, Trajectory, step_rows
+from envkit.trajectory.projection import placeholder_row
 
 REWARD_COLUMN: Final = "env_reward"
 """Key of the environments' rewards in reward functions."""
@@ -68,7 +69,7 @@ def _lost(trainer: Any, inputs: Sequence[Mapping[str, Any]]) -> list[bool]:  # n
     from envkit_trl.factory import ToolEnvironment
 
     if trainer.environments is None:
-        return [row.get(REWARD_COLUMN, 0.0) is None for row in inputs]
+        return [REWARD_COLUMN in row and row[REWARD_COLUMN] is None for row in inputs]
     return [
         isinstance(environment, ToolEnvironment) and environment.get_reward() is None
         for environment in trainer.environments
@@ -88,16 +89,7 @@ def episode_row(trajectory: Trajectory, *, end_id: int) -> Row:
         ConfigurationError: The history was rewritten or branched, so there is more than one row.
     """
     if trajectory.is_faulted or trajectory.reward is None:
-        return Row(
-            prompt_ids=(end_id,),
-            response_ids=(end_id,),
-            loss_mask=(0,),
-            logprobs=(0.0,),
-            reward=None,
-            turns=(),
-            is_last=True,
-            is_placeholder=True,
-        )
+        return placeholder_row((), None, filler_id=end_id)
     *others, row = step_rows(trajectory, filler_id=end_id, merge=True)
     if others:
         raise ConfigurationError(
@@ -122,8 +114,9 @@ def check_rows(rows: Sequence[Row], *, image_id: int | None, max_completion: int
             ends with an unsampled token, or placeholders that do not match the features.
     """
     for number, row in enumerate(rows):
-        lengths = (len(row.response_ids), len(row.loss_mask), len(row.logprobs))
-        if len(set(lengths)) != 1 or not 1 <= lengths[0] <= max_completion:
+        length = len(row.response_ids)
+        lengths = (length, len(row.loss_mask), len(row.logprobs))
+        if len(set(lengths)) != 1 or not 1 <= length <= max_completion:
             raise LedgerFault(
                 f"row {number}: completion, mask and log-probabilities must have the same "
                 f"length from 1 to {max_completion} (max_completion_length), got {lengths}"
@@ -134,7 +127,8 @@ def check_rows(rows: Sequence[Row], *, image_id: int | None, max_completion: int
                 "environment"
             )
         expected = sum(feature.token_count for feature in row.features)
-        found = (row.prompt_ids + row.response_ids).count(-1 if image_id is None else image_id)
+        ids = row.prompt_ids + row.response_ids
+        found = 0 if image_id is None else ids.count(image_id)
         if found != expected or len(row.features) != len(row.images):
             raise LedgerFault(
                 f"row {number}: {len(row.images)} images have {len(row.features)} features of "

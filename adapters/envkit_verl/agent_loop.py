@@ -20,7 +20,8 @@ from envkit.rollout import (
 )
 from envkit.seeds import derive_seed
 from envkit.trajectory import RewardPlacement
-from envkit_verl.output import Delivery, outputs_of
+from envkit_verl.output import outputs_of
+from envkit_verl.rows import Delivery
 from envkit_verl.settings import TURNS, VerlSettings
 from envkit_verl.shared import SharedRollout, WorkerParts, plain, shared_rollout
 

@@ -10,7 +10,8 @@ from envkit_conformance import Deliver, DeliveredRow, Projection, Shape
 # if verl is missing, raises an error that says what to install
 from envkit_verl import EpisodeOutput
 from envkit_verl.groups import Group
-from envkit_verl.output import Delivery, outputs_of
+from envkit_verl.output import outputs_of
+from envkit_verl.rows import Delivery
 from envkit_verl.settings import VLLM, VerlSettings
 
 SETTINGS: Final = VerlSettings(

@@ -30,7 +30,8 @@ from envkit_conformance.gradient import (
 from envkit_verl import EpisodeOutput
 from envkit_verl.conformance import SETTINGS
 from envkit_verl.groups import Group
-from envkit_verl.output import Delivery, outputs_of
+from envkit_verl.output import outputs_of
+from envkit_verl.rows import Delivery
 
 MODES: Final[Mapping[Reduction, str]] = {
     Reduction.EPISODE_MEAN: "seq-mean-token-mean",

@@ -12,7 +12,6 @@ import pytest
 import envkit_trl
 from envkit.errors import ConfigurationError, MissingDependencyError
 from envkit.rollout import EpisodeRequest, Limits, RolloutConfig
-from envkit.trajectory import StopReason
 from envkit_trl.batch import gather_or_cancel
 from envkit_trl.loop_thread import LoopThread
 from envkit_trl.requests import RequestIndex
@@ -78,17 +77,6 @@ def test_trl_completion_length_bounds_the_response(given: int | None, expected: 
     config = RolloutConfig(limits=Limits(max_response_tokens=given, max_turns=3))
     limits = rollout_settings(_args(), config)[0].limits
     assert (limits.max_response_tokens, limits.max_turns) == (expected, 3)
-
-
-def test_trl_reward_function_logs_faults_and_truncations() -> None:
-    logged: dict[str, float] = {}
-    reasons = [StopReason.TERMINATED, StopReason.ENV_FAULT, StopReason.MAX_TURNS, "turn_tokens"]
-    stops = [StopReason(reason).value for reason in reasons]
-    rewards = envkit_trl.env_reward(
-        [1.0, None, 0.0, 0.0], env_stop=stops, log_metric=logged.__setitem__
-    )
-    assert rewards == [1.0, None, 0.0, 0.0]
-    assert logged == {"envkit/faults": 1.0, "envkit/truncated": 0.5}
 
 
 def test_trl_index_prefers_a_rows_request_and_falls_back_to_the_configured_one() -> None:
