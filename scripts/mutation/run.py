@@ -52,8 +52,6 @@ class Target:
     path: str
     tests: tuple[str, ...]
     """Files, relative to the repository."""
-    environment: str | None
-    """A trainer's environment of `scripts/contracts`; None is the project's own."""
 
     @property
     def module(self) -> str:
@@ -185,7 +183,7 @@ class _Worker:
         paths = [HERE, ROOT, ROOT / "envs", ROOT / "adapters", ROOT / "tests"]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [_python(plan.target), "-m", "pytest", *_SHARED_ARGUMENTS, *plan.target.tests],
+                [sys.executable, "-m", "pytest", *_SHARED_ARGUMENTS, *plan.target.tests],
                 cwd=ROOT,
                 env={
                     **os.environ,
@@ -316,7 +314,6 @@ def _targets() -> list[Target]:
                 for pattern in entry["tests"]
                 for file in sorted((ROOT / "tests").glob(pattern))
             ),
-            environment=entry.get("environment"),
         )
         for entry in entries
     ]
@@ -324,16 +321,6 @@ def _targets() -> list[Target]:
 
 def _matches(path: str, words: Sequence[str]) -> bool:
     return not words or any(word in path for word in words)
-
-
-def _python(target: Target) -> str:
-    if target.environment is None:
-        return sys.executable
-    sys.path.append(str(ROOT / "scripts" / "contracts"))
-    from environment import ensure_environment
-    from recipes import RECIPES
-
-    return str(ensure_environment(RECIPES[target.environment]))
 
 
 def _cache_folder() -> Path:
