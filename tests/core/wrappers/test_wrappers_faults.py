@@ -80,7 +80,7 @@ async def test_a_fault_that_no_retry_recovers_gives_no_reward(kind: FaultKind) -
 
 async def test_an_asynchronous_environment_in_the_wrapper_recovers_too() -> None:
     codec = text_codec()
-    plan = FaultPlan(schedule={("step", 7, 1, 1): "transient", ("reset", 7, 0): "crashed"})
+    plan = FaultPlan(schedule={("step", 7, 1, 0): "transient", ("reset", 7, 0): "crashed"})
     env = InjectFaults(AsyncEchoEnv(), plan)
 
     trajectory = await play(
