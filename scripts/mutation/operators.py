@@ -39,6 +39,8 @@ _DROPPED: Final = frozenset(
 )  # fmt: skip
 """Types of small statements; "keyword" covers `break`, `continue` and a bare `return`."""
 
+_SYMMETRIC: Final = frozenset({"min", "max", "isclose", "array_equal", "suppress"})
+"""Functions whose positional arguments have no order."""
 _SCOPES: Final = ("funcdef", "classdef")
 _MESSAGES: Final = frozenset({"raise_stmt", "assert_stmt", "fstring", "string"})
 _UNTOUCHED: Final = frozenset({"decorator", "decorators", "import_name", "import_from", "tfpdef"})
@@ -95,6 +97,8 @@ class DropStatement(Operator):
             return False
         if statement.type == "keyword":
             return statement.value in ("break", "continue", "return")
+        if statement.get_code(include_prefix=False) == "return None" and _ends_function(statement):
+            return False  # as a function does without it
         return not (
             statement.type == "expr_stmt"
             and len(statement.children) == 2
@@ -125,7 +129,9 @@ class SwapArguments(Operator):
 
     @staticmethod
     def _pairs(node: Node) -> Iterator[tuple[int, int]]:
-        if node.type != "arglist" or node.parent.type == "classdef":
+        if node.type != "arglist" or node.parent.type != "trailer":
+            return
+        if node.parent.get_previous_sibling().get_last_leaf().value in _SYMMETRIC:
             return
         places = [at for at, child in enumerate(node.children) if not isinstance(child, Token)]
         for first, second in pairwise(places):
@@ -280,6 +286,12 @@ def _is_negated_elsewhere(node: Node) -> bool:
     return condition.type == "not_test" or (
         condition.type == "comparison" and len(condition.children) == 3
     )
+
+
+def _ends_function(statement: Node) -> bool:
+    line = statement.parent
+    suite = line.parent
+    return suite.parent.type == "funcdef" and suite.children[-1] is line
 
 
 def _is_excluded(node: Node, operator: str) -> bool:
