@@ -337,7 +337,6 @@ class Episode:
     ) -> StopReason | None:
         record = self.record
         if not (text_of(observation) or images_of([observation])) and step.terminated:
-            record.close_turn()
             return StopReason.TERMINATED
         record.say(observation)
         ended = self._ended(draft, step)

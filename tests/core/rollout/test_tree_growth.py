@@ -16,7 +16,7 @@ from envkit.errors import ConfigurationError, RunFailedError
 from envkit.faults import FaultPlan
 from envkit.rollout import AtTurns, ByEntropy, EpisodeSpec, Interrupt, play_tree
 from envkit.seeds import derive_seed
-from envkit.trajectory import StopReason, Trajectory
+from envkit.trajectory import SegmentKind, StopReason, Trajectory
 
 SPEC = EpisodeSpec(seed=7, episode_id="tree", member=3)
 TRUNK, FORK = 4 * 3, 3 * 3
@@ -68,8 +68,10 @@ async def test_turn_without_a_recorded_reply_is_not_forked() -> None:
     class Unrecorded(TreePlayer):
         def leaf(self, name: str, **values: Any) -> Trajectory:
             found = super().leaf(name, **values)
-            kept = tuple(one for one in found.segments if one.turn != 2)
-            return replace(found, segments=kept)
+            kept = (
+                one for one in found.segments if one.turn != 2 or one.kind is not SegmentKind.MODEL
+            )
+            return replace(found, segments=tuple(kept))
 
     assert await grow(Unrecorded(), (2,)) == ["tree"]
     assert await grow(Unrecorded(), (1,)) == ["tree", "tree.1.1"]
@@ -150,6 +152,15 @@ def test_fork_starts_only_while_the_tree_is_below_its_budget(budget: int, concur
     names = asyncio.run(grow(TreePlayer(), width=5, token_budget=budget, concurrency=concurrency))
     below = [n for n in range(4) if TRUNK + n * FORK < budget]
     assert len(names) == 1 + len(below)
+
+
+@pytest.mark.parametrize(("budget", "most"), [(TRUNK + FORK, 1), (TRUNK + FORK + 1, 2)])
+async def test_running_fork_counts_as_what_its_parent_sampled_from_the_turn_on(
+    budget: int, most: int
+) -> None:
+    player = TreePlayer()
+    await grow(player, width=3, token_budget=budget, concurrency=2)
+    assert player.most == most
 
 
 async def test_tree_without_a_budget_plays_every_fork() -> None:
