@@ -296,8 +296,8 @@ class Episode:
         return room.reason if is_cut and is_full else None
 
     def _add_text(self, draft: TurnDraft, text: str | None = None) -> None:
-        """Record the text of a reply; None decodes the ledger's tokens."""
-        if text is None and self._encoder is not None:
+        """Record the text of a reply, which a codec decodes from the ledger's tokens."""
+        if self._encoder is not None:
             text = self._encoder.decode(draft.turn)
         draft.response_text = text or ""
         self.record.say(message("assistant", draft.response_text))
