@@ -16,8 +16,8 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "concepts" / "invariants.md"
 _TEST: Final = re.compile(r"`([\w/]+\.py)::(\w+)`")
-_RULE: Final = re.compile(r"^\| (?!---|rule\b|`)", re.MULTILINE)
-"""A row of a table of rules; rows of the mutation table begin with a file."""
+_RULE: Final = re.compile(r"\| (?!---|rule\b|file\b|all\b|`)")
+"""A row of a table of rules; the mutation table has files and their sum."""
 
 
 def main() -> int:
@@ -25,7 +25,7 @@ def main() -> int:
     text = PAGE.read_text(encoding="utf-8")
     problems = [problem for name in _TEST.finditer(text) if (problem := _problem(*name.groups()))]
     bare = [line for line in text.splitlines() if _RULE.match(line) and not _TEST.search(line)]
-    problems += [f"no test stands beside the rule: {line}" for line in bare if "all |" not in line]
+    problems += [f"no test stands beside the rule: {line}" for line in bare]
     for problem in problems:
         print(f"{PAGE.relative_to(ROOT)}: {problem}", file=sys.stderr)
     return 1 if problems else 0
