@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fakes.needs import BROWSER
 
 ROOT = Path(__file__).parents[2]
 SMALLEST = {
@@ -20,7 +21,7 @@ SMALLEST = {
     "geo3k": "--problems 4 --rounds 1",
     "grading": "--pieces 1",
     "import": "--times 1",
-    "judge": "--rounds 1 --requests 4",
+    "judge": "--rounds 2 --requests 4",
     "live_view": "--episodes 4 --concurrency 2 --pairs 1",
     "loop": "--episodes 4 --mean-s 0.01",
     "projection": "--rounds 1",
@@ -41,13 +42,7 @@ def test_benchmarks_of_make_bench_have_a_smallest_size() -> None:
 @pytest.mark.parametrize("name", SMALLEST)
 def test_benchmark_runs_at_its_smallest_size(name: str, tmp_path: Path) -> None:
     if name in NEEDS_A_BROWSER:
-        from envkit.errors import MissingDependencyError
-        from envkit_browser.driver.binary import find_browser
-
-        try:
-            find_browser()
-        except MissingDependencyError as error:
-            pytest.skip(str(error))
+        BROWSER.require()
     script, result = ROOT / "benchmarks" / f"{name}.py", tmp_path / "result.json"
 
     done = subprocess.run(
@@ -56,6 +51,7 @@ def test_benchmark_runs_at_its_smallest_size(name: str, tmp_path: Path) -> None:
         text=True,
         check=False,
         cwd=tmp_path,
+        timeout=600,
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
     )
 
