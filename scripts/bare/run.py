@@ -65,7 +65,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="receives what the commands write to $OUT")
     options = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+        if (
+            number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
+        ):  # nohup ignores it
+            signal.signal(number, _interrupt)
     try:
         if os.geteuid() != 0:
             raise BareError("it needs root, for debootstrap, mount and chroot: run it with sudo")
