@@ -25,7 +25,7 @@ SMALLEST = {
     "live_view": "--episodes 4 --concurrency 2 --pairs 1",
     "loop": "--episodes 4 --mean-s 0.01",
     "projection": "--rounds 1",
-    "report": "--episodes 4 --opened 1",
+    "report": "--episodes 60 --opened 1",
     "search": "--queries 4",
 }
 NEEDS_A_BROWSER = {"browser", "report"}
