@@ -25,7 +25,7 @@ def main() -> int:
     text = PAGE.read_text(encoding="utf-8")
     problems = [problem for name in _TEST.finditer(text) if (problem := _problem(*name.groups()))]
     bare = [line for line in text.splitlines() if _RULE.match(line) and not _TEST.search(line)]
-    problems += [f"no test stands beside the rule: {line}" for line in bare]
+    problems += [f"the rule names no test: {line}" for line in bare]
     for problem in problems:
         print(f"{PAGE.relative_to(ROOT)}: {problem}", file=sys.stderr)
     return 1 if problems else 0
