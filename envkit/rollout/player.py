@@ -219,9 +219,13 @@ class Player:
         """
         spec = replace(resumed_spec(trajectory, member), snapshots=snapshots)
         setup = self._setup_with(limits, sampling)
+        interrupt = interrupt or Interrupt()
+
+        async def play(host: EnvHost) -> tuple[Trajectory, ...]:
+            return (await play_episode(setup, spec, host, self._pool, interrupt, trajectory),)
+
         async with self._lend(env) as host:
-            rest = play_episode(setup, spec, host, self._pool, interrupt or Interrupt(), trajectory)
-            return await self._episodes.recorded(spec, _alone(rest))
+            return await self._episodes.recorded(spec, play(host))
 
     async def end_session(self, episode_id: str) -> None:
         """End an engine session that `snapshots` kept open; unknown ids are ignored.
@@ -447,10 +451,6 @@ async def resume(
         return (await player.resume(trajectory, env, sampling=sampling))[0]
     finally:
         await player.aclose()
-
-
-async def _alone(playing: Awaitable[Trajectory]) -> tuple[Trajectory, ...]:
-    return (await playing,)
 
 
 def _config(limits: Limits | None, retries: RetryBudget | None) -> RolloutConfig:

@@ -3,8 +3,9 @@
 from contextlib import closing
 from typing import Any
 
+import gymnasium
 import pytest
-from fakes.needs import BROWSER, BUBBLEWRAP, DESKTOP, REASONING_GYM
+from fakes.needs import BOX2D, BROWSER, BUBBLEWRAP, DESKTOP, MUJOCO, REASONING_GYM, Need
 
 import envkit
 from envkit.collection import collections
@@ -78,9 +79,17 @@ def test_registered_environment_is_solved_by_its_oracle_at_200_seeds(env_id: str
 
 def made(env_id: str, **options: Any) -> Any:
     """Make an environment, or skip the test where what it needs is not installed."""
-    if env_id in NEEDS:
-        NEEDS[env_id].require()
+    need = NEEDS.get(env_id) or _engine_of(env_id)
+    if need is not None:
+        need.require()
     return envkit.make(env_id, **options)
+
+
+def _engine_of(env_id: str) -> Need | None:
+    """Return the physics engine that a world of Gymnasium needs."""
+    world = gymnasium.registry.get(env_id.removeprefix("gymnasium/"))
+    module = str(world.entry_point) if world is not None else ""
+    return MUJOCO if ".mujoco." in module else BOX2D if ".box2d." in module else None
 
 
 def _returned(env: Any, seed: int) -> float:

@@ -113,3 +113,13 @@ REASONING_GYM: Final = Need(
     command="make puzzles",
     detect=lambda: find_spec("reasoning_gym") is not None,
 )
+MUJOCO: Final = Need(
+    name="MuJoCo",
+    command='.venv/bin/pip install "gymnasium[mujoco]"',
+    detect=lambda: find_spec("mujoco") is not None,
+)
+BOX2D: Final = Need(
+    name="Box2D, which needs swig and a C++ compiler",
+    command='.venv/bin/pip install swig "gymnasium[box2d]"',
+    detect=lambda: find_spec("Box2D") is not None,
+)

@@ -1,6 +1,8 @@
 """Aborting an episode at any moment and going on with it later."""
 
 import asyncio
+import gc
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -231,3 +233,19 @@ async def test_resume_continues_a_stored_trajectory(tmp_path: Path) -> None:
     save(whole, tmp_path / "whole.jsonl")
     report = verify_file(tmp_path / "whole.jsonl")
     assert report.is_sound, report
+
+
+@pytest.mark.parametrize("steps", range(8))
+async def test_resume_cancelled_before_it_starts_leaves_no_unawaited_coroutine(steps: int) -> None:
+    partial, engine = await aborted_at(Pictures, 0, sampling=False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        task = asyncio.ensure_future(resume(partial, Pictures, engine, vision_codec()))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        del task
+        gc.collect()
+    assert [str(one.message) for one in caught] == []
