@@ -160,6 +160,7 @@ class Library:
 
     def overview(self) -> dict[str, Any]:
         """Return the table of runs and the other documents, as JSON data."""
+        version = self.version  # before the rows: a page that has it must still hear of later changes
         runs = [self._summary(run) for run in list(self._runs.values())]
         documents = [
             {"name": name, **data}
@@ -168,7 +169,7 @@ class Library:
         ]
         return {
             "folder": PurePosixPath(self.folder.root).name,
-            "version": self.version,
+            "version": version,
             "is_scanned": self._is_scanned,
             "note": self._note,
             "runs": runs,

@@ -23,7 +23,7 @@ from envkit.viewer.live_run import LiveRun
 from envkit.viewer.rows import COLUMNS
 from envkit.viewer.search import search_pieces
 from envkit.viewer.search_text import SearchText
-from envkit.viewer.summary import flat
+from envkit.viewer.summary import flat, summary
 from envkit.viewer.writers import is_locked
 
 LONG_AGO = 1_000_000_000
@@ -388,6 +388,25 @@ def test_library_reads_every_run_and_sees_new_ones(
     assert (runs["b"]["episodes"], runs["c"]["episodes"], runs["c"]["expected"]) == (2, 0, 8)
     assert (runs["c"]["environments"], runs["c"]["policy"]) == (["canary-v0"], "oracle")
     assert runs["c"]["settings"]["engine.policy"] == "oracle"
+
+
+def test_overview_has_no_later_version_than_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(tmp_path / "a")
+    library = Library(Folder(tmp_path))
+    settle(library)
+
+    def summary_then_a_new_run(run: LiveRun) -> dict[str, Any]:
+        made = summary(run)
+        stored(tmp_path / "b")
+        settle(library)  # what the reading thread may do at any moment
+        return made
+
+    monkeypatch.setattr("envkit.viewer.library.summary", summary_then_a_new_run)
+    shown = library.overview()
+    assert [run["name"] for run in shown["runs"]] == ["a"]
+    assert shown["version"] < library.version, "a page would never ask for the new run"
 
 
 def test_library_drops_runs_beyond_its_memory_and_rereads_them(
