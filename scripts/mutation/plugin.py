@@ -136,6 +136,7 @@ class _Job:
             answer: dict[str, Any] | None = {"status": "survived", "by": "no test executes it"}
         elif swap is None:
             limit_s += 30
+            self._check_names()
             answer = self._forked(lambda: self._import_mutant(mutant, order), limit_s=limit_s)
         else:
             answer = self._forked(lambda: self._swap_mutant(swap, order), limit_s=limit_s)
@@ -205,14 +206,27 @@ class _Job:
         work = self._results.with_suffix(".import.json")
         facts = {"module": self._job["module"], "path": self._path, "source": mutant["source"]}
         work.write_text(json.dumps(facts), encoding="utf-8")
-        environment = {name: value for name, value in os.environ.items() if name != JOB}
-        environment[IMPORTED] = str(work)
-        arguments = [*self._job["arguments"], "-x", *(self._items[at].nodeid for at in order)]
-        pid = os.posix_spawn(
-            sys.executable, [sys.executable, "-m", "pytest", *arguments], environment
+        code = self._pytest(
+            "-x", *(self._items[at].nodeid for at in order), **{IMPORTED: str(work)}
         )
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         return {"status": "killed" if code else "survived", "by": "import" if code else ""}
+
+    @functools.cache  # noqa: B019  # one job a process
+    def _check_names(self) -> None:
+        """Check that a new process finds the tests by name, else its failure would kill any mutant.
+
+        Raises:
+            UsageError: It does not.
+        """
+        if self._pytest("--collect-only", "-q", *(item.nodeid for item in self._items)):
+            raise pytest.UsageError("the tests cannot be collected by name")
+
+    def _pytest(self, *arguments: str, **variables: str) -> int:
+        """Run a new process of pytest and return its exit status."""
+        environment = {name: value for name, value in os.environ.items() if name != JOB}
+        command = [sys.executable, "-m", "pytest", *self._job["arguments"], *arguments]
+        pid = os.posix_spawn(sys.executable, command, {**environment, **variables})
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
     def _passes(self, item: pytest.Item, following: Sequence[pytest.Item]) -> bool:
         nextitem = following[0] if following else None
