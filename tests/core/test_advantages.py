@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from fakes.needs import packages
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -65,6 +65,9 @@ def test_turn_advantage_counts_later_rewards_by_the_discount() -> None:
 @settings(deadline=None)
 @given(rewards=st.lists(st.sampled_from([0.0, 0.25, 1.0]), min_size=2, max_size=6))
 def test_turn_advantage_of_one_turn_is_what_trl_computes(rewards: list[float]) -> None:
+    packages("torch").require()
+    import torch
+
     values = torch.tensor(rewards)
     theirs = (values - values.mean()) / (values.std() + 1e-4)
     found = advantages(*(row([value]) for value in rewards), is_scaled=True, epsilon=1e-4)

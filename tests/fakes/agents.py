@@ -11,10 +11,18 @@ from envkit.env import Capabilities, Policy, PolicyContext, Turn
 from envkit.errors import EnvFault, FaultKind
 from envkit.faults import FaultPlan
 from envkit.registration import register
-from envkit.rollout import ScriptedEngine
+from envkit.rollout import Backoff, GenerateRequest, RetryBudget, ScriptedEngine
 from envkit.tasks import ListSource, Task
 
+QUICK = Backoff(initial_s=0.0001, maximum_s=0.001)
+BUDGET = RetryBudget(backoff=QUICK, max_env_retries_per_turn=3, max_env_retries_per_episode=12)
 PROMISES = Capabilities(replay_safe=True, deterministic=True, thread_safe=True)
+
+
+def slowly(request: GenerateRequest) -> float:
+    """Give every reply a latency of 5 seconds."""
+    del request
+    return 5.0
 
 
 class GuessEnv(MultiAgentEnv):

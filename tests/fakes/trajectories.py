@@ -125,6 +125,24 @@ def build(
     )
 
 
+SEEN = Context(text_ids=(21, 22))
+
+
+def turns(*rewards: float | None, **changes: Any) -> Trajectory:
+    """Return an episode of one sequence; the replies are 1, 2, ... tokens long."""
+    last = len(rewards) - 1
+    replies = [
+        Reply(
+            ids=tuple(range(100 * (n + 1), 101 * (n + 1))),
+            logprobs=(-1.0 - n,) * (n + 1),
+            reward=reward,
+            observation=None if n == last else SEEN,
+        )
+        for n, reward in enumerate(rewards)
+    ]
+    return build(replies, **changes)
+
+
 def example(number: int = 0, **overrides: Any) -> Trajectory:
     """Return a three-turn episode with images, a tool call, a parse error and a retry."""
     values: dict[str, Any] = {"episode_id": f"episode-{number}", **overrides}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fakes.trajectories import Context, Reply, build, picture
+from fakes.trajectories import SEEN, Context, Reply, build, picture, turns
 
 from envkit.errors import ConfigurationError
 from envkit.tokens.encoded import ImageFeatures
@@ -16,7 +16,6 @@ from envkit_skyrl.rows import ERROR, LENGTH, STOP, Played, RowPlan, to_output
 from envkit_skyrl.validation import ImageSettings
 
 FILLER = 3
-SEEN = Context(text_ids=(21, 22))
 CLEAN = (StopReason.TERMINATED, StopReason.ENV_TRUNCATED)
 SCORED = [one for one in StopReason if not one.is_fault and one is not StopReason.ABORTED]
 
@@ -29,21 +28,6 @@ class Identity:
 
     def to_string(self) -> str:
         return f"{self.instance_id}_{self.repetition_id}"
-
-
-def turns(*rewards: float, **changes: Any) -> Trajectory:
-    """Return an episode of one sequence; the replies are 1, 2, ... tokens long."""
-    last = len(rewards) - 1
-    replies = [
-        Reply(
-            ids=tuple(range(100 * (n + 1), 101 * (n + 1))),
-            logprobs=(-1.0 - n,) * (n + 1),
-            reward=reward,
-            observation=None if n == last else SEEN,
-        )
-        for n, reward in enumerate(rewards)
-    ]
-    return build(replies, **changes)
 
 
 def sample(*trajectories: Trajectory, group: str = "a", **changes: Any) -> Played:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes.boundaries import at_limit
-from fakes.trajectories import Context, Reply, build, example, picture
+from fakes.trajectories import SEEN, Context, Reply, build, example, picture, turns
 from hypothesis import given
 
 from envkit.errors import ConfigurationError, FaultKind
@@ -18,7 +18,6 @@ from envkit_verl.rows import Delivery, rows_of
 from envkit_verl.settings import VerlSettings
 
 FILLER = 3
-SEEN = Context(text_ids=(21, 22))
 FAULT = StopReason.ENV_FAULT
 FAULTS = [one for one in StopReason if one.is_fault]
 
@@ -48,21 +47,6 @@ async def rows(
     for reward in others:
         group.join().leave(reward)
     return await rows_of(played, member, delivery(**changes))
-
-
-def turns(*rewards: float | None, **changes: Any) -> Trajectory:
-    """Return an episode of one sequence; the replies are 1, 2, ... tokens long."""
-    last = len(rewards) - 1
-    replies = [
-        Reply(
-            ids=tuple(range(100 * (n + 1), 101 * (n + 1))),
-            logprobs=(-1.0 - n,) * (n + 1),
-            reward=reward,
-            observation=None if n == last else SEEN,
-        )
-        for n, reward in enumerate(rewards)
-    ]
-    return build(replies, **changes)
 
 
 def rewritten(*rewards: float, **changes: Any) -> Trajectory:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from fakes.agents import GuessEnv, TalkEnv, guess_engine, speak
+from fakes.agents import BUDGET, GuessEnv, TalkEnv, guess_engine, slowly, speak
 from fakes.budget import examples
 from fakes.codecs import text_codec
 from fakes.envs import EchoEnv
@@ -21,7 +21,6 @@ from envkit.env import Turn
 from envkit.errors import ConfigurationError
 from envkit.faults import FaultPlan
 from envkit.rollout import (
-    Backoff,
     EpisodeSpec,
     FaultPolicy,
     GenerateRequest,
@@ -48,14 +47,6 @@ from envkit.trajectory import (
     check_trajectory,
     verify_file,
 )
-
-QUICK = Backoff(initial_s=0.0001, maximum_s=0.001)
-BUDGET = RetryBudget(backoff=QUICK, max_env_retries_per_turn=3, max_env_retries_per_episode=12)
-
-
-def slowly(request: GenerateRequest) -> float:
-    del request
-    return 5.0
 
 
 def replies_of(trajectory: Trajectory) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.agents import GuessEnv, TalkEnv, guess_engine, speak
+from fakes.agents import BUDGET, GuessEnv, TalkEnv, guess_engine, slowly, speak
 from fakes.codecs import text_codec
 from fakes.faults import FaultyEngine
 from fakes.hostile_values import EXCEPTIONS, SURROGATE, BadMapping
@@ -17,8 +17,6 @@ from envkit.env import Turn
 from envkit.errors import FaultKind
 from envkit.faults import FaultPlan
 from envkit.rollout import (
-    Backoff,
-    GenerateRequest,
     Limits,
     RetryBudget,
     RolloutConfig,
@@ -35,14 +33,6 @@ from envkit.trajectory import (
     check_trajectory,
     verify_file,
 )
-
-QUICK = Backoff(initial_s=0.0001, maximum_s=0.001)
-BUDGET = RetryBudget(backoff=QUICK, max_env_retries_per_turn=3, max_env_retries_per_episode=12)
-
-
-def slowly(request: GenerateRequest) -> float:
-    del request
-    return 5.0
 
 
 async def test_adjust_rewards_that_fails_is_a_grader_fault_of_all_roles() -> None:
