@@ -212,7 +212,7 @@ main(sys.argv[1:])
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("eval", "terminal-v0", "-n", "4"),
+        ("eval", "terminal-v0", "-n", "4", "--policy", "oracle"),
         ("rollout", "terminal-v0", "-n", "4", "--policy", "oracle"),
     ],
     ids=lambda arguments: arguments[0],
