@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from fakes.boundaries import at_limit
 from fakes.codecs import text_codec
 from fakes.envs import DotsEnv, EchoEnv
 from hypothesis import given, settings
@@ -24,8 +25,11 @@ class TalkativeEnv(EchoEnv):
 
 
 @settings(deadline=None)
-@given(st.text(max_size=400), st.integers(45, 300))
-def test_a_cut_text_keeps_its_budget_its_beginning_and_its_end(text: str, budget: int) -> None:
+@given(st.text(max_size=400), st.data())
+def test_a_cut_text_keeps_its_budget_its_beginning_and_its_end(
+    text: str, data: st.DataObject
+) -> None:
+    budget = data.draw(st.integers(45, 300) | at_limit(max(len(text), 45), least=45))
     short = cut(text, budget, len)
 
     assert len(short) <= budget

@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium
 import pytest
+from fakes.boundaries import at_limit
 from fakes.codecs import text_codec
 from fakes.envs import PROMISES, EchoEnv
 from fakes.playing import collected
@@ -63,7 +64,7 @@ def short_memory(context: PolicyContext) -> str:
 
 
 @settings(deadline=None)
-@given(st.lists(st.booleans(), max_size=200), st.integers(0, 200))
+@given(st.lists(st.booleans(), max_size=200), st.integers(0, 200) | at_limit(5))
 def test_the_sequence_of_results_decides_the_level_also_through_a_file(
     results: list[bool], cut: int
 ) -> None:

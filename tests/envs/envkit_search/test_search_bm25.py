@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from fakes.boundaries import at_limit
 from fakes.budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -51,10 +52,13 @@ def reference_scores(corpus: list[Document], query: str) -> dict[str, float]:
 
 
 @settings(deadline=None)
-@given(st.lists(TEXTS, min_size=1, max_size=8), TEXTS, st.integers(1, 9))
-def test_search_agrees_with_the_textbook_formula(texts: list[str], query: str, topk: int) -> None:
+@given(st.lists(TEXTS, min_size=1, max_size=8), TEXTS, st.data())
+def test_search_agrees_with_the_textbook_formula(
+    texts: list[str], query: str, data: st.DataObject
+) -> None:
     corpus = documents(*texts)
     expected = reference_scores(corpus, query)
+    topk = data.draw(at_limit(max(len(expected), 1), least=1))
 
     hits = Bm25Index.build(corpus).search(query, topk)
 

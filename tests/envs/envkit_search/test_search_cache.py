@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from fakes.boundaries import at_limit
 from fakes.search_backend import MemoryBackend
 from fakes.search_server import FakeSearchServer, served
 from hypothesis import given
@@ -143,8 +144,11 @@ async def test_cached_hits_cannot_be_changed_by_a_caller() -> None:
     assert titles(await cache.search(["Tindel"], topk=1)) == ["Tindel"]
 
 
-@given(st.lists(st.lists(st.sampled_from("abcdefg"), max_size=4), max_size=12), st.integers(1, 4))
-def test_cache_answers_as_its_backend_does(calls: list[list[str]], capacity: int) -> None:
+@given(st.lists(st.lists(st.sampled_from("abcdefg"), max_size=4), max_size=12), st.data())
+def test_cache_answers_as_its_backend_does(calls: list[list[str]], data: st.DataObject) -> None:
+    distinct = len({query for queries in calls for query in queries})
+    capacity = data.draw(st.integers(1, 4) | at_limit(max(distinct, 1), least=1))
+
     async def play() -> None:
         inner = MemoryBackend()
         cache = CachedBackend(inner, capacity=capacity)
