@@ -36,4 +36,4 @@ __all__ = [
     "validate_output",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, _LAZY)
+__getattr__, __dir__ = lazy_names(__name__, _LAZY, extra="skyrl")

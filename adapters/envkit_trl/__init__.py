@@ -50,4 +50,4 @@ _LAZY = {
     "task_dataset": ".dataset",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _LAZY)
+__getattr__, __dir__ = lazy_names(__name__, _LAZY, extra="trl")

@@ -5,9 +5,8 @@ Importing this package imports neither verl nor torch: those names load on first
 process of verl's rollout worker.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from envkit.errors import MissingDependencyError
 from envkit.lazy import lazy_names
 
 if TYPE_CHECKING:
@@ -33,22 +32,4 @@ _LAZY = {
     "function_tools": ".tools",
 }
 
-_load, __dir__ = lazy_names(__name__, _LAZY)
-
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401  # classes and functions
-    """Import a name on first access.
-
-    Raises:
-        MissingDependencyError: verl or one of its dependencies is not installed.
-    """
-    try:
-        return _load(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith(("envkit", "envkit_verl")):
-            raise
-        raise MissingDependencyError(
-            f"envkit_verl.{name} needs the package {error.name!r}, which is not installed. It runs "
-            "where verl's rollout workers run; install verl 0.7.1 to 0.9.1 there, for example "
-            "with: pip install 'verl>=0.7.1,<=0.9.1'"
-        ) from error
+__getattr__, __dir__ = lazy_names(__name__, _LAZY, extra="verl")

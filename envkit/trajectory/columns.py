@@ -75,10 +75,9 @@ def packed_ids(ids: Sequence[int]) -> Packed:
     try:
         if not set(map(type, ids)) <= _INTEGERS:
             ids = [operator.index(one) for one in ids]
-        try:
-            return _frozen(np.array(ids, np.int32))
-        except OverflowError:
-            return _frozen(np.array(ids, np.int64))
+        wide = np.array(ids, np.int64)
+        narrow = wide.astype(np.int32)  # wraps; numpy 1 would also wrap integers, with a warning
+        return _frozen(narrow if (narrow == wide).all() else wide)
     except (TypeError, OverflowError) as error:
         raise LedgerFault(f"token ids must be integers of at most 64 bits: {error}") from error
 

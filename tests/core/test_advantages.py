@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes.needs import packages
+from fakes.needs import TORCH
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -65,7 +65,7 @@ def test_turn_advantage_counts_later_rewards_by_the_discount() -> None:
 @settings(deadline=None)
 @given(rewards=st.lists(st.sampled_from([0.0, 0.25, 1.0]), min_size=2, max_size=6))
 def test_turn_advantage_of_one_turn_is_what_trl_computes(rewards: list[float]) -> None:
-    packages("torch").require()
+    TORCH.require()
     import torch
 
     values = torch.tensor(rewards)

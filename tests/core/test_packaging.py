@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.needs import TORCH
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -111,6 +112,7 @@ def test_commands_name_functions_of_plugin_packages() -> None:
         assert function
 
 
+@TORCH.mark
 def test_pinned_versions_run_on_the_oldest_python_that_the_project_accepts() -> None:
     """Debian 12 has Python 3.11.2; a newer pip package may need 3.11.5 and then cannot install."""
     oldest = SpecifierSet(PROJECT["project"]["requires-python"])

@@ -68,6 +68,7 @@ def _passes(check: Callable[[], object]) -> Callable[[], bool]:
     return detect
 
 
+TORCH: Final = packages("torch")
 BUBBLEWRAP: Final = Need(
     name="bubblewrap",
     command="make desktop-deps",

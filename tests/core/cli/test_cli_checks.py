@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from fakes.command import run_envkit
-from fakes.needs import BROWSER, BUBBLEWRAP, DESKTOP, REASONING_GYM
+from fakes.needs import BROWSER, BUBBLEWRAP, DESKTOP, REASONING_GYM, TORCH
 
 from envkit import plugins, registration
 from envkit.cli import checks, engines, installed
@@ -38,6 +38,7 @@ def _is_explained(check: Check) -> bool:
     return bool(check.found and check.matters and check.fix)
 
 
+@TORCH.mark
 def test_doctor_lists_what_is_installed() -> None:
     shown = run_envkit("doctor")
     assert shown.code == 0, shown.out
@@ -128,6 +129,7 @@ def test_a_disk_that_is_almost_full(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _is_explained(check)
 
 
+@TORCH.mark
 def test_a_gpu_that_torch_does_not_see(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     torch = installed.torch()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

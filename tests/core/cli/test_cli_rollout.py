@@ -13,6 +13,7 @@ from fakes.command import run_envkit, start_envkit
 from fakes.envs import EchoEnv, register_toys
 from fakes.hostile_runs import no_file_longer_than
 from fakes.models import tiny_model_dir
+from fakes.needs import TORCH
 from fakes.viewer_page import Page
 
 from envkit.env import Capabilities, Turn
@@ -174,6 +175,7 @@ def test_quiet_rollout_shows_no_progress(model: Path) -> None:
     assert shown.err == ""
 
 
+@TORCH.mark
 def test_rollout_with_the_embedded_engine_and_limits(model: Path) -> None:
     shown = run_envkit(
         "rollout", "toy-dots-v0", "--model", model, "-n", 3, "--max-new-tokens", 4,

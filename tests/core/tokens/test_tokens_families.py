@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from fakes.families import BY_NAME, build, image_processor, load_tokenizer, save, save_remote
 from fakes.families_oracle import compare, conversations
+from fakes.needs import TORCH
 
 from envkit.errors import ImageError, TemplateError
 from envkit.images import Image
@@ -38,6 +39,7 @@ def picture(width: int, height: int = 60) -> Image:
 # ---- real processors
 
 
+@TORCH.mark
 @pytest.mark.parametrize("name", ["LLaVA-NeXT", "Idefics3", "MiniCPM-V 4.6"])
 def test_codec_of_a_saved_processor_equals_one_call_invariant_5(name: str, tmp_path: Path) -> None:
     codec = load_codec(save(BY_NAME[name], tmp_path))
