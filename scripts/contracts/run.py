@@ -39,7 +39,6 @@ CORE_OPTIONS = (
     *(f"--ignore=tests/core/{name}" for name in ("rollout", "cli/test_cli_export.py")),
     *("--ignore=tests/core/cli/test_cli_sinks.py",),
     *("-m", "not slow", "--hypothesis-profile", "fast"),
-    *("--numprocesses", "2", "--dist", "worksteal"),
     *("-W", "ignore::DeprecationWarning"),  # of old packages, about new ones below them
 )
 IMPORT_FOLDERS = (".", "envs", "adapters", "tests")
@@ -91,7 +90,7 @@ def run_core(
 ) -> int:
     """Run the core's tests beside the metadata of an installation; return pytest's status."""
     with tempfile.TemporaryDirectory() as folder:
-        # A wheel without code: Python reads the metadata and entry points of a zip file on its path.
+        # A wheel without code: Python finds the entry points of a zip file on its path.
         write = f"import hatchling.build as b; print(b.build_editable({folder!r}))"
         wheel = subprocess.check_output([python, "-c", write], cwd=ROOT, text=True).split()[-1]
         found = variables(recipe)
