@@ -160,9 +160,7 @@ class Library:
 
     def overview(self) -> dict[str, Any]:
         """Return the table of runs and the other documents, as JSON data."""
-        version = (
-            self.version
-        )  # before the rows: a page that has it must still hear of later changes
+        version = self.version  # read first, so that a page still hears of later changes
         runs = [self._summary(run) for run in list(self._runs.values())]
         documents = [
             {"name": name, **data}
