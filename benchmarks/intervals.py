@@ -2,8 +2,7 @@
 
 Each trial draws tasks whose success probabilities follow a distribution with a known mean, plays
 every task k times, and checks whether the interval contains that mean. A 95% interval should do so
-in 95% of the trials. The other two columns show alternatives: resampling all samples as if those of
-one task were independent, and plain percentiles.
+in 95% of the trials. Mean rewards that are not shares follow.
 """
 
 import argparse
@@ -15,52 +14,60 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from envkit.metrics.intervals import mean_interval
+from envkit.metrics.intervals import mean_interval, share_interval
 
 Rates = Callable[[np.random.Generator, int], NDArray[np.float64]]
 _RESAMPLES: Final = 1000
 
 TASKS: Final[dict[str, tuple[Rates, float]]] = {
-    "all alike, 50%": (lambda rng, n: np.full(n, 0.5), 0.5),
-    "all alike, 90%": (lambda rng, n: np.full(n, 0.9), 0.9),
-    "easy or hard, 50%": (lambda rng, n: rng.beta(0.3, 0.3, n), 0.5),
-    "mostly hard, 20%": (lambda rng, n: rng.beta(0.5, 2.0, n), 0.2),
+    **{
+        f"all {rate:.0%}": (lambda rng, n, rate=rate: np.full(n, rate), rate)
+        for rate in (0.01, 0.02, 0.05, 0.1, 0.5, 0.9, 0.99)
+    },
+    **{
+        f"spread, {rate:.0%}": (lambda rng, n, rate=rate: rng.beta(rate, 1 - rate, n), rate)
+        for rate in (0.01, 0.05, 0.1, 0.5, 0.9, 0.99)
+    },
 }
 """Success probabilities and their mean."""
+REWARDS: Final[dict[str, tuple[Rates, float]]] = {
+    "0 to 1, even": (lambda rng, n: rng.uniform(0, 1, n), 0.5),
+    "0, or 2 in one of ten": (lambda rng, n: 2.0 * (rng.random(n) < 0.1), 0.2),
+    "exponential": (lambda rng, n: rng.exponential(1.0, n), 1.0),
+}
+"""Rewards of tasks that are not shares, and their mean."""
 
 
 def coverage(rates: Rates, mean: float, *, tasks: int, samples: int, trials: int) -> dict[str, Any]:
     """Return the share of trials whose interval contained the mean, and the mean width."""
     rng = np.random.default_rng(2026)
-    hits = dict.fromkeys(("envkit", "samples", "percentile"), 0)
-    told, width = 0, 0.0
-    for trial in range(trials):
+    told, hits, width = 0, 0, 0.0
+    for _ in range(trials):
         solved = rng.binomial(samples, rates(rng, tasks))
-        found = mean_interval(
-            (solved / samples).tolist(), is_share=True, resamples=_RESAMPLES, seed=trial
-        )
+        found = share_interval((solved / samples).tolist(), samples=tasks * samples)
         if found is not None:
             told += 1
             width += found.high - found.low
-            hits["envkit"] += found.low <= mean <= found.high
-        drawn = rng.binomial(tasks * samples, solved.mean() / samples, _RESAMPLES)
-        hits["samples"] += _holds(drawn / (tasks * samples), mean)
-        means = (solved / samples)[rng.integers(0, tasks, (_RESAMPLES, tasks))].mean(axis=1)
-        hits["percentile"] += _holds(means, mean)
+            hits += found.low <= mean <= found.high
     return {
         "tasks": tasks,
         "samples": samples,
-        "envkit": hits["envkit"] / max(1, told),
-        "samples_alike": hits["samples"] / trials,
-        "percentile": hits["percentile"] / trials,
+        "envkit": hits / max(1, told),
         "width": width / max(1, told),
         "told": told / trials,
     }
 
 
-def _holds(means: NDArray[np.float64], mean: float) -> bool:
-    low, high = np.quantile(means, (0.025, 0.975))
-    return bool(low <= mean <= high)
+def reward_coverage(rewards: Rates, mean: float, *, tasks: int, trials: int) -> dict[str, Any]:
+    """Return the share of trials whose interval of the mean reward contained the mean."""
+    rng = np.random.default_rng(2026)
+    told = hits = 0
+    for trial in range(trials):
+        values = rewards(rng, tasks).tolist()
+        found = mean_interval(values, resamples=_RESAMPLES, seed=trial)
+        told += found is not None
+        hits += found is not None and found.low <= mean <= found.high
+    return {"tasks": tasks, "envkit": hits / max(1, told), "told": told / trials}
 
 
 def main() -> None:
@@ -77,10 +84,14 @@ def main() -> None:
                 figures.setdefault(name, []).append(row)
                 print(
                     f"{name:18} {tasks:4} tasks x {samples}: envkit {row['envkit']:.3f} "
-                    f"(width {row['width']:.3f}), percentiles {row['percentile']:.3f}, "
-                    f"samples alike {row['samples_alike']:.3f}",
+                    f"(width {row['width']:.3f})",
                     flush=True,
                 )
+    for name, (rewards, mean) in REWARDS.items():
+        for tasks in (8, 16, 64, 256):
+            row = reward_coverage(rewards, mean, tasks=tasks, trials=options.trials)
+            figures.setdefault(f"reward {name}", []).append(row)
+            print(f"reward {name:22} {tasks:4} tasks: envkit {row['envkit']:.3f}", flush=True)
     shares = [row["envkit"] for rows in figures.values() for row in rows]
     print(f"intervals: coverage {min(shares):.3f} to {max(shares):.3f} of 0.95")
     if options.json is not None:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from envkit.errors import ConfigurationError
-from envkit.metrics.intervals import Interval, mean_interval, pass_at_k
+from envkit.metrics.intervals import Interval, mean_interval, pass_at_k, share_interval
 from envkit_eval.prices import Price
 from envkit_eval.samples import Problem, Sample, by_number, episodes_of, problems_of
 
@@ -16,22 +16,23 @@ class Estimate:
 
     mean: float
     interval: Interval | None
-    """The interval; None for fewer than five tasks, or if all have the same reward."""
+    """The interval; None for too few tasks, or if all have the same reward."""
     tasks: int
 
     @classmethod
-    def of(cls, values: Sequence[float], *, is_share: bool) -> "Estimate | None":
+    def of(cls, values: Sequence[float], *, samples: int | None = None) -> "Estimate | None":
         """Return the estimate from one value per task; None without any.
 
         Args:
             values: One per task.
-            is_share: As for `mean_interval`.
+            samples: For shares, the samples of all tasks; None for values that are not shares.
         """
         if not values:
             return None
+        is_share = samples is not None
         return cls(
             mean=sum(values) / len(values),
-            interval=mean_interval(values, is_share=is_share),
+            interval=share_interval(values, samples=samples) if is_share else mean_interval(values),
             tasks=len(values),
         )
 
@@ -147,8 +148,8 @@ def _line(
         episodes=len(rewarded),
         faulted=sum(one.is_faulted for one in samples),
         aborted=sum(one.is_aborted for one in samples),
-        success=Estimate.of([problem.solved for problem in problems], is_share=True),
-        reward=Estimate.of(rewards, is_share=is_binary),
+        success=Estimate.of([problem.solved for problem in problems], samples=len(rewarded)),
+        reward=Estimate.of(rewards, samples=len(rewarded) if is_binary else None),
         pass_at=_passed(problems, pass_at),
         turns=_mean(rewarded, lambda one: one.turns),
         prompt_tokens=_mean(rewarded, lambda one: one.prompt_tokens),
@@ -162,12 +163,10 @@ def _line(
 def _passed(problems: Sequence[Problem], pass_at: Sequence[int]) -> dict[int, Estimate]:
     found: dict[int, Estimate] = {}
     for k in pass_at:
-        values = [
-            pass_at_k(len(problem.samples), problem.solved_count, k)
-            for problem in problems
-            if len(problem.samples) >= k
-        ]
-        estimate = Estimate.of(values, is_share=True)
+        enough = [problem for problem in problems if len(problem.samples) >= k]
+        values = [pass_at_k(len(one.samples), one.solved_count, k) for one in enough]
+        # An attempt of k samples is one trial, so there are fewer trials than samples.
+        estimate = Estimate.of(values, samples=sum(len(one.samples) // k for one in enough))
         if estimate is not None:
             found[k] = estimate
     return found

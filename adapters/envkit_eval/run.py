@@ -151,7 +151,11 @@ def _show_lines(lines: Sequence[Line]) -> None:
     if has_cost:
         total = sum(line.cost or 0.0 for line in lines if line.tag is None)
         say(f"cost: {_dollars(total)} in total")
-    say("brackets: 95% bootstrap intervals over tasks; episodes that faulted are not counted")
+    shown = [e for line in lines for e in (line.success, line.reward, *line.pass_at.values()) if e]
+    methods = sorted({e.interval.method for e in shown if e.interval is not None})
+    if methods:
+        say(f"brackets: 95% intervals over tasks ({', '.join(methods)})")
+    say("episodes that faulted are not counted")
 
 
 def _row(line: Line, ks: Sequence[int], *, has_images: bool, has_cost: bool) -> list[str]:

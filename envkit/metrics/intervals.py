@@ -1,12 +1,13 @@
 """Confidence intervals and tests for evaluations, with tasks as the sampling unit.
 
-Samples of one task are not independent, so every interval resamples tasks, never samples. Axis:
-P problems (tasks).
+Samples of one task are not independent, so every interval is about tasks, never about samples.
+Axis: P problems (tasks).
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from statistics import NormalDist
 from typing import Final
 
@@ -16,10 +17,27 @@ from numpy.typing import NDArray
 CONFIDENCE: Final = 0.95
 RESAMPLES: Final = 4000
 FEWEST: Final = 5
-"""Minimum number of problems for resampling: with two, an interval would cover the true mean only
-half of the time."""
+"""Minimum number of problems for resampling, and for shares between 0 and 1: with two, an interval
+would cover the true mean only half of the time."""
 _BLOCK: Final = 1 << 20
 """Number of values resampled at once: 8 MiB."""
+_TERMS: Final = 400
+"""Limit of a continued fraction that needs about the square root of its larger parameter."""
+_TINY: Final = 1e-300
+"""Stands for 0 where it is divided by."""
+
+
+class Method(StrEnum):
+    """How an interval was computed."""
+
+    CLOPPER_PEARSON = "Clopper-Pearson"
+    """Exact for shares whose values are 0 or 1."""
+    KORN_GRAUBARD = "Korn-Graubard"
+    """Clopper-Pearson with the effective number of samples, for shares of several samples."""
+    BOOTSTRAP = "bootstrap"
+    """Expanded percentiles of resampled tasks, for means of any other values."""
+    WILSON = "Wilson"
+    """The score interval of one task's rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +46,51 @@ class Interval:
 
     low: float
     high: float
+    method: Method
+
+
+def share_interval(
+    values: Sequence[float], *, samples: int | None = None, confidence: float = CONFIDENCE
+) -> Interval | None:
+    """Return the interval of a mean of shares, such as success rates or pass@k.
+
+    Values of 0 and 1 get the exact interval of Clopper and Pearson (1934), which contains the true
+    share at least as often as it says. Others get that of Korn and Graubard (Confidence Intervals
+    for Proportions with Small Expected Number of Positive Counts, 1998): the same with the number
+    of independent samples that has the observed variance between tasks.
+
+    Args:
+        values: One per problem, (P,), from 0 to 1.
+        samples: Samples of all problems, which bound the effective number; None for one each.
+        confidence: Share of such intervals that contain the true mean.
+
+    Returns:
+        None without problems, and for fewer than `FEWEST` with values between 0 and 1.
+    """
+    count = len(values)
+    if not count:
+        return None
+    tail, total = (1 - confidence) / 2, math.fsum(values)
+    if all(value in (0.0, 1.0) for value in values):
+        low, high = _exact_bounds(total, count, tail)
+        return Interval(low=low, high=high, method=Method.CLOPPER_PEARSON)
+    if count < FEWEST:
+        return None
+    share = total / count
+    variance = math.fsum((value - share) ** 2 for value in values) / (count - 1) / count
+    most = float(max(samples or count, count))
+    trials = most if variance == 0 else min(most, share * (1 - share) / variance)
+    # Few tasks say little about the variance itself.
+    trials *= (
+        _student_quantile(1 - tail, max(most - 1, 4)) / _student_quantile(1 - tail, count - 1)
+    ) ** 2
+    low, high = _exact_bounds(share * trials, trials, tail)
+    return Interval(low=low, high=high, method=Method.KORN_GRAUBARD)
 
 
 def mean_interval(
     values: Sequence[float],
     *,
-    is_share: bool = False,
     confidence: float = CONFIDENCE,
     resamples: int = RESAMPLES,
     seed: int = 0,
@@ -46,26 +103,20 @@ def mean_interval(
 
     Args:
         values: One per problem, (P,), in any order.
-        is_share: Whether the values are success rates. If all are 0 or all are 1, resampling cannot
-            vary them; the other bound is then the exact binomial bound.
         confidence: Share of such intervals that contain the true mean.
         resamples: Number of bootstrap resamples.
         seed: The same values and seed give the same interval.
 
     Returns:
-        None for fewer than `FEWEST` problems, and for equal values that are not all 0 or 1 rates.
+        None for fewer than `FEWEST` problems, and for equal values, which resampling cannot vary.
     """
     column = np.sort(np.asarray(values, dtype=np.float64))  # episodes finish in any order
     count = len(column)
-    if not count:
-        return None
-    if (column == column[0]).all():
-        return _binomial_bound(float(column[0]), count, confidence) if is_share else None
-    if count < FEWEST:
+    if count < FEWEST or (column == column[0]).all():
         return None
     tail = _expanded_tail((1 - confidence) / 2, count)
     low, high = np.quantile(_resampled_means(column, resamples, seed), (tail, 1 - tail))
-    return Interval(low=float(low), high=float(high))
+    return Interval(low=float(low), high=float(high), method=Method.BOOTSTRAP)
 
 
 def _resampled_means(column: NDArray[np.float64], resamples: int, seed: int) -> NDArray[np.float64]:
@@ -102,12 +153,51 @@ def _student_quantile(share: float, freedom: int) -> float:
     )
 
 
-def _binomial_bound(value: float, count: int, confidence: float) -> Interval | None:
-    """Return the exact (Clopper-Pearson) interval of a share that is 0 or 1."""
-    reach = ((1 - confidence) / 2) ** (1 / count)
-    if value == 1.0:
-        return Interval(low=reach, high=1.0)
-    return Interval(low=0.0, high=1 - reach) if value == 0.0 else None
+def _exact_bounds(solved: float, count: float, tail: float) -> tuple[float, float]:
+    """Return Clopper and Pearson's bounds of a share; the counts need not be whole."""
+    failed = count - solved
+    low = 0.0 if solved <= 0 else _beta_quantile(tail, solved, failed + 1)
+    high = 1.0 if failed <= 0 else _beta_quantile(1 - tail, solved + 1, failed)
+    return low, high
+
+
+def _beta_quantile(share: float, a: float, b: float) -> float:
+    """Return a quantile of the beta distribution, by bisection."""
+    low, high = 0.0, 1.0
+    while (middle := (low + high) / 2) not in (low, high):
+        if _beta_share(middle, a, b) < share:
+            low = middle
+        else:
+            high = middle
+    return middle
+
+
+def _beta_share(x: float, a: float, b: float) -> float:
+    """Return the regularized incomplete beta function.
+
+    The continued fraction is that of the Digital Library of Mathematical Functions, 8.17.22, by
+    Lentz's method.
+    """
+    if x > (a + 1) / (a + b + 2):  # it converges fast below
+        return 1 - _beta_share(1 - x, b, a)
+    front = math.exp(
+        math.lgamma(a + b)
+        - math.lgamma(a)
+        - math.lgamma(b)
+        + a * math.log(x or _TINY)
+        + b * math.log1p(-x)
+    )
+    fraction, c, d = 1.0, 1.0, 0.0
+    for n in range(1, _TERMS + int(math.sqrt(max(a, b)))):
+        m = n // 2
+        above = -(a + m) * (a + b + m) if n % 2 else m * (b - m)
+        term = above * x / ((a + n - 1) * (a + n))
+        d = 1 / ((1 + term * d) or _TINY)
+        c = (1 + term / c) or _TINY
+        fraction *= c * d
+        if abs(c * d - 1) < 1e-15:
+            break
+    return front / (a * fraction)
 
 
 def wilson_interval(solved: int, samples: int, *, confidence: float = CONFIDENCE) -> Interval:
@@ -119,7 +209,7 @@ def wilson_interval(solved: int, samples: int, *, confidence: float = CONFIDENCE
         confidence: Share of such intervals that contain the true rate.
     """
     if not samples:
-        return Interval(low=0.0, high=1.0)
+        return Interval(low=0.0, high=1.0, method=Method.WILSON)
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     rate, weight = solved / samples, z * z / samples
     middle = rate + weight / 2
@@ -127,7 +217,7 @@ def wilson_interval(solved: int, samples: int, *, confidence: float = CONFIDENCE
     # With no or all successes one bound is exact; rounding must not move it.
     low = 0.0 if solved == 0 else max(0.0, (middle - spread) / (1 + weight))
     high = 1.0 if solved == samples else min(1.0, (middle + spread) / (1 + weight))
-    return Interval(low=low, high=high)
+    return Interval(low=low, high=high, method=Method.WILSON)
 
 
 def pass_at_k(samples: int, solved: int, k: int) -> float:

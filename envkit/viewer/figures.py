@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from envkit.metrics.aggregate import Aggregator
-from envkit.metrics.intervals import Interval, mean_interval
+from envkit.metrics.intervals import Interval, mean_interval, share_interval
 from envkit.metrics.table import summary_rows
 from envkit.trajectory.plain import plain_float
 from envkit.trajectory.stop import StopReason
@@ -111,7 +111,7 @@ def _mean(rows: Sequence[EpisodeRow], groups: Mapping[str, Sequence[EpisodeRow]]
 
 def _solved(rows: Sequence[EpisodeRow], groups: Mapping[str, Sequence[EpisodeRow]]) -> Any:  # noqa: ANN401
     shares = [fmean(float(row.is_solved) for row in members) for members in groups.values()]
-    found = mean_interval(shares, is_share=True) if len(shares) > 1 else None
+    found = share_interval(shares, samples=len(rows)) if len(shares) > 1 else None
     return {"count": sum(row.is_solved for row in rows), "of": len(rows), **_ends(found)}
 
 

@@ -9,12 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes.boundaries import at_limit
 from fakes.trajectories import Reply, build, quick
 from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError, UnknownNameError
-from envkit.metrics.intervals import exact_p_value, mean_interval, pass_at_k
+from envkit.metrics.intervals import (
+    Method,
+    exact_p_value,
+    mean_interval,
+    pass_at_k,
+    share_interval,
+)
 from envkit.trajectory import StopReason, Trajectory, save
 from envkit_eval import (
     Price,
@@ -70,16 +77,64 @@ def test_interval_of_a_mean_narrows_with_the_square_root_of_the_problems() -> No
 
 def test_interval_of_equal_values_is_the_exact_bound_of_a_share() -> None:
     """All of 64 solved: the chance that a share of `low` does that is 2.5%."""
-    solved = mean_interval([1.0] * 64, is_share=True)
-    failed = mean_interval([0.0] * 64, is_share=True)
+    solved, failed = share_interval([1.0] * 64), share_interval([0.0] * 64)
     assert solved is not None
     assert failed is not None
     assert (solved.high, solved.low**64) == (1.0, pytest.approx(0.025))
     assert (failed.low, failed.high) == (0.0, pytest.approx(1 - solved.low))
-    assert mean_interval([0.5] * 64, is_share=True) is None
     assert mean_interval([3.0] * 64) is None
-    assert mean_interval([0.0, 1.0, 1.0, 0.0]) is None
+    assert mean_interval([0.0, 2.0, 1.0, 0.0]) is None
     assert mean_interval([]) is None
+    assert share_interval([]) is None
+    assert share_interval([0.5] * 4) is None
+
+
+@given(count=st.integers(1, 60), data=st.data())
+def test_interval_of_whole_shares_has_the_tails_of_the_binomial_distribution(
+    count: int, data: st.DataObject
+) -> None:
+    """At each bound, a result at least as extreme has a chance of 2.5%."""
+    solved = data.draw(st.integers(0, count) | at_limit(count).filter(lambda n: n <= count))
+    found = share_interval([1.0] * solved + [0.0] * (count - solved))
+    assert found is not None
+    assert found.method is Method.CLOPPER_PEARSON
+
+    def chance(share: float, counts: range) -> float:
+        return sum(math.comb(count, n) * share**n * (1 - share) ** (count - n) for n in counts)
+
+    if solved == 0:
+        assert found.low == 0.0
+    else:
+        assert chance(found.low, range(solved, count + 1)) == pytest.approx(0.025, abs=1e-9)
+    if solved == count:
+        assert found.high == 1.0
+    else:
+        assert chance(found.high, range(solved + 1)) == pytest.approx(0.025, abs=1e-9)
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.02, 0.05, 0.1, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize("problems", [16, 64])
+def test_interval_of_one_sample_each_holds_every_rate_as_often_as_it_says(
+    rate: float, problems: int
+) -> None:
+    """Exactly: the sum over all results of their chance, if their interval contains the rate."""
+    held = 0.0
+    for solved in range(problems + 1):
+        found = share_interval([1.0] * solved + [0.0] * (problems - solved))
+        assert found is not None
+        if found.low <= rate <= found.high:
+            chance = rate**solved * (1 - rate) ** (problems - solved)
+            held += math.comb(problems, solved) * chance
+    assert held >= 0.95
+
+
+def test_interval_of_equal_shares_is_that_of_their_samples() -> None:
+    """Tasks that all solve half of their samples vary less than coins do."""
+    few, many = share_interval([0.5] * 64), share_interval([0.5] * 64, samples=64 * 8)
+    assert few is not None
+    assert many is not None
+    assert few.method is many.method is Method.KORN_GRAUBARD
+    assert (few.high - few.low) / (many.high - many.low) == pytest.approx(math.sqrt(8), rel=0.03)
 
 
 @pytest.mark.parametrize(("problems", "samples"), [(12, 1), (12, 4), (60, 1), (60, 4)])
@@ -87,10 +142,10 @@ def test_interval_holds_the_true_mean_as_often_as_it_says(problems: int, samples
     """Tasks whose solve rates are drawn from Beta(1, 2), which has the mean 1/3."""
     rng = np.random.default_rng(7)
     hits, trials = 0, 400
-    for trial in range(trials):
+    for _ in range(trials):
         rates = rng.beta(1, 2, problems)
         values = (rng.binomial(samples, rates) / samples).tolist()
-        found = mean_interval(values, is_share=True, resamples=800, seed=trial)
+        found = share_interval(values, samples=problems * samples)
         hits += found is not None and found.low <= 1 / 3 <= found.high
     assert 0.92 <= hits / trials <= 0.985
 

@@ -4,7 +4,7 @@ import json
 import math
 import os
 from collections import defaultdict
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from envkit.cli.run_plan import TaskList
 from envkit.errors import ConfigurationError, DatasetError, FaultKind
 from envkit.metrics import EpisodeFacts, aggregate
-from envkit.metrics.intervals import wilson_interval
+from envkit.metrics.intervals import Interval, wilson_interval
 from envkit.rollout import read_requests
 from envkit.trajectory import FaultPlace, FaultRecord, StopReason, Trajectory, load, save
 from envkit_exchange import solve_rates
@@ -43,6 +43,10 @@ def rows(file: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(file).read_text().splitlines()]
 
 
+def ends(interval: Interval) -> tuple[float, float]:
+    return interval.low, interval.high
+
+
 @pytest.mark.parametrize(
     ("solved", "episodes", "low", "high"),
     [  # binom.confint(..., method = "wilson") of R's package binom
@@ -54,16 +58,16 @@ def rows(file: str) -> list[dict[str, Any]]:
 def test_wilson_gives_published_intervals(
     solved: int, episodes: int, low: float, high: float
 ) -> None:
-    assert astuple(wilson_interval(solved, episodes)) == pytest.approx((low, high), abs=1e-6)
+    assert ends(wilson_interval(solved, episodes)) == pytest.approx((low, high), abs=1e-6)
     mirrored = wilson_interval(episodes - solved, episodes)
-    assert astuple(mirrored) == pytest.approx((1 - high, 1 - low), abs=1e-6)
+    assert ends(mirrored) == pytest.approx((1 - high, 1 - low), abs=1e-6)
 
 
 @given(st.integers(1, 500), st.data())
 def test_wilson_bounds_are_where_the_score_test_rejects(episodes: int, data: st.DataObject) -> None:
     solved = data.draw(st.integers(0, episodes))
     rate = solved / episodes
-    for bound in astuple(wilson_interval(solved, episodes)):
+    for bound in ends(wilson_interval(solved, episodes)):
         if 0 < bound < 1:
             score = abs(rate - bound) / math.sqrt(bound * (1 - bound) / episodes)
             assert score == pytest.approx(1.959964, rel=1e-4)
@@ -89,7 +93,7 @@ def test_faulted_and_aborted_episodes_are_not_failures() -> None:
     assert (found["a"].solved, found["a"].episodes) == (1, 3)
     assert (found["b"].solved, found["b"].episodes, found["b"].rate) == (1, 1, 1.0)
     assert found["c"].episodes == 0
-    assert astuple(found["c"].interval) == (0.0, 1.0)
+    assert ends(found["c"].interval) == (0.0, 1.0)
     assert rates.left_out == {"faulted": 2, "aborted": 1}
     assert [task.request.task for task in rates.kept(0, 1)] == [{"name": "a"}]
     summary = rates.summary(0, 1)

@@ -37,7 +37,7 @@ def test_audit_says_that_history_is_rewritten_only_where_it_is(name: str) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_codec_equals_the_full_render_at_length(name: str, data: Any) -> None:
     check_deltas(name, data)

@@ -86,7 +86,7 @@ def test_initial_files_earn_nothing_and_the_solution_earns_everything(family: Fa
 @pytest.mark.slow
 @EACH_FAMILY
 def test_initial_files_of_many_seeds_earn_nothing(family: Family) -> None:
-    for scenario in _scenarios(family, range(2, 40)):
+    for scenario in _scenarios(family, range(2, 16)):
         assert _grade(scenario, dict(scenario.files)) == 0.0, scenario.goal
         assert _grade(scenario, scenario.solve()) == 1.0, scenario.goal
 
@@ -103,7 +103,7 @@ def test_near_misses_earn_nothing(family: Family) -> None:
 @EACH_FAMILY
 def test_solution_of_another_seed_earns_nothing(family: Family) -> None:
     for level in LEVELS:
-        scenarios = [family.scenario(level, seed) for seed in range(12)]
+        scenarios = [family.scenario(level, seed) for seed in range(7)]
         solutions = [{p: d for p, d in s.solve().items() if s.files.get(p) != d} for s in scenarios]
         wins = sum(
             _grade(scenario, {**scenario.files, **solution})
@@ -111,7 +111,7 @@ def test_solution_of_another_seed_earns_nothing(family: Family) -> None:
             for m, solution in enumerate(solutions)
             if n != m
         )
-        assert wins / (12 * 11) <= 0.01, f"level {level}"
+        assert wins / (7 * 6) <= 0.01, f"level {level}"
 
 
 @EACH_FAMILY
@@ -156,7 +156,7 @@ def test_bytes_do_not_depend_on_the_process() -> None:
 @EACH_FAMILY
 def test_goals_vary_and_name_what_decides(family: Family) -> None:
     for level in LEVELS:
-        goals = [family.scenario(level, seed).goal for seed in range(12)]
+        goals = [family.scenario(level, seed).goal for seed in range(7)]
         shapes = {
             re.sub(r'"[^"]*"|[\w/.-]*[\d/][\w/.-]*', "_", goal).split("_")[0] for goal in goals
         }
