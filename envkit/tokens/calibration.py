@@ -19,7 +19,7 @@ from envkit.tokens.delta import DeltaRenderer, ToolSchemas
 from envkit.tokens.linearity import measure_linearity
 from envkit.tokens.placeholders import find_image_syntax
 from envkit.tokens.probes import Cases
-from envkit.tokens.proof import prove, render_cases
+from envkit.tokens.proof import prove, render_cases, shorten
 from envkit.tokens.rules import (
     CALL_KEYS,
     Calibration,
@@ -153,6 +153,13 @@ class Calibrator:
                 cases, after_calls, call_refusals, numbered=images.numbered
             )
         self._compare_forms(rules, after_calls)
+        rules, after_calls = (
+            {
+                role: shorten(self.renderer, cases, rule, self.notes, images=images is not None)
+                for role, rule in each.items()
+            }
+            for each in (rules, after_calls)
+        )
         shaped = {role: replace(rule, shape=self._shape(rule)) for role, rule in rules.items()}
         if images is not None and not images.numbered and "user" in shaped:
             image_shape = self._image_shape(shaped["user"])

@@ -272,6 +272,8 @@ class ChatCodec:
                 rule,
                 self._writer.fit(observations),
                 history=self._writer.fit(before),
+                skipped=rule.skipped(history),
+                whole=lambda: self._writer.fit(self._texts.cleaned(history)),
                 tools=schemas,
                 earlier_images=earlier,
             )

@@ -1,14 +1,17 @@
 """Render observations as the text after a reply, and encode the ids to append."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
 from envkit.errors import TemplateError
+from envkit.tokens.digest import extrapolate
 from envkit.tokens.rules import (
     CALL_KEYS,
     CALL_PARTS,
     CONTEXT_PARTS,
+    TURN_PARTS,
     Dependency,
     RoleRule,
     Variant,
@@ -66,13 +69,72 @@ class DeltaRenderer:
             text = self.template.render(messages, generation_prompt=generation_prompt, tools=used)
         return text[self.writer.after_reply(text) :]
 
-    def tail(self, rule: RoleRule, observations: Sequence[PlainMessage], **context: Any) -> str:  # noqa: ANN401
-        """Return the text from the closer on, inclusive; takes the arguments of `after_reply`.
+    def tail(
+        self,
+        rule: RoleRule,
+        observations: Sequence[PlainMessage],
+        *,
+        history: Sequence[PlainMessage] = (),
+        skipped: int = 0,
+        whole: Callable[[], Sequence[PlainMessage]] | None = None,
+        **context: Any,  # noqa: ANN401  # more arguments of `after_reply`
+    ) -> str:
+        """Return the text from the closer on, inclusive.
+
+        Args:
+            rule: As for `after_reply`.
+            observations: As for `after_reply`.
+            history: All earlier messages, or those that the rule reads.
+            skipped: What the rule skipped to read them (`RoleRule.skipped`).
+            whole: Returns all earlier messages, in case the template rejects fewer; None: `history`
+                has them.
+            **context: The other arguments of `after_reply`.
 
         Raises:
             TemplateError: As for `after_reply`, or the closer is not where calibration found it.
         """
-        text = self.after_reply(rule, observations, **context)
+        if rule.digest is None:
+            return self._tail(rule, observations, history, context)
+        try:
+            return self.shortened(rule, observations, history, skipped, context)
+        except TemplateError:
+            every = history if whole is None else whole()
+            return self._tail(replace(rule, digest=None), observations, every, context)
+
+    def shortened(
+        self,
+        rule: RoleRule,
+        observations: Sequence[PlainMessage],
+        history: Sequence[PlainMessage],
+        skipped: int,
+        context: Mapping[str, Any],
+    ) -> str:
+        """Return the tail after a shortened history; takes the arguments of `tail`.
+
+        Raises:
+            TemplateError: The template rejects the shortened conversation, or writes a number that
+                cannot be continued.
+        """
+        digest = rule.digest
+        assert digest is not None
+        plain, kept = replace(rule, digest=None), rule.read(history)
+        text = self._tail(plain, observations, kept, context)
+        more = skipped + rule.skipped(history)
+        if not more:
+            return text
+        fewest = digest.shorten(kept, fewest=True)
+        shorter = self._tail(plain, observations, fewest, context)
+        step = digest.count(kept) - digest.count(fewest)
+        return extrapolate(text, shorter, step=step, more=more)
+
+    def _tail(
+        self,
+        rule: RoleRule,
+        observations: Sequence[PlainMessage],
+        history: Sequence[PlainMessage],
+        context: Mapping[str, Any],
+    ) -> str:
+        text = self.after_reply(rule, observations, history=history, **context)
         cut = text.find(rule.closer)
         if cut < 0:
             raise TemplateError(
@@ -105,7 +167,7 @@ class DeltaRenderer:
         self, rule: RoleRule, history: Sequence[PlainMessage], calls: Sequence[tuple[str, str]]
     ) -> PlainMessage:
         """Return the marked reply: the real one if the rule reads turns, else a stand-in."""
-        if rule.depends & {Dependency.HISTORY, Dependency.RECENT}:
+        if rule.depends & TURN_PARTS:
             makes_calls = bool(history[-1].get("tool_calls"))
             if makes_calls == (rule.variant.calls != "none"):
                 return self.writer.marked(history[-1], rule.variant)

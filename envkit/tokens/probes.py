@@ -58,6 +58,18 @@ _COURSES: Final = tuple(
         "text/t text/u text/t think/u",
     )
 )
+_LONG: Final = tuple(
+    tuple(course.split())
+    for course in (
+        "call/t " * 12,
+        "text/t " * 12,
+        "text/u " * 12,
+        "call/t calls/tt text/u call/t " * 3,
+        "text/t text/u think/u text/t call/u " * 3,
+        "thinkcall/t saycall/t text/u calls/tt call/tu " * 3,
+    )
+)
+_LONG_IMAGES: Final = (("text/i", "text/u", "text/ii", "call/t") * 3,)
 _FOLLOWERS: Final = {"user": ("u", "uu"), "tool": ("t", "tu", "tt", "tuu")}
 
 
@@ -117,6 +129,23 @@ class Cases:
                 tools = self.tools if (number + (system is not None)) % 2 else None
                 yield self._case(course, form, follower, turn, system=system, tools=tools)
         yield from self._switched(rule)
+
+    def long(self, rule: RoleRule, *, images: bool) -> Iterator[Case]:
+        """Yield conversations of many turns, in which no two texts are equal."""
+        forms, followers = _forms(rule), _FOLLOWERS[rule.role]
+        for number, course in enumerate([*_LONG, *(_LONG_IMAGES if images else ())]):
+            for system in (None, "Be terse."):
+                form, follower = forms[number % len(forms)], followers[number % len(followers)]
+                tools = self.tools if (number + (system is None)) % 2 else None
+                yield _numbered(self._case(course, form, follower, 0, system=system, tools=tools))
+        every = switches(self.template)
+        words = [word for word in every if not word.isidentifier()]
+        for word in [" ".join(every), *words] if every else []:
+            for number, place in enumerate((0, 1, 2, 7, 8)):
+                course = _LONG[number % len(_LONG)]
+                case = self._case(course, forms[0], followers[0], 0, system=None, tools=None)
+                _append(_numbered(case).history[place], f" {word}")
+                yield case
 
     def other_settings(self, case: Case) -> Iterator[Case]:
         """Yield the other combinations of a case with and without a system prompt and tools."""
@@ -206,6 +235,22 @@ class Cases:
             else:
                 seen.append(self.writer.say("user", text))
         return seen
+
+
+def _numbered(case: Case) -> Case:
+    """Return a case with a number after every earlier text."""
+    for number, entry in enumerate(case.history[:-1]):
+        _append(entry, f" n{number}")
+    return case
+
+
+def _append(entry: PlainMessage, text: str) -> None:
+    """Add a text to a message, unless it is empty."""
+    content: Any = entry.get("content")
+    if isinstance(content, list):
+        content[-1]["text"] += text
+    elif content:
+        entry["content"] = content + text
 
 
 def _forms(rule: RoleRule) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """Find the cheapest rule whose tails equal those of full renders, comparing ids.
 
 Every conversation of `probes` is rendered once in full. A rule may depend on the observation alone,
-then also on tools, the system prompt, both, the turns since the last user message, or the whole
-history. The first that agrees on every conversation wins. The last reply has a marker, which
+then also on tools, the system prompt, both, the reply, the turns since the last user message, or
+the whole history. The first that agrees on every conversation wins. The last reply has a marker, which
 exposes a rule that cuts in the wrong place.
 """
 
@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from envkit.errors import TemplateError
 from envkit.tokens.delta import DeltaRenderer
+from envkit.tokens.digest import Counted, Digest, Words
 from envkit.tokens.probes import MARKER, Case, Cases
 from envkit.tokens.rules import Dependency, RoleRule
 
@@ -21,6 +22,9 @@ _LADDER: Final = tuple(
         (Dependency.TOOLS,),
         (Dependency.SYSTEM,),
         (Dependency.TOOLS, Dependency.SYSTEM),
+        (Dependency.LAST,),
+        (Dependency.LAST, Dependency.TOOLS),
+        (Dependency.LAST, Dependency.TOOLS, Dependency.SYSTEM),
         (Dependency.RECENT,),
         (Dependency.RECENT, Dependency.TOOLS),
         (Dependency.RECENT, Dependency.TOOLS, Dependency.SYSTEM),
@@ -121,6 +125,38 @@ def _climb(
     return None, problem
 
 
+def shorten(
+    renderer: DeltaRenderer, cases: Cases, rule: RoleRule, notes: list[str], *, images: bool
+) -> RoleRule:
+    """Return the rule with a digest of the turns that it reads, if one is proven.
+
+    It must agree with full renders of long conversations. If the rule itself does not, it gets the
+    whole history.
+    """
+    turns = rule.depends & {Dependency.RECENT, Dependency.HISTORY}
+    if not turns or Dependency.IMAGES in rule.depends:
+        return rule
+    long = cases.long(rule, images=images)
+    made = (_render(renderer, case, rule.role, notes) for case in long)
+    rendered = [
+        entry
+        for entry in made
+        if entry is not None and rule.proven >= {entry.case.form, entry.case.follower}
+    ]
+    words = Words(renderer.template.words)
+    digests = [Digest(words=words, counted=counted) for counted in (None, *Counted)]
+    wider = replace(rule, depends=rule.depends - turns | {Dependency.HISTORY})
+    for one in (rule, wider):
+        for digest in digests:
+            trial = _Trial(renderer, replace(one, digest=digest))
+            if trial.shortens(rendered) and not any(map(trial.problem, rendered)):
+                return trial.rule
+    return next(
+        (one for one in (rule, wider) if not any(map(_Trial(renderer, one).problem, rendered))),
+        rule,
+    )
+
+
 class _Trial:
     """One rule while it is tried; what does not depend on the conversation is rendered once."""
 
@@ -128,6 +164,12 @@ class _Trial:
         self.renderer, self.rule = renderer, rule
         self.tails: dict[str, str] = {}
         self.encoded: set[str] = set()
+
+    def shortens(self, rendered: list[Rendered]) -> bool:
+        """Return whether the rule's digest drops turns of some conversation."""
+        whole = replace(self.rule, digest=None)
+        histories = [entry.case.history for entry in rendered]
+        return any(len(self.rule.read(one)) < len(whole.read(one)) for one in histories)
 
     def problem(self, entry: Rendered) -> str:
         """Return where the rule and a full render differ, or ""."""
@@ -154,18 +196,18 @@ class _Trial:
 
     def _tail(self, case: Case) -> str:
         depends = self.rule.depends
-        read: list[Any] = [case.observations, self.rule.read(case.history)]
+        rule, history = self.rule, case.history
+        read: list[Any] = [case.observations, rule.read(history), rule.skipped(history)]
         if Dependency.TOOLS in depends:
             read.append(case.tools)
         if Dependency.IMAGES in depends:
             read.append(case.earlier_images)
         key = repr(read)
         if key not in self.tails:
-            self.tails[key] = self.renderer.tail(
-                self.rule,
-                case.observations,
-                history=case.history,
-                tools=case.tools,
-                earlier_images=case.earlier_images,
+            context = {"tools": case.tools, "earlier_images": case.earlier_images}
+            self.tails[key] = (
+                self.renderer.tail(rule, case.observations, history=history, **context)
+                if rule.digest is None
+                else self.renderer.shortened(rule, case.observations, history, 0, context)
             )
         return self.tails[key]

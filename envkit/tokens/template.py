@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 PlainMessage = dict[str, Any]
 """A message as a template reads it: JSON data only."""
 
+_LONGEST = 40
+"""Length of the longest constant that counts as a word, in characters."""
 _REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 _SAMPLES = (
     "plain words, 12 + 3 = 15.\n",
@@ -136,6 +138,21 @@ class ChatTemplate:
             constants = node.find_all(nodes.Const)
             found.update(const.value for const in constants if isinstance(const.value, str))
         return frozenset(found)
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """The strings that the template may look for in a text, without keys, names and types."""
+        if self.syntax_tree is None:
+            return frozenset()
+        from jinja2 import nodes
+
+        reading = (nodes.Compare, nodes.Call, nodes.Test, nodes.Filter, nodes.Assign)
+        found = (node.find_all(nodes.Const) for node in self.syntax_tree.find_all(reading))
+        constants = (constant.value for each in found for constant in each)
+        texts = (value.strip() for value in constants if isinstance(value, str))
+        return frozenset(
+            text for text in texts if 2 <= len(text) <= _LONGEST and not text.isidentifier()
+        )
 
     def _render_through_tokenizer(
         self,
