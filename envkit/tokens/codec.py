@@ -265,20 +265,20 @@ class ChatCodec:
                 earlier = self._earlier(rule, images, history, previous_images)
                 return self._encoded(tail, joined, images, neutralised, whole=ids, earlier=earlier)
         earlier = self._earlier(rule, images, history, previous_images)
-        schemas = self._given(tools)
+        schemas, kept = self._given(tools), rule.read(history)
 
         def write(observations: list[PlainMessage], before: list[PlainMessage]) -> str:
             return self._renderer.tail(
                 rule,
                 self._writer.fit(observations),
                 history=self._writer.fit(before),
-                skipped=rule.skipped(history),
+                skipped=rule.skipped(history, kept),
                 whole=lambda: self._writer.fit(self._texts.cleaned(history)),
                 tools=schemas,
                 earlier_images=earlier,
             )
 
-        tail, neutralised = self._texts.render(messages, write, history=rule.read(history))
+        tail, neutralised = self._texts.render(messages, write, history=kept)
         ids = self._template.encode(tail)
         joined = self._join(rule, ids, sampled_ids)
         return self._encoded(tail, joined, images, neutralised, whole=ids, earlier=earlier)

@@ -119,12 +119,12 @@ class DeltaRenderer:
         assert digest is not None
         plain, kept = replace(rule, digest=None), rule.read(history)
         text = self._tail(plain, observations, kept, context)
-        more = skipped + rule.skipped(history)
+        more = skipped + rule.skipped(history, kept)
         if not more:
             return text
-        fewest = digest.shorten(kept, fewest=True)
-        shorter = self._tail(plain, observations, fewest, context)
-        step = digest.count(kept) - digest.count(fewest)
+        fewer = digest.shorten(kept, fewer=True)
+        shorter = self._tail(plain, observations, fewer, context)
+        step = digest.count(kept) - digest.count(fewer)
         return extrapolate(text, shorter, step=step, more=more)
 
     def _tail(

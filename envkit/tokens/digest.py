@@ -2,14 +2,17 @@
 
 Templates that read earlier turns keep a few facts about them: which kinds of messages there were
 and in which order, a switch that a text contained, how many calls were made. A digest therefore
-keeps the first and the last turn of every kind, in order. Two turns are of one kind if their messages have the same roles, forms and calls, and contain the same
-of the template's own words. A number that grows with the dropped turns is read off two renders of
-different length. Calibration proves the digest against full renders of long conversations; ids of
-calls that occur twice, and templates that reject the shortened conversation, get a full render.
+keeps the last turn of every kind, in order, and the first where that matters. Two turns are of one
+kind if their messages have the same roles, forms and calls, and contain the same of the template's
+own words. A number that grows with the dropped turns follows from two renders of different length.
+
+Calibration proves the digest against full renders of long conversations. A conversation in which
+two calls have the same id is never shortened. If the template rejects the shortened conversation,
+the codec renders all of it.
 """
 
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain, pairwise
@@ -50,23 +53,32 @@ class Words:
 
     def __init__(self, words: Iterable[str]) -> None:
         """Keep the words; white space around them does not matter."""
-        self._by_character: dict[str, list[str]] = {}
-        for word in sorted({word.strip() for word in words} - {""}):
-            rarest = _RARE.search(word)
-            self._by_character.setdefault(rarest[0] if rarest else word[0], []).append(word)
+        self._words = sorted({word.strip() for word in words} - {""})
+        self.any = bool(self._words)
+        self._rare: dict[str, list[str]] = {}
+        for word in self._words:  # a character that few texts contain spares most searches
+            found = _RARE.search(word)
+            self._rare.setdefault(found[0] if found else word[0], []).append(word)
+
+    def within(self, messages: Iterable[Mapping[str, Any]]) -> "Words":
+        """Return the words that occur in any message."""
+        if not self.any:
+            return self
+        everything = "\0".join(chain.from_iterable(map(_texts, messages)))
+        likely = [words for character, words in self._rare.items() if character in everything]
+        return Words(word for word in chain.from_iterable(likely) if word in everything)
 
     def kind(self, text: str) -> Hashable:
         """Return which words a text contains and where, and whether it is blank."""
-        found: list[Hashable] = []
-        for character, words in self._by_character.items():
-            if character in text:
-                for word in words:
-                    if word in text:
-                        bare = text.strip()
-                        found.append((word, bare.startswith(word), bare.endswith(word)))
-        if found:
-            return tuple(found)
-        return not text or text.isspace()
+        if not self.any:
+            return not text or text.isspace()
+        bare = text.strip()
+        found = [
+            (word, bare.startswith(word), bare.endswith(word))
+            for word in self._words
+            if word in text
+        ]
+        return not bare, *found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -74,27 +86,33 @@ class Digest:
     """How to shorten the conversations of one template."""
 
     words: Words
+    firsts: bool = False
+    """Whether the first turn of every kind is kept as well as the last."""
     counted: Counted | None = None
     """None: the template numbers nothing."""
 
-    def shorten(self, messages: Sequence[M], *, fewest: bool = False) -> Sequence[M]:
+    def shorten(self, messages: Sequence[M], *, fewer: bool = False) -> Sequence[M]:
         """Return the messages that can change what follows the last one, a reply.
 
         Args:
             messages: A conversation, or the part of it that the template reads.
-            fewest: Keep only the last turn of every kind, to see which numbers grow with the first.
+            fewer: Keep one turn fewer of every kind, to see which numbers grow with it.
         """
         starts = [i for i, entry in enumerate(messages) if entry["role"] == "assistant"]
         if len(starts) <= _FEWEST or not _are_unique(messages):
             return messages
-        kind_of = self._kind
+        words = self.words.within(messages)
+        kinds = _kinds(messages[: starts[-1]], words)
         firsts: dict[Hashable, int] = {}
         lasts: dict[Hashable, int] = {}
         for number, (start, end) in enumerate(pairwise(starts)):
-            kind = tuple([kind_of(entry) for entry in messages[start:end]])
+            kind = tuple(kinds[start:end])
             firsts.setdefault(kind, number)
             lasts[kind] = number
-        kept = set(lasts.values()) if fewest else {*firsts.values(), *lasts.values()}
+        both = self.firsts or words.any
+        kept = set(firsts.values()) if both and not fewer else set[int]()
+        if both or not fewer:
+            kept |= set(lasts.values())
         turns = [messages[starts[n] : starts[n + 1]] for n in sorted(kept)]
         return [*messages[: starts[0]], *chain.from_iterable(turns), *messages[starts[-1] :]]
 
@@ -102,34 +120,53 @@ class Digest:
         """Return how many of what the template numbers are in some messages."""
         return 0 if self.counted is None else self.counted.count(messages)
 
-    def _kind(self, entry: Mapping[str, Any]) -> Hashable:
-        content = entry.get("content")
-        if type(content) is str:
-            said = self.words.kind(content)
-        elif isinstance(content, list):
-            said = tuple([self._part(part) for part in cast("list[Any]", content)])
-        else:
-            said = None
-        kind = (entry["role"], entry.get("name"), said)
-        if entry.keys() <= _PLAIN:
-            return kind
-        return (*kind, *(self._value(*item) for item in entry.items() if item[0] not in _PLAIN))
 
-    def _value(self, key: str, value: Any) -> Hashable:  # noqa: ANN401  # JSON data
-        if key == "tool_calls":
-            return tuple([self._call(call) for call in value or ()])
-        return key, self.words.kind(value) if isinstance(value, str) else repr(value)
+def _kinds(messages: Sequence[Mapping[str, Any]], words: Words) -> list[Hashable]:
+    """Return the kinds of messages; the usual ones take no call."""
+    if words.any:
+        return [_kind(entry, words) for entry in messages]
+    return [
+        (entry["role"], entry.get("name"), len(entry), not text or text.isspace())
+        if type(text := entry.get("content")) is str and entry.keys() <= _PLAIN
+        else _kind(entry, words)
+        for entry in messages
+    ]
 
-    def _part(self, part: Mapping[str, Any]) -> Hashable:
-        text: Any = part.get("text")
-        return part.get("type"), self.words.kind(text) if isinstance(text, str) else None
 
-    def _call(self, call: Mapping[str, Any]) -> Hashable:
-        function: Mapping[str, Any] = call.get("function", call)
-        given: Any = function.get("arguments")
-        if isinstance(given, str):
-            return function.get("name"), self.words.kind(given)
-        return function.get("name"), type(given), self.words.kind(repr(given))
+def _kind(entry: Mapping[str, Any], words: Words) -> Hashable:
+    """Return what a template may tell from a message."""
+    content = entry.get("content")
+    if type(content) is str:
+        said = words.kind(content)
+    elif isinstance(content, list):
+        said = tuple([_part(part, words) for part in cast("list[Any]", content)])
+    else:
+        said = None
+    more = [_value(key, value, words) for key, value in entry.items() if key not in _PLAIN]
+    return entry["role"], entry.get("name"), len(entry), said, *more
+
+
+def _part(part: Mapping[str, Any], words: Words) -> Hashable:
+    text: Any = part.get("text")
+    return part.get("type"), words.kind(text) if isinstance(text, str) else None
+
+
+def _value(key: str, value: Any, words: Words) -> Hashable:  # noqa: ANN401  # JSON data
+    if key == "tool_calls":
+        called = [call.get("function", call) for call in value or ()]
+        return tuple([(one.get("name"), type(one.get("arguments"))) for one in called])
+    return key, words.kind(value) if isinstance(value, str) else repr(value)
+
+
+def _texts(entry: Mapping[str, Any]) -> list[str]:
+    content = entry.get("content")
+    found = [content] if type(content) is str else []
+    if isinstance(content, list):
+        texts = (part.get("text") for part in cast("list[Any]", content))
+        found = [text for text in texts if isinstance(text, str)]
+    if entry.keys() <= _PLAIN:
+        return found
+    return [*found, *[text for text in entry.values() if isinstance(text, str)]]
 
 
 def extrapolate(longer: str, shorter: str, *, step: int, more: int) -> str:
@@ -158,11 +195,6 @@ def extrapolate(longer: str, shorter: str, *, step: int, more: int) -> str:
 
 def _are_unique(messages: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether no id of a call occurs in two replies, since templates look ids up."""
-    seen: set[Any] = set()
-    for entry in messages:
-        for call in entry.get("tool_calls") or ():
-            name = call.get("id")
-            if name is not None and name in seen:
-                return False
-            seen.add(name)
-    return True
+    called = [calls for entry in messages if (calls := entry.get("tool_calls"))]
+    ids = [name for calls in called for call in calls if (name := call.get("id")) is not None]
+    return len(set(ids)) == len(ids)

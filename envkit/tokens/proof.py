@@ -144,7 +144,11 @@ def shorten(
         if entry is not None and rule.proven >= {entry.case.form, entry.case.follower}
     ]
     words = Words(renderer.template.words)
-    digests = [Digest(words=words, counted=counted) for counted in (None, *Counted)]
+    digests = [
+        Digest(words=words, firsts=firsts, counted=counted)
+        for counted in (None, *Counted)
+        for firsts in (False, True)
+    ]
     wider = replace(rule, depends=rule.depends - turns | {Dependency.HISTORY})
     for one in (rule, wider):
         for digest in digests:
@@ -197,7 +201,8 @@ class _Trial:
     def _tail(self, case: Case) -> str:
         depends = self.rule.depends
         rule, history = self.rule, case.history
-        read: list[Any] = [case.observations, rule.read(history), rule.skipped(history)]
+        kept = rule.read(history)
+        read: list[Any] = [case.observations, kept, rule.skipped(history, kept)]
         if Dependency.TOOLS in depends:
             read.append(case.tools)
         if Dependency.IMAGES in depends:

@@ -98,11 +98,13 @@ class RoleRule:
         turns = self._turns(history)
         return turns if self.digest is None else self.digest.shorten(turns)
 
-    def skipped(self, history: Sequence[Mapping[str, Any]]) -> int:
-        """Return how many of what the template numbers the rule does not read."""
+    def skipped(
+        self, history: Sequence[Mapping[str, Any]], kept: Sequence[Mapping[str, Any]]
+    ) -> int:
+        """Return how many of what the template numbers are in a history but not in what is read."""
         if self.digest is None or self.digest.counted is None:
             return 0
-        return self.digest.count(self._turns(history)) - self.digest.count(self.read(history))
+        return self.digest.count(self._turns(history)) - self.digest.count(kept)
 
     def _turns(self, history: Sequence[M]) -> Sequence[M]:
         """Return the part of the conversation that the rule depends on."""
