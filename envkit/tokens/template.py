@@ -132,10 +132,19 @@ class ChatTemplate:
         from jinja2 import nodes
 
         asking = (nodes.Compare, nodes.Call, nodes.Test)
-        for node in self.syntax_tree.find_all(asking):
-            constants = node.find_all(nodes.Const)
-            found.update(const.value for const in constants if isinstance(const.value, str))
-        return frozenset(found)
+        places: list[nodes.Node] = list(self.syntax_tree.find_all(asking))
+        assigned = [one.node for one in self.syntax_tree.find_all(nodes.Assign)]
+        looped = [one.iter for one in self.syntax_tree.find_all(nodes.For)]
+        places += [
+            node
+            for node in (*assigned, *looped)
+            if isinstance(node, (nodes.Const, nodes.List, nodes.Tuple, nodes.Dict))
+        ]
+        found = {value for value in self.kwargs.values() if isinstance(value, str)}
+        for place in places:
+            inner = [place] if isinstance(place, nodes.Const) else place.find_all(nodes.Const)
+            found.update(const.value for const in inner if isinstance(const.value, str))
+        return frozenset(found - {self.kwargs.get("chat_template")})
 
     def _render_through_tokenizer(
         self,
