@@ -38,7 +38,7 @@ _TEXTS = (
     "OBS",
     "",
     "12 + 3 = 15. OBS Don't.",
-    "<div class=\"a\"><p>OBS &amp; <b>2+2</b></p>\n<br/></div>",
+    '<div class="a"><p>OBS &amp; <b>2+2</b></p>\n<br/></div>',
     "<information>OBS [1] <title>Euler</title> 1 < 2 && x >= y</information>",
     "```python\nif a < b and c > d:  # OBS\n    print(f'{a!r} | {b}', {{'k': [1]}})\n```",
     'Doc 1(Title: "OBS") The {{ capital }} is {% raw %}Paris{% endraw %}. <doc id=3>\n',
@@ -173,7 +173,8 @@ def _observations(form: str, followers: str, number: int, index: int) -> list[Me
     seen: list[Message] = []
     names = ("get_weather", "calc") if form == "calls" else ("get_weather",)
     for place, kind in enumerate(followers):
-        text = _TEXTS[(5 * number + index + place) % len(_TEXTS)].replace("OBS", f"Oq{number}v{place}Vt")
+        chosen = _TEXTS[(5 * number + index + place) % len(_TEXTS)]
+        text = chosen.replace("OBS", f"Oq{number}v{place}Vt")
         if kind == "t":
             if place >= len(names):
                 continue

@@ -75,7 +75,10 @@ def _with_text(entry: Message) -> Message:
 
 
 def _encode(
-    codec: ChatCodec, point: Point, sampled: Sequence[int], observations: Any = None
+    codec: ChatCodec,
+    point: Point,
+    sampled: Sequence[int],
+    observations: Sequence[Message] | None = None,
 ) -> Encoded:
     return codec.encode_observation(
         observations or point.observations,
@@ -105,7 +108,7 @@ def measure(published: Published, most: int, seeds: int = 2) -> dict[str, Any]:
     if not (oracle.accepts([user, reply, user], None) and oracle.takes_turns()):
         return row
     try:
-        codec = ChatCodec(published.tokenizer, stop_ids=oracle.stop_ids, image_processor=OneToken())
+        codec = ChatCodec(OneToken(published.tokenizer), stop_ids=oracle.stop_ids)
     except EnvkitError:
         return row
     counts: Counter[str] = Counter()
@@ -114,7 +117,8 @@ def measure(published: Published, most: int, seeds: int = 2) -> dict[str, Any]:
     if not codec.audit().supports_images:  # the codec refuses an image, so none is in a history
         every = [point for point in every if not images_of([*point.history, *point.observations])]
     every = [point for point in every if has_markup(point)]
-    for point in every[:: max(1, len(every) // most)]:
+    shown = [point for point in every if images_of(point.observations)][: most // 3]
+    for point in [*shown, *every[:: max(1, len(every) // most)]]:
         row["points"] += _judge(codec, point, counts, details)
     return row | {"counts": counts, "details": details[:12]}
 

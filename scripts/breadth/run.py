@@ -39,14 +39,21 @@ OFFENDERS = (
 
 
 class OneToken:
-    """An image processor that gives every image one token, so wire and train ids agree."""
+    """A processor that gives every image one token, so wire and train ids agree."""
 
-    merge_size = 2
+    chat_template = None
 
-    def __call__(self, images: Sequence[object], **_: object) -> dict[str, Any]:
-        """Return the tensors of some images."""
-        grid = np.array([[1, 2, 2]] * len(images))
-        return {"pixel_values": np.zeros((4 * len(images), 1)), "image_grid_thw": grid}
+    def __init__(self, tokenizer: Any) -> None:  # noqa: ANN401  # transformers is untyped
+        """Wrap a tokenizer."""
+        self.tokenizer = tokenizer
+        self.image_processor = dict
+
+    def __call__(
+        self, *, text: Sequence[str], images: Sequence[object], **_: object
+    ) -> dict[str, Any]:
+        """Return the ids of a text and the tensors of its images."""
+        ids = self.tokenizer.encode(text[0], add_special_tokens=False)
+        return {"input_ids": np.array([ids]), "pixel_values": np.zeros((len(images), 1))}
 
 
 def judge(codec: ChatCodec, oracle: Oracle, point: Point) -> Iterator[tuple[str, str]]:
@@ -112,7 +119,7 @@ def measure(published: Published, seeds: int) -> dict[str, Any]:
     row["renders"] = oracle.accepts([user, reply, user], None) and oracle.takes_turns()
     started = time.process_time()
     try:
-        codec = ChatCodec(published.tokenizer, stop_ids=oracle.stop_ids, image_processor=OneToken())
+        codec = ChatCodec(OneToken(published.tokenizer), stop_ids=oracle.stop_ids)
     except EnvkitError as error:
         return row | {"refusal": str(error), "ms": 1000 * (time.process_time() - started)}
     row["ms"] = 1000 * (time.process_time() - started)
