@@ -78,6 +78,27 @@ def _render(renderer: DeltaRenderer, case: Case, role: str, notes: list[str]) ->
     return Rendered(case, text) if MARKER in text else None
 
 
+def check_own_reply(renderer: DeltaRenderer, cases: Cases, rule: RoleRule) -> None:
+    """Test that a marked reply is followed by the same text as the reply itself.
+
+    Raises:
+        TemplateError: The template compares a whole reply, or its end, with a word.
+    """
+    for case in cases.said_last(rule):
+        observed, tools = case.observations, case.tools
+        try:
+            full = renderer.template.render([*case.history, *observed], tools=tools)
+            tail = renderer.tail(rule, observed, history=case.history, tools=tools)
+        except TemplateError:
+            continue
+        if not full.endswith(tail):
+            raise TemplateError(
+                f"the chat template writes something else after the reply {case.history[-1]!r}, so "
+                "what follows depends on every character that the model samples; remove that "
+                "condition from the template"
+            )
+
+
 def prove(renderer: DeltaRenderer, rule: RoleRule, rendered: list[Rendered]) -> RoleRule:
     """Return the rule with the fewest dependencies, and the kinds that it was proven for.
 
