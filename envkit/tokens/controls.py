@@ -61,8 +61,9 @@ class TokenSearch:
         while match is not None:
             start = match.start()
             for length in self._lengths:
-                if text[start : start + length] in self.names:
-                    found.append((start, start + length))
+                name = text[start : start + length]  # shorter at the end of the text
+                if name in self.names:
+                    found.append((start, start + len(name)))
                     break
             match = self._pattern.search(text, start + 1)
         return found

@@ -31,7 +31,8 @@ CONDITIONS = [
     ("", "'/no_' ~ 'think' in c", "x /no_think"),
     ("{%- set off = '[[quick]]' -%}", "off in c", "[[quick]]"),
     ("{%- set off = ['/fast', '/quick'] -%}", "m.role != 'assistant' and c in off", "/quick"),
-    ("", "m.role != 'assistant' and c.startswith('<mode>') and c.endswith('</mode>')", "<mode>x</mode>"),
+    ("", "m.role == 'user' and c[:6] + c[-7:] == '<mode></mode>'", "<mode></mode>"),
+    ("", "m.role == 'tool' and c[:3] == '<a>' and c.endswith('</a>')", "<a>x</a>"),
 ]
 PUBLISHED = {
     "XMB480-Qwen3.6-fixed-tool-calling": ("<|think_off|>", "<|think_on|>"),
