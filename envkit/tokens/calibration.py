@@ -19,7 +19,7 @@ from envkit.tokens.delta import DeltaRenderer, ToolSchemas
 from envkit.tokens.linearity import measure_linearity
 from envkit.tokens.placeholders import find_image_syntax
 from envkit.tokens.probes import Cases
-from envkit.tokens.proof import prove, render_cases, shorten
+from envkit.tokens.proof import check_own_reply, prove, render_cases, shorten
 from envkit.tokens.rules import (
     CALL_KEYS,
     Calibration,
@@ -283,6 +283,7 @@ class Calibrator:
             rule = replace(rule, takes_any_call_id=own is not None)
         rendered = render_cases(self.renderer, cases, rule, self.notes)
         rule = prove(self.renderer, rule, rendered)
+        check_own_reply(self.renderer, cases, rule)
         self.verified += len(rendered)
         return rule
 

@@ -9,7 +9,7 @@ few hundred short renders), and about a millisecond afterwards: calibrations are
 tokenizer. All methods are synchronous and thread-safe; a codec holds no conversation state.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, Final, Literal, get_args
 
@@ -254,30 +254,17 @@ class ChatCodec:
             [entry["role"] for entry in messages], history[-1] if history else None
         )
         images = images_of(messages)
-        if len(messages) == 1 and (tools is None or Dependency.TOOLS not in rule.depends):
-            direct = self._direct_tail(rule, messages[0])
-            if direct is not None:
-                tail, neutralised = direct
-                ids = self._template.encode(tail)
-                joined = tuple(self._join(rule, ids, sampled_ids))
-                if not images:
-                    return Encoded(wire_ids=joined, train_ids=joined, neutralised=neutralised)
-                earlier = self._earlier(rule, images, history, previous_images)
-                return self._encoded(tail, joined, images, neutralised, whole=ids, earlier=earlier)
+        direct = self._direct_tail(rule, messages, tools)
+        if direct is not None:
+            tail, neutralised = direct
+            ids = self._template.encode(tail)
+            joined = tuple(self._join(rule, ids, sampled_ids))
+            if not images:
+                return Encoded(wire_ids=joined, train_ids=joined, neutralised=neutralised)
+            earlier = self._earlier(rule, images, history, previous_images)
+            return self._encoded(tail, joined, images, neutralised, whole=ids, earlier=earlier)
         earlier = self._earlier(rule, images, history, previous_images)
-        schemas, kept = self._given(tools), rule.read(history)
-
-        def write(observations: list[PlainMessage], before: list[PlainMessage]) -> str:
-            return self._renderer.tail(
-                rule,
-                self._writer.fit(observations),
-                history=self._writer.fit(before),
-                skipped=rule.skipped(history, kept),
-                whole=lambda: self._writer.fit(self._texts.cleaned(history)),
-                tools=schemas,
-                earlier_images=earlier,
-            )
-
+        write, kept = self._tail_writer(rule, tools, earlier, history)
         tail, neutralised = self._texts.render(messages, write, history=kept)
         ids = self._template.encode(tail)
         joined = self._join(rule, ids, sampled_ids)
@@ -372,23 +359,27 @@ class ChatCodec:
         whole = [*history, *messages]
         images = images_of(whole)
         encoder = self._image_encoder if len(images) <= _CHECKED_IMAGES else None
-        report = check_delta(
+
+        def as_encoded() -> list[PlainMessage]:
+            write, kept = None, ()
+            if self._direct_tail(rule, messages, tools) is None:
+                earlier = self._earlier(rule, images_of(messages), history, None)
+                write, kept = self._tail_writer(rule, tools, earlier, history)
+            clean = self._texts.as_rendered(messages, write, history=kept, whole=whole)
+            return self._renderer.with_calls(self._writer.fit(clean))
+
+        return check_delta(
             self._template,
-            lambda: self._renderer.with_calls(self._writer.fit(self._texts.cleaned(whole))),
+            as_encoded,
             encoded,
             reply=len(history) - 1,
             rule=rule,
             tools=self._given(tools),
             sampled_ids=sampled_ids,
             stop_ids=self._stop_set,
+            adds_closer=rule.opener or self._stop_mismatch == "append",
             process=partial(encoder.whole, images) if encoder else None,
         )
-        if not report.status.passes("strict") and self._texts.may_join(whole):
-            return SanityReport(
-                status=SanityStatus.UNCHECKED,
-                reason="the text could form control tokens with the template's own words",
-            )
-        return report
 
     # ---- pieces
 
@@ -402,11 +393,42 @@ class ChatCodec:
             messages, lambda clean, _: self._template.render(self._writer.fit(clean), tools=given)
         )
 
-    def _direct_tail(self, rule: RoleRule, message: Message) -> tuple[str, int] | None:
+    def _tail_writer(
+        self,
+        rule: RoleRule,
+        tools: Sequence[ToolSpec | Mapping[str, Any]] | None,
+        earlier_images: int,
+        history: Sequence[Message],
+    ) -> tuple[Callable[[list[PlainMessage], list[PlainMessage]], str], Sequence[Message]]:
+        """Return a function that renders cleaned observations and history, and that history."""
+        schemas, kept = self._given(tools), rule.read(history)
+
+        def write(observations: list[PlainMessage], before: list[PlainMessage]) -> str:
+            return self._renderer.tail(
+                rule,
+                self._writer.fit(observations),
+                history=self._writer.fit(before),
+                skipped=rule.skipped(history, kept),
+                whole=lambda: self._writer.fit(self._texts.cleaned(history)),
+                tools=schemas,
+                earlier_images=earlier_images,
+            )
+
+        return write, kept
+
+    def _direct_tail(
+        self,
+        rule: RoleRule,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec | Mapping[str, Any]] | None,
+    ) -> tuple[str, int] | None:
         """Write an observation by its proven shape, and count the changed texts.
 
         None means that the template has to render it.
         """
+        if len(messages) != 1 or (tools is not None and Dependency.TOOLS in rule.depends):
+            return None
+        message = messages[0]
         content: Any = message["content"]
         shape, text = rule.shape, content
         if type(content) is not str:

@@ -10,6 +10,7 @@ tokenizer finds no token. The character is tested on the tokenizer itself.
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
 
@@ -60,8 +61,9 @@ class TokenSearch:
         while match is not None:
             start = match.start()
             for length in self._lengths:
-                if text[start : start + length] in self.names:
-                    found.append((start, start + length))
+                name = text[start : start + length]  # shorter at the end of the text
+                if name in self.names:
+                    found.append((start, start + len(name)))
                     break
             match = self._pattern.search(text, start + 1)
         return found
@@ -92,11 +94,28 @@ class Controls:
         self._ends = {name[start:] for name in self.names for start in range(1, len(name))}
         self._lasts = tuple({name[-1] for name in self.names})
         self._longest = max(map(len, self.names), default=0)
+        self._compared = template.compared
 
     @property
     def normalizes(self) -> bool:
         """Whether the tokenizer normalizes a text before it looks for some of the tokens."""
         return self._normalize is not None
+
+    @cached_property
+    def switches(self) -> re.Pattern[str]:
+        """Finds the words that the template looks for and that cannot start or end a token."""
+        words = [
+            word
+            for word in self._compared
+            if len(word.strip()) > 1 and not self._can_touch(word) and not self.search.is_in(word)
+        ]
+        words.sort(key=lambda word: (-len(word), word))
+        return re.compile("|".join(map(re.escape, words)) or "(?!)")
+
+    def _can_touch(self, word: str) -> bool:
+        """Whether a token can start or end inside a word."""
+        sizes = range(1, len(word) + 1)
+        return any(word[-size:] in self._heads or word[:size] in self._ends for size in sizes)
 
     @property
     def breaker_name(self) -> str:

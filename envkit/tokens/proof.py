@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from envkit.errors import TemplateError
 from envkit.tokens.delta import DeltaRenderer
-from envkit.tokens.digest import Counted, Digest, Words
+from envkit.tokens.digest import Counted, Digest
 from envkit.tokens.probes import MARKER, Case, Cases
 from envkit.tokens.rules import Dependency, RoleRule
 
@@ -82,6 +82,27 @@ def _render(renderer: DeltaRenderer, case: Case, role: str, notes: list[str]) ->
     return Rendered(case, text) if MARKER in text else None
 
 
+def check_own_reply(renderer: DeltaRenderer, cases: Cases, rule: RoleRule) -> None:
+    """Test that a marked reply is followed by the same text as the reply itself.
+
+    Raises:
+        TemplateError: The template compares a whole reply, or its end, with a word.
+    """
+    for case in cases.said_last(rule):
+        observed, tools = case.observations, case.tools
+        try:
+            full = renderer.template.render([*case.history, *observed], tools=tools)
+            tail = renderer.tail(rule, observed, history=case.history, tools=tools)
+        except TemplateError:
+            continue
+        if not full.endswith(tail):
+            raise TemplateError(
+                f"the chat template writes something else after the reply {case.history[-1]!r}, so "
+                "what follows depends on every character that the model samples; remove that "
+                "condition from the template"
+            )
+
+
 def prove(renderer: DeltaRenderer, rule: RoleRule, rendered: list[Rendered]) -> RoleRule:
     """Return the rule with the fewest dependencies, and the kinds that it was proven for.
 
@@ -143,9 +164,8 @@ def shorten(
         for entry in made
         if entry is not None and rule.proven >= {entry.case.form, entry.case.follower}
     ]
-    words = Words(renderer.template.words)
     digests = [
-        Digest(words=words, firsts=firsts, counted=counted)
+        Digest(words=cases.words, firsts=firsts, counted=counted)
         for counted in (None, *Counted)
         for firsts in (False, True)
     ]

@@ -43,7 +43,7 @@ STARTS = (
     "{%- set ns = namespace(seen=false) -%}{%- for m in messages -%}"
     "{%- if loop.index0 == 1 and messages | length > 3 and 'first' not in m.content -%}"
     "{{ raise_exception('no first reply') }}{%- endif -%}"
-    "{%- if 'FLAG' in m.content -%}{%- set ns.seen = true -%}{%- endif -%}"
+    "{%- if '/flag' in m.content -%}{%- set ns.seen = true -%}{%- endif -%}"
     "<user>{{ m.content }}{{ '!' if ns.seen and m.role == 'user' }}<end>{%- endfor -%}"
     "{%- if add_generation_prompt -%}<bot>{%- endif -%}"
 )
@@ -166,7 +166,7 @@ def test_delta_continues_only_numbers_that_grow_by_one(step: int) -> None:
 def test_delta_renders_everything_if_the_template_rejects_less() -> None:
     codec = small_codec(STARTS)
     history, observed = talk("", "user", 12)
-    history[1]["content"], history[4]["content"] = "my first", "FLAG"
+    history[1]["content"], history[4]["content"] = "my first", "/flag"
     for entry in history[3::2]:
         entry["content"] = "another first"
     delta = codec.encode_observation(observed, sampled_ids=[5], history=history)

@@ -47,6 +47,7 @@ def check(
     train: Sequence[int] | None = None,
     images: tuple[Any, ...] = (),
     process: Callable[[str], WholeImages | None] | None = None,
+    adds: bool = False,
     **variables: Any,
 ) -> SanityReport:
     """Check what was appended after a reply, by default the right text after a closed one."""
@@ -72,6 +73,7 @@ def check(
         tools=tools,
         sampled_ids=sampled,
         stop_ids=frozenset(stops),
+        adds_closer=adds,
         process=process,
     )
 
@@ -113,10 +115,11 @@ def test_closer_of_a_reply_that_was_cut_off_is_in_the_delta(sampled: Any) -> Non
 
 @pytest.mark.parametrize("sampled", STOPPED)
 def test_another_stop_token_replaces_the_closer_or_comes_before_it(sampled: Any) -> None:
-    for given in (AFTER, f"<end>{AFTER}"):
-        assert check(given, sampled=sampled) == SanityReport(status=EQUAL)
-    for wrong in (f"<end><end>{AFTER}", f"<stop>{AFTER}", ""):
-        assert check(wrong, sampled=sampled).status is DIFFERENT
+    given = {False: AFTER, True: f"<end>{AFTER}"}
+    for adds, right in given.items():
+        assert check(right, sampled=sampled, adds=adds) == SanityReport(status=EQUAL)
+        for wrong in (given[not adds], f"<end><end>{AFTER}", f"<stop>{AFTER}", ""):
+            assert check(wrong, sampled=sampled, adds=adds).status is DIFFERENT
     assert check(AFTER, sampled=sampled, stops=[END]).status is DIFFERENT
 
 
