@@ -162,6 +162,8 @@ class ImageSyntax:
 
     placeholder: str
     placeholder_id: int
+    markup: str
+    """The placeholder with the control tokens right next to it."""
     numbered: bool
     """Whether earlier images change the text of a later one (add_vision_id)."""
 
