@@ -136,7 +136,7 @@ class ProcessorCall:
 
     @property
     def _tokenizer(self) -> Any:  # noqa: ANN401  # a transformers tokenizer
-        return self._processor.tokenizer
+        return getattr(self._processor, "tokenizer", None)
 
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False)) if text else ()
