@@ -7,8 +7,8 @@ at most 25 us on top of encoding; turn 100 / turn 1 at most 1.1. "rendered" is t
 template itself, for observations that the template treats specially.
 
 Then the same on top of tokenization, in CPU time, for every published template of scripts/breadth:
-user messages, tool messages after plain replies, and tool messages after structured calls, at turn 1
-and at turn 100. Goal: at most 1 ms at turn 100. Takes about five minutes.
+user messages, and tool messages after plain replies and after structured calls, at turn 1 and at
+turn 100. Goal: at most 1 ms at turn 100. Takes about five minutes.
 
     python benchmarks/delta.py [--json FILE] [--model DIR ... | --corpus NAME ...]
 """
@@ -37,7 +37,7 @@ TEMPLATES = {
 }
 """Name to (tokenizer, template) in the cache of scripts/fetch_templates.py."""
 LOOPS = ("user", "tool", "call")
-"""Kinds of turns of the corpus: the observation's role, or a tool message after a structured call."""
+"""Kinds of turns: the observation's role, or a tool message after a structured call."""
 
 
 def fetched_codecs() -> dict[str, tuple[ChatCodec, Any]]:

@@ -9,7 +9,7 @@ few hundred short renders), and about a millisecond afterwards: calibrations are
 tokenizer. All methods are synchronous and thread-safe; a codec holds no conversation state.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, Final, Literal, get_args
 
@@ -27,7 +27,7 @@ from envkit.tokens.arguments import (
 from envkit.tokens.audit import TemplateAudit, make_audit
 from envkit.tokens.calibration import calibrate
 from envkit.tokens.controls import open_shapes
-from envkit.tokens.delta import ToolSchemas, join
+from envkit.tokens.delta import ToolSchemas, join, unless_rejected
 from envkit.tokens.encoded import Encoded, ImageFeatures
 from envkit.tokens.expansion import Expansion, ImageRules
 from envkit.tokens.features import ImageEncoder, make_image_encoder
@@ -264,8 +264,15 @@ class ChatCodec:
             earlier = self._earlier(rule, images, history, previous_images)
             return self._encoded(tail, joined, images, neutralised, whole=ids, earlier=earlier)
         earlier = self._earlier(rule, images, history, previous_images)
-        write, kept = self._tail_writer(rule, tools, earlier, history)
-        tail, neutralised = self._texts.render(messages, write, history=kept)
+        schemas = self._given(tools)
+
+        def written(rule: RoleRule) -> tuple[str, int]:
+            write, kept = self._renderer.writer_of(
+                rule, history, tools=schemas, earlier_images=earlier
+            )
+            return self._texts.render(messages, write, history=kept)
+
+        tail, neutralised = unless_rejected(rule, written)
         ids = self._template.encode(tail)
         joined = self._join(rule, ids, sampled_ids)
         return self._encoded(tail, joined, images, neutralised, whole=ids, earlier=earlier)
@@ -360,12 +367,17 @@ class ChatCodec:
         images = images_of(whole)
         encoder = self._image_encoder if len(images) <= _CHECKED_IMAGES else None
 
-        def as_encoded() -> list[PlainMessage]:
+        def as_rendered(rule: RoleRule) -> list[PlainMessage]:
             write, kept = None, ()
             if self._direct_tail(rule, messages, tools) is None:
                 earlier = self._earlier(rule, images_of(messages), history, None)
-                write, kept = self._tail_writer(rule, tools, earlier, history)
-            clean = self._texts.as_rendered(messages, write, history=kept, whole=whole)
+                write, kept = self._renderer.writer_of(
+                    rule, history, tools=self._given(tools), earlier_images=earlier
+                )
+            return self._texts.as_rendered(messages, write, history=kept, whole=whole)
+
+        def as_encoded() -> list[PlainMessage]:
+            clean = unless_rejected(rule, as_rendered)
             return self._renderer.with_calls(self._writer.fit(clean))
 
         return check_delta(
@@ -392,29 +404,6 @@ class ChatCodec:
         return self._texts.render(
             messages, lambda clean, _: self._template.render(self._writer.fit(clean), tools=given)
         )
-
-    def _tail_writer(
-        self,
-        rule: RoleRule,
-        tools: Sequence[ToolSpec | Mapping[str, Any]] | None,
-        earlier_images: int,
-        history: Sequence[Message],
-    ) -> tuple[Callable[[list[PlainMessage], list[PlainMessage]], str], Sequence[Message]]:
-        """Return a function that renders cleaned observations and history, and that history."""
-        schemas, kept = self._given(tools), rule.read(history)
-
-        def write(observations: list[PlainMessage], before: list[PlainMessage]) -> str:
-            return self._renderer.tail(
-                rule,
-                self._writer.fit(observations),
-                history=self._writer.fit(before),
-                skipped=rule.skipped(history, kept),
-                whole=lambda: self._writer.fit(self._texts.cleaned(history)),
-                tools=schemas,
-                earlier_images=earlier_images,
-            )
-
-        return write, kept
 
     def _direct_tail(
         self,

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from typing import Any
+from typing import Any, TypeVar
 
 from envkit.errors import TemplateError
+from envkit.messages import Message
 from envkit.tokens.digest import extrapolate
 from envkit.tokens.rules import (
     CALL_KEYS,
@@ -20,6 +21,8 @@ from envkit.tokens.template import ChatTemplate, PlainMessage
 from envkit.tokens.writer import CALL_ID, Writer
 
 ToolSchemas = Sequence[Mapping[str, Any]] | None
+TailWriter = Callable[[list[PlainMessage], list[PlainMessage]], str]
+T = TypeVar("T")
 
 
 class DeltaRenderer:
@@ -76,7 +79,6 @@ class DeltaRenderer:
         *,
         history: Sequence[PlainMessage] = (),
         skipped: int = 0,
-        whole: Callable[[], Sequence[PlainMessage]] | None = None,
         **context: Any,  # noqa: ANN401  # more arguments of `after_reply`
     ) -> str:
         """Return the text from the closer on, inclusive.
@@ -86,37 +88,15 @@ class DeltaRenderer:
             observations: As for `after_reply`.
             history: All earlier messages, or those that the rule reads.
             skipped: What the rule skipped to read them (`RoleRule.skipped`).
-            whole: Returns all earlier messages, in case the template rejects fewer; None: `history`
-                has them.
             **context: The other arguments of `after_reply`.
 
         Raises:
-            TemplateError: As for `after_reply`, or the closer is not where calibration found it.
-        """
-        if rule.digest is None:
-            return self._tail(rule, observations, history, context)
-        try:
-            return self.shortened(rule, observations, history, skipped, context)
-        except TemplateError:
-            every = history if whole is None else whole()
-            return self._tail(replace(rule, digest=None), observations, every, context)
-
-    def shortened(
-        self,
-        rule: RoleRule,
-        observations: Sequence[PlainMessage],
-        history: Sequence[PlainMessage],
-        skipped: int,
-        context: Mapping[str, Any],
-    ) -> str:
-        """Return the tail after a shortened history; takes the arguments of `tail`.
-
-        Raises:
-            TemplateError: The template rejects the shortened conversation, or writes a number that
-                cannot be continued.
+            TemplateError: As for `after_reply`, the closer is not where calibration found it, or
+                the rule's digest does not fit this conversation.
         """
         digest = rule.digest
-        assert digest is not None
+        if digest is None:
+            return self._tail(rule, observations, history, context)
         plain, kept = replace(rule, digest=None), rule.read(history)
         text = self._tail(plain, observations, kept, context)
         more = skipped + rule.skipped(history, kept)
@@ -126,6 +106,30 @@ class DeltaRenderer:
         shorter = self._tail(plain, observations, fewer, context)
         step = digest.count(kept) - digest.count(fewer)
         return extrapolate(text, shorter, step=step, more=more)
+
+    def writer_of(
+        self,
+        rule: RoleRule,
+        history: Sequence[Message],
+        *,
+        tools: ToolSchemas,
+        earlier_images: int,
+    ) -> tuple[TailWriter, Sequence[Message]]:
+        """Return a function that writes clean observations and history, and that history."""
+        kept = rule.read(history)
+        skipped = rule.skipped(history, kept)
+
+        def write(observations: list[PlainMessage], before: list[PlainMessage]) -> str:
+            return self.tail(
+                rule,
+                self.writer.fit(observations),
+                history=self.writer.fit(before),
+                skipped=skipped,
+                tools=tools,
+                earlier_images=earlier_images,
+            )
+
+        return write, kept
 
     def _tail(
         self,
@@ -215,6 +219,20 @@ def _named(answers: Sequence[PlainMessage]) -> list[tuple[str, str]]:
         (entry.get("name") or "f", entry.get("tool_call_id") or f"call{i:05d}")
         for i, entry in enumerate(answers)
     ]
+
+
+def unless_rejected(rule: RoleRule, use: Callable[[RoleRule], T]) -> T:
+    """Return what a rule gives, or what it gives without its digest if the template rejects that.
+
+    Raises:
+        TemplateError: Both are rejected.
+    """
+    try:
+        return use(rule)
+    except TemplateError:
+        if rule.digest is None:
+            raise
+        return use(replace(rule, digest=None))
 
 
 def join(

@@ -12,7 +12,7 @@ the codec renders all of it.
 """
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain, pairwise
@@ -40,7 +40,7 @@ class Counted(StrEnum):
     REPLIES = "replies"
     """Assistant messages."""
 
-    def count(self, messages: Iterable[Mapping[str, Any]]) -> int:
+    def number_in(self, messages: Iterable[Mapping[str, Any]]) -> int:
         """Return how many there are in some messages."""
         if self is Counted.CALLS:
             return sum(len(entry.get("tool_calls") or ()) for entry in messages)
@@ -118,7 +118,7 @@ class Digest:
 
     def count(self, messages: Sequence[Mapping[str, Any]]) -> int:
         """Return how many of what the template numbers are in some messages."""
-        return 0 if self.counted is None else self.counted.count(messages)
+        return 0 if self.counted is None else self.counted.number_in(messages)
 
 
 def _kinds(messages: Sequence[Mapping[str, Any]], words: Words) -> list[Hashable]:
@@ -153,8 +153,8 @@ def _part(part: Mapping[str, Any], words: Words) -> Hashable:
 
 def _value(key: str, value: Any, words: Words) -> Hashable:  # noqa: ANN401  # JSON data
     if key == "tool_calls":
-        called = [call.get("function", call) for call in value or ()]
-        return tuple([(one.get("name"), type(one.get("arguments"))) for one in called])
+        called: list[Mapping[str, Any]] = [call.get("function", call) for call in value or ()]
+        return tuple([(one.get("name"), type(one.get("arguments")).__name__) for one in called])
     return key, words.kind(value) if isinstance(value, str) else repr(value)
 
 

@@ -2,8 +2,8 @@
 
 Every conversation of `probes` is rendered once in full. A rule may depend on the observation alone,
 then also on tools, the system prompt, both, the reply, the turns since the last user message, or
-the whole history. The first that agrees on every conversation wins. The last reply has a marker, which
-exposes a rule that cuts in the wrong place.
+the whole history. The first that agrees on every conversation wins. The last reply has a marker,
+which exposes a rule that cuts in the wrong place.
 """
 
 from dataclasses import dataclass, replace
@@ -229,10 +229,11 @@ class _Trial:
             read.append(case.earlier_images)
         key = repr(read)
         if key not in self.tails:
-            context = {"tools": case.tools, "earlier_images": case.earlier_images}
-            self.tails[key] = (
-                self.renderer.tail(rule, case.observations, history=history, **context)
-                if rule.digest is None
-                else self.renderer.shortened(rule, case.observations, history, 0, context)
+            self.tails[key] = self.renderer.tail(
+                rule,
+                case.observations,
+                history=history,
+                tools=case.tools,
+                earlier_images=case.earlier_images,
             )
         return self.tails[key]

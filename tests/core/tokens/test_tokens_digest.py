@@ -38,13 +38,13 @@ NUMBERS = (
     "<user>{{ ns.n * STEP if m.role == 'user' }} {{ m.content }}<end>{%- endfor -%}"
     "{%- if add_generation_prompt -%}<bot>{%- endif -%}"
 )
-STARTS = (
-    # rejects a conversation whose first reply is missing; a flag needs the turns
-    "{%- set ns = namespace(seen=false) -%}{%- for m in messages -%}"
-    "{%- if loop.index0 == 1 and messages | length > 3 and 'first' not in m.content -%}"
-    "{{ raise_exception('no first reply') }}{%- endif -%}"
-    "{%- if '/flag' in m.content -%}{%- set ns.seen = true -%}{%- endif -%}"
-    "<user>{{ m.content }}{{ '!' if ns.seen and m.role == 'user' }}<end>{%- endfor -%}"
+PICKY = (
+    # numbers tool messages, and rejects a conversation with few answers of one tool
+    "{%- set ns = namespace(n=0, looks=0) -%}{%- for m in messages -%}"
+    "{%- if m.role == 'tool' -%}{%- set ns.n = ns.n + 1 -%}{%- endif -%}"
+    "{%- if m.name == 'look' -%}{%- set ns.looks = ns.looks + 1 -%}{%- endif -%}"
+    "<user>{{ ns.n if m.role == 'tool' }} {{ m.content }}<end>{%- endfor -%}"
+    "{%- if 0 < ns.looks < 9 -%}{{ raise_exception('too few') }}{%- endif -%}"
     "{%- if add_generation_prompt -%}<bot>{%- endif -%}"
 )
 
@@ -164,13 +164,14 @@ def test_delta_continues_only_numbers_that_grow_by_one(step: int) -> None:
 
 
 def test_delta_renders_everything_if_the_template_rejects_less() -> None:
-    codec = small_codec(STARTS)
-    history, observed = talk("", "user", 12)
-    history[1]["content"], history[4]["content"] = "my first", "/flag"
-    for entry in history[3::2]:
-        entry["content"] = "another first"
+    codec = small_codec(PICKY)
+    history, observed = talk("", "tool", 12)
     delta = codec.encode_observation(observed, sampled_ids=[5], history=history)
-    assert codec.decode_all(delta.wire_ids) == "<end><user>wall 11!<end><bot>"
+    assert codec.decode_all(delta.wire_ids) == "<end><user>12 wall 11<end><bot>"
+    report = codec.check_observation(observed, delta, sampled_ids=[5], history=history)
+    assert report.status == "equal"
+    with pytest.raises(TemplateError, match="too few"):
+        codec.encode_observation(observed, sampled_ids=[5], history=history[:4] + history[-1:])
 
 
 # ---- which turns are kept
@@ -221,7 +222,8 @@ def test_digest_of_a_digest_is_the_same_and_keeps_order_and_ends(course: str, fi
     kept = list(digest.shorten(history))
     assert list(digest.shorten(kept)) == kept
     assert kept == [entry for entry in history if entry in kept]
-    assert kept[:2] == history[:2] and kept[-1] == history[-1]
+    assert kept[:2] == history[:2]
+    assert kept[-1] == history[-1]
 
 
 @pytest.mark.parametrize(
@@ -268,7 +270,7 @@ def test_digest_keeps_everything_if_an_id_is_called_twice() -> None:
 
 def test_counted_counts_what_its_name_says() -> None:
     history, observed = talk("", "call", 3)
-    counts = {one: one.count([*history, *observed, *history[:1]]) for one in Counted}
+    counts = {one: one.number_in([*history, *observed, *history[:1]]) for one in Counted}
     assert counts == {"calls": 3, "users": 2, "tools": 3, "replies": 3}
 
 
