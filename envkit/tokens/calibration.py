@@ -90,7 +90,8 @@ def calibrate(
         known = _cache.get(key)
         if known is None:
             template = ChatTemplate(tokenizer, text, kwargs=kwargs)
-            controls = Controls(template, (*stop_ids, *_known(placeholder_id)))
+            ids = (*stop_ids, *_known(placeholder_id))
+            controls = Controls(template, ids, neutralise=neutralise)
             if tools and neutralise:
                 tools = TextPolicy(controls, marks=(), media=(), neutralise=True).schemas(tools)
             known = Calibrator(template, tools, stop_ids, placeholder_id).run(controls)

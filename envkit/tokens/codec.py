@@ -10,7 +10,7 @@ tokenizer. All methods are synchronous and thread-safe; a codec holds no convers
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Final, Literal, get_args
 
 from envkit.errors import TemplateError
@@ -19,7 +19,7 @@ from envkit.messages import Message, images_of
 from envkit.tokens.arguments import (
     all_stop_ids,
     check_choice,
-    check_prompt,
+    check_repeatable,
     split_processor,
     template_arguments,
     tool_schemas,
@@ -31,7 +31,9 @@ from envkit.tokens.delta import ToolSchemas, join, unless_rejected
 from envkit.tokens.encoded import Encoded, ImageFeatures
 from envkit.tokens.expansion import Expansion, ImageRules
 from envkit.tokens.features import ImageEncoder, make_image_encoder
+from envkit.tokens.incoming import check_messages, check_prompt
 from envkit.tokens.placeholders import check_count, image_token_id, media_tokens
+from envkit.tokens.replies import ReplyEncoder
 from envkit.tokens.rules import Dependency, RoleRule
 from envkit.tokens.sanity import SanityReport, SanityStatus, check_delta
 from envkit.tokens.shape import text_after_image
@@ -92,6 +94,7 @@ class ChatCodec:
                 the fix.
         """
         processor, tokenizer = split_processor(tokenizer_or_processor)
+        check_repeatable(tokenizer)
         check_choice("history", history, get_args(HistoryPolicy))
         check_choice("stop_mismatch", stop_mismatch, get_args(StopMismatch))
         known = calibrate(
@@ -129,7 +132,9 @@ class ChatCodec:
             vocabulary_size or 0, len(tokenizer), 1 + max(self._template.added, default=-1)
         )
         self._stop_set = frozenset(self._calibration.stop_ids)
+        self._replies = ReplyEncoder(self._template, self._calibration, self._texts)
         self._stop_mismatch: StopMismatch = stop_mismatch
+        self._join = partial(join, self._template, stop_ids=self._stop_set, mismatch=stop_mismatch)
         self._history: HistoryPolicy = history
         self._audit = make_audit(
             self._calibration,
@@ -220,7 +225,11 @@ class ChatCodec:
             TemplateError: The template rejects the messages, or they cannot be encoded exactly.
             ImageError: An image cannot be read or processed.
         """
-        text, neutralised = self._full_text(messages, tools)
+        check_prompt(messages)
+        given = self._given(tools)
+        text, neutralised = self._texts.render(
+            messages, lambda clean, _: self._template.render(self._writer.fit(clean), tools=given)
+        )
         ids = self._template.encode(text)
         return self._encoded(text, ids, images_of(messages), neutralised)
 
@@ -250,9 +259,7 @@ class ChatCodec:
             TemplateError: The template cannot express the messages here, or needs `history`.
             ImageError: An image cannot be read or processed.
         """
-        rule = self._calibration.rule(
-            [entry["role"] for entry in messages], history[-1] if history else None
-        )
+        rule = self._rule(messages, history)
         images = images_of(messages)
         direct = self._direct_tail(rule, messages, tools)
         if direct is not None:
@@ -270,6 +277,7 @@ class ChatCodec:
             write, kept = self._renderer.writer_of(
                 rule, history, tools=schemas, earlier_images=earlier
             )
+            check_messages(kept)
             return self._texts.render(messages, write, history=kept)
 
         tail, neutralised = unless_rejected(rule, written)
@@ -298,25 +306,7 @@ class ChatCodec:
 
         Only for scripted replies: sampled ids are never encoded again.
         """
-        anchor, head, closer = self._reply_frame
-        first, *others = self._texts.spoken_pieces(text)
-        whole = self._template.encode(anchor + first)
-        ids = whole[len(head) :] if whole[: len(head)] == head else self._template.encode(first)
-        for piece in others:  # a placeholder spelled out in the text, which cannot be sampled
-            ids += self._template.encode(piece)
-        return (*ids, closer)
-
-    @cached_property
-    def _reply_frame(self) -> tuple[str, list[int], int]:
-        """Text and ids before a reply, and the id that ends it."""
-        rule = self._calibration.rules["user"]
-        anchor = self._calibration.generation_prompt or rule.closer
-        closer = self._calibration.stop_ids[0]
-        if rule.closer_id in self._stop_set:
-            closer = rule.closer_id
-        elif rule.stand_in:
-            closer = self._template.encode(rule.stand_in)[0]
-        return anchor, self._template.encode(anchor), closer
+        return self._replies.encode(text)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return a reply as text: its stop token removed, special tokens inside kept."""
@@ -358,9 +348,8 @@ class ChatCodec:
         Raises:
             TemplateError: The messages are not an observation.
         """
-        rule = self._calibration.rule(
-            [entry["role"] for entry in messages], history[-1] if history else None
-        )
+        check_messages(history)
+        rule = self._rule(messages, history)
         if not history or history[-1]["role"] != "assistant":
             return SanityReport(status=SanityStatus.UNCHECKED, reason="the history has no reply")
         whole = [*history, *messages]
@@ -395,15 +384,11 @@ class ChatCodec:
 
     # ---- pieces
 
-    def _full_text(
-        self, messages: Sequence[Message], tools: Sequence[ToolSpec | Mapping[str, Any]] | None
-    ) -> tuple[str, int]:
-        """Render a conversation, and count the changed texts."""
-        check_prompt(messages)
-        given = self._given(tools)
-        return self._texts.render(
-            messages, lambda clean, _: self._template.render(self._writer.fit(clean), tools=given)
-        )
+    def _rule(self, messages: Sequence[Message], history: Sequence[Message]) -> RoleRule:
+        """Return the rule for messages after the last one of a history, if that is known."""
+        last = history[-1:]
+        check_messages([*messages, *last])
+        return self._calibration.rule([entry["role"] for entry in messages], *last or (None,))
 
     def _direct_tail(
         self,
@@ -436,16 +421,6 @@ class ChatCodec:
             return self._tools
         schemas = tool_schemas(tools)
         return self._texts.schemas(schemas) if schemas and self._texts.neutralise else schemas
-
-    def _join(self, rule: RoleRule, ids: list[int], sampled_ids: Sequence[int]) -> list[int]:
-        return join(
-            self._template,
-            rule,
-            ids,
-            sampled_ids,
-            stop_ids=self._stop_set,
-            mismatch=self._stop_mismatch,
-        )
 
     def _earlier(
         self,

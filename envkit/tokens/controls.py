@@ -72,19 +72,30 @@ class TokenSearch:
 class Controls:
     """The control tokens of one template and tokenizer, and the character that breaks them."""
 
-    def __init__(self, template: ChatTemplate, ids: Iterable[int]) -> None:
+    def __init__(
+        self, template: ChatTemplate, ids: Iterable[int], *, neutralise: bool = True
+    ) -> None:
         """Collect the tokens and find a character that breaks them.
 
         Args:
             template: The template with its tokenizer.
             ids: Tokens to include in any case: the stop tokens and the processor's placeholder.
+            neutralise: False needs a character only for the placeholders, and takes the first one
+                if none breaks them.
 
         Raises:
             TemplateError: No character breaks the tokens of this tokenizer.
         """
         self.names = tuple(sorted(_control_names(template, frozenset(ids))))
         self.search = TokenSearch(self.names)
-        self.breaker = _breaker(template, self.search)
+        media = {*KNOWN_PLACEHOLDERS, *OTHER_MEDIA, *(template.added.get(one, "") for one in ids)}
+        broken = self.search if neutralise else TokenSearch(media & {*self.names})
+        self.breaker = _breaker(template, broken) or ("" if neutralise else BREAKERS[0])
+        if not self.breaker:
+            raise TemplateError(
+                f"none of {list(BREAKERS)} inside the control tokens keeps this tokenizer from "
+                "seeing them; pass neutralise=False to leave every text unchanged"
+            )
         self.changes_text = _changes_text(template)
         """Whether the template may cut or transform a text."""
         self._normalize = _normalizer(template, self.names)
@@ -235,8 +246,13 @@ def _changes_text(template: ChatTemplate) -> bool:
 
 
 def _breaker(template: ChatTemplate, search: TokenSearch) -> str:
-    """Return the first character with which the tokenizer finds none of the tokens."""
+    """Return the first character with which the tokenizer finds none of the tokens, or "".
+
+    The unknown token is not one of them: without byte fallback, it stands for every rare character.
+    """
+    unknown: Any = getattr(template.tokenizer, "unk_token_id", None)
     ids = {identity for identity, name in template.added.items() if name in search.names}
+    ids.discard(unknown)
     kinds = list({_kind(name): name for name in sorted(search.names)}.values())
     # adjacent, between spaces and right after words, for tokens that depend on their neighbours
     text = "\n".join([joint.join(kinds) for joint in ("", " ", "x")])
@@ -244,10 +260,7 @@ def _breaker(template: ChatTemplate, search: TokenSearch) -> str:
     for candidate in BREAKERS:
         if ids.isdisjoint(template.encode(candidate.join(pieces))):
             return candidate
-    raise TemplateError(
-        f"none of {list(BREAKERS)} inside the control tokens keeps this tokenizer from seeing "
-        "them; pass neutralise=False to leave every text unchanged"
-    )
+    return ""
 
 
 def _normalizer(template: ChatTemplate, names: Sequence[str]) -> Callable[[str], str] | None:

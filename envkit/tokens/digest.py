@@ -98,11 +98,14 @@ class Digest:
             messages: A conversation, or the part of it that the template reads.
             fewer: Keep one turn fewer of every kind, to see which numbers grow with it.
         """
-        starts = [i for i, entry in enumerate(messages) if entry["role"] == "assistant"]
-        if len(starts) <= _FEWEST or not _are_unique(messages):
+        starts = [i for i, entry in enumerate(messages) if entry.get("role") == "assistant"]
+        try:
+            if len(starts) <= _FEWEST or not _are_unique(messages):
+                return messages
+            words = self.words.within(messages)
+            kinds = _kinds(messages[: starts[-1]], words)
+        except (AttributeError, LookupError, TypeError):  # malformed, for others to say so
             return messages
-        words = self.words.within(messages)
-        kinds = _kinds(messages[: starts[-1]], words)
         firsts: dict[Hashable, int] = {}
         lasts: dict[Hashable, int] = {}
         for number, (start, end) in enumerate(pairwise(starts)):

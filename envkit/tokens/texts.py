@@ -32,7 +32,6 @@ _UNFIT: Final = {**_SURROGATES, 0: "\ufffd"}
 _PUNCTUATION: Final = re.compile(r"[^\w\s]|_")
 _STAND_IN: Final = 0xE000
 """First of the private-use characters that replace those at the start or end of a token."""
-_ROLES: Final = ("system", "user", "assistant", "tool")
 
 
 class _Form(Enum):
@@ -218,9 +217,7 @@ class TextPolicy:
         return [self._message(entry, walk) for entry in messages]
 
     def _message(self, entry: Mapping[str, Any], walk: _Pass) -> PlainMessage:
-        role = entry.get("role")
-        if role not in _ROLES:
-            raise TemplateError(f"a role must be system, user, assistant or tool, got {role!r}")
+        role = entry["role"]
         trusted: Ranges = entry.get("trusted") or ()
         kept = {key: value for key, value in entry.items() if key not in ("trusted", "content")}
         is_own = role == "assistant"
@@ -265,14 +262,10 @@ class TextPolicy:
         """Return the text of a part, None for an image.
 
         Raises:
-            TemplateError: The part is neither, or an image in a role whose images the template
-                drops.
+            TemplateError: It is an image in a role whose images the template drops.
         """
-        kind = part.get("type")
-        if kind == "text":
+        if part["type"] == "text":
             return part["text"]
-        if kind != "image":
-            raise TemplateError(f"a part must be of type 'text' or 'image', got {kind!r}")
         if role not in self._image_roles:
             raise TemplateError(
                 f"images must be in a 'user' message, got one in role {role!r}, where this chat "
