@@ -122,11 +122,17 @@ class ProcessorCall:
         """
         start: Any = getattr(self._tokenizer, "bos_token", None)
         made = self._text(text, images)
-        if start and start not in text and self._encode(start)[0] in made.ids:
-            # the processor starts every text with this token (Llama 3.2 Vision), here a piece
-            made = self._text(start + text, images)
-            made = replace(made, ids=made.ids[1:])
-        return made
+        first = self._encode(start or "")
+        if not first or start in text or first[0] not in made.ids:
+            return made
+        # the processor starts a text with this token unless it has it (Llama 3.2 Vision)
+        made = self._text(start + text, images)
+        if made.ids[:2] == first * 2:
+            raise TemplateError(
+                f"{self.family} is not supported: it starts every text with {start!r}, even one "
+                "that already has it"
+            )
+        return replace(made, ids=made.ids[1:])
 
     def _text(self, text: str, images: Sequence[Image]) -> Processed:
         pictures = [_rgb(image) for image in images]
