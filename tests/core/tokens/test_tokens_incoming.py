@@ -120,10 +120,7 @@ class Sampling:
     def encode(self, text: str, **options: Any) -> list[int]:
         self.calls += 1
         cut = self.calls % len(text)
-        return [
-            *self.inner.encode(text[:cut], **options),
-            *self.inner.encode(text[cut:], **options),
-        ]
+        return [*self.inner.encode(text[:cut], **options), *self.inner.encode(text[cut:], **options)]
 
 
 def test_tokenizer_that_samples_is_refused() -> None:
