@@ -118,6 +118,11 @@ class _Tail:
 class _UnlocatedError(Exception):
     """The end of the last reply cannot be found in a full render."""
 
+    def __init__(self, reason: str, text: str = "") -> None:
+        """Keep the render, if there is one."""
+        super().__init__(reason)
+        self.text = text
+
 
 def check_delta(
     template: ChatTemplate,
@@ -165,8 +170,25 @@ def check_delta(
                 return difference
             tail = replace(tail, ids=_ids_from(whole.ids, tail.ids, tail.closer_id))
         return closing.compare(tail, encoded.train_ids)
+    except _UnlocatedError as error:
+        given = list(encoded.wire_ids)
+        if not {*sampled_ids[-1:]} & {rule.closer_id, *stop_ids} and rule.closer_id in given:
+            given = given[given.index(rule.closer_id) :]  # after text that the codec wrote
+        return _compare_ends(template, error, given)
     except Exception as error:  # noqa: BLE001  # template and processor are foreign code
         return SanityReport(status=SanityStatus.UNCHECKED, reason=describe(error))
+
+
+def _compare_ends(template: ChatTemplate, error: _UnlocatedError, given: list[int]) -> SanityReport:
+    """Return whether a full render at least ends with a delta, whose start is not checked."""
+    want = template.encode(error.text)[-len(given) :] if error.text and given else given
+    if given == want:
+        return SanityReport(status=SanityStatus.UNCHECKED, reason=describe(error))
+    return SanityReport(
+        status=SanityStatus.DIFFERENT,
+        expected=template.decode(want),
+        found=template.decode(given),
+    )
 
 
 def _render_tail(
@@ -187,7 +209,7 @@ def _render_tail(
     if mark not in marked:  # the template does not write calls
         marked = _rendered(template, _with_mark(messages, reply, mark, in_calls=False), tools)
     if marked.count(mark) != 1:
-        raise _UnlocatedError(f"the template writes the reply {marked.count(mark)} times")
+        raise _UnlocatedError(f"the template writes the reply {marked.count(mark)} times", text)
     before, _, after = marked.partition(mark)
     place = len(before.rstrip())
     if text.startswith(before[:place]):
@@ -201,10 +223,13 @@ def _render_tail(
     else:
         found = _first_of(closers, after, 0)
         if found is None or not text.endswith(after[found[0] :]):
-            raise _UnlocatedError("a mark after the reply changes the render in other places")
+            raise _UnlocatedError("a mark after the reply changes the render elsewhere", text)
         offset, closer_id = found
         cut, prefix = len(text) - len(after[offset:]), after[:offset]
-    ids = _ids_from(template.encode(text), template.encode(text[cut:]), closer_id)
+    try:
+        ids = _ids_from(template.encode(text), template.encode(text[cut:]), closer_id)
+    except _UnlocatedError as error:
+        raise _UnlocatedError(str(error), text) from error
     return _Tail(text=text, prefix=prefix, closer_id=closer_id, ids=ids)
 
 

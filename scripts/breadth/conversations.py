@@ -183,7 +183,7 @@ def _rounds(
         form, followers = rule.split("/")
         marker = MARKER % number
         reply = _reply(form, marker, number, writing)
-        seen = _observations(form, followers, number, index)
+        seen = _observations(form, followers, number)
         if said is not None and index == 0:
             place, kept = said
             if place == "reply":
@@ -225,11 +225,11 @@ def call(name: str, number: int, argument: str, writing: Writing) -> Mapping[str
     return {"type": "function", "id": f"call{number:05d}", "function": function}
 
 
-def _observations(form: str, followers: str, number: int, index: int) -> list[Message]:
+def _observations(form: str, followers: str, number: int) -> list[Message]:
     seen: list[Message] = []
     names = ("get_weather", "calc") if form == "calls" else ("get_weather",)
     for place, kind in enumerate(followers):
-        chosen = _TEXTS[(5 * number + index + place) % len(_TEXTS)]
+        chosen = _TEXTS[(7 * number + place) % len(_TEXTS)]  # 7 is coprime to their number
         text = chosen.replace("OBS", f"Oq{number}v{place}Vt")
         if kind == "t":
             if place >= len(names):

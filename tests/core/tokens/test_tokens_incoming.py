@@ -50,8 +50,8 @@ def refused(codec: ChatCodec, entry: Any) -> None:
         codec.encode_observation([message("user", "x"), entry], sampled_ids=sampled)
     with pytest.raises(TemplateError):
         codec.check_observation([entry], given, sampled_ids=sampled, history=HISTORY)
+    history = [entry, message("assistant", "w")]
     with pytest.raises(TemplateError):
-        history = [entry, message("assistant", "w")]
         codec.check_observation(observed, given, sampled_ids=sampled, history=history)
 
 
@@ -120,7 +120,8 @@ class Sampling:
     def encode(self, text: str, **options: Any) -> list[int]:
         self.calls += 1
         cut = self.calls % len(text)
-        return [*self.inner.encode(text[:cut], **options), *self.inner.encode(text[cut:], **options)]
+        pieces = (text[:cut], text[cut:])
+        return [one for piece in pieces for one in self.inner.encode(piece, **options)]
 
 
 def test_tokenizer_that_samples_is_refused() -> None:

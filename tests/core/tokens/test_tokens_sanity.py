@@ -447,8 +447,24 @@ def test_reply_that_is_not_written_once_is_unchecked(written: str, times: int) -
 def test_mark_that_changes_the_render_after_the_reply_is_unchecked(end: str) -> None:
     counted = "{{ messages[1].content | length }}" + CHAT
     template = (counted + end) if "<end>" not in end else counted.replace("<end>", "")
-    found = reason(template=template, history=[USER, SAID])
-    assert "a mark after the reply changes the render in other places" in found
+    right = f"{AFTER}1" if "<end>" not in end else "user:So.assistant:"
+    found = reason(after=right, template=template, history=[USER, SAID])
+    assert "a mark after the reply changes the render elsewhere" in found
+
+
+@pytest.mark.parametrize("times", [0, 2])
+def test_delta_that_a_render_does_not_end_with_is_different_even_if_no_reply_is_found(
+    times: int,
+) -> None:
+    written = "{{ m.content }} " * times
+    template = CHAT.replace(
+        BODY, f"{{% if m.role == 'user' %}}{BODY}{{% else %}}{written}{{% endif %}}"
+    )
+    assert check(AFTER, template=template).status is UNCHECKED
+    for wrong in (AFTER.replace("So", "No"), AFTER[:-1], AFTER + "x", AFTER.replace("<end>", "")):
+        report = check(wrong, template=template)
+        assert report.status in (DIFFERENT, WHITESPACE)
+        assert report.found == wrong[wrong.find("<end>") :] or "<end>" not in wrong
 
 
 def test_closer_that_the_tokenizer_writes_otherwise_is_unchecked() -> None:
