@@ -107,8 +107,8 @@ def images_of(messages: Iterable[Message]) -> tuple[Image, ...]:
     return tuple(
         part["image"]
         for entry in messages
-        if not isinstance(entry["content"], str)
-        for part in entry["content"]
+        if isinstance(content := entry.get("content"), (list, tuple))
+        for part in content
         if part["type"] == "image"
     )
 

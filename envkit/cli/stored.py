@@ -83,6 +83,8 @@ def verify(run: Run, as_json: AsJson = False) -> None:
                 "tokens": checked.tokens,
                 "trained_tokens": checked.trained_tokens,
                 "images": checked.images,
+                "compared": checked.compared,
+                "unchecked": checked.unchecked,
                 "problems": [str(problem) for problem in checked.problems],
             }
         )

@@ -1,13 +1,15 @@
 """Check and convert the arguments of a codec."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
-from envkit.errors import ConfigurationError, TemplateError
-from envkit.messages import Message
+from envkit.errors import ConfigurationError
 from envkit.tokens.delta import ToolSchemas
 from envkit.tokens.template import Tokenizer
 from envkit.tools import ToolSpec
+
+_WORDS: Final = ("tokenizer", "observation", "antidisestablishmentarian", "\u4e16\u754c", "12345")
+"""Words of several tokens, with many ways to split them."""
 
 
 def split_processor(given: Any) -> tuple[Any, Tokenizer]:  # noqa: ANN401  # foreign objects
@@ -75,15 +77,24 @@ def template_arguments(
     return result
 
 
-def check_prompt(messages: Sequence[Message]) -> None:
-    """Reject messages that no reply can follow.
+def check_repeatable(tokenizer: Tokenizer) -> None:
+    """Reject a tokenizer that encodes a text differently each time.
 
     Raises:
-        TemplateError: There are none, or the last one is a reply itself.
+        ConfigurationError: Its model drops merges at random (BPE dropout), or samples.
     """
-    if not messages:
-        raise TemplateError("a prompt needs at least one message, got none")
-    if messages[-1]["role"] == "assistant":
-        raise TemplateError(
-            "a prompt must end with a message for the model to answer, got an assistant message"
+    model: Any = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
+    dropout = getattr(model, "dropout", None)
+    if dropout:
+        raise ConfigurationError(
+            f"the tokenizer uses BPE dropout ({dropout}): it drops merges at random, so no ids of "
+            "a text are exact; set tokenizer.backend_tokenizer.model.dropout = None"
         )
+    text = " ".join(f"{word} {word}ing {word.upper()}" for word in _WORDS)
+    first = list(tokenizer.encode(text, add_special_tokens=False))
+    for _ in range(3):
+        if list(tokenizer.encode(text, add_special_tokens=False)) != first:
+            raise ConfigurationError(
+                "the tokenizer encodes the same text differently each time, so no ids are exact; "
+                "turn off its sampling (sp_model_kwargs without enable_sampling)"
+            )

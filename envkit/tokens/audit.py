@@ -8,7 +8,14 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from envkit.tokens.rules import Calibration, Dependency, ImageSyntax, Linearity, RoleRule
+from envkit.tokens.rules import (
+    TURN_PARTS,
+    Calibration,
+    Dependency,
+    ImageSyntax,
+    Linearity,
+    RoleRule,
+)
 
 
 class RoleStatus(StrEnum):
@@ -155,7 +162,7 @@ def make_audit(
         image_roles=calibration.image_roles,
         needs_tools=Dependency.TOOLS in needs,
         needs_system=Dependency.SYSTEM in needs,
-        needs_history=bool(needs & {Dependency.RECENT, Dependency.HISTORY}),
+        needs_history=bool(needs & TURN_PARTS),
         stop_ids=calibration.stop_ids,
         stops=tuple(_stop(one, names.get(one, ""), rules) for one in calibration.stop_ids),
         rewritten=tuple(_rewritten(linearity, stands_in)),

@@ -19,7 +19,7 @@ from envkit.tokens.delta import DeltaRenderer, ToolSchemas
 from envkit.tokens.linearity import measure_linearity
 from envkit.tokens.placeholders import find_image_syntax
 from envkit.tokens.probes import Cases
-from envkit.tokens.proof import prove, render_cases
+from envkit.tokens.proof import check_own_reply, prove, render_cases, shorten
 from envkit.tokens.rules import (
     CALL_KEYS,
     Calibration,
@@ -90,7 +90,8 @@ def calibrate(
         known = _cache.get(key)
         if known is None:
             template = ChatTemplate(tokenizer, text, kwargs=kwargs)
-            controls = Controls(template, (*stop_ids, *_known(placeholder_id)))
+            ids = (*stop_ids, *_known(placeholder_id))
+            controls = Controls(template, ids, neutralise=neutralise)
             if tools and neutralise:
                 tools = TextPolicy(controls, marks=(), media=(), neutralise=True).schemas(tools)
             known = Calibrator(template, tools, stop_ids, placeholder_id).run(controls)
@@ -153,6 +154,13 @@ class Calibrator:
                 cases, after_calls, call_refusals, numbered=images.numbered
             )
         self._compare_forms(rules, after_calls)
+        rules, after_calls = (
+            {
+                role: shorten(self.renderer, cases, rule, self.notes, images=images is not None)
+                for role, rule in each.items()
+            }
+            for each in (rules, after_calls)
+        )
         shaped = {role: replace(rule, shape=self._shape(rule)) for role, rule in rules.items()}
         if images is not None and not images.numbered and "user" in shaped:
             image_shape = self._image_shape(shaped["user"])
@@ -276,6 +284,7 @@ class Calibrator:
             rule = replace(rule, takes_any_call_id=own is not None)
         rendered = render_cases(self.renderer, cases, rule, self.notes)
         rule = prove(self.renderer, rule, rendered)
+        check_own_reply(self.renderer, cases, rule)
         self.verified += len(rendered)
         return rule
 

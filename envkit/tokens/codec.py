@@ -10,7 +10,7 @@ tokenizer. All methods are synchronous and thread-safe; a codec holds no convers
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Final, Literal, get_args
 
 from envkit.errors import TemplateError
@@ -19,7 +19,7 @@ from envkit.messages import Message, images_of
 from envkit.tokens.arguments import (
     all_stop_ids,
     check_choice,
-    check_prompt,
+    check_repeatable,
     split_processor,
     template_arguments,
     tool_schemas,
@@ -27,11 +27,13 @@ from envkit.tokens.arguments import (
 from envkit.tokens.audit import TemplateAudit, make_audit
 from envkit.tokens.calibration import calibrate
 from envkit.tokens.controls import open_shapes
-from envkit.tokens.delta import ToolSchemas, join
+from envkit.tokens.delta import ToolSchemas, join, unless_rejected
 from envkit.tokens.encoded import Encoded, ImageFeatures
 from envkit.tokens.expansion import Expansion, ImageRules
 from envkit.tokens.features import ImageEncoder, make_image_encoder
+from envkit.tokens.incoming import check_messages, check_prompt
 from envkit.tokens.placeholders import check_count, image_token_id, media_tokens
+from envkit.tokens.replies import ReplyEncoder
 from envkit.tokens.rules import Dependency, RoleRule
 from envkit.tokens.sanity import SanityReport, SanityStatus, check_delta
 from envkit.tokens.shape import text_after_image
@@ -92,6 +94,7 @@ class ChatCodec:
                 the fix.
         """
         processor, tokenizer = split_processor(tokenizer_or_processor)
+        check_repeatable(tokenizer)
         check_choice("history", history, get_args(HistoryPolicy))
         check_choice("stop_mismatch", stop_mismatch, get_args(StopMismatch))
         known = calibrate(
@@ -129,7 +132,9 @@ class ChatCodec:
             vocabulary_size or 0, len(tokenizer), 1 + max(self._template.added, default=-1)
         )
         self._stop_set = frozenset(self._calibration.stop_ids)
+        self._replies = ReplyEncoder(self._template, self._calibration, self._texts)
         self._stop_mismatch: StopMismatch = stop_mismatch
+        self._join = partial(join, self._template, stop_ids=self._stop_set, mismatch=stop_mismatch)
         self._history: HistoryPolicy = history
         self._audit = make_audit(
             self._calibration,
@@ -220,7 +225,11 @@ class ChatCodec:
             TemplateError: The template rejects the messages, or they cannot be encoded exactly.
             ImageError: An image cannot be read or processed.
         """
-        text, neutralised = self._full_text(messages, tools)
+        check_prompt(messages)
+        given = self._given(tools)
+        text, neutralised = self._texts.render(
+            messages, lambda clean, _: self._template.render(self._writer.fit(clean), tools=given)
+        )
         ids = self._template.encode(text)
         return self._encoded(text, ids, images_of(messages), neutralised)
 
@@ -250,33 +259,28 @@ class ChatCodec:
             TemplateError: The template cannot express the messages here, or needs `history`.
             ImageError: An image cannot be read or processed.
         """
-        rule = self._calibration.rule(
-            [entry["role"] for entry in messages], history[-1] if history else None
-        )
+        rule = self._rule(messages, history)
         images = images_of(messages)
-        if len(messages) == 1 and (tools is None or Dependency.TOOLS not in rule.depends):
-            direct = self._direct_tail(rule, messages[0])
-            if direct is not None:
-                tail, neutralised = direct
-                ids = self._template.encode(tail)
-                joined = tuple(self._join(rule, ids, sampled_ids))
-                if not images:
-                    return Encoded(wire_ids=joined, train_ids=joined, neutralised=neutralised)
-                earlier = self._earlier(rule, images, history, previous_images)
-                return self._encoded(tail, joined, images, neutralised, whole=ids, earlier=earlier)
+        direct = self._direct_tail(rule, messages, tools)
+        if direct is not None:
+            tail, neutralised = direct
+            ids = self._template.encode(tail)
+            joined = tuple(self._join(rule, ids, sampled_ids))
+            if not images:
+                return Encoded(wire_ids=joined, train_ids=joined, neutralised=neutralised)
+            earlier = self._earlier(rule, images, history, previous_images)
+            return self._encoded(tail, joined, images, neutralised, whole=ids, earlier=earlier)
         earlier = self._earlier(rule, images, history, previous_images)
         schemas = self._given(tools)
 
-        def write(observations: list[PlainMessage], before: list[PlainMessage]) -> str:
-            return self._renderer.tail(
-                rule,
-                self._writer.fit(observations),
-                history=self._writer.fit(before),
-                tools=schemas,
-                earlier_images=earlier,
+        def written(rule: RoleRule) -> tuple[str, int]:
+            write, kept = self._renderer.writer_of(
+                rule, history, tools=schemas, earlier_images=earlier
             )
+            check_messages(kept)
+            return self._texts.render(messages, write, history=kept)
 
-        tail, neutralised = self._texts.render(messages, write, history=rule.read(history))
+        tail, neutralised = unless_rejected(rule, written)
         ids = self._template.encode(tail)
         joined = self._join(rule, ids, sampled_ids)
         return self._encoded(tail, joined, images, neutralised, whole=ids, earlier=earlier)
@@ -302,25 +306,7 @@ class ChatCodec:
 
         Only for scripted replies: sampled ids are never encoded again.
         """
-        anchor, head, closer = self._reply_frame
-        first, *others = self._texts.spoken_pieces(text)
-        whole = self._template.encode(anchor + first)
-        ids = whole[len(head) :] if whole[: len(head)] == head else self._template.encode(first)
-        for piece in others:  # a placeholder spelled out in the text, which cannot be sampled
-            ids += self._template.encode(piece)
-        return (*ids, closer)
-
-    @cached_property
-    def _reply_frame(self) -> tuple[str, list[int], int]:
-        """Text and ids before a reply, and the id that ends it."""
-        rule = self._calibration.rules["user"]
-        anchor = self._calibration.generation_prompt or rule.closer
-        closer = self._calibration.stop_ids[0]
-        if rule.closer_id in self._stop_set:
-            closer = rule.closer_id
-        elif rule.stand_in:
-            closer = self._template.encode(rule.stand_in)[0]
-        return anchor, self._template.encode(anchor), closer
+        return self._replies.encode(text)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return a reply as text: its stop token removed, special tokens inside kept."""
@@ -362,49 +348,61 @@ class ChatCodec:
         Raises:
             TemplateError: The messages are not an observation.
         """
-        rule = self._calibration.rule(
-            [entry["role"] for entry in messages], history[-1] if history else None
-        )
+        check_messages(history)
+        rule = self._rule(messages, history)
         if not history or history[-1]["role"] != "assistant":
             return SanityReport(status=SanityStatus.UNCHECKED, reason="the history has no reply")
         whole = [*history, *messages]
         images = images_of(whole)
         encoder = self._image_encoder if len(images) <= _CHECKED_IMAGES else None
-        report = check_delta(
+
+        def as_rendered(rule: RoleRule) -> list[PlainMessage]:
+            write, kept = None, ()
+            if self._direct_tail(rule, messages, tools) is None:
+                earlier = self._earlier(rule, images_of(messages), history, None)
+                write, kept = self._renderer.writer_of(
+                    rule, history, tools=self._given(tools), earlier_images=earlier
+                )
+            return self._texts.as_rendered(messages, write, history=kept, whole=whole)
+
+        def as_encoded() -> list[PlainMessage]:
+            clean = unless_rejected(rule, as_rendered)
+            return self._renderer.with_calls(self._writer.fit(clean))
+
+        return check_delta(
             self._template,
-            lambda: self._renderer.with_calls(self._writer.fit(self._texts.cleaned(whole))),
+            as_encoded,
             encoded,
             reply=len(history) - 1,
             rule=rule,
             tools=self._given(tools),
             sampled_ids=sampled_ids,
             stop_ids=self._stop_set,
+            adds_closer=rule.opener or self._stop_mismatch == "append",
             process=partial(encoder.whole, images) if encoder else None,
         )
-        if not report.status.passes("strict") and self._texts.may_join(whole):
-            return SanityReport(
-                status=SanityStatus.UNCHECKED,
-                reason="the text could form control tokens with the template's own words",
-            )
-        return report
 
     # ---- pieces
 
-    def _full_text(
-        self, messages: Sequence[Message], tools: Sequence[ToolSpec | Mapping[str, Any]] | None
-    ) -> tuple[str, int]:
-        """Render a conversation, and count the changed texts."""
-        check_prompt(messages)
-        given = self._given(tools)
-        return self._texts.render(
-            messages, lambda clean, _: self._template.render(self._writer.fit(clean), tools=given)
-        )
+    def _rule(self, messages: Sequence[Message], history: Sequence[Message]) -> RoleRule:
+        """Return the rule for messages after the last one of a history, if that is known."""
+        last = history[-1:]
+        check_messages([*messages, *last])
+        return self._calibration.rule([entry["role"] for entry in messages], *last or (None,))
 
-    def _direct_tail(self, rule: RoleRule, message: Message) -> tuple[str, int] | None:
+    def _direct_tail(
+        self,
+        rule: RoleRule,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec | Mapping[str, Any]] | None,
+    ) -> tuple[str, int] | None:
         """Write an observation by its proven shape, and count the changed texts.
 
         None means that the template has to render it.
         """
+        if len(messages) != 1 or (tools is not None and Dependency.TOOLS in rule.depends):
+            return None
+        message = messages[0]
         content: Any = message["content"]
         shape, text = rule.shape, content
         if type(content) is not str:
@@ -423,16 +421,6 @@ class ChatCodec:
             return self._tools
         schemas = tool_schemas(tools)
         return self._texts.schemas(schemas) if schemas and self._texts.neutralise else schemas
-
-    def _join(self, rule: RoleRule, ids: list[int], sampled_ids: Sequence[int]) -> list[int]:
-        return join(
-            self._template,
-            rule,
-            ids,
-            sampled_ids,
-            stop_ids=self._stop_set,
-            mismatch=self._stop_mismatch,
-        )
 
     def _earlier(
         self,

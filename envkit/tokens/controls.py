@@ -10,6 +10,7 @@ tokenizer finds no token. The character is tested on the tokenizer itself.
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
 
@@ -60,8 +61,9 @@ class TokenSearch:
         while match is not None:
             start = match.start()
             for length in self._lengths:
-                if text[start : start + length] in self.names:
-                    found.append((start, start + length))
+                name = text[start : start + length]  # shorter at the end of the text
+                if name in self.names:
+                    found.append((start, start + len(name)))
                     break
             match = self._pattern.search(text, start + 1)
         return found
@@ -70,19 +72,30 @@ class TokenSearch:
 class Controls:
     """The control tokens of one template and tokenizer, and the character that breaks them."""
 
-    def __init__(self, template: ChatTemplate, ids: Iterable[int]) -> None:
+    def __init__(
+        self, template: ChatTemplate, ids: Iterable[int], *, neutralise: bool = True
+    ) -> None:
         """Collect the tokens and find a character that breaks them.
 
         Args:
             template: The template with its tokenizer.
             ids: Tokens to include in any case: the stop tokens and the processor's placeholder.
+            neutralise: False needs a character only for the placeholders, and takes the first one
+                if none breaks them.
 
         Raises:
             TemplateError: No character breaks the tokens of this tokenizer.
         """
         self.names = tuple(sorted(_control_names(template, frozenset(ids))))
         self.search = TokenSearch(self.names)
-        self.breaker = _breaker(template, self.search)
+        media = {*KNOWN_PLACEHOLDERS, *OTHER_MEDIA, *(template.added.get(one, "") for one in ids)}
+        broken = self.search if neutralise else TokenSearch(media & {*self.names})
+        self.breaker = _breaker(template, broken) or ("" if neutralise else BREAKERS[0])
+        if not self.breaker:
+            raise TemplateError(
+                f"none of {list(BREAKERS)} inside the control tokens keeps this tokenizer from "
+                "seeing them; pass neutralise=False to leave every text unchanged"
+            )
         self.changes_text = _changes_text(template)
         """Whether the template may cut or transform a text."""
         self._normalize = _normalizer(template, self.names)
@@ -92,11 +105,28 @@ class Controls:
         self._ends = {name[start:] for name in self.names for start in range(1, len(name))}
         self._lasts = tuple({name[-1] for name in self.names})
         self._longest = max(map(len, self.names), default=0)
+        self._compared = template.compared
 
     @property
     def normalizes(self) -> bool:
         """Whether the tokenizer normalizes a text before it looks for some of the tokens."""
         return self._normalize is not None
+
+    @cached_property
+    def switches(self) -> re.Pattern[str]:
+        """Finds the words that the template looks for and that cannot start or end a token."""
+        words = [
+            word
+            for word in self._compared
+            if len(word.strip()) > 1 and not self._can_touch(word) and not self.search.is_in(word)
+        ]
+        words.sort(key=lambda word: (-len(word), word))
+        return re.compile("|".join(map(re.escape, words)) or "(?!)")
+
+    def _can_touch(self, word: str) -> bool:
+        """Whether a token can start or end inside a word."""
+        sizes = range(1, len(word) + 1)
+        return any(word[-size:] in self._heads or word[:size] in self._ends for size in sizes)
 
     @property
     def breaker_name(self) -> str:
@@ -216,8 +246,13 @@ def _changes_text(template: ChatTemplate) -> bool:
 
 
 def _breaker(template: ChatTemplate, search: TokenSearch) -> str:
-    """Return the first character with which the tokenizer finds none of the tokens."""
+    """Return the first character with which the tokenizer finds none of the tokens, or "".
+
+    The unknown token is not one of them: without byte fallback, it stands for every rare character.
+    """
+    unknown: Any = getattr(template.tokenizer, "unk_token_id", None)
     ids = {identity for identity, name in template.added.items() if name in search.names}
+    ids.discard(unknown)
     kinds = list({_kind(name): name for name in sorted(search.names)}.values())
     # adjacent, between spaces and right after words, for tokens that depend on their neighbours
     text = "\n".join([joint.join(kinds) for joint in ("", " ", "x")])
@@ -225,10 +260,7 @@ def _breaker(template: ChatTemplate, search: TokenSearch) -> str:
     for candidate in BREAKERS:
         if ids.isdisjoint(template.encode(candidate.join(pieces))):
             return candidate
-    raise TemplateError(
-        f"none of {list(BREAKERS)} inside the control tokens keeps this tokenizer from seeing "
-        "them; pass neutralise=False to leave every text unchanged"
-    )
+    return ""
 
 
 def _normalizer(template: ChatTemplate, names: Sequence[str]) -> Callable[[str], str] | None:

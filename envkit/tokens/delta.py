@@ -1,14 +1,18 @@
 """Render observations as the text after a reply, and encode the ids to append."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import takewhile
-from typing import Any
+from typing import Any, TypeVar
 
 from envkit.errors import TemplateError
+from envkit.messages import Message
+from envkit.tokens.digest import extrapolate
 from envkit.tokens.rules import (
     CALL_KEYS,
     CALL_PARTS,
     CONTEXT_PARTS,
+    TURN_PARTS,
     Dependency,
     RoleRule,
     Variant,
@@ -17,6 +21,8 @@ from envkit.tokens.template import ChatTemplate, PlainMessage
 from envkit.tokens.writer import CALL_ID, Writer
 
 ToolSchemas = Sequence[Mapping[str, Any]] | None
+TailWriter = Callable[[list[PlainMessage], list[PlainMessage]], str]
+T = TypeVar("T")
 
 
 class DeltaRenderer:
@@ -66,13 +72,73 @@ class DeltaRenderer:
             text = self.template.render(messages, generation_prompt=generation_prompt, tools=used)
         return text[self.writer.after_reply(text) :]
 
-    def tail(self, rule: RoleRule, observations: Sequence[PlainMessage], **context: Any) -> str:  # noqa: ANN401
-        """Return the text from the closer on, inclusive; takes the arguments of `after_reply`.
+    def tail(
+        self,
+        rule: RoleRule,
+        observations: Sequence[PlainMessage],
+        *,
+        history: Sequence[PlainMessage] = (),
+        skipped: int = 0,
+        **context: Any,  # noqa: ANN401  # more arguments of `after_reply`
+    ) -> str:
+        """Return the text from the closer on, inclusive.
+
+        Args:
+            rule: As for `after_reply`.
+            observations: As for `after_reply`.
+            history: All earlier messages, or those that the rule reads.
+            skipped: What the rule skipped to read them (`RoleRule.skipped`).
+            **context: The other arguments of `after_reply`.
 
         Raises:
-            TemplateError: As for `after_reply`, or the closer is not where calibration found it.
+            TemplateError: As for `after_reply`, the closer is not where calibration found it, or
+                the rule's digest does not fit this conversation.
         """
-        text = self.after_reply(rule, observations, **context)
+        digest = rule.digest
+        if digest is None:
+            return self._tail(rule, observations, history, context)
+        plain, kept = replace(rule, digest=None), rule.read(history)
+        text = self._tail(plain, observations, kept, context)
+        more = skipped + rule.skipped(history, kept)
+        if not more:
+            return text
+        fewer = digest.shorten(kept, fewer=True)
+        shorter = self._tail(plain, observations, fewer, context)
+        step = digest.count(kept) - digest.count(fewer)
+        return extrapolate(text, shorter, step=step, more=more)
+
+    def writer_of(
+        self,
+        rule: RoleRule,
+        history: Sequence[Message],
+        *,
+        tools: ToolSchemas,
+        earlier_images: int,
+    ) -> tuple[TailWriter, Sequence[Message]]:
+        """Return a function that writes clean observations and history, and that history."""
+        kept = rule.read(history)
+        skipped = rule.skipped(history, kept)
+
+        def write(observations: list[PlainMessage], before: list[PlainMessage]) -> str:
+            return self.tail(
+                rule,
+                self.writer.fit(observations),
+                history=self.writer.fit(before),
+                skipped=skipped,
+                tools=tools,
+                earlier_images=earlier_images,
+            )
+
+        return write, kept
+
+    def _tail(
+        self,
+        rule: RoleRule,
+        observations: Sequence[PlainMessage],
+        history: Sequence[PlainMessage],
+        context: Mapping[str, Any],
+    ) -> str:
+        text = self.after_reply(rule, observations, history=history, **context)
         cut = text.find(rule.closer)
         if cut < 0:
             raise TemplateError(
@@ -105,7 +171,7 @@ class DeltaRenderer:
         self, rule: RoleRule, history: Sequence[PlainMessage], calls: Sequence[tuple[str, str]]
     ) -> PlainMessage:
         """Return the marked reply: the real one if the rule reads turns, else a stand-in."""
-        if rule.depends & {Dependency.HISTORY, Dependency.RECENT}:
+        if rule.depends & TURN_PARTS:
             makes_calls = bool(history[-1].get("tool_calls"))
             if makes_calls == (rule.variant.calls != "none"):
                 return self.writer.marked(history[-1], rule.variant)
@@ -153,6 +219,20 @@ def _named(answers: Sequence[PlainMessage]) -> list[tuple[str, str]]:
         (entry.get("name") or "f", entry.get("tool_call_id") or f"call{i:05d}")
         for i, entry in enumerate(answers)
     ]
+
+
+def unless_rejected(rule: RoleRule, use: Callable[[RoleRule], T]) -> T:
+    """Return what a rule gives, or what it gives without its digest if the template rejects that.
+
+    Raises:
+        TemplateError: Both are rejected.
+    """
+    try:
+        return use(rule)
+    except TemplateError:
+        if rule.digest is None:
+            raise
+        return use(replace(rule, digest=None))
 
 
 def join(

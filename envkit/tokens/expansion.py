@@ -57,19 +57,23 @@ def prove(
     Raises:
         TemplateError: Its output for several images cannot be computed from single images.
     """
-    try:
-        return _prove(call, template, syntax, anchor)
-    except ImageError as error:
-        raise TemplateError(
-            f"{call.family} is not supported: it rejects ordinary images of "
-            f"{len(_SIZES)} sizes: {error}"
-        ) from error
+    problem: ImageError | None = None
+    for markup in dict.fromkeys((syntax.placeholder, syntax.markup)):
+        call.markup = markup
+        try:
+            return _prove(call, template, syntax, anchor)
+        except ImageError as error:
+            problem = problem or error
+    raise TemplateError(
+        f"{call.family} is not supported: it rejects ordinary images in the text "
+        f"{call.markup!r}: {problem}"
+    ) from problem
 
 
 def _prove(
     call: ProcessorCall, template: ChatTemplate, syntax: ImageSyntax, anchor: str
 ) -> ImageRules:
-    probes = [_probe(*size) for size in _SIZES]
+    probes = [_probe(*size) for size in (*_SIZES, *_tilings(call.image_processor))]
     alone = [call.image(probe) for probe in probes]
     tensors = [one.tensors for one in alone]
     if not call.is_whole:
@@ -77,7 +81,8 @@ def _prove(
         joining = find_joining(call.family, tensors, batch.tensors)
         return ImageRules(expansion=Expansion.IDS, joining=joining)
     shown = [*probes, probes[0]]
-    text = "".join(_pieces(anchor, syntax.placeholder))
+    pieces = _pieces(anchor, call.markup, len(shown))
+    text = "".join(pieces)
     whole = call.text(text, shown)
     joining = find_joining(call.family, [*tensors, tensors[0]], whole.tensors)
     ids, images = template.encode(text), [one.ids for one in (*alone, alone[0])]
@@ -87,7 +92,7 @@ def _prove(
         return ImageRules(expansion=Expansion.IDS, joining=joining)
     for expansion in (Expansion.TEXT, Expansion.NUMBERED):
         earlier = int(expansion is Expansion.NUMBERED)
-        before, first, second = _pieces(anchor, syntax.placeholder)
+        before, first, second = pieces
         parts = (
             *template.encode(before),
             *expand_text(call, syntax, first, shown[:1], earlier=0),
@@ -101,13 +106,21 @@ def _prove(
     )
 
 
-def _pieces(anchor: str, mark: str) -> tuple[str, str, str]:
-    """Return texts with zero, one and three images.
+def _tilings(processor: Any) -> list[tuple[int, int]]:  # noqa: ANN401  # of transformers
+    """Return sizes that a processor of many resolutions cuts into different numbers of tiles."""
+    pinpoints: Any = getattr(processor, "image_grid_pinpoints", None) or ()
+    by_area = {height * width: (width, height) for height, width in pinpoints}
+    return [by_area[area] for area in sorted(by_area)[:2]]
+
+
+def _pieces(anchor: str, mark: str, images: int) -> tuple[str, str, str]:
+    """Return texts with no image, one image and the other images.
 
     The images are next to letters, digits, spaces, newlines, special tokens and other images.
     """
-    one, three = f"{anchor}\nab {mark}c \n", f"{anchor}{mark}\nd\n{mark}{mark}1.{anchor}\n"
-    return f"{anchor}\ntext\n", one, three
+    others = mark * (images - 2)
+    one, more = f"{anchor}\nab {mark}c \n", f"{anchor}{mark}\nd\n{others}1.{anchor}\n"
+    return f"{anchor}\ntext\n", one, more
 
 
 def expand_text(
@@ -124,7 +137,7 @@ def expand_text(
     if not earlier:
         return call.text(text, images).ids
     stand_ins = [_probe(*_SIZES[0])] * earlier
-    head = syntax.placeholder * earlier
+    head = call.markup * earlier
     before = call.text(head, stand_ins).ids
     both = call.text(head + text, [*stand_ins, *images]).ids
     if both[: len(before)] != before:

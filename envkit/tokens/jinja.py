@@ -35,12 +35,17 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     """Return JSON without HTML escapes, unlike jinja2's own filter."""
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
+    marks = None if separators is None else tuple(separators)
+    return _encoder(ensure_ascii, indent, marks, sort_keys).encode(value)
+
+
+@functools.lru_cache(maxsize=16)
+def _encoder(
+    ensure_ascii: bool, indent: int | None, separators: tuple[str, str] | None, sort_keys: bool
+) -> json.JSONEncoder:
+    """Return an encoder, since making one takes longer than most values."""
+    return json.JSONEncoder(
+        ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
 
 
@@ -69,6 +74,7 @@ def compile_template(text: str) -> Template:
     added: dict[str, Any] = {"raise_exception": _refuse, "strftime_now": _now}
     environment.globals.update(added)
     _remember_safe_attributes(environment)
+    _skip_keys_of_strings(environment)
     return environment.from_string(text)
 
 
@@ -88,3 +94,18 @@ def _remember_safe_attributes(environment: ImmutableSandboxedEnvironment) -> Non
         return answer
 
     environment.is_safe_attribute = is_safe_attribute
+
+
+def _skip_keys_of_strings(environment: ImmutableSandboxedEnvironment) -> None:
+    """Answer a look-up of a key in a string at once; a string has none.
+
+    Some templates walk over the characters of a text as if they were parts (Llama 3.2 Vision).
+    """
+    ask, undefined = environment.getitem, environment.undefined
+
+    def getitem(obj: Any, argument: Any) -> Any:  # noqa: ANN401  # as jinja2 declares it
+        if type(obj) is str and type(argument) is str and not hasattr(str, argument):
+            return undefined(obj=obj, name=argument)
+        return ask(obj, argument)
+
+    environment.getitem = getitem

@@ -2,7 +2,8 @@
 
 Most processors concatenate the tensors of all images along the first axis. Some pad first, because
 their images differ in size; some join along another axis. Each tensor gets the first of a few rules
-that reproduces the processor's own output for three images of different sizes in one call.
+that reproduces the processor's own output for several images of different sizes in one call. A
+tensor may be missing for some images (Step-3.7 cuts only large ones into tiles).
 """
 
 import json
@@ -120,9 +121,7 @@ def find_joining(
     for key in dict.fromkeys(key for tensors in (batch, *images) for key in tensors):
         parts = [tensors[key] for tensors in images if key in tensors]
         expected = batch.get(key)
-        rule = None
-        if expected is not None and len(parts) == len(images):
-            rule = _find(parts, expected)
+        rule = None if expected is None or not parts else _find(parts, expected)
         if rule is None:
             raise TemplateError(
                 f"{family} is not supported: no known rule joins its {key!r} of single images into "

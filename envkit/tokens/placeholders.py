@@ -63,6 +63,7 @@ def find_image_syntax(
     """
     template, writer = renderer.template, renderer.writer
     text = {"type": "text", "text": "Oo0bs"}
+    picture = [{"type": "image"}, text]
 
     def count(role: str, images: int) -> dict[int, int]:
         content = [{"type": "image"}] * images + [text]
@@ -97,9 +98,21 @@ def find_image_syntax(
     syntax = ImageSyntax(
         placeholder=template.added[chosen],
         placeholder_id=chosen,
+        markup=_markup(template, template.render([{"role": "user", "content": picture}]), chosen),
         numbered=_is_numbered(renderer, user),
     )
     return syntax, tuple(roles)
+
+
+def _markup(template: ChatTemplate, text: str, placeholder_id: int) -> str:
+    """Return the placeholder in a text, with the added tokens that touch it."""
+    tokens = template.specials_in(text)
+    first = last = next(i for i, token in enumerate(tokens) if token.identity == placeholder_id)
+    while first and tokens[first - 1].end == tokens[first].start:
+        first -= 1
+    while last + 1 < len(tokens) and tokens[last].end == tokens[last + 1].start:
+        last += 1
+    return text[tokens[first].start : tokens[last].end]
 
 
 def _choose(

@@ -4,14 +4,19 @@ Factors are the system prompt, the tools, the earlier rounds, the form of the la
 follows it. Every course of earlier rounds occurs with and without a system prompt, each with or
 without tools. The forms of replies and observations rotate, so every pair of them occurs. Words
 that the template compares text with (a switch such as "/no_think") are tried in the system prompt
-and in an earlier user message.
+and in an earlier user message. Those that change a render are also tried in user messages, replies
+and tool results, before one and before two more turns, because a template may look for them in the
+whole conversation.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
+from envkit.errors import TemplateError
 from envkit.tokens.delta import ToolSchemas
+from envkit.tokens.digest import Words
 from envkit.tokens.rules import RoleRule, Variant
 from envkit.tokens.template import ChatTemplate, PlainMessage
 from envkit.tokens.writer import PLAIN_REPLY, Writer
@@ -34,7 +39,10 @@ PROBE_TOOLS: Final[list[dict[str, Any]]] = [
 _NASTY: Final = "  \n\tedges \u00e9 \u4e16\u754c \U0001f680 <b>&\"'</b> {{ x }} \\n\r\n "
 _OBSERVED: Final = ("Sure?", _NASTY, '{"temp": "\u00e9", "a": [1]}', "\nline\n")
 _THOUGHT: Final = "<think>\nhm, 2+2\n</think>\n\n"
-_MAX_SWITCHES: Final = 40
+_MAX_SWITCHES: Final = 80
+_NEUTRAL: Final = "Qy4Jt"
+_EARLIER: Final = {"user": 0, "assistant": 1, "tool": 2}
+"""Place of the message with a switch, by role."""
 # A course is the rounds before the last reply; a round is a reply's form and what follows it.
 _COURSES: Final = tuple(
     tuple(course.split())
@@ -58,6 +66,18 @@ _COURSES: Final = tuple(
         "text/t text/u text/t think/u",
     )
 )
+_LONG: Final = tuple(
+    tuple(course.split())
+    for course in (
+        "call/t " * 12,
+        "text/t " * 12,
+        "text/u " * 12,
+        "call/t calls/tt text/u call/t " * 3,
+        "text/t text/u think/u text/t call/u " * 3,
+        "thinkcall/t saycall/t text/u calls/tt call/tu " * 3,
+    )
+)
+_LONG_IMAGES: Final = (("text/i", "text/u", "text/ii", "call/t") * 3,)
 _FOLLOWERS: Final = {"user": ("u", "uu"), "tool": ("t", "tu", "tt", "tuu")}
 
 
@@ -117,6 +137,32 @@ class Cases:
                 tools = self.tools if (number + (system is not None)) % 2 else None
                 yield self._case(course, form, follower, turn, system=system, tools=tools)
         yield from self._switched(rule)
+        for role, word in self._heeded:
+            course = self._course(role)
+            for others in ((), ("text/u",)):
+                yield self._saying(role, word, (course, *others), rule)
+
+    def long(self, rule: RoleRule, *, images: bool) -> Iterator[Case]:
+        """Yield conversations of many turns, in which no two texts are equal."""
+        forms, followers = _forms(rule), _FOLLOWERS[rule.role]
+        for number, course in enumerate([*_LONG, *(_LONG_IMAGES if images else ())]):
+            for system in (None, "Be terse."):
+                form, follower = forms[number % len(forms)], followers[number % len(followers)]
+                tools = self.tools if (number + (system is None)) % 2 else None
+                yield _numbered(self._case(course, form, follower, 0, system=system, tools=tools))
+        for role, word in self._heeded:
+            course = (*(self._course(role),) * 4, *("text/u",) * 6)
+            for turn in (0, 2):
+                case = self._case(course, forms[0], followers[0], 0, system=None, tools=None)
+                entry = _numbered(case).history[_EARLIER[role] + 2 * turn]
+                entry["content"] = self.writer.content(word)
+                yield case
+
+    @cached_property
+    def words(self) -> Words:
+        """The words in earlier messages that may change what follows, but not keys and types."""
+        likely = {word for word in switches(self.template) if not word.isidentifier()}
+        return Words(likely | {word for _, word in self._heeded})
 
     def other_settings(self, case: Case) -> Iterator[Case]:
         """Yield the other combinations of a case with and without a system prompt and tools."""
@@ -148,6 +194,61 @@ class Cases:
                 case = self._case((), form, follower, 0, system=None, tools=None)
                 case.history[-1] = self.writer.say("assistant", f"{said} It is four. {MARKER}")
                 yield case
+
+    def said_last(self, rule: RoleRule) -> Iterator[Case]:
+        """Yield conversations whose last reply, without a marker, is a word that a render heeds."""
+        follower = _FOLLOWERS[rule.role][0]
+        for role, word in self._heeded:
+            if role == "assistant" and rule.variant is PLAIN_REPLY:
+                case = self._case((), "text", follower, 0, system=None, tools=None)
+                case.history[-1] = self.writer.say("assistant", word)
+                yield case
+
+    @cached_property
+    def _heeded(self) -> list[tuple[str, str]]:
+        """Roles and words that change a render of an earlier message beyond the word itself."""
+        found: list[tuple[str, str]] = []
+        for role in _EARLIER:
+            for tools in (None, self.tools):
+                plain = self._without(role, _NEUTRAL, tools)
+                found += [
+                    (role, word)
+                    for word in _with_pairs(switches(self.template))
+                    if plain is not None and self._without(role, word, tools) not in (plain, None)
+                ]
+        return list(dict.fromkeys(found))
+
+    def _without(self, role: str, word: str, tools: ToolSchemas) -> str | None:
+        """Render a conversation with a word said earlier, and return the text without the word."""
+        course = (self._course(role), "text/u", "text/u")
+        case = self._saying(role, word, course, None, system=None if tools else "Be terse.")
+        try:
+            text = self.template.render([*case.history, *case.observations], tools=tools)
+        except TemplateError:
+            return None
+        return text.replace(word.strip(), "")
+
+    def _course(self, role: str) -> str:
+        if role != "tool":
+            return "text/u"
+        return "text/t" if self.calls is None else "call/t"
+
+    def _saying(
+        self,
+        role: str,
+        word: str,
+        course: Sequence[str],
+        rule: RoleRule | None,
+        *,
+        system: str | None = None,
+    ) -> Case:
+        """Return a conversation in which an early message of a role is a word."""
+        form = "text" if rule is None else _forms(rule)[0]
+        follower = "u" if rule is None else _FOLLOWERS[rule.role][0]
+        case = self._case(course, form, follower, 0, system=system, tools=None)
+        place = _EARLIER[role] + (system is not None)
+        case.history[place] = {**case.history[place], "content": self.writer.content(word)}
+        return case
 
     def _with_images(self, rule: RoleRule) -> Iterator[Case]:
         form, follower = _forms(rule)[0], _FOLLOWERS[rule.role][0]
@@ -208,6 +309,22 @@ class Cases:
         return seen
 
 
+def _numbered(case: Case) -> Case:
+    """Return a case with a number after every earlier text."""
+    for number, entry in enumerate(case.history[:-1]):
+        _append(entry, f" n{number}")
+    return case
+
+
+def _append(entry: PlainMessage, text: str) -> None:
+    """Add a text to a message, unless it is empty."""
+    content: Any = entry.get("content")
+    if isinstance(content, list):
+        content[-1]["text"] += text
+    elif content:
+        entry["content"] = content + text
+
+
 def _forms(rule: RoleRule) -> tuple[str, ...]:
     if rule.variant is PLAIN_REPLY:
         return "text", "think"
@@ -217,5 +334,12 @@ def _forms(rule: RoleRule) -> tuple[str, ...]:
 def switches(template: ChatTemplate) -> list[str]:
     """Return the strings that the template compares text with."""
     keys = {"role", "content", "user", "assistant", "system", "tool", "type", "text", "function"}
-    words = sorted(word for word in template.compared - keys if 2 <= len(word.strip()) <= 40)
+    words = [word for word in template.compared - keys if 2 <= len(word.strip()) <= 80]
+    words.sort(key=lambda word: (word.isidentifier(), word))
     return words[:_MAX_SWITCHES]
+
+
+def _with_pairs(words: Sequence[str]) -> list[str]:
+    """Return words, and each pair of tags around a text."""
+    pairs = [(word, f"</{word[1:]}") for word in words if word[0] == "<"]
+    return [*words, *(f"{opening}x{end}" for opening, end in pairs if end in words)]

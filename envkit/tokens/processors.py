@@ -1,7 +1,7 @@
 """Call a model's processor: images and text in, ids and NumPy arrays out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from envkit.errors import ImageError, TemplateError
 from envkit.images import Image
 
-_PER_TOKEN: Final = ("input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids")
-"""Processor outputs with one entry per token; consumers rebuild them from the ids."""
+_PER_TOKEN: Final = ("input_ids", "attention_mask", "cross_attention_mask")
+_PER_TOKEN_END: Final = "token_type_ids"
+"""End of the names of more outputs with one entry per token: mm_, moe_mm_ (ERNIE)."""
 _REPEATING: Final = ("Qwen2VL", "Glm4v", "Glm46V", "PaddleOCRVL", "Kimi_K25")
 """Families that write one placeholder per merged patch, so the image processor is enough."""
 _FAILURES: Final = (
@@ -33,7 +34,7 @@ class Processed:
     ids: tuple[int, ...]
     """The expanded text."""
     tensors: Mapping[str, NDArray[Any]]
-    """All outputs except those with one entry per token."""
+    """All outputs except those with one entry per token, which consumers rebuild from the ids."""
 
 
 class ProcessorCall:
@@ -58,6 +59,8 @@ class ProcessorCall:
         """
         self._processor, self._image_processor = processor, image_processor
         self._placeholder, self._placeholder_id = placeholder, placeholder_id
+        self.markup = placeholder
+        """What a text contains for each image: the placeholder, perhaps between other tokens."""
         self._frameworks = ("np", "pt")
 
     @property
@@ -83,7 +86,16 @@ class ProcessorCall:
             ImageError: The image cannot be decoded or processed.
             TemplateError: The image processor alone does not determine the number of tokens.
         """
-        return self.text(self._placeholder, [image]) if self.is_whole else self.batch([image])
+        if not self.is_whole:
+            return self.batch([image])
+        made = self.text(self.markup, [image])
+        before, after = map(self._encode, self.markup.split(self._placeholder))
+        end = len(made.ids) - len(after)
+        if made.ids[: len(before)] != before or made.ids[end:] != after:
+            raise TemplateError(
+                f"{self.family} is not supported: it changes the text {self.markup!r} of an image"
+            )
+        return replace(made, ids=made.ids[len(before) : end])
 
     def batch(self, images: Sequence[Image]) -> Processed:
         """Return the image processor's output for several images in one call.
@@ -108,10 +120,32 @@ class ProcessorCall:
             ImageError: An image cannot be decoded or processed.
             TemplateError: The output is not supported.
         """
+        start: Any = getattr(self._tokenizer, "bos_token", None)
+        made = self._text(text, images)
+        first = self._encode(start or "")
+        if not first or start in text or first[0] not in made.ids:
+            return made
+        # the processor starts a text with this token unless it has it (Llama 3.2 Vision)
+        made = self._text(start + text, images)
+        if made.ids[:2] == first * 2:
+            raise TemplateError(
+                f"{self.family} is not supported: it starts every text with {start!r}, even one "
+                "that already has it"
+            )
+        return replace(made, ids=made.ids[1:])
+
+    def _text(self, text: str, images: Sequence[Image]) -> Processed:
         pictures = [_rgb(image) for image in images]
         output = self._run(self._processor, text=[text], images=pictures, add_special_tokens=False)
         ids = _array(output["input_ids"]).reshape(-1)
         return Processed(ids=tuple(int(i) for i in ids), tensors=self._arrays(output))
+
+    @property
+    def _tokenizer(self) -> Any:  # noqa: ANN401  # a transformers tokenizer
+        return getattr(self._processor, "tokenizer", None)
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False)) if text else ()
 
     def _run(self, processor: Any, **inputs: Any) -> Mapping[str, Any]:  # noqa: ANN401
         """Call a processor for numpy arrays, or for torch tensors if that fails."""
@@ -133,7 +167,7 @@ class ProcessorCall:
     def _arrays(self, output: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         arrays: dict[str, NDArray[Any]] = {}
         for key, value in output.items():
-            if key in _PER_TOKEN:
+            if key in _PER_TOKEN or key.endswith(_PER_TOKEN_END):
                 continue
             array = _array(value)
             if array.dtype == object:

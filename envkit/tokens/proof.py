@@ -1,9 +1,9 @@
 """Find the cheapest rule whose tails equal those of full renders, comparing ids.
 
 Every conversation of `probes` is rendered once in full. A rule may depend on the observation alone,
-then also on tools, the system prompt, both, the turns since the last user message, or the whole
-history. The first that agrees on every conversation wins. The last reply has a marker, which
-exposes a rule that cuts in the wrong place.
+then also on tools, the system prompt, both, the reply, the turns since the last user message, or
+the whole history. The first that agrees on every conversation wins. The last reply has a marker,
+which exposes a rule that cuts in the wrong place.
 """
 
 from dataclasses import dataclass, replace
@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from envkit.errors import TemplateError
 from envkit.tokens.delta import DeltaRenderer
+from envkit.tokens.digest import Counted, Digest
 from envkit.tokens.probes import MARKER, Case, Cases
 from envkit.tokens.rules import Dependency, RoleRule
 
@@ -21,6 +22,9 @@ _LADDER: Final = tuple(
         (Dependency.TOOLS,),
         (Dependency.SYSTEM,),
         (Dependency.TOOLS, Dependency.SYSTEM),
+        (Dependency.LAST,),
+        (Dependency.LAST, Dependency.TOOLS),
+        (Dependency.LAST, Dependency.TOOLS, Dependency.SYSTEM),
         (Dependency.RECENT,),
         (Dependency.RECENT, Dependency.TOOLS),
         (Dependency.RECENT, Dependency.TOOLS, Dependency.SYSTEM),
@@ -78,6 +82,27 @@ def _render(renderer: DeltaRenderer, case: Case, role: str, notes: list[str]) ->
     return Rendered(case, text) if MARKER in text else None
 
 
+def check_own_reply(renderer: DeltaRenderer, cases: Cases, rule: RoleRule) -> None:
+    """Test that a marked reply is followed by the same text as the reply itself.
+
+    Raises:
+        TemplateError: The template compares a whole reply, or its end, with a word.
+    """
+    for case in cases.said_last(rule):
+        observed, tools = case.observations, case.tools
+        try:
+            full = renderer.template.render([*case.history, *observed], tools=tools)
+            tail = renderer.tail(rule, observed, history=case.history, tools=tools)
+        except TemplateError:
+            continue
+        if not full.endswith(tail):
+            raise TemplateError(
+                f"the chat template writes something else after the reply {case.history[-1]!r}, so "
+                "what follows depends on every character that the model samples; remove that "
+                "condition from the template"
+            )
+
+
 def prove(renderer: DeltaRenderer, rule: RoleRule, rendered: list[Rendered]) -> RoleRule:
     """Return the rule with the fewest dependencies, and the kinds that it was proven for.
 
@@ -121,6 +146,41 @@ def _climb(
     return None, problem
 
 
+def shorten(
+    renderer: DeltaRenderer, cases: Cases, rule: RoleRule, notes: list[str], *, images: bool
+) -> RoleRule:
+    """Return the rule with a digest of the turns that it reads, if one is proven.
+
+    It must agree with full renders of long conversations. If the rule itself does not, it gets the
+    whole history.
+    """
+    turns = rule.depends & {Dependency.RECENT, Dependency.HISTORY}
+    if not turns or Dependency.IMAGES in rule.depends:
+        return rule
+    long = cases.long(rule, images=images)
+    made = (_render(renderer, case, rule.role, notes) for case in long)
+    rendered = [
+        entry
+        for entry in made
+        if entry is not None and rule.proven >= {entry.case.form, entry.case.follower}
+    ]
+    digests = [
+        Digest(words=cases.words, firsts=firsts, counted=counted)
+        for counted in (None, *Counted)
+        for firsts in (False, True)
+    ]
+    wider = replace(rule, depends=rule.depends - turns | {Dependency.HISTORY})
+    for one in (rule, wider):
+        for digest in digests:
+            trial = _Trial(renderer, replace(one, digest=digest))
+            if trial.shortens(rendered) and not any(map(trial.problem, rendered)):
+                return trial.rule
+    return next(
+        (one for one in (rule, wider) if not any(map(_Trial(renderer, one).problem, rendered))),
+        rule,
+    )
+
+
 class _Trial:
     """One rule while it is tried; what does not depend on the conversation is rendered once."""
 
@@ -128,6 +188,12 @@ class _Trial:
         self.renderer, self.rule = renderer, rule
         self.tails: dict[str, str] = {}
         self.encoded: set[str] = set()
+
+    def shortens(self, rendered: list[Rendered]) -> bool:
+        """Return whether the rule's digest drops turns of some conversation."""
+        whole = replace(self.rule, digest=None)
+        histories = [entry.case.history for entry in rendered]
+        return any(len(self.rule.read(one)) < len(whole.read(one)) for one in histories)
 
     def problem(self, entry: Rendered) -> str:
         """Return where the rule and a full render differ, or ""."""
@@ -154,7 +220,9 @@ class _Trial:
 
     def _tail(self, case: Case) -> str:
         depends = self.rule.depends
-        read: list[Any] = [case.observations, self.rule.read(case.history)]
+        rule, history = self.rule, case.history
+        kept = rule.read(history)
+        read: list[Any] = [case.observations, kept, rule.skipped(history, kept)]
         if Dependency.TOOLS in depends:
             read.append(case.tools)
         if Dependency.IMAGES in depends:
@@ -162,9 +230,9 @@ class _Trial:
         key = repr(read)
         if key not in self.tails:
             self.tails[key] = self.renderer.tail(
-                self.rule,
+                rule,
                 case.observations,
-                history=case.history,
+                history=history,
                 tools=case.tools,
                 earlier_images=case.earlier_images,
             )

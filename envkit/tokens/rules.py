@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any, Final, Literal, TypeVar
 
 from envkit.errors import TemplateError
+from envkit.tokens.digest import Digest
 from envkit.tokens.shape import TailShape
 
 ObservationRole = Literal["user", "tool"]
@@ -22,10 +23,12 @@ class Dependency(StrEnum):
     """The template repeats or counts the tool schemas after the last reply."""
     SYSTEM = "system"
     """The template moves the system prompt, or a switch in it, after the last reply."""
+    LAST = "last reply"
+    """The reply itself changes the text, such as the words next to its call."""
     RECENT = "recent turns"
-    """The turns since the last user message change the text. Cost is linear in these turns."""
+    """The turns since the last user message change the text."""
     HISTORY = "history"
-    """Earlier turns change the text, such as numbered tool rounds. Cost grows with the history."""
+    """Earlier turns change the text, such as numbered tool rounds."""
     REPLY = "reply form"
     """The text after a reply with structured calls differs from that after a plain reply."""
     CALL_NAME = "call name"
@@ -38,7 +41,9 @@ class Dependency(StrEnum):
 
 CALL_KEYS: Final = {Dependency.CALL_NAME: "name", Dependency.CALL_ID: "tool_call_id"}
 CALL_PARTS: Final = frozenset(CALL_KEYS)
-CONTEXT_PARTS: Final = frozenset({Dependency.SYSTEM, Dependency.RECENT, Dependency.HISTORY})
+TURN_PARTS: Final = frozenset({Dependency.LAST, Dependency.RECENT, Dependency.HISTORY})
+"""Dependencies on replies; at most one of them in a rule."""
+CONTEXT_PARTS: Final = TURN_PARTS | {Dependency.SYSTEM}
 """Dependencies that need the conversation's earlier messages."""
 
 
@@ -80,6 +85,8 @@ class RoleRule:
     """The proven shortcut for a single plain observation; None runs the template."""
     image_shape: TailShape | None = None
     """The same for an image followed by a text, which is the content of the shape."""
+    digest: Digest | None = None
+    """How to shorten the turns that the rule reads; None reads all of them."""
 
     @property
     def replaces_stop(self) -> bool:
@@ -88,6 +95,19 @@ class RoleRule:
 
     def read(self, history: Sequence[M]) -> Sequence[M]:
         """Return the earlier messages that the rule reads; the reply is the last of them."""
+        turns = self._turns(history)
+        return turns if self.digest is None else self.digest.shorten(turns)
+
+    def skipped(
+        self, history: Sequence[Mapping[str, Any]], kept: Sequence[Mapping[str, Any]]
+    ) -> int:
+        """Return how many of what the template numbers are in a history but not in what is read."""
+        if self.digest is None or self.digest.counted is None:
+            return 0
+        return self.digest.count(self._turns(history)) - self.digest.count(kept)
+
+    def _turns(self, history: Sequence[M]) -> Sequence[M]:
+        """Return the part of the conversation that the rule depends on."""
         if Dependency.HISTORY in self.depends:
             return history
         depends = self.depends
@@ -142,6 +162,8 @@ class ImageSyntax:
 
     placeholder: str
     placeholder_id: int
+    markup: str
+    """The placeholder with the control tokens right next to it."""
     numbered: bool
     """Whether earlier images change the text of a later one (add_vision_id)."""
 

@@ -8,7 +8,7 @@ that rewrite earlier replies.
 To find the end of the reply, it renders the conversation twice, once with a random mark after the
 reply. The two renders agree up to the mark, which gives the position in the real one. For
 structured tool calls the mark is an extra argument of the last call, and the real render must end
-with the text that follows the mark.
+with the text that follows the mark. If the template does not write calls, the mark is in the text.
 
 EQUAL proves that from the closer of the reply on, the delta has the same ids as an encoding of the
 whole render, and that the closer is present exactly once. It does not prove:
@@ -118,6 +118,11 @@ class _Tail:
 class _UnlocatedError(Exception):
     """The end of the last reply cannot be found in a full render."""
 
+    def __init__(self, reason: str, text: str = "") -> None:
+        """Keep the render, if there is one."""
+        super().__init__(reason)
+        self.text = text
+
 
 def check_delta(
     template: ChatTemplate,
@@ -129,6 +134,7 @@ def check_delta(
     tools: ToolSchemas,
     sampled_ids: Sequence[int],
     stop_ids: frozenset[int],
+    adds_closer: bool,
     process: Callable[[str], WholeImages | None] | None,
 ) -> SanityReport:
     """Compare the ids that a codec appends after a reply with a full render.
@@ -142,6 +148,8 @@ def check_delta(
         tools: Tool schemas.
         sampled_ids: The reply; its last id shows whether the model closed it.
         stop_ids: Any of them may replace the closer.
+        adds_closer: Whether the codec writes the closer after another stop token, or lets that
+            token replace it.
         process: Returns the processor's output for a text with all images, or None if it takes no
             text. Pass None if that would cost too much; image tokens are then not compared.
     """
@@ -149,7 +157,8 @@ def check_delta(
         stops = {template.added[one]: one for one in stop_ids if one in template.added}
         closers = {rule.closer: rule.closer_id, **stops}
         tail = _render_tail(template, messages(), reply, tools, closers)
-        closing = _Closing(template, tail.closer_id, sampled_ids, stop_ids)
+        adds = adds_closer if tail.closer_id == rule.closer_id else None
+        closing = _Closing(template, tail.closer_id, sampled_ids, stop_ids, adds)
         report = closing.compare(tail, encoded.wire_ids)
         if report.status is not SanityStatus.EQUAL:
             return report
@@ -161,8 +170,25 @@ def check_delta(
                 return difference
             tail = replace(tail, ids=_ids_from(whole.ids, tail.ids, tail.closer_id))
         return closing.compare(tail, encoded.train_ids)
+    except _UnlocatedError as error:
+        given = list(encoded.wire_ids)
+        if not {*sampled_ids[-1:]} & {rule.closer_id, *stop_ids} and rule.closer_id in given:
+            given = given[given.index(rule.closer_id) :]  # after text that the codec wrote
+        return _compare_ends(template, error, given)
     except Exception as error:  # noqa: BLE001  # template and processor are foreign code
         return SanityReport(status=SanityStatus.UNCHECKED, reason=describe(error))
+
+
+def _compare_ends(template: ChatTemplate, error: _UnlocatedError, given: list[int]) -> SanityReport:
+    """Return whether a full render at least ends with a delta, whose start is not checked."""
+    want = template.encode(error.text)[-len(given) :] if error.text and given else given
+    if given == want:
+        return SanityReport(status=SanityStatus.UNCHECKED, reason=describe(error))
+    return SanityReport(
+        status=SanityStatus.DIFFERENT,
+        expected=template.decode(want),
+        found=template.decode(given),
+    )
 
 
 def _render_tail(
@@ -180,8 +206,10 @@ def _render_tail(
         messages = [_plain_reply(entry) for entry in messages]
         text = _rendered(template, messages, tools)
     marked = _rendered(template, _with_mark(messages, reply, mark), tools)
+    if mark not in marked:  # the template does not write calls
+        marked = _rendered(template, _with_mark(messages, reply, mark, in_calls=False), tools)
     if marked.count(mark) != 1:
-        raise _UnlocatedError(f"the template writes the reply {marked.count(mark)} times")
+        raise _UnlocatedError(f"the template writes the reply {marked.count(mark)} times", text)
     before, _, after = marked.partition(mark)
     place = len(before.rstrip())
     if text.startswith(before[:place]):
@@ -195,10 +223,13 @@ def _render_tail(
     else:
         found = _first_of(closers, after, 0)
         if found is None or not text.endswith(after[found[0] :]):
-            raise _UnlocatedError("a mark after the reply changes the render in other places")
+            raise _UnlocatedError("a mark after the reply changes the render elsewhere", text)
         offset, closer_id = found
         cut, prefix = len(text) - len(after[offset:]), after[:offset]
-    ids = _ids_from(template.encode(text), template.encode(text[cut:]), closer_id)
+    try:
+        ids = _ids_from(template.encode(text), template.encode(text[cut:]), closer_id)
+    except _UnlocatedError as error:
+        raise _UnlocatedError(str(error), text) from error
     return _Tail(text=text, prefix=prefix, closer_id=closer_id, ids=ids)
 
 
@@ -217,15 +248,26 @@ class _Closing:
         closer_id: int,
         sampled_ids: Sequence[int],
         stop_ids: frozenset[int],
+        adds: bool | None,
     ) -> None:
-        self.template, self.closer_id = template, closer_id
+        """Set how the reply ended.
+
+        Args:
+            template: Decodes ids.
+            closer_id: The token that closes the reply in a full render.
+            sampled_ids: The reply.
+            stop_ids: Any of them may replace the closer.
+            adds: Whether the delta has the closer after another stop token; None allows both.
+        """
+        self.template, self.closer_id, self.adds = template, closer_id, adds
         last = sampled_ids[-1] if len(sampled_ids) else None
         self.is_closed = last == closer_id
         self.is_stopped = last in stop_ids
 
     def compare(self, tail: _Tail, delta: Sequence[int]) -> SanityReport:
         given, want, decode = list(delta), tail.ids, self.template.decode
-        if self.is_closed or (self.is_stopped and given[:1] != [self.closer_id]):
+        adds = given[:1] == [self.closer_id] if self.adds is None else self.adds
+        if self.is_closed or (self.is_stopped and not adds):
             given = [self.closer_id, *given]
         if given == want:
             return SanityReport(status=SanityStatus.EQUAL)
@@ -282,10 +324,12 @@ def _plain_reply(entry: PlainMessage) -> PlainMessage:
     return {**entry, "content": "word" if is_text else [{"type": "text", "text": "word"}]}
 
 
-def _with_mark(messages: Sequence[PlainMessage], reply: int, mark: str) -> list[PlainMessage]:
+def _with_mark(
+    messages: Sequence[PlainMessage], reply: int, mark: str, *, in_calls: bool = True
+) -> list[PlainMessage]:
     marked = list(messages)
     entry = dict(marked[reply])
-    if entry.get("tool_calls"):
+    if in_calls and entry.get("tool_calls"):
         *calls, last = entry["tool_calls"]
         entry["tool_calls"] = [*calls, _marked_call(last, mark)]
     elif isinstance(entry.get("content"), list):

@@ -132,10 +132,17 @@ class ChatTemplate:
         from jinja2 import nodes
 
         asking = (nodes.Compare, nodes.Call, nodes.Test)
-        for node in self.syntax_tree.find_all(asking):
-            constants = node.find_all(nodes.Const)
-            found.update(const.value for const in constants if isinstance(const.value, str))
-        return frozenset(found)
+        places: list[nodes.Node] = list(self.syntax_tree.find_all(asking))
+        places += [one.node for one in self.syntax_tree.find_all(nodes.Assign)]
+        places += [one.iter for one in self.syntax_tree.find_all(nodes.For)]
+        found = {value for value in self.kwargs.values() if isinstance(value, str)}
+        for place in places:
+            if isinstance(place, (*asking, nodes.List, nodes.Tuple, nodes.Dict)):
+                inner = place.find_all((nodes.Const, nodes.Add, nodes.Concat))
+                found.update(value for value in map(_constant, inner) if value is not None)
+            elif (value := _constant(place)) is not None:
+                found.add(value)
+        return frozenset(found - {self.kwargs.get("chat_template")})
 
     def _render_through_tokenizer(
         self,
@@ -212,6 +219,17 @@ class ChatTemplate:
             self.encode(sample) == list(self.tokenizer.encode(sample, add_special_tokens=False))
             for sample in _SAMPLES
         )
+
+
+def _constant(node: "nodes.Node") -> str | None:
+    """Return the string that a part of a template always is, or None."""
+    from jinja2 import nodes
+
+    try:
+        value: Any = node.as_const() if isinstance(node, nodes.Expr) else None
+    except Exception:  # noqa: BLE001  # not constant, or an error in the template
+        return None
+    return value if isinstance(value, str) else None
 
 
 def plain(messages: Sequence[Mapping[str, Any]]) -> list[PlainMessage]:

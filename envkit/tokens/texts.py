@@ -10,7 +10,9 @@ is replaced in foreign text.
 A template can join harmless pieces into a token: two parts, a text and the template's own words, or
 the two sides of a cut. If that is possible, the rendered text is compared with a render whose
 foreign text has no character that starts or ends a token. If the tokens differ, all punctuation is
-broken in the foreign texts that could be involved.
+broken in the foreign texts that could be involved. Switches that the template looks for
+("/no_think") stay whole in both renders, so that they mean the same in a prompt and in the history
+of a later observation.
 """
 
 import re
@@ -30,7 +32,6 @@ _UNFIT: Final = {**_SURROGATES, 0: "\ufffd"}
 _PUNCTUATION: Final = re.compile(r"[^\w\s]|_")
 _STAND_IN: Final = 0xE000
 """First of the private-use characters that replace those at the start or end of a token."""
-_ROLES: Final = ("system", "user", "assistant", "tool")
 
 
 class _Form(Enum):
@@ -40,8 +41,10 @@ class _Form(Enum):
     HARMLESS = auto()
     """Without any character that could start or end a token; used for comparison."""
     HARD = auto()
-    """With all punctuation broken in texts that a template could join into a token. Other texts are
-    unchanged: a switch in the system prompt ("/no_think") works despite a hostile question."""
+    """With all punctuation broken in texts that a template could join into a token, except in the
+    template's own switches. Other texts are unchanged."""
+    HARDEST = auto()
+    """With the switches broken too, if a token is otherwise left."""
 
 
 @dataclass(slots=True)
@@ -135,28 +138,54 @@ class TextPolicy:
             TemplateError: The template rejects the messages, a role or part is unknown, or an image
                 is in a role whose images the template drops.
         """
-        walk, before = _Pass(), _Pass()
-        text = write(self._all(messages, walk), self._all(history, before))
-        if self.neutralise and self._may_join([*walk.foreign, *before.foreign]):
-            harmless = self._in_form(_Form.HARMLESS, messages, history, write)
-            if harmless is None or self._tokens(harmless) != self._tokens(text):
-                text = self._in_form(_Form.HARD, messages, history, write) or text
-        return text, walk.changed
+        text, _, changed = self._settle(messages, write, history)
+        return text, changed
 
-    def cleaned(self, messages: Sequence[Mapping[str, Any]]) -> list[PlainMessage]:
-        """Return clean messages, ignoring tokens that a template could join.
+    def as_rendered(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        write: Callable[[list[PlainMessage], list[PlainMessage]], str] | None,
+        *,
+        history: Sequence[Mapping[str, Any]],
+        whole: Sequence[Mapping[str, Any]],
+    ) -> list[PlainMessage]:
+        """Return a conversation with its texts as `render` writes them.
+
+        Args:
+            messages: As for `render`.
+            write: As for `render`; None if the messages were cleaned without rendering them.
+            history: As for `render`.
+            whole: The messages to return.
 
         Raises:
-            TemplateError: A role or part is unknown, or an image is in a role whose images the
-                template drops.
+            TemplateError: As for `render`.
         """
-        return self._all(messages, _Pass())
+        form = _Form.CLEAN if write is None else self._settle(messages, write, history)[1]
+        return self._all(whole, _Pass(form))
 
-    def may_join(self, messages: Sequence[Mapping[str, Any]]) -> bool:
-        """Return whether a template could join texts of these messages into a token."""
-        walk = _Pass()
-        self._all(messages, walk)
-        return self.neutralise and self._may_join(walk.foreign)
+    def _settle(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        write: Callable[[list[PlainMessage], list[PlainMessage]], str],
+        history: Sequence[Mapping[str, Any]],
+    ) -> tuple[str, _Form, int]:
+        """Return messages as rendered text, the form of their texts, and how many were changed."""
+        walk, before = _Pass(), _Pass()
+        text = write(self._all(messages, walk), self._all(history, before))
+        if not self.neutralise or not self._may_join([*walk.foreign, *before.foreign]):
+            return text, _Form.CLEAN, walk.changed
+        harmless = self._in_form(_Form.HARMLESS, messages, history, write)
+        tokens = None if harmless is None else self._tokens(harmless)
+        if tokens == self._tokens(text):
+            return text, _Form.CLEAN, walk.changed
+        found = text, _Form.CLEAN, walk.changed
+        for form in (_Form.HARD, _Form.HARDEST):
+            hard = self._in_form(form, messages, history, write)
+            if hard is not None:
+                found = hard, form, walk.changed
+                if self._tokens(hard) == tokens:
+                    break
+        return found
 
     def _in_form(
         self,
@@ -188,9 +217,7 @@ class TextPolicy:
         return [self._message(entry, walk) for entry in messages]
 
     def _message(self, entry: Mapping[str, Any], walk: _Pass) -> PlainMessage:
-        role = entry.get("role")
-        if role not in _ROLES:
-            raise TemplateError(f"a role must be system, user, assistant or tool, got {role!r}")
+        role = entry["role"]
         trusted: Ranges = entry.get("trusted") or ()
         kept = {key: value for key, value in entry.items() if key not in ("trusted", "content")}
         is_own = role == "assistant"
@@ -235,14 +262,10 @@ class TextPolicy:
         """Return the text of a part, None for an image.
 
         Raises:
-            TemplateError: The part is neither, or an image in a role whose images the template
-                drops.
+            TemplateError: It is an image in a role whose images the template drops.
         """
-        kind = part.get("type")
-        if kind == "text":
+        if part["type"] == "text":
             return part["text"]
-        if kind != "image":
-            raise TemplateError(f"a part must be of type 'text' or 'image', got {kind!r}")
         if role not in self._image_roles:
             raise TemplateError(
                 f"images must be in a 'user' message, got one in role {role!r}, where this chat "
@@ -290,8 +313,11 @@ class TextPolicy:
             parts: The texts it is joined from; empty for a single text.
         """
         fit = _replaced(text, _UNFIT if self.neutralise else _SURROGATES)
+        kept = trusted
+        if walk.form in (_Form.HARMLESS, _Form.HARD):
+            kept = [*trusted, *(one.span() for one in self.controls.switches.finditer(fit))]
         if walk.form is _Form.HARMLESS:
-            fit = _outside(fit, trusted, self._stand_ins)
+            fit = _outside(fit, kept, self._stand_ins)
         places = self._mark_places(fit)
         if self._search.is_in(fit):
             places += [
@@ -303,7 +329,7 @@ class TextPolicy:
             places += [
                 found.end()
                 for found in _PUNCTUATION.finditer(fit)
-                if not _is_within(*found.span(), trusted)
+                if not _is_within(*found.span(), kept)
             ]
         return fit, places
 
@@ -311,7 +337,7 @@ class TextPolicy:
         self, fit: str, places: Sequence[int], walk: _Pass, parts: Sequence[str]
     ) -> bool:
         """Return whether breaking a text only at its tokens would leave some."""
-        is_hard = walk.form is _Form.HARD
+        is_hard = walk.form in (_Form.HARD, _Form.HARDEST)
         if not (is_hard or self._has_hidden):
             return False  # the usual case
         broken = self._broken(fit, places)
@@ -354,8 +380,8 @@ def _outside(text: str, trusted: Ranges, table: Mapping[int, str]) -> str:
     pieces: list[str] = []
     position = 0
     for start, end in sorted((one[0], one[1]) for one in trusted):
-        pieces += [text[position:start].translate(table), text[start:end]]
-        position = end
+        pieces += [text[position:start].translate(table), text[max(start, position) : end]]
+        position = max(position, end)
     return "".join([*pieces, text[position:].translate(table)])
 
 

@@ -12,6 +12,7 @@ from envkit.errors import EnvkitError, ImageError, LedgerFault, StorageError
 from envkit.images import Image
 from envkit.messages import images_of
 from envkit.text import counted
+from envkit.tokens.sanity import SanityStatus
 from envkit.trajectory.certificate import Certificate, certify
 from envkit.trajectory.checks import Problem, Rule, check_trajectory
 from envkit.trajectory.segment import Segment
@@ -36,6 +37,10 @@ class VerifyReport:
     """Tokens with mask 1 in the training rows."""
     images: int
     """Distinct image files that were read and compared."""
+    compared: int
+    """Observations that the run compared with a full render."""
+    unchecked: int
+    """Observations that the run drew for that, but could not compare."""
     problems: tuple[Problem, ...]
     """Problems in line order; those between episodes come last."""
 
@@ -50,6 +55,10 @@ class VerifyReport:
             f"{counted(self.tokens, 'token')} ({self.trained_tokens} trained), "
             f"{counted(self.images, 'image')}"
         )
+        if self.compared or self.unchecked:
+            counts += f", {counted(self.compared, 'observation')} compared with a full render"
+        if self.unchecked:
+            counts += f", {self.unchecked} unchecked"
         if self.is_sound:
             return f"{counts}: all sound"
         if not self.problems:
@@ -75,6 +84,8 @@ def verify_file(path: str | os.PathLike[str]) -> VerifyReport:
         tokens=checker.tokens,
         trained_tokens=checker.trained_tokens,
         images=len(checker.images),
+        compared=checker.compared,
+        unchecked=checker.unchecked,
         problems=tuple(checker.problems),
     )
 
@@ -91,6 +102,8 @@ class _Checker:
         self.tokens = 0
         self.trained_tokens = 0
         self.images: dict[str, str | None] = {}  # hash -> what is wrong with the file
+        self.compared = 0
+        self.unchecked = 0
         self.problems: list[Problem] = []
         self._group_starts: dict[str, str | None] = {}
         self._lineage = Lineage()
@@ -104,6 +117,9 @@ class _Checker:
         self.trajectories += 1
         self._lineage.add(trajectory, stored.line)
         self.tokens += trajectory.token_count
+        drawn = [turn.sanity for turn in trajectory.own_turns if turn.sanity is not None]
+        self.unchecked += drawn.count(SanityStatus.UNCHECKED)
+        self.compared += len(drawn) - drawn.count(SanityStatus.UNCHECKED)
         with contextlib.suppress(LedgerFault):  # an invalid tree, which is reported below
             rows = trajectory.steps(merge=True) if trajectory.has_ledger else ()
             self.trained_tokens += sum(sum(row.loss_mask) for row in rows)

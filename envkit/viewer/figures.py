@@ -10,6 +10,7 @@ from typing import Any, Final
 from envkit.metrics.aggregate import Aggregator
 from envkit.metrics.intervals import Interval, mean_interval, share_interval
 from envkit.metrics.table import summary_rows
+from envkit.tokens import SanityStatus
 from envkit.trajectory.plain import plain_float
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import TIME_PARTS
@@ -47,6 +48,10 @@ def figures(
         "unread": {
             "count": sum(r.not_understood for r in rows),
             "of": sum(r.replies for r in rows),
+        },
+        "unchecked": {
+            "count": int(metrics.get(f"sanity/{SanityStatus.UNCHECKED}", 0)),
+            "of": int(sum(metrics.get(f"sanity/{status}", 0) for status in SanityStatus)),
         },
         "turns": fmean(row.turns for row in rows) if rows else None,
         "seconds": metrics.get("seconds/episode/mean"),

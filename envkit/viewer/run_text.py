@@ -102,11 +102,18 @@ def sections(run: RunData) -> list[Section]:
 
 def notes(run: RunData) -> list[str]:
     """Return the problems of a run."""
-    broken = run.figures()["broken"]
-    if not broken:
-        return run.notes
-    text = f"Episodes that break a rule of the ledger: {broken}. Do not train on them."
-    return [text, *run.notes]
+    figures, found = run.figures(), list[str]()
+    if figures["broken"]:
+        found.append(
+            f"Episodes that break a rule of the ledger: {figures['broken']}. Do not train on them."
+        )
+    unchecked = figures["unchecked"]
+    if unchecked["count"]:
+        found.append(
+            f"Observations that could not be compared with a full render: {unchecked['count']} of "
+            f"{unchecked['of']}."
+        )
+    return [*found, *run.notes]
 
 
 def _headline(figures: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

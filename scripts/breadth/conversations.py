@@ -38,8 +38,15 @@ _TEXTS = (
     "OBS",
     "",
     "12 + 3 = 15. OBS Don't.",
+    '<div class="a"><p>OBS &amp; <b>2+2</b></p>\n<br/></div>',
+    "<information>OBS [1] <title>Euler</title> 1 < 2 && x >= y</information>",
+    "```python\nif a < b and c > d:  # OBS\n    print(f'{a!r} | {b}', {{'k': [1]}})\n```",
+    'Doc 1(Title: "OBS") The {{ capital }} is {% raw %}Paris{% endraw %}. <doc id=3>\n',
+    "<!-- OBS --> <tag",
 )
-"""Texts of observations, each with a unique word."""
+"""Texts of observations, each with a unique word; the last ones are web pages, search results and
+code."""
+MARKUP = tuple(text for text in _TEXTS if "<" in text)
 _THOUGHT = "<think>\nhm, 2+2\n</think>\n\n"
 _IMAGE = Image.from_bytes(
     bytes.fromhex(
@@ -85,6 +92,23 @@ SCRIPTS: dict[str, tuple[str, ...]] = {
     "tool then user": ("call/tu", "plain/u", "call/tu", "plain/tu", "plain/uu", "call/t"),
     "images": ("plain/i", "plain/u", "plain/ii", "call/t", "plain/i", "call/i", "plain/u"),
 }  # fmt: skip
+PLACEMENTS = (
+    ("system", "SW"),
+    ("system", "You are terse. SW"),
+    ("first", "SW"),
+    ("first", "SW Solve <b>2+2</b>."),
+    ("first", "Solve <b>2+2</b>. SW"),
+    ("first", "If a < b:\nSW\nelse:"),
+    ("first", "xSWx"),
+    ("reply", "SW It is so."),
+    ("reply", "It is <i>so</i>. SW"),
+    ("user", "SW"),
+    ("user", "<p>SW</p> OBS"),
+    ("tool", "SW"),
+    ("tool", "<information>21</information> SW"),
+    ("both", "Now: SW"),
+)
+"""Where a switch is said, and in which text; "both" is the first user message and a later one."""
 FORMS = ("plain", "think", "call", "thinkcall", "saycall", "calls")
 FOLLOWERS = ("u", "u", "t", "t", "tu", "uu")
 
@@ -111,6 +135,24 @@ def points(
         yield from _play(f"random {seed}", rounds, system, tools, accepts, writing)
 
 
+def switched(
+    accepts: Callable[[Sequence[Message], Tools], bool], writing: Writing, words: Sequence[str]
+) -> Iterator[Point]:
+    """Yield the points of conversations of five turns in which each word is said once or twice."""
+    for word in words:
+        for place, pattern in PLACEMENTS:
+            name = f"switch {word!r} in {place} {pattern!r}"
+            text = pattern.replace("SW", word)
+            kept = {"content": text, "trusted": [[0, len(text)]]}
+            system: Message | None = {"role": "system", **kept} if place == "system" else None
+            first: Message = {"role": "user", "content": "Start <here>."}
+            if place in ("first", "both"):
+                first = {"role": "user", **kept}
+            head = [first] if system is None else [system, first]
+            rounds = ("call/t" if place == "tool" else "plain/u", *("plain/u",) * 4)
+            yield from _rounds(name, rounds, head, None, accepts, writing, (place, kept))
+
+
 def _play(
     name: str,
     rounds: Sequence[str],
@@ -119,16 +161,37 @@ def _play(
     accepts: Callable[[Sequence[Message], Tools], bool],
     writing: Writing,
 ) -> Iterator[Point]:
-    history: list[Message] = [] if system is None else [{"role": "system", "content": system}]
-    history.append({"role": "user", "content": "Start."})
+    head: list[Message] = [] if system is None else [{"role": "system", "content": system}]
+    head.append({"role": "user", "content": "Start."})
+    yield from _rounds(name, rounds, head, tools, accepts, writing)
+
+
+def _rounds(
+    name: str,
+    rounds: Sequence[str],
+    history: list[Message],
+    tools: Tools,
+    accepts: Callable[[Sequence[Message], Tools], bool],
+    writing: Writing,
+    said: tuple[str, Message] | None = None,
+) -> Iterator[Point]:
+    """Play rounds after some messages; the first may say a text in a reply or observation."""
     if not accepts(history, tools):
         return
     number = 0
-    for index, said in enumerate(rounds):
-        form, followers = said.split("/")
+    for index, rule in enumerate(rounds):
+        form, followers = rule.split("/")
         marker = MARKER % number
         reply = _reply(form, marker, number, writing)
-        seen = _observations(form, followers, number, index)
+        seen = _observations(form, followers, number)
+        if said is not None and index == 0:
+            place, kept = said
+            if place == "reply":
+                reply["content"] = f"{kept['content']} {marker}"
+            elif place in ("user", "tool"):
+                seen = [{**seen[0], **kept}]
+        if said is not None and index == 2 and said[0] == "both":
+            seen = [{**seen[0], **said[1]}]
         if not accepts([*history, reply, *seen], tools):
             continue
         before = [*history, reply]
@@ -162,11 +225,12 @@ def call(name: str, number: int, argument: str, writing: Writing) -> Mapping[str
     return {"type": "function", "id": f"call{number:05d}", "function": function}
 
 
-def _observations(form: str, followers: str, number: int, index: int) -> list[Message]:
+def _observations(form: str, followers: str, number: int) -> list[Message]:
     seen: list[Message] = []
     names = ("get_weather", "calc") if form == "calls" else ("get_weather",)
     for place, kind in enumerate(followers):
-        text = _TEXTS[(index + place) % len(_TEXTS)].replace("OBS", f"Oq{number}v{place}Vt")
+        chosen = _TEXTS[(7 * number + place) % len(_TEXTS)]  # 7 is coprime to their number
+        text = chosen.replace("OBS", f"Oq{number}v{place}Vt")
         if kind == "t":
             if place >= len(names):
                 continue

@@ -42,6 +42,12 @@ ENDS = (
 """Tokens that end a reply or a call, according to the families' model cards."""
 _END = re.compile(r"<\uff5chy_eos[^>]*>|<eos:\w+>")
 _WRITES_EOS = re.compile(r"(?:[+~]|\{\{-?)\s*eos_token")
+_LITERAL = r"""['"]([^'"\n\\]{2,40})['"]"""
+_LOOKS_FOR = re.compile(
+    rf"{_LITERAL}\s+(?:not\s+)?in\b|{_LITERAL}\s*[!=]=|[!=]=\s*{_LITERAL}"
+    rf"|(?:startswith|endswith|find|split|replace|count)\(\s*{_LITERAL}"
+)
+_MEDIA = re.compile(r"image|video|audio|vision|IMG|media", re.IGNORECASE)
 _OPENERS = ("<|user|>", "<|observation|>", "<extra_id_1>", "<SPECIAL_11>")
 """GLM: no token ends a reply; the model samples the next role's token."""
 
@@ -81,6 +87,23 @@ def load(folder: Path, name: str, text: str) -> Published:
         tokenizer=tokenizer,
         stops=tuple(dict.fromkeys([eos, *stops])),
     )
+
+
+def switches(published: Published, most: int) -> list[str]:
+    """Return words that a template looks for in its messages, such as "/no_think".
+
+    Keys, roles, media and the tokens that end a reply are not among them.
+    """
+    found = {word for groups in _LOOKS_FOR.findall(published.text) for word in groups if word}
+    kept = [
+        word
+        for word in sorted(found)
+        if not word.strip().isidentifier()
+        and len(word.strip()) > 1
+        and not _MEDIA.search(word)
+        and not any(name in word for name in (*published.stops, *_OPENERS))
+    ]
+    return kept[:: max(1, -(-len(kept) // most))]
 
 
 def _rendered(text: str) -> str:

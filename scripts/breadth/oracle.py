@@ -53,6 +53,7 @@ class Oracle:
         )
 
     def _written(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
+        entry = {key: value for key, value in entry.items() if key != "trusted"}
         content = entry.get("content")
         if self.listed and isinstance(content, str):
             return {**entry, "content": [{"type": "text", "text": content}]}

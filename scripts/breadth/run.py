@@ -6,9 +6,9 @@
 
 Needs the cache of scripts/fetch_templates.py. For each template it plays conversations of six or
 more turns, with a system prompt, tools, tool rounds, thinking and images if the template supports
-them. It compares every delta of the codec with the ids after the reply in a full render by
-transformers. `--docs` writes the table into a page. The whole run takes about 20 minutes on one
-core.
+them, and says each word that the template looks for in 14 places. It compares every delta of the
+codec with the ids after the reply in a full render by transformers. `--docs` writes the table into
+a page. The whole run takes about 40 minutes on one core.
 """
 
 import argparse
@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from conversations import WRITINGS, Point, Writing, call, points
-from corpus import Published, find, load, sample
+from conversations import WRITINGS, Point, Writing, call, points, switched
+from corpus import Published, find, load, sample, switches
 from oracle import Oracle
 from table import write_table
 
@@ -39,14 +39,21 @@ OFFENDERS = (
 
 
 class OneToken:
-    """An image processor that gives every image one token, so wire and train ids agree."""
+    """A processor that gives every image one token, so wire and train ids agree."""
 
-    merge_size = 2
+    chat_template = None
 
-    def __call__(self, images: Sequence[object], **_: object) -> dict[str, Any]:
-        """Return the tensors of some images."""
-        grid = np.array([[1, 2, 2]] * len(images))
-        return {"pixel_values": np.zeros((4 * len(images), 1)), "image_grid_thw": grid}
+    def __init__(self, tokenizer: Any) -> None:  # noqa: ANN401  # transformers is untyped
+        """Wrap a tokenizer."""
+        self.tokenizer = tokenizer
+        self.image_processor = dict
+
+    def __call__(
+        self, *, text: Sequence[str], images: Sequence[object], **_: object
+    ) -> dict[str, Any]:
+        """Return the ids of a text and the tensors of its images."""
+        ids = self.tokenizer.encode(text[0], add_special_tokens=False)
+        return {"input_ids": np.array([ids]), "pixel_values": np.zeros((len(images), 1))}
 
 
 def judge(codec: ChatCodec, oracle: Oracle, point: Point) -> Iterator[tuple[str, str]]:
@@ -104,7 +111,7 @@ def writing_of(oracle: Oracle) -> Writing:
     return WRITINGS[0]
 
 
-def measure(published: Published, seeds: int) -> dict[str, Any]:
+def measure(published: Published, seeds: int, words: int = 4) -> dict[str, Any]:
     """Return the record of one template."""
     row: dict[str, Any] = {"name": published.name, "stops": published.stops}
     oracle = Oracle(published)
@@ -112,7 +119,7 @@ def measure(published: Published, seeds: int) -> dict[str, Any]:
     row["renders"] = oracle.accepts([user, reply, user], None) and oracle.takes_turns()
     started = time.process_time()
     try:
-        codec = ChatCodec(published.tokenizer, stop_ids=oracle.stop_ids, image_processor=OneToken())
+        codec = ChatCodec(OneToken(published.tokenizer), stop_ids=oracle.stop_ids)
     except EnvkitError as error:
         return row | {"refusal": str(error), "ms": 1000 * (time.process_time() - started)}
     row["ms"] = 1000 * (time.process_time() - started)
@@ -122,7 +129,10 @@ def measure(published: Published, seeds: int) -> dict[str, Any]:
     row["reason"] = audit.roles["tool"].reason
     counts: Counter[str] = Counter()
     details: list[tuple[str, str, str]] = []
-    for point in points(oracle.accepts, writing_of(oracle), range(seeds)):
+    writing = writing_of(oracle)
+    played = points(oracle.accepts, writing, range(seeds))
+    said = switched(oracle.accepts, writing, switches(published, words))
+    for point in (*played, *said):
         kind = "after call" if point.is_call else "after text"
         kind = f"{point.observations[0]['role']} {kind}"
         for outcome, detail in judge(codec, oracle, point):
@@ -151,6 +161,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="only templates whose name contains one of these")
     parser.add_argument("--sample", type=int, help="about this many templates and known offenders")
     parser.add_argument("--seeds", type=int, default=4, help="random conversations per template")
+    parser.add_argument("--words", type=int, default=4, help="switches per template")
     parser.add_argument("--json", type=Path, help="write one record per template")
     parser.add_argument("--docs", type=Path, help="write the table between the page's markers")
     options = parser.parse_args()
@@ -161,7 +172,7 @@ def main() -> None:
         chosen = sample(iter(chosen), options.sample, OFFENDERS)
     rows: list[dict[str, Any]] = []
     for name in chosen:
-        row = measure(load(folder, name, texts[name]), options.seeds)
+        row = measure(load(folder, name, texts[name]), options.seeds, options.words)
         rows.append(row)
         print(f"{len(rows)}/{len(chosen)} {name}", file=sys.stderr, flush=True)
         if any(outcome == "wrong" for _, outcome, _ in row.get("details", ())):

@@ -11,12 +11,16 @@ KINDS = ("user after text", "user after call", "tool after call", "tool after te
 
 def write_table(rows: Sequence[Mapping[str, Any]], page: Path | None) -> str:
     """Return the table of a run and write it between a page's markers."""
-    table = "\n".join(_lines(rows))
+    return write_between(page, BEGIN, END, "\n".join(_lines(rows)))
+
+
+def write_between(page: Path | None, begin: str, end: str, text: str) -> str:
+    """Write a text between two markers of a page, if there is one, and return the text."""
     if page is not None:
-        before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-        _, _, after = rest.partition(END)
-        page.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
-    return table
+        before, _, rest = page.read_text(encoding="utf-8").partition(begin)
+        _, _, after = rest.partition(end)
+        page.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
+    return text
 
 
 def _lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -42,12 +42,15 @@ class Family:
     """Of the processor."""
     markup: str
     """What the template writes for an image."""
+    start: str = ""
+    """The token that starts a conversation, where the processor adds it to other texts."""
     named: Mapping[str, str] = field(default_factory=dict[str, str])
     """Tokens that the tokenizer knows by name, such as image_token."""
     tokens: tuple[str, ...] = ()
     """More special tokens."""
     video: str = ""
     """The video processor's class; empty for a family without one."""
+    video_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     audio: str = ""
     """The name of the audio part."""
     torchvision: bool = False
@@ -145,6 +148,19 @@ def _pixtral(name: str, patch: int, merge: int) -> Family:
     )
 
 
+def _llava_next(name: str, pinpoints: list[list[int]]) -> Family:
+    sizes = {"size": {"shortest_edge": 56}, "crop_size": _SQUARE}
+    return Family(
+        name=name,
+        processor="LlavaNextProcessor",
+        images="llava_next.LlavaNextImageProcessor",
+        options={**sizes, "image_grid_pinpoints": pinpoints},
+        settings=_LLAVA,
+        markup="<image>\n",
+        tokens=("<image>",),
+    )
+
+
 FAMILIES = (
     _qwen("Qwen2-VL", "Qwen2VLProcessor", "Qwen2VLVideoProcessor", 14),
     _qwen("Qwen2.5-VL", "Qwen2_5_VLProcessor", "Qwen2VLVideoProcessor", 14),
@@ -220,19 +236,8 @@ FAMILIES = (
         markup="<image>\n",
         tokens=("<image>",),
     ),
-    Family(
-        name="LLaVA-NeXT",
-        processor="LlavaNextProcessor",
-        images="llava_next.LlavaNextImageProcessor",
-        options={
-            "size": {"shortest_edge": 56},
-            "crop_size": _SQUARE,
-            "image_grid_pinpoints": _PINPOINTS,
-        },
-        settings=_LLAVA,
-        markup="<image>\n",
-        tokens=("<image>",),
-    ),
+    _llava_next("LLaVA-NeXT", _PINPOINTS),
+    _llava_next("LLaVA-NeXT, three tilings", [[56, 112], [112, 56], [112, 112]]),
     Family(
         name="LLaVA-OneVision",
         processor="LlavaOnevisionProcessor",
@@ -369,6 +374,99 @@ FAMILIES = (
         named={"image_token": "<image_placeholder>"},
     ),
     Family(
+        name="GLM-5-next",
+        processor="Glm5NextProcessor",
+        images="glm5_next.Glm5NextImageProcessor",
+        markup="<|begin_of_image|><|image|><|end_of_image|>",
+        tokens=_GLM,
+        video="Glm5NextVideoProcessor",
+    ),
+    Family(
+        name="Janus",
+        processor="JanusProcessor",
+        images="janus.JanusImageProcessor",
+        options={"size": _SQUARE},
+        settings={"num_image_tokens": 4},
+        markup="<image_placeholder>\n",
+        named={
+            "image_token": "<image_placeholder>",
+            "boi_token": "<begin_of_image>",
+            "eoi_token": "<end_of_image>",
+        },
+    ),
+    Family(
+        name="Granite-Docling",
+        processor="GraniteDoclingProcessor",
+        images="granite_docling.GraniteDoclingImageProcessor",
+        settings={"image_seq_len": 4},
+        markup="<image>",
+        named={"image_token": "<image>"},
+        tokens=_IDEFICS,
+    ),
+    Family(
+        name="ERNIE-4.5-VL",
+        processor="Ernie4_5_VLMoeProcessor",
+        images="ernie4_5_vl_moe.Ernie4_5_VLMoeImageProcessor",
+        markup="<|IMAGE_START|><|IMAGE_PLACEHOLDER|><|IMAGE_END|>",
+        named={
+            "image_token": "<|IMAGE_PLACEHOLDER|>",
+            "image_start_token": "<|IMAGE_START|>",
+            "image_end_token": "<|IMAGE_END|>",
+            "video_token": "<|VIDEO_PLACEHOLDER|>",
+            "video_start_token": "<|VIDEO_START|>",
+            "video_end_token": "<|VIDEO_END|>",
+        },
+        video="Ernie4_5_VLMoeVideoProcessor",
+        video_options={"draw_on_frames": False},  # which needs a font
+    ),
+    Family(
+        name="Step-3.7",
+        processor="Step3p7Processor",
+        images="step3p7.Step3p7ImageProcessor",
+        options={"size": {"height": 112, "width": 112}, "patch_size": 56},
+        markup="<im_patch>",
+        tokens=(
+            *("<im_patch>", "<im_start>", "<im_end>"),
+            *("<patch_start>", "<patch_end>", "<patch_newline>"),
+        ),
+        torchvision=True,
+    ),
+    Family(
+        name="Llama 3.2 Vision",
+        processor="MllamaProcessor",
+        images="mllama.MllamaImageProcessor",
+        options={"size": _SQUARE},
+        markup="<|image|>",
+        tokens=("<|image|>", "<|python_tag|>"),
+        start="<|begin_of_text|>",
+    ),
+    Family(
+        name="HunYuan-VL",
+        processor="HunYuanVLProcessor",
+        images="hunyuan_vl.HunYuanVLImageProcessor",
+        markup="<|img_start|><|img|><|img_end|>",
+        named={
+            "image_token": "<|img|>",
+            "image_start_token": "<|img_start|>",
+            "image_end_token": "<|img_end|>",
+        },
+    ),
+    Family(
+        name="Emu3",
+        processor="Emu3Processor",
+        images="emu3.Emu3ImageProcessor",
+        options={"min_pixels": 3136, "max_pixels": 12544},
+        markup="<image>",
+        named={
+            "image_token": "<image>",
+            "boi_token": "<|image start|>",
+            "eoi_token": "<|image end|>",
+            "image_wrapper_token": "<|image token|>",
+            "eof_token": "<|extra_201|>",
+        },
+        start="<|extra_203|>",
+    ),
+    Family(
         name="Molmo2",
         processor="Molmo2Processor",
         images="molmo2.Molmo2ImageProcessor",
@@ -386,7 +484,9 @@ def load_tokenizer(family: Family) -> Any:
     """Return a byte-level tokenizer with the family's special tokens and template."""
     tokens = ["<|im_start|>", *family.tokens]
     tokenizer = byte_tokenizer(tokens, corpus=_CORPUS, end=END, named=family.named)
-    tokenizer.chat_template = _TEMPLATE.replace("MARKUP", family.markup)
+    tokenizer.chat_template = family.start + _TEMPLATE.replace("MARKUP", family.markup)
+    if family.start:
+        tokenizer.add_special_tokens({"bos_token": family.start})
     return tokenizer
 
 
@@ -426,7 +526,7 @@ def _accept(name: str, part: object) -> None:
 def _video(family: Family) -> Any:
     if HAS_TORCHVISION:
         transformers: Any = importlib.import_module("transformers")
-        return getattr(transformers, family.video)()
+        return getattr(transformers, family.video)(**family.video_options)
     settings: dict[str, Any] = {"merge_size": 2, "slice_mode": False, "downsample_mode": "16x"}
     return SimpleNamespace(**settings, model_input_names=[])
 

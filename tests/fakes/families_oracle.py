@@ -12,7 +12,10 @@ from envkit.images import Image
 from envkit.messages import Message, images_of
 from envkit.tokens import ChatCodec, join_features
 
-PER_TOKEN = {"input_ids", "attention_mask", "mm_token_type_ids", "token_type_ids"}
+PER_TOKEN = {
+    *("input_ids", "attention_mask", "cross_attention_mask"),
+    *("mm_token_type_ids", "moe_mm_token_type_ids", "token_type_ids"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from envkit.errors import FaultKind
 from envkit.images import Image
 from envkit.messages import Message, message
+from envkit.tokens import SanityStatus
 from envkit.trajectory import (
     FaultPlace,
     FaultRecord,
@@ -159,6 +160,15 @@ def example(number: int = 0, **overrides: Any) -> Trajectory:
         prompt=view,
         **values,
     )
+
+
+def with_sanity(trajectory: Trajectory, *found: SanityStatus | None) -> Trajectory:
+    """Return a trajectory whose first observations were compared with a full render."""
+    turns = [
+        replace(turn, sanity=found[n] if n < len(found) else None)
+        for n, turn in enumerate(trajectory.turns)
+    ]
+    return replace(trajectory, turns=tuple(turns))
 
 
 def _context(kind: SegmentKind, turn: int, context: Context) -> Segment:

@@ -48,9 +48,10 @@ export function runPage({ run }) {
   const stops = f.stops.map(([k, n]) => [stopWords(k), n, eps({ stop: k }), isFault(k)]), size = Math.max(...run.groups.map(g => g.members.length));
   const groups = run.isGrouped ? ` in ${many(f.groups.count, "group")}${run.groups.every(g => g.members.length === size) ? ` of ${size}` : ""}` : "";
   const broken = f.broken ? [`Episodes that break a rule of the ledger: ${f.broken}. Do not train on them.`] : [];
+  const unchecked = f.unchecked.count ? [`Observations that could not be compared with a full render: ${f.unchecked.count} of ${f.unchecked.of}.`] : [];
   return { name: "run", title: run.name, tab: 0, node: [
     h("div.head", {}, h("h1", {}, plain(f.environments.join(", ") || run.name)), h("p.muted", {}, plain([`${many(f.episodes, "episode")}${groups}`, f.engines.length && `engine ${f.engines.join(", ")}`, isNumber(f.seconds) && `${seconds(f.seconds)} per episode`, run.live && "still running"].filter(Boolean).join(" · ")))),
-    notes([...broken, ...run.notes]), f.episodes ? null : h("p.pad.muted", {}, run.live ? "No episode has finished yet. Episodes appear here as they finish." : "This run has no readable episodes."),
+    notes([...broken, ...unchecked, ...run.notes]), f.episodes ? null : h("p.pad.muted", {}, run.live ? "No episode has finished yet. Episodes appear here as they finish." : "This run has no readable episodes."),
     ...f.episodes ? facts() : []] };
   function facts() {
     const families = f.families.length > 1 ? h("section.card", {}, h("h2", {}, "By family"), h("ul.families", {}, f.families.map(([name, solved, n]) =>

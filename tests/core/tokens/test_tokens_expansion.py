@@ -22,7 +22,7 @@ from envkit.tokens.template import ChatTemplate
 
 IMG, END, STOP = (identity(token) for token in ("<img>", "<end>", "<stop>"))
 LETTER = ids_of("b")[0]
-SYNTAX = ImageSyntax(placeholder="<img>", placeholder_id=IMG, numbered=False)
+SYNTAX = ImageSyntax(placeholder="<img>", placeholder_id=IMG, markup="<img>", numbered=False)
 TEXT = "{{ messages[0].content }}"
 SIZES = [(64, 48), (300, 90), (120, 400)]
 Write = Callable[[str, list[Any]], list[int]]
@@ -126,7 +126,7 @@ def test_images_next_to_a_token_that_takes_its_neighbours_expand_with_their_text
     ids = {"first": (odd, END), "last": (END, odd), "placeholder": (END, STOP)}[place]
     write = splicing(*ids, encode=template.encode, mark=mark)
     call = ProcessorCall(Processor(write, name), None, placeholder=name, placeholder_id=mark)
-    syntax = ImageSyntax(placeholder=name, placeholder_id=mark, numbered=False)
+    syntax = ImageSyntax(placeholder=name, placeholder_id=mark, markup=name, numbered=False)
     expected = Expansion.IDS if flag is None else Expansion.TEXT
     assert prove(call, template, syntax, "<user>").expansion is expected
 
@@ -136,7 +136,7 @@ def test_placeholder_that_a_letter_hides_is_refused() -> None:
     (odd,) = template.encode("<odd>")
     processor = Processor(splicing(odd, encode=template.encode, mark=odd), "<odd>")
     call = ProcessorCall(processor, None, placeholder="<odd>", placeholder_id=odd)
-    syntax = ImageSyntax(placeholder="<odd>", placeholder_id=odd, numbered=False)
+    syntax = ImageSyntax(placeholder="<odd>", placeholder_id=odd, markup="<odd>", numbered=False)
     with pytest.raises(TemplateError, match="Processor is not supported"):
         prove(call, template, syntax, "<user>")
 
@@ -146,7 +146,7 @@ def test_repeated_placeholders_expand_in_any_context_whatever_the_token_takes() 
     (odd,) = template.encode("<odd>")
     write = splicing(odd, encode=template.encode, mark=odd)
     call = ProcessorCall(Processor(write, "<odd>"), None, placeholder="<odd>", placeholder_id=odd)
-    syntax = ImageSyntax(placeholder="<odd>", placeholder_id=odd, numbered=False)
+    syntax = ImageSyntax(placeholder="<odd>", placeholder_id=odd, markup="<odd>", numbered=False)
     assert prove(call, template, syntax, "<user>").expansion is Expansion.IDS
 
 
@@ -196,7 +196,7 @@ def test_processor_that_rejects_ordinary_images_is_refused() -> None:
     def reject(text: str, images: list[Any]) -> list[int]:
         raise ValueError("no kernel")
 
-    with pytest.raises(TemplateError, match=r"Processor is not supported: .*3 sizes: .*no kernel"):
+    with pytest.raises(TemplateError, match=r"Processor is not supported: .*'<img>': .*no kernel"):
         proven(reject)
 
 

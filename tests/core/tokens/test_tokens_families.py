@@ -17,10 +17,13 @@ from fakes.needs import TORCH
 
 from envkit.errors import ImageError, TemplateError
 from envkit.images import Image
+from envkit.messages import images_of
 from envkit.tokens import ChatCodec, load_codec
 from envkit.tokens.expansion import Expansion
 
 _ROOT = Path(__file__).parents[3]
+NUMPY_OF_TORCH = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+"""ERNIE's processor makes arrays of torch tensors, which NumPy 2 warns of."""
 
 
 def see(*images: Image) -> list[Any]:
@@ -40,12 +43,49 @@ def picture(width: int, height: int = 60) -> Image:
 
 
 @TORCH.mark
-@pytest.mark.parametrize("name", ["LLaVA-NeXT", "Idefics3", "MiniCPM-V 4.6"])
+@NUMPY_OF_TORCH
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("LLaVA-NeXT", "LLaVA-NeXT, three tilings", "Idefics3", "MiniCPM-V 4.6"),
+        *("ERNIE-4.5-VL", "Llama 3.2 Vision", "HunYuan-VL"),
+    ],
+)
 def test_codec_of_a_saved_processor_equals_one_call_invariant_5(name: str, tmp_path: Path) -> None:
     codec = load_codec(save(BY_NAME[name], tmp_path))
     outcome = compare(codec, build(BY_NAME[name]), conversations(0)[1:3])
     assert (outcome.wrong, outcome.refused) == ("", "")
     assert outcome.exact == 7
+
+
+@NUMPY_OF_TORCH
+def test_outputs_per_token_follow_from_the_ids_and_the_tensors() -> None:
+    from transformers.models.mllama import processing_mllama as mllama
+
+    encoded = {}
+    for name in ("ERNIE-4.5-VL", "Llama 3.2 Vision"):
+        processor = build(BY_NAME[name])
+        talk = conversations(0)[3][:1]
+        encoded[name] = ChatCodec(processor).encode_prompt(talk), whole_output(processor, talk)
+    ours, theirs = encoded["ERNIE-4.5-VL"]
+    ernie: Any = build(BY_NAME["ERNIE-4.5-VL"])
+    kinds = ernie.create_moe_mm_token_type_ids([list(ours.train_ids)])
+    assert kinds == theirs["moe_mm_token_type_ids"].tolist()
+    ours, theirs = encoded["Llama 3.2 Vision"]
+    image = build(BY_NAME["Llama 3.2 Vision"]).image_token_id
+    tiles = ours.tensors["aspect_ratio_mask"].sum(axis=-1)
+    sees = [mllama.get_cross_attention_token_mask(list(ours.train_ids), image)]
+    mask = mllama.convert_sparse_cross_attention_mask_to_dense(
+        sees, tiles, max_num_tiles=4, length=len(ours.train_ids)
+    )
+    assert np.array_equal(mask, theirs["cross_attention_mask"])
+
+
+def whole_output(processor: Any, talk: list[Any]) -> Any:
+    """Return the processor's own output for a conversation."""
+    text = processor.tokenizer.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)
+    images = [one.pil() for one in images_of(talk)]
+    return processor(text=[text], images=images, add_special_tokens=False, return_tensors="pt")
 
 
 def test_codec_counts_earlier_images_for_a_processor_that_numbers_them() -> None:

@@ -53,6 +53,19 @@ def observed(codec: ChatCodec, content: Any) -> tuple[int, ...]:
     return codec.encode_observation(messages, sampled_ids=(), history=history).wire_ids
 
 
+@pytest.mark.parametrize("token", ["</think>", "<think>", "<|im_end|>", "<|vision_start|>"])
+@pytest.mark.parametrize("text", ["{}", "a {}", "{} b", "{}{}", "{} {} a"])
+def test_trusted_token_is_kept_anywhere_in_a_text(token: str, text: str) -> None:
+    codec, written = default_codec("qwen3-vl"), text.format(token, token)
+    ids = observed(codec, [{"type": "text", "text": "x"}])
+    identity = load_tokenizer("qwen3-vl").convert_tokens_to_ids(token)
+    entry: Any = {"role": "user", "content": written, "trusted": [[0, len(written)]]}
+    history = [message("user", "u"), message("assistant", "w")]
+    made = codec.encode_observation([entry], sampled_ids=(), history=history)
+    assert made.neutralised == 0
+    assert made.wire_ids.count(identity) - ids.count(identity) == written.count(token)
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("text", HOSTILE)
 def test_foreign_text_forges_nothing_in_prompt_or_observation(name: str, text: str) -> None:

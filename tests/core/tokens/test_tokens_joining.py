@@ -156,8 +156,18 @@ def test_join_refuses_a_tensor_of_single_images_that_the_batch_lacks(holders: li
         find_joining("P", images, batch)
 
 
-def test_join_refuses_a_tensor_that_one_image_lacks() -> None:
-    images = arrays((1, 2), (1, 2), (0, 2))
+@pytest.mark.parametrize("lacking", [0, 1, 2])
+def test_join_takes_a_tensor_that_some_images_lack(lacking: int) -> None:
+    images = arrays((1, 2), (2, 2), (3, 2))
+    del images[lacking]["x"]
+    batch = {"x": np.concatenate([image["x"] for image in images if image])}
+    joining = find_joining("P", images, batch)
+    assert np.array_equal(joining.join(images)["x"], batch["x"])
+    assert joining.join([images[lacking]]) == {}
+
+
+def test_join_refuses_a_batch_with_rows_for_an_image_without_the_tensor() -> None:
+    images = arrays((1, 2), (1, 2), (1, 2))
     batch = {"x": np.concatenate([image["x"] for image in images])}
     del images[2]["x"]
     with pytest.raises(TemplateError, match="'x'"):

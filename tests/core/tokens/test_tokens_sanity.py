@@ -47,6 +47,7 @@ def check(
     train: Sequence[int] | None = None,
     images: tuple[Any, ...] = (),
     process: Callable[[str], WholeImages | None] | None = None,
+    adds: bool = False,
     **variables: Any,
 ) -> SanityReport:
     """Check what was appended after a reply, by default the right text after a closed one."""
@@ -72,6 +73,7 @@ def check(
         tools=tools,
         sampled_ids=sampled,
         stop_ids=frozenset(stops),
+        adds_closer=adds,
         process=process,
     )
 
@@ -113,10 +115,11 @@ def test_closer_of_a_reply_that_was_cut_off_is_in_the_delta(sampled: Any) -> Non
 
 @pytest.mark.parametrize("sampled", STOPPED)
 def test_another_stop_token_replaces_the_closer_or_comes_before_it(sampled: Any) -> None:
-    for given in (AFTER, f"<end>{AFTER}"):
-        assert check(given, sampled=sampled) == SanityReport(status=EQUAL)
-    for wrong in (f"<end><end>{AFTER}", f"<stop>{AFTER}", ""):
-        assert check(wrong, sampled=sampled).status is DIFFERENT
+    given = {False: AFTER, True: f"<end>{AFTER}"}
+    for adds, right in given.items():
+        assert check(right, sampled=sampled, adds=adds) == SanityReport(status=EQUAL)
+        for wrong in (given[not adds], f"<end><end>{AFTER}", f"<stop>{AFTER}", ""):
+            assert check(wrong, sampled=sampled, adds=adds).status is DIFFERENT
     assert check(AFTER, sampled=sampled, stops=[END]).status is DIFFERENT
 
 
@@ -444,8 +447,24 @@ def test_reply_that_is_not_written_once_is_unchecked(written: str, times: int) -
 def test_mark_that_changes_the_render_after_the_reply_is_unchecked(end: str) -> None:
     counted = "{{ messages[1].content | length }}" + CHAT
     template = (counted + end) if "<end>" not in end else counted.replace("<end>", "")
-    found = reason(template=template, history=[USER, SAID])
-    assert "a mark after the reply changes the render in other places" in found
+    right = f"{AFTER}1" if "<end>" not in end else "user:So.assistant:"
+    found = reason(after=right, template=template, history=[USER, SAID])
+    assert "a mark after the reply changes the render elsewhere" in found
+
+
+@pytest.mark.parametrize("times", [0, 2])
+def test_delta_that_a_render_does_not_end_with_is_different_even_if_no_reply_is_found(
+    times: int,
+) -> None:
+    written = "{{ m.content }} " * times
+    template = CHAT.replace(
+        BODY, f"{{% if m.role == 'user' %}}{BODY}{{% else %}}{written}{{% endif %}}"
+    )
+    assert check(AFTER, template=template).status is UNCHECKED
+    for wrong in (AFTER.replace("So", "No"), AFTER[:-1], AFTER + "x", AFTER.replace("<end>", "")):
+        report = check(wrong, template=template)
+        assert report.status in (DIFFERENT, WHITESPACE)
+        assert report.found == wrong[wrong.find("<end>") :] or "<end>" not in wrong
 
 
 def test_closer_that_the_tokenizer_writes_otherwise_is_unchecked() -> None:

@@ -9,7 +9,16 @@ from typing import Any
 from weakref import ref as weakref
 
 import pytest
-from fakes.trajectories import Context, Reply, build, example, picture, quick, trajectories
+from fakes.trajectories import (
+    Context,
+    Reply,
+    build,
+    example,
+    picture,
+    quick,
+    trajectories,
+    with_sanity,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image as PilImage
@@ -18,6 +27,7 @@ from envkit import images
 from envkit.errors import StorageError
 from envkit.image_files import DecodedImage
 from envkit.images import Image
+from envkit.tokens import SanityStatus
 from envkit.trajectory import Rule, StopReason, Trajectory, certify, save, verify_file
 
 Tamper = Callable[[dict[str, Any]], None]
@@ -55,6 +65,17 @@ def test_verify_counts_what_it_checked(tmp_path: Path) -> None:
     report = verify_file(tmp_path / "run.jsonl")
     assert (report.trajectories, report.trained_tokens, report.images) == (2, 9, 3)
     assert str(report).endswith("2 trajectories, 70 tokens (9 trained), 3 images: all sound")
+
+
+def test_verify_counts_what_the_run_could_not_compare(tmp_path: Path) -> None:
+    equal, unchecked = SanityStatus.EQUAL, SanityStatus.UNCHECKED
+    rows = [with_sanity(example(), equal, unchecked), with_sanity(example(1), equal, None)]
+    save(rows, tmp_path / "run.jsonl")
+    report = verify_file(tmp_path / "run.jsonl")
+    assert (report.compared, report.unchecked) == (2, 1)
+    assert report.is_sound
+    shown = "6 images, 2 observations compared with a full render, 1 unchecked: all sound"
+    assert str(report).partition("trained), ")[2][2:] == shown[2:]
 
 
 def _segment(index: int, key: str, change: Callable[[Any], Any]) -> Tamper:

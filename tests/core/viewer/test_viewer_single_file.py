@@ -9,17 +9,29 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from fakes.trajectories import Context, Reply, build, example, picture, quick, trajectories
+from fakes.trajectories import (
+    Context,
+    Reply,
+    build,
+    example,
+    picture,
+    quick,
+    trajectories,
+    with_sanity,
+)
 from fakes.viewer_page import Page
 from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError, StorageError
 from envkit.metrics import aggregate
+from envkit.tokens import SanityStatus
 from envkit.trajectory import StopReason, Trajectory, save
 from envkit.viewer import document, write_report
 from envkit.viewer.bundle import bundled
 from envkit.viewer.images import is_whole_png
+from envkit.viewer.run import read_run
+from envkit.viewer.run_text import notes
 
 HOSTILE = "</script><!--<script>alert(1)</script><img src=x onerror=alert(2)>\"'&amp;\u2028"
 
@@ -160,6 +172,16 @@ def test_report_says_what_it_omitted(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ]
     assert len(found.rows) == 2
     assert found.index["runs"][0]["figures"]["episodes"] == 3
+
+
+def test_report_says_on_its_first_page_what_was_not_compared(tmp_path: Path) -> None:
+    equal, unchecked = SanityStatus.EQUAL, SanityStatus.UNCHECKED
+    rows = [with_sanity(example(0), equal, unchecked), with_sanity(example(1), equal)]
+    figures = Page(write_report(rows, tmp_path / "report.html")).index["runs"][0]["figures"]
+    assert figures["unchecked"] == {"count": 1, "of": 3}
+    said = ["Observations that could not be compared with a full render: 1 of 3."]
+    assert notes(read_run(rows)) == said
+    assert notes(read_run([with_sanity(example(0), equal)])) == []
 
 
 def test_report_of_a_damaged_run_says_what_is_wrong(tmp_path: Path) -> None:
