@@ -133,6 +133,19 @@ def test_dataset_flavour_becomes_a_playable_task(
     assert env.step(r"\boxed{2√221}").reward == 1.0
 
 
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_dataset_images_are_upright(tmp_path: Path, kind: str) -> None:
+    picture, exif = PilImage.new("RGB", (60, 40), "white"), PilImage.Exif()
+    exif[0x0112] = 6
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, exif=exif)
+    path = _write(tmp_path / "a.jsonl", {**DATA_URI, "images": [_uri(buffer.getvalue())]})
+
+    observation, _ = Geo3kEnv(data=str(path)).reset(seed=0)
+
+    assert observation["images"][0].size == (40, 60)
+
+
 def test_dataset_prose_is_stripped_and_kept_as_raw(tmp_path: Path) -> None:
     task = load_tasks(_write(tmp_path / "a.jsonl", PROCESSED)).task(0)
     assert (task["question"], task["raw"]) == ("Find x.", PROSE)
