@@ -244,7 +244,8 @@ def test_gymnasium_drawing_keeps_its_colours_as_marks() -> None:
     assert "- row 1, column 1: 'S', on red" in text
 
     text = env.step(call("down"))[0]["text"]
-    assert "- row 3, column 1: 'F', on red" in text  # the drawing begins with "  (Down)"
+    assert "HFFG\n  (Down)\n" in text
+    assert "- row 2, column 1: 'F', on red" in text
     assert "\x1b" not in text
     assert "Reward: 0, 0 so far." in text
 
