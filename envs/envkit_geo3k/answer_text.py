@@ -67,7 +67,7 @@ _TEXT_WRAPPER: Final = re.compile(
     r"\\(?:text|textrm|textbf|textit|textsf|texttt|textnormal|emph|mathrm|mathbf|mathit|mathsf"
     r"|mathtt|boldsymbol|bm|pmb|underline|operatorname|mbox)\s*\{([^{}]*)\}"
 )
-_FONT: Final = re.compile(r"\\(?:mathbf|mathrm|boldsymbol|bm)\s{0,4}(?=\{)")
+_FONT: Final = re.compile(r"\\(?:text|textbf|mathbf|mathrm|boldsymbol|bm)\s{0,4}(?=\{)")
 """What is left around a group with braces inside."""
 _COLOR: Final = re.compile(
     r"\\(?:textcolor|color|colorbox)\s{0,4}(?:\{\s*[A-Za-z#][\w#!.-]{0,30}\s*\}"
@@ -126,8 +126,16 @@ def last_boxed(text: str) -> str | None:
 
 
 def _grouped(content: str) -> str:
-    r"""Return a box's content in braces if it has an \over, which acts within its group."""
-    return f"{{{content}}}" if "\\over" in content and _OVER.search(content) else content
+    r"""Return a box's content in braces if it has an \over of its own, which acts on all of it."""
+    return f"{{{content}}}" if has_over(content, 0) else content
+
+
+def has_over(text: str, depth: int) -> bool:
+    r"""Return whether the first \over stands inside this many braces."""
+    found = _OVER.search(text) if "\\over" in text else None
+    if found is None:
+        return False
+    return text.count("{", 0, found.start()) - text.count("}", 0, found.start()) == depth
 
 
 def _box_starts(text: str) -> Iterator[int]:
@@ -193,7 +201,7 @@ def _without_commands(text: str) -> str:
         if "\\" not in text:
             break
         text = _TEXT_WRAPPER.sub(r" \1 ", text)
-    if "\\math" in text or "\\b" in text:
+    if "\\" in text:
         text = _FONT.sub(" ", text)
     text = _APPROXIMATELY.sub(r"\\approx", _FRACTIONS.sub(r"\\frac", text))
     return _BARS.sub("|", text).replace("\\colon", ":").replace("{}", "")

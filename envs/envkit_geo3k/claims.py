@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from envkit_geo3k.answer_text import has_over
 from envkit_geo3k.expression import Number, UnreadableError, read_number
 from envkit_geo3k.wording import is_name
 
@@ -95,8 +96,8 @@ def read_answer(plain: str) -> Answer:
 def _claims(text: str) -> Iterator[Claim]:
     """Yield the values between equals signs; nothing if there are only names."""
     text = text.strip(" ,;")
-    if "=" in text and text[0] in _GROUPS and _closes_at_end(text):  # (x = 12)
-        text = text[1:-1]
+    if text[:1] in _GROUPS:
+        text = _without_groups(text)
     assigned = _assigned_point(text)
     if assigned is not None:
         yield assigned
@@ -108,6 +109,17 @@ def _claims(text: str) -> Iterator[Claim]:
         value = _without_prose(side.strip(" ,;"))
         if value:
             yield _value(value)
+
+
+def _without_groups(text: str) -> str:
+    """Return a statement without the groups around it: (x = 12), {{the answer: 12.}}."""
+    for _ in range(4):
+        is_list = "," in text or ";" in text
+        is_statement = "=" in text or (text[:1] == "{" and not is_list and not has_over(text, 1))
+        if not is_statement or text[:1] not in _GROUPS or not _closes_at_end(text):
+            break
+        text = text[1:-1].rstrip(" .").lstrip()
+    return text
 
 
 def _without_prose(side: str) -> str:

@@ -325,9 +325,7 @@ def test_questions_of_evaluation_suites_become_tasks(
         (["2", "4", "6", "8"], "2", "A"),  # a text names the choice itself
     ],
 )
-def test_integer_answer_is_an_index(
-    tmp_path: Path, choices: Any, answer: Any, letter: str
-) -> None:
+def test_integer_answer_is_an_index(tmp_path: Path, choices: Any, answer: Any, letter: str) -> None:
     row = {**CHOICES, "choices": choices, "target": answer}
     assert load_tasks(_write(tmp_path / "a.jsonl", row)).task(0)["answer"] == letter
 
