@@ -237,6 +237,13 @@ def test_gymnasium_prompt_says_rules_actions_and_state() -> None:
     assert made("CartPole-v1", instructions="Balance.").system_prompt != prompt
 
 
+def test_gymnasium_rules_name_settings_that_differ_from_the_documentation() -> None:
+    settings = {"is_slippery": False, "map_name": "8x8", "desc": None}
+    prompt = made("FrozenLake-v1", env_kwargs=settings).system_prompt or ""
+    assert "Settings of this game: is_slippery = False, map_name = '8x8'." in prompt
+    assert "Settings" not in (made("FrozenLake-v1").system_prompt or "")
+
+
 def test_gymnasium_drawing_keeps_its_colours_as_marks() -> None:
     env = made("FrozenLake-v1", env_kwargs={"is_slippery": False})
     text = env.reset(seed=0)[0]["text"]
