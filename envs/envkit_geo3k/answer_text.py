@@ -16,6 +16,8 @@ from envkit_geo3k.expression import UnreadableError
 MAX_LENGTH: Final = 400
 """Maximum answer length in characters. Real answers have fewer than sixty."""
 
+_MAX_TRANSLATED: Final = 3 * MAX_LENGTH
+"""The same for an answer whose signs and words have been written out in ASCII."""
 _VULGAR_FRACTIONS: Final = {
     "½": (1, 2), "⅓": (1, 3), "⅔": (2, 3), "¼": (1, 4), "¾": (3, 4), "⅕": (1, 5), "⅖": (2, 5),
     "⅗": (3, 5), "⅘": (4, 5), "⅙": (1, 6), "⅚": (5, 6), "⅛": (1, 8), "⅜": (3, 8), "⅝": (5, 8),
@@ -44,7 +46,9 @@ _CHARACTERS: Final = str.maketrans(
         "≈": r"\approx ",
         "∠": r"\angle ",
         "△": r"\triangle ",
-        **dict.fromkeys("⌒⌢", r"\frown "),
+        **dict.fromkeys("⌒⌢⏜", r"\frown "),
+        **{"㎜": " mm ", "㎝": " cm ", "㎞": " km ", "㎏": " kg "},
+        **{"㎠": " cm^2 ", "㎡": " m^2 ", "㎢": " km^2 ", "㎤": " cm^3 ", "㎥": " m^3 "},
         "⇒": r"\Rightarrow ",
         "±": r"\pm ",
         "∴": r"\therefore ",
@@ -54,7 +58,7 @@ _THIN_THOUSANDS: Final = re.compile(r"(?<=[0-9])\\[,!](?=[0-9]{3}(?![0-9]))")
 _SPACING: Final = re.compile(
     r"\\(?:left|right|displaystyle|textstyle|limits|quad|qquad|big[lr]?|Big[lr]?"
     r"|rm|bf|it|small|normalsize|large|Large|LARGE|huge|Huge|enspace|thinspace|mathop"
-    r"|blacksquare|checkmark)(?![A-Za-z])"
+    r"|nonumber|notag|blacksquare|checkmark)(?![A-Za-z])"
     r"|\\[,;:! ()\[\]]|\\{1,2}$"
 )
 _DEGREES: Final = re.compile(
@@ -70,12 +74,13 @@ _TEXT_WRAPPER: Final = re.compile(
 _FONT: Final = re.compile(r"\\(?:text|textbf|mathbf|mathrm|boldsymbol|bm)\s{0,4}(?=\{)")
 """What is left around a group with braces inside."""
 _COLOR: Final = re.compile(
-    r"\\(?:textcolor|color|colorbox)\s{0,4}(?:\{\s*[A-Za-z#][\w#!.-]{0,30}\s*\}"
+    r"\\(?:textcolor|mathcolor|color|colorbox)\s{0,4}(?:\{\s*[A-Za-z#][\w#!.-]{0,30}\s*\}"
     r"|\[[A-Za-z]{3,5}\]\s{0,4}\{[\w,. ]{1,30}\})"
 )
-_SPACE: Final = re.compile(r"\\hspace\*?\s{0,4}\{[^{}]{0,20}\}")
+_REMARK: Final = re.compile(r"\\(?:hspace|tag)\*?\s{0,4}\{[^{}]{0,20}\}")
 _ENVIRONMENT: Final = re.compile(
-    r"\\(?:begin|end)\s{0,4}\{(?:aligned|align|gathered|gather|split|equation|array|math|displaymath)"
+    r"\\(?:begin|end)\s{0,4}\{(?:aligned|align|flalign|gathered|gather|split|multline|eqnarray|equation|array"
+    r"|math|displaymath)"
     r"\*?\}(?:\s{0,4}\[[tcb]\])?(?:\s{0,4}\{[lcr]{1,4}\})?"
 )
 _ROW_ENDS: Final = re.compile(r"\\\\(?:\[[0-9.]{1,4}[a-z]{2}\])?|&")
@@ -165,6 +170,8 @@ def simplify(text: str) -> str:
         text = inner
     if not text.isascii():
         text = in_english(text.translate(_CHARACTERS))
+        if len(text) > _MAX_TRANSLATED:
+            raise UnreadableError(f"longer than {_MAX_TRANSLATED} characters in ASCII")
     text = _without_markdown(text)
     if any(sign in text for sign in "\\$^~"):
         text = _without_commands(text)
@@ -189,8 +196,8 @@ def _without_commands(text: str) -> str:
         text = _COLOR.sub(" ", text)
     if "\\begin" in text:
         text = _ROW_ENDS.sub(" ", _ENVIRONMENT.sub(" ", text))
-    if "\\hspace" in text:
-        text = _SPACE.sub(" ", text)
+    if "\\hspace" in text or "\\tag" in text:
+        text = _REMARK.sub(" ", text)
     text = _DEGREES.sub("° ", _THIN_THOUSANDS.sub("{,}", text))
     if "prime" in text:
         text = _PRIMES.sub(lambda match: "'" * match.group(1).count("\\"), text)

@@ -25,7 +25,7 @@ _PROSE: Final = frozenset(
 )
 _COMMANDS: Final = frozenset(
     """
-    angle measuredangle triangle overline bar widehat hat overarc overparen wideparen arc
+    angle measuredangle triangle overline bar widehat hat overarc overparen overgroup wideparen arc
     overrightarrow overleftrightarrow overset vec stackrel frown smallfrown odot parallelogram
     square therefore Rightarrow implies frac sin cos tan
     theta alpha beta gamma delta phi psi omega ell Delta
