@@ -132,15 +132,16 @@ PARTIAL: Final[Mapping[str, str]] = {
 }
 """What a raw reward between 0 and 1 means. All other tasks give 1 or at most 0."""
 _FULL: Final = {
-    "bisect-angle": 0.9,  # 5% of the angle
+    "bisect-angle": 0.85,  # 7.5% of the angle
     "circle-center": 0.85,  # 4 to 6 pixels; the page itself is 2 pixels off
     "find-midpoint": 0.85,  # 4.5 pixels; the page itself is 2 pixels off
-    "right-angle": 0.95,  # 4.5 degrees
+    "right-angle": 0.9,  # 9 degrees
     "use-colorwheel": 0.95,  # 13 of 255 in each of red, green and blue
     "use-colorwheel-2": 0.95,
 }
 """Raw reward from which a task without an exact answer is solved. The oracle, which is exact to a
-pixel, earns at least 0.94, 0.91, 0.90 and 0.96 in the first four."""
+pixel, earned at least 0.88, 0.91, 0.90 and 0.91 in the first four over 60 to 110 seeds, except for
+one angle of two degrees that no pixel halves."""
 
 _ACTIONS: Final = {
     1: (
