@@ -8,6 +8,7 @@ Bytes come from models, servers, datasets and run directories, so they are treat
   allocated.
 - Only the first frame of an animation is decoded. The ancillary chunks of a PNG (text, color
   profiles, animation) are removed before Pillow sees them, because they can expand a thousandfold.
+- An orientation tag is applied, so pixels are as a viewer shows them; other metadata is dropped.
 """
 
 import io
@@ -42,6 +43,20 @@ _BAND_PIXELS: Final = 4 * 1024 * 1024
 """How much of a transparent image is composited at once."""
 _IS_ANCILLARY: Final = 0x20
 """Bit of a PNG chunk's first letter: decoders may ignore the chunk."""
+_ORIENTATION: Final = 0x0112
+"""EXIF tag that says how a viewer turns the stored pixels."""
+_TURNS: Final = {
+    2: PilImage.Transpose.FLIP_LEFT_RIGHT,
+    3: PilImage.Transpose.ROTATE_180,
+    4: PilImage.Transpose.FLIP_TOP_BOTTOM,
+    5: PilImage.Transpose.TRANSPOSE,
+    6: PilImage.Transpose.ROTATE_270,
+    7: PilImage.Transpose.TRANSVERSE,
+    8: PilImage.Transpose.ROTATE_90,
+}
+"""How to apply each value of the tag; 1 and all others change nothing."""
+_INTEGER_TYPES: Final = {1: "B", 3: "H", 4: "I"}
+"""Types of an EXIF value that is one integer, as `struct` names them."""
 _DECODER_ERRORS: Final = (
     OSError,  # with UnidentifiedImageError and truncated files
     SyntaxError,
@@ -64,12 +79,13 @@ class DecodedImage(NamedTuple):
     """The first frame of an image file."""
 
     picture: PilImage.Image
-    """Mode L or RGB, without metadata."""
+    """Mode L or RGB, upright, without metadata."""
     image_format: str
     """Format of the file, such as "png"."""
     exact: bytes | None
     """The file without its metadata, if it holds exactly these pixels. None if they were converted,
-    such as composited onto white, or if removing metadata is not supported for its format."""
+    such as composited onto white or rotated by an orientation tag, or if removing metadata is not
+    supported for its format."""
 
 
 def decode_image(data: bytes) -> DecodedImage:
@@ -79,14 +95,17 @@ def decode_image(data: bytes) -> DecodedImage:
         ImageError: The file is damaged, too large, or in a format that is not in `FORMATS`.
     """
     check_length(len(data))
+    exif = b""
     if data.startswith(_PNG_SIGNATURE):
-        data = _without_ancillary_chunks(data)
+        data, exif = _without_ancillary_chunks(data)
     elif data[8:12] == b"WEBP":
         _check_webp(data)  # Pillow allocates two canvases when it opens one
     try:
         with PilImage.open(io.BytesIO(data), formats=FORMATS) as opened:
             check_size(opened.size)
             opened.load()
+            if exif:
+                opened.info["exif"] = exif
             image_format = _OTHER_NAMES.get(opened.format or "", opened.format or "").lower()
             picture = normalized(opened)
             exact = _exact(data, image_format) if picture is opened else None
@@ -168,10 +187,39 @@ def check_size(size: tuple[int, int]) -> None:
 
 
 def normalized(picture: PilImage.Image) -> PilImage.Image:
-    """Return the image as L or RGB; transparency is composited onto white.
+    """Return the image upright, as L or RGB; transparency is composited onto white.
 
-    A bare convert("RGB") turns transparent diagrams black.
+    An orientation tag is applied as `PIL.ImageOps.exif_transpose` does, which datasets and
+    transformers call. A bare convert("RGB") turns transparent diagrams black.
     """
+    turn = _TURNS.get(_orientation(picture.info.get("exif")))
+    flat = _without_transparency(picture)
+    return flat if turn is None else flat.transpose(turn)
+
+
+def _orientation(exif: object) -> int:
+    """Return the orientation that an EXIF block states; 1 if it states none or is damaged.
+
+    Pillow's own reader warns about damage, which costs more than reading and is not thread-safe to
+    silence.
+    """
+    if not isinstance(exif, bytes):
+        return 1
+    block = exif.removeprefix(b"Exif\0\0")
+    order = {b"II": "<", b"MM": ">"}.get(block[:2], "")
+    try:
+        (start,) = struct.unpack_from(f"{order}I", block, 4)
+        (count,) = struct.unpack_from(f"{order}H", block, start)
+        for entry in range(start + 2, start + 2 + 12 * count, 12):
+            tag, kind, values = struct.unpack_from(f"{order}HHI", block, entry)
+            if tag == _ORIENTATION and kind in _INTEGER_TYPES and values == 1:
+                return struct.unpack_from(f"{order}{_INTEGER_TYPES[kind]}", block, entry + 8)[0]
+    except struct.error:  # it ends early
+        pass
+    return 1
+
+
+def _without_transparency(picture: PilImage.Image) -> PilImage.Image:
     if picture.mode in ("L", "RGB") and "transparency" not in picture.info:
         return picture
     if picture.mode.startswith("I;16"):  # convert() would clip 16-bit grey to white
@@ -195,17 +243,19 @@ def _on_white(picture: PilImage.Image) -> PilImage.Image:
     return PilImage.alpha_composite(white, rgba).convert("RGB")
 
 
-def _without_ancillary_chunks(data: bytes) -> bytes:
-    """Return a PNG without the chunks that do not change its pixels, up to its end.
+def _without_ancillary_chunks(data: bytes) -> tuple[bytes, bytes]:
+    """Return a PNG without the chunks that do not change its pixels, up to its end; and its EXIF.
 
     Damage is left to the decoder; an unknown critical chunk counts as the end.
     """
     first = start = place = len(_PNG_SIGNATURE)
-    kept = [data[:first]]
+    kept, exif = [data[:first]], b""
     while place + 8 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, place)
         end = place + 12 + length
         if kind[0] & _IS_ANCILLARY:
+            if kind == b"eXIf":
+                exif = data[place + 8 : end - 4]
             if kind != b"tRNS":
                 if start < place:
                     kept.append(data[start:place])
@@ -216,8 +266,8 @@ def _without_ancillary_chunks(data: bytes) -> bytes:
         if kind == b"IEND":
             break
     if start == first and place >= len(data):
-        return data
-    return b"".join((*kept, data[start:place]))
+        return data, exif
+    return b"".join((*kept, data[start:place])), exif
 
 
 def _exact(data: bytes, image_format: str) -> bytes | None:

@@ -52,25 +52,26 @@ def letter_of(answer: Any, choices: Sequence[str], labels: Sequence[str]) -> str
     """Return the letter of the right choice.
 
     Args:
-        answer: As in the row: a label, a zero-based index, or the choice's text.
+        answer: As in the row. A text is a label or a choice's own text. An integer is a zero-based
+            index, also where the choices are numbers. Where the labels are numbers, it must be an
+            index and a label of the same choice.
         choices: As `read_choices` returns them.
         labels: As `read_choices` returns them.
 
     Raises:
         ValueError: It names no choice, or its label and text name different ones.
     """
-    meant: set[int] = set()
-    if isinstance(answer, int) and not isinstance(answer, bool):
-        # A number is an index, unless the labels or the choices are numbers themselves.
-        if str(answer) in (*labels, *choices):
-            answer = str(answer)
-        elif 0 <= answer < len(choices):
-            meant.add(answer)
-    if isinstance(answer, str):
+    if isinstance(answer, bool) or not isinstance(answer, int | str):
+        raise ValueError("the answer names none of the choices")
+    if isinstance(answer, int):
+        meant = {answer} & {*range(len(choices))}
+        if meant and str(answer) in labels:  # it may be a label written as a number
+            meant.add(labels.index(str(answer)))
+    else:
         text = answer.strip()
         bare = text.strip("().:").strip()
-        meant.update(n for n, label in enumerate(labels) if bare.upper() == label.upper())
-        meant.update(n for n, choice in enumerate(choices) if text == choice)
+        meant = {n for n, label in enumerate(labels) if bare.upper() == label.upper()}
+        meant |= {n for n, choice in enumerate(choices) if text == choice}
     if len(meant) != 1:
         what = "more than one" if meant else "none"
         raise ValueError(f"the answer names {what} of the choices")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from envkit_geo3k.answer_text import has_over
 from envkit_geo3k.expression import Number, UnreadableError, read_number
 from envkit_geo3k.wording import is_name
 
@@ -23,6 +24,8 @@ class Shape(StrEnum):
     BRACKETS = "brackets"
     BRACES = "braces"
     RATIO = "ratio"
+    CLOCK = "clock"
+    """A time: terms of a ratio of which one has a leading zero, 9:05."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +63,13 @@ _REMARK: Final = re.compile(
 _APART: Final = re.compile(r"\(\s*(\\approx[^()]*)\)$")
 _CONNECTIVES: Final = re.compile(
     r"(?:(?:[Ss]o|[Tt]hus|[Hh]ence|[Tt]herefore|[Tt]hen|[Tt]he|[Ff]inal|[Cc]orrect|[Aa]ns|[Aa]nswer"
-    r"|ANSWER|\\therefore)(?![A-Za-z])[\s,]*)+"
+    r"|ANSWER|\\therefore|\\Rightarrow|\\implies)(?![A-Za-z])[\s,]*)+"
 )
 _ASSIGNED: Final = re.compile(r"(?:^|[,;]\s*(?:and\s)?|\sand\s)\s*([xyz])\s*[=:]")
 _THOUSANDS: Final = re.compile(r"(?<![0-9.])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])")
 _BRACED_THOUSANDS: Final = re.compile(r"(?<![0-9.])[0-9]{1,3}(?:\{,\}[0-9]{3})+(?![0-9])")
-_POINT_NAME: Final = re.compile(r"(?:[Pp]oint\s+)?[A-Z]'?\s*(?=\()")
+_LEADING_ZERO: Final = re.compile(r"\s*0[0-9]")
+_POINT_NAME: Final = re.compile(r"(?:[Pp]oint\s+[A-Z]?|[A-Z])'?\s*(?=\()")
 _RATIO_WORD: Final = re.compile(r"(?<=[0-9A-Za-z)}\s])to(?![A-Za-z])")
 _GROUPS: Final = {"(": (")", Shape.POINT), "[": ("]", Shape.BRACKETS), "{": ("}", Shape.BRACES)}
 
@@ -92,8 +96,8 @@ def read_answer(plain: str) -> Answer:
 def _claims(text: str) -> Iterator[Claim]:
     """Yield the values between equals signs; nothing if there are only names."""
     text = text.strip(" ,;")
-    if "=" in text and text[0] in _GROUPS and _closes_at_end(text):  # (x = 12)
-        text = text[1:-1]
+    if text[:1] in _GROUPS:
+        text = _without_groups(text)
     assigned = _assigned_point(text)
     if assigned is not None:
         yield assigned
@@ -105,6 +109,17 @@ def _claims(text: str) -> Iterator[Claim]:
         value = _without_prose(side.strip(" ,;"))
         if value:
             yield _value(value)
+
+
+def _without_groups(text: str) -> str:
+    """Return a statement without the groups around it: (x = 12), {{the answer: 12.}}."""
+    for _ in range(4):
+        is_list = "," in text or ";" in text
+        is_statement = "=" in text or (text[:1] == "{" and not is_list and not has_over(text, 1))
+        if not is_statement or text[:1] not in _GROUPS or not _closes_at_end(text):
+            break
+        text = text[1:-1].rstrip(" .").lstrip()
+    return text
 
 
 def _without_prose(side: str) -> str:
@@ -152,9 +167,16 @@ def _value(side: str) -> Claim:
     for separator in ",;:":
         parts = tuple(_split_outside_groups(inner, separator)) if separator in inner else ()
         if len(parts) > 1:
-            return _claim(Shape.RATIO if separator == ":" else shape, parts)
+            return _ratio(parts) if separator == ":" else _claim(shape, parts)
     words = _RATIO_WORD.split(inner, maxsplit=1)
-    return _claim(Shape.RATIO, tuple(words)) if len(words) == 2 else _claim(Shape.NUMBER, (inner,))
+    return _ratio(tuple(words)) if len(words) == 2 else _claim(Shape.NUMBER, (inner,))
+
+
+def _ratio(parts: tuple[str, ...]) -> Claim:
+    """Return a ratio, or a clock time: 9:00 and 3:00 are no multiples of each other."""
+    claim = _claim(Shape.RATIO, parts)
+    is_clock = any(_LEADING_ZERO.match(part) for part in parts)
+    return Claim(shape=Shape.CLOCK, parts=claim.parts) if is_clock else claim
 
 
 def _digits(match: re.Match[str]) -> str:

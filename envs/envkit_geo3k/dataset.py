@@ -6,9 +6,10 @@ row is an error, or is skipped and counted by reason. Nothing is fetched from th
 
 import importlib
 import json
+import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,7 @@ from typing import Any, Final
 from envkit.errors import DatasetError, MissingDependencyError
 from envkit.tasks import Task
 from envkit_geo3k.dataset_rows import RowSkippedError, is_image_column, read_row
+from envkit_geo3k.grading import is_readable
 
 _SUFFIXES: Final = (".parquet", ".jsonl")
 _SPLIT_NAMES: Final = {
@@ -24,6 +26,9 @@ _SPLIT_NAMES: Final = {
     "test": ("test",),
 }
 _BATCH_ROWS: Final = 64
+_LIKE_A_VALUE: Final = re.compile(r"[0-9\\=+^<>/*±]|^[A-Z]$")
+"""Answers of any question that are not just words."""
+_MAX_LISTED: Final = 20
 _SUITE_COLUMNS: Final = frozenset({"doc_id", "input", "target", "choices", "options"})
 """Columns that distinguish an evaluation suite's rows from Geometry3K's."""
 
@@ -61,9 +66,17 @@ class DatasetSource:
     """Tasks from files, in memory, in the files' order."""
 
     def __init__(
-        self, tasks: list[Task], skipped: Mapping[str, int], flavours: Iterable[Flavour]
+        self,
+        tasks: list[Task],
+        skipped: Mapping[str, int],
+        flavours: Iterable[Flavour],
+        unread: Mapping[str, Sequence[int]],
     ) -> None:
         self._tasks = tasks
+        self.unread: Mapping[str, tuple[int, ...]] = {
+            name: tuple(rows) for name, rows in unread.items()
+        }
+        """Rows whose answer is no value, by file: replies are compared with it as text."""
         self.skipped: Mapping[str, int] = dict(skipped)
         """Skipped rows, counted by reason."""
         self.flavours: tuple[Flavour, ...] = tuple(sorted(set(flavours)))
@@ -97,6 +110,9 @@ def load_tasks(
         skip_bad: Skip unusable rows, count them in `skipped` and warn, instead of raising at the
             first one.
 
+    Warns with the row numbers about answers that the grader cannot read and compares as text. Words
+    as the answer of a question that is not about geometry are text by nature, so they are left out.
+
     Raises:
         DatasetError: The file is missing, unreadable or has an unknown column layout, or a row
             cannot be used.
@@ -107,10 +123,13 @@ def load_tasks(
     tasks: list[Task] = []
     skipped: Counter[str] = Counter()
     flavours: list[Flavour] = []
+    unread: dict[str, list[int]] = {}
     for file in _files(Path(path), split):
         for number, task in _tasks_of(file, split, flavours):
             if not isinstance(task, RowSkippedError):
                 tasks.append(task)
+                if _is_unread(task, flavours[-1]):
+                    unread.setdefault(file.name, []).append(number)
             elif skip_bad:
                 skipped[str(task)] += 1
             else:
@@ -128,7 +147,32 @@ def load_tasks(
             RuntimeWarning,
             stacklevel=2,
         )
-    return DatasetSource(tasks, skipped, flavours)
+    if unread:
+        count = sum(map(len, unread.values()))
+        warnings.warn(
+            f"{count} of {len(tasks)} answers of {path} are not values that the grader reads. It "
+            f"compares replies with them as text: {_listed(unread)}. Write them as a number, a "
+            "point, a ratio or a formula, or delete these rows",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return DatasetSource(tasks, skipped, flavours, unread)
+
+
+def _is_unread(task: Task, flavour: Flavour) -> bool:
+    """Return whether the grader should read an answer as a value and cannot."""
+    answer: str = task["answer"]
+    if "choices" in task or (flavour is Flavour.QUESTIONS and not _LIKE_A_VALUE.search(answer)):
+        return False
+    return not is_readable(answer)
+
+
+def _listed(unread: Mapping[str, Sequence[int]]) -> str:
+    return "; ".join(
+        f"row{'s' * (len(rows) > 1)} {', '.join(map(str, rows[:_MAX_LISTED]))}"
+        f"{f' and {len(rows) - _MAX_LISTED} more' * (len(rows) > _MAX_LISTED)} of {name}"
+        for name, rows in unread.items()
+    )
 
 
 def _tasks_of(

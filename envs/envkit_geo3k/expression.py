@@ -8,7 +8,7 @@ input cheap: `9**9**9**9` is rejected, not computed. It is stateless and thread-
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,6 +39,9 @@ class Number:
     has_decimals: bool = False
     """Whether a decimal point was written anywhere."""
     has_pi: bool = False
+    noise: float = 0.0
+    """Largest term of a sum, or 1 for a trigonometric value: what float64 rounds, so a value far
+    below it may be zero. 0.0 if nothing cancels."""
 
 
 _FUNCTIONS: Final[dict[str, Callable[[float], float]]] = {
@@ -59,25 +62,41 @@ _TOKEN: Final = re.compile(
     r"\s*([0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]{1,2}(?![0-9A-Za-z]))?|\.[0-9]+"
     r"|(?:[mcd]?m|km|in|ft|yd|mi)[23](?![0-9A-Za-z.])|\\?[A-Za-z]+|\*\*|[-+*/^(){}\[\]|°'\"%])"
 )
+_NO_LETTERS: Final[Mapping[str, float]] = {}
 _OF_ANGLES: Final = frozenset(("sin", "cos", "tan"))
 _INTEGER: Final = re.compile(r"[0-9]+")
 _DECIMAL: Final = re.compile(r"([0-9]*)\.?([0-9]*)")
 
 
-def read_number(text: str) -> Number:
+def read_number(text: str, letters: Mapping[str, float] | None = None) -> Number:
     """Parse a number.
+
+    Args:
+        text: The expression.
+        letters: Values of variables, by letter or Greek command. With any, the expression has no
+            units, and `xy` is x times y.
 
     Raises:
         UnreadableError: The text is not an expression, or it exceeds a limit.
     """
-    parser = _Parser(_tokens(text))
+    parser = _Parser(_tokens(text, letters or _NO_LETTERS), letters or _NO_LETTERS)
     try:
         return parser.whole()
     except (OverflowError, ZeroDivisionError, ValueError) as error:
         raise UnreadableError(f"cannot be computed: {error}") from error
 
 
-def _tokens(text: str) -> list[str]:
+def words_of(text: str) -> list[str]:
+    """Return the words and commands of an expression.
+
+    Raises:
+        UnreadableError: It has a character that no expression has, or too many tokens.
+    """
+    found = _tokens(text, _NO_LETTERS)
+    return [token for token in found if token[0] == "\\" or token[0].isalpha()]
+
+
+def _tokens(text: str, letters: Mapping[str, float]) -> list[str]:
     found: list[str] = []
     position, end = 0, len(text.rstrip())
     while position < end:
@@ -86,11 +105,18 @@ def _tokens(text: str) -> list[str]:
             raise UnreadableError(f"unexpected character {text[position]!r}")
         found.append(match.group(1))
         position = match.end()
+    if letters:
+        found = [part for token in found for part in _factors(token, letters)]
     if len(found) > MAX_DEPTH:
         found = _without_redundant_groups(found)
     if len(found) > MAX_TOKENS:
         raise UnreadableError(f"more than {MAX_TOKENS} tokens")
     return found
+
+
+def _factors(token: str, letters: Mapping[str, float]) -> Sequence[str]:
+    """Return the letters of a word that is a product, or the token itself."""
+    return token if letters.keys() >= {*token} else (token,)
 
 
 def _without_redundant_groups(tokens: list[str]) -> list[str]:
@@ -126,8 +152,9 @@ def _checked(value: float) -> float:
 class _Parser:
     """One pass over the tokens; each method reads one level of precedence and returns its value."""
 
-    def __init__(self, tokens: list[str]) -> None:
+    def __init__(self, tokens: list[str], letters: Mapping[str, float]) -> None:
         self._tokens = tokens
+        self._variables = letters
         self._position = 0
         self._depth = 0
         self._bars = 0
@@ -136,6 +163,9 @@ class _Parser:
         """End of the last value with a visible end: after `)`, pi, a braced root or fraction."""
         self._unit: Unit = ()
         self._unit_start = self._unit_end = -1
+        self._letters = 0
+        """Units of one letter, which may be a variable: m, h, s."""
+        self._noise = 0.0
 
     def whole(self) -> Number:
         prefix: Unit = ()
@@ -147,8 +177,9 @@ class _Parser:
         if self._position != len(self._tokens):
             raise UnreadableError("text after the value")
         if self._unit_end != self._position:
-            return _described(value, prefix, self._tokens[start:])
-        return _described(value, prefix or self._unit, self._tokens[start : self._unit_start])
+            return _described(value, prefix, self._tokens[start:], self._noise)
+        tokens = self._tokens[start : self._unit_start]
+        return _described(value, prefix or self._unit, tokens, self._noise)
 
     def _peek(self) -> str:
         """Return the next token; "" at the end."""
@@ -174,11 +205,25 @@ class _Parser:
 
     def _sum(self) -> float:
         self._descend()
+        before = self._letters
         value = self._product()
-        while self._peek() in ("+", "-"):
-            sign = 1.0 if self._next() == "+" else -1.0
-            value = _checked(value + sign * self._product())
+        if self._peek() in ("+", "-"):
+            value = self._rest_of_sum(value, before)
         self._depth -= 1
+        return value
+
+    def _rest_of_sum(self, value: float, before: int) -> float:
+        """Add the other terms; `before` counts the letters ahead of the first term."""
+        units = {self._unit if self._letters > before else ()}
+        while self._peek() in ("+", "-"):
+            before = self._letters
+            sign = 1.0 if self._next() == "+" else -1.0
+            term = self._product()
+            self._noise = max(self._noise, abs(value), abs(term))
+            value = _checked(value + sign * term)
+            units.add(self._unit if self._letters > before else ())
+        if len(units) > 1:
+            raise UnreadableError("5 m + 3 is no length, so m is a variable")
         return value
 
     def _product(self) -> float:
@@ -199,7 +244,7 @@ class _Parser:
 
     def _starts_factor(self, token: str) -> bool:
         """Whether the token begins a factor without a sign between: 2(3), 10 pi, 3 sqrt 2."""
-        if not token or token in "+-)}]'\"" or token in _POWER_SIGNS:
+        if not token or token in "+-)}]'\"" or token in _POWER_SIGNS or token == "\\over":
             return False
         if token == "|" and self._bars:
             return False
@@ -224,10 +269,12 @@ class _Parser:
         if self._peek() in _POWER_SIGNS:
             self._next()
             value = self._raise(value, self._exponent())
-        found = read_unit(self._tokens, self._position)
+        found = None if self._variables else read_unit(self._tokens, self._position)
         if found is not None:
             self._unit_start = self._position
             self._unit, self._position = found
+            words = self._tokens[self._unit_start : self._position]
+            self._letters += any(len(word) == 1 and word.isalpha() for word in words)
             if self._unit == ((DEGREE, 1),):
                 value = self._minutes(value)
             self._unit_end = self._position
@@ -267,6 +314,9 @@ class _Parser:
             return self._number(token)
         if token in _CLOSERS:
             value = self._sum()
+            if token == "{" and self._peek() == "\\over":
+                self._next()
+                value = _checked(value / self._sum())
             self._expect(_CLOSERS[token])
             if token != "{":  # braces do not show: {1}2 looks like 12
                 self._closed = self._position
@@ -280,6 +330,12 @@ class _Parser:
             return self._see_end(self._fraction())
         if token in _ROOTS:
             return self._see_end(self._root())
+        return self._symbol(token)
+
+    def _symbol(self, token: str) -> float:
+        """Return the value of a variable or a function."""
+        if token in self._variables:
+            return self._variables[token]
         name = token.lstrip("\\")
         if name in _FUNCTIONS:
             return self._function(name)
@@ -381,6 +437,7 @@ class _Parser:
         if name in _OF_ANGLES and DEGREE not in argument and not _PI.isdisjoint(argument):
             value = math.degrees(value)
         self._depth -= 1
+        self._noise = max(self._noise, 1.0)
         self._unit_end = -1  # the unit of the argument is not the unit of the value
         return self._raise(_checked(_FUNCTIONS[name](value)), exponent)
 
@@ -394,7 +451,7 @@ def _whole_argument(tokens: list[str], start: int) -> tuple[str, int]:
     return (token, start + 1) if len(token) == 1 else ("", start)
 
 
-def _described(value: float, unit: Unit, tokens: list[str]) -> Number:
+def _described(value: float, unit: Unit, tokens: list[str], noise: float) -> Number:
     """Return the number with its notation, which decides how it may be rounded."""
     core = tokens[1:-1] if len(tokens) > 2 and _CLOSERS.get(tokens[0]) == tokens[-1] else tokens
     core = core[1:] if core[:1] in (["-"], ["+"]) else core
@@ -415,6 +472,7 @@ def _described(value: float, unit: Unit, tokens: list[str]) -> Number:
         scale=scale,
         has_decimals=any("." in token for token in tokens),
         has_pi=not _PI.isdisjoint(tokens),
+        noise=noise,
     )
 
 

@@ -16,6 +16,7 @@ from envkit.errors import ConfigurationError
 from envkit_geo3k.answer_text import simplify
 from envkit_geo3k.claims import Answer, Claim, Shape, read_answer
 from envkit_geo3k.expression import Number, UnreadableError
+from envkit_geo3k.formulas import Formula, equals, read_formula, read_several
 from envkit_geo3k.units import RADIANS, Unit
 
 
@@ -59,7 +60,8 @@ class Grade(NamedTuple):
 _RELATIVE: Final = 1e-6  # to a decimal, which was truncated somewhere
 _EXACT_RELATIVE: Final = 1e-9  # between expressions, for the errors of float64
 _BARE_RELATIVE: Final = 1e-12  # between plain decimals: 1000000 is not 1000001
-_ABSOLUTE: Final = 1e-9
+_ZERO: Final = 1e-9  # to a gold value of 0, absolute
+_NOISE: Final = 1e-12  # of the largest term, where terms cancel
 _MIN_SIGNIFICANT: Final = 3
 _SPACING: Final = re.compile(r"\s*([^\w\s])\s*")
 
@@ -83,13 +85,19 @@ def grade(answer: str | None, gold: str, policy: str = Rounding.ROUND) -> Grade:
     truth = _gold(gold)
     try:
         plain = simplify(answer)
-        if truth.answer is None:
-            is_same = truth.text != "" and _as_text(plain) == truth.text
-            return Grade(1.0, How.TEXT) if is_same else Grade(0.0, How.GOLD_UNREADABLE)
-        how = _compare(read_answer(plain), truth.answer, rounding)
+        if truth.answer is not None:
+            how = _compare(read_answer(plain), truth.answer, rounding)
+        else:
+            how = _compare_other(plain, truth, rounding)
     except UnreadableError:
         return Grade(0.0, How.UNREADABLE)
-    return Grade(0.0 if how is How.DIFFERENT else 1.0, how)
+    return Grade(0.0 if how in (How.DIFFERENT, How.GOLD_UNREADABLE) else 1.0, how)
+
+
+def is_readable(gold: str) -> bool:
+    """Return whether a gold answer is read; if not, answers are compared with it as text."""
+    truth = _gold(gold)
+    return truth.answer is not None or truth.formula is not None or bool(truth.several)
 
 
 def rounding_of(policy: str) -> Rounding:
@@ -110,18 +118,30 @@ class _Gold(NamedTuple):
     text: str
     """For comparing as text; empty if it is too long to read."""
     answer: Answer | None
+    formula: Formula | None = None
+    several: tuple[Number, ...] = ()
+    """Two or more values that are the answer together; empty otherwise."""
 
 
 @functools.lru_cache(maxsize=4096)
 def _gold(gold: str) -> _Gold:
     """Read a gold answer; cached, because a training run grades against it many times."""
-    text = ""
+    text = plain = ""
     try:
         plain = simplify(gold)
         text = _as_text(plain)
         return _Gold(text, read_answer(plain))
     except UnreadableError:
-        return _Gold(text, None)
+        pass
+    try:
+        return _Gold(text, None, several=_distinct(read_several(plain)))
+    except UnreadableError:
+        return _Gold(text, None, formula=read_formula(plain))
+
+
+def _distinct(values: tuple[Number, ...]) -> tuple[Number, ...]:
+    """Return the values, unless two are equal: 3 or 3 is one value."""
+    return values if len({one.value for one in values}) == len(values) else ()
 
 
 def _as_text(plain: str) -> str:
@@ -138,6 +158,26 @@ def _compare(claimed: Answer, truth: Answer, rounding: Rounding) -> How:
     return _worst(_compare_claim(claim, gold, rounding) for claim in claimed.claims)
 
 
+def _compare_other(plain: str, truth: _Gold, rounding: Rounding) -> How:
+    """Compare with a gold answer that is not one value."""
+    if truth.text and _as_text(plain) == truth.text:
+        return How.TEXT
+    if truth.formula is not None:
+        return How.VALUE if equals(plain, truth.formula) else How.DIFFERENT
+    if truth.several:
+        return _compare_several(read_several(plain), truth.several, rounding)
+    return How.GOLD_UNREADABLE
+
+
+def _compare_several(claimed: Sequence[Number], truth: Sequence[Number], rounding: Rounding) -> How:
+    """Compare values in any order: each is the answer for exactly one gold value."""
+    ordered = (sorted(values, key=lambda number: number.value) for values in (claimed, truth))
+    pairs = list(zip(*ordered, strict=False))
+    if len(claimed) != len(truth) or not all(_units_agree(one.unit, gold) for one, gold in pairs):
+        return How.DIFFERENT
+    return _worst(_compare_numbers(one, gold, rounding) for one, gold in pairs)
+
+
 def _worst(outcomes: Iterable[How]) -> How:
     found = set(outcomes)
     if How.DIFFERENT in found:
@@ -147,9 +187,17 @@ def _worst(outcomes: Iterable[How]) -> How:
 
 def _paired(claim: Claim, gold: Claim) -> list[tuple[Number, Number]] | None:
     """Return the parts of two claims in pairs; None if their shapes or lengths differ."""
-    if claim.shape is not gold.shape or len(claim.parts) != len(gold.parts):
+    is_alike = claim.shape is gold.shape or (_may_be_clock(claim) and _may_be_clock(gold))
+    if not is_alike or len(claim.parts) != len(gold.parts):
         return None
     return list(zip(claim.parts, gold.parts, strict=False))
+
+
+def _may_be_clock(claim: Claim) -> bool:
+    """Whether a claim is a time, or a ratio that could be one: 9:30, but not 3:1."""
+    if claim.shape is Shape.RATIO:
+        return all(part.value >= 10 for part in claim.parts[1:])
+    return claim.shape is Shape.CLOCK
 
 
 def _is_rounding(claim: Claim, exact: Claim) -> bool:
@@ -168,6 +216,8 @@ def _compare_claim(claim: Claim, gold: Claim, rounding: Rounding) -> How:
     pairs = _paired(claim, gold)
     if pairs is None or not all(_units_agree(part.unit, true_part) for part, true_part in pairs):
         return How.DIFFERENT
+    if claim.shape is Shape.CLOCK or gold.shape is Shape.CLOCK:
+        return _compare_clock(pairs)
     if gold.shape is Shape.RATIO:
         return _compare_ratio(pairs)
     return _worst(_compare_numbers(part, true_part, rounding) for part, true_part in pairs)
@@ -194,14 +244,18 @@ def _compare_ratio(pairs: Sequence[tuple[Number, Number]]) -> How:
     largest, true_largest = max(pairs, key=lambda pair: abs(pair[1].value))
     is_equal = 0.0 not in (largest.value, true_largest.value) and all(
         math.isclose(
-            part.value * true_largest.value,
-            true_part.value * largest.value,
-            rel_tol=_RELATIVE,
-            abs_tol=_ABSOLUTE,
+            part.value * true_largest.value, true_part.value * largest.value, rel_tol=_RELATIVE
         )
         for part, true_part in pairs
     )
     return How.VALUE if is_equal else How.DIFFERENT
+
+
+def _compare_clock(pairs: Sequence[tuple[Number, Number]]) -> How:
+    """Compare term by term: 9:00 is another time than 3:00."""
+    return _worst(
+        How.VALUE if part.value == true_part.value else How.DIFFERENT for part, true_part in pairs
+    )
 
 
 def _compare_numbers(claim: Number, gold: Number, rounding: Rounding) -> How:
@@ -216,7 +270,10 @@ def _is_close(claim: Number, gold: Number) -> bool:
     relative = _RELATIVE if claim.has_decimals or gold.has_decimals else _EXACT_RELATIVE
     if _bare_decimals(claim) is not None and _bare_decimals(gold) is not None:
         relative = _BARE_RELATIVE
-    return math.isclose(claim.value, gold.value, rel_tol=relative, abs_tol=_ABSOLUTE)
+    if not gold.value:
+        return abs(claim.value) <= _ZERO
+    noise = _NOISE * max(claim.noise, gold.noise)
+    return math.isclose(claim.value, gold.value, rel_tol=relative, abs_tol=noise)
 
 
 def _bare_decimals(number: Number) -> int | None:

@@ -49,6 +49,7 @@ _SPELLINGS: Final = {
     "w": "W watt watts",
     DOLLAR: "dollar dollars usd",
     "cent": "cent cents",
+    "yuan": "yuan",
     DEGREE: "degree degrees deg degs",
     RADIAN: "rad rads radian radians",
     PERCENT: "percent",

@@ -25,8 +25,9 @@ _PROSE: Final = frozenset(
 )
 _COMMANDS: Final = frozenset(
     """
-    angle measuredangle triangle overline bar widehat hat overarc arc overrightarrow
-    overleftrightarrow vec stackrel frown odot parallelogram square therefore frac sin cos tan
+    angle measuredangle triangle overline bar widehat hat overarc overparen overgroup wideparen arc
+    overrightarrow overleftrightarrow overset vec stackrel frown smallfrown odot parallelogram
+    square therefore Rightarrow implies frac sin cos tan
     theta alpha beta gamma delta phi psi omega ell Delta
     """.split()  # noqa: SIM905  # a hundred quoted words cannot be read
 )
@@ -34,7 +35,7 @@ _NOT_POINTS: Final = frozenset(("NOT", "NEVER", "FALSE", "WRONG", "EITHER", "IF"
 _MAX_POINTS: Final = 6
 _TOKEN: Final = re.compile(
     r"(\\[A-Za-z]+|[A-Za-z\u0370-\u03ff]+)'*(?:_(?:[A-Za-z0-9]|\{[A-Za-z0-9\\ ]{1,16}\}))?"
-    r"|\|[A-Z]{2}\||[{}(),:/\s]+|([0-9]{1,2})(?![0-9.])"
+    r"|\|\s?[A-Z]{2}\s?\||[{}(),:/\s]+|([0-9]{1,2})(?![0-9.])"
 )
 _OTHER_QUANTITY: Final = re.compile(r"[Ss]quare\s+of|[yz]\s*,\s*[xy]")
 """Texts that look like a name but mean something else: the square of x; (y, x)."""

@@ -16,6 +16,8 @@ _ESCAPE: Final = re.compile(
 )
 """ECMA-48 control sequences; "m" selects a style, all others are dropped."""
 _COLOURS: Final = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
+_CAPTION: Final = re.compile(r"\s*\([A-Z][a-z]+\)\s*")
+"""FrozenLake writes the last action above its drawing, but nothing before the first one."""
 _MAX_MARKS: Final = 200
 
 
@@ -43,7 +45,8 @@ class _Style(NamedTuple):
 def read_ansi(drawn: str) -> tuple[str, list[Mark]]:
     """Return the text without control sequences, and its styled runs.
 
-    Rows and columns count from 1 in the returned text; empty lines around it are dropped.
+    Rows and columns count from 1 in the returned text; empty lines around it are dropped. An action
+    above the drawing goes below it, as in Taxi, so a place has the same row in every turn.
     """
     lines: list[str] = [""]
     marks: list[Mark] = []
@@ -124,8 +127,11 @@ def _trim(lines: list[str], marks: list[Mark]) -> tuple[str, list[Mark]]:
     if not kept:
         return "", []
     first, last = kept[0], kept[-1]
-    text = "\n".join(
+    caption: list[str] = []
+    if first < last and first not in marked and _CAPTION.fullmatch(lines[first]):
+        caption, first = [lines[first].rstrip()], kept[1]
+    drawn = [
         line.rstrip() if row + first not in marked else line
         for row, line in enumerate(lines[first : last + 1])
-    )
-    return text, [mark._replace(row=mark.row - first) for mark in marks]
+    ]
+    return "\n".join(drawn + caption), [mark._replace(row=mark.row - first) for mark in marks]

@@ -153,7 +153,7 @@ class GymnasiumEnv(Env):
         self._show_reward, self._bonus = show_reward, float(termination_reward)
         if is_repeatable or (is_repeatable is None and is_known_repeatable(self._inner)):
             self.capabilities = Capabilities(replay_safe=True, deterministic=True)  # pyright: ignore[reportAttributeAccessIssue]  # instances differ by what is inside
-        rules = rules_of(self._inner) if instructions is None else instructions
+        rules = rules_of(self._inner, env_kwargs or {}) if instructions is None else instructions
         self.system_prompt = "\n\n".join(
             filter(None, [rules, self._reader.describe(), self._seen()])
         )

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 import gymnasium
@@ -27,9 +28,10 @@ _LINK: Final = re.compile(r"!?\[([^\[\]\n]*)\]\([^()\n]*\)")
 _LONGEST: Final = 6000
 
 
-def rules_of(inner: gymnasium.Env[Any, Any]) -> str:
-    """Return the class docstring without code and API sections.
+def rules_of(inner: gymnasium.Env[Any, Any], settings: Mapping[str, object]) -> str:
+    """Return the class docstring without code and API sections, and the settings of this game.
 
+    The docstring describes the defaults, which the settings change: a lake that is not slippery.
     Empty if the class has no docstring.
     """
     text = inspect.cleandoc(type(inner.unwrapped).__doc__ or "")
@@ -43,4 +45,10 @@ def rules_of(inner: gymnasium.Env[Any, Any]) -> str:
         if heading.group(1).casefold() not in _LEFT_OUT:
             kept.append(text[heading.start() : end])
     plain = _HTML.sub("", _LINK.sub(r"\1", "".join(kept)))
-    return re.sub(r"\n{3,}", "\n\n", plain).strip()[:_LONGEST]
+    text = re.sub(r"\n{3,}", "\n\n", plain).strip()[:_LONGEST]
+    said = ", ".join(
+        f"{name} = {value!r}"
+        for name, value in settings.items()
+        if isinstance(value, bool | int | float | str) and name != "render_mode"
+    )
+    return f"{text}\n\nSettings of this game: {said}." if said else text

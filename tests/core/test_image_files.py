@@ -2,6 +2,7 @@
 
 import io
 import json
+import pickle
 import struct
 import subprocess
 import sys
@@ -9,12 +10,12 @@ import zlib
 from pathlib import Path
 
 import pytest
-from PIL import EpsImagePlugin, PngImagePlugin
+from PIL import EpsImagePlugin, ImageOps, PngImagePlugin
 from PIL import Image as PilImage
 
 from envkit import image_files
 from envkit.errors import ImageError
-from envkit.image_files import MAX_BYTES, decode_image, read_image_file
+from envkit.image_files import MAX_BYTES, decode_image, normalized, read_image_file
 from envkit.images import Image
 
 
@@ -227,3 +228,136 @@ def test_decoding_says_which_bytes_hold_exactly_these_pixels() -> None:
     assert decode_image(jpeg).exact == jpeg
     assert decode_image(jpeg).image_format == "jpeg"
     assert decode_image(clear).exact is None
+
+
+def oriented(orientation: object, name: str, mode: str = "RGB") -> tuple[bytes, PilImage.Image]:
+    """Return a file with an orientation tag, and the picture that a viewer shows."""
+    stored = PilImage.radial_gradient("L").crop((0, 0, 128, 40)).resize((24, 10)).convert(mode)
+    exif = PilImage.Exif()
+    exif[0x0112] = orientation
+    options = {"lossless": True} if name == "WEBP" else {"quality": 95} if name == "JPEG" else {}
+    data = encode(stored, name, exif=exif, **options)
+    with PilImage.open(io.BytesIO(data)) as opened:
+        return data, ImageOps.exif_transpose(opened)
+
+
+def same_pixels(one: PilImage.Image, other: PilImage.Image) -> bool:
+    return one.size == other.size and one.tobytes() == normalized(other).tobytes()
+
+
+_FILES = {
+    "JPEG": ("RGB", "L", "CMYK"),
+    "MPO": ("RGB", "L"),
+    "PNG": ("RGB", "L", "RGBA", "LA", "P", "I;16"),
+    "WEBP": ("RGB", "RGBA"),
+}
+
+
+@pytest.mark.parametrize(("name", "mode"), [(n, m) for n, modes in _FILES.items() for m in modes])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_orientation_tag_is_applied(name: str, mode: str, orientation: int) -> None:
+    data, shown = oriented(orientation, name, mode)
+
+    found = decode_image(data)
+
+    assert same_pixels(found.picture, shown)
+    assert found.exact is None or orientation == 1  # other bytes than these pixels'
+    with PilImage.open(io.BytesIO(data)) as opened:
+        assert same_pixels(Image.from_pil(opened).pil(), shown)
+
+
+def test_image_with_an_orientation_is_the_same_everywhere(tmp_path: Path) -> None:
+    data, shown = oriented(6, "JPEG")
+    path = tmp_path / "photo.jpg"
+    path.write_bytes(data)
+    image = Image.open(path)
+    again = [
+        Image.from_bytes(image.encoded(image.file_format)),
+        Image.from_data_uri(image.data_uri()),
+        pickle.loads(pickle.dumps(image)),
+        Image.deferred(lambda: image.encoded(image.file_format), sha256=image.sha256),
+        Image.deferred(lambda: data, sha256=image.sha256),
+        Image.from_pil(image.pil()),
+    ]
+
+    assert image.size == shown.size
+    assert {one.sha256 for one in again} == {image.sha256}
+    assert all(same_pixels(one.pil(), shown) for one in again)
+    with PilImage.open(io.BytesIO(image.png_bytes())) as sent:
+        assert sent.getexif() == {}
+
+
+def test_stored_file_of_an_image_without_its_tag_keeps_its_identity() -> None:
+    # Runs recorded before orientation was applied hold the untagged file of the unturned pixels.
+    data, _ = oriented(1, "JPEG")
+    exact = decode_image(data).exact
+    assert exact is not None
+
+    assert Image.from_bytes(exact).sha256 == Image.from_bytes(data).sha256
+
+
+def exif_block(order: str, kind: int, values: int, written: bytes, tag: int = 0x0112) -> bytes:
+    mark = {"<": b"II", ">": b"MM"}[order]
+    head = struct.pack(f"{order}2sHIH", mark, 42, 8, 1)
+    return head + struct.pack(f"{order}HHI", tag, kind, values) + written.ljust(4, b"\0")
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize(
+    ("kind", "code"), [(1, "B"), (3, "H"), (4, "I")], ids=["byte", "short", "long"]
+)
+def test_orientation_of_each_integer_type_is_applied(order: str, kind: int, code: str) -> None:
+    block = exif_block(order, kind, 1, struct.pack(f"{order}{code}", 6))
+
+    for start in (b"", b"Exif\0\0"):
+        drawn = gradient()
+        drawn.info["exif"] = start + block
+        assert Image.from_pil(drawn).size == (5, 7)
+    assert decode_image(with_chunks(encode(gradient()), chunk(b"eXIf", block))).picture.size == (
+        5,
+        7,
+    )
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        *(exif_block("<", 3, 1, struct.pack("<H", value)) for value in (0, 1, 9, 255, 65535)),
+        exif_block(">", 4, 1, struct.pack(">I", 2**32 - 1)),
+        exif_block("<", 3, 2, struct.pack("<HH", 6, 6)),  # two values
+        exif_block("<", 2, 1, b"6"),  # text
+        exif_block("<", 5, 1, struct.pack("<I", 6)),  # a fraction elsewhere
+        exif_block("<", 3, 1, struct.pack("<H", 6), tag=0x0113),
+        exif_block("<", 3, 1, struct.pack("<H", 6))[:-3],
+    ],
+)
+def test_unknown_orientation_is_ignored(block: bytes) -> None:
+    plain = encode(gradient())
+
+    found = decode_image(with_chunks(plain, chunk(b"eXIf", block)))
+
+    assert found.picture.tobytes() == gradient().tobytes()
+    assert found.exact == plain
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")  # Pillow, when it opens a JPEG
+@pytest.mark.parametrize(
+    "exif", [b"", b"MM", b"junk", b"II*\x00\xff\xff\xff\xff", b"MM\x00*\x00\x00\x00\x08\x00\x05abc"]
+)
+def test_damaged_exif_data_is_ignored(exif: bytes) -> None:
+    plain = encode(gradient())
+
+    assert decode_image(with_chunks(plain, chunk(b"eXIf", exif))).exact == plain
+    assert decode_image(encode(gradient(), "JPEG", exif=b"Exif\0\0" + exif)).picture.size == (7, 5)
+    drawn = gradient()
+    drawn.info["exif"] = exif
+    assert Image.from_pil(drawn).size == (7, 5)
+
+
+def test_orientation_after_the_pixels_of_a_png_is_applied() -> None:
+    exif = PilImage.Exif()
+    exif[0x0112] = 6
+    plain = encode(gradient())
+    late = plain[:-12] + chunk(b"eXIf", exif.tobytes()[6:]) + plain[-12:]
+
+    assert decode_image(late).picture.size == (5, 7)

@@ -6,7 +6,7 @@ from envkit_browser.miniwob.env import MiniwobEnv
 from envkit_browser.miniwob.plans import PLANS
 from envkit_browser.miniwob.scoring import Scoring
 from envkit_browser.miniwob.source import MiniwobTasks
-from envkit_browser.miniwob.tasks import EXCLUDED, TASKS, Kind, TaskEntry
+from envkit_browser.miniwob.tasks import EXCLUDED, PARTIAL, TASKS, Kind, TaskEntry
 
 SPEC = EnvSpec(
     id="computer-use-miniwob-v0",
@@ -28,6 +28,7 @@ def _description(entry: TaskEntry) -> str:
 __all__ = [
     "COLLECTION",
     "EXCLUDED",
+    "PARTIAL",
     "PLANS",
     "SPEC",
     "TASKS",

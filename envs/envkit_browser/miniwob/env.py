@@ -37,10 +37,11 @@ class MiniwobEnv(AsyncEnv):
     Action: one or several actions in the form of the model family that `action` names. Actions
         after one that ends the episode are ignored. Page time passes only with actions, half a
         second for each that has an effect, so the same actions give the same page.
-    Reward: at the end, from the page's raw reward, without its decay over time: 1.0 if it is above
-        0, else 0.0; `scoring` has other rules. `info["raw_reward"]` is the page's own. Episode end:
-        the page submits the task, `terminate` or `answer`; `max_turns` replies truncate. The page's
-        own time limit is off.
+    Reward: at the end, from the page's raw reward, without its decay over time: 1.0 if the task is
+        solved, else 0.0. A page that gives a part of the reward for a partial answer gives it with
+        another `scoring`. `info["raw_reward"]` is the page's own.
+    Episode end: the page submits the task, `terminate` or `answer`; `max_turns` replies truncate.
+        The page's own time limit is off.
     Budget: `max_turns` replies, one screenshot each; by default each task has its own budget, two
         replies per oracle action.
     Dataset: the package miniwob 1.1.0, MIT licence.
@@ -61,7 +62,7 @@ class MiniwobEnv(AsyncEnv):
         mix: str = "solved",
         kinds: Sequence[str] | None = None,
         action: str = "canonical",
-        scoring: str = "success",
+        scoring: str = Scoring.FULL,
         split: str = "train",
         max_turns: int | None = None,
         scale: int = 2,
@@ -171,7 +172,7 @@ class MiniwobEnv(AsyncEnv):
         done = is_given_up or outcome.is_over
         terms: dict[str, float] = {}
         if done or self.turn + 1 >= self.max_turns:
-            terms["task"] = score(self._scoring, outcome.raw)
+            terms["task"] = score(self._scoring, outcome.raw, TASKS[self.task["name"]].full)
         info: dict[str, Any] = {
             **parsed.info,
             "reward_terms": terms,

@@ -38,8 +38,9 @@ class SelectRows(SubmittedTask):
             said.append(f"all rows from {rows[run[0]]} to {rows[run[-1]]}")
         start = sorted(rng.sample(range(count), level - 1))
         return {
-            "goal": f"In the list choose {listed(said)}, and nothing else. Ctrl or the right "
-            "button adds a row or takes it away, Shift chooses all rows up to it. Then press Open.",
+            "goal": f"In the list choose {listed(said)}. Every other row must not be chosen. Ctrl "
+            "or the right button adds a row or takes it away, Shift chooses all rows up to it. "
+            "Then press Open.",
             "rows": rows,
             "wanted": sorted([*single, *run]),
             "start": start,

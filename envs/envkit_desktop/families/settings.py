@@ -39,7 +39,7 @@ class ToggleChecks(SubmittedTask):
         while {*ticked} == {*wanted}:
             ticked = rng.sample(texts, min(level, 3))
         return {
-            "goal": f"Tick {listed(wanted)}, and no other box. Then press OK.",
+            "goal": f"Tick {listed(wanted)}. Untick every other box. Then press OK.",
             "texts": texts,
             "wanted": wanted,
             "ticked": ticked,
@@ -201,7 +201,7 @@ class OrderGoods(SubmittedTask):
         start = {n: rng.randint(1, 9) for n in rng.sample(names, level - 1) if n not in missing}
         said = listed([f"{count} {name}" for name, count in wanted.items()])
         return {
-            "goal": f"Order {said}, and nothing else. Press Order.{or_fail(level)}",
+            "goal": f"Order {said}. Set everything else to 0. Then press Order.{or_fail(level)}",
             "names": [name for name in names if name not in missing],
             "feasible": feasible,
             "wanted": wanted,
@@ -272,7 +272,8 @@ class ChangeSettings(SubmittedTask):
             for name, value in wanted.items()
         ]
         return {
-            "goal": f"In Settings, {listed(said)}. Then press Apply.",
+            "goal": f"In Settings, {listed(said)}. Leave everything else as it is. "
+            "Then press Apply.",
             "pages": [[t, [n, list(o)], list(b)] for t, (n, o), b in pages],
             "wanted": wanted,
             "clutter": max(0, level - 2),

@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Any, Final, cast
 
+from envkit_linux_desktop.osworld import network
 from envkit_linux_desktop.osworld.recorded_input import translate
 from envkit_linux_desktop.osworld.refusal import RefusalKind, RefusedError
 from envkit_linux_desktop.osworld.steps import HOME, Launch, Press, Run, Step
@@ -70,7 +71,7 @@ _WORDS: Final[dict[str, tuple[RefusalKind, str]]] = {
         (RefusalKind.PRIVILEGE, "root", "sudo su apt apt-get dpkg snap useradd passwd"),
         (RefusalKind.PRIVILEGE, "system services", "systemctl timedatectl pactl pulseaudio"),
         (RefusalKind.NETWORK, "packages from the network", "pip pip3 conda npm"),
-        (RefusalKind.NETWORK, "network", "curl wget ssh socat"),
+        (RefusalKind.NETWORK, "network", "curl wget aria2c ssh scp sftp ping nslookup socat"),
         (RefusalKind.APPLICATION, "Chrome", "google-chrome"),
         (RefusalKind.APPLICATION, "GIMP", "gimp"),
         (RefusalKind.APPLICATION, "VS Code", "code"),
@@ -175,6 +176,7 @@ def check_words(text: str) -> None:
     for found in _WORD.finditer(text):
         if (reason := _WORDS.get(found.group(1))) is not None:
             raise RefusedError(*reason)
+    network.check_command(text)
     if "{CLIENT_PASSWORD}" in text:
         raise RefusedError(RefusalKind.PRIVILEGE, "root")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, TypeGuard, cast
 
 from envkit.errors import ConfigurationError
-from envkit_linux_desktop.osworld import programs
+from envkit_linux_desktop.osworld import network, programs
 from envkit_linux_desktop.osworld.evaluators import problem_of
 from envkit_linux_desktop.osworld.files import FileFolder
 from envkit_linux_desktop.osworld.programs import DEFAULT_APPLICATIONS, Application
@@ -137,7 +137,7 @@ def read_task(
     conj = rules.get("conj", "and")
     if conj not in ("and", "or"):
         raise RefusedError(RefusalKind.SCHEMA, f"'conj' must be 'and' or 'or', got {conj!r}")
-    return OsworldTask(
+    task = OsworldTask(
         identity=identity,
         instruction=instruction,
         setup=read_steps(fields.get("config", []), installed),
@@ -145,6 +145,9 @@ def read_task(
         checks=_checks(rules),
         any_suffices=conj == "or",
     )
+    if not task.is_infeasible:  # its solution is to say so, with or without a network
+        network.check_task(fields, instruction)
+    return task
 
 
 def _is_text(value: object) -> TypeGuard[str]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from envkit.seeds import derive_seed
 from envkit_actions import FAMILIES
 from envkit_actions.random_clicks import random_clicks
 from envkit_browser.miniwob import PLANS, TASKS, MiniwobEnv
+from envkit_browser.miniwob.page import Element
 from envkit_browser.miniwob.policies import oracle
 
 pytestmark = BROWSER.mark
@@ -162,6 +164,35 @@ async def test_wrong_press_ends_without_reward(env: MiniwobEnv) -> None:
     step = await env.astep(CLICK % (x, y))
     assert (step.terminated, step.reward, step.info["raw_reward"]) == (True, 0.0, -1)
     assert step.info["reward_terms"] == {"task": 0.0}
+
+
+async def _click(env: MiniwobEnv, element: Element) -> Step:
+    x, y = (int(2 * side) for side in element.middle)
+    return await env.astep(CLICK % (x, y))
+
+
+async def test_lowest_card_earns_nothing(env: MiniwobEnv) -> None:
+    await _start_and_look(env, "find-greatest")
+    assert env.page is not None
+    await _click(env, min(env.page.all(".card"), key=lambda card: int(card.text)))
+    step = await _click(env, env.page.one("#submit"))
+    assert (step.terminated, step.reward, step.info["raw_reward"]) == (True, 0.0, 0.1)
+
+
+@pytest.mark.parametrize(("scoring", "reward"), [("full", 0.0), ("success", 1.0)])
+async def test_box_that_is_left_out_earns_nothing_by_default(scoring: str, reward: float) -> None:
+    assert scoring != "full" or signature(MiniwobEnv).parameters["scoring"].default == scoring
+    env = MiniwobEnv(task="click-checkboxes", scoring=scoring)
+    await _start_and_look(env, "click-checkboxes")
+    assert env.page is not None
+    wanted = [row for row in env.page.all("label") if row.text.strip() in env.page.goal]
+    assert len(wanted) > 1
+    for row in wanted[1:]:
+        await _click(env, env.page.one("input", row))
+    step = await _click(env, env.page.one("#subbtn"))
+    assert 0 < step.info["raw_reward"] < 1
+    assert (step.terminated, step.reward) == (True, reward)
+    await env.aclose()
 
 
 async def test_terminate_and_the_last_turn_count_as_not_handed_in() -> None:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from envkit.errors import (
 from envkit_actions import Action, ActionKind
 from envkit_browser.miniwob import (
     EXCLUDED,
+    PARTIAL,
     PLANS,
     TASKS,
     Kind,
@@ -178,6 +180,16 @@ def test_score_follows_the_rule(raw: float | None, success: float, full: float, 
     assert score(Scoring.SUCCESS, raw) == success
     assert score(Scoring.FULL, raw) == full
     assert score(Scoring.RAW, raw) == own
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_solved_task_earns_the_whole_reward(name: str) -> None:
+    entry = TASKS[name]
+
+    assert score(Scoring.FULL, 1.0, entry.full) == 1.0
+    assert score(Scoring.FULL, math.nextafter(entry.full, 0), entry.full) == 0.0
+    assert 0.85 <= entry.full <= 1.0
+    assert entry.full == 1.0 or name in PARTIAL
 
 
 @given(st.none() | st.floats(-2, 2))

@@ -52,6 +52,38 @@ def _task(family: str, level: int, index: int) -> dict[str, Any]:
     return DesktopTasks(families=[family], level=level, split="test").task(index)
 
 
+_UNDONE: dict[str, tuple[str, Callable[[dict[str, Any]], set[Any]]]] = {
+    "toggle_checks": ("Untick every other box", lambda data: {*data["ticked"]} - {*data["wanted"]}),
+    "order_goods": (
+        "Set everything else to 0",
+        lambda data: data["start"].keys() - data["wanted"].keys(),
+    ),
+    "select_rows": (
+        "Every other row must not be chosen",
+        lambda data: {*data["start"]} - {*data["wanted"]},
+    ),
+}
+
+
+@pytest.mark.parametrize("family", _UNDONE)
+def test_goal_says_what_must_be_undone(family: str) -> None:
+    sentence, undone = _UNDONE[family]
+    tasks = [_task(family, level, index) for level in range(2, 6) for index in range(10)]
+
+    assert any(undone(task["data"]) for task in tasks)
+    assert all(sentence in task["goal"] for task in tasks)
+
+
+_KEPT = ("change_settings", "fill_form", "set_sliders", "drag_files")
+
+
+@pytest.mark.parametrize("family", _KEPT)
+def test_goal_says_that_the_rest_must_stay(family: str) -> None:
+    for level in range(1, 6):
+        goal = _task(family, level, 0)["goal"]
+        assert "Leave everything else as it is." in goal or "Leave the other " in goal
+
+
 def _check_oracle(family: str, level: int, seeds: range) -> None:
     env = ComputerUseEnv()
     for seed in seeds:

@@ -133,6 +133,19 @@ def test_dataset_flavour_becomes_a_playable_task(
     assert env.step(r"\boxed{2√221}").reward == 1.0
 
 
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_dataset_images_are_upright(tmp_path: Path, kind: str) -> None:
+    picture, exif = PilImage.new("RGB", (60, 40), "white"), PilImage.Exif()
+    exif[0x0112] = 6
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, exif=exif)
+    path = _write(tmp_path / "a.jsonl", {**DATA_URI, "images": [_uri(buffer.getvalue())]})
+
+    observation, _ = Geo3kEnv(data=str(path)).reset(seed=0)
+
+    assert observation["images"][0].size == (40, 60)
+
+
 def test_dataset_prose_is_stripped_and_kept_as_raw(tmp_path: Path) -> None:
     task = load_tasks(_write(tmp_path / "a.jsonl", PROCESSED)).task(0)
     assert (task["question"], task["raw"]) == ("Find x.", PROSE)
@@ -243,6 +256,7 @@ def test_dataset_names_the_first_bad_row_and_the_rule(tmp_path: Path, reason: st
 
 QUESTION = {"doc_id": 4, "question": "What is it?", "target": "a cat", "image": _uri(PNG)}
 CHOICES = {"id": "q", "input": "Which?", "target": "B", "choices": ["4", "5"], "image": _uri(PNG)}
+NUMBERED = {"choices": {"text": ["cat", "dog", "hen"], "label": ["1", "2", "3"]}}
 
 
 @pytest.mark.parametrize(
@@ -297,11 +311,36 @@ def test_questions_of_evaluation_suites_become_tasks(
 
 
 @pytest.mark.parametrize(
+    ("choices", "answer", "letter"),
+    [
+        (["cat", "dog", "cow", "hen"], 2, "C"),
+        (["2", "4", "6", "8"], 2, "C"),
+        ([2, 4, 6, 8], 2, "C"),
+        (["1", "2", "3", "4"], 1, "B"),
+        (["0", "1", "2", "3"], 3, "D"),
+        (["10", "20", "30"], 2, "C"),
+        (["3", "2", "1", "0"], 0, "A"),
+        (["1", "0"], [1], "B"),
+        ({"text": ["9", "8"], "label": ["0", "1"]}, 1, "B"),
+        (["2", "4", "6", "8"], "2", "A"),  # a text names the choice itself
+    ],
+)
+def test_integer_answer_is_an_index(tmp_path: Path, choices: Any, answer: Any, letter: str) -> None:
+    row = {**CHOICES, "choices": choices, "target": answer}
+    assert load_tasks(_write(tmp_path / "a.jsonl", row)).task(0)["answer"] == letter
+
+
+@pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({"target": "C"}, "the answer names none of the choices"),
         ({"target": 2}, "the answer names none of the choices"),
         ({"target": True}, "the answer names none of the choices"),
+        ({"target": -1}, "the answer names none of the choices"),
+        ({"target": 1.0}, "the answer names none of the choices"),
+        ({"target": 5}, "the answer names none of the choices"),
+        ({**NUMBERED, "target": 1}, "the answer names more than one of the choices"),
+        ({**NUMBERED, "target": 3}, "the answer names none of the choices"),
         ({"choices": ["A", "B"], "target": "A"}, None),
         ({"choices": ["B", "A"], "target": "A"}, "the answer names more than one of the choices"),
         ({"choices": ["4"]}, "the choices must be a list of 2 to 26 texts"),

@@ -6,6 +6,7 @@ import pytest
 
 from envkit.errors import ConfigurationError
 from envkit_geo3k import Grade, How, grade
+from envkit_geo3k.grading import is_readable
 
 WRONG = {How.DIFFERENT, How.UNREADABLE, How.NO_ANSWER, How.GOLD_UNREADABLE}
 
@@ -66,9 +67,26 @@ def test_gold_that_is_not_a_value_is_compared_as_text(
         (r"2\sqrt{221}", "29.7321", How.DIFFERENT),
         (r"4.2000001\pi", r"4.2\pi", How.VALUE),
         (r"4.20001\pi", r"4.2\pi", How.DIFFERENT),
-        # Around zero: an absolute 1e-9.
+        # A gold value of zero: an absolute 1e-9.
         ("0.0000000005", "0", How.VALUE),
+        ("-0.0000000005", "0", How.VALUE),
+        ("0.000000001", "0", How.VALUE),
         ("0.000000005", "0", How.DIFFERENT),
+        (r"0 \approx 0.0000000005", "0", How.VALUE),
+        # Any other gold value: relative, however small.
+        ("0", "0.0000000005", How.DIFFERENT),
+        ("0.0000000005", "0.0000000006", How.DIFFERENT),
+        ("-0.0000000005", "0.0000000005", How.DIFFERENT),
+        ("5e-10", "0.0000000005", How.VALUE),
+        (r"\frac{1}{2000000000}", "0.0000000005", How.VALUE),
+        # Terms that cancel: 1e-12 of the largest.
+        (r"\cos 90", "0", How.VALUE),
+        ("0", r"\cos 90", How.VALUE),
+        ("0", r"\sqrt{2}^2 - 2", How.VALUE),
+        ("0", r"1000 - 1000 + 0.0000000005", How.VALUE),
+        ("0", r"1 - 1 + 0.0000000005", How.DIFFERENT),
+        (r"100 - 100 + 0.0000000005", "0.0000000007", How.DIFFERENT),
+        (r"1000 - 1000 + 0.0000000005", "0.0000000007", How.VALUE),
     ],
 )
 def test_value_is_equal_within_the_tolerance_of_its_notation(
@@ -258,3 +276,68 @@ def test_unit_may_be_missing_but_must_not_differ(answer: str, gold: str, expecte
 def test_grade_refuses_an_unknown_policy() -> None:
     with pytest.raises(ConfigurationError, match="rounding must be one of"):
         grade("1", "1", "loose")
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "expected"),
+    [
+        ("9:00", "3:00", How.DIFFERENT),
+        ("3:00", "03:00", How.VALUE),
+        ("3:05", "3:05:00", How.DIFFERENT),
+        ("3:05", "3:15", How.DIFFERENT),
+        ("9:30", "09:30", How.VALUE),
+        ("09:30", "9:30", How.VALUE),
+        ("09:10", "9:10", How.VALUE),
+        ("9:10", "18:20", How.VALUE),  # ratios
+        ("09:10", "18:20", How.DIFFERENT),
+        ("3:01", "3:1", How.DIFFERENT),
+        ("3:1", "3:01", How.DIFFERENT),
+        ("3:09", "3:9", How.DIFFERENT),
+        ("0.6", "3:05", How.DIFFERENT),  # a time has no quotient
+        ("(3, 5)", "3:05", How.DIFFERENT),
+        ("1e-10:1e-10", "3:2", How.DIFFERENT),
+        ("3e-10:2e-10", "3:2", How.VALUE),
+    ],
+)
+def test_clock_time_is_no_ratio(answer: str, gold: str, expected: How) -> None:
+    assert how(answer, gold) is expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "expected"),
+    [
+        ("4 or 3", "3 or 4", How.VALUE),
+        ("3", "3 or 4", How.UNREADABLE),
+        ("3 or 4 or 5", "3 or 4", How.DIFFERENT),
+        ("3 or 5", "3 or 4", How.DIFFERENT),
+        ("2 or 4", "3 or 4", How.DIFFERENT),
+        ("1.41 or 3", r"3 or \sqrt{2}", How.ROUNDED),
+        ("3 or 8.08", "3 or 8.1", How.ROUNDED),
+        ("3 or 8.1", "3 or 8.08", How.DIFFERENT),
+        ("3 or 4 cm", "3 or 4", How.VALUE),
+        ("3 m or 4 cm", "3 cm or 4 cm", How.DIFFERENT),
+        ("3 or 4 rad", "3 or 4", How.DIFFERENT),
+        ("3 or 4", "3  or 4.", How.TEXT),
+        ("3", "3 or 3", How.GOLD_UNREADABLE),
+        ("4n - 2", "4 n - 2", How.VALUE),
+        ("4 n-2", "4 n - 2", How.TEXT),
+        ("4n + 2", "4 n - 2", How.DIFFERENT),
+        ("4m - 2", "4 n - 2", How.UNREADABLE),
+        ("8", "5 m + 3", How.DIFFERENT),
+        ("5 m + 3", "8", How.UNREADABLE),
+    ],
+)
+def test_gold_of_several_values_or_letters_is_compared(
+    answer: str, gold: str, expected: How
+) -> None:
+    assert how(answer, gold) is expected
+    if expected is How.ROUNDED:
+        assert how(answer, gold, "exact") is How.DIFFERENT
+
+
+@pytest.mark.parametrize(
+    ("gold", "expected"),
+    [("12", True), ("3 or 4", True), ("4 n - 2", True), ("D", False), ("3 or 3", False)],
+)
+def test_gold_is_readable_unless_it_is_text(gold: str, expected: bool) -> None:
+    assert is_readable(gold) is expected

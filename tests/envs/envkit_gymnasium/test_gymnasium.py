@@ -237,6 +237,13 @@ def test_gymnasium_prompt_says_rules_actions_and_state() -> None:
     assert made("CartPole-v1", instructions="Balance.").system_prompt != prompt
 
 
+def test_gymnasium_rules_name_settings_that_differ_from_the_documentation() -> None:
+    settings = {"is_slippery": False, "map_name": "8x8", "desc": None}
+    prompt = made("FrozenLake-v1", env_kwargs=settings).system_prompt or ""
+    assert "Settings of this game: is_slippery = False, map_name = '8x8'." in prompt
+    assert "Settings" not in (made("FrozenLake-v1").system_prompt or "")
+
+
 def test_gymnasium_drawing_keeps_its_colours_as_marks() -> None:
     env = made("FrozenLake-v1", env_kwargs={"is_slippery": False})
     text = env.reset(seed=0)[0]["text"]
@@ -244,7 +251,8 @@ def test_gymnasium_drawing_keeps_its_colours_as_marks() -> None:
     assert "- row 1, column 1: 'S', on red" in text
 
     text = env.step(call("down"))[0]["text"]
-    assert "- row 3, column 1: 'F', on red" in text  # the drawing begins with "  (Down)"
+    assert "HFFG\n  (Down)\n" in text
+    assert "- row 2, column 1: 'F', on red" in text
     assert "\x1b" not in text
     assert "Reward: 0, 0 so far." in text
 

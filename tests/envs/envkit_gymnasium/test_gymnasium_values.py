@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 from typing import Any
 
 import gymnasium
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError
+from envkit_gymnasium import GymnasiumEnv
 from envkit_gymnasium.ansi import Mark, read_ansi, show_ansi
 from envkit_gymnasium.replies import ActionReader
 from envkit_gymnasium.rules import rules_of
@@ -191,8 +193,28 @@ def test_ansi_styles_become_marks() -> None:
     assert show_ansi("\nplain\n\n") == "plain"
 
 
+def _captioned() -> st.SearchStrategy[str]:
+    lines = st.sampled_from(
+        ["", "  ", "(Up)", "  (Down)", "(up)", "\x1b[41m(Up)\x1b[0m", "S\x1b[41mF"]
+    )
+    return st.lists(lines, max_size=5).map("\n".join)
+
+
+def test_drawing_has_the_same_rows_before_and_after_the_first_move() -> None:
+    env = GymnasiumEnv(env="FrozenLake-v1", env_kwargs={"is_slippery": False})
+    texts = [env.reset(seed=1)[0]["text"]]
+    for action in ("down", "down", "right", "down"):
+        call = {"name": "act", "arguments": {"action": action}}
+        step = env.step(f"<tool_call>{json.dumps(call)}</tool_call>")
+        texts.append(step.observation["text"])
+
+    places = [re.findall(r"- row (\d), column (\d)", text) for text in texts]
+    assert places == [[("1", "1")], [("2", "1")], [("3", "1")], [("3", "2")], [("4", "2")]]
+    assert all(text.startswith("SFFF\nFHFH\nFFFH\nHFFG\n") for text in texts)
+
+
 @settings(deadline=None)
-@given(st.text(alphabet="ab \n\x1b[]m0;14879:\x07", max_size=60))
+@given(st.text(alphabet="ab \n\x1b[]m0;14879:\x07", max_size=60) | _captioned())
 def test_ansi_of_any_text_keeps_every_mark_where_it_says(drawn: str) -> None:
     text, marks = read_ansi(drawn)
     lines = text.split("\n")
@@ -212,8 +234,8 @@ def test_ansi_with_many_marks_is_cut() -> None:
 def test_rules_leave_out_programming_and_keep_the_game() -> None:
     for name in ("FrozenLake-v1", "Acrobot-v1", "Taxi-v4"):
         env = gymnasium.make(name)
-        rules = rules_of(env)
+        rules = rules_of(env, {})
         env.close()
         assert "Starting State" in rules
         assert not [word for word in ("gym.make", "Version History", "<a ", "](") if word in rules]
-    assert rules_of(gymnasium.Env()) == ""
+    assert rules_of(gymnasium.Env(), {"a": 1}) == ""

@@ -8,6 +8,7 @@ from typing import Any
 import docx
 import openpyxl
 import pytest
+from PIL import Image as PilImage
 
 from envkit.errors import EnvFault, FaultKind
 from envkit_linux_desktop.osworld import grading
@@ -379,3 +380,20 @@ def test_every_function_scores_zero_without_a_result_file() -> None:
     rules = {"expected": ["x"], "font_name": "x"}
     for name in FUNCTIONS.keys() - {"exact_match", "match_in_list", "literal_match"}:
         assert run(name, None, rules) == 0.0, name
+
+
+def test_images_are_compared_upright() -> None:
+    def photo(orientation: int) -> bytes:
+        exif, stream = PilImage.Exif(), io.BytesIO()
+        exif[0x0112] = orientation
+        PilImage.linear_gradient("L").resize((24, 12)).save(stream, "PNG", exif=exif)
+        return stream.getvalue()
+
+    turned = io.BytesIO()
+    with PilImage.open(io.BytesIO(photo(1))) as stored:
+        stored.transpose(PilImage.Transpose.ROTATE_180).save(turned, "PNG")
+
+    same = [own(photo(3), "a.png")], [gold(turned.getvalue(), "b.png")]
+    assert run("compare_image_list", *same) == 1.0
+    assert run("compare_image_list", [own(photo(1), "a.png")], same[1]) == 0.0
+    assert run("check_image_size", own(photo(6), "a.png"), {"width": 12, "height": 24}) == 1.0

@@ -304,3 +304,71 @@ def test_invalid_index_of_files_is_an_error(tmp_path: Path, index: str) -> None:
     (tmp_path / "addresses.json").write_text(index)
     with pytest.raises(DatasetError, match=r"addresses\.json"):
         FileFolder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("instruction", "detail"),
+    [
+        ("Install Spotify on this system.", "packages"),
+        ("Could you help me to install the LanguageTool extension in Writer?", "packages"),
+        ("Run pip install numpy in ~/work, then run main.py.", "packages"),
+        ("Download the first paper of the list and save it as bert.pdf.", "a download"),
+        ("Clone the repository of the project into my home folder.", "a download"),
+        ("Read https://example.org/post.html and save it as post.txt.", "a web address"),
+        ("Take the prices from shop.example.com and fill in column B.", "a web address"),
+        ("Fill in the city of each conference. You may look it up online.", "on the web"),
+        ("Add the number of citations from Google Scholar to the sheet.", "on the web"),
+        ("Search the Internet for the capital of each country.", "on the web"),
+        ("Copy the abstract of the arXiv paper into the document.", "on the web"),
+    ],
+)
+def test_task_whose_goal_is_on_the_web_is_refused(instruction: str, detail: str) -> None:
+    with pytest.raises(RefusedError) as caught:
+        read_task(sheet_task(instruction=instruction))
+    assert caught.value.refusal.kind is RefusalKind.NETWORK
+    assert detail in caught.value.refusal.detail
+
+
+@pytest.mark.parametrize(
+    "instruction",
+    [
+        "Move the files that I downloaded yesterday from the Downloads folder to ~/papers.",
+        "Sort the files of the download directory by name.",
+        "Write ann@example.com into cell B2 of contacts.xlsx.",
+        "Set the column of installed programs in bold.",
+        "Install the font in /home/user/fonts/Own.ttf for Writer.",
+        "Underline the second line of offline.docx.",
+        "Add a row with the total.",
+    ],
+)
+def test_task_that_only_sounds_like_the_web_is_accepted(instruction: str) -> None:
+    assert read_task(sheet_task(instruction=instruction)).instruction == instruction
+
+
+def test_task_with_a_proxy_is_refused_unless_failure_is_its_solution() -> None:
+    with pytest.raises(RefusedError, match="network: a proxy"):
+        read_task(sheet_task(proxy=True))
+    assert read_task(sheet_task(proxy=False)).checks
+    infeasible = {"func": "infeasible"}
+    text = "Install the newest version from https://example.org."
+    assert read_task(sheet_task(instruction=text, evaluator=infeasible)).is_infeasible
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git clone https://example.org/a.git",
+        ["git", "-C", "/home/user", "clone", "git@example.org:a.git"],
+        "cd work && git pull https://example.org/a.git main",
+        "xdg-open https://example.org",
+        "scp a.txt host:",
+        "ping -c 1 example.org",
+    ],
+)
+def test_command_that_needs_a_network_is_refused(command: Any) -> None:
+    with pytest.raises(RefusedError, match=r"network: "):
+        read_task(with_step("command", command=command))
+
+
+def test_command_with_a_local_repository_is_accepted() -> None:
+    assert read_task(with_step("command", command="git clone /home/user/a /home/user/b")).setup

@@ -94,10 +94,10 @@ def _furthest(page: Page, corner: Point, directions: Sequence[Point]) -> Point:
     best, longest = corner, 0.0
     for direction in directions:
         length = math.hypot(*direction)
-        for steps in range(12, 150):
+        for steps in range(4, 150):
             x = corner[0] + direction[0] / length * steps
             y = corner[1] + direction[1] / length * steps
-            if not (left + 4 < x < left + width - 4 and top + 4 < y < top + height - 4):
+            if not (left + 1 < x < left + width - 1 and top + 1 < y < top + height - 1):
                 break
             if steps > longest:
                 best, longest = (x, y), steps

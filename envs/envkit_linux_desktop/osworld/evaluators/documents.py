@@ -10,7 +10,7 @@ import docx
 from docx.document import Document
 from docx.enum.text import WD_ALIGN_PARAGRAPH, WD_TAB_ALIGNMENT
 from docx.text.run import Run
-from PIL import Image
+from PIL import Image, ImageOps
 
 from envkit_linux_desktop.osworld.evaluators import colors
 from envkit_linux_desktop.osworld.evaluators.values import (
@@ -152,7 +152,7 @@ def _same_images(one: Document, two: Document) -> bool:
 def _pixels(document: Document) -> list[bytes]:
     relations = [part for part in document.part.rels.values() if "image" in part.reltype]
     return [
-        Image.open(io.BytesIO(part.target_part.blob)).tobytes()
+        ImageOps.exif_transpose(Image.open(io.BytesIO(part.target_part.blob))).tobytes()
         for part in relations
         if not part.is_external
     ]

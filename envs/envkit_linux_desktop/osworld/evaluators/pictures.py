@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageChops
+from PIL import Image, ImageChops, ImageOps
 
 from envkit_linux_desktop.osworld.evaluators import (
     documents,
@@ -107,11 +107,12 @@ def _same_pixels(one: object, two: object) -> bool:
 
 
 def _open(file: File) -> Image.Image:
+    """Return an image upright, as its orientation tag says."""
     with reading(file), warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         image = Image.open(io.BytesIO(file.data))
         image.load()
-        return image
+        return ImageOps.exif_transpose(image)
 
 
 def compare_zip_files(result: Any, expected: Any, _: _Options) -> float:  # noqa: ANN401
