@@ -5,12 +5,13 @@ from typing import Any, ClassVar, Final
 
 from envkit.env import Capabilities, Env, ObservationRole, Policy, PolicyContext, Turn
 from envkit.errors import ConfigurationError, EnvFault, FaultKind, UnknownNameError
+from envkit.grading import Grade
 from envkit.marks import clip
 from envkit.tasks import ListSource, Task, TaskSource
 from envkit_terminal.families import FAMILIES, LEVELS, NEEDS_GIT
 from envkit_terminal.grading import Outcome, grade
 from envkit_terminal.protocol import BASH, MAX_COMMANDS, Protocol, Reply, read, system_prompt, write
-from envkit_terminal.session import HOME, Limits, Ran, TerminalSession
+from envkit_terminal.session import HOME, Entry, Limits, Ran, TerminalSession
 from envkit_terminal.tasks import GeneratedTasks, check_task, entries
 
 _MAX_SENTENCES: Final = 4
@@ -117,18 +118,8 @@ class TerminalEnv(Env):
             MissingDependencyError: bubblewrap is not installed.
         """
         check_task(task)
-        files = entries(task.get("files", {}))
         self.close()
-        session = TerminalSession(
-            limits=self._limits,
-            folders=tuple(task.get("folders", ())),
-            folder=task.get("folder", HOME),
-            environment=task.get("environment", {}),
-        )
-        self._session = session.start()
-        session.put(files)
-        for command in task.get("setup", ()):
-            _prepare(session, command)
+        self._session = self._start(task)
         info = {key: task[key] for key in ("family", "level", "name") if key in task}
         return Turn(task["goal"], info=info)
 
@@ -173,18 +164,45 @@ class TerminalEnv(Env):
         assert self._session is not None
         files = self._session.snapshot()
         self.close()
-        score = 0.0
-        if files is not None and is_graded:
-            outcome = Outcome(
-                files=files,
-                limits=self._limits,
-                folders=tuple(self.task.get("folders", ())),
-                folder=self.task.get("folder", HOME),
-                environment=self.task.get("environment", {}),
-            )
-            score = grade(self.task["checks"], outcome)
-        terms = {"checks": score}
-        return Turn(text, reward=score, done=done, info={**info, "reward_terms": terms})
+        found = Grade(score=0.0)
+        if is_graded:
+            found = grade(self.task, self._outcome(files), untouched=self._untouched)
+        terms = {"checks": found.score}
+        info = {**info, **found.info(), "reward_terms": terms}
+        return Turn(text, reward=found.score, done=done, info=info)
+
+    def _start(self, task: Task) -> TerminalSession:
+        """Start a session with the task's files, after its setup."""
+        session = TerminalSession(
+            limits=self._limits,
+            folders=tuple(task.get("folders", ())),
+            folder=task.get("folder", HOME),
+            environment=task.get("environment", {}),
+        ).start()
+        try:
+            session.put(entries(task.get("files", {})))
+            for command in task.get("setup", ()):
+                _prepare(session, command)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def _untouched(self) -> Outcome | None:
+        """Return what a policy that does nothing leaves."""
+        with self._start(self.task) as session:
+            return self._outcome(session.snapshot())
+
+    def _outcome(self, files: Mapping[str, Entry] | None) -> Outcome | None:
+        if files is None:
+            return None
+        return Outcome(
+            files=files,
+            limits=self._limits,
+            folders=tuple(self.task.get("folders", ())),
+            folder=self.task.get("folder", HOME),
+            environment=self.task.get("environment", {}),
+        )
 
 
 def _source(

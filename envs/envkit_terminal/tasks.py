@@ -1,6 +1,8 @@
 """A terminal task as JSON data: initial files, setup, checks and a solution."""
 
 import base64
+import math
+import posixpath
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
@@ -58,6 +60,40 @@ def check_task(task: Mapping[str, Any]) -> None:
         if not isinstance(task.get(key, {}), dict):
             raise DatasetError(f"{key!r} of a terminal task must be an object")
 
+    check_reward(task)
+
+
+def check_reward(task: Mapping[str, Any]) -> None:
+    """Check what a task says about its reward.
+
+    Raises:
+        DatasetError: `reward_key` or `reward_range` has the wrong type.
+    """
+    if not isinstance(task.get("reward_key", ""), str):
+        raise DatasetError(f"'reward_key' must be a string, got {task['reward_key']!r:.60}")
+    reward_range(task)
+
+
+def reward_range(task: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Return the lowest and the highest reward that a task declares; None without a declaration.
+
+    Raises:
+        DatasetError: It is not a pair of numbers in order.
+    """
+    given: Any = task.get("reward_range")
+    if given is None:
+        return None
+    if isinstance(given, list | tuple):
+        pair = cast("list[Any]", given)
+        is_pair = len(pair) == 2 and all(
+            isinstance(one, int | float) and math.isfinite(one) for one in pair
+        )
+        if is_pair and pair[0] <= pair[1]:
+            return float(pair[0]), float(pair[1])
+    raise DatasetError(
+        f"'reward_range' of a terminal task must be [lowest, highest], got {given!r:.60}"
+    )
+
 
 def entries(files: Mapping[str, Any]) -> dict[str, Entry]:
     """Return the files of a task by absolute path; relative paths are below the home folder.
@@ -72,18 +108,17 @@ def entries(files: Mapping[str, Any]) -> dict[str, Entry]:
 
 
 def absolute(path: str) -> str:
-    """Return a path below the home folder, or an absolute one unchanged."""
-    return path if path.startswith("/") else f"{HOME}/{path}"
+    """Return a path in its shortest form; a relative one is below the home folder."""
+    return posixpath.normpath(posixpath.join(HOME, path)).replace("//", "/")
 
 
 def _entry(path: str, value: object) -> Entry:
     if value is None:
         return Entry(mode=0o755)
-    if isinstance(value, str):
-        return Entry(data=value.encode())
-    if isinstance(value, dict):
-        fields = cast(dict[str, Any], value)
+    if isinstance(value, str | dict):
+        fields = {"text": value} if isinstance(value, str) else cast(dict[str, Any], value)
         try:
+            path.encode("utf-8", "surrogateescape")
             data = (
                 base64.b64decode(fields["base64"], validate=True)
                 if "base64" in fields
@@ -97,4 +132,14 @@ def _entry(path: str, value: object) -> Entry:
     )
 
 
-__all__ = ["CHECKS", "FAMILIES", "LEVELS", "GeneratedTasks", "absolute", "check_task", "entries"]
+__all__ = [
+    "CHECKS",
+    "FAMILIES",
+    "LEVELS",
+    "GeneratedTasks",
+    "absolute",
+    "check_reward",
+    "check_task",
+    "entries",
+    "reward_range",
+]
