@@ -50,10 +50,6 @@ class Outcome:
     folder: str
     environment: Mapping[str, str]
 
-    def holds(self, path: str) -> bool:
-        """Return whether a path is inside a folder that the session could write."""
-        return any(path.startswith(f"{one.rstrip('/')}/") for one in (HOME, *self.folders))
-
     def fresh(self, tests: Mapping[str, bytes], *, has_own_home: bool) -> TerminalSession:
         """Start a sandbox with a copy of the final files.
 

@@ -89,7 +89,7 @@ def _is_absent(path: str, outcome: Outcome) -> bool:
     Whatever is there counts, even if it cannot be read. A link on the way is not followed, and
     could lead to it, so nothing is certain below one.
     """
-    if path in outcome.files or not outcome.holds(path):
+    if path in outcome.files:
         return False
     parents = path.split("/")
     above = ("/".join(parents[:count]) for count in range(2, len(parents)))
@@ -127,7 +127,11 @@ def _tests(check: Mapping[str, Any], outcome: Outcome, task: Task) -> float:
             raise UngradedError(f"the test script exceeded the limit of {done.limit}")
         if check.get("reads_reward"):
             key, within = task.get("reward_key"), reward_range(task)
-            return read_reward(session, key=key, within=within, output=done.output)
+            try:
+                return read_reward(session, key=key, within=within)
+            except UngradedError as error:
+                printed = done.output[-200:]
+                raise UngradedError(f"{error}. It printed {printed!r}") from error
         if done.is_new_shell:
             raise UngradedError("the shell that ran the test script was killed")
         return float(done.code == 0)

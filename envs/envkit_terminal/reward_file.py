@@ -18,7 +18,7 @@ _KEY: Final = "reward"
 
 
 def read_reward(
-    session: TerminalSession, *, key: str | None, within: tuple[float, float] | None, output: str
+    session: TerminalSession, *, key: str | None, within: tuple[float, float] | None
 ) -> float:
     """End all processes and return the reward.
 
@@ -26,20 +26,33 @@ def read_reward(
         session: Where the script has ended.
         key: The key of the reward in an object, besides "reward"; None without another.
         within: The range that the task declares; None means any finite number.
-        output: What the script printed, for messages.
 
     Raises:
         UngradedError: There is no reward.
         EnvFault: The sandbox is gone.
     """
-    files = dict(zip((_JSON, _TEXT), session.read(REWARD_FOLDER, _JSON, _TEXT), strict=True))
-    name = _JSON if files[_JSON].exists else _TEXT
-    if not files[name].exists:
-        raise UngradedError(
-            f"the test script wrote no {REWARD_FOLDER}/{_TEXT} or {_JSON}; "
-            f"it printed {output[-200:]!r}"
-        )
-    data = files[name].data
+    found, text = session.read(REWARD_FOLDER, _JSON, _TEXT)
+    if found.exists:
+        return reward_of(_JSON, found.data, key=key, within=within)
+    if text.exists:
+        return reward_of(_TEXT, text.data, key=key, within=within)
+    raise UngradedError(f"the test script wrote no {REWARD_FOLDER}/{_TEXT} or {_JSON}")
+
+
+def reward_of(
+    name: str, data: bytes | None, *, key: str | None, within: tuple[float, float] | None
+) -> float:
+    """Return the reward in a file.
+
+    Args:
+        name: "reward.json" or "reward.txt".
+        data: Its bytes; None if it cannot be read.
+        key: As for `read_reward`.
+        within: As for `read_reward`.
+
+    Raises:
+        UngradedError: It holds no reward.
+    """
     if data is None:
         raise UngradedError(f"{name} must be a regular file of at most 1 MiB that can be read")
     try:

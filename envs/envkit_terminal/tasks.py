@@ -3,7 +3,7 @@
 import base64
 import math
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from envkit.errors import DatasetError
@@ -56,6 +56,11 @@ def check_task(task: Mapping[str, Any]) -> None:
             raise DatasetError(f"a check's 'type' must be one of {sorted(CHECKS)}, got {kind!r}")
         if missing := CHECKS[kind] - check.keys():
             raise DatasetError(f"a check of type {kind!r} needs {sorted(missing)}")
+        if "path" in CHECKS[kind] and not is_inside(absolute(check["path"]), task):
+            raise DatasetError(
+                f"a check's 'path' must be inside the home folder or one of 'folders', since the "
+                f"policy can write nowhere else, got {check['path']!r:.80}"
+            )
     for key in ("files", "environment"):
         if not isinstance(task.get(key, {}), dict):
             raise DatasetError(f"{key!r} of a terminal task must be an object")
@@ -93,6 +98,12 @@ def reward_range(task: Mapping[str, Any]) -> tuple[float, float] | None:
     raise DatasetError(
         f"'reward_range' of a terminal task must be [lowest, highest], got {given!r:.60}"
     )
+
+
+def is_inside(path: str, task: Mapping[str, Any]) -> bool:
+    """Return whether an absolute path is inside a folder that a task's session can write."""
+    folders: Sequence[str] = (HOME, *task.get("folders", ()))
+    return any(path.startswith(f"{one.rstrip('/')}/") for one in folders)
 
 
 def entries(files: Mapping[str, Any]) -> dict[str, Entry]:
@@ -141,5 +152,6 @@ __all__ = [
     "check_reward",
     "check_task",
     "entries",
+    "is_inside",
     "reward_range",
 ]

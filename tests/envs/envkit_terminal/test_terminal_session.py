@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -201,6 +202,7 @@ def test_snapshot_holds_files_folders_and_links(session: TerminalSession) -> Non
         f"{HOME}/in": Entry(mode=0o755),
         f"{HOME}/in/a.txt": Entry(data=b"1\n", mode=0),
         f"{HOME}/link": Entry(link="/etc/passwd"),
+        f"{HOME}/pipe": Entry(mode=0o644, special=stat.S_IFIFO),
         "/app/run": Entry(data=b"2", mode=0o755),
     }
 
