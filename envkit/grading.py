@@ -18,7 +18,7 @@ import json
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -71,7 +71,37 @@ def settle(
         return Grade(score=grade())
     except UngradedError as error:
         reason = str(error)[:_MAX_REASON]
-    failure = _results.get(_key(grader, task), untouched)
+    return _judged(reason, _results.get(_key(grader, task), untouched))
+
+
+async def asettle(
+    grade: Callable[[], Awaitable[float]],
+    *,
+    untouched: Callable[[], Awaitable[object]],
+    grader: str,
+    task: Mapping[str, Any],
+) -> Grade:
+    """Grade from an event loop; see `settle`. Episodes that fail together may each run `untouched`.
+
+    Raises:
+        EnvFault: As for `settle`.
+    """
+    try:
+        return Grade(score=await grade())
+    except UngradedError as error:
+        reason = str(error)[:_MAX_REASON]
+    key = _key(grader, task)
+    if not _results.knows(key):
+        failure: UngradedError | None = None
+        try:
+            await untouched()
+        except UngradedError as error:
+            failure = error
+        _results.keep(key, failure)
+    return _judged(reason, _results.get(key, lambda: None))
+
+
+def _judged(reason: str, failure: str | None) -> Grade:
     if failure is not None:
         raise EnvFault(
             f"the grader fails on untouched state too: {failure}. In this episode: {reason}",
@@ -132,19 +162,28 @@ class _Results:
             with self._lock:
                 if key in self._known:
                     return self._known[key]
+            failure: UngradedError | None = None
             try:
                 untouched()
-                failure = None
             except UngradedError as error:
-                failure = str(error)[:_MAX_REASON]
-            with self._lock:
-                self._known[key] = failure
-                self._running.pop(key, None)
-                while len(self._known) > _MAX_TASKS:
-                    self._known.popitem(last=False)
-            return failure
+                failure = error
+            return self.keep(key, failure)
+
+    def knows(self, key: str) -> bool:
+        """Return whether a task's grader has run on untouched state."""
+        with self._lock:
+            return key in self._known
+
+    def keep(self, key: str, failure: UngradedError | None) -> str | None:
+        """Record how it ended, and return why it failed."""
+        with self._lock:
+            self._known[key] = None if failure is None else str(failure)[:_MAX_REASON]
+            self._running.pop(key, None)
+            while len(self._known) > _MAX_TASKS:
+                self._known.popitem(last=False)
+            return self._known[key]
 
 
 _results: Final = _Results()
 
-__all__ = ["UNGRADED", "Grade", "UngradedError", "finite_reward", "settle"]
+__all__ = ["UNGRADED", "Grade", "UngradedError", "asettle", "finite_reward", "settle"]

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError, UnknownNameError
+from envkit.metrics import aggregate
 from envkit.metrics.intervals import exact_p_value, mean_interval, pass_at_k
 from envkit.trajectory import StopReason, Trajectory, save
 from envkit_eval import (
@@ -142,6 +143,20 @@ def test_faults_are_counted_and_left_out_of_every_mean() -> None:
     assert (line.tasks, line.episodes, line.faulted) == (2, 3, 3)
     assert line.success.mean == 0.75  # of the tasks' shares 1 and 1/2, not of 3 or 6 episodes
     assert line.fault_share == 0.5
+
+
+def test_zeros_of_failed_graders_are_rewarded_and_counted() -> None:
+    info = {"ungraded": "the test script did not end within 2 s"}
+    replies = [Reply(reward=0.0, info=info), Reply(reward=1.0), Reply(reward=0.0)]
+    samples = [
+        Sample.of(build([reply], seed=seed, episode_id=str(seed)), by=(), solved_above=0.0)
+        for seed, reply in enumerate(replies)
+    ]
+    (line,) = lines_of(samples, **PLAIN)
+    assert (line.episodes, line.ungraded, line.faulted) == (3, 1, 0)
+    assert line.to_json()["ungraded"] == 1
+    metrics = aggregate([build([reply]) for reply in replies])
+    assert (metrics["episodes/rewarded"], metrics["episodes/ungraded"]) == (3, 1)
 
 
 def test_task_with_too_few_samples_is_left_out_of_that_k() -> None:

@@ -53,7 +53,7 @@ def test_home_reads_regular_files_and_lists_names(tmp_path: Path) -> None:
         assert home.read("a/b.txt", limit=2) == b"12"
         assert home.names() == ("a",)
         assert home.names("a") == ("b.txt",)
-        assert home.names("none") == ()
+        assert home.names("none") is None
 
 
 def test_home_follows_nothing_out_of_the_folder_and_never_blocks(tmp_path: Path) -> None:
@@ -68,8 +68,11 @@ def test_home_follows_nothing_out_of_the_folder_and_never_blocks(tmp_path: Path)
         tried = ("link", "out/secret", "../secret", str(secret), "fifo", "", "a\0b", "x" * 5000)
         tried += ("folder", "\ud800")
         assert {path: home.read(path) for path in tried} == dict.fromkeys(tried)
-        assert home.names("out") == ()
-        assert home.names("..") == ()
+        assert home.names("out") is None
+        assert home.names("..") is None
+        there = {path: home.exists(path) for path in tried}
+    absent = ("", "a\0b", "x" * 5000, "\ud800")
+    assert there == {path: path not in absent for path in tried}
 
 
 def test_home_of_a_lost_session_is_a_fault(tmp_path: Path) -> None:

@@ -285,7 +285,7 @@ def test_script_that_never_leaves_a_reward_is_a_fault(script: str) -> None:
 @BUBBLEWRAP.mark
 def test_reward_of_a_key_and_within_a_range_is_declared_by_the_task() -> None:
     script = "cat /app/r > /logs/verifier/reward.json"
-    given = {"files": {"/app/r": '{"accuracy": 0.5}'}, "reward_key": "accuracy"}
+    given: dict[str, Any] = {"files": {"/app/r": '{"accuracy": 0.5}'}, "reward_key": "accuracy"}
     task = graded(script, reward_range=[0, 1], **given)
     assert left(task).reward == 0.5
     assert left(task, "echo 1 > r").reward == 1.0
