@@ -49,6 +49,8 @@ class Outcome:
     folders: Sequence[str]
     folder: str
     environment: Mapping[str, str]
+    test_seconds: float
+    """Maximum seconds of a test script."""
 
     def fresh(self, tests: Mapping[str, bytes], *, has_own_home: bool) -> TerminalSession:
         """Start a sandbox with a copy of the final files.

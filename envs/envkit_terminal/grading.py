@@ -44,8 +44,8 @@ def grade(task: Task, outcome: Outcome | None, *, untouched: Callable[[], Outcom
             if check["type"] == "tests":
                 _tests(check, left, task)
 
-    grader = f"terminal {'' if outcome is None else outcome.limits}"
-    return settle(score, untouched=try_tests, grader=grader, task=task)
+    how = None if outcome is None else (outcome.limits, outcome.test_seconds)
+    return settle(score, untouched=try_tests, grader=f"terminal {how}", task=task)
 
 
 def _copied(outcome: Outcome | None) -> Outcome:
@@ -118,7 +118,7 @@ def _tests(check: Mapping[str, Any], outcome: Outcome, task: Task) -> float:
     Raises:
         UngradedError: It did not end, or left no reward.
     """
-    seconds = float(check.get("seconds", _TEST_SECONDS))
+    seconds = min(float(check.get("seconds", _TEST_SECONDS)), outcome.test_seconds)
     with outcome.fresh(_test_files(check), has_own_home=True) as session:
         done = session.run(check["command"], seconds=seconds)
         if done.timed_out:

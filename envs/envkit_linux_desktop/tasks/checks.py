@@ -144,7 +144,7 @@ class Listing:
         names = home.names(self.folder)
         if names is None:
             return False
-        return {name for name in names if not name.startswith(".")} == self.expected
+        return frozenset(name for name in names if not name.startswith(".")) == self.expected
 
     def apply(self, files: dict[str, bytes]) -> None:
         """Nothing: the checks of the files make the listing."""

@@ -48,8 +48,8 @@ def session() -> Iterator[Session]:
 
 def shell(session: Session, command: str, seconds: float = 20.0) -> str:
     assert session.desk is not None
-    _, output = session.desk.run(["sh", "-c", f"({command}) 2>&1"], seconds=seconds)
-    return output.decode("utf-8", "replace")
+    done = session.desk.run(["sh", "-c", f"({command}) 2>&1"], seconds=seconds)
+    return done.output.decode("utf-8", "replace")
 
 
 def await_file(session: Session, path: str, seconds: float = 10.0) -> bytes | None:

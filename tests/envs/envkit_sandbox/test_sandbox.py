@@ -117,6 +117,25 @@ def test_sandbox_has_no_network_no_privileges_and_no_new_namespaces() -> None:
 
 
 @BUBBLEWRAP.mark
+def test_sandbox_has_sockets_of_four_families_only() -> None:
+    script = """
+import ctypes, socket
+found = set()
+for family in range(64):
+    for kind in (1, 2, 3):
+        for make in (socket.socket, socket.socketpair):
+            try:
+                make(family, kind)
+                found.add(family)
+            except OSError:
+                pass
+wide = ctypes.CDLL(None, use_errno=True)
+print(sorted(found), wide.syscall(41, ctypes.c_ulong(40 | 1 << 32), 1, 0))
+"""
+    assert said(f"python3 -c '{script}'") == "[1, 2, 10, 16] -1\n"
+
+
+@BUBBLEWRAP.mark
 def test_sandbox_writes_only_to_folders_with_a_size() -> None:
     out = said("touch /x /usr/x /dev/x /home/x; head -c 20000000 /dev/zero > big; stat -c %s big")
     assert out.count("Read-only file system") + out.count("Permission denied") == 4

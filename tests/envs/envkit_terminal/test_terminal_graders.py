@@ -283,6 +283,16 @@ def test_script_that_never_leaves_a_reward_is_a_fault(script: str) -> None:
 
 
 @BUBBLEWRAP.mark
+def test_script_that_needs_longer_than_the_environment_allows_is_a_fault() -> None:
+    env = TerminalEnv(
+        tasks=[graded("sleep 9; echo 1 > /logs/verifier/reward.txt")], test_seconds=0.3
+    )
+    env.reset(seed=1)
+    with pytest.raises(EnvFault, match=r"did not end within 0\.3 s"):
+        env.step("Done.")
+
+
+@BUBBLEWRAP.mark
 def test_reward_of_a_key_and_within_a_range_is_declared_by_the_task() -> None:
     script = "cat /app/r > /logs/verifier/reward.json"
     given: dict[str, Any] = {"files": {"/app/r": '{"accuracy": 0.5}'}, "reward_key": "accuracy"}

@@ -77,6 +77,19 @@ def test_exit_ends_the_shell_and_a_new_one_starts(session: TerminalSession) -> N
     assert run(session, "echo [$X]").output == "[]\n"
 
 
+def test_locked_folders_do_not_keep_a_shell_from_starting(session: TerminalSession) -> None:
+    assert run(session, "chmod 000 ~; exit 3").is_new_shell
+    assert run(session, "pwd").output == "/\n"
+    assert run(session, "chmod 700 ~; exit").is_new_shell
+    assert run(session, "pwd").output == f"{HOME}\n"
+
+
+def test_dead_shell_is_replaced_while_a_process_holds_its_pipes(session: TerminalSession) -> None:
+    holds = "for n in /proc/$$/fd/*; do sleep 60 {f}>$n & done 2>/dev/null; sleep 0.1; kill -9 $$"
+    assert run(session, holds).is_new_shell
+    assert run(session, "echo on").output == "on\n"
+
+
 def test_long_output_keeps_head_and_tail(session: TerminalSession) -> None:
     ran = run(session, "seq 1 100000")
     assert ran.output.startswith("1\n2\n3\n")
