@@ -55,8 +55,11 @@ class LinuxDesktopEnv(Env):
     Source: original; applications from Debian.
     """
 
-    capabilities: ClassVar[Capabilities] = Capabilities(thread_safe=True)
-    """Not deterministic: applications run in real time."""
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        thread_safe=True, on_step_timeout="truncate"
+    )
+    """Not deterministic: applications run in real time. A policy can wait past a step's deadline,
+    and a session that hangs is noticed long before."""
     policies: ClassVar[Mapping[str, Callable[[], Policy]]] = {
         "oracle": oracle,
         "nothing": nothing,
