@@ -126,9 +126,11 @@ def _is_below(path: str, folders: Sequence[str]) -> bool:
 @cache
 def _start_links() -> tuple[str, ...]:
     """Return what Debian's Pythons load as `sitecustomize`: links into `/etc`, empty here."""
-    found = [path.readlink() for path in Path("/usr/lib").glob("python3*/sitecustomize.py")
-             if path.is_symlink()]  # fmt: skip
-    return tuple(str(path) for path in found if path.is_relative_to("/etc"))
+    links = (
+        path for path in Path("/usr/lib").glob("python3*/sitecustomize.py") if path.is_symlink()
+    )
+    found = (posixpath.join(path.parent, path.readlink()) for path in links)
+    return tuple(path for path in map(posixpath.normpath, found) if path.startswith("/etc/"))
 
 
 @cache

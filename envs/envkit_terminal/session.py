@@ -20,10 +20,12 @@ HOME: Final = "/home/agent"
 _START_SECONDS: Final = 20.0
 _GRACE_SECONDS: Final = 20.0
 """Seconds past a command's deadline until the sandbox counts as dead."""
+_COPY_SECONDS: Final = 60.0
+"""Maximum seconds for the files of a session to be read or written."""
 _MIB: Final = 1 << 20
 _SUPERVISOR: Final = Path(__file__).with_name("supervisor.py")
 _ETC: Final = ("alternatives", "ld.so.cache", "localtime", "mime.types", "ssl/certs")
-_PASSWD: Final = f"root:x:0:0:root:/root:/bin/sh\nagent:x:1000:1000:Agent:{HOME}:/bin/bash\n"
+_PASSWD: Final = "root:x:0:0:root:/root:/bin/sh\nagent:x:1000:1000:Agent:{home}:/bin/bash\n"
 _GROUP: Final = "root:x:0:\nagent:x:1000:\n"
 _SCRATCH_MIB: Final = 64
 _SPARE_REPLY: Final = 16 * _MIB
@@ -136,7 +138,8 @@ class TerminalSession(Closing):
     """Read-only files by absolute path."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     home: str = HOME
-    """The variable HOME; another folder than `HOME` is empty at first and not in snapshots."""
+    """The user's home, also without the variable HOME; another one than `HOME` is empty at first
+    and not in snapshots."""
     scratch: Sequence[str] = ()
     """Additional writable folders that are not in snapshots."""
     _process: "subprocess.Popen[bytes] | None" = None
@@ -165,7 +168,7 @@ class TerminalSession(Closing):
             EnvFault: The sandbox is gone.
         """
         rows = [_row(path, one) for path, one in entries.items()]
-        reply = self._ask({"put": rows}, _GRACE_SECONDS)
+        reply = self._ask({"put": rows}, _COPY_SECONDS)
         if "failed" in reply:
             raise CopyFault(
                 f"the files cannot be written to the sandbox: {reply['failed']}",
@@ -211,7 +214,7 @@ class TerminalSession(Closing):
             "most_bytes": self.limits.snapshot_mib * _MIB,
             "most_entries": self.limits.snapshot_entries,
         }
-        reply = self._ask(order, 3 * _GRACE_SECONDS)
+        reply = self._ask(order, _COPY_SECONDS)
         if reply.get("too_large"):
             return None
         return {_text(path): _entry(data, mode) for path, data, mode in reply["entries"]}
@@ -244,7 +247,7 @@ class TerminalSession(Closing):
         program += [json.dumps(limits), self.folder]
         own = {
             "/run/supervisor.py": _SUPERVISOR.read_bytes(),
-            "/etc/passwd": _PASSWD.encode(),
+            "/etc/passwd": _PASSWD.format(home=self.home).encode(),
             "/etc/group": _GROUP.encode(),
         }
         spec = SandboxSpec(

@@ -361,23 +361,24 @@ def put(entries: list[tuple[bytes, str | None, int]]) -> None:
     Raises:
         OSError: One cannot be written, for example because the folder is full.
     """
-    for path, data, mode in entries:
-        if not stat.S_ISLNK(mode):
+    for path, data, mode in sorted(entries, key=lambda entry: stat.S_ISLNK(entry[2])):
+        try:
             put_one(path, data, mode)
-    for path, data, mode in entries:
-        if stat.S_ISLNK(mode):
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            os.symlink(named(data or ""), path)
+        except FileNotFoundError:  # the folders of a task's files may be left out
+            os.makedirs(os.path.dirname(path))
+            put_one(path, data, mode)
     for path, _, mode in reversed(entries):
         if stat.S_ISDIR(mode):
             os.chmod(path, stat.S_IMODE(mode))
 
 
 def put_one(path: bytes, data: str | None, mode: int) -> None:
-    """Write a file, a folder, a FIFO, a socket or a device."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+    """Write a file, a folder, a link, a FIFO, a socket or a device."""
     if stat.S_ISDIR(mode):
-        os.makedirs(path, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path)
+    elif stat.S_ISLNK(mode):
+        os.symlink(named(data or ""), path)
     elif stat.S_ISREG(mode):
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
         with open(os.open(path, flags, 0o600), "wb") as handle:

@@ -75,10 +75,15 @@ PLAIN = graded(
     "python3 /tests/check.py\n", tests={"check.py": CHECK_PY, "helper.py": HELPER_PY}, seconds=1.5
 )
 COMMAND = graded(COMMAND_SH)
+BARE = graded(
+    "env -i /usr/bin/python3 /tests/check.py; env -i bash -lc true",
+    tests={"check.py": CHECK_PY, "helper.py": HELPER_PY},
+    seconds=5.0,
+)
 
 
 @BUBBLEWRAP.mark
-@pytest.mark.parametrize("task", [PLAIN, COMMAND], ids=["script", "commands"])
+@pytest.mark.parametrize("task", [PLAIN, COMMAND, BARE], ids=["script", "commands", "bare"])
 def test_right_answer_is_rewarded(task: dict[str, Any]) -> None:
     assert left(task, "echo 42 > answer.txt").reward == 1.0
 
@@ -111,7 +116,7 @@ PLANTS = {
 
 @BUBBLEWRAP.mark
 @pytest.mark.parametrize("name", PLANTS)
-@pytest.mark.parametrize("task", share([COMMAND, PLAIN], of=2))
+@pytest.mark.parametrize("task", share([COMMAND, PLAIN, BARE], of=3))
 def test_planted_file_does_not_forge_a_reward(task: dict[str, Any], name: str) -> None:
     assert left(task, f"echo 41 > answer.txt; {PLANTS[name]}").reward == 0.0
 
