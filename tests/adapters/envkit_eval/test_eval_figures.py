@@ -25,6 +25,7 @@ from envkit_eval import (
     lines_of,
     read_price,
     read_side,
+    run,
 )
 
 # ---- the statistics
@@ -145,7 +146,9 @@ def test_faults_are_counted_and_left_out_of_every_mean() -> None:
     assert line.fault_share == 0.5
 
 
-def test_zeros_of_failed_graders_are_rewarded_and_counted() -> None:
+def test_zeros_of_failed_graders_are_rewarded_and_counted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     info = {"ungraded": "the test script did not end within 2 s"}
     replies = [Reply(reward=0.0, info=info), Reply(reward=1.0), Reply(reward=0.0)]
     samples = [
@@ -155,6 +158,10 @@ def test_zeros_of_failed_graders_are_rewarded_and_counted() -> None:
     (line,) = lines_of(samples, **PLAIN)
     assert (line.episodes, line.ungraded, line.faulted) == (3, 1, 0)
     assert line.to_json()["ungraded"] == 1
+    run._show_lines([line, replace(line, ungraded=0)])
+    shown = capsys.readouterr().out
+    assert shown.count("grader failed") == 1
+    assert "1 of 3 episodes scored 0 because the grader failed on what the policy left" in shown
     metrics = aggregate([build([reply]) for reply in replies])
     assert (metrics["episodes/rewarded"], metrics["episodes/ungraded"]) == (3, 1)
 
