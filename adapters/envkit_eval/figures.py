@@ -53,6 +53,8 @@ class Line:
     """Tasks with at least one rewarded episode."""
     episodes: int
     """Rewarded ones."""
+    ungraded: int = 0
+    """Those rewarded 0 because the grader failed on what the policy left."""
     faulted: int
     aborted: int
     success: Estimate | None
@@ -146,6 +148,7 @@ def _line(
         value=value,
         tasks=len(problems),
         episodes=len(rewarded),
+        ungraded=sum(one.is_ungraded for one in samples),
         faulted=sum(one.is_faulted for one in samples),
         aborted=sum(one.is_aborted for one in samples),
         success=Estimate.of([problem.solved for problem in problems], samples=len(rewarded)),

@@ -151,6 +151,12 @@ def _show_lines(lines: Sequence[Line]) -> None:
     if has_cost:
         total = sum(line.cost or 0.0 for line in lines if line.tag is None)
         say(f"cost: {_dollars(total)} in total")
+    for line in lines:
+        if line.tag is None and line.ungraded:
+            say(
+                f"{line.env_id}: {line.ungraded} of {line.episodes} episodes scored 0 because the "
+                "grader failed on what the policy left"
+            )
     shown = [e for line in lines for e in (line.success, line.reward, *line.pass_at.values()) if e]
     methods = sorted({e.interval.method for e in shown if e.interval is not None})
     if methods:

@@ -29,6 +29,8 @@ class Sample:
     """None after a fault or an abort."""
     solved: float | None
     """1.0 or 0.0; None without a reward."""
+    is_ungraded: bool = False
+    """Whether the reward is 0 because the grader failed on what the policy left."""
     is_faulted: bool
     is_aborted: bool
     """Whether it was aborted; a resumed run finishes it."""
@@ -61,6 +63,7 @@ class Sample:
             tags=tags_of(trajectory, by),
             reward=reward,
             solved=None if reward is None else float(reward > solved_above),
+            is_ungraded=reward is not None and facts.is_ungraded,
             is_faulted=facts.is_faulted,
             is_aborted=facts.is_aborted,
             turns=facts.turns,
@@ -124,6 +127,7 @@ def _joined(parts: Sequence[Sample]) -> Sample:
         role=None,
         reward=sum(rewards) / len(rewards) if is_whole else None,
         solved=min(one.solved or 0.0 for one in parts) if is_whole else None,
+        is_ungraded=is_whole and any(one.is_ungraded for one in parts),
         is_faulted=any(one.is_faulted for one in parts),
         is_aborted=any(one.is_aborted for one in parts),
         turns=max(one.turns for one in parts),

@@ -119,7 +119,7 @@ class AgentSettings:
     `$ENVKIT_GRADE_DIR/reward.txt` takes precedence."""
     timeout_s: float = 600.0
     """Seconds after which the agent is stopped. This truncates the episode, or faults it if the
-    engine was sampling. `grade` has the same time limit; exceeding it is a fault."""
+    engine was sampling. `grade` has the same time limit."""
     max_disk_mb: int = 4096
     """Maximum size of a command's folder in MB, including its home and temporary files. A command
     that writes more is stopped, which truncates the episode."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
 from envkit.errors import EnvFault, FaultKind
+from envkit.grading import UngradedError
 from envkit.threads.pool import WorkerPool
 from envkit_gateway.agents import AgentResult, AgentTask
 
@@ -60,6 +61,14 @@ async def agent_folder(pool: WorkerPool) -> AsyncGenerator[Path]:
         yield folder
     finally:
         await pool.run(lambda: _remove(folder))
+
+
+@asynccontextmanager
+async def untouched_folder(pool: WorkerPool, task: AgentTask) -> AsyncGenerator[Path]:
+    """Provide the folder of an agent that did nothing."""
+    async with agent_folder(pool) as folder:
+        await pool.run(lambda: _write(folder, task))
+        yield folder
 
 
 async def run_command(
@@ -115,7 +124,9 @@ async def grade_command(
         max_disk_mb: Maximum size of the agent's folder in MB.
 
     Raises:
-        EnvFault: The command cannot be started or was killed, or left no number where it should.
+        UngradedError: The command cannot be started or was killed, or left no number where it
+            should.
+        EnvFault: No process can be started.
     """
     own = Path(tempfile.mkdtemp(prefix="envkit-grade-"))
     try:
@@ -244,11 +255,14 @@ def _failure(folder: Path, ended: "_Ended") -> str:
 
 def _grade(folder: Path, ended: "_Ended") -> Grade:
     if ended.status in _FAILED:
-        raise _fault(
+        raise UngradedError(
             f"agent.grade {_FAILED[ended.status]} (status {ended.status}), which is no verdict on "
             f"the agent: {ended.stderr.strip()[-500:]}"
         )
-    reward = _reward(folder / "reward.txt", "agent.grade: ")
+    try:
+        reward = _reward(folder / "reward.txt")
+    except EnvFault as fault:
+        raise UngradedError(f"agent.grade: {fault}") from fault
     return Grade(float(ended.status == 0) if reward is None else reward, ended.info())
 
 
@@ -256,7 +270,7 @@ def _fault(text: str) -> EnvFault:
     return EnvFault(text, kind=FaultKind.PERMANENT, retryable=False)
 
 
-def _reward(path: Path, who: str = "") -> float | None:
+def _reward(path: Path) -> float | None:
     """Return the number of a file; None if there is none.
 
     Raises:
@@ -270,7 +284,7 @@ def _reward(path: Path, who: str = "") -> float | None:
     except ValueError:
         reward = math.nan
     if not math.isfinite(reward):
-        raise _fault(f"{who}reward.txt must hold a finite number, got {text[:80]!r}")
+        raise _fault(f"reward.txt must hold a finite number, got {text[:80]!r}")
     return reward
 
 

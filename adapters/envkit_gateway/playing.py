@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from envkit.errors import (
     describe,
     raise_missing,
 )
+from envkit.grading import UngradedError, asettle
 from envkit.messages import Message, message
 from envkit.rollout.boundary import ResetOutcome, is_own_cancellation
 from envkit.rollout.host import EnvHost, StepDeadlineError
@@ -36,7 +37,13 @@ from envkit.threads.pool import WorkerPool
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit.trajectory.trajectory import Trajectory
 from envkit_gateway.agents import AgentResult, AgentSettings, AgentTask, argv_of, call_agent
-from envkit_gateway.command import agent_folder, grade_command, run_command
+from envkit_gateway.command import (
+    Grade,
+    agent_folder,
+    grade_command,
+    run_command,
+    untouched_folder,
+)
 from envkit_gateway.recording import Outcome, trajectory_of
 from envkit_gateway.server import Gateway
 from envkit_gateway.session import Session, SessionLimits
@@ -190,7 +197,7 @@ class _Episode:
             async with self._gateway.serving(session):
                 outcome = await self._outcome(session, reset, folder)
             if self._settings.grade is not None and outcome.reward is not None:
-                outcome = await self._graded(outcome, reset.task, folder)
+                outcome = await self._graded(outcome, self._task(session, reset), folder)
         if self._lost is not None:  # the agent may have caught it
             raise self._lost
         if session.error is not None:
@@ -273,33 +280,57 @@ class _Episode:
                 self._env_fault = self._env_fault or error
             return AgentResult(error=describe(error))
 
-    async def _graded(self, outcome: Outcome, task: Mapping[str, Any], folder: Path) -> Outcome:
+    async def _graded(self, outcome: Outcome, task: AgentTask, folder: Path) -> Outcome:
         """Return the outcome with the reward of the command that grades."""
+        output: dict[str, Any] = {}
+
+        async def grade() -> float:
+            found = await self._grade(task, folder)
+            output.update(found.info)
+            return found.reward
+
+        async def untouched() -> None:
+            async with untouched_folder(self._pool, task) as fresh:
+                await self._grade(task, fresh)
+
+        grader = f"agent.grade {self._settings.grade} {self._settings.timeout_s}"
+        try:
+            settled = await asettle(grade, untouched=untouched, grader=grader, task=task.task)
+        except EnvFault as fault:
+            if self._interrupt.reason is StopReason.ABORTED:
+                return Outcome(stop_reason=StopReason.ABORTED)
+            found = FaultRecord.of(FaultPlace.REWARDS, fault)
+            return Outcome(stop_reason=StopReason.ENV_FAULT, fault=found)
+        info = {**(outcome.info or {}), "grade_output": output, **settled.info()}
+        return replace(outcome, reward=settled.score, info=info)
+
+    async def _grade(self, task: AgentTask, folder: Path) -> Grade:
+        """Run the command that grades in a folder.
+
+        Raises:
+            UngradedError: It failed, or took longer than it may.
+            EnvFault: The episode ended before it.
+        """
         argv = argv_of("agent.grade", self._settings.grade or ())
         limit = self._settings.max_disk_mb
         running = asyncio.ensure_future(
-            grade_command(argv, task, folder, self._pool, max_disk_mb=limit)
+            grade_command(argv, task.task, folder, self._pool, max_disk_mb=limit)
         )
         try:
             grade, is_late = await self._awaited(running)
-            if grade is None and self._interrupt.reason is StopReason.ABORTED:
-                return Outcome(stop_reason=StopReason.ABORTED)
-            if grade is None:
-                deadline = f"agent.timeout_s, {self._settings.timeout_s:g} s,"
-                raise EnvFault(
-                    f"{deadline if is_late else 'a deadline'} passed before agent.grade had ended; "
-                    "to give slow work a reward of 0, start it as `timeout SECONDS COMMAND`",
-                    kind=FaultKind.TIMEOUT,
-                    retryable=False,
-                )
-        except EnvFault as fault:
-            found = FaultRecord.of(FaultPlace.REWARDS, fault)
-            return Outcome(stop_reason=StopReason.ENV_FAULT, fault=found)
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
-        info = {**(outcome.info or {}), "grade_output": dict(grade.info)}
-        return replace(outcome, reward=grade.reward, info=info)
+        if grade is not None:
+            return grade
+        if is_late:
+            seconds = self._settings.timeout_s
+            raise UngradedError(f"agent.grade did not end within agent.timeout_s, {seconds:g} s")
+        raise EnvFault(
+            "a deadline passed before agent.grade had ended",
+            kind=FaultKind.TIMEOUT,
+            retryable=False,
+        )
 
     async def _awaited(self, running: "asyncio.Future[T]") -> tuple[T | None, bool]:
         """Wait for a command or function, its deadline or the interrupt.

@@ -101,6 +101,7 @@ class Aggregator:
         if group is not None:
             group.add(facts.reward)
         self._distributions["reward"].add(facts.reward)
+        self._counts["ungraded"] += facts.is_ungraded
         self._counts["successes"] += facts.reward > SOLVED_ABOVE
         self._counts["truncated"] += facts.is_truncated
         for name, value in facts.reward_terms.items():
@@ -147,6 +148,8 @@ class Aggregator:
             "episodes/faulted": counts["faulted"],
             "episodes/aborted": counts["aborted"],
         }
+        if counts["ungraded"]:
+            metrics["episodes/ungraded"] = counts["ungraded"]
         if reward.count:
             metrics |= {
                 "reward/mean": reward.mean,

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError
+from envkit.grading import UNGRADED
 from envkit.trajectory.segment import SegmentKind
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import (
@@ -38,6 +39,8 @@ class EpisodeFacts:
     """None after a fault or an abort."""
     reward_terms: Mapping[str, float] = field(default_factory=dict[str, float])
     """Reward terms from `info["reward_terms"]`, each summed over turns."""
+    is_ungraded: bool = False
+    """Whether its reward is 0 because the grader failed on what the policy left."""
     turns: int = 0
     """Replies that reached the environment. For a fork, this, tool calls and parse errors include
     the turns before it. Tokens, images, times and retries are its own."""
@@ -103,6 +106,7 @@ class EpisodeFacts:
             else {"where": fault.where.value, "kind": fault.kind.value, "message": fault.message},
             reward=trajectory.reward,
             reward_terms=_reward_terms(trajectory),
+            is_ungraded=any(turn.info.get(UNGRADED) for turn in trajectory.turns),
             turns=trajectory.step_count,
             sequences=_sequences(trajectory),
             rewrites=_rewrites(trajectory),

@@ -8,6 +8,7 @@ METRICS: Final[Mapping[str, str]] = {
     "episodes/rewarded": "episodes with a reward: neither faulted nor aborted",
     "episodes/faulted": "episodes ended by infrastructure; they have no reward",
     "episodes/aborted": "episodes that were stopped; they have no reward",
+    "episodes/ungraded": "rewarded 0 because the grader failed on what the policy left, if any",
     "reward/mean": "over rewarded episodes",
     "reward/std": "over rewarded episodes; population standard deviation",
     "reward/min": "over rewarded episodes",

@@ -76,6 +76,15 @@ class Limits:
     """Processes and threads at a time."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A program that ended. Of its output and its errors the first 8 MiB each are kept."""
+
+    code: int
+    output: bytes
+    errors: bytes
+
+
 class Desk(Closing):
     """The sandbox of the applications; `home` reads its files from outside."""
 
@@ -151,14 +160,15 @@ class Desk(Closing):
         """
         self.ask({"launch": list(command)})
 
-    def run(self, command: Sequence[str], *, seconds: float) -> tuple[int, bytes]:
-        """Run a program to its end and return its exit code and output.
+    def run(self, command: Sequence[str], *, seconds: float) -> Ended:
+        """Run a program to its end.
 
         Raises:
             EnvFault: The desk is gone, or the program took too long.
         """
         reply = self.ask({"run": list(command), "seconds": seconds}, seconds + _ORDER_SECONDS)
-        return reply["code"], base64.b64decode(reply["output"])
+        output, errors = (base64.b64decode(reply[key]) for key in ("output", "errors"))
+        return Ended(code=reply["code"], output=output, errors=errors)
 
     def archive(self, paths: Sequence[str]) -> bytes:
         """Return paths of the home folder as a tar archive.

@@ -1,11 +1,13 @@
 """The environment `computer-use-linux-v0`: real applications on a real Linux desktop."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, Final
 
 from envkit.env import Capabilities, Env, Policy, Turn
-from envkit.errors import ConfigurationError, EnvFault, FaultKind
+from envkit.errors import ConfigurationError, EnvFault, EnvkitError, FaultKind
+from envkit.grading import Grade, UngradedError, settle
 from envkit.marks import Mark
 from envkit.tasks import Task
 from envkit_actions.action import Action, ActionKind
@@ -21,6 +23,7 @@ from envkit_linux_desktop.policies import nothing, oracle
 from envkit_linux_desktop.pool import Pool
 from envkit_linux_desktop.session import Session
 from envkit_linux_desktop.source import LinuxDesktopTasks, scenario_of
+from envkit_linux_desktop.tasks.home import FilesHome, Home
 from envkit_linux_desktop.tasks.scenario import Scenario
 
 _SMALLEST: Final = (800, 600)
@@ -52,8 +55,11 @@ class LinuxDesktopEnv(Env):
     Source: original; applications from Debian.
     """
 
-    capabilities: ClassVar[Capabilities] = Capabilities(thread_safe=True)
-    """Not deterministic: applications run in real time."""
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        thread_safe=True, on_step_timeout="truncate"
+    )
+    """Not deterministic: applications run in real time. A policy can wait past a step's deadline,
+    and a session that hangs is noticed long before."""
     policies: ClassVar[Mapping[str, Callable[[], Policy]]] = {
         "oracle": oracle,
         "nothing": nothing,
@@ -171,9 +177,11 @@ class LinuxDesktopEnv(Env):
             view = View.of_zoom(action, self._size)
             if note is not None:
                 notes.append(f"{action.kind.value}: {note}")
-        terms = {"task": self._grade()} if end or self.turn + 1 >= self.max_turns else {}
+        grade = self._grade() if end or self.turn + 1 >= self.max_turns else None
+        terms = {} if grade is None else {"task": grade.score}
         info: dict[str, Any] = {
             **parsed.info,
+            **({} if grade is None else grade.info()),
             "notes": notes,
             "settled": settled,
             "reward_terms": terms,
@@ -236,28 +244,51 @@ class LinuxDesktopEnv(Env):
             settled = session.screen.settle(quiet=quiet, least=quiet)
         return note, settled
 
-    def _grade(self) -> float:
-        """Return the score of the final files.
+    def _grade(self) -> Grade:
+        """Grade the final files.
 
         Raises:
             EnvFault: The session is gone, or the grader failed.
         """
         session = self.session
         session.check()
+        grade = settle(
+            lambda: self._score(session.home),
+            untouched=self._try_grader,
+            grader="linux-desktop",
+            task=self.task,
+        )
+        session.check()
+        return grade
+
+    def _score(self, home: Home) -> float:
+        """Grade a home folder until it solves the task or the time is over."""
         until = time.monotonic() + self.scenario.grace
-        try:
-            while not (score := self.scenario.grade(session.home)) and time.monotonic() < until:
+        with self._failing():
+            while not (score := self.scenario.grade(home)) and time.monotonic() < until:
                 time.sleep(_POLL_SECONDS)
-        except EnvFault:
+        return score
+
+    def _try_grader(self) -> None:
+        """Grade the initial files and the solution, which have everything that checks read."""
+        with self._failing():
+            for files in (self.scenario.files, self.scenario.solve()):
+                self.scenario.grade(FilesHome(files))
+                for check in self.scenario.checks:
+                    check.holds(FilesHome(files))
+
+    @contextmanager
+    def _failing(self) -> Generator[None]:
+        """Raise a failure of the grader as `UngradedError`."""
+        try:
+            yield
+        except EnvkitError:
             raise
         except Exception as error:
-            raise EnvFault(
+            raise UngradedError(
                 f"the grader of the family {self.task.get('family')!r} failed: "
-                f"{type(error).__name__}: {error}",
-                kind=FaultKind.GRADER,
+                f"{type(error).__name__}: {error}"
             ) from error
-        session.check()
-        return score
 
     def _turn(
         self,

@@ -162,12 +162,12 @@ class Session(Closing):
         """
         command = (SYSTEM_PYTHON, "/run/tree.py", str(rows))
         try:
-            code, output = self._parts()[1].run(command, seconds=15.0)
+            done = self._parts()[1].run(command, seconds=15.0)
         except EnvFault as fault:
             if fault.kind is FaultKind.PERMANENT:  # refused inside, as by a limit of processes
                 return ""
             raise
-        return output.decode("utf-8", "replace") if code == 0 else ""
+        return done.output.decode("utf-8", "replace") if done.code == 0 else ""
 
     @contextmanager
     def deadline(self, seconds: float) -> Generator[None]:

@@ -25,6 +25,7 @@ HOME = Path(os.environ["HOME"])
 RUNTIME = Path(os.environ["XDG_RUNTIME_DIR"])
 BUS = RUNTIME / "bus"
 PR_SET_DUMPABLE = 4
+MOST_OUTPUT = 8 << 20
 
 
 def start(*command: str) -> None:
@@ -40,17 +41,23 @@ def start(*command: str) -> None:
 
 
 def run(command: list[str], seconds: float) -> dict[str, Any]:
-    """Run a program to its end and return its exit code and output."""
+    """Run a program to its end and return its exit code, output and errors.
+
+    Python does not load modules of the user's, who may be a policy, into a grader's program.
+    """
     done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        capture_output=True,
         timeout=seconds,
         cwd=HOME,
+        env={**os.environ, "PYTHONNOUSERSITE": "1"},
         check=False,
     )
-    return {"code": done.returncode, "output": base64.b64encode(done.stdout).decode()}
+    output, errors = (
+        base64.b64encode(data[:MOST_OUTPUT]).decode() for data in (done.stdout, done.stderr)
+    )
+    return {"code": done.returncode, "output": output, "errors": errors}
 
 
 def call(*words: str) -> str:

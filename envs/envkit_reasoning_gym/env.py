@@ -124,13 +124,14 @@ class ReasoningGymEnv(Env):
             info = {"parse_error": error, "answer": None, "reward_terms": {"score": 0.0}}
             return Turn(f"Not understood: {error}. Give it now.", info=info)
         limit = max(_MAX_ANSWER, 2 * len(self._entry["answer"] or ""))
-        score = self._source.score(answer[:limit], self._entry)
+        grade = self._source.score(answer[:limit], self._entry)
         info = {
             "parse_error": None,
             "answer": answer[:_MAX_RECORDED],
-            "reward_terms": {"score": score},
+            **grade.info(),
+            "reward_terms": {"score": grade.score},
         }
-        return Turn("", reward=score, done=True, info=info)
+        return Turn("", reward=grade.score, done=True, info=info)
 
     def get_state(self) -> dict[str, Any]:
         """Return an empty state: the task is enough to restore it."""

@@ -5,7 +5,8 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
-from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind
+from envkit.errors import ConfigurationError, DatasetError
+from envkit.grading import Grade, UngradedError, finite_reward, settle
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
 from envkit_reasoning_gym.answer_guard import is_safe
@@ -94,13 +95,9 @@ class DatasetTasks:
         """Return a right answer to a task; None if reasoning-gym has none."""
         if self.name in _UNSOLVED:
             return None
-        entry = self.entry(task)
-        if entry["answer"] is not None:
-            return str(entry["answer"])
-        example: object = entry["metadata"][_EXAMPLES[self.name]]
-        return example if isinstance(example, str) else json.dumps(example)
+        return _right_answer(self.name, self.entry(task))
 
-    def score(self, answer: str, entry: Mapping[str, Any]) -> float:
+    def score(self, answer: str, entry: Mapping[str, Any]) -> Grade:
         """Return reasoning-gym's own score of an answer, 0 to 1.
 
         An answer that the grader cannot read is wrong, unless it cannot read the right one either.
@@ -110,30 +107,27 @@ class DatasetTasks:
             EnvFault: The grader fails on its own answer; kind GRADER.
         """
         if answer != entry["answer"] and not is_safe(self.name, answer):
-            return 0.0
+            return Grade(score=0.0)
         dataset = self._dataset(self._seed)
         if self.name in _INTEGRALS:
             facts = entry["metadata"]
             if is_wrong_integral(answer, facts["integrand"], facts["variable"]):
-                return 0.0
-        try:
-            return float(dataset.score_answer(answer, dict(entry)))
-        except Exception as error:  # whatever a foreign grader raises
-            if self._fails_on_its_own_answer(entry):
-                raise EnvFault(
-                    f"reasoning-gym's grader of {self.name!r} failed: {error!r}",
-                    kind=FaultKind.GRADER,
-                ) from error
-            return 0.0
+                return Grade(score=0.0)
 
-    def _fails_on_its_own_answer(self, entry: Mapping[str, Any]) -> bool:
-        if entry["answer"] is None:  # several are right: the grader checks the reply itself
-            return False
-        try:
-            self._dataset(self._seed).score_answer(entry["answer"], dict(entry))
-        except Exception:  # noqa: BLE001  # whatever a foreign grader raises
-            return True
-        return False
+        def grade(text: str) -> float:
+            try:
+                return finite_reward(dataset.score_answer(text, dict(entry)))
+            except Exception as error:  # whatever a foreign grader raises
+                raise UngradedError(
+                    f"reasoning-gym's grader of {self.name!r} failed: {error!r}"
+                ) from error
+
+        return settle(
+            lambda: grade(answer),
+            untouched=lambda: grade(_right_answer(self.name, entry)),
+            grader=f"reasoning-gym {self.name}",
+            task=entry,
+        )
 
     def _level_settings(self, level: int | None) -> dict[str, Any]:
         if level is None:
@@ -160,6 +154,14 @@ class DatasetTasks:
             finally:
                 random.setstate(state)
         return self._made[seed]
+
+
+def _right_answer(name: str, entry: Mapping[str, Any]) -> str:
+    """Return a right answer to an item, or no text if reasoning-gym has none."""
+    if entry["answer"] is not None:
+        return str(entry["answer"])
+    example: object = entry["metadata"].get(_EXAMPLES.get(name, ""), "")
+    return example if isinstance(example, str) else json.dumps(example)
 
 
 def _spread(seed: int) -> int:

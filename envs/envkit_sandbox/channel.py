@@ -19,17 +19,21 @@ class Channel:
     Unusable after a fault, because a late reply could be taken for that of another order.
     """
 
-    def __init__(self, sandbox: "subprocess.Popen[bytes]", name: str) -> None:
+    def __init__(
+        self, sandbox: "subprocess.Popen[bytes]", name: str, *, most_reply: int = _MAX_REPLY
+    ) -> None:
         """Wrap the sandbox's pipes.
 
         Args:
             sandbox: Started with pipes as standard input and output.
             name: Name of the sandbox, for messages.
+            most_reply: Maximum bytes of a reply.
         """
         assert sandbox.stdin is not None
         assert sandbox.stdout is not None
         self._orders, self._replies = sandbox.stdin, sandbox.stdout
         self._name, self._buffer, self._is_usable = name, b"", True
+        self._most_reply = most_reply
         os.set_blocking(self._orders.fileno(), False)
 
     def ask(self, order: Mapping[str, Any], seconds: float) -> dict[str, Any]:
@@ -59,7 +63,7 @@ class Channel:
         try:
             while b"\n" not in pieces[-1]:
                 pieces.append(self._read(until))
-                if sum(map(len, pieces)) > _MAX_REPLY:
+                if sum(map(len, pieces)) > self._most_reply:
                     raise self._lost("gave a reply without an end", FaultKind.CRASHED)
             line, _, self._buffer = b"".join(pieces).partition(b"\n")
             reply: dict[str, Any] = json.loads(line)

@@ -1,7 +1,8 @@
 """Read a folder that a policy has written, without following links out of it.
 
 The kernel resolves each path with `openat2` beneath the folder and without symbolic links. A FIFO,
-a device or a socket reads as absent, and opening one never blocks.
+a device or a socket has no content, and opening one never blocks. What cannot be read need not be
+absent: `exists` says what is.
 """
 
 import ctypes
@@ -23,13 +24,15 @@ _OPENAT2: Final = 437
 """The number of the system call on every architecture."""
 _BENEATH: Final = 0x08 | 0x04
 """RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS."""
-_ABSENT: Final = frozenset(
+_NOTHING_THERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
+_UNREADABLE: Final = frozenset(
     {
         errno.ENOENT,
         errno.ENOTDIR,
         errno.ELOOP,
         errno.EXDEV,
         errno.EACCES,
+        errno.EAGAIN,  # a process of the policy holds a lease on the file
         errno.EPERM,
         errno.ENAMETOOLONG,
         errno.ENXIO,
@@ -62,7 +65,7 @@ class Home(Closing):
             ) from error
 
     def read(self, path: str, *, limit: int = MAX_BYTES) -> bytes | None:
-        """Return the first bytes of a regular file; None if there is no such file.
+        """Return the first bytes of a regular file; None if there is none that can be read.
 
         Args:
             path: Relative to the folder.
@@ -84,15 +87,27 @@ class Home(Closing):
                 limit -= len(part)
             return b"".join(parts)
 
-    def names(self, folder: str = "") -> tuple[str, ...]:
-        """Return the sorted names in a folder, at most `MAX_NAMES`; none if it does not exist.
+    def exists(self, path: str) -> bool:
+        """Return whether anything may be at a path; False only if it is certain that nothing is.
+
+        Raises:
+            EnvFault: The file system fails.
+        """
+        number = self._descriptor(path, os.O_PATH | os.O_NOFOLLOW)
+        if number >= 0:
+            os.close(number)
+            return True
+        return -number not in _NOTHING_THERE
+
+    def names(self, folder: str = "") -> tuple[str, ...] | None:
+        """Return the sorted names in a folder, at most `MAX_NAMES`; None if it cannot be listed.
 
         Raises:
             EnvFault: The file system fails.
         """
         found = self._open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
         if found is None:
-            return ()
+            return None
         try:
             with os.scandir(found) as entries:
                 return tuple(
@@ -108,19 +123,24 @@ class Home(Closing):
             self._folder = -1
 
     def _open(self, path: str, flags: int) -> int | None:
+        found = self._descriptor(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+        return None if found < 0 else found
+
+    def _descriptor(self, path: str, flags: int) -> int:
+        """Open a path; a failure that the policy can cause is returned, with a minus sign."""
         try:
             name = os.fsencode(path)
         except UnicodeEncodeError:
-            return None
+            return -errno.ENOENT
         if b"\0" in name:
-            return None
-        how = struct.pack("QQQ", flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY, 0, _BENEATH)
+            return -errno.ENOENT
+        how = struct.pack("QQQ", flags | os.O_CLOEXEC, 0, _BENEATH)
         found = _libc.syscall(_OPENAT2, self._folder, name, how, len(how))
         if found >= 0:
             return int(found)
         number = ctypes.get_errno()
-        if number in _ABSENT:
-            return None
+        if number in _UNREADABLE:
+            return -number
         raise EnvFault(
             f"the file {path!r} of the session cannot be read: {os.strerror(number)}",
             kind=FaultKind.CRASHED,

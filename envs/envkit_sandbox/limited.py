@@ -5,6 +5,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from envkit.errors import EnvFault, FaultKind
+from envkit.grading import UngradedError
+
 _DEADLINE: Final = 300.0
 """Seconds until the program counts as hung; its own CPU limit is far lower."""
 _ENDED: Final = (signal.SIGXCPU, signal.SIGSEGV, signal.SIGABRT)
@@ -24,7 +27,9 @@ def run_limited(
         environment: Its variables; None inherits them.
 
     Raises:
-        RuntimeError: It hung or failed for a reason other than its input.
+        UngradedError: It failed; its input may be why.
+        EnvFault: It hung or was killed, which its own limits rule out as its input's doing
+            (`GRADER`).
     """
     try:
         done = subprocess.run(
@@ -36,12 +41,15 @@ def run_limited(
             env=environment,
         )
     except subprocess.TimeoutExpired:
-        raise RuntimeError(
+        raise EnvFault(
             f"{what} did not end within {_DEADLINE:.0f} seconds; "
-            "is the machine out of processor time?"
+            "is the machine out of processor time?",
+            kind=FaultKind.GRADER,
         ) from None
     if -done.returncode in _ENDED:
         return None
+    if -done.returncode == signal.SIGKILL:
+        raise EnvFault(f"{what} was killed; is the machine out of memory?", kind=FaultKind.GRADER)
     if done.returncode != 0:
-        raise RuntimeError(f"{what} failed: {done.stderr.decode(errors='replace')[-500:]}")
+        raise UngradedError(f"{what} failed: {done.stderr.decode(errors='replace')[-300:]}")
     return done.stdout

@@ -42,6 +42,11 @@ REFUSED: Final = (
     "userfaultfd",
 )
 """System calls that fail with EPERM in the sandbox."""
+_FAMILIES: Final = (1, 2, 10, 16)
+"""Sockets' address families that work: UNIX, INET, INET6 and NETLINK. VSOCK, for one, would reach a
+virtual machine's host, which no network namespace prevents."""
+_NOT_SUPPORTED: Final = 97
+"""EAFNOSUPPORT."""
 _NEW_USER_NAMESPACE: Final = 0x10000000
 _PUSH_INPUT: Final = 0x5412
 """TIOCSTI, which types into a terminal."""
@@ -68,8 +73,18 @@ def filter_program() -> bytes:
     flags = module.Arg(0, module.MASKED_EQ, _NEW_USER_NAMESPACE, _NEW_USER_NAMESPACE)
     rules.add_rule(refuse, "clone", flags)
     rules.add_rule(refuse, "ioctl", module.Arg(1, module.MASKED_EQ, 0xFFFFFFFF, _PUSH_INPUT))
+    _add_families(module, rules)
     rules.add_rule(module.ERRNO(38), "clone3")  # ENOSYS: its flags are out of a filter's sight
     with open(os.memfd_create("seccomp"), "w+b") as file:
         rules.export_bpf(file)
         file.seek(0)
         return file.read()
+
+
+def _add_families(module: Any, rules: Any) -> None:  # noqa: ANN401  # pyseccomp has no types
+    refuse, last = module.ERRNO(_NOT_SUPPORTED), max(_FAMILIES)
+    for name in ("socket", "socketpair"):
+        # The kernel takes an int: what is above in the register is greater than any family.
+        rules.add_rule(refuse, name, module.Arg(0, module.GT, last))
+        for family in set(range(last)) - set(_FAMILIES):
+            rules.add_rule(refuse, name, module.Arg(0, module.EQ, family))

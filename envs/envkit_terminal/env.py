@@ -1,16 +1,18 @@
 """The terminal environment `terminal-v0`."""
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from envkit.env import Capabilities, Env, ObservationRole, Policy, PolicyContext, Turn
 from envkit.errors import ConfigurationError, EnvFault, FaultKind, UnknownNameError
+from envkit.grading import Grade
 from envkit.marks import clip
 from envkit.tasks import ListSource, Task, TaskSource
 from envkit_terminal.families import FAMILIES, LEVELS, NEEDS_GIT
 from envkit_terminal.grading import Outcome, grade
 from envkit_terminal.protocol import BASH, MAX_COMMANDS, Protocol, Reply, read, system_prompt, write
-from envkit_terminal.session import HOME, Limits, Ran, TerminalSession
+from envkit_terminal.session import HOME, Entry, Limits, Ran, TerminalSession
 from envkit_terminal.tasks import GeneratedTasks, check_task, entries
 
 _MAX_SENTENCES: Final = 4
@@ -35,8 +37,11 @@ class TerminalEnv(Env):
     Info: `exit_codes`, `parse_error`, and marks of the commands.
     """
 
-    capabilities: ClassVar[Capabilities] = Capabilities(thread_safe=True)
-    """Not deterministic: a command may read the clock or race with another one."""
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        thread_safe=True, on_step_timeout="truncate"
+    )
+    """Not deterministic: a command may read the clock or race with another one. A step runs what
+    the policy wrote, and a sandbox that hangs is noticed long before the step's deadline."""
 
     def __init__(
         self,
@@ -47,6 +52,7 @@ class TerminalEnv(Env):
         tasks: TaskSource | Sequence[Mapping[str, Any]] | None = None,
         protocol: str = Protocol.TOOLS,
         command_seconds: float = 30.0,
+        test_seconds: float = 50.0,
         limits: Limits | None = None,
         feedback_role: ObservationRole = "tool",
         max_turns: int = 20,
@@ -61,7 +67,10 @@ class TerminalEnv(Env):
             split: "train" or "test", which share no seeds.
             tasks: Your own tasks, for example imported ones; None draws them.
             protocol: "tools" or "fenced".
-            command_seconds: Seconds that one command may take.
+            command_seconds: Seconds that one command may take. The commands of a reply together
+                may take twice as long.
+            test_seconds: Maximum seconds of a test script, even if its task allows more. A script
+                that fails may run twice in a step, within `RetryBudget.step_timeout_s`.
             limits: Resource limits of a session; None uses the defaults.
             feedback_role: Role of results in the tools protocol. "user" for chat templates without
                 a tool role.
@@ -81,6 +90,10 @@ class TerminalEnv(Env):
             raise ConfigurationError(
                 f"command_seconds must be above 0 and at most 3600, got {command_seconds}"
             )
+        if not 0 < test_seconds <= 3600:
+            raise ConfigurationError(
+                f"test_seconds must be above 0 and at most 3600, got {test_seconds}"
+            )
         if feedback_role not in ("tool", "user"):
             raise ConfigurationError(
                 f"feedback_role must be 'tool' or 'user', got {feedback_role!r}"
@@ -91,6 +104,7 @@ class TerminalEnv(Env):
         self.tools = (BASH,) if is_tools else ()
         self._role: ObservationRole = feedback_role if is_tools else "user"
         self._seconds, self._limits = command_seconds, limits or Limits()
+        self._test_seconds = test_seconds
         self.tasks = _source(tasks, families, levels, split)
         self._session: TerminalSession | None = None
 
@@ -117,18 +131,8 @@ class TerminalEnv(Env):
             MissingDependencyError: bubblewrap is not installed.
         """
         check_task(task)
-        files = entries(task.get("files", {}))
         self.close()
-        session = TerminalSession(
-            limits=self._limits,
-            folders=tuple(task.get("folders", ())),
-            folder=task.get("folder", HOME),
-            environment=task.get("environment", {}),
-        )
-        self._session = session.start()
-        session.put(files)
-        for command in task.get("setup", ()):
-            _prepare(session, command)
+        self._session = self._start(task)
         info = {key: task[key] for key in ("family", "level", "name") if key in task}
         return Turn(task["goal"], info=info)
 
@@ -143,11 +147,8 @@ class TerminalEnv(Env):
         if reply.is_last:
             marks = [{"kind": "answer", "text": clip(reply.text)}]
             return self._end("The episode is over.", {"exit_codes": [], "marks": marks}, done=True)
-        ran = [
-            self._session.run(command, seconds=self._seconds)
-            for command in reply.commands[:MAX_COMMANDS]
-        ]
-        text = "\n\n".join([_shown(one, self._seconds) for one in ran] + _problems(reply, len(ran)))
+        ran = self._run(self._session, reply.commands[:MAX_COMMANDS])
+        text = "\n\n".join([_shown(one, self._seconds) for one in ran] + self._problems(reply, ran))
         info: dict[str, Any] = {
             "tool_call": reply.calls[0].to_json() if reply.calls else None,
             "exit_codes": [one.code for one in ran],
@@ -167,24 +168,71 @@ class TerminalEnv(Env):
             self._session.close()
             self._session = None
 
+    def _run(self, session: TerminalSession, commands: Sequence[str]) -> list[Ran]:
+        """Run commands one after another, as many as their time together allows."""
+        until = time.monotonic() + 2 * self._seconds
+        ran: list[Ran] = []
+        for command in commands:
+            if (left := until - time.monotonic()) <= 0:
+                break
+            ran.append(session.run(command, seconds=min(self._seconds, left)))
+        return ran
+
+    def _problems(self, reply: Reply, ran: Sequence[Ran]) -> list[str]:
+        problems = list(reply.errors[:_MAX_SENTENCES])
+        if (dropped := len(reply.commands) - len(ran)) > 0:
+            problems.append(
+                f"{dropped} more commands were not run: at most {MAX_COMMANDS} run in one reply, "
+                f"for {2 * self._seconds:g} s together."
+            )
+        return problems
+
     def _end(
         self, text: str, info: Mapping[str, Any], *, done: bool, is_graded: bool = True
     ) -> Turn:
         assert self._session is not None
         files = self._session.snapshot()
         self.close()
-        score = 0.0
-        if files is not None and is_graded:
-            outcome = Outcome(
-                files=files,
-                limits=self._limits,
-                folders=tuple(self.task.get("folders", ())),
-                folder=self.task.get("folder", HOME),
-                environment=self.task.get("environment", {}),
-            )
-            score = grade(self.task["checks"], outcome)
-        terms = {"checks": score}
-        return Turn(text, reward=score, done=done, info={**info, "reward_terms": terms})
+        found = Grade(score=0.0)
+        if is_graded:
+            found = grade(self.task, self._outcome(files), untouched=self._untouched)
+        terms = {"checks": found.score}
+        info = {**info, **found.info(), "reward_terms": terms}
+        return Turn(text, reward=found.score, done=done, info=info)
+
+    def _start(self, task: Task) -> TerminalSession:
+        """Start a session with the task's files, after its setup."""
+        session = TerminalSession(
+            limits=self._limits,
+            folders=tuple(task.get("folders", ())),
+            folder=task.get("folder", HOME),
+            environment=task.get("environment", {}),
+        ).start()
+        try:
+            session.put(entries(task.get("files", {})))
+            for command in task.get("setup", ()):
+                _prepare(session, command)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def _untouched(self) -> Outcome | None:
+        """Return what a policy that does nothing leaves."""
+        with self._start(self.task) as session:
+            return self._outcome(session.snapshot())
+
+    def _outcome(self, files: Mapping[str, Entry] | None) -> Outcome | None:
+        if files is None:
+            return None
+        return Outcome(
+            files=files,
+            limits=self._limits,
+            folders=tuple(self.task.get("folders", ())),
+            folder=self.task.get("folder", HOME),
+            environment=self.task.get("environment", {}),
+            test_seconds=self._test_seconds,
+        )
 
 
 def _source(
@@ -231,12 +279,3 @@ def _shown(ran: Ran, seconds: float) -> str:
     output = ran.output.rstrip("\n")
     end = f"[{'; '.join(notes)}]"
     return f"{output}\n{end}" if output else end
-
-
-def _problems(reply: Reply, count: int) -> list[str]:
-    problems = list(reply.errors[:_MAX_SENTENCES])
-    if (dropped := len(reply.commands) - count) > 0:
-        problems.append(
-            f"{dropped} more commands were not run: at most {MAX_COMMANDS} run in one reply."
-        )
-    return problems

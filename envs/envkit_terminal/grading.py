@@ -5,72 +5,72 @@ tests run in a fresh sandbox with a copy of the final files, and test files that
 change.
 """
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
-from envkit.errors import EnvFault, FaultKind
-from envkit_terminal.session import Entry, Limits, TerminalSession
-from envkit_terminal.tasks import absolute, entries
+from envkit.grading import Grade, UngradedError, finite_reward, settle
+from envkit.tasks import Task
+from envkit_terminal.grader_sandbox import TEST_FOLDER, Outcome
+from envkit_terminal.reward_file import read_reward
+from envkit_terminal.session import Entry
+from envkit_terminal.tasks import absolute, entries, reward_range
 
-REWARD_FOLDER: Final = "/logs/verifier"
-"""Where test scripts in Harbor's format write `reward.txt` or `reward.json`."""
 _TEST_SECONDS: Final = 120.0
-_LONG: Final = 1 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """A session's final files, and how to start another sandbox like it."""
-
-    files: Mapping[str, Entry]
-    limits: Limits
-    folders: Sequence[str]
-    folder: str
-    environment: Mapping[str, str]
-
-    def fresh(self, tests: Mapping[str, bytes]) -> TerminalSession:
-        """Start a sandbox with a copy of the final files."""
-        session = TerminalSession(
-            limits=self.limits,
-            folders=[*self.folders, REWARD_FOLDER],
-            folder=self.folder,
-            read_only=tests,
-            environment=self.environment,
-        ).start()
-        session.put(self.files)
-        return session
-
-
-def grade(checks: Sequence[Mapping[str, Any]], outcome: Outcome) -> float:
+def grade(task: Task, outcome: Outcome | None, *, untouched: Callable[[], Outcome | None]) -> Grade:
     """Return the product of all checks: 1.0 if every one holds.
 
+    Args:
+        task: The task with its checks.
+        outcome: What the policy left; None if it is too large to be copied.
+        untouched: Returns the same for a policy that does nothing.
+
     Raises:
-        EnvFault: A sandbox failed, or a test script left no result.
+        EnvFault: A sandbox failed, or a test script leaves no reward on untouched files either.
     """
-    score = 1.0
-    for check in checks:
-        score *= _check(check, outcome)
-        if score == 0.0:
-            break
-    return score
+
+    def score() -> float:
+        left, product = _copied(outcome), 1.0
+        for check in task["checks"]:
+            product *= _check(check, left, task)
+            if product == 0.0:
+                break
+        return finite_reward(product)
+
+    def try_tests() -> None:
+        left = _copied(untouched())
+        for check in task["checks"]:
+            if check["type"] == "tests":
+                _tests(check, left, task)
+
+    how = None if outcome is None else (outcome.limits, outcome.test_seconds)
+    return settle(score, untouched=try_tests, grader=f"terminal {how}", task=task)
 
 
-def _check(check: Mapping[str, Any], outcome: Outcome) -> float:
+def _copied(outcome: Outcome | None) -> Outcome:
+    if outcome is None:
+        raise UngradedError("the final files are too many or too large")
+    return outcome
+
+
+def _check(check: Mapping[str, Any], outcome: Outcome, task: Task) -> float:
+    files = outcome.files
     match check["type"]:
         case "file":
-            found = outcome.files.get(absolute(check["path"]))
+            found = files.get(absolute(check["path"]))
             return float(_text(found) == str(check["text"]).rstrip("\n"))
         case "absent":
-            return float(absolute(check["path"]) not in outcome.files)
+            return float(_is_absent(absolute(check["path"]), outcome))
         case "mode":
-            found = outcome.files.get(absolute(check["path"]))
-            return float(found is not None and found.link is None and found.mode == check["mode"])
+            found = files.get(absolute(check["path"]))
+            if found is None or found.link is not None or found.special:
+                return 0.0
+            return float(found.mode == check["mode"])
         case "run":
             return _run(check, outcome)
         case _:
-            return _tests(check, outcome)
+            return _tests(check, outcome, task)
 
 
 def _text(entry: Entry | None) -> str | None:
@@ -83,47 +83,55 @@ def _text(entry: Entry | None) -> str | None:
         return None
 
 
+def _is_absent(path: str, outcome: Outcome) -> bool:
+    """Return whether it is certain that nothing is at a path.
+
+    Whatever is there counts, even if it cannot be read. A link on the way is not followed, and
+    could lead to it, so nothing is certain below one.
+    """
+    if path in outcome.files:
+        return False
+    parents = path.split("/")
+    above = ("/".join(parents[:count]) for count in range(2, len(parents)))
+    return not any(one in outcome.files and outcome.files[one].link is not None for one in above)
+
+
 def _test_files(check: Mapping[str, Any]) -> dict[str, bytes]:
-    found = entries({f"/tests/{name}": value for name, value in check.get("files", {}).items()})
-    return {path: one.data for path, one in found.items() if one.data is not None}
+    given = {f"{TEST_FOLDER}/{name}": value for name, value in check.get("files", {}).items()}
+    return {path: one.data for path, one in entries(given).items() if one.data is not None}
 
 
 def _run(check: Mapping[str, Any], outcome: Outcome) -> float:
-    """Compare a command's output; the comparison runs outside the sandbox."""
-    with outcome.fresh(_test_files(check)) as session:
+    """Compare a command's output; the comparison runs outside the sandbox.
+
+    The command runs what the policy wrote, so one that does not end is wrong.
+    """
+    with outcome.fresh(_test_files(check), has_own_home=False) as session:
         done = session.run(check["command"], seconds=float(check.get("seconds", 30.0)))
     is_right = done.output.rstrip("\n") == str(check["output"]).rstrip("\n")
     return float(is_right and not done.timed_out and done.code == check.get("code", 0))
 
 
-def _tests(check: Mapping[str, Any], outcome: Outcome) -> float:
-    seconds = float(check.get("seconds", _TEST_SECONDS))
-    with outcome.fresh(_test_files(check)) as session:
+def _tests(check: Mapping[str, Any], outcome: Outcome, task: Task) -> float:
+    """Run a test script and return its reward.
+
+    Raises:
+        UngradedError: It did not end, or left no reward.
+    """
+    seconds = min(float(check.get("seconds", _TEST_SECONDS)), outcome.test_seconds)
+    with outcome.fresh(_test_files(check), has_own_home=True) as session:
         done = session.run(check["command"], seconds=seconds)
-        if done.timed_out or done.limit is not None:
-            return 0.0
-        if not check.get("reads_reward"):
-            return float(done.code == 0)
-        left = session.snapshot()
-    return _reward({} if left is None else left, done.output)
-
-
-def _reward(left: Mapping[str, Entry], output: str) -> float:
-    for name in ("reward.txt", "reward.json"):
-        text = _text(left.get(f"{REWARD_FOLDER}/{name}"))
-        if text is None:
-            continue
-        try:
-            value: Any = json.loads(text[:_LONG])
-            if isinstance(value, dict):
-                value = cast(dict[str, Any], value)["reward"]
-            return min(max(float(value), 0.0), 1.0)
-        except (ValueError, TypeError, KeyError) as error:
-            raise EnvFault(
-                f"the test script wrote {text[:80]!r} to {name}, which is not a reward",
-                kind=FaultKind.GRADER,
-            ) from error
-    raise EnvFault(
-        f"the test script wrote no {REWARD_FOLDER}/reward.txt; it printed {output[-300:]!r}",
-        kind=FaultKind.GRADER,
-    )
+        if done.timed_out:
+            raise UngradedError(f"the test script did not end within {seconds:g} s")
+        if done.limit is not None:
+            raise UngradedError(f"the test script exceeded the limit of {done.limit}")
+        if check.get("reads_reward"):
+            key, within = task.get("reward_key"), reward_range(task)
+            try:
+                return read_reward(session, key=key, within=within)
+            except UngradedError as error:
+                printed = done.output[-200:]
+                raise UngradedError(f"{error}. It printed {printed!r}") from error
+        if done.is_new_shell:
+            raise UngradedError("the shell that ran the test script was killed")
+        return float(done.code == 0)

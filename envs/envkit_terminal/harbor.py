@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, cast
 
-from envkit.errors import ConfigurationError, MissingDependencyError
+from envkit.errors import ConfigurationError, DatasetError, MissingDependencyError
 from envkit_terminal.dockerfile import (
     Image,
     RefusedError,
@@ -18,7 +18,7 @@ from envkit_terminal.dockerfile import (
     read_files,
     read_image,
 )
-from envkit_terminal.grading import REWARD_FOLDER
+from envkit_terminal.tasks import check_reward
 
 _TEST_SECONDS: Final = 120.0
 _MAX_SECONDS: Final = 600.0
@@ -106,7 +106,17 @@ def _harbor(folder: Path, *, has_pytest: bool) -> dict[str, Any]:
         solution=folder / "solution/solve.sh",
         seconds=seconds,
         has_pytest=has_pytest,
-    )
+    ) | _reward(_table(config, "metadata"))
+
+
+def _reward(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a task says about its reward, in the table that Harbor leaves to its author."""
+    found = {key: metadata[key] for key in ("reward_key", "reward_range") if key in metadata}
+    try:
+        check_reward(found)
+    except DatasetError as error:
+        raise RefusedError(f"metadata that is not valid: {error}") from error
+    return found
 
 
 def _check_environment(
@@ -174,10 +184,11 @@ def _task(
         raise RefusedError(f"a timeout_sec of {seconds!r}")
     check = {
         "type": "tests",
-        "command": f"bash /tests/{script}",
+        # As Harbor runs it, unless the kernel would not know how.
+        "command": f"{'' if text.startswith('#!') else 'bash '}/tests/{script}",
         "files": tests,
         "seconds": min(float(seconds), _MAX_SECONDS),
-        "reads_reward": REWARD_FOLDER in text,
+        "reads_reward": script == "test.sh",  # Terminal-Bench has the exit code instead
     }
     return {
         "name": folder.name,

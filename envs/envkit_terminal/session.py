@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import stat
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,19 +17,20 @@ from envkit_sandbox.bubblewrap import INSTALL_LINE, SandboxSpec, end, find_bubbl
 from envkit_sandbox.channel import Channel
 
 HOME: Final = "/home/agent"
-LINK: Final = -1
-"""The mode of a symbolic link in the supervisor's protocol."""
 _START_SECONDS: Final = 20.0
 _GRACE_SECONDS: Final = 20.0
 """Seconds past a command's deadline until the sandbox counts as dead."""
+_COPY_SECONDS: Final = 60.0
+"""Maximum seconds for the files of a session to be read or written."""
 _MIB: Final = 1 << 20
 _SUPERVISOR: Final = Path(__file__).with_name("supervisor.py")
 _ETC: Final = ("alternatives", "ld.so.cache", "localtime", "mime.types", "ssl/certs")
-_PASSWD: Final = f"root:x:0:0:root:/root:/bin/sh\nagent:x:1000:1000:Agent:{HOME}:/bin/bash\n"
+_PASSWD: Final = "root:x:0:0:root:/root:/bin/sh\nagent:x:1000:1000:Agent:{home}:/bin/bash\n"
 _GROUP: Final = "root:x:0:\nagent:x:1000:\n"
 _SCRATCH_MIB: Final = 64
+_SPARE_REPLY: Final = 16 * _MIB
+"""Bytes of the supervisor's largest reply besides the files and names of a snapshot."""
 _ENVIRONMENT: Final = {
-    "HOME": HOME,
     "USER": "agent",
     "TERM": "dumb",
     "PAGER": "cat",
@@ -52,19 +54,30 @@ class Limits:
     output_tail: int = 6000
     """Bytes kept from its end."""
     snapshot_mib: int = 32
-    """Total size of the final files; a session that leaves more scores 0."""
+    """Total size of the final files and of their paths; a session that leaves more scores 0."""
     snapshot_entries: int = 5000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A file, a folder or a symbolic link at its absolute path."""
+    """A file, a folder, a symbolic link or a special file at its absolute path.
+
+    Paths and targets are bytes, decoded as `os.fsdecode` does on Linux.
+    """
 
     data: bytes | None = None
-    """None for a folder."""
+    """The content of a file, else None."""
     mode: int = 0o644
+    """Permission bits."""
     link: str | None = None
     """The target of a symbolic link, else None."""
+    special: int = 0
+    """The type bits of a FIFO, a socket or a device, such as `stat.S_IFIFO`; else 0."""
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder."""
+        return self.data is None and self.link is None and not self.special
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +96,19 @@ class Ran:
     """Bytes dropped from the output."""
     folder: str = HOME
     """The shell's folder afterwards."""
+
+
+class CopyFault(EnvFault):
+    """Files cannot be written to a sandbox: the folder is full, or a name is impossible."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadFile:
+    """What is at a path that was to be read."""
+
+    exists: bool
+    data: bytes | None
+    """None unless it is a regular file of at most 1 MiB."""
 
 
 def check_programs() -> None:
@@ -111,6 +137,11 @@ class TerminalSession(Closing):
     read_only: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     """Read-only files by absolute path."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    home: str = HOME
+    """The user's home, also without the variable HOME; another one than `HOME` is empty at first
+    and not in snapshots."""
+    scratch: Sequence[str] = ()
+    """Additional writable folders that are not in snapshots."""
     _process: "subprocess.Popen[bytes] | None" = None
     _channel: Channel | None = None
 
@@ -130,18 +161,19 @@ class TerminalSession(Closing):
         return self
 
     def put(self, entries: Mapping[str, Entry]) -> None:
-        """Write files, folders and links.
+        """Write files, folders, links and special files. Links among them are not followed.
 
         Raises:
+            CopyFault: One cannot be written.
             EnvFault: The sandbox is gone.
         """
-        rows = [
-            [path, one.link, LINK]
-            if one.link is not None
-            else [path, None if one.data is None else base64.b64encode(one.data).decode(), one.mode]
-            for path, one in entries.items()
-        ]
-        self._ask({"put": rows}, _GRACE_SECONDS)
+        rows = [_row(path, one) for path, one in entries.items()]
+        reply = self._ask({"put": rows}, _COPY_SECONDS)
+        if "failed" in reply:
+            raise CopyFault(
+                f"the files cannot be written to the sandbox: {reply['failed']}",
+                kind=FaultKind.PERMANENT,
+            )
 
     def run(self, command: str, *, seconds: float) -> Ran:
         """Run a command in the shell.
@@ -182,10 +214,19 @@ class TerminalSession(Closing):
             "most_bytes": self.limits.snapshot_mib * _MIB,
             "most_entries": self.limits.snapshot_entries,
         }
-        reply = self._ask(order, 3 * _GRACE_SECONDS)
+        reply = self._ask(order, _COPY_SECONDS)
         if reply.get("too_large"):
             return None
-        return {path: _entry(data, mode) for path, data, mode in reply["entries"]}
+        return {_text(path): _entry(data, mode) for path, data, mode in reply["entries"]}
+
+    def read(self, folder: str, *names: str) -> list[ReadFile]:
+        """Kill all processes and read files of a folder, without following links.
+
+        Raises:
+            EnvFault: The sandbox is gone.
+        """
+        reply = self._ask({"read": [folder, names]}, _GRACE_SECONDS)
+        return [ReadFile(exists=one["exists"], data=_bytes(one["data"])) for one in reply["files"]]
 
     def close(self) -> None:
         """End the sandbox and everything in it."""
@@ -206,7 +247,7 @@ class TerminalSession(Closing):
         program += [json.dumps(limits), self.folder]
         own = {
             "/run/supervisor.py": _SUPERVISOR.read_bytes(),
-            "/etc/passwd": _PASSWD.encode(),
+            "/etc/passwd": _PASSWD.format(home=self.home).encode(),
             "/etc/group": _GROUP.encode(),
         }
         spec = SandboxSpec(
@@ -215,15 +256,18 @@ class TerminalSession(Closing):
                 "/tmp": _SCRATCH_MIB,
                 "/dev/shm": _SCRATCH_MIB,
                 **dict.fromkeys(self._roots, self.limits.home_mib),
+                **dict.fromkeys(self.scratch, _SCRATCH_MIB),
+                **({} if self.home == HOME else {self.home: _SCRATCH_MIB}),
             },
             files={**self.read_only, **own},
             etc=_ETC,
-            environment={**_ENVIRONMENT, **self.environment},
+            environment={**_ENVIRONMENT, "HOME": self.home, **self.environment},
             folder=HOME,
             is_first=True,
         )
         self._process = spawn(spec, program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self._channel = Channel(self._process, "the terminal's sandbox")
+        most = 2 * self.limits.snapshot_mib * _MIB + _SPARE_REPLY
+        self._channel = Channel(self._process, "the terminal's sandbox", most_reply=most)
         return self._channel
 
     def _ask(self, order: Mapping[str, Any], seconds: float) -> dict[str, Any]:
@@ -239,9 +283,31 @@ def _joined(head: bytes, tail: bytes, cut: int) -> str:
     return f"{first}\n[... {cut} bytes left out ...]\n{last}"
 
 
+def _row(path: str, entry: Entry) -> list[Any]:
+    """Return an entry for the supervisor: path, content or target, and mode with its type."""
+    if entry.link is not None:
+        return [_shown(path), _shown(entry.link), stat.S_IFLNK | 0o777]
+    if entry.data is not None:
+        return [_shown(path), base64.b64encode(entry.data).decode(), stat.S_IFREG | entry.mode]
+    return [_shown(path), None, (entry.special or stat.S_IFDIR) | entry.mode]
+
+
 def _entry(data: str | None, mode: int) -> Entry:
-    if data is None:
-        return Entry(mode=mode)
-    if mode == LINK:
-        return Entry(link=data)
-    return Entry(data=base64.b64decode(data), mode=mode)
+    found, bits = _bytes(data), stat.S_IMODE(mode)
+    if stat.S_ISREG(mode):
+        return Entry(data=found, mode=bits)
+    if stat.S_ISLNK(mode):
+        return Entry(link=(found or b"").decode("utf-8", "surrogateescape"))
+    return Entry(mode=bits, special=0 if stat.S_ISDIR(mode) else stat.S_IFMT(mode))
+
+
+def _bytes(data: str | None) -> bytes | None:
+    return None if data is None else base64.b64decode(data)
+
+
+def _shown(path: str) -> str:
+    return base64.b64encode(path.encode("utf-8", "surrogateescape")).decode()
+
+
+def _text(path: str) -> str:
+    return base64.b64decode(path).decode("utf-8", "surrogateescape")

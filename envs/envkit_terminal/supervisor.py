@@ -11,6 +11,7 @@ only: it runs under the system's Python, without envkit.
 import base64
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import resource
@@ -29,7 +30,8 @@ KILL_SECONDS = 1.0
 CHUNK = 1 << 16
 PR_SET_DUMPABLE = 4
 SPARE_PROCESSES = 64
-LINK = -1
+DIE_SECONDS = 10.0
+MOST_READ = 1 << 20
 
 
 class Shell:
@@ -50,23 +52,37 @@ class Shell:
             start_new_session=True,
         )
         process.returncode = 0  # `reap` collects the status of every process
+        assert process.stdin is not None
         self.pid, self._stdin = process.pid, process.stdin
+        os.set_blocking(self._stdin.fileno(), False)  # a stopped shell reads nothing
+        self.unsent = b""
         self._number = control_in_shell
         os.close(control_in_shell)
         os.close(output_in_shell)
 
-    def send(self, command: str) -> None:
-        """Start a command."""
+    def order(self, command: str) -> None:
+        """Prepare a command; `send` passes it to the shell."""
         # eval keeps the shell's state, and builtin ignores functions named like it. All is one
         # line, so that the command finds no rest of it on the shell's input. What it writes to the
         # control pipe itself lacks the mark.
         self._mark = os.urandom(8).hex()
         line = f"builtin eval {shlex.quote(command)} </dev/null {self._number}>&-; "
         line += f'builtin printf "%s %s %s\\n" {self._mark} "$?" "$PWD" >&{self._number}\n'
-        assert self._stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # killed in between: `wait` finds out
-            self._stdin.write(line.encode("utf-8", "surrogateescape"))
-            self._stdin.flush()
+        self.unsent = line.encode("utf-8", "surrogateescape")
+
+    @property
+    def entrance(self) -> int:
+        """The descriptor that takes commands."""
+        return self._stdin.fileno()
+
+    def send(self) -> None:
+        """Pass on as much of the command as the shell takes."""
+        try:
+            self.unsent = self.unsent[os.write(self.entrance, self.unsent) :]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:  # killed in between: `wait` finds out
+            self.unsent = b""
 
     def ended(self) -> tuple[int, str] | None:
         """Read the exit code and the folder after a command; None if the shell is unusable."""
@@ -81,7 +97,6 @@ class Shell:
         """Close the pipes."""
         os.close(self.control)
         os.close(self.output)
-        assert self._stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._stdin.close()
 
@@ -116,26 +131,36 @@ class Supervisor:
 
     @property
     def start(self) -> str:
-        """Where a new shell starts: the task's folder once it exists, else the home folder."""
-        return self._start if os.path.isdir(self._start) else os.environ["HOME"]
+        """Where a new shell starts: the task's folder, the home folder, or the root.
+
+        The first may not exist yet, and a command may lock both.
+        """
+        places = (self._start, os.environ["HOME"])
+        return next((p for p in places if os.path.isdir(p) and os.access(p, os.X_OK)), "/")
 
     def answer(self, order: dict[str, Any]) -> dict[str, Any]:
         """Execute one order."""
         if "run" in order:
             return self.run(order)
         if "put" in order:
-            for path, data, mode in order["put"]:
-                put(path, data, mode)
-            for path, data, mode in order["put"]:
-                if data is None:  # last, since a folder's own mode may lock it
-                    os.chmod(path, mode)
+            try:
+                put([(named(path), data, mode) for path, data, mode in order["put"]])
+            except OSError as error:
+                return {"failed": str(error)[:500]}
             if self.folder != self.start:
                 self.replace(None)
             return {"ok": True}
         if "snapshot" in order:
-            kill_all()
-            self.reap()
-            return snapshot(order["snapshot"], order["most_bytes"], order["most_entries"])
+            self.kill_processes()
+            return snapshot(
+                [os.fsencode(root) for root in order["snapshot"]],
+                order["most_bytes"],
+                order["most_entries"],
+            )
+        if "read" in order:
+            self.kill_processes()
+            folder, names = order["read"]
+            return {"files": [read(folder, name) for name in names]}
         raise ValueError("unknown order")
 
     def run(self, order: dict[str, Any]) -> dict[str, Any]:
@@ -145,7 +170,7 @@ class Supervisor:
             self.replace(None)  # it died between two commands
         kept = Kept(order["head"], order["tail"])
         started = ticks()
-        self.shell.send(order["run"])
+        self.shell.order(order["run"])
         outcome = self.wait(kept, started, order["seconds"])
         is_new = outcome["code"] is None or self.shell.pid in self.statuses
         if is_new:
@@ -164,9 +189,13 @@ class Supervisor:
         begun, stage, reason = time.monotonic(), 0, None
         stops = (seconds, seconds + INTERRUPT_SECONDS, seconds + INTERRUPT_SECONDS + KILL_SECONDS)
         while True:
-            ready = select.select([self.shell.output, self.shell.control, 0], [], [], TICK)[0]
+            wanted = [self.shell.output, self.shell.control, 0]
+            full = [self.shell.entrance] if self.shell.unsent else []
+            ready, free, _ = select.select(wanted, full, [], TICK)
             if 0 in ready and not peek():
                 sys.exit(0)  # the driver is gone
+            if free:
+                self.shell.send()
             drain(self.shell.output, kept)
             if self.shell.control in ready:
                 ended = self.shell.ended()
@@ -176,6 +205,9 @@ class Supervisor:
                     code, self.folder = ended
                 return {"code": code, "timed_out": stage > 0, "limit": reason}
             self.reap()
+            if self.shell.pid in self.statuses:  # a process may still hold its control pipe open
+                drain(self.shell.output, kept)
+                return {"code": None, "timed_out": stage > 0, "limit": reason}
             if (over := self.over_limit()) is not None:
                 reason = over
                 kill_all()
@@ -200,10 +232,38 @@ class Supervisor:
             time.sleep(0.001)
         status = self.statuses.pop(self.shell.pid)
         self.shell.close()
-        self.folder = self.start
-        self.shell = Shell(self.folder)
+        self.shell = self.new_shell()
         found = os.waitstatus_to_exitcode(status)
         return code if code is not None else (128 - found if found < 0 else found)
+
+    def new_shell(self) -> Shell:
+        """Start a shell, even while commands in the background lock folders or use up processes."""
+        for _ in range(3):
+            self.folder = self.start
+            try:
+                return Shell(self.folder)
+            except BlockingIOError:  # no process is left for it
+                self.kill_processes()
+            except OSError:  # its folder was locked in between
+                continue
+        self.folder = "/"
+        return Shell(self.folder)
+
+    def kill_processes(self) -> None:
+        """Kill every other process and wait until all are gone, so that none writes any more.
+
+        Raises:
+            TimeoutError: One does not die.
+        """
+        until = time.monotonic() + DIE_SECONDS
+        while True:
+            kill_all()
+            self.reap()
+            if not processes():
+                return
+            if time.monotonic() >= until:
+                raise TimeoutError("a process does not die")
+            time.sleep(0.001)
 
     def over_limit(self) -> str | None:
         """Return the limit that the processes exceed together, if any."""
@@ -292,66 +352,124 @@ def kill_all() -> None:
         os.kill(-1, signal.SIGKILL)
 
 
-def put(path: str, data: str | None, mode: int) -> None:
-    """Write a file, a folder (no data) or a symbolic link."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    if data is None:
-        os.makedirs(path, exist_ok=True)
-    elif mode == LINK:
-        os.symlink(data, path)
+def put(entries: list[tuple[bytes, str | None, int]]) -> None:
+    """Write files, folders, links and special files; the mode of each has the bits of its type.
+
+    Links come after everything that could be written through them, and the modes of folders last,
+    inner ones first, since a folder may be locked.
+
+    Raises:
+        OSError: One cannot be written, for example because the folder is full.
+    """
+    for path, data, mode in sorted(entries, key=lambda entry: stat.S_ISLNK(entry[2])):
+        try:
+            put_one(path, data, mode)
+        except FileNotFoundError:  # the folders of a task's files may be left out
+            os.makedirs(os.path.dirname(path))
+            put_one(path, data, mode)
+    for path, _, mode in reversed(entries):
+        if stat.S_ISDIR(mode):
+            os.chmod(path, stat.S_IMODE(mode))
+
+
+def put_one(path: bytes, data: str | None, mode: int) -> None:
+    """Write a file, a folder, a link, a FIFO, a socket or a device."""
+    if stat.S_ISDIR(mode):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path)
+    elif stat.S_ISLNK(mode):
+        os.symlink(named(data or ""), path)
+    elif stat.S_ISREG(mode):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        with open(os.open(path, flags, 0o600), "wb") as handle:
+            handle.write(base64.b64decode(data or ""))
+        os.chmod(path, stat.S_IMODE(mode))
     else:
-        with open(path, "wb") as handle:
-            handle.write(base64.b64decode(data))
-        os.chmod(path, mode)
+        os.mknod(path, mode)
 
 
-def snapshot(roots: list[str], most_bytes: int, most_entries: int) -> dict[str, Any]:
-    """Return all files, folders and links below some folders. No other process may be running."""
+def snapshot(roots: list[bytes], most_bytes: int, most_entries: int) -> dict[str, Any]:
+    """Return everything below some folders. No other process may be running.
+
+    Names count as bytes too. Every folder is opened up, which its mode cannot prevent: all belong
+    to the user of the sandbox.
+    """
     entries: list[list[Any]] = []
     total, folders = 0, list(roots)
     while folders:
-        for path in children(folders.pop()):
-            try:
-                found = os.lstat(path)
-            except OSError:  # deeper than any path may be
-                return {"too_large": True}
-            mode = stat.S_IMODE(found.st_mode)
+        names = children(folders.pop(), most_entries)
+        if names is None:
+            return {"too_large": True}
+        for path in names:
+            found = os.lstat(path)
+            data = None
+            total += len(path)
             if stat.S_ISLNK(found.st_mode):
-                entries.append([shown(path), shown(os.readlink(path)), LINK])
+                data = shown(os.readlink(path))
+                total += len(data)
             elif stat.S_ISDIR(found.st_mode):
-                entries.append([shown(path), None, mode])
                 folders.append(path)
             elif stat.S_ISREG(found.st_mode):
                 total += found.st_size
-                if total > most_bytes:
-                    return {"too_large": True}
-                entries.append([shown(path), content(path), mode])
-            if len(entries) > most_entries:
+                if total <= most_bytes:
+                    data = shown(content(path, found.st_mode, found.st_size))
+            entries.append([shown(path), data, found.st_mode])
+            if total > most_bytes or len(entries) > most_entries:
                 return {"too_large": True}
     return {"entries": entries}
 
 
-def children(folder: str) -> list[str]:
-    """Return the paths in a folder; none if its mode forbids listing."""
+def children(folder: bytes, most: int) -> list[bytes] | None:
+    """Return the paths in a folder; None if they are too many, or too long for a path."""
     try:
-        return [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
-    except OSError:
-        return []
+        os.chmod(folder, 0o700)
+        with os.scandir(folder) as found:
+            paths = [entry.path for entry, _ in zip(found, range(most + 1), strict=False)]
+        return (
+            None if len(paths) > most or max(map(len, paths), default=0) > 4095 else sorted(paths)
+        )
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return None
+        raise
 
 
-def content(path: str) -> str:
-    """Return a file's bytes, even if its mode forbids reading."""
-    try:
+def content(path: bytes, mode: int, most: int) -> bytes:
+    """Return a file's first bytes, even if its mode forbids reading."""
+    if not mode & stat.S_IRUSR:
         os.chmod(path, 0o600)
-        with open(path, "rb") as handle:
-            return base64.b64encode(handle.read()).decode()
-    except OSError:
-        return ""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as handle:
+            return handle.read(most)
+    finally:
+        if not mode & stat.S_IRUSR:
+            os.chmod(path, stat.S_IMODE(mode))  # another name of the file may follow
 
 
-def shown(path: str) -> str:
-    """Return a path as text; bytes that are not UTF-8 become question marks."""
-    return os.fsencode(path).decode("utf-8", "replace")
+def read(folder: str, name: str) -> dict[str, Any]:
+    """Return a regular file's bytes; links are not followed. No other process may be running.
+
+    "exists" is also true for what is not a file, is too long or cannot be read.
+    """
+    os.chmod(folder, 0o700)
+    path = os.path.join(os.fsencode(folder), os.fsencode(name))
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return {"exists": False, "data": None}
+    if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_READ:
+        return {"exists": True, "data": None}
+    return {"exists": True, "data": shown(content(path, found.st_mode, MOST_READ))}
+
+
+def shown(data: bytes) -> str:
+    """Return bytes, such as a name, as JSON can hold them."""
+    return base64.b64encode(data).decode()
+
+
+def named(text: str) -> bytes:
+    """Return the bytes of `shown`."""
+    return base64.b64decode(text)
 
 
 def main() -> None:

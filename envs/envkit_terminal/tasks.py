@@ -1,7 +1,9 @@
 """A terminal task as JSON data: initial files, setup, checks and a solution."""
 
 import base64
-from collections.abc import Mapping
+import math
+import posixpath
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from envkit.errors import DatasetError
@@ -54,9 +56,54 @@ def check_task(task: Mapping[str, Any]) -> None:
             raise DatasetError(f"a check's 'type' must be one of {sorted(CHECKS)}, got {kind!r}")
         if missing := CHECKS[kind] - check.keys():
             raise DatasetError(f"a check of type {kind!r} needs {sorted(missing)}")
+        if "path" in CHECKS[kind] and not is_inside(absolute(check["path"]), task):
+            raise DatasetError(
+                f"a check's 'path' must be inside the home folder or one of 'folders', since the "
+                f"policy can write nowhere else, got {check['path']!r:.80}"
+            )
     for key in ("files", "environment"):
         if not isinstance(task.get(key, {}), dict):
             raise DatasetError(f"{key!r} of a terminal task must be an object")
+
+    check_reward(task)
+
+
+def check_reward(task: Mapping[str, Any]) -> None:
+    """Check what a task says about its reward.
+
+    Raises:
+        DatasetError: `reward_key` or `reward_range` has the wrong type.
+    """
+    if not isinstance(task.get("reward_key", ""), str):
+        raise DatasetError(f"'reward_key' must be a string, got {task['reward_key']!r:.60}")
+    reward_range(task)
+
+
+def reward_range(task: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Return the lowest and the highest reward that a task declares; None without a declaration.
+
+    Raises:
+        DatasetError: It is not a pair of numbers in order.
+    """
+    given: Any = task.get("reward_range")
+    if given is None:
+        return None
+    if isinstance(given, list | tuple):
+        pair = cast("list[Any]", given)
+        is_pair = len(pair) == 2 and all(
+            isinstance(one, int | float) and math.isfinite(one) for one in pair
+        )
+        if is_pair and pair[0] <= pair[1]:
+            return float(pair[0]), float(pair[1])
+    raise DatasetError(
+        f"'reward_range' of a terminal task must be [lowest, highest], got {given!r:.60}"
+    )
+
+
+def is_inside(path: str, task: Mapping[str, Any]) -> bool:
+    """Return whether an absolute path is inside a folder that a task's session can write."""
+    folders: Sequence[str] = (HOME, *task.get("folders", ()))
+    return any(path.startswith(f"{one.rstrip('/')}/") for one in folders)
 
 
 def entries(files: Mapping[str, Any]) -> dict[str, Entry]:
@@ -72,18 +119,17 @@ def entries(files: Mapping[str, Any]) -> dict[str, Entry]:
 
 
 def absolute(path: str) -> str:
-    """Return a path below the home folder, or an absolute one unchanged."""
-    return path if path.startswith("/") else f"{HOME}/{path}"
+    """Return a path in its shortest form; a relative one is below the home folder."""
+    return posixpath.normpath(posixpath.join(HOME, path)).replace("//", "/")
 
 
 def _entry(path: str, value: object) -> Entry:
     if value is None:
         return Entry(mode=0o755)
-    if isinstance(value, str):
-        return Entry(data=value.encode())
-    if isinstance(value, dict):
-        fields = cast(dict[str, Any], value)
+    if isinstance(value, str | dict):
+        fields = {"text": value} if isinstance(value, str) else cast(dict[str, Any], value)
         try:
+            path.encode("utf-8", "surrogateescape")
             data = (
                 base64.b64decode(fields["base64"], validate=True)
                 if "base64" in fields
@@ -97,4 +143,15 @@ def _entry(path: str, value: object) -> Entry:
     )
 
 
-__all__ = ["CHECKS", "FAMILIES", "LEVELS", "GeneratedTasks", "absolute", "check_task", "entries"]
+__all__ = [
+    "CHECKS",
+    "FAMILIES",
+    "LEVELS",
+    "GeneratedTasks",
+    "absolute",
+    "check_reward",
+    "check_task",
+    "entries",
+    "is_inside",
+    "reward_range",
+]

@@ -14,24 +14,6 @@ from envkit_linux_desktop.tasks.sheets import Workbook
 Files = dict[str, bytes]
 
 
-class FilesHome:
-    """A home folder held in memory; every parent of a file is a folder."""
-
-    def __init__(self, files: Mapping[str, bytes]) -> None:
-        self._files = files
-
-    def read(self, path: str, *, limit: int) -> bytes | None:
-        """Return the first bytes of a file, or None if there is none."""
-        data = self._files.get(path)
-        return None if data is None else data[:limit]
-
-    def names(self, folder: str = "") -> tuple[str, ...]:
-        """Return the names in a folder."""
-        start = f"{folder}/" if folder else ""
-        inside = (path[len(start) :] for path in self._files if path.startswith(start))
-        return tuple(sorted({path.partition("/")[0] for path in inside} - {""}))
-
-
 def _workbook(data: bytes) -> bytes:
     """Return the workbook with one more cell."""
     book = openpyxl.load_workbook(io.BytesIO(data))

@@ -70,6 +70,7 @@ class Reply:
     tool_call: dict[str, Any] | None = None
     parse_error: str | None = None
     env_retries: dict[str, int] | None = None
+    info: dict[str, Any] | None = None
     starts_sequence: bool = False
     """The observation is a new prompt: the template rewrote the history."""
 
@@ -220,7 +221,7 @@ def _turn(index: int, reply: Reply, length: int) -> TurnRecord:
         reward=reply.reward,
         finish_reason=reply.finish_reason,
         weight_version=reply.weight_version,
-        info={"turn": index},
+        info={"turn": index, **(reply.info or {})},
         observation_hash=hashlib.sha256(
             reply.observation_text.encode("utf-8", "replace")
         ).hexdigest(),

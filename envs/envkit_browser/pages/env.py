@@ -8,10 +8,12 @@ from envkit.async_env import AsyncEnv
 from envkit.env import Capabilities, Policy, Turn
 from envkit.errors import DatasetError, EnvFault, FaultKind
 from envkit.faults import FaultPlan
+from envkit.grading import UngradedError, asettle
 from envkit.images import Image
 from envkit.marks import Mark
 from envkit.tasks import Task
 from envkit_actions import Action, ActionKind, mark
+from envkit_actions.action import Status
 from envkit_actions.dialect import Dialect
 from envkit_actions.random_clicks import random_clicks
 from envkit_browser.driver import (
@@ -111,6 +113,7 @@ class PageEnv(AsyncEnv):
         self._pool: BrowserPool | None = None
         self._page: Page | None = None
         self._input: PageInput | None = None
+        self._failure: dict[str, Any] = {}
 
     @property
     def size(self) -> tuple[int, int]:
@@ -208,6 +211,7 @@ class PageEnv(AsyncEnv):
         parsed = self.dialect.read(reply)
         end: Action | None = None
         verdict = Verdict(done=False, reward=0.0)
+        self._failure = {}
         actions = parsed.actions or (Action(kind=ActionKind.SCREENSHOT),)
         marks: list[Mark] = []
         for action in actions:
@@ -228,6 +232,7 @@ class PageEnv(AsyncEnv):
         events = page.take_events()
         info = {
             **parsed.info,
+            **self._failure,
             "events": {kind.value: count for kind, count in sorted(events.counts.items())},
             "left": page.left,
             "reward_terms": {"task": reward},
@@ -254,10 +259,38 @@ class PageEnv(AsyncEnv):
         answer = end.text if end is not None and end.kind is ActionKind.ANSWER else None
         is_status = end is not None and end.kind is ActionKind.TERMINATE
         status = end.status.value if end is not None and is_status else None
+        verdict = Verdict(done=True, reward=0.0)
+
+        async def grade() -> float:
+            nonlocal verdict
+            verdict = await self._check(page, answer=answer, status=status)
+            return verdict.reward
+
+        settled = await asettle(
+            grade, untouched=self._check_untouched, grader="pages", task=self.task
+        )
+        self._failure = settled.info()
+        return verdict
+
+    async def _check(self, page: Page, *, answer: str | None, status: str | None) -> Verdict:
         script = check_script(self.task, self._options.scale, answer=answer, status=status)
         judged = await _run_script(page, script, "check")
         self.plan = judged.get("oracle")
         return read_verdict(judged.get("check"))
+
+    async def _check_untouched(self) -> None:
+        """Judge a new page on which nothing was done: while the episode runs, and given up."""
+        assert self._pool is not None
+        site, path = self._site_of(self.task)
+        page = await self._pool.open(self._options.with_site(site))
+        plan = self.plan
+        try:
+            await self._start(page, self.task, path)
+            for status in (None, Status.FAILURE.value):
+                await self._check(page, answer=None, status=status)
+        finally:
+            self.plan = plan
+            await asyncio.shield(asyncio.ensure_future(self._pool.release(page)))
 
     async def _turn(
         self,
@@ -301,8 +334,10 @@ async def _run_script(page: Page, script: str, what: str) -> dict[str, Any]:
     except BrowserFault as fault:
         if fault.trouble is not Trouble.SCRIPT_FAILED:
             raise
-        kind = FaultKind.GRADER if what == "check" else FaultKind.PERMANENT
-        raise EnvFault(f"the {what!r} of this page task fails: {fault}", kind=kind) from fault
+        reason = f"the {what!r} of this page task fails: {fault}"
+        if what == "check":
+            raise UngradedError(reason) from fault
+        raise EnvFault(reason, kind=FaultKind.PERMANENT) from fault
 
 
 def _sentences(events: PageEvents) -> list[str]:

@@ -1,11 +1,10 @@
 """Wrap a task's JavaScript, and interpret its results."""
 
 import json
-import math
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from envkit.errors import EnvFault, FaultKind
+from envkit.grading import UngradedError, finite_reward
 from envkit.tasks import Task
 
 _AT: Final = """(target) => {
@@ -54,17 +53,16 @@ def read_verdict(value: Any) -> Verdict:  # noqa: ANN401  # any JSON
     """Interpret a checker's value: `{done, reward}`, or a number above 0 for solved.
 
     Raises:
-        EnvFault: It is neither (`GRADER`).
+        UngradedError: It is neither.
     """
     fields = cast(dict[str, Any], value) if isinstance(value, dict) else {"reward": value}
-    reward = fields.get("reward", 0)
-    if not isinstance(reward, int | float) or not math.isfinite(reward):
-        raise EnvFault(
-            "the checker of a page must be a number or {done, reward}, got "
-            f"{json.dumps(value)[:200]}",
-            kind=FaultKind.GRADER,
-        )
-    return Verdict(done=bool(fields.get("done", reward > 0)), reward=float(reward))
+    try:
+        reward = finite_reward(fields.get("reward", 0))
+    except UngradedError as error:
+        raise UngradedError(
+            f"the checker of a page must be a number or {{done, reward}}, got {value!r:.200}"
+        ) from error
+    return Verdict(done=bool(fields.get("done", reward > 0)), reward=reward)
 
 
 def _script(task: Task, scale: float, said: dict[str, Any], **parts: str | None) -> str:

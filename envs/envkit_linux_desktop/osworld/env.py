@@ -6,6 +6,7 @@ from typing import Any
 
 from envkit.env import Policy, Turn
 from envkit.errors import ConfigurationError, DatasetError
+from envkit.grading import Grade, settle
 from envkit.tasks import ListSource, Task
 from envkit_actions.action import Status
 from envkit_linux_desktop.env import LinuxDesktopEnv
@@ -112,9 +113,26 @@ class OsworldEnv(LinuxDesktopEnv):
         self._play = Play(task=task, desk=SessionDesk(session, performer), files=self._files)
         self._play.prepare()
 
-    def _grade(self) -> float:
+    def _grade(self) -> Grade:
         assert self._play is not None
-        self.session.check()
-        score = self._play.grade(gave_up=self._gave_up)
-        self.session.check()
-        return score
+        play, session = self._play, self.session
+        session.check()
+        grade = settle(
+            lambda: play.grade(gave_up=self._gave_up),
+            untouched=lambda: self._grade_untouched(play.task),
+            grader="osworld",
+            task=self.task,
+        )
+        session.check()
+        return grade
+
+    def _grade_untouched(self, task: OsworldTask) -> None:
+        session = self._pool.take()
+        try:
+            desk = SessionDesk(session, Performer(session.screen))
+            play = Play(task=task, desk=desk, files=self._files)
+            play.prepare()
+            play.grade(gave_up=False)
+            session.check()
+        finally:
+            session.close()

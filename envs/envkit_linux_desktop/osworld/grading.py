@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
-from envkit.errors import EnvFault, FaultKind
+from envkit.grading import UngradedError, finite_reward
 from envkit_linux_desktop.osworld.evaluators import FUNCTIONS, File, UnreadableError
 from envkit_sandbox.limited import run_limited
 
@@ -36,27 +36,25 @@ def score(comparison: Comparison) -> float:
     """Return an evaluator's score; 0.0 if the result's bytes are broken.
 
     Raises:
-        EnvFault: The evaluator, its rules or an expected file failed.
+        UngradedError: The evaluator, its rules or an expected file failed.
+        EnvFault: The evaluator hung or was killed.
     """
     name = f"the evaluator {comparison.function!r}"
-    try:
-        printed = run_limited(
-            [sys.executable, "-c", _PROGRAM],
-            pickle.dumps(comparison),
-            what=name,
-            environment={
-                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-                "PATH": os.defpath,
-            },
-        )
-    except RuntimeError as error:
-        raise EnvFault(str(error), kind=FaultKind.GRADER) from error
+    printed = run_limited(
+        [sys.executable, "-c", _PROGRAM],
+        pickle.dumps(comparison),
+        what=name,
+        environment={
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "PATH": os.defpath,
+        },
+    )
     if printed is None:
         return 0.0
     answer: dict[str, Any] = json.loads(printed)
     if "score" not in answer:
-        raise EnvFault(f"{name} failed: {answer['failed']}", kind=FaultKind.GRADER)
-    return float(answer["score"])
+        raise UngradedError(f"{name} failed: {answer['failed']}")
+    return finite_reward(answer["score"])
 
 
 def evaluate(comparison: Comparison) -> float:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from envkit.errors import EnvFault, FaultKind
+from envkit.grading import UngradedError
 from envkit_linux_desktop.osworld.evaluators import File
 from envkit_linux_desktop.osworld.files import FileFolder
 from envkit_linux_desktop.osworld.grading import Comparison, score
@@ -56,7 +57,7 @@ class Desk(Protocol):
         ...
 
     def names(self, folder: str = "") -> tuple[str, ...]:
-        """Return the names in a folder; none if it does not exist."""
+        """Return the names in a folder; none if it cannot be listed."""
         ...
 
     def run(self, command: Sequence[str], *, seconds: float) -> Finished:
@@ -125,8 +126,17 @@ class Play:
                 infeasible task and fails every other.
 
         Raises:
-            EnvFault: The grader failed, as opposed to the policy.
+            UngradedError: A step or an evaluator failed.
+            EnvFault: The session is gone.
         """
+        try:
+            return self._grade(gave_up=gave_up)
+        except EnvFault as fault:
+            if fault.kind is FaultKind.PERMANENT:  # the session refused; what is in it may be why
+                raise UngradedError(str(fault)) from fault
+            raise
+
+    def _grade(self, *, gave_up: bool) -> float:
         if self.task.is_infeasible or gave_up:
             return float(self.task.is_infeasible and gave_up)
         for step in self.task.before_grading:

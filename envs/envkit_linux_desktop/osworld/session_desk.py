@@ -13,8 +13,6 @@ from envkit_linux_desktop.session import Session
 _WINDOW_SECONDS: Final = 20.0
 _QUIET_SECONDS: Final = 0.4
 _WHEEL_PIXELS: Final = 120
-_ERRORS: Final = "/tmp/.errors"
-_WITH_ERRORS: Final = f'exec "$@" 2>{_ERRORS}'
 _DASHES: Final = str.maketrans({"\u2013": "-", "\u2014": "-"})
 """LibreOffice's titles have another dash than OSWorld's from version 7.5 on."""
 
@@ -35,17 +33,16 @@ class SessionDesk:
         return self._session.home.read(path, limit=limit)
 
     def names(self, folder: str = "") -> tuple[str, ...]:
-        """Return the names in a folder."""
-        return self._session.home.names(folder)
+        """Return the names in a folder; none if it cannot be listed."""
+        return self._session.home.names(folder) or ()
 
     def run(self, command: Sequence[str], *, seconds: float) -> Finished:
         """Run a command to its end."""
         desk = self._session.desk
         assert desk is not None
-        code, output = desk.run(("sh", "-c", _WITH_ERRORS, "sh", *command), seconds=seconds)
-        _, errors = desk.run(("cat", _ERRORS), seconds=seconds)
-        texts = [data.decode("utf-8", "replace") for data in (output, errors)]
-        return Finished(code=code, stdout=texts[0], stderr=texts[1])
+        done = desk.run(command, seconds=seconds)
+        texts = [data.decode("utf-8", "replace") for data in (done.output, done.errors)]
+        return Finished(code=done.code, stdout=texts[0], stderr=texts[1])
 
     def launch(self, command: Sequence[str]) -> None:
         """Start a program and wait for its window."""

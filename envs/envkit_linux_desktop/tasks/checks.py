@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Protocol
 
-from envkit_linux_desktop.tasks.home import MAX_BYTES, MAX_NAMES, Home
+from envkit_linux_desktop.tasks.home import MAX_BYTES, Home
 
 
 class Check(Protocol):
@@ -118,10 +118,8 @@ class Gone:
         return (self.path,)
 
     def holds(self, home: Home) -> bool:
-        """Look for the name."""
-        parent, name = parent_and_name(self.path)
-        names = home.names(parent)
-        return len(names) < MAX_NAMES and name not in names  # a full list could hide the name
+        """Look for anything; what cannot be looked at is not gone."""
+        return not home.exists(self.path)
 
     def apply(self, files: dict[str, bytes]) -> None:
         """Delete the file or folder."""
@@ -143,8 +141,10 @@ class Listing:
 
     def holds(self, home: Home) -> bool:
         """Compare the names."""
-        names = {name for name in home.names(self.folder) if not name.startswith(".")}
-        return frozenset(names) == self.expected
+        names = home.names(self.folder)
+        if names is None:
+            return False
+        return frozenset(name for name in names if not name.startswith(".")) == self.expected
 
     def apply(self, files: dict[str, bytes]) -> None:
         """Nothing: the checks of the files make the listing."""

@@ -18,7 +18,8 @@ def read_document(kind: str, data: bytes) -> Any:  # noqa: ANN401  # plain JSON 
         data: The file's bytes, which nobody has checked.
 
     Raises:
-        RuntimeError: The reader itself failed, which says nothing about the document.
+        UngradedError: The reader itself failed.
+        EnvFault: It hung or was killed, which says nothing about the document.
     """
     program = [sys.executable, "-I", str(_READER), kind]
     answer = run_limited(program, data, what=f"the reader of {kind} documents")

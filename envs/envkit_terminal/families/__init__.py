@@ -43,6 +43,7 @@ def draw(name: str, level: int, seed: int) -> dict[str, Any]:
         "environment": draft.environment,
         "checks": draft.checks,
         "solution": draft.solution,
+        "reward_range": [0.0, 1.0],
     }
 
 

@@ -191,6 +191,21 @@ def edit_settings(draft: Draft) -> None:
     ]
 
 
+_GIT = """# Read a repository's objects; its settings, filters and hooks could run programs.
+set -e
+from=/home/agent/$1; shift
+git init -q /tmp/read
+cd /tmp/read/.git
+rm -r refs objects hooks
+for part in HEAD index refs objects packed-refs; do
+  if [ -e "$from/.git/$part" ]; then cp -r "$from/.git/$part" .; fi
+done
+export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 GIT_DIR=/tmp/read/.git
+export GIT_WORK_TREE="$from"
+exec git --no-pager "$@"
+"""
+
+
 def git_commit(draft: Draft) -> None:
     """Commit one of several changes."""
     repository, *names = draft.words(draft.at(3, 4, 6))
@@ -208,11 +223,13 @@ def git_commit(draft: Draft) -> None:
         f"cd ~/{repository} && git init -q -b main && git add . && git commit -qm 'Start' && "
         f"for f in {changed}; do echo changed >> $f; done; cd ~"
     ]
-    git = f"git -C ~/{repository}"
-    draft.expect_run(f"{git} log --format=%s -2", f"{message}\nStart")
-    draft.expect_run(f"{git} show --name-only --format= HEAD", f"{names[0]}.txt")
     rest = "\n".join(f" M {name}.txt" for name in sorted(names[1:]))
-    draft.expect_run(f"{git} status --porcelain", rest)
+    for command, output in (
+        ("log --format=%s -2", f"{message}\nStart"),
+        ("show --name-only --format= HEAD", f"{names[0]}.txt"),
+        ("status --porcelain", rest),
+    ):
+        draft.expect_run(f"sh /tests/git.sh {repository} {command}", output, {"git.sh": _GIT})
     draft.say(
         "Several files in the git repository ~/{repository} have changed. Commit only {name}.txt, "
         "with the message '{message}', and leave the other changes uncommitted.",

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError, UnknownNameError
+from envkit.metrics import aggregate
 from envkit.metrics.intervals import (
     Method,
     exact_p_value,
@@ -31,6 +32,7 @@ from envkit_eval import (
     lines_of,
     read_price,
     read_side,
+    run,
 )
 
 # ---- the statistics
@@ -197,6 +199,26 @@ def test_faults_are_counted_and_left_out_of_every_mean() -> None:
     assert (line.tasks, line.episodes, line.faulted) == (2, 3, 3)
     assert line.success.mean == 0.75  # of the tasks' shares 1 and 1/2, not of 3 or 6 episodes
     assert line.fault_share == 0.5
+
+
+def test_zeros_of_failed_graders_are_rewarded_and_counted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    info = {"ungraded": "the test script did not end within 2 s"}
+    replies = [Reply(reward=0.0, info=info), Reply(reward=1.0), Reply(reward=0.0)]
+    samples = [
+        Sample.of(build([reply], seed=seed, episode_id=str(seed)), by=(), solved_above=0.0)
+        for seed, reply in enumerate(replies)
+    ]
+    (line,) = lines_of(samples, **PLAIN)
+    assert (line.episodes, line.ungraded, line.faulted) == (3, 1, 0)
+    assert line.to_json()["ungraded"] == 1
+    run._show_lines([line, replace(line, ungraded=0)])
+    shown = capsys.readouterr().out
+    assert shown.count("grader failed") == 1
+    assert "1 of 3 episodes scored 0 because the grader failed on what the policy left" in shown
+    metrics = aggregate([build([reply]) for reply in replies])
+    assert (metrics["episodes/rewarded"], metrics["episodes/ungraded"]) == (3, 1)
 
 
 def test_task_with_too_few_samples_is_left_out_of_that_k() -> None:

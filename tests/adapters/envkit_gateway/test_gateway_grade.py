@@ -102,6 +102,24 @@ async def test_grade_without_a_verdict_is_a_fault(tmp_path: Path, code: str) -> 
     assert "agent.grade" in found.fault.message
 
 
+@pytest.mark.parametrize(
+    "failure",
+    [
+        pytest.param("os.kill(os.getpid(), 9)", id="killed"),
+        pytest.param("sys.exit(126)", id="not-executable"),
+        pytest.param("open(own, 'w').write('inf')", id="no-number"),
+        pytest.param("time.sleep(600)", id="hangs", marks=pytest.mark.slow),
+    ],
+)
+async def test_grade_that_only_the_agents_work_breaks_is_zero(tmp_path: Path, failure: str) -> None:
+    code = "own = os.environ['ENVKIT_GRADE_DIR'] + '/reward.txt'\n"
+    code += f"if os.path.exists('found.txt'): {failure}\n"
+    found = await played(graded(tmp_path, code, timeout_s=5))
+
+    assert (found.reward, found.stop_reason) == (0.0, StopReason.TERMINATED)
+    assert "agent.grade" in found.turns[-1].info["ungraded"]
+
+
 async def test_grade_that_cannot_start_is_a_fault(tmp_path: Path) -> None:
     found = await played({**command(tmp_path, LEAVE), "grade": "no-such-grader"})
 

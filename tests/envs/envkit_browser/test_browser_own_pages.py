@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import envkit
 from envkit.env import PolicyContext, Step
 from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind
 from envkit.faults import FaultPlan
+from envkit.grading import UngradedError
 from envkit_browser.driver import BrowserFault, Trouble
 from envkit_browser.pages import PageEnv, PageTasks, read_rows
 from envkit_browser.pages.scripts import read_verdict
@@ -84,14 +86,10 @@ def test_folder_that_does_not_exist_is_refused() -> None:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), st.lists))
-def test_verdict_is_read_or_a_grader_fault(value: Any) -> None:
+def test_verdict_is_read_or_none(value: Any) -> None:
     for said in (value, {"done": True, "reward": value}):
-        kind = None
-        try:
+        with suppress(UngradedError):
             assert read_verdict(said).reward == float(value)
-        except EnvFault as fault:
-            kind = fault.kind
-        assert kind in (None, FaultKind.GRADER)
 
 
 @BROWSER.mark
@@ -198,6 +196,17 @@ async def test_broken_checker_is_a_grader_fault(check: str) -> None:
     with pytest.raises(EnvFault) as caught:
         await played(PageEnv(tasks=[row(check=check)]), CLICK)
     assert caught.value.kind is FaultKind.GRADER
+
+
+@BROWSER.mark
+async def test_checker_that_only_the_policy_breaks_scores_zero() -> None:
+    check = "document.querySelector('button').textContent === 'done' ? 1 : 0"
+    task = row("document.body.innerHTML = 1", check=check)
+    (step,) = await played(PageEnv(tasks=[task]), CLICK)
+    assert (step.reward, step.terminated) == (0.0, True)
+    assert "check" in step.info["ungraded"]
+    (step,) = await played(PageEnv(tasks=[task]), ASIDE)
+    assert "ungraded" not in step.info
 
 
 @BROWSER.mark

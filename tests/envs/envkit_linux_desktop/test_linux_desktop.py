@@ -32,6 +32,8 @@ from envkit_linux_desktop.policies import nothing, oracle
 from envkit_linux_desktop.pool import Pool
 from envkit_linux_desktop.requirements import INSTALL_LINE, check_programs
 from envkit_linux_desktop.session import Session, start_session
+from envkit_linux_desktop.tasks.home import FilesHome, Home
+from envkit_linux_desktop.tasks.scenario import Scenario
 from envkit_sandbox import first_process
 from envkit_sandbox.watchdog import processes
 
@@ -46,8 +48,8 @@ def session() -> Iterator[Session]:
 
 def shell(session: Session, command: str, seconds: float = 20.0) -> str:
     assert session.desk is not None
-    _, output = session.desk.run(["sh", "-c", f"({command}) 2>&1"], seconds=seconds)
-    return output.decode("utf-8", "replace")
+    done = session.desk.run(["sh", "-c", f"({command}) 2>&1"], seconds=seconds)
+    return done.output.decode("utf-8", "replace")
 
 
 def await_file(session: Session, path: str, seconds: float = 10.0) -> bytes | None:
@@ -369,6 +371,27 @@ def test_a_grader_that_fails_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(EnvFault) as caught:
         env.step('{"action": "terminate", "status": "success"}')
     assert caught.value.kind is FaultKind.GRADER
+    env.close()
+
+
+@DESKTOP.mark
+@pytest.mark.slow
+def test_a_grader_that_only_the_final_files_break_scores_zero(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    env = LinuxDesktopEnv(ready=0)
+    env.reset(seed=0, options={"task": {**row("make_folder"), "name": "broken by the policy"}})
+    grade = type(env.scenario).grade
+
+    def fail(scenario: Scenario, home: Home) -> float:
+        if isinstance(home, FilesHome):
+            return grade(scenario, home)
+        raise RecursionError
+
+    monkeypatch.setattr(type(env.scenario), "grade", fail)
+    step = env.step('{"action": "terminate", "status": "success"}')
+    assert (step.reward, step.terminated) == (0.0, True)
+    assert "RecursionError" in step.info["ungraded"]
     env.close()
 
 

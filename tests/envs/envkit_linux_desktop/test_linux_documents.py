@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from envkit.errors import EnvFault
+from envkit.grading import UngradedError
 from envkit_linux_desktop.tasks import reader, reading
 from envkit_linux_desktop.tasks.documents import docx, pages
 from envkit_linux_desktop.tasks.sheets import sheet, xlsx
@@ -116,7 +118,7 @@ def test_failing_reader_is_an_error_and_not_a_broken_document(
     program = tmp_path / "reader.py"
     program.write_text("raise ModuleNotFoundError('no openpyxl')\n")
     monkeypatch.setattr(reading, "_READER", program)
-    with pytest.raises(RuntimeError, match="no openpyxl"):
+    with pytest.raises(UngradedError, match="no openpyxl"):
         reading.read_document("xlsx", BOOK)
 
 
@@ -131,5 +133,5 @@ def test_hung_reader_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     program.write_text("import time\ntime.sleep(60)\n")
     monkeypatch.setattr(reading, "_READER", program)
     monkeypatch.setattr(limited, "_DEADLINE", 0.5)
-    with pytest.raises(RuntimeError, match="did not end"):
+    with pytest.raises(EnvFault, match="did not end"):
         reading.read_document("xlsx", BOOK)

@@ -1,23 +1,26 @@
 import hashlib
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.desktop_files import FilesHome, near_misses, without_formulas
+from fakes.desktop_files import near_misses, without_formulas
 from PIL import Image
 
 from envkit_actions import Action, ActionKind
 from envkit_linux_desktop.tasks import FAMILIES, oracle, reader, reading
-from envkit_linux_desktop.tasks.checks import Gone, Text
-from envkit_linux_desktop.tasks.home import MAX_NAMES
+from envkit_linux_desktop.tasks.checks import Gone, Listing, Text
+from envkit_linux_desktop.tasks.home import FilesHome
 from envkit_linux_desktop.tasks.moves import await_window
 from envkit_linux_desktop.tasks.scenario import LEVELS, Family, Scenario
 from envkit_linux_desktop.tasks.sheets import Cell, Sheet, Workbook, xlsx
+from envkit_sandbox import Home as SandboxHome
 
 EACH_FAMILY = pytest.mark.parametrize(
     "family", [pytest.param(f, id=n) for n, f in FAMILIES.items()]
@@ -191,11 +194,25 @@ def test_numbers_in_place_of_formulas_earn_nothing(name: str) -> None:
         assert _grade(scenario, files) == 0.0, scenario.goal
 
 
-def test_flooded_folder_does_not_hide_a_file_that_should_be_gone() -> None:
-    check = Gone(path="Documents/zebra.txt")
-    flood = {f"Documents/{number}": b"" for number in range(MAX_NAMES)}
-    assert check.holds(FilesHome({"Documents/other.txt": b""}))
-    assert not check.holds(FilesHome(flood))
+def test_what_cannot_be_read_is_not_gone(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    with SandboxHome(tmp_path) as home:
+        for name in ("folder", "link", "pipe"):
+            assert not Gone(path=name).holds(home)
+        assert Gone(path="pipe/in").holds(home)
+        assert Gone(path="none/in").holds(home)
+
+
+def test_what_is_behind_a_link_is_not_gone(tmp_path: Path) -> None:
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "moved/zebra.txt").touch()
+    (tmp_path / "Documents").symlink_to("moved")
+    with SandboxHome(tmp_path) as home:
+        assert not Gone(path="Documents/zebra.txt").holds(home)
+        assert not Listing(folder="Documents", expected=frozenset()).holds(home)
+        assert not Listing(folder="none", expected=frozenset()).holds(home)
 
 
 def test_text_may_begin_with_the_byte_order_mark_of_writer() -> None:

@@ -11,6 +11,7 @@ import pytest
 from fakes.needs import BUBBLEWRAP
 
 from envkit.errors import EnvFault
+from envkit.grading import UngradedError
 from envkit_linux_desktop.osworld import FileFolder, Finished, Play, read_task
 
 GOLD_ADDRESS = "https://files.example/gold.xlsx"
@@ -169,6 +170,19 @@ def test_one_of_several_checks_is_enough_with_or(tmp_path: Path) -> None:
     assert played.grade(gave_up=False) == 0.0
     played.desk.put("b", b"yes")
     assert played.grade(gave_up=False) == 1.0
+
+
+@BUBBLEWRAP.mark
+def test_step_before_grading_that_the_policy_broke_gives_no_reward(tmp_path: Path) -> None:
+    step = {"type": "execute", "parameters": {"command": "sh tool && ./tool", "shell": True}}
+    played = play(tmp_path, {**WANTED, "postconfig": [step]})
+    played.desk.put("tool", b"chmod +x tool\n")
+    played.desk.put("own.xlsx", workbook())
+    played.prepare()
+    assert played.grade(gave_up=False) == 1.0
+    played.desk.put("tool", b"exit 127\n")
+    with pytest.raises(UngradedError, match="not installed"):
+        played.grade(gave_up=False)
 
 
 @BUBBLEWRAP.mark

@@ -230,22 +230,22 @@ def test_reasoning_gym_grader_that_cannot_read_an_answer_finds_it_wrong(
 ) -> None:
     env: Any = made("gcd")
     env.reset(seed=0)
-    right = answer_of(env, env.task)
     dataset = env.tasks._dataset(0)
 
     def careless(answer: str, entry: dict[str, Any]) -> float:
         return 1.0 if int(answer) == int(entry["answer"]) else 0.0
 
     monkeypatch.setattr(dataset, "score_answer", careless)
-    assert env.step("<answer>seven</answer>").reward == 0.0
+    step = env.step("<answer>seven</answer>")
+    assert (step.reward, "seven" in step.info["ungraded"]) == (0.0, True)
 
     def broken(answer: str, entry: dict[str, Any]) -> float:
         raise RuntimeError("no table")
 
     monkeypatch.setattr(dataset, "score_answer", broken)
-    env.reset(seed=0)
+    env.reset(seed=0, options={"task": {"seed": 0, "index": 7}})
     with pytest.raises(EnvFault, match="grader of 'gcd' failed") as caught:
-        env.step(f"<answer>{right}</answer>")
+        env.step("<answer>7</answer>")
     assert caught.value.kind is FaultKind.GRADER
 
 

@@ -71,7 +71,7 @@ def test_copying_the_integral_of_the_task_is_not_a_solution() -> None:
     env = ReasoningGymEnv(dataset="intermediate_integration", size=2)
     source: Any = env.tasks
     entry = source.entry(source.task(0))
-    assert source.score(f"Integral({entry['metadata']['integrand']}, x)", entry) == 0.0
+    assert source.score(f"Integral({entry['metadata']['integrand']}, x)", entry).score == 0.0
 
 
 @pytest.mark.parametrize(
@@ -146,5 +146,5 @@ def test_small_damage_to_a_right_formula_never_raises() -> None:
         answer = entry["answer"]
         at = rng.randrange(len(answer))
         damaged = answer[:at] + rng.choice("()*x9^-!") + answer[at:]
-        assert 0.0 <= source.score(damaged, entry) <= 1.0
-        assert source.score(answer, entry) == 1.0
+        assert 0.0 <= source.score(damaged, entry).score <= 1.0
+        assert source.score(answer, entry).score == 1.0

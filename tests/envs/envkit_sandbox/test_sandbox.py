@@ -53,7 +53,7 @@ def test_home_reads_regular_files_and_lists_names(tmp_path: Path) -> None:
         assert home.read("a/b.txt", limit=2) == b"12"
         assert home.names() == ("a",)
         assert home.names("a") == ("b.txt",)
-        assert home.names("none") == ()
+        assert home.names("none") is None
 
 
 def test_home_follows_nothing_out_of_the_folder_and_never_blocks(tmp_path: Path) -> None:
@@ -68,8 +68,11 @@ def test_home_follows_nothing_out_of_the_folder_and_never_blocks(tmp_path: Path)
         tried = ("link", "out/secret", "../secret", str(secret), "fifo", "", "a\0b", "x" * 5000)
         tried += ("folder", "\ud800")
         assert {path: home.read(path) for path in tried} == dict.fromkeys(tried)
-        assert home.names("out") == ()
-        assert home.names("..") == ()
+        assert home.names("out") is None
+        assert home.names("..") is None
+        there = {path: home.exists(path) for path in tried}
+    absent = ("", "a\0b", "x" * 5000, "\ud800")
+    assert there == {path: path not in absent for path in tried}
 
 
 def test_home_of_a_lost_session_is_a_fault(tmp_path: Path) -> None:
@@ -111,6 +114,25 @@ def test_sandbox_has_no_network_no_privileges_and_no_new_namespaces() -> None:
     assert "Seccomp:\t2" in out
     assert out.split("Seccomp:\t2")[1].split()[0] == "3"  # two lines of header, loopback
     assert out.count("Operation not permitted") + out.count("must be superuser") == 3
+
+
+@BUBBLEWRAP.mark
+def test_sandbox_has_sockets_of_four_families_only() -> None:
+    script = """
+import ctypes, socket
+found = set()
+for family in range(64):
+    for kind in (1, 2, 3):
+        for make in (socket.socket, socket.socketpair):
+            try:
+                make(family, kind)
+                found.add(family)
+            except OSError:
+                pass
+wide = ctypes.CDLL(None, use_errno=True)
+print(sorted(found), wide.syscall(41, ctypes.c_ulong(40 | 1 << 32), 1, 0))
+"""
+    assert said(f"python3 -c '{script}'") == "[1, 2, 10, 16] -1\n"
 
 
 @BUBBLEWRAP.mark

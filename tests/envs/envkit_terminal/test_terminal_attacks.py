@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 from fakes.needs import BUBBLEWRAP
 
-from envkit_terminal.grading import Outcome, grade
+from envkit_terminal.grader_sandbox import Outcome
+from envkit_terminal.grading import grade
 from envkit_terminal.session import HOME, Limits, TerminalSession
 
 pytestmark = BUBBLEWRAP.mark
@@ -72,8 +73,16 @@ def outcome_of(session: TerminalSession, command: str) -> Outcome | None:
     return (
         None
         if files is None
-        else Outcome(files=files, limits=limits, folders=(), folder=HOME, environment={})
+        else Outcome(
+            files=files, limits=limits, folders=(), folder=HOME, environment={}, test_seconds=9.0
+        )
     )
+
+
+def score(command: str, output: str, outcome: Outcome) -> float:
+    """Grade what a command prints in a fresh sandbox."""
+    task = {"checks": [{"type": "run", "command": command, "output": output}]}
+    return grade(task, outcome, untouched=lambda: outcome).score
 
 
 @pytest.mark.parametrize(
@@ -83,7 +92,7 @@ def outcome_of(session: TerminalSession, command: str) -> Outcome | None:
         ("mkdir a; echo hi > a/f; chmod 000 a/f", "stat -c %a a/f", "0"),
         ("mkdir a; chmod 000 a", "stat -c %a a", "0"),
         ("mkdir a; ln -s a b; echo hi > b/f", "cat b/f; readlink b", "hi\na"),
-        ("ln -s loop loop; mkfifo pipe", "ls", "loop"),
+        ("ln -s loop loop; mkfifo pipe", "ls", "loop\npipe"),
     ],
     ids=["read-only folders", "hidden file", "hidden folder", "link to a folder", "loop and FIFO"],
 )
@@ -92,7 +101,7 @@ def test_final_files_of_any_kind_are_graded(
 ) -> None:
     outcome = outcome_of(session, command)
     assert outcome is not None
-    assert grade([{"type": "run", "command": check, "output": output}], outcome) == 1.0
+    assert score(check, output, outcome) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -106,4 +115,4 @@ def test_folders_of_any_depth_can_be_read(
     assert (outcome is not None) is is_kept
     if outcome is not None:
         assert len(outcome.files) == depth
-        assert grade([{"type": "run", "command": "echo x", "output": "x"}], outcome) == 1.0
+        assert score("echo x", "x", outcome) == 1.0

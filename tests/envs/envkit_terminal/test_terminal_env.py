@@ -174,6 +174,27 @@ def test_malformed_call_is_explained_and_too_many_are_counted(env: TerminalEnv) 
 
 
 @BUBBLEWRAP.mark
+@pytest.mark.slow
+def test_commands_of_a_reply_share_their_time() -> None:
+    env = TerminalEnv(command_seconds=0.4)
+    env.reset(seed=1, options={"task": own_task({"type": "absent", "path": "x"})})
+    step = env.step("\n".join(write("sleep 9", env.protocol) for _ in range(4)))
+    assert step.info["exit_codes"] == [130, 130]
+    assert (
+        "2 more commands were not run: at most 4 run in one reply, for 0.8 s together"
+        in (step.observation["text"])
+    )
+    env.close()
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, 3600.1, float("nan")])
+def test_time_of_a_test_script_must_be_in_range(seconds: float) -> None:
+    with pytest.raises(ConfigurationError, match="test_seconds"):
+        TerminalEnv(test_seconds=seconds)
+    TerminalEnv(test_seconds=3600)
+
+
+@BUBBLEWRAP.mark
 def test_last_turn_is_graded_too() -> None:
     env = TerminalEnv(max_turns=1)
     env.reset(seed=1, options={"task": own_task({"type": "file", "path": "a", "text": "1"})})

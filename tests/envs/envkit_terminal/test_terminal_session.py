@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -74,6 +75,19 @@ def test_exit_ends_the_shell_and_a_new_one_starts(session: TerminalSession) -> N
     ran = run(session, "X=1; exit 3")
     assert (ran.code, ran.is_new_shell) == (3, True)
     assert run(session, "echo [$X]").output == "[]\n"
+
+
+def test_locked_folders_do_not_keep_a_shell_from_starting(session: TerminalSession) -> None:
+    assert run(session, "chmod 000 ~; exit 3").is_new_shell
+    assert run(session, "pwd").output == "/\n"
+    assert run(session, "chmod 700 ~; exit").is_new_shell
+    assert run(session, "pwd").output == f"{HOME}\n"
+
+
+def test_dead_shell_is_replaced_while_a_process_holds_its_pipes(session: TerminalSession) -> None:
+    holds = "for n in /proc/$$/fd/*; do sleep 60 {f}>$n & done 2>/dev/null; sleep 0.1; kill -9 $$"
+    assert run(session, holds).is_new_shell
+    assert run(session, "echo on").output == "on\n"
 
 
 def test_long_output_keeps_head_and_tail(session: TerminalSession) -> None:
@@ -201,6 +215,7 @@ def test_snapshot_holds_files_folders_and_links(session: TerminalSession) -> Non
         f"{HOME}/in": Entry(mode=0o755),
         f"{HOME}/in/a.txt": Entry(data=b"1\n", mode=0),
         f"{HOME}/link": Entry(link="/etc/passwd"),
+        f"{HOME}/pipe": Entry(mode=0o644, special=stat.S_IFIFO),
         "/app/run": Entry(data=b"2", mode=0o755),
     }
 
