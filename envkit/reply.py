@@ -21,6 +21,7 @@ CUT_NOTICE: Final = (
     "Your reply was cut at the limit on its length: nothing in it was run or graded. Write a "
     "shorter reply."
 )
+UNFINISHED: Final = "the reply ends inside its thoughts: it holds neither a call nor an answer"
 THOUGHTS: Final[Mapping[str, str]] = {
     "<think>": "</think>",
     "<thinking>": "</thinking>",
@@ -118,6 +119,11 @@ class Reply:
     def final(self) -> str:
         """What may be graded and run: the answer of a whole reply, "" for one that was cut."""
         return "" if self.is_cut else self._parts.answer
+
+    @property
+    def is_only_thought(self) -> bool:
+        """Whether the text ends in a thought, with nothing outside thoughts."""
+        return bool(self.open_thought) and not self.answer.strip()
 
     @property
     def open_thought(self) -> str:

@@ -11,6 +11,7 @@ from envkit.rollout.record import EpisodeRecord
 from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.threads.pool import WorkerPool
 from envkit.tokens import ChatCodec, Encoded
+from envkit.tokens.thoughts import TAIL_IDS, opened_thought
 from envkit.tools import ToolSpec
 from envkit.trajectory.segment import Segment
 from envkit.trajectory.stop import StopReason
@@ -40,6 +41,12 @@ class EpisodeEncoder:
     def decode(self, turn: int) -> str:
         """Return the text of a turn's sampled ids."""
         return self._codec.decode(self._record.ledger.reply_ids(turn))
+
+    def opened(self, turn: int) -> str | None:
+        """Return the mark with which the context of a turn's reply opened a thought, or None."""
+        ledger = self._record.ledger
+        end = len(ledger.wire_ids) - len(ledger.reply_ids(turn))
+        return opened_thought(self._codec, ledger.wire_ids[max(0, end - TAIL_IDS) : end])
 
     async def prompt(self) -> Encoded:
         """Encode all messages so far as the start of a sequence."""

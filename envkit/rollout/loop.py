@@ -171,7 +171,7 @@ class Episode:
         record = self.record
         done = [turn for turn in record.turns if turn.purpose is None]
         await self.env.take_over(
-            [turn.response_text for turn in done],
+            [turn.reply for turn in done],
             [turn.observation_hash or "" for turn in done],
             earlier.env_snapshot,
             earlier.initial_observation_hash or "",
@@ -299,6 +299,7 @@ class Episode:
         """Record the text of a reply, which a codec decodes from the ledger's tokens."""
         if self._encoder is not None:
             text = self._encoder.decode(draft.turn)
+            draft.opened = self._encoder.opened(draft.turn)
         draft.response_text = text or ""
         self.record.say(message("assistant", draft.response_text))
 
@@ -311,7 +312,7 @@ class Episode:
     async def _step(self, draft: TurnDraft) -> tuple[Step, Message]:
         started = time.perf_counter()
         try:
-            outcome = await self.env.step(draft.response_text)
+            outcome = await self.env.step(draft.reply)
         finally:
             draft.env_seconds += time.perf_counter() - started
             draft.env_retries = dict(self.env.retries)
@@ -452,7 +453,7 @@ class Episode:
         self, entry: Message, turn: TurnDraft | TurnRecord, info: Mapping[str, Any]
     ) -> Message:
         """Return the environment's message in the form that the template renders."""
-        return self._answers.readable(entry, reply=turn.response_text, info=info, turn=turn.turn)
+        return self._answers.readable(entry, reply=turn.reply, info=info, turn=turn.turn)
 
 
 async def play_episode(
