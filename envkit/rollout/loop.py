@@ -298,8 +298,7 @@ class Episode:
     def _add_text(self, draft: TurnDraft, text: str | None = None) -> None:
         """Record the text of a reply, which a codec decodes from the ledger's tokens."""
         if self._encoder is not None:
-            text = self._encoder.decode(draft.turn)
-            draft.opened = self._encoder.opened(draft.turn)
+            text, draft.opened = self._encoder.decode(draft.turn), self._encoder.opened(draft.turn)
         draft.response_text = text or ""
         self.record.say(message("assistant", draft.response_text))
 
@@ -339,6 +338,8 @@ class Episode:
         record = self.record
         if not (text_of(observation) or images_of([observation])) and step.terminated:
             return StopReason.TERMINATED
+        if self._encoder is not None:
+            self._encoder.close_thought(draft.turn)
         record.say(observation)
         ended = self._ended(draft, step)
         if ended is None:
@@ -411,8 +412,7 @@ class Episode:
 
     def _drop_draft(self) -> None:
         """Drop a reply in progress, unless an abort before its first token already did."""
-        draft = self.record.draft
-        if draft is not None:
+        if (draft := self.record.draft) is not None:
             self.record.drop_message()
             self.record.ledger.drop_reply(draft.turn)
             self.record.draft = None

@@ -235,6 +235,8 @@ def _first_action(reply: str) -> tuple[str, str] | None:
         if tag.is_closing or tag.name == "information" or tag.name in never_closed:
             continue
         closing = _closing(tags, tag.name, at)
+        if closing is None and tag.name == "think":
+            return None
         if closing is None:
             never_closed.add(tag.name)
         elif tag.name != "think":
