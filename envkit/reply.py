@@ -21,7 +21,7 @@ CUT_NOTICE: Final = (
     "Your reply was cut at the limit on its length: nothing in it was run or graded. Write a "
     "shorter reply."
 )
-UNFINISHED: Final = "the reply ends inside its thoughts: it holds neither a call nor an answer"
+UNFINISHED: Final = "the thinking is not closed: the reply holds neither a call nor an answer"
 THOUGHTS: Final[Mapping[str, str]] = {
     "<think>": "</think>",
     "<thinking>": "</thinking>",

@@ -69,9 +69,10 @@ class WholeReply:
     def read(self, reply: Reply) -> Reading:
         """Return the reply as an action."""
         if self._with_thoughts:  # for an envkit environment, which reads how it ended
-            told = reply.to_wire()
-            told = {"text": told} if isinstance(told, str) else told
-            return Reading(actions=({**told, self._field: told.pop("text")},))
+            action = {self._field: reply.text}
+            if reply.is_cut or reply.opened:
+                action |= {"finish": reply.finish.value, "opened": reply.opened}
+            return Reading(actions=(action,))
         if reply.is_cut or reply.is_only_thought:
             return Reading(error=CUT_NOTICE if reply.is_cut else UNFINISHED)
         return Reading(actions=({self._field: reply.final.strip()},))

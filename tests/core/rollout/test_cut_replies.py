@@ -1,5 +1,6 @@
 """How a reply ended reaches the environment, its record, and every way to play it again."""
 
+import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -132,11 +133,10 @@ async def test_a_cut_turn_is_stored_and_resumed_to_the_same_outcome(
     assert cut.stop_reason is StopReason.ABORTED
     with TrajectoryWriter(tmp_path) as writer:
         writer.write(cut)
-    (stored,) = load(tmp_path)
-    (resumed,) = await player().resume(stored, kind)
-
-    assert resumed.fault is None
-    assert [one.info for one in resumed.turns] == [one.info for one in whole.turns]
+    for stored in (*load(tmp_path), pickle.loads(pickle.dumps(cut))):  # a file, another process
+        (resumed,) = await player().resume(stored, kind)
+        assert resumed.fault is None
+        assert [one.info for one in resumed.turns] == [one.info for one in whole.turns]
 
 
 @pytest.mark.parametrize("kind", [Hearing, SavedHearing])

@@ -1,13 +1,13 @@
 """Thoughts that a prompt opens and a limit cuts: closed as the template closes them."""
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from fakes.hearing import Hearing, plain_codec, thinking_codec
 from fakes.templates import cache_folder, load_tokenizer, make_codec
 
 from envkit.env import PolicyContext
-from envkit.messages import message
+from envkit.messages import Message, message
 from envkit.reply import THOUGHTS, Reply
 from envkit.rollout import Sampling, ScriptedEngine, play
 from envkit.tokens import ChatCodec
@@ -112,10 +112,11 @@ def test_real_templates_close_a_thought_as_their_full_render_does(name: str) -> 
     assert closing.strip() == THOUGHTS[opened or "<think>"]
 
     answer = message("assistant", text + closing)
-    for role in ("tool", "user"):
-        later = message(role, "14")
+    roles: tuple[Literal["tool", "user"], ...] = ("tool", "user")
+    for role in roles:
+        later: Message = {"role": role, "content": "14"}
         if role == "tool":
-            later |= {"name": "f", "tool_call_id": "call00000"}  # type: ignore[typeddict-unknown-key]
+            later = {**later, "name": "f", "tool_call_id": "call00000"}
         try:
             whole = codec.decode_all(codec.encode_prompt([*prompt, answer, later]).wire_ids)
         except Exception:  # noqa: BLE001  # a template may reject the conversation
