@@ -58,8 +58,6 @@ def call(query: object, **more: object) -> str:
         ("<answer>b</answer><search>a</search>", "answer", "b"),
         ("<Search>a</SEARCH>", "search", "a"),
         ("<search >a</ search>", "search", "a"),
-        (f"{THOUGHT}<search>cut by the stop string", "search", "cut by the stop string"),
-        (f"{THOUGHT}<answer>Paris", "answer", "Paris"),
         ("<search>a\nb\tc</search>", "search", "a b c"),
         ("<search>a <answer>b</answer></search>", "search", "a b"),
         ("the prompt opened the thoughts</think><search>a</search>", "search", "a"),
