@@ -61,7 +61,6 @@ _MODULES = (
     "fonts",
     "messages",
     "metrics",
-    "reply",
     "rewards",
     "rollout",
     "seeds",

@@ -39,7 +39,7 @@ class ChatReply:
     def with_stop(self, stops: Sequence[str]) -> str:
         """Return the text with the stop string that ended it, as other engines sample it.
 
-        Without the server's word, a closing tag is put back where the text leaves its tag open.
+        Without the server's word, a closing tag follows where the text leaves its tag open.
 
         Args:
             stops: The stop strings that were asked for.

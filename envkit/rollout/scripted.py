@@ -6,14 +6,13 @@ engine: the placeholders must match the images.
 
 import asyncio
 import time
-from bisect import bisect_left
 from collections.abc import Callable
 from typing import Final
 
 from envkit.env import Policy
 from envkit.errors import ConfigurationError, EngineFault, FaultKind
-from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, LogprobKind, Sampling
-from envkit.rollout.stopping import first_stop
+from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, LogprobKind
+from envkit.rollout.stopping import ended
 from envkit.tokens import ChatCodec
 
 _NAME: Final = "scripted"
@@ -66,7 +65,8 @@ class ScriptedEngine:
             )
         started = time.perf_counter()
         aborted = await self._wait(request)
-        ids = self._ended(self._codec.encode_reply(self._policy(request.context)), request.sampling)
+        ids = self._codec.encode_reply(self._policy(request.context))
+        ids = ended(ids, request.sampling, self._codec.decode_all)
         finish = FinishReason.STOP
         if len(ids) > request.sampling.max_new_tokens:
             ids, finish = ids[: request.sampling.max_new_tokens], FinishReason.LENGTH
@@ -81,19 +81,6 @@ class ScriptedEngine:
             queue_seconds=time.perf_counter() - started,
             weight_version="script",
         )
-
-    def _ended(self, ids: tuple[int, ...], sampling: Sampling) -> tuple[int, ...]:
-        """Return the ids up to the first stop token, or the token in which a stop string ends."""
-        stop = first_stop(ids, sampling)
-        ids = ids if stop is None else ids[: stop + 1]
-        if any(one in self._codec.decode_all(ids) for one in sampling.stop):
-
-            def has_stop(count: int) -> bool:
-                text = self._codec.decode_all(ids[:count])
-                return any(one in text for one in sampling.stop)
-
-            ids = ids[: bisect_left(range(len(ids)), True, key=has_stop)]
-        return ids
 
     async def abort(self, request_id: str) -> None:
         """End a waiting request; it returns half of its reply."""

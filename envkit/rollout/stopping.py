@@ -4,6 +4,7 @@ Some engines return what speculative decoding sampled past the end. Those ids co
 that no reply has, so none of them may be trained.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -63,6 +64,20 @@ def first_stop(ids: Sequence[int], sampling: Sampling) -> int | None:
     if stops.isdisjoint(ids):
         return None
     return next(place for place, one in enumerate(ids) if one in stops)
+
+
+def ended(ids: Sequence[int], sampling: Sampling, decode: Decode) -> tuple[int, ...]:
+    """Return ids up to the first stop token, or the token in which a stop string ends."""
+    stop = first_stop(ids, sampling)
+    kept = tuple(ids if stop is None else ids[: stop + 1])
+
+    def has_stop(count: int) -> bool:
+        text = decode(kept[:count])
+        return any(one in text for one in sampling.stop)
+
+    if not (sampling.stop and has_stop(len(kept))):
+        return kept
+    return kept[: bisect_left(range(len(kept)), True, key=has_stop)]
 
 
 def _least(sampling: Sampling) -> int:
