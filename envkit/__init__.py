@@ -16,6 +16,7 @@ from envkit.tools import ToolSpec, tool
 if TYPE_CHECKING:  # what `__getattr__` imports on first use
     from envkit.async_env import AsyncEnv
     from envkit.checker import check_env
+    from envkit.reply import Reply as Reply
     from envkit.tool_env import ToolEnv
 
     __version__: str
@@ -44,6 +45,7 @@ __all__ = [
 
 _LAZY = {
     "AsyncEnv": "envkit.async_env",
+    "Reply": "envkit.reply",
     "ToolEnv": "envkit.tool_env",
     "check_env": "envkit.checker",
 }

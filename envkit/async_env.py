@@ -48,7 +48,7 @@ class AsyncEnv(Env):
         Raises:
             EpisodeStateError: Before `areset`, or after the episode ended.
         """
-        self._require_running(action)
+        self._hear(action)
         return self._advance(action, await self.on_aturn(action))
 
     async def aclose(self) -> None:

@@ -26,10 +26,20 @@ from envkit.errors import (
 )
 from envkit.images import Image
 from envkit.messages import Message, message
+from envkit.reply import Reply
 from envkit.spaces import observation_space, response_space
 from envkit.tasks import Task, TaskSource, draw_index
 from envkit.tools import ToolSpec
-from envkit.turns import Observation, ObservationRole, Reset, Step, StepKey, Turn, observe
+from envkit.turns import (
+    Observation,
+    ObservationRole,
+    Reset,
+    Step,
+    StepKey,
+    Turn,
+    after_cut,
+    observe,
+)
 
 __all__ = [
     "Capabilities",
@@ -97,9 +107,17 @@ class Env(gymnasium.Env[Observation, str]):
     history_policy: ClassVar[str | Mapping[str, Any] | None] = None
     """The default history policy of rollouts, such as
     `{"keep_last_images": {"keep": 3, "drop_at": 6}}`; None appends everything."""
+    grades_cut_replies: bool = False
+    """True for an environment that grades text as it comes. Otherwise a reply that was cut has
+    `parse_error` "cut", and the observation after it says that it was cut."""
+    reply: Reply = Reply(text="")
+    """The reply that the hook takes: how it ended, and its thoughts apart from its answer. Grade
+    and run `reply.final`, or what `parse_tool_calls(self.reply)` finds."""
     step_key: StepKey | None = None
     """Set by a rollout before every step; None if there are no retries. An environment with a
     remote backend sends it as the idempotency key."""
+
+    _announced: Reply | None = None
 
     def __init__(self, *, max_turns: int = 1, render_mode: str | None = None) -> None:
         if max_turns < 1:
@@ -122,8 +140,18 @@ class Env(gymnasium.Env[Observation, str]):
         raise ContractError(f"{type(self).__name__} must define on_reset(task) or override reset")
 
     def on_turn(self, response_text: str) -> Turn:
-        """Take the model's reply and return what it reads next. Never raise for a bad reply."""
+        """Take the model's reply and return what it reads next. Never raise for a bad reply.
+
+        `self.reply` says more about it than its text.
+        """
         raise ContractError(f"{type(self).__name__} must define on_turn(text) or override step")
+
+    def announce(self, reply: Reply) -> None:
+        """Say how the reply of the next step ended. Without it, `step` takes a whole reply.
+
+        A wrapper may still change the text between here and `step`.
+        """
+        self._announced = reply
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         """Start an episode.
@@ -144,7 +172,7 @@ class Env(gymnasium.Env[Observation, str]):
             ConfigurationError: The reply is not a string.
             EpisodeStateError: Before `reset`, or after the episode ended.
         """
-        self._require_running(action)
+        self._hear(action)
         return self._advance(action, self.on_turn(action))
 
     def format_observation(self, observation: Observation) -> Message:
@@ -191,6 +219,7 @@ class Env(gymnasium.Env[Observation, str]):
         self.task, self.turn = state["task"], state["turn"]
         self._running, self._transcript = state["running"], state["transcript"]
         self._shown = ()
+        self.reply, self._announced = Reply(text=""), None
         self.np_random.bit_generator.state = state["generator"]
         self.set_state(state["state"])
 
@@ -212,6 +241,7 @@ class Env(gymnasium.Env[Observation, str]):
 
     def _prepare(self, seed: int | None, options: dict[str, Any] | None) -> Task:
         super().reset(seed=seed)
+        self.reply, self._announced = Reply(text=""), None
         self._running = False  # a hook that fails leaves no half-started episode behind
         return self._choose_task(options)
 
@@ -231,8 +261,13 @@ class Env(gymnasium.Env[Observation, str]):
         self._show(turn)
         return Reset(observation, self._info(turn))
 
-    def _require_running(self, action: object) -> None:
-        """Reject a step without an episode, or an action that is not a model's reply."""
+    def _hear(self, action: object) -> Reply:
+        """Take the reply of a step.
+
+        Raises:
+            ConfigurationError: The action is not a model's reply.
+            EpisodeStateError: No episode is running.
+        """
         if not self._running:
             raise EpisodeStateError(
                 "the episode is over or never started: call reset() before step()"
@@ -242,9 +277,18 @@ class Env(gymnasium.Env[Observation, str]):
                 f"step() takes the model's reply, a str such as step({str(action)!r:.40}), "
                 f"got {shown(action)}"
             )
+        return self._take(action)
+
+    def _take(self, action: str) -> Reply:
+        announced, self._announced = self._announced, None
+        self.reply = Reply(text=action) if announced is None else announced.with_text(action)
+        return self.reply
 
     def _advance(self, action: str, turn: Turn) -> Step:
         observation = observe(turn, f"{type(self).__name__}.on_turn")
+        if self.reply.is_cut and not self.grades_cut_replies:
+            turn = after_cut(turn)
+            observation = observe(turn, "")
         self.turn += 1
         done = bool(turn.done)
         truncated = not done and self.turn >= self.max_turns

@@ -154,7 +154,7 @@ class ToolEnv(AsyncEnv):
         Raises:
             EnvFault: A tool's backend failed, or a term of the reward could not be computed.
         """
-        reply = parse_tool_calls(response_text, self._format, tools=self.tools)
+        reply = parse_tool_calls(self.reply, self._format, tools=self.tools)
         self._messages.append(message("assistant", response_text))
         if not reply.calls and not reply.errors:
             turn = Turn("The answer was received.", done=True)

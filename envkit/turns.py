@@ -12,6 +12,7 @@ from PIL import Image as PilImage
 
 from envkit.errors import ContractError, ImageError
 from envkit.images import Image
+from envkit.reply import CUT, CUT_NOTICE
 
 ObservationRole = Literal["user", "tool"]
 
@@ -98,6 +99,19 @@ def observe(turn: object, hook: str) -> Observation:
             f"{hook} must return envkit.Turn(text, images=(), ...), got {type(turn).__name__}"
         )
     return {"text": turn.text, "images": turn.images, "role": turn.role}
+
+
+def after_cut(turn: Turn) -> Turn:
+    """Return the turn after a reply that was cut, which says so to the model and in its info."""
+    text = turn.text if CUT_NOTICE in turn.text else f"{CUT_NOTICE}\n\n{turn.text}".rstrip()
+    return Turn(
+        text,
+        images=turn.images,
+        role=turn.role,
+        reward=turn.reward,
+        done=turn.done,
+        info={**turn.info, "parse_error": CUT},
+    )
 
 
 def _check_turn(

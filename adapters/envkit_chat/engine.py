@@ -106,7 +106,7 @@ class ChatEngine:
         return Generation(
             token_ids=(),
             logprobs=(),
-            text=reply.text,
+            text=reply.with_stop(request.sampling.stop),
             text_tokens=reply.reply_tokens,
             finish_reason=reply.finish_reason,
             prompt_tokens=reply.prompt_tokens,

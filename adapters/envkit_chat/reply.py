@@ -1,7 +1,8 @@
 """Read a chat completion: text, tool calls and token counts."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -11,6 +12,9 @@ from envkit.toolcalls.tolerant_json import scrub
 from envkit_chat.failure import CallFailure
 from envkit_chat.refusals import answer_failure
 
+_CLOSING_TAG: Final = re.compile(r"</([\w:-]+)>")
+_STOP_KEYS: Final = ("stop_reason", "matched_stop")
+"""Keys of a choice in which vLLM and SGLang say which stop string ended it."""
 _MOST: Final = 1 << 40
 """Larger token counts are treated as missing."""
 
@@ -28,6 +32,27 @@ class ChatReply:
     cached_tokens: int
     model: str | None
     """Named by the server; None if it does not say."""
+    stop_string: str | None = None
+    """The stop string that ended the text, without which servers return it; None if the server does
+    not say."""
+
+    def with_stop(self, stops: Sequence[str]) -> str:
+        """Return the text with the stop string that ended it, as other engines sample it.
+
+        Without the server's word, a closing tag follows where the text leaves its tag open.
+
+        Args:
+            stops: The stop strings that were asked for.
+        """
+        if self.finish_reason is not FinishReason.STOP:
+            return self.text
+        if self.stop_string is not None and self.stop_string in stops:
+            return self.text.removesuffix(self.stop_string) + self.stop_string
+        for stop in stops:
+            tag = _CLOSING_TAG.fullmatch(stop)
+            if tag and self.text.count(f"<{tag[1]}>") > self.text.count(stop):
+                return self.text + stop
+        return self.text
 
 
 def read_reply(body: bytes) -> ChatReply:
@@ -46,6 +71,7 @@ def read_reply(body: bytes) -> ChatReply:
         parts = [_text(said.get("content")), *_blocks(said.get("tool_calls") or ())]
         reason: Any = choice.get("finish_reason")
         refusal = _text(said.get("refusal"))
+        stops = [choice.get(key) for key in _STOP_KEYS]
         usage: Any = answer.get("usage") or {}
         details: Any = usage.get("prompt_tokens_details") or {}
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
@@ -67,6 +93,7 @@ def read_reply(body: bytes) -> ChatReply:
         reply_tokens=_count(usage.get("completion_tokens")),
         cached_tokens=_count(details.get("cached_tokens")),
         model=served if isinstance(served, str) else None,
+        stop_string=next((one for one in stops if isinstance(one, str)), None),
     )
 
 

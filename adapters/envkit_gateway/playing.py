@@ -21,6 +21,7 @@ from envkit.errors import (
 )
 from envkit.grading import UngradedError, asettle
 from envkit.messages import Message, message
+from envkit.reply import Reply
 from envkit.rollout.boundary import ResetOutcome, is_own_cancellation
 from envkit.rollout.host import EnvHost, StepDeadlineError
 from envkit.rollout.interrupt import Interrupt
@@ -356,7 +357,7 @@ class _Episode:
             if not self._is_running:
                 raise EpisodeStateError("the environment has ended the episode")
             try:
-                outcome = await self._env.step(text)
+                outcome = await self._env.step(Reply(text=text))
             except EpisodeLostError as lost:
                 self._lost = lost
                 raise

@@ -1,40 +1,39 @@
 """A sampled reply in the form that agents read: text, thinking, tool calls."""
 
 import json
-from typing import Final
 
+import envkit
 from envkit.rollout.engine import FinishReason, Generation
 from envkit.toolcalls import parse_tool_calls
 from envkit_gateway.messages import AgentCall, AgentMessage
 from envkit_gateway.request import AgentRequest
 from envkit_gateway.turn import Reply
 
-_THOUGHT: Final = "</think>"
 
-
-def reply_of(text: str, generation: Generation, request: AgentRequest, *, number: int) -> Reply:
+def reply_of(
+    said: envkit.Reply, generation: Generation, request: AgentRequest, *, number: int
+) -> Reply:
     """Return a reply in the form that all dialects share.
 
     A call that cannot be read stays text, because clients rewrite or reject malformed calls but
-    return text unchanged.
+    return text unchanged. So does a call of a reply that was cut, which nobody may run.
 
     Args:
-        text: The sampled text, without its stop token.
+        said: The sampled text, without its stop token, and how it ended.
         generation: Its tokens, and why it ended.
         request: The request that it answers.
         number: Number of the turn, which determines the ids of calls, because some clients write
             them into the prompt. Ids have nine characters, because Mistral's templates accept no
             others.
     """
-    stop_string = next((one for one in request.stop if text.endswith(one)), None)
-    if stop_string is not None:
-        text = text[: -len(stop_string)]
-    is_cut = generation.finish_reason is FinishReason.LENGTH
-    thinking, body = _split(text)
+    stop_string = next((one for one in request.stop if said.text.endswith(one)), None)
+    is_cut = said.finish is FinishReason.LENGTH
+    thinking = said.thinking
+    body = said.answer.removeprefix("\n\n") if thinking else said.answer
     calls: tuple[AgentCall, ...] = ()
     is_bad = is_cut
     if request.tools and request.may_call:
-        parsed = parse_tool_calls(text, tools=request.tools)
+        parsed = parse_tool_calls(said, tools=request.tools)
         is_bad = is_bad or bool(parsed.errors)
         if parsed.calls and not parsed.errors:
             body = parsed.text
@@ -46,25 +45,19 @@ def reply_of(text: str, generation: Generation, request: AgentRequest, *, number
                 )
                 for n, call in enumerate(parsed.calls)
             )
+    if stop_string is not None:
+        body = body.removesuffix(stop_string)
     finish = "length" if is_cut else "tool_calls" if calls else "stop"
-    said = AgentMessage(
+    message = AgentMessage(
         role="assistant",
         parts=({"type": "text", "text": body},) if body else (),
         calls=calls,
         thinking=thinking,
     )
     return Reply(
-        message=said,
+        message=message,
         finish=finish,
         stop_string=stop_string,
         is_bad=is_bad or not (body.strip() or calls),
         generation=generation,
     )
-
-
-def _split(text: str) -> tuple[str, str]:
-    """Split a reply into its thinking and the rest; a prompt may have opened the thinking."""
-    thinking, mark, body = text.partition(_THOUGHT)
-    if not mark:
-        return "", text
-    return thinking.replace("<think>", "", 1).strip(), body.removeprefix("\n\n")

@@ -24,6 +24,7 @@ from envkit.errors import (
     describe,
 )
 from envkit.messages import Message, images_of, message
+from envkit.reply import Reply
 from envkit.rollout.boundary import is_own_cancellation
 from envkit.rollout.engine import FinishReason, Generation
 from envkit.rollout.interrupt import Interrupt
@@ -449,12 +450,13 @@ class Session:
         )
         self.sampled_tokens += len(generation.token_ids)
         text = lane.encoder.decode(draft.turn)
-        draft.response_text = text
+        draft.response_text, draft.opened = text, lane.encoder.opened(draft.turn)
         record.say(message("assistant", text))
         record.close_turn()
         turn.local, turn.said = record.turn - 1, len(record.messages)
         turn.segments = len(record.ledger.segments)
-        turn.reply = reply_of(text, generation, request, number=turn.number)
+        said = Reply(text=text, finish=generation.finish_reason, opened=draft.opened or "")
+        turn.reply = reply_of(said, generation, request, number=turn.number)
         self._faults.pop(turn.prefix, None)
 
 

@@ -81,7 +81,7 @@ class IsolatedEnv(Env):
     def step(self, action: str) -> Step:
         """Play one reply in the worker."""
         key = None if self.step_key is None else list(self.step_key)
-        answer = self._call({"call": "step", "text": action, "key": key})
+        answer = self._call({"call": "step", "reply": self._take(action).to_wire(), "key": key})
         observation, info = self._observed(answer)
         data = answer.data
         with self._reading():
@@ -134,7 +134,7 @@ class IsolatedEnv(Env):
         """Kill the worker without waiting; a running call fails. Callable from any thread."""
         self._worker.kill()
 
-    def reply(self, name: str, context: PolicyContext, role: str | None = None) -> str:
+    def scripted_reply(self, name: str, context: PolicyContext, role: str | None = None) -> str:
         """Return the reply of a scripted policy that runs in the worker."""
         call = {
             "call": "reply",
@@ -231,7 +231,7 @@ def _reply(name: str, context: PolicyContext) -> str:
         raise ConfigurationError(
             f"policy {name!r} belongs to an isolated environment, got {type(env).__name__}"
         )
-    return env.reply(name, context, role)
+    return env.scripted_reply(name, context, role)
 
 
 def _capabilities(told: Any) -> Capabilities:  # noqa: ANN401  # from a process that may send anything

@@ -26,6 +26,7 @@ from envkit.env import Env, Policy, PolicyContext
 from envkit.errors import ConfigurationError, ContractError, UnknownNameError, shown
 from envkit.messages import message
 from envkit.registration import NAMESPACE, AnyEnv, make, register
+from envkit.reply import Reply
 from envkit.turns import Observation, StepKey, Turn
 from envkit_isolation.frames import Connection, Frame
 from envkit_isolation.values import (
@@ -203,7 +204,9 @@ class ServedEnv:
     def _step(self, call: Frame) -> Frame:
         key = call.data["key"]
         self._env.step_key = None if key is None else StepKey(*key)
-        value = self._outer.step(call.data["text"])
+        reply = Reply.from_wire(call.data["reply"])
+        self._env.announce(reply)
+        value = self._outer.step(reply.text)
         data = outcome_out(value, 5, f"{self.name}.step")
         if self._facts() != self._told:
             data["state"] = self._state()
@@ -332,5 +335,5 @@ def _joint_in(env: Env) -> "MultiAgentEnv | None":
     return env if isinstance(env, MultiAgentEnv) else None
 
 
-async def _never(reply: str) -> Any:  # noqa: ANN401  # the signature of an exchange
+async def _never(reply: Reply) -> Any:  # noqa: ANN401  # the signature of an exchange
     raise ConfigurationError("a scripted policy must not play its environment")

@@ -8,8 +8,10 @@ from typing import Any
 
 from envkit.errors import EngineFault, ImageError, TemplateError
 from envkit.messages import Message
+from envkit.reply import Reply
 from envkit.rollout.engine import Engine, GenerateRequest, Sampling
 from envkit.tokens import ChatCodec
+from envkit.tokens.thoughts import TAIL_IDS, opened_thought
 from envkit_chat import CallFailure
 
 
@@ -69,7 +71,12 @@ class EngineModel:
             ) from fault
         finally:
             await self._engine.end_session(session)
-        return self._codec.decode(generation.token_ids)
+        said = Reply(
+            text=self._codec.decode(generation.token_ids),
+            finish=generation.finish_reason,
+            opened=opened_thought(self._codec, prompt.wire_ids[-TAIL_IDS:]) or "",
+        )
+        return said.final
 
     async def aclose(self) -> None:
         """Do nothing: the caller closes the engine."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn, cast
 
 from envkit.errors import ConfigurationError
+from envkit.reply import Reply
 
 _FENCE: Final = re.compile(r"```(?:json)?[ \t]*\n(.*)\n[ \t]*```", re.DOTALL)
 
@@ -104,7 +105,7 @@ def read_verdict(text: str, criteria: Sequence[Criterion]) -> Verdict:
 
 
 def _decode(text: str) -> object:
-    body = text.rpartition("</think>")[2].strip()
+    body = Reply(text=text).final.strip()
     fenced = _FENCE.fullmatch(body)
     try:
         return json.loads(

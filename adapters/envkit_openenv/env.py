@@ -185,7 +185,7 @@ class OpenEnvEnv(AsyncEnv):
                 "another",
                 kind=FaultKind.CRASHED,
             )
-        reading = self._interface.read(response_text)
+        reading = self._interface.read(self.reply)
         if self._kind is InterfaceKind.ENVKIT:
             try:
                 outcome = await self._step(reading.actions[0])
@@ -233,6 +233,7 @@ class OpenEnvEnv(AsyncEnv):
         outcome = read_outcome(data)
         self._interface = await self._make_interface(kind, schema)
         self.tools, self._kind = self._interface.tools, kind
+        self.grades_cut_replies = kind is InterfaceKind.ENVKIT  # its server says what was cut
         if kind is InterfaceKind.ENVKIT:
             await self._take_over()
             return envkit_turn(outcome)

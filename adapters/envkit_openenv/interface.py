@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, Final, Protocol
 
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
+from envkit.reply import CUT_NOTICE, UNFINISHED, Reply
 from envkit.toolcalls import ToolCall, call_errors, parse_tool_calls
 from envkit.tools import ToolSpec
 
@@ -53,7 +54,7 @@ class Interface(Protocol):
 
     tools: tuple[ToolSpec, ...]
 
-    def read(self, reply: str) -> Reading:
+    def read(self, reply: Reply) -> Reading:
         """Return the actions of a reply. Never raises for what a model writes."""
         ...
 
@@ -65,10 +66,16 @@ class WholeReply:
         self.tools: tuple[ToolSpec, ...] = ()
         self._field, self._with_thoughts = field, with_thoughts
 
-    def read(self, reply: str) -> Reading:
+    def read(self, reply: Reply) -> Reading:
         """Return the reply as an action."""
-        text = reply if self._with_thoughts else reply.rpartition("</think>")[2].strip()
-        return Reading(actions=({self._field: text},))
+        if self._with_thoughts:  # for an envkit environment, which reads how it ended
+            action = {self._field: reply.text}
+            if reply.is_cut or reply.opened:
+                action |= {"finish": reply.finish.value, "opened": reply.opened}
+            return Reading(actions=(action,))
+        if reply.is_cut or reply.is_only_thought:
+            return Reading(error=CUT_NOTICE if reply.is_cut else UNFINISHED)
+        return Reading(actions=({self._field: reply.final.strip()},))
 
 
 class CalledTools:
@@ -80,7 +87,7 @@ class CalledTools:
         self.tools = tuple(tools)
         self._is_mcp, self._format, self._most = is_mcp, call_format, most
 
-    def read(self, reply: str) -> Reading:
+    def read(self, reply: Reply) -> Reading:
         """Return the calls of a reply, checked against their schemas."""
         parsed = parse_tool_calls(reply, self._format, tools=self.tools)
         call = _recorded(parsed.calls[0]) if parsed.calls else None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from socket import socket
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import envkit
 from envkit.access import Access, check_port
@@ -22,6 +22,7 @@ from envkit.errors import (
     MissingDependencyError,
     ServiceError,
 )
+from envkit.reply import Reply
 from envkit_openenv.guard import Guard, ServerLimits
 from envkit_openenv.protocol import write_fault
 
@@ -44,6 +45,10 @@ class EnvkitAction(openenv.Action):
     """The whole reply of a model."""
 
     response_text: str
+    finish: Literal["stop", "length", "abort"] = "stop"
+    """How the reply ended; anything but "stop" means that it was cut."""
+    opened: str = ""
+    """The mark with which the prompt opened a thought, such as "<think>"; "" if it did not."""
 
 
 class EnvkitObservation(openenv.Observation):
@@ -122,7 +127,11 @@ class EnvkitEnvironment(Environment):
         with _EncodeFaults():
             if self._env is None:
                 raise EpisodeStateError("the episode never began: reset before the first step")
-            step = Step(*self._env.step(action.response_text))
+            reply = Reply.from_wire(
+                {"text": action.response_text, "finish": action.finish, "opened": action.opened}
+            )
+            cast(Env, self._env.unwrapped).announce(reply)
+            step = Step(*self._env.step(reply.text))
             return _observed(step.observation, step.info, step)
 
     @property

@@ -203,14 +203,14 @@ class VerifiersEnv(AsyncEnv):
                 "the rollout of the verifiers environment is over; reset starts another",
                 kind=FaultKind.CRASHED,
             )
-        parsed = read_reply(response_text, self._call_format, self.tools)
+        parsed = read_reply(self.reply, self._call_format, self.tools)
         call = parsed.calls[0].to_json() if parsed.calls else None
         info: dict[str, Any] = {
             "tool_call": call,
             "parse_error": "; ".join(parsed.errors) or None,
             "metrics": {},
         }
-        response = write_response(library(), response_text, parsed, self.turn)
+        response = write_response(library(), self.reply, parsed, self.turn)
         try:
             found = await _in_background(self._episode.advance(response))
             if isinstance(found, Asked):

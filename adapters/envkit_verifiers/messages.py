@@ -8,6 +8,7 @@ from typing import Any, Final
 from envkit.env import ObservationRole
 from envkit.errors import EnvFault, FaultKind, ImageError
 from envkit.images import Image
+from envkit.reply import Reply
 from envkit.toolcalls import ParsedReply, parse_tool_calls
 from envkit.tools import ToolSpec
 
@@ -75,19 +76,20 @@ def read_tools(tools: Sequence[Any] | None) -> tuple[ToolSpec, ...]:
     )
 
 
-def read_reply(text: str, call_format: str, tools: Sequence[ToolSpec]) -> ParsedReply:
-    """Parse a reply; without tools it is plain text, including thoughts."""
-    if not tools:
-        return ParsedReply(text=text)
-    return parse_tool_calls(text, call_format, tools=tools)
+def read_reply(reply: Reply, call_format: str, tools: Sequence[ToolSpec]) -> ParsedReply:
+    """Parse a reply; without tools it is plain text, including thoughts that were closed."""
+    if tools or reply.is_cut or reply.is_only_thought:
+        return parse_tool_calls(reply, call_format, tools=tools)
+    return ParsedReply(text=reply.answer if reply.open_thought else reply.text)
 
 
-def write_response(vf: Any, text: str, parsed: ParsedReply, turn: int) -> Any:  # noqa: ANN401
+def write_response(vf: Any, reply: Reply, parsed: ParsedReply, turn: int) -> Any:  # noqa: ANN401
     """Return a reply as the library's response.
 
     Args:
         vf: The library.
-        text: The sampled reply; text outside its calls becomes the content.
+        reply: The sampled reply. Text outside its calls becomes the content, and nothing of a reply
+            that was cut.
         parsed: The parsed reply.
         turn: Number of the turn, from 0; call ids differ between turns.
     """
@@ -99,12 +101,14 @@ def write_response(vf: Any, text: str, parsed: ParsedReply, turn: int) -> Any:  
         )
         for number, call in enumerate(parsed.calls)
     ]
+    is_whole = not (calls or reply.is_cut or reply.open_thought)
+    ended = "length" if reply.is_cut else "stop"
     message = vf.types.ResponseMessage(
-        content=parsed.text if calls else text,
-        reasoning_content=(parsed.thinking or None) if calls else None,
+        content=reply.text if is_whole else parsed.text,
+        reasoning_content=None if is_whole else parsed.thinking or None,
         tool_calls=calls or None,
-        finish_reason="tool_calls" if calls else "stop",
-        is_truncated=False,
+        finish_reason="tool_calls" if calls else ended,
+        is_truncated=reply.is_cut,
     )
     return vf.Response(id=f"turn{turn}", created=0, model="policy", usage=None, message=message)
 

@@ -13,12 +13,14 @@ such an object becomes the reply of every role.
 import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from envkit.env import Env
 from envkit.errors import ConfigurationError, ContractError
 from envkit.messages import Message, message
+from envkit.reply import Reply
 from envkit.tasks import Task
 from envkit.tools import ToolSpec
 from envkit.turns import Observation, ObservationRole, Reset, Step, Turn
@@ -41,6 +43,8 @@ class MultiAgentEnv(Env):
         super().__init__(max_turns=max_turns, render_mode=render_mode)
         self.conversations: dict[str, list[Message]] = {}
         """Messages of each role in the current episode, without system prompts."""
+        self.replies: Mapping[str, Reply | None] = {}
+        """The replies of the round that `on_replies` takes; None for a role that left."""
         self._addressed: tuple[str, ...] = ()
         self._done: set[str] = set()
         self._left: set[str] = set()
@@ -60,8 +64,8 @@ class MultiAgentEnv(Env):
         role is left to speak. Never raise for a bad reply.
 
         Args:
-            replies: By role. None for a role that hit one of its limits and left the episode; it
-                cannot speak again.
+            replies: Texts by role; `self.replies` says how they ended. None for a role that hit one
+                of its limits and left the episode; it cannot speak again.
         """
         raise ContractError(f"{type(self).__name__} must define on_replies(replies)")
 
@@ -109,15 +113,15 @@ class MultiAgentEnv(Env):
         """Play one round.
 
         Args:
-            action: A JSON object of replies by role, null for a role that leaves. Any other text is
-                the reply of every addressed role.
+            action: A JSON object of replies by role, each a text or `Reply.to_wire()`, null for a
+                role that leaves. Any other text is the reply of every addressed role.
 
         Raises:
             EpisodeStateError: Before `reset`, or after the episode ended.
             ContractError: `on_replies` or `on_end` broke the contract.
         """
-        self._require_running(action)
-        replies = self._replies(action)
+        self.replies = self._replies(self._hear(action))
+        replies = {role: one and one.text for role, one in self.replies.items()}
         self._left |= {role for role, reply in replies.items() if reply is None}
         for role, reply in replies.items():
             if reply is not None:
@@ -138,17 +142,22 @@ class MultiAgentEnv(Env):
             f"{type(self).__name__} has several agents and no snapshot: declare replay_safe instead"
         )
 
-    def _replies(self, action: str) -> dict[str, str | None]:
+    def _replies(self, joint: Reply) -> dict[str, Reply | None]:
         try:
-            data: object = json.loads(action)
+            data: object = json.loads(joint.text)
         except (ValueError, RecursionError):
             data = None
         if isinstance(data, dict):
             found = cast("dict[str, Any]", data)
             known = found.keys() <= set(self._addressed)
-            if found and known and all(isinstance(v, str | None) for v in found.values()):
-                return {role: found.get(role) for role in self._addressed}
-        return dict.fromkeys(self._addressed, action)
+            if found and known:
+                with suppress(ConfigurationError):
+                    said = {
+                        role: one if one is None else Reply.from_wire(one)
+                        for role, one in found.items()
+                    }
+                    return {role: said.get(role) for role in self._addressed}
+        return dict.fromkeys(self._addressed, joint)
 
     def _checked(self, turns: object, hook: str) -> dict[str, Turn]:
         """Return the turns in the order of `roles`."""

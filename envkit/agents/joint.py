@@ -17,6 +17,7 @@ from envkit.agents.env import MultiAgentEnv, Round
 from envkit.agents.role_env import Delivery, RoleEnv
 from envkit.env import Env
 from envkit.errors import EnvFault, raise_missing
+from envkit.reply import Reply
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit.trajectory.trajectory import Trajectory
 from envkit.turns import Observation, Step, Turn
@@ -42,7 +43,7 @@ class JointEnv(Protocol):
         """The current environment; a recovery may replace it."""
         ...
 
-    async def step(self, text: str) -> StepResult:
+    async def step(self, reply: Reply) -> StepResult:
         """Play a joint reply."""
         ...
 
@@ -74,7 +75,7 @@ class JointEpisode:
         self._tasks: dict[str, asyncio.Task[Trajectory]] = {}
         self._waiting: dict[str, asyncio.Future[Delivery]] = {}
         self._pending: set[str] = set()
-        self._replies: dict[str, str | None] = {}
+        self._replies: dict[str, Reply | None] = {}
         self._complete = asyncio.Event()
         self._error: BaseException | None = None
         self._truncated = False
@@ -120,7 +121,7 @@ class JointEpisode:
             await self._complete.wait()
             if self._is_stopped():
                 return
-            step = (await self._joint.step(json.dumps(self._replies))).step
+            step = (await self._joint.step(self._joint_reply())).step
             this = Round.of(
                 step.observation,
                 step.info,
@@ -130,6 +131,10 @@ class JointEpisode:
             )
             if self._is_stopped():
                 return
+
+    def _joint_reply(self) -> Reply:
+        said = {role: one and one.to_wire() for role, one in self._replies.items()}
+        return Reply(text=json.dumps(said))
 
     def _is_stopped(self) -> bool:
         if self._interrupt.reason is StopReason.ABORTED and self.verdict is None:
@@ -174,14 +179,14 @@ class JointEpisode:
         self._tasks[role] = task
         task.add_done_callback(partial(self._left, role))
 
-    async def _exchange(self, role: str, reply: str) -> Delivery:
+    async def _exchange(self, role: str, reply: Reply) -> Delivery:
         if self._closed:
             return self._last_delivery()
         future = self._waiting[role] = asyncio.get_running_loop().create_future()
         self._take(role, reply)
         return await future
 
-    def _take(self, role: str, reply: str | None) -> None:
+    def _take(self, role: str, reply: Reply | None) -> None:
         if role in self._pending:
             self._pending.remove(role)
             self._replies[role] = reply

@@ -7,6 +7,7 @@ from typing import Any
 from envkit.agents.env import MultiAgentEnv
 from envkit.async_env import AsyncEnv
 from envkit.messages import Message
+from envkit.reply import Reply
 from envkit.tasks import Task
 from envkit.turns import Observation, Step, Turn
 
@@ -33,7 +34,7 @@ class RoleEnv(AsyncEnv):
         first: Turn,
         *,
         joint_env: Callable[[], MultiAgentEnv],
-        exchange: Callable[[str], Awaitable[Delivery]],
+        exchange: Callable[[Reply], Awaitable[Delivery]],
     ) -> None:
         """Take the role.
 
@@ -69,8 +70,7 @@ class RoleEnv(AsyncEnv):
         Raises:
             EpisodeStateError: The role has stopped speaking.
         """
-        self._require_running(action)
-        delivery = await self._exchange(action)
+        delivery = await self._exchange(self._hear(action))
         step = self._advance(action, delivery.turn)
         if delivery.is_truncated and not step.terminated:
             self._running = False

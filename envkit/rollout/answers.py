@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from envkit.messages import Message
+from envkit.reply import Reply
 from envkit.tokens import ChatCodec
 from envkit.toolcalls import parse_tool_calls
 
@@ -40,7 +41,7 @@ class ToolAnswers:
         self,
         entry: Message,
         *,
-        reply: str = "",
+        reply: Reply | None = None,
         info: Mapping[str, Any] | None = None,
         turn: int = 0,
     ) -> Message:
@@ -48,7 +49,7 @@ class ToolAnswers:
 
         Args:
             entry: The environment's message.
-            reply: The reply that it answers.
+            reply: The reply that it answers; None if it answers none.
             info: The step's info.
             turn: Numbers the call if the model did not.
         """
@@ -57,7 +58,7 @@ class ToolAnswers:
         entry = self._codec.readable(entry)
         if entry["role"] != "tool":
             return entry
-        name, call_id = _call((info or {}).get("tool_call"), reply)
+        name, call_id = _call((info or {}).get("tool_call"), reply or Reply(text=""))
         answer: Message = {**entry}
         if name:
             answer.setdefault("name", name)
@@ -68,7 +69,7 @@ class ToolAnswers:
         return answer
 
 
-def _call(recorded: object, reply: str) -> tuple[str, str]:
+def _call(recorded: object, reply: Reply) -> tuple[str, str]:
     """Return the name and the model's id of the answered call, each "" if unknown."""
     if isinstance(recorded, Mapping):
         name, call_id = _clean(recorded.get("name")), _clean(recorded.get("id"))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
@@ -77,7 +78,7 @@ def _call(recorded: object, reply: str) -> tuple[str, str]:
     calls = parse_tool_calls(reply).calls
     if calls:
         return _clean(calls[0].name), _clean(calls[0].id)
-    found = (pattern.search(reply) for pattern in _OWN_FORMATS)
+    found = (pattern.search(reply.final) for pattern in _OWN_FORMATS)
     return next((match[1] for match in found if match), ""), ""
 
 

@@ -5,12 +5,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from envkit.messages import Message, images_of, text_of
+from envkit.messages import Message, images_of, message, text_of
+from envkit.reply import Reply
 from envkit.rollout.limits import observation_stop
 from envkit.rollout.record import EpisodeRecord
 from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.threads.pool import WorkerPool
 from envkit.tokens import ChatCodec, Encoded
+from envkit.tokens.thoughts import TAIL_IDS, closing_of, opened_thought
 from envkit.tools import ToolSpec
 from envkit.trajectory.segment import Segment
 from envkit.trajectory.stop import StopReason
@@ -40,6 +42,28 @@ class EpisodeEncoder:
     def decode(self, turn: int) -> str:
         """Return the text of a turn's sampled ids."""
         return self._codec.decode(self._record.ledger.reply_ids(turn))
+
+    def opened(self, turn: int) -> str | None:
+        """Return the mark with which the context of a turn's reply opened a thought, or None."""
+        ledger = self._record.ledger
+        end = len(ledger.wire_ids) - len(ledger.reply_ids(turn))
+        return opened_thought(self._codec, ledger.wire_ids[max(0, end - TAIL_IDS) : end])
+
+    def closing(self, turn: int) -> str:
+        """Return the text that closes the thought in which a turn's reply was cut, or ""."""
+        ids = self._record.ledger.reply_ids(turn)
+        if not ids or ids[-1] in self._codec.stop_ids:
+            return ""  # nothing can stand between a stop token and the next message
+        text = self._codec.decode(ids)
+        return closing_of(self._codec, Reply(text=text, opened=self.opened(turn) or ""))
+
+    def close_thought(self, turn: int) -> None:
+        """Close the thought in which a turn's reply was cut, in its message."""
+        closing = self.closing(turn)
+        if closing:
+            text = text_of(self._record.messages[-1])
+            self._record.drop_message()
+            self._record.say(message("assistant", text + closing))
 
     async def prompt(self) -> Encoded:
         """Encode all messages so far as the start of a sequence."""
@@ -72,8 +96,12 @@ class EpisodeEncoder:
         if encoded.is_prompt or not setup.self_check.draws(spec.env_id, spec.episode_id, turn):
             return
         context, codec = self._context(pending), self._codec
+        closed = len(codec.encode_text(self.closing(turn)))
+        rest = replace(
+            encoded, wire_ids=encoded.wire_ids[closed:], train_ids=encoded.train_ids[closed:]
+        )
         report = await self._pool.computing.run(
-            lambda: codec.check_observation(pending, encoded, **context)
+            lambda: codec.check_observation(pending, rest, **context)
         )
         self._record.note_sanity(report.status)
         setup.self_check.judge(report)
@@ -130,8 +158,16 @@ class EpisodeEncoder:
                 images=whole.images[known:],
                 features=whole.features[known:],
             )
-        return codec.encode_observation(
+        encoded = codec.encode_observation(
             pending, **self._context(pending), previous_images=len(ledger.images)
+        )
+        closing = tuple(codec.encode_text(self.closing(ledger.segments[-1].turn)))
+        if not closing:
+            return encoded
+        return replace(
+            encoded,
+            wire_ids=(*closing, *encoded.wire_ids),
+            train_ids=(*closing, *encoded.train_ids),
         )
 
     def _context(self, pending: tuple[Message, ...]) -> dict[str, Any]:

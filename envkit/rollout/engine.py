@@ -12,19 +12,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from envkit.env import PolicyContext
 from envkit.images import Image
+from envkit.reply import FinishReason
 from envkit.tokens import ChatCodec
 from envkit.tokens.encoded import ImageFeatures
-
-
-class FinishReason(StrEnum):
-    """Why an engine stopped sampling."""
-
-    STOP = "stop"
-    """A stop token or a stop string, which is the end of `token_ids`."""
-    LENGTH = "length"
-    """The limit on new tokens was reached."""
-    ABORT = "abort"
-    """The request was aborted; the tokens so far are valid."""
 
 
 class LogprobKind(StrEnum):

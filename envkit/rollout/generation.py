@@ -16,6 +16,7 @@ import numpy as np
 
 from envkit.errors import EngineFault, LedgerFault, shown
 from envkit.rollout.engine import FinishReason, GenerateRequest, Generation
+from envkit.rollout.stopping import Decode, check_end
 from envkit.trajectory.segment import LOGPROB_SLACK
 
 MAX_EXTRAS_DEPTH: Final = 32
@@ -29,7 +30,12 @@ _MOST: Final = 1 << 62
 
 
 def checked(
-    value: object, request: GenerateRequest, *, engine: str, vocabulary_size: int | None
+    value: object,
+    request: GenerateRequest,
+    *,
+    engine: str,
+    vocabulary_size: int | None,
+    decode: Decode | None = None,
 ) -> tuple[Generation, int]:
     """Return an engine's result in plain Python types, and the number of clamped values.
 
@@ -41,10 +47,11 @@ def checked(
         engine: The engine's name, for messages.
         vocabulary_size: Exclusive upper bound of ids. None for a rollout without a codec, whose
             replies are text.
+        decode: As for `check_end`.
 
     Raises:
-        EngineFault: A field has the wrong type, the extras cannot be stored, or the engine returned
-            text instead of ids or ids instead of text.
+        EngineFault: A field has the wrong type, the extras cannot be stored, the engine returned
+            text instead of ids or ids instead of text, or ids past the end of the reply.
         LedgerFault: The engine's prompt differs from the ledger's, it sampled unknown ids or media
             placeholders, or it sampled nothing without an abort.
     """
@@ -70,6 +77,7 @@ def checked(
         prompt_tokens = _count(prompt_tokens, "prompt_tokens", engine)
     _check_prompt(prompt_tokens, request, len(ids), is_aborted=finish_reason is FinishReason.ABORT)
     _check_ids(ids, request, vocabulary_size)
+    check_end(ids, request.sampling, engine=engine, decode=decode)
     clamped = _check_logprobs(ids, logprobs)
     generation = Generation(
         token_ids=ids,

@@ -13,6 +13,7 @@ from envkit.async_env import AsyncEnv
 from envkit.env import Capabilities, Env, Observation, StepKey
 from envkit.errors import ConfigurationError, ContractError, EnvFault, FaultKind
 from envkit.messages import Message
+from envkit.reply import Reply
 from envkit.rollout.boundary import (
     ResetOutcome,
     StepOutcome,
@@ -154,7 +155,7 @@ class EnvHost:
         )
         return outcome
 
-    async def step(self, text: str, *, key: StepKey, timeout_s: float | None) -> StepOutcome:
+    async def step(self, reply: Reply, *, key: StepKey, timeout_s: float | None) -> StepOutcome:
         """Play one reply.
 
         Raises:
@@ -165,6 +166,8 @@ class EnvHost:
 
         def call() -> Any:  # noqa: ANN401  # checked by `step_outcome`
             env.step_key = key
+            env.announce(reply)
+            text = reply.text
             return cast(AsyncEnv, env).astep(text) if self._awaits else outer.step(text)
 
         def finish(value: Any) -> StepOutcome:  # noqa: ANN401  # foreign data

@@ -171,7 +171,7 @@ class Episode:
         record = self.record
         done = [turn for turn in record.turns if turn.purpose is None]
         await self.env.take_over(
-            [turn.response_text for turn in done],
+            [turn.reply for turn in done],
             [turn.observation_hash or "" for turn in done],
             earlier.env_snapshot,
             earlier.initial_observation_hash or "",
@@ -298,7 +298,7 @@ class Episode:
     def _add_text(self, draft: TurnDraft, text: str | None = None) -> None:
         """Record the text of a reply, which a codec decodes from the ledger's tokens."""
         if self._encoder is not None:
-            text = self._encoder.decode(draft.turn)
+            text, draft.opened = self._encoder.decode(draft.turn), self._encoder.opened(draft.turn)
         draft.response_text = text or ""
         self.record.say(message("assistant", draft.response_text))
 
@@ -311,7 +311,7 @@ class Episode:
     async def _step(self, draft: TurnDraft) -> tuple[Step, Message]:
         started = time.perf_counter()
         try:
-            outcome = await self.env.step(draft.response_text)
+            outcome = await self.env.step(draft.reply)
         finally:
             draft.env_seconds += time.perf_counter() - started
             draft.env_retries = dict(self.env.retries)
@@ -338,6 +338,8 @@ class Episode:
         record = self.record
         if not (text_of(observation) or images_of([observation])) and step.terminated:
             return StopReason.TERMINATED
+        if self._encoder is not None:
+            self._encoder.close_thought(draft.turn)
         record.say(observation)
         ended = self._ended(draft, step)
         if ended is None:
@@ -410,8 +412,7 @@ class Episode:
 
     def _drop_draft(self) -> None:
         """Drop a reply in progress, unless an abort before its first token already did."""
-        draft = self.record.draft
-        if draft is not None:
+        if (draft := self.record.draft) is not None:
             self.record.drop_message()
             self.record.ledger.drop_reply(draft.turn)
             self.record.draft = None
@@ -452,7 +453,7 @@ class Episode:
         self, entry: Message, turn: TurnDraft | TurnRecord, info: Mapping[str, Any]
     ) -> Message:
         """Return the environment's message in the form that the template renders."""
-        return self._answers.readable(entry, reply=turn.response_text, info=info, turn=turn.turn)
+        return self._answers.readable(entry, reply=turn.reply, info=info, turn=turn.turn)
 
 
 async def play_episode(

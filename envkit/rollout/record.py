@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from envkit.env import Step
 from envkit.messages import Message
+from envkit.reply import Reply
 from envkit.rollout.engine import Generation
 from envkit.rollout.setup import EpisodeSpec
 from envkit.tasks import Task
@@ -17,7 +18,7 @@ from envkit.trajectory.ledger import Ledger
 from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.sequence import TEMPLATE, Origin, branch_history
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
-from envkit.trajectory.trajectory import Trajectory, TurnRecord, observed
+from envkit.trajectory.trajectory import Trajectory, TurnRecord, observed, recorded_reply
 
 _FIELDS: Final = tuple(field.name for field in fields(TurnRecord))
 
@@ -36,6 +37,11 @@ class TurnDraft(SimpleNamespace):
         )
         values = {name: getattr(first, name) for name in _FIELDS}
         super().__init__(**values, step=None, step_hash=None)
+
+    @property
+    def reply(self) -> Reply:
+        """The reply as the environment takes it."""
+        return recorded_reply(self.response_text, self.finish_reason, self.opened)
 
     def add_generation(self, generation: Generation, seconds: float) -> None:
         """Add the engine's report of a reply."""

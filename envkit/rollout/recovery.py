@@ -23,6 +23,7 @@ from typing import TypeVar
 from envkit.env import Capabilities, Env, Observation, StepKey
 from envkit.errors import EnvFault, FaultKind
 from envkit.messages import Message
+from envkit.reply import Reply
 from envkit.rollout.boundary import ResetOutcome, StepOutcome, is_own_cancellation
 from envkit.rollout.engine import Engine
 from envkit.rollout.host import EnvHost, StepDeadlineError
@@ -78,7 +79,7 @@ class RecoveringEnv:
         self._interrupt = interrupt or Interrupt()
         self._episode_id, self._seed, self._task = episode_id, seed, task
         self._rng = random.Random(episode_id)  # jitter of waiting times
-        self._replies: list[str] = []
+        self._replies: list[Reply] = []
         self._hashes: list[str] = []
         self._reset_hash = ""
         self._before: bytes | None = None
@@ -120,7 +121,7 @@ class RecoveringEnv:
                 self._capabilities = self._host.capabilities
                 return reset
 
-    async def step(self, text: str) -> StepOutcome:
+    async def step(self, reply: Reply) -> StepOutcome:
         """Play one reply; it survives every recovery.
 
         Raises:
@@ -131,8 +132,8 @@ class RecoveringEnv:
         await self._take_snapshot()
         if self._snapshots is not None and self._before is not None:
             self._snapshots[len(self._replies)] = self._before
-        outcome = await self._step_with_recovery(text)
-        self._replies.append(text)
+        outcome = await self._step_with_recovery(reply)
+        self._replies.append(reply)
         self._hashes.append(outcome.hash)
         return outcome
 
@@ -164,7 +165,7 @@ class RecoveringEnv:
         return True
 
     async def take_over(
-        self, replies: list[str], hashes: list[str], snapshot: bytes | None, start: str
+        self, replies: list[Reply], hashes: list[str], snapshot: bytes | None, start: str
     ) -> None:
         """Bring a reset environment to the state after recorded replies, within the budget.
 
@@ -236,10 +237,10 @@ class RecoveringEnv:
             self._host.reset(seed=self._seed, task=self._task, timeout_s=timeout)
         )
 
-    async def _play(self, text: str, turn: int) -> StepOutcome:
+    async def _play(self, reply: Reply, turn: int) -> StepOutcome:
         key = StepKey(self._episode_id, turn, self.attempt)
         return await self._cut(
-            self._host.step(text, key=key, timeout_s=self._budget.step_timeout_s)
+            self._host.step(reply, key=key, timeout_s=self._budget.step_timeout_s)
         )
 
     async def _cut(self, call: Awaitable[T]) -> T:
@@ -254,10 +255,10 @@ class RecoveringEnv:
                 retryable=False,
             ) from error
 
-    async def _step_with_recovery(self, text: str) -> StepOutcome:
+    async def _step_with_recovery(self, reply: Reply) -> StepOutcome:
         while True:
             try:
-                return await self._play(text, len(self._replies))
+                return await self._play(reply, len(self._replies))
             except EnvFault as fault:
                 await self._recover(fault)
 
@@ -297,9 +298,9 @@ class RecoveringEnv:
             await self._restore(self._before)
 
     async def _replay(self) -> None:
-        for turn, (text, expected) in enumerate(zip(self._replies, self._hashes, strict=True)):
+        for turn, (reply, expected) in enumerate(zip(self._replies, self._hashes, strict=True)):
             try:
-                outcome = await self._play(text, turn)
+                outcome = await self._play(reply, turn)
             except StepDeadlineError as late:  # the recorded step met its deadline
                 raise EnvFault(f"replaying turn {turn}: {late}", kind=FaultKind.TIMEOUT) from late
             if outcome.hash != expected:

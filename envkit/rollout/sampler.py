@@ -60,6 +60,7 @@ class Sampler:
                 banned_ids=(*setup.sampling.banned_ids, *codec.media_ids),
             )
         self._vocabulary_size = None if codec is None else codec.vocabulary_size
+        self._decode = None if codec is None else codec.decode_all
         self._wait: asyncio.Timeout | None = None
 
     async def generate(
@@ -149,6 +150,7 @@ class Sampler:
                 request,
                 engine=engine.name,
                 vocabulary_size=self._vocabulary_size,
+                decode=self._decode,
             )
         except BaseException as error:  # an engine is foreign code
             if is_own_cancellation(error):

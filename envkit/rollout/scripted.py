@@ -12,6 +12,7 @@ from typing import Final
 from envkit.env import Policy
 from envkit.errors import ConfigurationError, EngineFault, FaultKind
 from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, LogprobKind
+from envkit.rollout.stopping import ended
 from envkit.tokens import ChatCodec
 
 _NAME: Final = "scripted"
@@ -65,6 +66,7 @@ class ScriptedEngine:
         started = time.perf_counter()
         aborted = await self._wait(request)
         ids = self._codec.encode_reply(self._policy(request.context))
+        ids = ended(ids, request.sampling, self._codec.decode_all)
         finish = FinishReason.STOP
         if len(ids) > request.sampling.max_new_tokens:
             ids, finish = ids[: request.sampling.max_new_tokens], FinishReason.LENGTH

@@ -39,6 +39,7 @@ from envkit.tokens.sanity import SanityReport, SanityStatus, check_delta
 from envkit.tokens.shape import text_after_image
 from envkit.tokens.template import PlainMessage
 from envkit.tokens.texts import TextPolicy
+from envkit.tokens.thoughts import thought_ending
 from envkit.tools import ToolSpec
 
 HistoryPolicy = Literal["keep", "rerender"]
@@ -144,8 +145,6 @@ class ChatCodec:
             neutralised=self.neutralised,
             neutralised_by=self.breaker if neutralise else "",
         )
-
-    # ---- facts
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -322,7 +321,10 @@ class ChatCodec:
         """Return a text's ids from the tokenizer alone, without neutralising."""
         return self._template.encode(text)
 
-    # ---- checking
+    def thought_ending(self, mark: str) -> str:
+        """Return what the template writes from a thought's end, at `mark`, to its turn's end."""
+        rules = self._calibration.rules
+        return thought_ending(self._template, self._writer, rules, mark, tools=self._tools)
 
     def check_observation(
         self,

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from envkit.errors import ConfigurationError, UnknownNameError
+from envkit.reply import CUT_NOTICE, UNFINISHED, Reply
 from envkit.toolcalls.json_formats import (
     BLOCK_OPEN,
     LLAMA_START,
@@ -23,8 +24,6 @@ from envkit.toolcalls.xml_functions import FUNCTION_OPEN, read_functions, read_t
 from envkit.tools import ToolSpec
 
 __all__ = ["ParsedReply", "ToolCall", "ToolCallFormat", "call_errors", "parse_tool_calls"]
-
-_THINKING_END = "</think>"
 
 
 class ToolCallFormat(StrEnum):
@@ -45,7 +44,7 @@ class ToolCallFormat(StrEnum):
 
 
 def parse_tool_calls(
-    text: str,
+    reply: Reply | str,
     format: str = ToolCallFormat.AUTO,  # noqa: A002  # the natural word, and keyword-friendly
     *,
     tools: Sequence[ToolSpec] = (),
@@ -53,8 +52,10 @@ def parse_tool_calls(
 ) -> ParsedReply:
     """Split a reply into calls, errors and the surrounding text.
 
+    A call counts only if the reply is whole and the call is closed, and outside thoughts.
+
     Args:
-        text: The reply; any string.
+        reply: The reply, such as `Env.reply`; a string is a whole reply, and any string is valid.
         format: A `ToolCallFormat` or its value.
         tools: Their schemas say which values of Qwen3-Coder calls are numbers or lists. Arguments
             are not validated here; see `call_errors`.
@@ -69,23 +70,16 @@ def parse_tool_calls(
         raise UnknownNameError.suggest("tool call format", format, known)
     if format == ToolCallFormat.TAGS and not tags:
         raise ConfigurationError("format 'tags' needs tags, such as tags={'search': 'query'}")
-    thinking, body = _split_thinking(scrub(text))
+    if isinstance(reply, str):
+        reply = Reply(text=reply)
+    thinking, body = scrub(reply.thinking), scrub(reply.final)
+    if reply.is_cut or reply.is_only_thought:
+        error = CUT_NOTICE if reply.is_cut else UNFINISHED
+        return ParsedReply(text="", errors=(error,), thinking=thinking)
     out = Collector(body, tools)
     chosen = _detect(body, tags or {}) if format == ToolCallFormat.AUTO else ToolCallFormat(format)
     _read(out, chosen, tags or {})
     return out.finish(thinking)
-
-
-def _split_thinking(text: str) -> tuple[str, str]:
-    """Split a reply into its thinking and the rest.
-
-    A reply that begins with a call has no thinking: `</think>` is then part of an argument.
-    """
-    marks = (BLOCK_OPEN, FUNCTION_OPEN, MISTRAL_OPEN, PYTHON_TAG)
-    thoughts, mark, rest = text.partition(_THINKING_END)
-    if not mark or text.lstrip().startswith(marks) or LLAMA_START.match(text):
-        return "", text
-    return thoughts.replace("<think>", "", 1).strip(), rest
 
 
 def _detect(text: str, tags: Mapping[str, str]) -> ToolCallFormat:

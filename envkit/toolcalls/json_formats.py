@@ -17,6 +17,7 @@ _LLAMA_NEXT: Final = re.compile(r"\s*+(?:;\s*+)?(?=\{)")
 _MISTRAL_NAME: Final = re.compile(
     r"\s*+([\w.-]{1,64}+)\s*+(?:\[CALL_ID\]\s*+(\w*+)\s*+)?(?:\[ARGS\]\s*+)?(?=\{)"
 )
+_UNCLOSED: Final = f"{BLOCK_OPEN} is not closed by {BLOCK_CLOSE}"
 _REREADS: Final = 4
 """How many closing tags inside JSON strings may be skipped per reply. Without a limit, a hostile
 reply would take quadratic time."""
@@ -25,7 +26,7 @@ reply would take quadratic time."""
 def read_blocks(out: Collector) -> None:
     """Read `<tool_call>` blocks: JSON as Hermes and Qwen write it, or Qwen3-Coder's functions.
 
-    An unclosed block counts if its JSON is complete.
+    An unclosed block is no call, even if its JSON is complete.
     """
     text, at, close = out.text, 0, 0
     rereads = _Budget(_REREADS)
@@ -35,7 +36,10 @@ def read_blocks(out: Collector) -> None:
             close = text.find(BLOCK_CLOSE, body)
         limit = len(text) if close < 0 else close
         if text[body : body + 200].lstrip().startswith(FUNCTION_OPEN):
-            read_functions(out, body, limit)
+            if close < 0:
+                out.error(_UNCLOSED)
+            else:
+                read_functions(out, body, limit)
             at = min(limit + len(BLOCK_CLOSE), len(text))
         else:
             at = _read_block(out, body, limit, rereads)
@@ -68,7 +72,7 @@ def _read_block(out: Collector, body: int, limit: int, rereads: _Budget) -> int:
         out.payload(value)
         return rest + len(BLOCK_CLOSE)
     if rest == len(text) or text.startswith(BLOCK_OPEN, rest):
-        out.payload(value)
+        out.error(_UNCLOSED)
         return rest
     out.error(f"unexpected {text[rest : rest + 12]!r} after its JSON")
     return min(max(limit, end) + len(BLOCK_CLOSE), len(text))

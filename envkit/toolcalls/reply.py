@@ -43,7 +43,7 @@ class ParsedReply:
     errors: tuple[str, ...] = ()
     """One sentence per call that cannot be read, suitable for showing to the model."""
     thinking: str = ""
-    """The text before `</think>`, stripped. Calls inside it are not run."""
+    """The text of its thoughts, stripped. Calls inside are not run."""
 
 
 def call_errors(call: ToolCall, tools: Sequence[ToolSpec]) -> list[str]:

@@ -12,6 +12,8 @@ FUNCTION_OPEN: Final = "<function="
 _FUNCTION_CLOSE: Final = "</function>"
 _PARAMETER_OPEN: Final = "<parameter="
 _PARAMETER_CLOSE: Final = "</parameter>"
+_INSIDE: Final = re.compile("|".join((_FUNCTION_CLOSE, FUNCTION_OPEN, _PARAMETER_OPEN)))
+_PARAMETER_END: Final = re.compile(f"{_PARAMETER_CLOSE}|{_PARAMETER_OPEN}")
 _HEAD: Final = re.compile(r"([^<>\n]{1,200})>")
 
 
@@ -19,39 +21,59 @@ def read_functions(out: Collector, start: int = 0, end: int | None = None) -> No
     """Read Qwen3-Coder calls between two positions.
 
     Values are text. A value that the tool's schema declares as a number, boolean, list or object is
-    decoded. If that fails it stays text, and validation reports the problem.
+    decoded. If that fails it stays text, and validation reports the problem. A function or a
+    parameter that is not closed makes no call.
     """
-    text = out.text
-    limit = len(text) if end is None else end
+    limit = len(out.text) if end is None else end
     at = start
-    while (head := text.find(FUNCTION_OPEN, at, limit)) >= 0:
-        name = _HEAD.match(text, head + len(FUNCTION_OPEN), limit)
-        close = text.find(_FUNCTION_CLOSE, head, limit)
-        stop = limit if close < 0 else close
-        at = min(stop + len(_FUNCTION_CLOSE), limit)
-        if name is None:
-            out.error("'<function=' must be followed by a name and '>'")
-        else:
-            _read_function(out, name.group(1).strip(), text[name.end() : stop])
+    while (head := out.text.find(FUNCTION_OPEN, at, limit)) >= 0:
+        at = _read_function(out, head, limit)
         if end is None:
             out.cut(head, at)
 
 
-def _read_function(out: Collector, name: str, body: str) -> None:
-    types = _declared_types(name, out.tools)
+def _read_function(out: Collector, head: int, limit: int) -> int:
+    """Read the function that begins at `head`; return where reading continues."""
+    text = out.text
+    name = _HEAD.match(text, head + len(FUNCTION_OPEN), limit)
+    at = head + len(FUNCTION_OPEN) if name is None else name.end()
+    problem = "'<function=' must be followed by a name and '>'" if name is None else ""
+    types = {} if name is None else _declared_types(name.group(1).strip(), out.tools)
     arguments: dict[str, Any] = {}
-    for piece in body.split(_PARAMETER_OPEN)[1:]:
-        key = _HEAD.match(piece)
-        if key is None:
-            out.error("'<parameter=' must be followed by a name and '>'")
-            return
-        parameter = key.group(1).strip()
-        if parameter in arguments:
-            out.error(f"parameter {parameter[:40]!r} appears twice")
-            return
-        value = piece[key.end() :].partition(_PARAMETER_CLOSE)[0]
-        arguments[parameter] = _value(_trim(value), types.get(parameter))
-    out.call(name, arguments)
+    while (mark := _INSIDE.search(text, at, limit)) is not None:
+        at = mark.end()
+        if mark.group() == _FUNCTION_CLOSE:
+            if name is not None and not problem:
+                out.call(name.group(1).strip(), arguments)
+            else:
+                out.error(problem)
+            return at
+        if mark.group() == FUNCTION_OPEN:
+            at = mark.start()
+            break
+        found = _read_parameter(text, at, limit)
+        if isinstance(found, str):
+            problem = problem or found
+            continue
+        key, value, at = found
+        if key in arguments:
+            problem = problem or f"parameter {key[:40]!r} appears twice"
+        arguments[key] = _value(_trim(value), types.get(key))
+    else:
+        at = limit
+    out.error(problem or f"{FUNCTION_OPEN}...> is not closed by {_FUNCTION_CLOSE}")
+    return at
+
+
+def _read_parameter(text: str, at: int, limit: int) -> tuple[str, str, int] | str:
+    """Return name, value and end of the parameter whose mark ends at `at`, or what is wrong."""
+    key = _HEAD.match(text, at, limit)
+    if key is None:
+        return "'<parameter=' must be followed by a name and '>'"
+    following = _PARAMETER_END.search(text, key.end(), limit)
+    if following is None or following.group() != _PARAMETER_CLOSE:
+        return f"parameter {key.group(1).strip()[:40]!r} is not closed by {_PARAMETER_CLOSE}"
+    return key.group(1).strip(), text[key.end() : following.start()], following.end()
 
 
 def _trim(value: str) -> str:

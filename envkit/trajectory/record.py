@@ -41,7 +41,16 @@ _MAX_INTEGER: Final = 2**63
 _DERIVED: Final = frozenset({"features"})
 """Fields that are not stored."""
 _ADDED_LATER: Final = frozenset(
-    {"traceback", "clamped_logprobs", "neutralised", "sanity", "branches", "origin", "purpose"}
+    {
+        "traceback",
+        "clamped_logprobs",
+        "neutralised",
+        "sanity",
+        "branches",
+        "origin",
+        "purpose",
+        "opened",
+    }
 )
 """Fields that older files lack. They are omitted if None or empty."""
 _HEAD: Final = (

@@ -11,6 +11,7 @@ from typing import Any, Final
 from envkit.errors import ConfigurationError
 from envkit.images import Image
 from envkit.messages import Message, images_of
+from envkit.reply import THOUGHTS, FinishReason, Reply
 from envkit.tokens.encoded import Encoded, Tensors, join_features
 from envkit.tokens.sanity import SanityStatus
 from envkit.trajectory.projection import Row, placeholder_row, rows_of
@@ -69,6 +70,8 @@ class TurnRecord:
     """Replies discarded because they did not parse (`resample_on_parse_error`)."""
     response_text: str = ""
     finish_reason: str = ""
+    opened: str | None = None
+    """`Reply.opened`: the mark with which the prompt opened a thought; None if it opened none."""
     parse_error: str | None = None
     """`info["parse_error"]` of the environment; None if the reply parsed."""
     weight_version: str | None = None
@@ -89,6 +92,11 @@ class TurnRecord:
     were not compared."""
 
     @property
+    def reply(self) -> Reply:
+        """The reply as the environment took it."""
+        return recorded_reply(self.response_text, self.finish_reason, self.opened)
+
+    @property
     def seconds(self) -> dict[str, float]:
         """Seconds per part of the turn, in the order of `TIME_PARTS`."""
         values = (self.queue_seconds, self.generate_seconds, self.env_seconds, self.encode_seconds)
@@ -101,6 +109,13 @@ class TurnRecord:
     def without_observation(self) -> "TurnRecord":
         """Return the record as the last turn, with nothing appended after its reply."""
         return replace(self, observation_tokens=0, image_count=0, image_bytes=0, neutralised=None)
+
+
+def recorded_reply(text: str, finish_reason: str, opened: str | None) -> Reply:
+    """Return a reply from the fields of its turn. What another program wrote there is "stop"."""
+    known = finish_reason in list(FinishReason)
+    finish = FinishReason(finish_reason) if known else FinishReason.STOP
+    return Reply(text=text, finish=finish, opened=opened if opened and opened in THOUGHTS else "")
 
 
 def observed(encoded: Encoded) -> dict[str, Any]:

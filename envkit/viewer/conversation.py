@@ -227,7 +227,7 @@ def thought_of(turn: TurnRecord, *, has_actions: bool) -> str:
     text = turn.response_text
     if not has_actions:
         return text
-    parsed = parse_tool_calls(text)
+    parsed = parse_tool_calls(turn.reply)
     if parsed.calls:
         return "\n".join(part for part in (parsed.thinking, parsed.text) if part)
     starts = sorted(at for opening in _OPENINGS if (at := text.find(opening)) >= 0)

@@ -138,7 +138,7 @@ class MixEnv(Env):
         Raises:
             EpisodeStateError: Before `reset`, or after the episode ended.
         """
-        self._require_running(action)
+        cast(Env, self._active.unwrapped).announce(self._hear(action))
         self._active.step_key = self.step_key
         observation, reward, terminated, truncated, info = self._active.step(action)
         self.turn += 1

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from envkit.reply import Reply
 from envkit.tools import ToolSpec
 from envkit_actions.action import Action
 from envkit_actions.closing import closing_of, closing_text
@@ -28,7 +29,7 @@ ReadArguments = Callable[[dict[str, Any], Reading], None]
 
 
 def parse_calls(
-    reply: str,
+    reply: Reply | str,
     space: CoordinateSpace,
     read: ReadArguments,
     *,
@@ -39,7 +40,7 @@ def parse_calls(
     """Read a reply's calls in order.
 
     Args:
-        reply: Any model output.
+        reply: Any model output; a string is a whole reply.
         space: Coordinate space of the reply.
         read: Adds the actions of one call's arguments to the reading.
         tool_names: Names that a call may carry.

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from envkit.reply import Reply
 from envkit.tools import ToolSpec
 from envkit_actions import Action, ActionKind, ParsedActions, find_family
 
@@ -44,8 +45,8 @@ class Dialect:
             return [action]
         return [replace(action, seconds=seconds)] * max(1, math.ceil(action.seconds / seconds))
 
-    def read(self, reply: str) -> ParsedActions:
-        """Read a reply; never raises."""
+    def read(self, reply: Reply | str) -> ParsedActions:
+        """Read a reply, such as `Env.reply`; a string is a whole one. Never raises."""
         return self._family.parse(reply, self._space)
 
     def write(self, actions: Sequence[Action]) -> str:

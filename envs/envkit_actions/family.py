@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Final
 
+from envkit.reply import Reply
 from envkit.smart_resize import SmartResize
 from envkit.tools import ToolSpec
 from envkit_actions.action import Action
@@ -54,8 +55,8 @@ class ActionFamily(ABC):
         return CoordinateSpace.of(self._counts, screen, sent=sent, resize=resize or self._resize)
 
     @abstractmethod
-    def parse(self, reply: str, space: CoordinateSpace) -> ParsedActions:
-        """Read a reply. Errors in it become problems; nothing is raised."""
+    def parse(self, reply: Reply | str, space: CoordinateSpace) -> ParsedActions:
+        """Read a reply; a string is a whole one. Errors become problems; nothing is raised."""
 
     @abstractmethod
     def write(self, actions: Sequence[Action], space: CoordinateSpace) -> str:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, NoReturn, cast
 
+from envkit.reply import CUT_NOTICE, UNFINISHED, Reply
 from envkit.toolcalls import ToolCallFormat, parse_tool_calls
 from envkit.toolcalls.tolerant_json import MalformedJson, decode_prefix, scrub, skip_space
 from envkit.tools import ToolSpec
@@ -26,8 +27,6 @@ MAX_MARKS: Final = 1_500
 CALL_OPEN: Final = "<tool_call>"
 CALL_CLOSE: Final = "</tool_call>"
 
-_THINK_OPEN: Final = "<think>"
-_THINK_CLOSE: Final = "</think>"
 _MARK: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?|([\[{,:<])', re.DOTALL)
 _START: Final = re.compile(r"""\{(?=\s*(?:["'}]|\w{1,40}\s*:))|\[(?=\s*[{\]])""")
 _BETWEEN: Final = re.compile(r"[\s,;]*")
@@ -40,30 +39,31 @@ class Body(NamedTuple):
     thinking: str
 
 
-def split_reply(reply: str, action_marks: Sequence[str]) -> Body:
-    """Return the reply's body and the text before `</think>`.
+def split_reply(reply: Reply | str, action_marks: Sequence[str]) -> Body:
+    """Return the reply's body and its thoughts.
 
     Args:
-        reply: Any model output.
-        action_marks: How replies of the family begin; in such a reply `</think>` is text.
+        reply: Any model output; a string is a whole reply.
+        action_marks: How replies of the family begin; marks of thoughts in such a reply are text.
 
     Raises:
-        MalformedActionError: The body is too long, or the thinking never ended.
+        MalformedActionError: The reply was cut or ends inside its thoughts, or its body is too
+            long.
     """
-    head = reply[:256].lstrip()
-    opened = head.startswith(_THINK_OPEN)
-    is_action = not opened and head.startswith((*action_marks, "{", "[", "```", CALL_OPEN))
-    close = -1 if is_action else reply.find(_THINK_CLOSE)
-    if opened and close < 0:
-        raise MalformedActionError("the thinking is not closed by </think>: there is no action")
-    start = 0 if close < 0 else close + len(_THINK_CLOSE)
-    thinking = "" if close < 0 else reply[: min(close, MAX_BODY)].replace(_THINK_OPEN, "", 1)
-    length = len(reply) - start
-    if length > MAX_BODY:
+    said = Reply(text=reply) if isinstance(reply, str) else reply
+    if said.is_cut:
+        raise MalformedActionError(CUT_NOTICE)
+    if not said.opened and said.text[:256].lstrip().startswith((*action_marks, "```")):
+        text, thinking = said.text, ""
+    elif said.is_only_thought:
+        raise MalformedActionError(UNFINISHED)
+    else:
+        text, thinking = said.answer, said.thinking
+    if len(text) > MAX_BODY:
         raise MalformedActionError(
-            f"the reply has {length} characters; write at most {MAX_BODY}, thinking not counted"
+            f"the reply has {len(text)} characters; write at most {MAX_BODY}, thinking not counted"
         )
-    return Body(scrub(reply[start:]), scrub(thinking).strip())
+    return Body(scrub(text), scrub(thinking[:MAX_BODY]))
 
 
 def is_prose(text: str) -> bool:
@@ -137,7 +137,7 @@ def _strict_calls(body: str) -> list[Any] | None:
         except ValueError:
             return None
         at = skip_space(body, end)
-        if at < len(body) and not body.startswith((CALL_CLOSE, CALL_OPEN), at):
+        if not body.startswith(CALL_CLOSE, at):
             return None
         values.append(value)
     return values

@@ -111,7 +111,7 @@ class CanaryEnv(Env):
         """Compare the reply with the code shown and show the next one."""
         codes: list[str] = self.task["codes"]
         code = codes[self.turn]
-        answer = read_code(response_text, len(code))
+        answer = read_code(self.reply.final, len(code))
         is_right = answer == code
         reward = 1.0 / len(codes) if is_right else 0.0
         error = None if answer else f"no run of {len(code)} letters and digits in the reply"

@@ -146,7 +146,7 @@ class ComputerUseEnv(Env):
 
     def on_turn(self, response_text: str) -> Turn:
         """Carry out the actions of the reply."""
-        parsed = self.dialect.read(response_text)
+        parsed = self.dialect.read(self.reply)
         before = self._progress()
         notes: list[str] = []
         end: Action | None = None

@@ -189,7 +189,7 @@ class Geo3kEnv(Env):
 
     def on_turn(self, response_text: str) -> Turn:
         """Run the tool call or grade the final answer."""
-        reply = parse_tool_calls(response_text, tools=self.tools)
+        reply = parse_tool_calls(self.reply, tools=self.tools)
         boxed = last_boxed(reply.text)
         has_call = bool(reply.calls or reply.errors)
         if boxed and (not has_call or self._is_last_turn):

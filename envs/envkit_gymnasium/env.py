@@ -186,7 +186,7 @@ class GymnasiumEnv(Env):
         Raises:
             EnvFault: The inner environment failed.
         """
-        actions = self._reader.read(response_text)
+        actions = self._reader.read(self.reply)
         if actions.error is not None:
             info = {"parse_error": actions.error, "tool_call": actions.call}
             return Turn(

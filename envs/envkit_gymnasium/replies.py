@@ -9,6 +9,7 @@ from typing import Any, Final
 from gymnasium import Space, spaces
 
 from envkit.errors import ConfigurationError
+from envkit.reply import Reply
 from envkit.toolcalls import ToolCall, ToolCallFormat, parse_tool_calls
 from envkit.tools import ToolSpec
 from envkit_gymnasium.sentences import describe_space
@@ -85,11 +86,11 @@ class ActionReader:
         self._numbers = _numbers_of(space, self.names)
         self.tools: tuple[ToolSpec, ...] = (self._tool(),) if self._form is ActionForm.TOOL else ()
 
-    def read(self, reply: str) -> Actions:
+    def read(self, reply: Reply) -> Actions:
         """Return the actions of a reply. Never raises for what a model writes."""
         if self._form is ActionForm.TOOL:
             return self._read_calls(reply)
-        written = _between_tags(reply, self.most + 1)
+        written = _between_tags(reply.final, self.most + 1)
         if not written:
             return Actions(error=f"there is no action between {_OPEN} and {_CLOSE}")
         return self._read_all([self._decoded(text) for text in written], None)
@@ -137,7 +138,7 @@ class ActionReader:
             },
         )
 
-    def _read_calls(self, reply: str) -> Actions:
+    def _read_calls(self, reply: Reply) -> Actions:
         parsed = parse_tool_calls(reply, self._call_format, tools=self.tools)
         call = _recorded(parsed.calls[0]) if parsed.calls else None
         if parsed.errors:
@@ -200,9 +201,8 @@ def _numbers_of(space: Space[Any], names: Sequence[str]) -> dict[str, int]:
     return numbers
 
 
-def _between_tags(reply: str, most: int) -> list[str]:
-    """Return the tagged texts after the reply's thoughts; tags do not nest."""
-    body = reply.rpartition("</think>")[2]
+def _between_tags(body: str, most: int) -> list[str]:
+    """Return the tagged texts; tags do not nest."""
     found: list[str] = []
     place = 0
     while len(found) < most:

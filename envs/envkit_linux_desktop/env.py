@@ -155,7 +155,7 @@ class LinuxDesktopEnv(Env):
         Raises:
             EnvFault: The session died, or the grader failed.
         """
-        parsed = self.dialect.read(response_text)
+        parsed = self.dialect.read(self.reply)
         notes: list[str] = []
         marks: list[Mark] = []
         end: Action | None = None

@@ -118,7 +118,7 @@ class ReasoningGymEnv(Env):
         Raises:
             EnvFault: reasoning-gym's grader is broken.
         """
-        answer = read_answer(response_text)
+        answer = read_answer(self.reply.final)
         if answer is None:
             error = f"there is no answer between {_OPEN} and {_CLOSE}"
             info = {"parse_error": error, "answer": None, "reward_terms": {"score": 0.0}}

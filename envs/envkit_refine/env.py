@@ -2,17 +2,18 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 import envkit
 from envkit.agents import MultiAgentEnv
 from envkit.env import Env, Policy, Turn
 from envkit.errors import ConfigurationError
 from envkit.images import Image
+from envkit.reply import Reply
 from envkit.tasks import Task
 from envkit.toolset.result import plain
 from envkit_refine.policies import noisy_oracle, oracle
-from envkit_refine.prompts import read_choice, rewriter_prompt, selector_prompt, solution_of
+from envkit_refine.prompts import read_choice, rewriter_prompt, selector_prompt
 
 SELECTOR: Final = "selector"
 _ROUNDS: Final = 3
@@ -136,13 +137,13 @@ class RefineEnv(MultiAgentEnv):
     def on_replies(self, replies: Mapping[str, str | None]) -> Mapping[str, Turn]:
         """Score the replies and prompt the roles of the next round."""
         if SELECTOR in replies:
-            return self._select(replies[SELECTOR])
-        for role, reply in replies.items():
+            return self._select(self.replies[SELECTOR])
+        for role, reply in self.replies.items():
             self._scores[role] = 0.0 if reply is None else self._score(reply)
         solutions = {
             role: plain(solution, self._longest)
-            for role, reply in replies.items()
-            if reply is not None and (solution := solution_of(reply))
+            for role, reply in self.replies.items()
+            if reply is not None and (solution := reply.final.strip())
         }
         told = {
             role: Turn("", done=True, info={"score": self._scores[role]})
@@ -169,8 +170,8 @@ class RefineEnv(MultiAgentEnv):
         self.candidates = authors
         return {SELECTOR: Turn(selector_prompt(self._problem, solutions), self._pictures)}
 
-    def _select(self, reply: str | None) -> Mapping[str, Turn]:
-        chosen = None if reply is None else read_choice(reply, len(self.candidates))
+    def _select(self, reply: Reply | None) -> Mapping[str, Turn]:
+        chosen = None if reply is None else read_choice(reply.final, len(self.candidates))
         author = None if chosen is None else self.candidates[chosen]
         self._scores[SELECTOR] = 0.0 if author is None else self.score_of(author)
         if reply is None:
@@ -179,7 +180,8 @@ class RefineEnv(MultiAgentEnv):
         info = {"chosen": author, "score": self._scores[SELECTOR], "parse_error": error}
         return {SELECTOR: Turn("", done=True, info=info)}
 
-    def _score(self, reply: str) -> float:
+    def _score(self, reply: Reply) -> float:
         """Return the inner environment's reward for this as the only reply."""
         self.inner.reset(seed=self._inner_seed, options={"task": self.task})
-        return float(self.inner.step(reply).reward)
+        cast(Env, self.inner.unwrapped).announce(reply)
+        return float(self.inner.step(reply.text).reward)

@@ -5,12 +5,6 @@ from collections.abc import Sequence
 from typing import Final
 
 _CHOICE: Final = re.compile(r"judgment\s*:\s*[*\s]*(\d{1,6})", re.IGNORECASE)
-_THOUGHT_END: Final = "</think>"
-
-
-def solution_of(reply: str) -> str:
-    """Return the part of a reply that later roles read: the text after its thoughts, stripped."""
-    return reply.rpartition(_THOUGHT_END)[2].strip()
 
 
 def rewriter_prompt(problem: str, solutions: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from envkit.audit_hooks import AuditHooks
 from envkit.env import Capabilities, Observation, ObservationRole, Policy, Reset, Turn
 from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind
 from envkit.marks import Mark
+from envkit.reply import Reply
 from envkit.tasks import Task, TaskSource
 from envkit_search.corpora import Options, corpus_of, default_backend, default_tasks
 from envkit_search.display import hit_texts, observation_text, results_text, shortened
@@ -165,6 +166,7 @@ class SearchEnv(AsyncEnv):
                 f"feedback_role must be 'tool' or 'user', got {feedback_role!r}"
             )
         self._is_compat = reward == EM_COMPAT
+        self.grades_cut_replies = self._is_compat  # Search-R1 reads whatever was written
         if self._is_compat and self.protocol is not Protocol.TAGS:
             raise ConfigurationError(
                 "reward='em_compat' grades the tags of Search-R1: set protocol='tags', got "
@@ -228,9 +230,9 @@ class SearchEnv(AsyncEnv):
             EnvFault: The backend failed; the turn is discarded.
         """
         if len(response_text) > _READ_ON_THREAD:
-            action = await asyncio.to_thread(self._read, response_text)
+            action = await asyncio.to_thread(self._read, self.reply)
         else:
-            action = self._read(response_text)
+            action = self._read(self.reply)
         is_last = self.turn + 1 >= self.max_turns
         found = None
         if action.kind is ActionKind.SEARCH and not is_last:
@@ -272,9 +274,9 @@ class SearchEnv(AsyncEnv):
         """Restore what `get_state` returned."""
         self._turns = [facts_from_json(turn) for turn in state["turns"]]
 
-    def _read(self, reply: str) -> Action:
+    def _read(self, reply: Reply) -> Action:
         if self._is_compat:
-            return read_tags_compat(reply)
+            return read_tags_compat(reply.text)
         return read_tools(reply, self.tools) if self._is_tools else read_tags(reply)
 
     async def _backend(self) -> SearchBackend:

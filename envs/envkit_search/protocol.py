@@ -16,6 +16,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
+from envkit.reply import Reply
 from envkit.toolcalls import ToolCall, call_errors, parse_tool_calls
 from envkit.tools import ToolSpec
 from envkit_search.markup import plain
@@ -38,7 +39,6 @@ _MAX_CALLS: Final = 64
 _TAG: Final = re.compile(r"<(/?)\s{0,8}((?i:think|search|information|answer))\s{0,8}>")
 _EXACT_TAG: Final = re.compile(r"(</?(?:think|search|information|answer)>)")
 _FORGED: Final = re.compile(r"<\s{0,8}/?\s{0,8}(?i:information|tool_response)\b")
-_UNCLOSED: Final = re.compile(r"<(search|answer)>(.+)", re.IGNORECASE | re.DOTALL)
 _FIRST_PAIR: Final = re.compile(r"<(search|answer)>")
 _TURN_SHAPES: Final = {
     "search": ["<think>", "</think>", "<search>", "</search>"],
@@ -108,17 +108,17 @@ _TOO_LONG: Final = Action(
 )
 
 
-def read_tags(reply: str) -> Action:
+def read_tags(said: Reply) -> Action:
     """Read a reply of the tags protocol.
 
-    The first `<search>` or `<answer>` pair outside closed `<think>` blocks counts; tags may be
-    written in capitals or with spaces inside. A last tag that is not closed counts as closed,
-    because many servers strip the stop string `</search>`.
+    The first `<search>` or `<answer>` pair outside thoughts counts; tags may be written in capitals
+    or with spaces inside.
     """
+    reply = said.text
     if len(reply) > MAX_REPLY_CHARACTERS:
         return _TOO_LONG
     is_forged = _has_forged(reply)
-    found = _first_action(reply)
+    found = _first_action(said.final)
     if found is None:
         return Action(
             kind=ActionKind.NONE,
@@ -158,18 +158,19 @@ def last_answer_compat(reply: str) -> str | None:
     return last
 
 
-def read_tools(reply: str, tools: tuple[ToolSpec, ...]) -> Action:
+def read_tools(said: Reply, tools: tuple[ToolSpec, ...]) -> Action:
     """Read a reply of the tool protocol.
 
     Calls outside thoughts take precedence; a reply without any is the final answer, the content of
     its last `<answer>` pair or else the whole text without thoughts.
     """
+    reply = said.text
     if len(reply) > MAX_REPLY_CHARACTERS:
         return _TOO_LONG
     if reply.count("<tool_call>") + reply.count("<function=") > _MAX_CALLS:
         return Action(kind=ActionKind.NONE, error=f"a reply may hold at most {_MAX_CALLS} calls")
     is_forged = _has_forged(reply)
-    parsed = parse_tool_calls(reply, tools=tools)
+    parsed = parse_tool_calls(said, tools=tools)
     if parsed.calls:
         return _call_action(parsed.calls, tools, is_forged, is_clean=not parsed.errors)
     if parsed.errors:
@@ -234,14 +235,15 @@ def _first_action(reply: str) -> tuple[str, str] | None:
         if tag.is_closing or tag.name == "information" or tag.name in never_closed:
             continue
         closing = _closing(tags, tag.name, at)
+        if closing is None and tag.name == "think":
+            return None
         if closing is None:
             never_closed.add(tag.name)
         elif tag.name != "think":
             return tag.name, reply[tag.end : tags[closing].start]
         else:
             at = closing + 1
-    unclosed = _UNCLOSED.match(reply, max(0, reply.rfind("<")))
-    return None if unclosed is None else (unclosed.group(1).lower(), unclosed.group(2))
+    return None
 
 
 def _after_given_thoughts(tags: Sequence[_Tag]) -> int:

@@ -143,7 +143,7 @@ class TerminalEnv(Env):
             EnvFault: The sandbox is gone, or the grader failed.
         """
         assert self._session is not None
-        reply = read(response_text, self.protocol)
+        reply = read(self.reply, self.protocol)
         if reply.is_last:
             marks = [{"kind": "answer", "text": clip(reply.text)}]
             return self._end("The episode is over.", {"exit_codes": [], "marks": marks}, done=True)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+import envkit
+from envkit.reply import CUT_NOTICE, UNFINISHED
 from envkit.toolcalls import ToolCall, call_errors, parse_tool_calls
 from envkit.tools import ToolSpec
 
@@ -15,6 +17,7 @@ MAX_REPLY: Final = 200_000
 _BLOCK: Final = re.compile(
     r"^```(?:bash|sh|shell)[ \t]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE
 )
+_OPENING: Final = re.compile(r"^```(?:bash|sh|shell)[ \t]*$", re.MULTILINE)
 BASH: Final = ToolSpec(
     name="bash",
     description=(
@@ -57,13 +60,12 @@ class Reply:
         return not self.commands and not self.errors
 
 
-def read(reply: str, protocol: Protocol) -> Reply:
+def read(reply: envkit.Reply, protocol: Protocol) -> Reply:
     """Parse a reply; any text is valid input."""
-    if len(reply) > MAX_REPLY:
+    if len(reply.text) > MAX_REPLY:
         return Reply(errors=(f"a reply may have at most {MAX_REPLY} characters",))
     if protocol is Protocol.FENCED:
-        spoken = reply.rpartition("</think>")[2]
-        return Reply(commands=tuple(_BLOCK.findall(spoken)), text=spoken.strip())
+        return _read_fenced(reply)
     parsed = parse_tool_calls(reply, tools=(BASH,))
     errors = [*parsed.errors]
     commands: list[str] = []
@@ -74,6 +76,18 @@ def read(reply: str, protocol: Protocol) -> Reply:
             commands.append(call.arguments["command"])
     return Reply(
         commands=tuple(commands), calls=parsed.calls, errors=tuple(errors), text=parsed.text
+    )
+
+
+def _read_fenced(reply: envkit.Reply) -> Reply:
+    if reply.is_cut or reply.is_only_thought:
+        return Reply(errors=(CUT_NOTICE if reply.is_cut else UNFINISHED,))
+    spoken = reply.final
+    blocks = list(_BLOCK.finditer(spoken))
+    rest = spoken[blocks[-1].end() :] if blocks else spoken
+    unclosed = ("a code block is not closed by ```",) if _OPENING.search(rest) else ()
+    return Reply(
+        commands=tuple(found.group(1) for found in blocks), errors=unclosed, text=spoken.strip()
     )
 
 

@@ -2,7 +2,7 @@
 
 Each trainer's suite plays no episode: it takes the group of `failure_group`, sends it through the
 adapter and the trainer's own advantages, and says what it found. Each trainer's findings stand in
-`tests/contracts/failures/TRAINER.json`, which the table in `docs/failures.md` is made of. With
+`tests/contracts/failures/TRAINER.json`, which the table in `docs/recovery.md` is made of. With
 ENVKIT_WRITE_DOCS=1 a suite writes its file before it compares.
 """
 

@@ -1,4 +1,4 @@
-"""The page on failures names every ending and kind, and its example prints what it says."""
+"""The pages on failures name every ending and kind, and their example prints what it says."""
 
 import dataclasses
 import os
@@ -15,13 +15,18 @@ from envkit.errors import FaultKind
 from envkit.rollout import FaultPolicy, RetryBudget
 from envkit.trajectory import FaultPlace, StopReason
 
-PAGE = Path(__file__).parents[2] / "docs" / "failures.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "recovery.md"
 DOC = PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", [*StopReason, *FaultKind, *FaultPlace, *FaultPolicy])
 def test_page_names_every_ending_kind_place_and_policy(name: str) -> None:
     assert f"`{name}`" in DOC
+
+
+def test_the_page_on_cut_replies_faults_and_zeros_is_short() -> None:
+    assert len((DOCS / "failures.md").read_text(encoding="utf-8").split()) < 900
 
 
 def test_page_states_the_defaults_of_the_budget() -> None:

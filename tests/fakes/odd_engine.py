@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from envkit.errors import EngineFault
 from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, LogprobKind
+from envkit.rollout.stopping import ended
 from envkit.tokens import ChatCodec
 from envkit.trajectory.segment import SegmentKind
 from envkit.trajectory.trajectory import Trajectory
@@ -38,6 +39,7 @@ class OddEngine:
         text = self.write(self.codec.decode_all(request.wire_ids))
         ids = [i for letter in text for i in self.codec.encode_reply(letter)[:-1]]
         ids = [*ids, self.codec.encode_reply("x")[-1]]
+        ids = [*ended(ids, request.sampling, self.codec.decode_all)]
         finish = FinishReason.STOP
         if len(ids) > request.sampling.max_new_tokens:
             ids, finish = ids[: request.sampling.max_new_tokens], FinishReason.LENGTH

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from fakes.faults import CountingEnv, World
 
 from envkit.faults import FaultPlan
+from envkit.reply import Reply
 from envkit.rollout import (
     Backoff,
     EpisodeSpec,
@@ -109,8 +110,8 @@ async def three_replies(attempt: Attempt) -> tuple[int, list[str]]:
     """Play three replies; return the restarts and the final state."""
     await attempt.env.reset()
     for turn in range(2):
-        await attempt.env.step(f"reply {turn}")
-    last = await attempt.env.step("reply 2")
+        await attempt.env.step(Reply(text=f"reply {turn}"))
+    last = await attempt.env.step(Reply(text="reply 2"))
     return attempt.restarts, list(last.step.info["history"])
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
+from envkit.reply import Reply
 from envkit.tools import ToolSpec
 from envkit_actions.action import Action, ActionKind
 from envkit_actions.call_reply import parse_calls, write_calls, write_ending
@@ -40,7 +41,7 @@ class AnthropicFamily(ActionFamily):
         super().__init__(name)
         self._can_zoom = can_zoom
 
-    def parse(self, reply: str, space: CoordinateSpace) -> ParsedActions:
+    def parse(self, reply: Reply | str, space: CoordinateSpace) -> ParsedActions:
         """Read tool calls, `tool_use` blocks or their bare inputs; text alone ends the episode."""
         return parse_calls(
             reply,

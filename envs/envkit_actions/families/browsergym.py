@@ -8,6 +8,7 @@ end the episode. Actions on element ids (bid) make no sense on a screenshot and 
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from envkit.reply import Reply
 from envkit.tools import ToolSpec
 from envkit_actions.action import Action, ActionKind, Button, Status
 from envkit_actions.call_reply import check_countable
@@ -63,7 +64,7 @@ report_infeasible('reason') # ends: the task cannot be done
 class BrowserGymFamily(ActionFamily):
     """The subsets `coord`, `chat` and `infeas` of its high-level actions."""
 
-    def parse(self, reply: str, space: CoordinateSpace) -> ParsedActions:
+    def parse(self, reply: Reply | str, space: CoordinateSpace) -> ParsedActions:
         """Read the calls between ``` fences or <action> tags, or else the whole reply."""
         return parse_code(
             reply, space, marks=tuple(_PARAMETERS), extract=_extract, read=_read_source

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
+from envkit.reply import Reply
 from envkit.tools import ToolSpec
 from envkit_actions.action import Action
 from envkit_actions.call_reply import check_countable, parse_calls
@@ -34,7 +35,7 @@ row. A sentence of thought may stand before it. The objects:
 class CanonicalFamily(ActionFamily):
     """Canonical JSON in pixels of the screenshot."""
 
-    def parse(self, reply: str, space: CoordinateSpace) -> ParsedActions:
+    def parse(self, reply: Reply | str, space: CoordinateSpace) -> ParsedActions:
         """Read the first JSON of the reply and any that follows directly."""
         return parse_calls(reply, space, _read, tool_names=("computer",))
 

@@ -8,6 +8,7 @@ screenshot; `scroll_y` counts pixels, positive down. A reply without an action e
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
+from envkit.reply import Reply
 from envkit.tools import ToolSpec
 from envkit_actions.action import Action, ActionKind, Button
 from envkit_actions.call_reply import parse_calls, write_calls, write_ending
@@ -35,7 +36,7 @@ class OpenAIFamily(ActionFamily):
 
     wait_seconds = WAIT_SECONDS
 
-    def parse(self, reply: str, space: CoordinateSpace) -> ParsedActions:
+    def parse(self, reply: Reply | str, space: CoordinateSpace) -> ParsedActions:
         """Read tool calls, `computer_call` items or bare actions; text alone ends the episode."""
         return parse_calls(
             reply,

@@ -7,6 +7,7 @@ of the screenshot.
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from envkit.reply import Reply
 from envkit.tools import ToolSpec
 from envkit_actions.action import Action, ActionKind, Button
 from envkit_actions.call_reply import check_countable
@@ -46,7 +47,7 @@ Instead of code reply {wait} to wait, {done} when the task is done, {fail} when 
 class OSWorldFamily(ActionFamily):
     """OSWorld's action space "pyautogui"."""
 
-    def parse(self, reply: str, space: CoordinateSpace) -> ParsedActions:
+    def parse(self, reply: Reply | str, space: CoordinateSpace) -> ParsedActions:
         """Read the first block between ``` fences, or else the whole reply."""
         return parse_code(
             reply,

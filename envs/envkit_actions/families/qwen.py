@@ -8,6 +8,7 @@ pixels of the resized image. Qwen3-VL's prompt declares a 1000x1000 screen.
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from envkit.reply import Reply
 from envkit.smart_resize import SmartResize
 from envkit.tools import ToolSpec
 from envkit_actions.action import Action, ActionKind, Status
@@ -53,7 +54,7 @@ class QwenFamily(ActionFamily):
         super().__init__(name, counts=kind, resize=resize)
         self._words = tuple(words)
 
-    def parse(self, reply: str, space: CoordinateSpace) -> ParsedActions:
+    def parse(self, reply: Reply | str, space: CoordinateSpace) -> ParsedActions:
         """Read the tool calls; action names of both generations are accepted."""
         return parse_calls(
             reply, space, _read, tool_names=(TOOL_NAME, "computer"), tools=self.tools(space)

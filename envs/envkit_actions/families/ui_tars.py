@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from envkit.reply import Reply
 from envkit.tools import ToolSpec
 from envkit_actions.action import Action, ActionKind, Button
 from envkit_actions.call_reply import check_countable
@@ -91,7 +92,7 @@ class UITarsFamily(ActionFamily):
         super().__init__(name, counts=kind, resize=UI_TARS_RESIZE)
         self._vocabulary = vocabulary
 
-    def parse(self, reply: str, space: CoordinateSpace) -> ParsedActions:
+    def parse(self, reply: Reply | str, space: CoordinateSpace) -> ParsedActions:
         """Read the calls after `Action:`, or in the whole reply if that word is missing."""
         return parse_code(
             reply, space, marks=("Action:", "Thought:"), extract=_extract, read=self._read_source

@@ -146,7 +146,7 @@ class MiniwobEnv(AsyncEnv):
         Raises:
             BrowserFault: The browser is gone or hung.
         """
-        parsed = self.dialect.read(response_text)
+        parsed = self.dialect.read(self.reply)
         end: Action | None = None
         outcome = Outcome()
         marks: list[Mark] = []

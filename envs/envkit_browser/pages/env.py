@@ -157,7 +157,7 @@ class PageEnv(AsyncEnv):
                 "the page of this episode is gone: reset the environment", trouble=Trouble.PAGE_GONE
             )
         try:
-            return await self._play(self._page, self._input, response_text)
+            return await self._play(self._page, self._input)
         except BaseException as error:
             await self._fail(error)
             raise
@@ -205,10 +205,10 @@ class PageEnv(AsyncEnv):
         info = {key: task[key] for key in ("id", "name", "seed") if key in task}
         return await self._turn(page, f"Task: {goal}", info)
 
-    async def _play(self, page: Page, page_input: PageInput, reply: str) -> Turn:
+    async def _play(self, page: Page, page_input: PageInput) -> Turn:
         if self._faults is not None:
             await inject(self._faults, page, self._key())
-        parsed = self.dialect.read(reply)
+        parsed = self.dialect.read(self.reply)
         end: Action | None = None
         verdict = Verdict(done=False, reward=0.0)
         self._failure = {}

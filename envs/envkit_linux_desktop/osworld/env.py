@@ -104,7 +104,7 @@ class OsworldEnv(LinuxDesktopEnv):
         Raises:
             EnvFault: The session died, or the grader failed.
         """
-        actions = self.dialect.read(response_text).actions
+        actions = self.dialect.read(self.reply).actions
         end = next((action for action in actions if action.is_end), None)
         self._gave_up = end is not None and end.status is Status.FAILURE
         return super().on_turn(response_text)

@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 
 import pytest
 from fakes.codecs import text_codec, vision_codec
+from fakes.hearing import Hearing, thinking_codec
 from fakes.isolated_envs import Harmful, dies_once
 from fakes.processes import children, is_alive, wait_until_gone
 
@@ -19,6 +20,7 @@ from envkit.rollout import (
     EnvSource,
     RetryBudget,
     RolloutConfig,
+    Sampling,
     ScriptedEngine,
     collect,
     play,
@@ -175,3 +177,20 @@ async def test_isolated_oracle_is_refused_for_another_environment() -> None:
             env.oracle()(context)
     finally:
         env.close()
+
+
+async def test_a_worker_hears_how_each_reply_ended() -> None:
+    def say(context: PolicyContext) -> str:
+        return "gold and many more words than the limit allows" if context.turn % 2 else "gold"
+
+    codec = thinking_codec()
+    records: list[Trajectory] = []
+    for build in (Hearing, isolated(Hearing)):
+        engine = ScriptedEngine(codec, say)
+        sampling = Sampling(max_new_tokens=6)
+        records.append(await play(build, engine, codec, sampling=sampling, seed=1))
+    plain, apart = records
+    assert [turn.info["finish"] for turn in apart.turns] == ["stop", "length"] * 2
+    assert [turn.info["thinking"] != "" for turn in apart.turns] == [True] * 4
+    assert [turn.parse_error for turn in apart.turns] == [None, "cut"] * 2
+    assert content_of(apart) == content_of(plain)

@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from fakes.hearing import Hearing
 from fakes.openenv_real import register_here, serving
 from openenv.core.generic_client import GenericEnvClient
 
@@ -19,7 +20,7 @@ from envkit.env import Env, PolicyContext, Step
 from envkit.errors import ConfigurationError, EnvFault, FaultKind, ServiceError, UnknownNameError
 from envkit_openenv import OpenEnvEnv
 from envkit_openenv.guard import ServerLimits
-from envkit_openenv.server import make_app, serve
+from envkit_openenv.server import EnvkitAction, EnvkitEnvironment, Served, make_app, serve
 
 register_here()
 KEY = "a-key-for-these-tests"
@@ -219,6 +220,7 @@ def test_what_cannot_be_served_is_refused_before_it_listens() -> None:
 
 COMMAND = """
 import typer
+from fakes.hearing import Hearing
 from fakes.openenv_real import register_here
 from envkit_openenv.command import serve_openenv
 register_here()
@@ -275,3 +277,14 @@ async def test_silent_connection_is_closed() -> None:
     finally:
         process.kill()
         await process.wait()
+
+
+def test_a_served_environment_hears_how_a_reply_ended() -> None:
+    envkit.register("hearing-v0", Hearing)
+    served = EnvkitEnvironment(Served(env_id="hearing-v0"))
+    served.reset(seed=0)
+    cut = served.step(EnvkitAction(response_text="gold and", finish="length", opened="<think>"))
+    whole = served.step(EnvkitAction(response_text="gold"))
+
+    assert (cut.info["finish"], cut.info["thinking"], cut.reward) == ("length", "gold and", 0.0)
+    assert (whole.info["finish"], whole.reward) == ("stop", 1.0)

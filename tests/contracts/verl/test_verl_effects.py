@@ -1,4 +1,4 @@
-"""What becomes of a failed episode in verl's own advantages, for docs/failures.md."""
+"""What becomes of a failed episode in verl's own advantages, for docs/recovery.md."""
 
 import pytest
 from contracts.effects import FAILURES, Effect, check_effects, failure_group

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from envkit.errors import EnvFault, FaultKind
 from envkit.faults import FaultPlan
+from envkit.reply import Reply
 from envkit.rollout import Backoff, Interrupt, RetryBudget
 from envkit.rollout.host import EnvHost
 from envkit.rollout.recovery import Attempt, EpisodeLostError
@@ -60,11 +61,11 @@ async def test_resampled_reply_never_applies_a_step_key_twice(kind: type[Countin
     async with hosted(kind) as (host, world):
         env = recovering(host, budget(resample_on_parse_error=2))
         await env.reset()
-        await env.step("first")
+        await env.step(Reply(text="first"))
         for text in ("bad", "worse"):
-            await env.step(text)
+            await env.step(Reply(text=text))
             assert await env.rewind()
-        outcome = await env.step("good")
+        outcome = await env.step(Reply(text="good"))
     assert outcome.step.info["history"] == ["first", "good"]
     assert {key[:2] for key in keys(world)} == {("e", 0), ("e", 1)}
     assert env.spent == 0, "a resampled reply is not a retry"
@@ -75,10 +76,10 @@ async def test_restart_after_a_resampled_reply_never_applies_a_step_key_twice() 
 
         async def play(attempt: Attempt) -> int:
             await attempt.env.reset()
-            await attempt.env.step("first")
+            await attempt.env.step(Reply(text="first"))
             if attempt.restarts == 0:
                 assert await attempt.env.rewind()
-                await attempt.env.step("again")
+                await attempt.env.step(Reply(text="again"))
                 raise EpisodeLostError("lost")
             return attempt.restarts
 
@@ -104,7 +105,7 @@ def survives(kind: type[CountingEnv], schedule: Schedule, retries: RetryBudget) 
             env = recovering(host, retries)
             await env.reset()
             try:
-                outcomes = [await env.step(f"reply {turn}") for turn in range(6)]
+                outcomes = [await env.step(Reply(text=f"reply {turn}")) for turn in range(6)]
             except EnvFault:
                 return False
             finally:
@@ -220,7 +221,7 @@ async def test_fault_is_not_retried_once_the_episode_must_stop() -> None:
         await env.reset()
         interrupt.fire()
         with pytest.raises(EnvFault, match="injected transient"):
-            await env.step("reply")
+            await env.step(Reply(text="reply"))
     assert keys(world) == [("e", 0, 0)]
     assert env.spent == 0
 
@@ -230,7 +231,7 @@ async def test_pause_before_a_retry_ends_with_the_episode() -> None:
     async with hosted(CountingEnv, {("step", "e", 0, 0): "transient"}) as (host, world):
         env = recovering(host, budget(backoff=Backoff(initial_s=60.0)), interrupt=interrupt)
         await env.reset()
-        stepping = asyncio.ensure_future(env.step("reply"))
+        stepping = asyncio.ensure_future(env.step(Reply(text="reply")))
         while not env.spent:
             await asyncio.sleep(0)
         interrupt.fire()
@@ -253,7 +254,7 @@ async def test_pauses_grow_with_the_retries_of_one_turn(monkeypatch: pytest.Monk
             env = recovering(host)
             await env.reset()
             for turn in range(2):
-                await env.step(f"reply {turn}")
+                await env.step(Reply(text=f"reply {turn}"))
     assert [attempt for attempt, _ in asked] == [0, 1, 0] * 2
     assert asked[:3] == asked[3:], "the jitter depends on the episode alone"
 
@@ -266,11 +267,11 @@ async def test_retries_of_a_turn_are_counted_by_kind() -> None:
     async with hosted(CountingEnv, failing) as (host, _):
         env = recovering(host)
         await env.reset()
-        await env.step("reply 0")
-        outcome = await env.step("reply 1")
+        await env.step(Reply(text="reply 0"))
+        outcome = await env.step(Reply(text="reply 1"))
         assert env.retries == {"transient": 1, "crashed": 1}
         assert outcome.step.info["history"] == ["reply 0", "reply 1"]
-        await env.step("reply 2")
+        await env.step(Reply(text="reply 2"))
         assert (dict(env.retries), env.spent) == ({}, 2)
 
 
@@ -279,9 +280,9 @@ async def test_last_fault_of_a_recovery_is_the_one_that_ends_the_episode() -> No
     async with hosted(CountingEnv, failing) as (host, _):
         env = recovering(host)
         await env.reset()
-        await env.step("reply 0")
+        await env.step(Reply(text="reply 0"))
         with pytest.raises(EnvFault, match="injected permanent at restore"):
-            await env.step("reply 1")
+            await env.step(Reply(text="reply 1"))
 
 
 @pytest.mark.parametrize("can_restart", [True, False])
@@ -293,7 +294,7 @@ async def test_lost_state_raises_its_fault_unless_the_episode_may_restart(
         env = recovering(host, **options)
         await env.reset()
         with pytest.raises(EpisodeLostError if can_restart else EnvFault) as caught:
-            await env.step("reply")
+            await env.step(Reply(text="reply"))
     fault = caught.value.__cause__ if can_restart else caught.value
     assert isinstance(fault, EnvFault)
     assert fault.kind is FaultKind.CRASHED

@@ -8,6 +8,7 @@ from fakes.templates import default_codec, encode
 import envkit
 from envkit.env import Env
 from envkit.messages import Message
+from envkit.reply import Reply
 from envkit.rollout import ScriptedEngine, play
 from envkit.rollout.answers import ToolAnswers
 from envkit.turns import Turn
@@ -92,7 +93,9 @@ def test_answers_find_the_call(
     reply: str, info: Any, name: str | None, call_id: str | None
 ) -> None:
     entry: Message = {"role": "tool", "content": "21"}
-    answer = ToolAnswers(default_codec("qwen3")).readable(entry, reply=reply, info=info, turn=3)
+    answer = ToolAnswers(default_codec("qwen3")).readable(
+        entry, reply=Reply(text=reply), info=info, turn=3
+    )
     assert (answer.get("name"), answer.get("tool_call_id")) == (name, call_id)
     assert entry == {"role": "tool", "content": "21"}
 
@@ -108,4 +111,4 @@ def test_answers_replace_an_id_that_the_template_refuses() -> None:
 
 def test_answers_leave_user_messages_alone() -> None:
     entry = envkit.messages.message("user", "21")
-    assert ToolAnswers(default_codec("qwen3")).readable(entry, reply=CALL) is entry
+    assert ToolAnswers(default_codec("qwen3")).readable(entry, reply=Reply(text=CALL)) is entry

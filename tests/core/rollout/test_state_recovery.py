@@ -10,6 +10,7 @@ from fakes.recovering import Schedule, Sessions, budget, hosted, keys, played, r
 
 from envkit.env import Capabilities, Observation, Turn
 from envkit.errors import EnvFault, FaultKind
+from envkit.reply import Reply
 from envkit.rollout import Interrupt
 from envkit.rollout.host import StepDeadlineError
 from envkit.rollout.recovery import Attempt, CutFault, EpisodeLostError, RecoveringEnv, end_session
@@ -22,12 +23,12 @@ SAVED = [CountingEnv, SavedEnv]
 async def begun(env: RecoveringEnv, replies: int = 1) -> list[str]:
     """Reset and play some replies; return their hashes."""
     await env.reset()
-    return [(await env.step(f"reply {turn}")).hash for turn in range(replies)]
+    return [(await env.step(Reply(text=f"reply {turn}"))).hash for turn in range(replies)]
 
 
 async def state_of(env: RecoveringEnv) -> list[str]:
     """Return the replies that the environment's state holds after one more."""
-    return list((await env.step("next")).step.info["history"])
+    return list((await env.step(Reply(text="next"))).step.info["history"])
 
 
 @pytest.mark.parametrize("kind", SAVED)
@@ -77,7 +78,7 @@ async def test_reset_that_differs_is_a_permanent_fault(kind: type[CountingEnv]) 
         env = recovering(host, can_restart=True)
         await begun(env)
         with pytest.raises(EnvFault, match="gave a different observation") as caught:
-            await env.step("next")
+            await env.step(Reply(text="next"))
     assert caught.value.kind is FaultKind.PERMANENT
     assert world.resets == 2
 
@@ -95,7 +96,7 @@ async def test_replay_that_differs_is_a_permanent_fault_at_its_turn() -> None:
         env = recovering(host, can_restart=True)
         await begun(env)
         with pytest.raises(EnvFault, match="different outcome at turn 0") as caught:
-            await env.step("next")
+            await env.step(Reply(text="next"))
     assert caught.value.kind is FaultKind.PERMANENT
 
 
@@ -125,7 +126,7 @@ async def test_late_step_ends_the_episode_but_a_late_replay_is_retried(
         env = recovering(host, budget(step_timeout_s=0.3))
         await begun(env)
         with pytest.raises(StepDeadlineError) as caught:
-            await env.step("next")
+            await env.step(Reply(text="next"))
         Blamed.released.set()
     assert not caught.value.retryable
     assert env.retries == {"transient": 1, "timeout": 1}
@@ -251,13 +252,13 @@ async def test_take_over_of_an_untouched_start_needs_no_capability(kind: type[Co
         assert await state_of(env) == ["next"]
 
 
-async def recorded(kind: type[CountingEnv]) -> tuple[list[str], list[str], bytes | None, str]:
+async def recorded(kind: type[CountingEnv]) -> tuple[list[Reply], list[str], bytes | None, str]:
     """Play two replies; return the arguments of `take_over`."""
     async with hosted(kind) as (host, _):
         env = recovering(host)
         start = (await env.reset()).hash
-        hashes = [(await env.step(f"reply {turn}")).hash for turn in range(2)]
-        return ["reply 0", "reply 1"], hashes, await env.snapshot(), start
+        hashes = [(await env.step(Reply(text=f"reply {turn}"))).hash for turn in range(2)]
+        return [Reply(text="reply 0"), Reply(text="reply 1")], hashes, await env.snapshot(), start
 
 
 @pytest.mark.parametrize("kind", RECOVERABLE)
@@ -268,7 +269,7 @@ async def test_take_over_rebuilds_the_recorded_state(kind: type[CountingEnv]) ->
         await env.reset()
         await env.take_over(replies, hashes, snapshot, start)
         assert list(world.steps) == ([] if snapshot else [("e", 0, 0), ("e", 1, 0)])
-        assert await state_of(env) == [*replies, "next"]
+        assert await state_of(env) == [*(one.text for one in replies), "next"]
 
 
 async def test_take_over_without_a_snapshot_replays() -> None:
@@ -278,7 +279,7 @@ async def test_take_over_without_a_snapshot_replays() -> None:
         await env.reset()
         await env.take_over(replies, hashes, None, start)
         assert world.restored == 0
-        assert await state_of(env) == [*replies, "next"]
+        assert await state_of(env) == [*(one.text for one in replies), "next"]
 
 
 @pytest.mark.parametrize(
@@ -298,13 +299,15 @@ async def test_take_over_has_a_turn_budget_apart_from_the_reset(
                 await env.take_over(replies, hashes, snapshot, start)
             return
         await env.take_over(replies, hashes, snapshot, start)
-        assert await state_of(env) == [*replies, "next"]
+        assert await state_of(env) == [*(one.text for one in replies), "next"]
     keys(world)
 
 
 @pytest.mark.parametrize("kind", RECOVERABLE)
-@pytest.mark.parametrize("replies", [[], ["reply 0"]])
-async def test_take_over_refuses_another_start(kind: type[CountingEnv], replies: list[str]) -> None:
+@pytest.mark.parametrize("replies", [[], [Reply(text="reply 0")]])
+async def test_take_over_refuses_another_start(
+    kind: type[CountingEnv], replies: list[Reply]
+) -> None:
     async with hosted(kind) as (host, world):
         env = recovering(host, can_restart=True)
         await env.reset()
@@ -316,9 +319,9 @@ async def test_take_over_refuses_another_start(kind: type[CountingEnv], replies:
 
 
 @pytest.mark.parametrize("can_restart", [True, False])
-@pytest.mark.parametrize(("replies", "is_same"), [(["reply 0"], True), ([], False)])
+@pytest.mark.parametrize(("replies", "is_same"), [([Reply(text="reply 0")], True), ([], False)])
 async def test_take_over_without_a_capability_loses_the_episode(
-    can_restart: bool, replies: list[str], is_same: bool
+    can_restart: bool, replies: list[Reply], is_same: bool
 ) -> None:
     async with hosted(FragileEnv) as (host, world):
         env = recovering(host, can_restart=can_restart)
@@ -356,7 +359,7 @@ async def test_end_of_the_episode_cuts_a_call_and_forgets_it() -> None:
         assert not env.was_built
         await env.reset()
         assert env.was_built
-        stepping = asyncio.ensure_future(env.step("reply"))
+        stepping = asyncio.ensure_future(env.step(Reply(text="reply")))
         await asyncio.to_thread(Held.entered.wait, 20)
         interrupt.fire()
         with pytest.raises(CutFault, match=r"end of the episode \(aborted\)") as caught:

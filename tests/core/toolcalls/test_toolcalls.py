@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError, UnknownNameError
+from envkit.reply import CUT_NOTICE, THOUGHTS, FinishReason, Reply
 from envkit.toolcalls import ToolCallFormat, call_errors, parse_tool_calls
 from envkit.toolcalls.tolerant_json import MAX_DEPTH, MalformedJson, decode, unescape
 from envkit.tools import ToolSpec
@@ -206,7 +207,8 @@ def test_latex_keeps_its_backslashes_and_escapes_keep_their_meaning(
 ) -> None:
     for quote in ('"', "'"):
         if quote not in written:
-            reply = f"<tool_call>{{'name': 'f', 'arguments': {{'x': {quote}{written}{quote}}}}}"
+            arguments = f"{{'x': {quote}{written}{quote}}}"
+            reply = f"<tool_call>{{'name': 'f', 'arguments': {arguments}}}</tool_call>"
             assert parse_tool_calls(reply).calls[0].arguments == {"x": meant}
     assert unescape(written) == meant
 
@@ -250,7 +252,6 @@ def test_an_unreadable_call_is_an_error_sentence(payload: str, part: str) -> Non
 @pytest.mark.parametrize(
     "reply",
     [
-        '<tool_call>{"name": "f", "arguments": {"a": 1}}',
         '<tool_call>{"name": "f", "arguments": {"a": 1,},}</tool_call>',
         "<tool_call>{'name': 'f', 'arguments': {'a': 1}}</tool_call>",
         '<tool_call>[{"name": "f", "arguments": {"a": 1}}]</tool_call>',
@@ -324,12 +325,72 @@ def test_qwen_xml_values_take_the_declared_type() -> None:
     assert call_errors(call, [SEARCH]) != []  # `other` is not an argument of search
 
 
-def test_qwen_xml_reads_unclosed_parameters_and_refuses_doubled_ones() -> None:
-    unclosed = parse_tool_calls("<function=f><parameter=a>1<parameter=b>2</function>")
-    doubled = parse_tool_calls("<function=f><parameter=a>1<parameter=a>2</function>")
+def test_qwen_xml_refuses_doubled_parameters() -> None:
+    body = "<parameter=a>1</parameter><parameter=a>2</parameter>"
 
-    assert unclosed.calls[0].arguments == {"a": "1", "b": "2"}
+    doubled = parse_tool_calls(f"<function=f>{body}</function>")
+
+    assert not doubled.calls
     assert "appears twice" in doubled.errors[0]
+
+
+def test_a_qwen_xml_value_may_contain_the_mark_that_closes_a_function() -> None:
+    reply = "<function=f><parameter=a>\ngrep '</function>' x\n</parameter></function> done"
+
+    parsed = parse_tool_calls(reply)
+
+    assert [call.arguments for call in parsed.calls] == [{"a": "grep '</function>' x"}]
+    assert (parsed.errors, parsed.text) == ((), "done")
+
+
+PARAMETERS = ("a>\nrm -r /d/x\n", "b>\n2\n")
+XML = (
+    "<function=f>"
+    + "".join(f"<parameter={one}</parameter>\n" for one in PARAMETERS)
+    + "</function>"
+)
+WHOLE_CALLS = {
+    "hermes": hermes({"a": "rm -r /d/x", "b": [1, {"c": 2}]}),
+    "qwen_xml": f"<tool_call>\n{XML}\n</tool_call>",
+    "bare_xml": XML,
+    "llama": '{"name": "f", "parameters": {"a": "rm -r /d/x"}}',
+    "python_tag": '<|python_tag|>{"name": "f", "parameters": {"a": "rm -r /d/x"}}',
+    "mistral": '[TOOL_CALLS][{"name": "f", "arguments": {"a": "rm -r /d/x"}}]',
+    "mistral_name": '[TOOL_CALLS]f[ARGS]{"a": "rm -r /d/x"}',
+    "tags": "<search>rm -r /d/x</search>",
+}
+
+
+@pytest.mark.parametrize("call", WHOLE_CALLS.values(), ids=WHOLE_CALLS)
+def test_no_part_of_a_call_is_a_call(call: str) -> None:
+    tags = {"search": "query"}
+
+    assert len(parse_tool_calls("I act. " * call.startswith("<") + call, tags=tags).calls) == 1
+    for end in range(len(call)):
+        assert parse_tool_calls(call[:end], tags=tags).calls == (), call[:end]
+        cut = Reply(text=call[:end], finish=FinishReason.LENGTH)
+        assert parse_tool_calls(cut, tags=tags).errors == (CUT_NOTICE,)
+
+
+@pytest.mark.parametrize("call", WHOLE_CALLS.values(), ids=WHOLE_CALLS)
+@pytest.mark.parametrize("finish", [FinishReason.LENGTH, FinishReason.ABORT])
+def test_a_cut_reply_runs_none_of_its_calls(call: str, finish: FinishReason) -> None:
+    parsed = parse_tool_calls(Reply(text=call, finish=finish), tags={"search": "query"})
+
+    assert (parsed.calls, parsed.text, parsed.errors) == ((), "", (CUT_NOTICE,))
+
+
+@pytest.mark.parametrize(("opening", "closing"), THOUGHTS.items())
+@pytest.mark.parametrize("call", WHOLE_CALLS.values(), ids=WHOLE_CALLS)
+def test_a_call_in_a_thought_is_never_run(call: str, opening: str, closing: str) -> None:
+    tags = {"search": "query"}
+    by_model = parse_tool_calls(f"Well. {opening}maybe {call}", tags=tags)
+    by_prompt = parse_tool_calls(Reply(text=call, opened=opening), tags=tags)
+    closed = parse_tool_calls(Reply(text=f"{call}{closing}{call}", opened=opening), tags=tags)
+
+    assert (by_model.calls, by_model.text) == ((), "Well.")
+    assert (by_prompt.calls, by_prompt.errors, by_prompt.text) == ((), (), "")
+    assert len(closed.calls) == 1
 
 
 def test_an_unclosed_tag_is_an_error() -> None:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError
+from envkit.reply import Reply
 from envkit_gymnasium import GymnasiumEnv
 from envkit_gymnasium.ansi import Mark, read_ansi, show_ansi
 from envkit_gymnasium.replies import ActionReader
@@ -57,7 +58,7 @@ def test_action_survives_writing_and_reading(name: str, form: str) -> None:
     reader = ActionReader(space, form=form)
     for _ in range(50):
         action: Any = space.sample()
-        read = reader.read("I think so. " + reader.write(action))
+        read = reader.read(Reply(text="I think so. " + reader.write(action)))
         assert read.error is None, read.error
         assert len(read.values) == 1
         for back in read.values:
@@ -106,7 +107,7 @@ def test_any_reply_is_read_or_refused_without_an_exception(reply: str, name: str
     for form in ("tool", "tags"):
         tagged = f"<action>{reply}</action>"
         for text in (reply, tagged, f'<tool_call>{{"name": "act", "arguments": {reply}'):
-            read = READERS[name, form].read(text)
+            read = READERS[name, form].read(Reply(text=text))
             assert (read.error is None) == bool(read.values)
 
 

@@ -19,6 +19,7 @@ from envkit.errors import (
     FaultKind,
     UnknownNameError,
 )
+from envkit.reply import Reply
 from envkit.rollout.limits import Backoff, RetryBudget
 from envkit_search import SPEC, Document, Hit, SearchEnv, noisy_oracle
 
@@ -369,12 +370,12 @@ async def test_search_is_recovered_by_the_loop_when_its_backend_fails_now_and_th
     env = RecoveringEnv(host, budget, episode_id="e", seed=3, task=QUESTION)
     await env.reset()
     backend.faults += [EnvFault("502", kind=FaultKind.TRANSIENT)] * 2
-    outcome = await env.step(f"{THOUGHT}<search>Tindel</search>")
+    outcome = await env.step(Reply(text=f"{THOUGHT}<search>Tindel</search>"))
     assert "Ada Renn" in outcome.step.observation["text"]
     assert len(backend.calls) == 3
     backend.faults += [EnvFault("gone", kind=FaultKind.PERMANENT)]
     with pytest.raises(EnvFault, match="gone"):
-        await env.step(f"{THOUGHT}<search>Marrow</search>")
+        await env.step(Reply(text=f"{THOUGHT}<search>Marrow</search>"))
     await host.close()
     pool.close()
 

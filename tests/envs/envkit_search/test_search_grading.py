@@ -8,6 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError, UnknownNameError
+from envkit.reply import Reply
 from envkit_search.grading import (
     TurnFacts,
     Verdict,
@@ -117,7 +118,7 @@ def test_an_adversarial_answer_is_graded_as_wrong(answer: str) -> None:
 def play(*replies: str, found: str = "") -> Verdict:
     turns: list[TurnFacts] = []
     for reply in replies:
-        action = read_tags(reply)
+        action = read_tags(Reply(text=reply))
         has_gold = action.kind is ActionKind.SEARCH and holds(found, GOLD)
         turns.append(facts_of(action, has_gold=has_gold))
     return grade(turns, GOLD)

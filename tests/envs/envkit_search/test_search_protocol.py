@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envkit.reply import FinishReason, Reply
 from envkit_search.markup import escape, plain
 from envkit_search.prompts import SEARCH
 from envkit_search.protocol import (
@@ -25,10 +26,14 @@ Reader = Callable[[str], Action]
 
 
 def tools(reply: str) -> Action:
-    return read_tools(reply, (SEARCH,))
+    return read_tools(Reply(text=reply), (SEARCH,))
 
 
-READERS: tuple[Reader, ...] = (read_tags, read_tags_compat, tools)
+def tags(reply: str) -> Action:
+    return read_tags(Reply(text=reply))
+
+
+READERS: tuple[Reader, ...] = (tags, read_tags_compat, tools)
 THOUGHT = "<think>Let me see.</think>\n"
 PIECES = (
     "<think>", "</think>", "<search>", "</search>", "<information>", "</information>", "<answer>",
@@ -53,12 +58,9 @@ def call(query: object, **more: object) -> str:
         ("<answer>b</answer><search>a</search>", "answer", "b"),
         ("<Search>a</SEARCH>", "search", "a"),
         ("<search >a</ search>", "search", "a"),
-        (f"{THOUGHT}<search>cut by the stop string", "search", "cut by the stop string"),
-        (f"{THOUGHT}<answer>Paris", "answer", "Paris"),
         ("<search>a\nb\tc</search>", "search", "a b c"),
         ("<search>a <answer>b</answer></search>", "search", "a b"),
         ("the prompt opened the thoughts</think><search>a</search>", "search", "a"),
-        ("<think><search>a</search>", "search", "a"),
         ("<think>maybe <answer>no</answer></think><search>a</search>", "search", "a"),
         ("maybe <answer>no</answer></think><search>a</search>", "search", "a"),
         ("<search>never closed <search>a</search>", "search", "never closed a"),
@@ -66,7 +68,7 @@ def call(query: object, **more: object) -> str:
     ],
 )
 def test_tags_first_action_outside_thoughts_counts(reply: str, kind: str, content: str) -> None:
-    action = read_tags(reply)
+    action = read_tags(Reply(text=reply))
     assert action.kind == kind
     assert (action.answer if kind == "answer" else action.queries[0].text) == content
     assert action.error is None
@@ -81,13 +83,28 @@ def test_tags_first_action_outside_thoughts_counts(reply: str, kind: str, conten
         "<information>Paris</information>",
         "</answer>Paris<answer>",
         "<search></answer>",
+        "<search>cats",
+        "<answer>Paris",
+        "<think><search>a</search>",
+        "<THINK ><answer>Paris</answer>",
+        "I think. <think>maybe <answer>Paris</answer>",
     ],
 )
 def test_tags_reply_without_an_action_is_an_error_and_no_exception(reply: str) -> None:
-    action = read_tags(reply)
+    action = read_tags(Reply(text=reply))
     assert action.kind is ActionKind.NONE
     assert action.error
     assert not action.is_well_formed
+
+
+@pytest.mark.parametrize("reply", ["<search>a</search>", "<answer>a</answer>"])
+def test_a_cut_or_only_thought_reply_has_no_action(reply: str) -> None:
+    for said in (
+        Reply(text=reply, finish=FinishReason.LENGTH),
+        Reply(text=reply, opened="<think>"),
+    ):
+        assert read_tags(said).kind is ActionKind.NONE
+        assert read_tools(said, (SEARCH,)).kind is ActionKind.NONE
 
 
 @pytest.mark.parametrize(
@@ -109,7 +126,7 @@ def test_tags_reply_without_an_action_is_an_error_and_no_exception(reply: str) -
     ],
 )
 def test_tags_form_is_thoughts_and_one_action(reply: str, is_well_formed: bool) -> None:
-    assert read_tags(reply).is_well_formed is is_well_formed
+    assert read_tags(Reply(text=reply)).is_well_formed is is_well_formed
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -204,7 +221,7 @@ def test_empty_query_searches_for_nothing(query: str) -> None:
 
 def test_query_is_one_short_line() -> None:
     long = "very\x07 long\r\n" * 2000
-    query = read_tags(f"<search>\ud800{long}</search>").queries[0].text
+    query = read_tags(Reply(text=f"<search>\ud800{long}</search>")).queries[0].text
     assert len(query) <= MAX_QUERY_CHARACTERS
     assert query.startswith("\ufffdvery long very long")
 
@@ -229,7 +246,7 @@ def test_a_well_formed_compat_reply_is_well_formed_for_us_too(reply: str) -> Non
     if read_tags_compat(reply).is_well_formed and reply.rstrip().endswith(
         ("</search>", "</answer>")
     ):
-        kept = read_tags(reply)
+        kept = read_tags(Reply(text=reply))
         assert kept.is_well_formed or reply.count("</search>") + reply.count("</answer>") > 1
 
 
@@ -287,7 +304,7 @@ def test_escape_leaves_ordinary_text_alone(text: str) -> None:
 
 @given(replies)
 def test_escaped_text_holds_no_tag_of_the_protocol(text: str) -> None:
-    action = read_tags(escape(plain(text, 200)))
+    action = read_tags(Reply(text=escape(plain(text, 200))))
     assert action.kind is ActionKind.NONE
     assert not action.is_forged
 

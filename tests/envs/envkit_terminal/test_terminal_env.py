@@ -13,6 +13,7 @@ from fakes.needs import BUBBLEWRAP
 import envkit
 from envkit.env import PolicyContext, Step
 from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind, UnknownNameError
+from envkit.reply import FinishReason, Reply
 from envkit_terminal import TerminalEnv
 from envkit_terminal.families import FAMILIES, LEVELS, NEEDS_GIT, draw
 from envkit_terminal.protocol import Protocol, read, write
@@ -158,9 +159,24 @@ def test_fenced_protocol_runs_blocks_in_order() -> None:
 def test_reply_is_read_as_commands_or_errors(
     reply: str, commands: tuple[str, ...], errors: int
 ) -> None:
-    found = read(reply, Protocol.TOOLS)
+    found = read(Reply(text=reply), Protocol.TOOLS)
     assert found.commands == commands
     assert len(found.errors) == errors
+
+
+@pytest.mark.parametrize("protocol", Protocol)
+def test_no_command_of_a_cut_reply_or_a_thought_is_read(protocol: Protocol) -> None:
+    text = write("rm -r x", protocol)
+    thought = f"<think>Maybe\n{text}"
+    for said in (
+        Reply(text=text, finish=FinishReason.LENGTH),
+        Reply(text=text, opened="<think>"),
+        Reply(text=thought),
+        Reply(text=f"{text}\n</think>\n{text}"[: -len(text) // 2], opened="<think>"),
+    ):
+        found = read(said, protocol)
+        assert (found.commands, len(found.errors), found.is_last) == ((), 1, False)
+    assert read(Reply(text=f"{thought}\n</think>\n{text}"), protocol).commands == ("rm -r x",)
 
 
 @BUBBLEWRAP.mark

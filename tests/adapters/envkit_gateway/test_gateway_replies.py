@@ -1,0 +1,57 @@
+"""What the gateway hands to an agent: no call of a reply that was cut or only thought."""
+
+from typing import Any
+
+import pytest
+
+from envkit.reply import THOUGHTS, FinishReason, Reply
+from envkit.rollout import Generation
+from envkit.tools import ToolSpec
+from envkit_gateway.replies import reply_of
+from envkit_gateway.request import AgentRequest
+
+RUN = ToolSpec(
+    name="run",
+    description="Run a command.",
+    parameters={"type": "object", "properties": {"command": {"type": "string"}}},
+)
+CALL = '<tool_call>\n{"name": "run", "arguments": {"command": "rm -r /d/old"}}\n</tool_call>'
+XML = "<tool_call>\n<function=run>\n<parameter=command>\nrm -r /d/old\n</parameter>\n"
+XML_END = "</function>\n</tool_call>"
+
+
+def given(text: str, finish: FinishReason = FinishReason.STOP, **fields: Any) -> Any:
+    generation = Generation(token_ids=(1,), logprobs=(0.0,), finish_reason=finish, prompt_tokens=1)
+    request = AgentRequest(messages=(), tools=(RUN,), stop=fields.pop("stop", ()))
+    said = Reply(text=text, finish=finish, **fields)
+    return reply_of(said, generation, request, number=0)
+
+
+@pytest.mark.parametrize("call", [CALL, XML + XML_END])
+def test_a_whole_call_is_handed_on(call: str) -> None:
+    reply = given(call)
+    assert [one.name for one in reply.calls] == ["run"]
+    assert (reply.finish, reply.is_bad) == ("tool_calls", False)
+
+
+@pytest.mark.parametrize("text", [CALL, XML + XML_END, XML, XML[:60], CALL[:50]])
+def test_no_call_of_a_cut_reply_is_handed_on(text: str) -> None:
+    reply = given(text, FinishReason.LENGTH)
+    assert (reply.calls, reply.finish, reply.is_bad) == ((), "length", True)
+    assert reply.message.parts == ({"type": "text", "text": text},)
+
+
+@pytest.mark.parametrize("opened", THOUGHTS)
+def test_no_call_of_a_thought_is_handed_on(opened: str) -> None:
+    reply = given(CALL, opened=opened)
+    assert (reply.calls, reply.finish, reply.is_bad) == ((), "stop", True)
+    assert (reply.message.thinking, reply.message.parts) == (CALL, ())
+    by_model = given(f"Let me see. {opened}{CALL}")
+    assert (by_model.calls, by_model.message.thinking) == ((), CALL)
+
+
+def test_a_stop_string_may_close_a_call() -> None:
+    reply = given(f"Now.\n{CALL}", stop=("</tool_call>",))
+    assert [one.name for one in reply.calls] == ["run"]
+    assert reply.stop_string == "</tool_call>"
+    assert given("Five. END", stop=("END",)).message.parts == ({"type": "text", "text": "Five. "},)
