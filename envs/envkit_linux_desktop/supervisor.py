@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from pathlib import Path
 from types import FrameType
@@ -100,11 +101,14 @@ def begin() -> None:
 
 
 def put(files: list[tuple[str, str]]) -> None:
-    """Write files into the home folder."""
+    """Write files into the home folder; a link or a FIFO in a file's place is replaced."""
     for path, data in files:
         place = HOME / path
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(base64.b64decode(data))
+        with tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as file:
+            file.write(base64.b64decode(data))
+        os.chmod(file.name, 0o644)
+        os.replace(file.name, place)
 
 
 def archive(paths: list[str]) -> str:

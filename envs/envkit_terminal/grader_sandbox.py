@@ -27,13 +27,17 @@ TEST_FOLDER: Final = "/tests"
 _OWN_HOME: Final = "/home/grader"
 _PYTHON_FOLDER: Final = "/run/python"
 _SEARCHED: Final = frozenset(
-    ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "PERL5LIB", "RUBYLIB", "NODE_PATH", "MANPATH")
+    (
+        *("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PERL5LIB", "PERLLIB", "RUBYLIB", "GEM_PATH"),
+        *("NODE_PATH", "CLASSPATH", "LUA_PATH", "MANPATH", "GIT_EXEC_PATH", "GCONV_PATH"),
+    )
 )
 """Variables with folders that programs search."""
 _STARTING: Final = frozenset(
     (
         *("BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS", "PROMPT_COMMAND", "CDPATH", "HOME"),
         *("LD_PRELOAD", "LD_AUDIT", "PERL5OPT", "RUBYOPT", "NODE_OPTIONS", "XDG_CONFIG_HOME"),
+        *("GEM_HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_TEMPLATE_DIR", "INPUTRC"),
         *("PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTEST_ADDOPTS", "PYTEST_PLUGINS"),
     )
 )

@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 TRUSTED = ("/tests", "/usr")
-RUNNERS = ("pytest", "_pytest", "pluggy")
+RUNNERS = ("pytest", "_pytest", "pluggy", "nose", "nose2", "coverage", "hypothesis", "behave")
 """Never taken from the current folder, even if they are not installed."""
 ASKING = ("__main__", "runpy")
 """The modules whose imports are the command's own."""

@@ -257,7 +257,7 @@ class TerminalSession(Closing):
                 "/dev/shm": _SCRATCH_MIB,
                 **dict.fromkeys(self._roots, self.limits.home_mib),
                 **dict.fromkeys(self.scratch, _SCRATCH_MIB),
-                **({} if self.home == HOME else {self.home: _SCRATCH_MIB}),
+                **({} if self.home in self._roots else {self.home: _SCRATCH_MIB}),
             },
             files={**self.read_only, **own},
             etc=_ETC,

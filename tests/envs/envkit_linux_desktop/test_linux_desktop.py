@@ -360,6 +360,16 @@ def test_a_killed_driver_takes_all_its_sessions_along(tmp_path: Path) -> None:
 
 @DESKTOP.mark
 @pytest.mark.slow
+def test_a_file_is_put_in_the_place_of_a_link_or_a_pipe(session: Session) -> None:
+    shell(session, "mkfifo pipe; ln -s /tmp/other link; echo x > kept; ln kept hard")
+    session.put({"pipe": b"1", "link": b"2", "hard": b"3", "new/file": b"4"})
+    found = [session.home.read(path) for path in ("pipe", "link", "hard", "kept", "new/file")]
+    assert found == [b"1", b"2", b"3", b"x\n", b"4"]
+    assert "No such file" in shell(session, "cat /tmp/other")
+
+
+@DESKTOP.mark
+@pytest.mark.slow
 def test_a_grader_that_fails_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     env = LinuxDesktopEnv(ready=0)
     env.reset(seed=0, options={"task": row("make_folder")})

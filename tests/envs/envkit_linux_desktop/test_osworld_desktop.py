@@ -11,7 +11,7 @@ import pytest
 from fakes.needs import DESKTOP
 from pptx import Presentation
 
-from envkit.errors import DatasetError
+from envkit.errors import DatasetError, EnvFault, FaultKind
 from envkit_actions.action import Action, ActionKind, Status
 from envkit_linux_desktop.osworld import FileFolder
 from envkit_linux_desktop.osworld.env import OsworldEnv
@@ -113,13 +113,27 @@ def deck(title: str) -> bytes:
     return stream.getvalue()
 
 
+def tool_task(*, writes: str) -> dict[str, Any]:
+    """Return a task whose last step before grading runs a program in the home folder."""
+    setup = {"type": "execute", "parameters": {"command": f"echo {writes} > tool", "shell": True}}
+    run = {"type": "execute", "parameters": {"command": "sh tool", "shell": True}}
+    return {
+        "id": f"tool {writes}",
+        "instruction": "Leave the tool alone.",
+        "related_apps": ["libreoffice_calc"],
+        "config": [setup],
+        "evaluator": {**TASK["evaluator"], "postconfig": [run]},
+    }
+
+
 @pytest.fixture
 def env(tmp_path: Path) -> Iterator[OsworldEnv]:
     DESKTOP.require()
     tasks, files = tmp_path / "tasks", tmp_path / "files"
     tasks.mkdir()
     files.mkdir()
-    for task in (TASK, TALK, IMPOSSIBLE, {**TASK, "id": "film", "related_apps": ["vlc"]}):
+    tools = tool_task(writes="true"), tool_task(writes="no-such-program")
+    for task in (TASK, TALK, IMPOSSIBLE, *tools, {**TASK, "id": "film", "related_apps": ["vlc"]}):
         (tasks / f"{task['id']}.json").write_text(json.dumps(task))
     store = FileFolder(files)
     store.add(START, workbook())
@@ -147,6 +161,21 @@ def test_spreadsheet_task_is_graded_on_the_saved_file(env: OsworldEnv, plays: bo
     step = env.step(reply(env, Action(kind=ActionKind.TERMINATE, status=Status.SUCCESS)))
     assert step.reward == float(plays)
     assert step.terminated
+
+
+@pytest.mark.slow
+def test_step_before_grading_that_fails_is_tried_in_a_new_session(env: OsworldEnv) -> None:
+    end = reply(env, Action(kind=ActionKind.TERMINATE, status=Status.SUCCESS))
+    env.reset(seed=1, options={"task": {"id": "tool true"}})
+    assert env.session.desk is not None
+    env.session.desk.run(["sh", "-c", "echo exit 127 > tool"], seconds=5.0)
+    step = env.step(end)
+    assert (step.reward, step.terminated) == (0.0, True)
+    assert "not installed" in step.info["ungraded"]
+    env.reset(seed=1, options={"task": {"id": "tool no-such-program"}})
+    with pytest.raises(EnvFault, match="untouched") as caught:
+        env.step(end)
+    assert caught.value.kind is FaultKind.GRADER
 
 
 @pytest.mark.slow

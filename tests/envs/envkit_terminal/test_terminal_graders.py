@@ -143,7 +143,8 @@ def test_policys_program_still_finds_its_own_modules(command: str) -> None:
 
 @BUBBLEWRAP.mark
 @pytest.mark.parametrize(
-    "name", ["PATH", "PYTHONPATH", "BASH_ENV", "PYTHONUSERBASE", "LD_LIBRARY_PATH", "HOME"]
+    "name",
+    share(["PATH", "PYTHONUSERBASE", "BASH_ENV", "PYTHONPATH", "LD_LIBRARY_PATH", "HOME"], of=3),
 )
 def test_variable_of_the_task_names_no_file_of_the_policy(name: str) -> None:
     value = {"PATH": "/app/bin:/usr/bin:/bin", "BASH_ENV": "/app/bin/json.py"}
@@ -268,17 +269,20 @@ def test_anything_else_is_no_reward(name: str, data: bytes | None) -> None:
 @BUBBLEWRAP.mark
 @pytest.mark.parametrize(
     "script",
-    [
-        "true",
-        "sleep 9",
-        "kill -9 $PPID $$",
-        "f() { f | f & }; f; sleep 5",
-        "mkdir $P.json; echo 1 > $P.txt",
-        "mkfifo $P.txt",
-        "echo 1 > /tmp/r; ln -s /tmp/r $P.txt",
-        "head -c 2000000 /dev/zero > $P.txt",
-        "echo nan > $P.txt",
-    ],
+    share(
+        [
+            "true",
+            "sleep 9",
+            "kill -9 $PPID $$",
+            "f() { f | f & }; f; sleep 5",
+            "mkdir $P.json; echo 1 > $P.txt",
+            "mkfifo $P.txt",
+            "echo 1 > /tmp/r; ln -s /tmp/r $P.txt",
+            "head -c 2000000 /dev/zero > $P.txt",
+            "echo nan > $P.txt",
+        ],
+        of=4,
+    ),
 )
 def test_script_that_never_leaves_a_reward_is_a_fault(script: str) -> None:
     task = graded(f"P=/logs/verifier/reward; {script}", seconds=0.5)
@@ -329,20 +333,23 @@ def gone(path: str, **files: str) -> dict[str, Any]:
 @BUBBLEWRAP.mark
 @pytest.mark.parametrize(
     ("command", "reward"),
-    [
-        ("rm -r d", 1.0),
-        ("rm d/secret; chmod 000 d", 1.0),
-        ("true", 0.0),
-        ("chmod 000 d", 0.0),
-        ("chmod 400 d", 0.0),
-        ("chmod 000 ~", 0.0),
-        ("chmod 000 d/secret", 0.0),
-        ("rm d/secret; mkfifo d/secret", 0.0),
-        ("rm d/secret; ln -s nowhere d/secret", 0.0),
-        ("mv d e; ln -s e d", 0.0),
-        ("mv d .e; ln -s ~/.e d; chmod 000 .e", 0.0),
-        ("rm d/secret; python3 -c 'import socket; socket.socket(1).bind(\"d/secret\")'", 0.0),
-    ],
+    share(
+        [
+            ("rm -r d", 1.0),
+            ("rm d/secret; chmod 000 d", 1.0),
+            ("true", 0.0),
+            ("chmod 000 d", 0.0),
+            ("chmod 400 d", 0.0),
+            ("chmod 000 ~", 0.0),
+            ("chmod 000 d/secret", 0.0),
+            ("rm d/secret; mkfifo d/secret", 0.0),
+            ("rm d/secret; ln -s nowhere d/secret", 0.0),
+            ("mv d e; ln -s e d", 0.0),
+            ("mv d .e; ln -s ~/.e d; chmod 000 .e", 0.0),
+            ("rm d/secret; python3 -c 'import socket; socket.socket(1).bind(\"d/secret\")'", 0.0),
+        ],
+        of=3,
+    ),
 )
 def test_absent_means_that_nothing_is_there(command: str, reward: float) -> None:
     task = gone("d/../d//secret", **{"d/secret": "x", "d/other": "y"})

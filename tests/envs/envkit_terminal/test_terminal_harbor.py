@@ -206,3 +206,47 @@ def test_folder_of_folders_is_sorted_into_tasks_and_refusals(tmp_path: Path) -> 
     assert found.reasons() == {"several containers": 1}
     with pytest.raises(ConfigurationError, match=r"task\.toml"):
         import_folders(tmp_path / "a/sum-numbers/tests")
+
+
+CHECKER = (
+    "from pathlib import Path\n"
+    "Path('/logs', 'verifier', 'reward.txt').write_text('1' if Path('yes').exists() else '0')\n"
+)
+
+
+@BUBBLEWRAP.mark
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tests__test_dot_sh": "python3 /tests/check.py\n", "tests__check_dot_py": CHECKER},
+        {"tests__test_dot_sh": "#!/usr/bin/env python3\n" + CHECKER},
+        {
+            "tests__test_dot_sh": "#!/bin/bash\n. /tests/lib.sh\nscore\n",
+            "tests__lib_dot_sh": "score() { cd /logs/verifier; [ -e $OLDPWD/yes ] && echo 1 > "
+            "reward.txt || echo 0 > reward.txt; }\n",
+        },
+    ],
+    ids=["checker", "other interpreter", "sourced"],
+)
+def test_reward_file_is_read_whichever_program_writes_it(
+    tmp_path: Path, changes: dict[str, str]
+) -> None:
+    task = read_folder(harbor(tmp_path, **changes))
+    assert play(task).reward == 0.0
+    assert play(task, "touch yes").reward == 1.0
+
+
+def test_metadata_declares_the_key_and_the_range_of_the_reward(tmp_path: Path) -> None:
+    told = '[metadata]\nreward_key = "accuracy"\nreward_range = [0, 5]\n'
+    toml = TOML.replace("[metadata]\n", told)
+    task = read_folder(harbor(tmp_path / "a", task_dot_toml=toml))
+    assert (task["reward_key"], task["reward_range"]) == ("accuracy", [0, 5])
+    for wrong in ("reward_key = 1", "reward_range = [5, 0]", "reward_range = 3"):
+        toml = TOML.replace("[metadata]\n", f"[metadata]\n{wrong}\n")
+        with pytest.raises(RefusedError, match="metadata"):
+            read_folder(harbor(tmp_path / wrong, task_dot_toml=toml))
+
+
+def test_exit_code_counts_for_terminal_bench_only(tmp_path: Path) -> None:
+    tasks = read_folder(harbor(tmp_path / "a")), read_folder(terminal_bench(tmp_path / "b"))
+    assert [task["checks"][0]["reads_reward"] for task in tasks] == [True, False]
