@@ -95,10 +95,10 @@ _ABBREVIATION_DOT: Final = re.compile(r"(?<=[A-Za-z])\.(?![0-9])")
 _PLAIN: Final = re.compile(r"[-+0-9./ ]*")
 _BOX: Final = re.compile(r"\\(?:boxed|fbox)\s{0,8}\{")
 _BARE_BOX: Final = re.compile(
-    r"\\(?:boxed|fbox)\s{0,8}((?:[-+]\s?)?(?:[0-9.(]|\\[dtc]?frac|\\sqrt|\\pi|√|π)[^$\n]{0,100})"
+    r"\\(?:boxed|fbox)\s{0,8}((?:[-+]\s?)?(?:\.?[0-9]|\(\s?[-+.0-9\\]|\\[dtc]?frac|\\sqrt|\\pi|√|π)[^$\n]{0,100})"
 )
 r"""A box without braces. LaTeX would box one character; models mean the rest of the formula."""
-_FORMULA_END: Final = re.compile(r"\\[)\]]|[.,;]\s|[.,;]?$")
+_FORMULA_END: Final = re.compile(r"\\[)\]]|[.;]\s|,\s(?![^()]{0,60}\))|[.,;]?$")
 _OVER: Final = re.compile(r"\\over(?![A-Za-z])")
 _BRACE: Final = re.compile(r"[{}]")
 _MAX_BOXES: Final = 64

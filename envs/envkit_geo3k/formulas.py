@@ -120,16 +120,17 @@ def _same(own: Sequence[float], wanted: Sequence[float]) -> bool:
 
 def _letters(text: str) -> frozenset[str]:
     """Return the variables of an expression; empty if a word of it is none."""
-    words = [word for word in words_of(text) if word not in _FUNCTIONS]
-    has_sign = _SIGN.search(text) is not None
+    if _SIGN.search(text) is None and not any(character.isdigit() for character in text):
+        return frozenset()
     found: set[str] = set()
-    for word in words:
-        is_product = has_sign and len(word) == 2 and word.islower()
+    for word in words_of(text):
+        is_product = len(word) == 2 and word.isalpha() and word.islower()
+        if word in _FUNCTIONS:
+            continue
         if not (len(word) == 1 or word in _GREEK or is_product):
             return frozenset()
         found.update((word,) if word in _GREEK else word)
-    is_formula = has_sign or any(character.isdigit() for character in text)
-    return frozenset(found) if is_formula and len(found) <= _MAX_LETTERS else frozenset()
+    return frozenset(found) if len(found) <= _MAX_LETTERS else frozenset()
 
 
 def _value(text: str, letters: frozenset[str], point: int) -> float:

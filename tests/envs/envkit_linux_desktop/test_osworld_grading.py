@@ -397,3 +397,18 @@ def test_images_are_compared_upright() -> None:
     assert run("compare_image_list", *same) == 1.0
     assert run("compare_image_list", [own(photo(1), "a.png")], same[1]) == 0.0
     assert run("check_image_size", own(photo(6), "a.png"), {"width": 12, "height": 24}) == 1.0
+
+
+def test_images_with_other_colours_differ() -> None:
+    def picture(mode: str, colour: Any) -> bytes:
+        stream = io.BytesIO()
+        PilImage.new(mode, (20, 10), colour).save(stream, "PNG")
+        return stream.getvalue()
+
+    def same(one: bytes, two: bytes) -> float:
+        return run("compare_image_list", [own(one, "a.png")], [gold(two, "b.png")])
+
+    assert same(picture("RGB", "red"), picture("RGB", "red")) == 1.0
+    assert same(picture("RGB", "red"), picture("RGB", "blue")) == 0.0
+    assert same(picture("RGBA", (9, 9, 9, 9)), picture("RGBA", (9, 9, 9, 8))) == 0.0
+    assert same(picture("RGBA", (9, 9, 9, 9)), picture("RGBA", (9, 9, 8, 9))) == 0.0

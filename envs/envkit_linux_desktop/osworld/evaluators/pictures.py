@@ -103,7 +103,8 @@ def _same_pixels(one: object, two: object) -> bool:
     own, gold = _open(one), _open(two)
     if own.size != gold.size:
         own = own.resize(gold.size, Image.Resampling.LANCZOS)
-    return ImageChops.difference(own.convert("RGBA"), gold.convert("RGBA")).getbbox() is None
+    difference = ImageChops.difference(own.convert("RGBA"), gold.convert("RGBA"))
+    return difference.getbbox(alpha_only=False) is None  # the default looks at alpha alone
 
 
 def _open(file: File) -> Image.Image:
