@@ -38,7 +38,7 @@ from envkit.tokens.rules import Dependency, RoleRule
 from envkit.tokens.sanity import SanityReport, SanityStatus, check_delta
 from envkit.tokens.shape import text_after_image
 from envkit.tokens.template import PlainMessage
-from envkit.tokens.texts import TextPolicy
+from envkit.tokens.texts import TextPolicy, Write
 from envkit.tokens.thoughts import thought_ending
 from envkit.tools import ToolSpec
 
@@ -225,10 +225,7 @@ class ChatCodec:
             ImageError: An image cannot be read or processed.
         """
         check_prompt(messages)
-        given = self._given(tools)
-        text, neutralised = self._texts.render(
-            messages, lambda clean, _: self._template.render(self._writer.fit(clean), tools=given)
-        )
+        text, neutralised = self._texts.render(messages, self._prompt_writer(tools))
         ids = self._template.encode(text)
         return self._encoded(text, ids, images_of(messages), neutralised)
 
@@ -337,8 +334,7 @@ class ChatCodec:
     ) -> SanityReport:
         """Compare an encoded observation with a full render of the real conversation.
 
-        Takes two full renders and one full encoding; see `envkit.tokens.sanity` for what equality
-        proves.
+        Takes a few full renders; see `envkit.tokens.sanity` for what equality proves.
 
         Args:
             messages: The messages after the reply, as given to `encode_observation`.
@@ -359,13 +355,15 @@ class ChatCodec:
         encoder = self._image_encoder if len(images) <= _CHECKED_IMAGES else None
 
         def as_rendered(rule: RoleRule) -> list[PlainMessage]:
-            write, kept = None, ()
-            if self._direct_tail(rule, messages, tools) is None:
+            write, seen, before = None, messages, rule.read(history)
+            if self._history == "rerender" and self.rewrites_history:
+                write, seen, before = self._prompt_writer(tools), whole, ()
+            elif self._direct_tail(rule, messages, tools) is None:
                 earlier = self._earlier(rule, images_of(messages), history, None)
-                write, kept = self._renderer.writer_of(
+                write, before = self._renderer.writer_of(
                     rule, history, tools=self._given(tools), earlier_images=earlier
                 )
-            return self._texts.as_rendered(messages, write, history=kept, whole=whole)
+            return self._texts.as_rendered(seen, write, history=before, whole=whole)
 
         def as_encoded() -> list[PlainMessage]:
             clean = unless_rejected(rule, as_rendered)
@@ -391,6 +389,11 @@ class ChatCodec:
         last = history[-1:]
         check_messages([*messages, *last])
         return self._calibration.rule([entry["role"] for entry in messages], *last or (None,))
+
+    def _prompt_writer(self, tools: Sequence[ToolSpec | Mapping[str, Any]] | None) -> Write:
+        """Return a function that renders cleaned messages in full."""
+        given = self._given(tools)
+        return lambda clean, _: self._template.render(self._writer.fit(clean), tools=given)
 
     def _direct_tail(
         self,

@@ -27,6 +27,8 @@ from envkit.tokens.template import PlainMessage
 
 Ranges = Sequence[Sequence[int]]
 """Start and end of each part of a text that is trusted."""
+Write = Callable[[list[PlainMessage], list[PlainMessage]], str]
+"""Renders cleaned messages and their cleaned history."""
 _SURROGATES: Final = dict.fromkeys(range(55296, 57344), "�")
 _UNFIT: Final = {**_SURROGATES, 0: "\ufffd"}
 _PUNCTUATION: Final = re.compile(r"[^\w\s]|_")
@@ -123,7 +125,7 @@ class TextPolicy:
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
-        write: Callable[[list[PlainMessage], list[PlainMessage]], str],
+        write: Write,
         *,
         history: Sequence[Mapping[str, Any]] = (),
     ) -> tuple[str, int]:
@@ -144,7 +146,7 @@ class TextPolicy:
     def as_rendered(
         self,
         messages: Sequence[Mapping[str, Any]],
-        write: Callable[[list[PlainMessage], list[PlainMessage]], str] | None,
+        write: Write | None,
         *,
         history: Sequence[Mapping[str, Any]],
         whole: Sequence[Mapping[str, Any]],
@@ -166,7 +168,7 @@ class TextPolicy:
     def _settle(
         self,
         messages: Sequence[Mapping[str, Any]],
-        write: Callable[[list[PlainMessage], list[PlainMessage]], str],
+        write: Write,
         history: Sequence[Mapping[str, Any]],
     ) -> tuple[str, _Form, int]:
         """Return messages as rendered text, the form of their texts, and how many were changed."""
@@ -192,7 +194,7 @@ class TextPolicy:
         form: _Form,
         messages: Sequence[Mapping[str, Any]],
         history: Sequence[Mapping[str, Any]],
-        write: Callable[[list[PlainMessage], list[PlainMessage]], str],
+        write: Write,
     ) -> str | None:
         try:
             return write(self._all(messages, _Pass(form)), self._all(history, _Pass(form)))
