@@ -16,6 +16,7 @@ from envkit.env import Env, Policy, PolicyContext
 from envkit.errors import ConfigurationError, EnvFault, EpisodeStateError
 from envkit.messages import Message, images_of, message, text_of
 from envkit.registration import make, spec
+from envkit.reply import Reply
 from envkit.rollout.host import AnyEnv, EnvFactory, EnvHost
 from envkit.rollout.limits import RetryBudget
 from envkit.rollout.recovery import RecoveringEnv
@@ -90,6 +91,7 @@ class Game:
             EnvHost(self._pool, factory=env) if callable(env) else EnvHost(self._pool, env=env)
         )
         self._running = self._recovering()
+        self._said: list[Reply] = []
         self._hashes: list[str] = []
         self._snapshots: list[bytes | None] = []
         self._first = ""
@@ -117,7 +119,7 @@ class Game:
     @property
     def replies(self) -> tuple[str, ...]:
         """The replies so far."""
-        return tuple(text_of(m) for m in self.messages if m["role"] == "assistant")
+        return tuple(reply.text for reply in self._said)
 
     @property
     def has_oracle(self) -> bool:
@@ -150,9 +152,11 @@ class Game:
             if self.is_over or not self.messages:
                 raise EpisodeStateError("the episode is over or never began: start it again")
             snapshot = await self._running.snapshot()
-            played = await self._running.step(text)
+            said = Reply(text=text)
+            played = await self._running.step(said)
             step, entry = played.step, played.message
             self._snapshots.append(snapshot)
+            self._said.append(said)
             self._hashes.append(played.hash)
             outcome = Outcome.of_step(step, self._running.retries)
             self.messages.append(message("assistant", text))
@@ -179,10 +183,10 @@ class Game:
                 )
             kept = before_reply(self.messages, turn)
             outcomes, hashes = self.outcomes[:turn], self._hashes[:turn]
-            snapshots, replies = self._snapshots[: turn + 1], list(self.replies[:turn])
+            snapshots, replies = self._snapshots[: turn + 1], self._said[:turn]
             await self._bring_back(self._first, replies, hashes, snapshots[turn])
             self.messages, self.outcomes, self._hashes = kept, outcomes, hashes
-            self._snapshots = snapshots[:turn]
+            self._said, self._snapshots = replies, snapshots[:turn]
 
     async def follow(self, trajectory: Trajectory, turn: int) -> None:
         """Replay a recorded episode up to before one of its replies.
@@ -197,11 +201,11 @@ class Game:
         async with self._turn_lock:
             done = trajectory.turns[:turn]
             hashes = [record.observation_hash or "" for record in done]
-            replies = [record.response_text for record in done]
+            replies = [record.reply for record in done]
             await self._bring_back(trajectory.initial_observation_hash, replies, hashes, None)
             self.messages = before_reply(trajectory.messages, turn)
             self.outcomes = [Outcome.of_record(record) for record in done]
-            self._hashes, self._snapshots = hashes, [None] * turn
+            self._said, self._hashes, self._snapshots = replies, hashes, [None] * turn
 
     def oracle(self) -> str:
         """Return the oracle's next reply.
@@ -241,6 +245,7 @@ class Game:
 
     async def _reset(self) -> None:
         self.messages, self.outcomes, self._hashes, self._snapshots = [], [], [], []
+        self._said = []
         self.is_over, self._oracle = False, None
         self._running = self._recovering()
         reset = await self._running.reset()
@@ -270,7 +275,7 @@ class Game:
         )
 
     async def _bring_back(
-        self, first: str | None, replies: list[str], hashes: list[str], snapshot: bytes | None
+        self, first: str | None, replies: list[Reply], hashes: list[str], snapshot: bytes | None
     ) -> None:
         """Reset, and go to the state after some replies; if that fails, the episode is over."""
         await self._reset()

@@ -3,13 +3,14 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from envkit.checker.conduct import BAD_REPLIES
 from envkit.env import Env, Policy, PolicyContext
 from envkit.errors import ContractError
 from envkit.messages import Message, message
 from envkit.registration import make
+from envkit.reply import Reply
 from envkit.turns import Observation, Step
 
 FORMAT: Final = 1
@@ -19,6 +20,8 @@ _LONGEST_REPLY: Final = 200
 
 Progress = Callable[[int, int], None]
 """Called with the number of played episodes and the total."""
+Say = Callable[[PolicyContext], Any]
+"""Returns a text, or `Reply.to_wire()` for a reply that was cut."""
 
 
 def record(
@@ -96,8 +99,11 @@ def _policies(env: Env) -> dict[str, Policy]:
     return {"oracle": oracle, "oracle and bad replies": stumbles, "bad replies": misbehaves}
 
 
-def play(env: Env, seed: int, policy: Policy, task: Any = None) -> dict[str, Any]:  # noqa: ANN401  # any JSON data
-    """Play one episode and return it as data. If `task` is None, the seed draws the task."""
+def play(env: Env, seed: int, policy: Say, task: Any = None) -> dict[str, Any]:  # noqa: ANN401  # any JSON data
+    """Play one episode and return it as data. If `task` is None, the seed draws the task.
+
+    A reply is a text, or `Reply.to_wire()` for one that was cut.
+    """
     observation, info = env.reset(seed=seed, options=None if task is None else {"task": task})
     drawn = plain(env.task)
     start = {
@@ -113,10 +119,11 @@ def play(env: Env, seed: int, policy: Policy, task: Any = None) -> dict[str, Any
         context = PolicyContext(
             env=env, task=env.task, turn=len(turns), messages=tuple(messages), seed=seed
         )
-        reply = policy(context)
-        step = Step(*env.step(reply))
-        messages += [message("assistant", reply), env.format_observation(step.observation)]
-        turns.append({"reply": reply, **_answer(env, step)})
+        said = Reply.from_wire(policy(context))
+        cast(Env, env.unwrapped).announce(said)
+        step = Step(*env.step(said.text))
+        messages += [message("assistant", said.text), env.format_observation(step.observation)]
+        turns.append({"reply": said.to_wire(), **_answer(env, step)})
         if step.terminated or step.truncated:
             break
     return {"seed": seed, "task": drawn, "start": start, "turns": turns}

@@ -8,6 +8,7 @@ import gymnasium
 import pytest
 from fakes.command import run_envkit
 from fakes.envs import DotsEnv, register_toys
+from fakes.hearing import Hearing
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ from envkit.errors import ContractError, StorageError
 from envkit.tasks import ListSource, Task
 from envkit_certify.golden import Change, changes, load, record, save
 from envkit_certify.golden.changes import _differences
+from envkit_certify.golden.recording import play
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 SHIPPED = sorted(GOLDEN.glob("*.json"))
@@ -199,3 +201,14 @@ def test_a_file_that_is_not_a_recording_fails_the_line(tmp_path: Path) -> None:
     assert "is not a golden file" in outcome.out
     with pytest.raises(StorageError, match="cannot read"):
         load(tmp_path / "missing.json")
+
+
+def test_a_cut_reply_is_recorded_and_replayed_as_cut() -> None:
+    whole = ["gold", {"text": "gold", "finish": "length", "opened": ""}, "gold", "gold"]
+    first = play(Hearing(), 0, lambda context: whole[context.turn])
+    again = play(Hearing(), 0, lambda context: first["turns"][context.turn]["reply"])
+
+    assert [turn["reply"] for turn in first["turns"]] == whole
+    assert [turn["info"]["finish"] for turn in first["turns"]] == ["stop", "length", "stop", "stop"]
+    assert [turn["reward"] for turn in first["turns"]] == [1.0, 0.0, 1.0, 1.0]
+    assert again == first

@@ -103,7 +103,6 @@ def test_boxed_answer_ends_the_episode_with_its_grade(reply: str, reward: float)
         '<tool_call>{"name": "calc_score", "arguments": {"answer": "\\frac{5}{2}"}}</tool_call>',
         '<tool_call>{"name": "calc_score", "arguments": {"answer": "\\boxed{2.5}"}}</tool_call>',
         '<tool_call>{"name": "calc_score", "arguments": {"answer": 2.5}}</tool_call>',
-        '<tool_call>{"name": "calc_score", "arguments": {"answer": "5/2"}}',
         "<function=calc_score><parameter=answer>5/2</parameter></function>",
     ],
 )
