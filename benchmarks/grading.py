@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from envkit.reply import Reply
 from envkit_geo3k import grade as grade_geometry
 from envkit_geo3k.answer_text import last_boxed
 from envkit_reasoning_gym.answer_guard import is_formula, is_plain
@@ -195,11 +196,15 @@ def _searched(answer: str) -> object:
 
 
 def _read_tools(reply: str) -> object:
-    return read_tools(reply, (SEARCH,))
+    return read_tools(Reply(text=reply), (SEARCH,))
+
+
+def _read_tags(reply: str) -> object:
+    return read_tags(Reply(text=reply))
 
 
 READERS: Final[dict[str, Callable[[str], object]]] = {
-    "search reply of tags": read_tags,
+    "search reply of tags": _read_tags,
     "search reply of Search-R1": read_tags_compat,
     "search answer in a reply of Search-R1": last_answer_compat,
     "search reply of tools": _read_tools,

@@ -32,7 +32,7 @@ TASKS: Final[dict[str, tuple[Rates, float]]] = {
 """Success probabilities and their mean."""
 REWARDS: Final[dict[str, tuple[Rates, float]]] = {
     "0 to 1, even": (lambda rng, n: rng.uniform(0, 1, n), 0.5),
-    "0, or 2 in one of ten": (lambda rng, n: 2.0 * (rng.random(n) < 0.1), 0.2),
+    "0, or 2 in one of ten": (lambda rng, n: rng.binomial(1, 0.1, n) * np.float64(2.0), 0.2),
     "exponential": (lambda rng, n: rng.exponential(1.0, n), 1.0),
 }
 """Rewards of tasks that are not shares, and their mean."""

@@ -137,13 +137,13 @@ def _expanded_tail(tail: float, count: int) -> float:
     return NormalDist().cdf(-quantile)
 
 
-def _student_quantile(share: float, freedom: int) -> float:
+def _student_quantile(share: float, freedom: float) -> float:
     """Return a quantile of Student's distribution.
 
     The Cornish-Fisher expansion of Abramowitz and Stegun, 26.7.5, is within 1% for at least 4
     degrees of freedom.
     """
-    z, v = NormalDist().inv_cdf(share), float(freedom)
+    z, v = NormalDist().inv_cdf(share), freedom
     return (
         z
         + (z**3 + z) / (4 * v)

@@ -3,11 +3,14 @@
 import copy
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from envkit.tokens.rules import ContentForms
 from envkit.tokens.template import ChatTemplate
 from envkit.tokens.writer import Writer
+
+if TYPE_CHECKING:
+    from tokenizers import AddedToken
 
 TOKENS = ("<end>", "<stop>", "<user>", "<bot>", "<tool>", "<img>", "<end>!")
 """The control tokens; the last one starts with another."""
@@ -15,7 +18,7 @@ _CORPUS = ("user",) * 9
 
 
 def byte_tokenizer(
-    tokens: Iterable[str],
+    tokens: "Iterable[str | AddedToken]",
     *,
     corpus: Iterable[str] = (),
     end: str = "<end>",
