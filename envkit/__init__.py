@@ -59,6 +59,7 @@ _MODULES = (
     "errors",
     "faults",
     "fonts",
+    "grading",
     "messages",
     "metrics",
     "rewards",

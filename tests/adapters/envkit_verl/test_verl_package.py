@@ -18,7 +18,7 @@ def test_verl_package_imports_without_verl_and_torch() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("verl") is not None, reason="verl is installed")
 def test_verl_package_says_what_to_install() -> None:
-    with pytest.raises(MissingDependencyError, match="pip install 'verl"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'envkit-rl\[verl\]'"):
         _ = envkit_verl.EnvAgentLoop
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = envkit_verl.Nothing  # pyright: ignore[reportAttributeAccessIssue]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError, UnknownNameError
-from envkit.reply import CUT_NOTICE, THOUGHTS, FinishReason, Reply
+from envkit.reply import CUT_NOTICE, THOUGHTS, UNFINISHED, FinishReason, Reply
 from envkit.toolcalls import ToolCallFormat, call_errors, parse_tool_calls
 from envkit.toolcalls.tolerant_json import MAX_DEPTH, MalformedJson, decode, unescape
 from envkit.tools import ToolSpec
@@ -389,7 +389,7 @@ def test_a_call_in_a_thought_is_never_run(call: str, opening: str, closing: str)
     closed = parse_tool_calls(Reply(text=f"{call}{closing}{call}", opened=opening), tags=tags)
 
     assert (by_model.calls, by_model.text) == ((), "Well.")
-    assert (by_prompt.calls, by_prompt.errors, by_prompt.text) == ((), (), "")
+    assert (by_prompt.calls, by_prompt.errors, by_prompt.text) == ((), (UNFINISHED,), "")
     assert len(closed.calls) == 1
 
 
