@@ -166,6 +166,7 @@ def _split(text: str, opened: str) -> _Parts:
     """Split a reply into its thoughts and the rest, in time linear in its length."""
     if not opened and _MARK.search(text) is None:
         return _Parts("", text, "")
+    before: list[str] = []  # pieces up to a stray mark: joining them at each would be quadratic
     thoughts: list[str] = []
     answer: list[str] = []
     at, closing = 0, THOUGHTS.get(opened, "")
@@ -178,10 +179,12 @@ def _split(text: str, opened: str) -> _Parts:
                 thoughts.append(text[at:start])
                 closing = ""
             case "stray":  # the prompt had opened a thought, and nobody said so
-                thoughts = ["".join([*thoughts, *answer, text[at:start]])]
-                answer, closing = [], ""
+                before += [*thoughts, *answer, text[at:start]]
+                thoughts, answer, closing = [], [], ""
         at = end
     (thoughts if closing else answer).append(text[at:])
+    if before:
+        thoughts.insert(0, "".join(before))
     if opened and thoughts:  # the model may repeat the mark
         thoughts[0] = thoughts[0].removeprefix(opened)
     inside = "\n".join(filter(None, (thought.strip() for thought in thoughts)))
