@@ -108,7 +108,8 @@ class _Job:
         self._caches = [
             one
             for one in gc.get_objects()
-            if isinstance(one, _CACHE) and one.__wrapped__ in self._functions
+            # Not isinstance, which runs the code of foreign objects.
+            if type(one) is _CACHE and one.__wrapped__ in self._functions
         ]
 
     def run(self) -> None:
