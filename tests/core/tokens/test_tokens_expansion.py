@@ -3,12 +3,20 @@
 import re
 from collections.abc import Callable
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from fakes.boundaries import at_limit
-from fakes.small_chat import TOKENS, identity, ids_of, small_template, template_with
+from fakes.small_chat import (
+    TOKENS,
+    identity,
+    ids_of,
+    small_template,
+    small_tokenizer,
+    template_with,
+)
 from hypothesis import given
 from tokenizers import AddedToken
 
@@ -31,7 +39,7 @@ Write = Callable[[str, list[Any]], list[int]]
 class Processor:
     """Writes ids by a function; it needs an image, and as many placeholders as images."""
 
-    image_processor = None
+    image_processor: Any = None
 
     def __init__(self, write: Write, placeholder: str = "<img>") -> None:
         self.write, self.placeholder = write, placeholder
@@ -200,6 +208,37 @@ def test_processor_that_rejects_ordinary_images_is_refused() -> None:
         proven(reject)
 
 
+class Framing(Processor):
+    """Reads an image only between two control tokens, as its chat template writes it."""
+
+    tokenizer = small_tokenizer()
+
+    def __call__(self, *, text: list[str], images: list[Any], **_: Any) -> dict[str, Any]:
+        if text[0].count("<user><img><bot>") != text[0].count("<img>"):
+            raise ValueError("no frame")
+        return super().__call__(text=text, images=images)
+
+
+def framed(markup: str) -> tuple[ProcessorCall, ImageSyntax]:
+    syntax = ImageSyntax(placeholder="<img>", placeholder_id=IMG, markup=markup, numbered=False)
+    return call_of(Framing(splicing(END, STOP))), syntax
+
+
+def test_images_that_need_the_markup_of_the_template_are_proven_with_it() -> None:
+    call, syntax = framed("<user><img><bot>")
+    rules = prove(call, small_template(TEXT), syntax, "<user>")
+    assert rules.expansion is Expansion.IDS
+    # Later images are processed as in the proof.
+    assert call.image(picture(100)).ids == (END, END, STOP)
+
+
+def test_processor_that_also_rejects_the_markup_of_the_template_is_refused() -> None:
+    call, syntax = framed("<bot><img><user>")
+    message = r"Framing is not supported: .* text '<bot><img><user>': .*no frame"
+    with pytest.raises(TemplateError, match=message):
+        prove(call, small_template(TEXT), syntax, "<user>")
+
+
 # ---- what the proof shows to a processor
 
 
@@ -214,6 +253,29 @@ def test_proof_shows_a_small_a_wide_and_a_tall_image_of_noise_and_the_first_one_
         shape = (image.height, image.width, 3)
         noise = np.random.default_rng(image.width).integers(0, 256, shape, dtype=np.uint8)
         np.testing.assert_array_equal(np.asarray(image), noise)
+
+
+@pytest.mark.parametrize(
+    ("pinpoints", "areas"),
+    [
+        ([], []),
+        ([(90, 60)], [5400]),
+        ([(60, 90), (90, 60)], [5400]),
+        ([(90, 60), (60, 60)], [3600, 5400]),
+        ([(120, 120), (60, 90), (90, 60), (90, 120), (60, 120)], [5400, 7200]),
+    ],
+)
+def test_proof_shows_the_two_smallest_areas_of_a_processor_of_many_resolutions(
+    pinpoints: list[tuple[int, int]], areas: list[int]
+) -> None:
+    processor = Processor(splicing(IMG))
+    processor.image_processor = SimpleNamespace(image_grid_pinpoints=pinpoints)
+    prove(call_of(processor), small_template(TEXT), SYNTAX, "<user>")
+    *probes, last = processor.calls[-1]
+    shown = [image.size for image in probes[len(SIZES) :]]
+    assert [image.size for image in (*probes[: len(SIZES)], last)] == [*SIZES, SIZES[0]]
+    assert [width * height for width, height in shown] == areas
+    assert {(height, width) for width, height in shown} <= {*pinpoints}
 
 
 def test_proof_refuses_tensors_that_do_not_join() -> None:

@@ -134,6 +134,16 @@ def test_closer_may_be_another_stop_token_than_that_of_the_rule() -> None:
     assert check(f"<end>{AFTER}", template=template, sampled=[5]).status is DIFFERENT
 
 
+@pytest.mark.parametrize("adds", [False, True])
+def test_closer_of_the_rule_may_be_replaced_by_the_stop_token_of_the_render(adds: bool) -> None:
+    template = CHAT.replace("<end>", "{{ '<stop>' if m.role == 'assistant' else '<end>' }}")
+    context: dict[str, Any] = {"template": template, "sampled": [5, END], "adds": adds}
+    for right in (AFTER, f"<stop>{AFTER}"):
+        assert check(right, **context) == SanityReport(status=EQUAL)
+    for wrong in ("", f"<end>{AFTER}", f"<stop><stop>{AFTER}", f"x<stop>{AFTER}"):
+        assert check(wrong, **context).status is DIFFERENT
+
+
 def test_longer_one_of_two_closers_counts() -> None:
     template = CHAT.replace("<end>", "{{ '<end>!' if m.role == 'assistant' else '<end>' }}")
     for closers in ([END, LONG], [LONG, END]):
@@ -154,13 +164,20 @@ def test_text_of_a_cut_reply_before_its_closer_may_be_left_out_from_the_left() -
         assert check(given, template=PREFIXED, before="ab", sampled=[5]).status is DIFFERENT
 
 
+@pytest.mark.parametrize("adds", [False, True])
 @pytest.mark.parametrize("sampled", [[END], [STOP]])
 @pytest.mark.parametrize("stops", [[END, STOP], [STOP]])
-def test_text_before_a_closer_excuses_only_a_cut_reply(sampled: Any, stops: Any) -> None:
+def test_text_before_a_closer_excuses_only_a_cut_reply(
+    sampled: Any, stops: Any, adds: bool
+) -> None:
     # Without white space, this text looks like the closer.
-    given = f"<end><end>{AFTER}"
-    report = check(given, template=PREFIXED, before="< end>", sampled=sampled, stops=stops)
-    assert report.status is DIFFERENT
+    context: dict[str, Any] = {"template": PREFIXED, "before": "< end>", "stops": stops}
+    right = f"<end>{AFTER}" if sampled == [STOP] and adds else AFTER
+    assert check(right, sampled=sampled, adds=adds, **context) == SanityReport(status=EQUAL)
+    for lead in ("<end>", "<end><end>", "< end>"):
+        report = check(f"{lead}{right}", sampled=sampled, adds=adds, **context)
+        assert report.status is DIFFERENT, lead
+    assert check(f"< end><end>{AFTER}", sampled=[5], adds=adds, **context).status is EQUAL
 
 
 # ---- differences
@@ -347,6 +364,32 @@ def test_reply_with_calls_is_located_by_its_last_call(last: Any, content: Any) -
                 assert report.status is status, report
 
 
+@pytest.mark.parametrize(
+    "arguments", [{"a": "x<end>y"}, '{"a": "x<end>y"}', '["x<end>y"]', "cut <end> {"]
+)
+def test_call_may_contain_the_closer(arguments: Any) -> None:
+    for calls in ([call(arguments)], [call(arguments), call(arguments)]):
+        history = [USER, {"role": "assistant", "content": "w", "tool_calls": calls}]
+        assert check(history=history) == SanityReport(status=EQUAL)
+        assert check(f"y<end>{AFTER}", history=history).status is DIFFERENT
+
+
+@pytest.mark.parametrize("content", ["w", "", None, "a<end>b", [{"type": "text", "text": "w"}]])
+@pytest.mark.parametrize("written", ["", "[{{ (m.tool_calls or []) | length }} calls]"])
+def test_reply_whose_calls_the_template_leaves_out_is_located_by_its_text(
+    content: Any, written: str
+) -> None:
+    template = CHAT.replace(BODY, BODY.partition("{% for c")[0] + written)
+    ending = "[0 calls]" if written else ""
+    after = f"\nuser:So.{ending}<end>\nassistant:"
+    reply = {"role": "assistant", "content": content, "tool_calls": [call({}), call({"a": 1})]}
+    context: dict[str, Any] = {"template": template, "history": [USER, reply]}
+    assert check(after, **context) == SanityReport(status=EQUAL)
+    assert check(f"<end>{after}", sampled=[5], **context) == SanityReport(status=EQUAL)
+    assert check(after.replace("So", "No"), **context).status is DIFFERENT
+    assert check(f"<end>{after}", **context).status is DIFFERENT
+
+
 def test_call_that_is_located_keeps_its_other_parts() -> None:
     strict = CHAT.replace(
         "{% set f",
@@ -440,7 +483,8 @@ def test_reply_that_is_not_written_once_is_unchecked(written: str, times: int) -
     template = CHAT.replace(
         BODY, f"{{% if m.role == 'user' %}}{BODY}{{% else %}}{written}{{% endif %}}"
     )
-    assert f"the template writes the reply {times} times" in reason(template=template)
+    found = reason(template=template)
+    assert found.endswith(f": the template writes the reply {times} times")
 
 
 @pytest.mark.parametrize("end", ["{{ messages[1].content | length }}", "<end>"])
@@ -464,6 +508,36 @@ def test_delta_that_a_render_does_not_end_with_is_different_even_if_no_reply_is_
     for wrong in (AFTER.replace("So", "No"), AFTER[:-1], AFTER + "x", AFTER.replace("<end>", "")):
         report = check(wrong, template=template)
         assert report.status in (DIFFERENT, WHITESPACE)
+
+
+UNWRITTEN = CHAT.replace(BODY, f"{{% if m.role == 'user' %}}{BODY}{{% endif %}}")
+"""A template that leaves replies out, so the end of a reply is not found."""
+
+
+@pytest.mark.parametrize("sampled", CUT)
+def test_text_before_the_closer_of_a_cut_reply_is_not_compared_if_no_reply_is_found(
+    sampled: Any,
+) -> None:
+    for lead in ("", "\n", "x", "user", "<stop>"):
+        given = f"{lead}<end>{AFTER}"
+        assert check(given, template=UNWRITTEN, sampled=sampled).status is UNCHECKED
+        wrong = given.replace("So", "No")
+        assert check(wrong, template=UNWRITTEN, sampled=sampled).status is DIFFERENT
+    twice = check(f"<end><end>{AFTER}", template=UNWRITTEN, sampled=sampled)
+    assert twice.status is DIFFERENT
+    for given in ("So.", f"x{AFTER}".replace("<end>", "")):
+        report = check(given, template=UNWRITTEN, sampled=sampled)
+        assert (report.status, report.found) == (DIFFERENT, given)
+
+
+@pytest.mark.parametrize("sampled", [*CLOSED, *STOPPED])
+def test_text_before_the_delta_of_a_closed_reply_is_different_if_no_reply_is_found(
+    sampled: Any,
+) -> None:
+    assert check(AFTER, template=UNWRITTEN, sampled=sampled).status is UNCHECKED
+    for lead in ("\n", "x", "user", "<stop>", "x<end>"):
+        report = check(f"{lead}{AFTER}", template=UNWRITTEN, sampled=sampled)
+        assert report.status in (DIFFERENT, WHITESPACE), lead
 
 
 def test_closer_that_the_tokenizer_writes_otherwise_is_unchecked() -> None:
