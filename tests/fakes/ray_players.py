@@ -50,14 +50,15 @@ def hearing_player(
     Args:
         config: Its settings.
         fails_at: Turn whose first step fails in `Hearing` of this process.
-        waits_at: Turn whose reply takes a minute, unless it is aborted.
-        mark: File that is made when that turn begins.
+        waits_at: Turn whose first reply takes a minute, unless it is aborted.
+        mark: File that is made when that turn first begins.
     """
     if fails_at is not None:
         Hearing.failing.add(fails_at)
 
     def latency(request: GenerateRequest) -> float:
-        if request.context is None or request.context.turn != waits_at:
+        is_there = request.context is not None and request.context.turn == waits_at
+        if not is_there or Path(mark).exists():
             return 0.0
         Path(mark).touch()
         return 60.0
