@@ -5,6 +5,8 @@ import json
 import signal
 import socket
 import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -18,6 +20,11 @@ from envkit.access import Access, bearer
 from envkit.checker.subject import row
 from envkit.env import Env, PolicyContext, Step
 from envkit.errors import ConfigurationError, EnvFault, FaultKind, ServiceError, UnknownNameError
+from envkit.reply import FinishReason, Reply
+from envkit.rollout import Backoff, RetryBudget
+from envkit.rollout.host import EnvHost
+from envkit.rollout.recovery import RecoveringEnv
+from envkit.threads.pool import WorkerPool
 from envkit_openenv import OpenEnvEnv
 from envkit_openenv.guard import ServerLimits
 from envkit_openenv.server import EnvkitAction, EnvkitEnvironment, Served, make_app, serve
@@ -288,3 +295,56 @@ def test_a_served_environment_hears_how_a_reply_ended() -> None:
 
     assert (cut.info["finish"], cut.info["thinking"], cut.reward) == ("length", "gold and", 0.0)
     assert (whole.info["finish"], whole.reward) == ("stop", 1.0)
+
+
+SAID = [
+    Reply(text="gold", finish=FinishReason.STOP),
+    Reply(text="gold and", finish=FinishReason.LENGTH),
+    Reply(text="gold</think>gold", opened="<think>"),
+    Reply(text="gold and", finish=FinishReason.ABORT, opened="<think>"),
+]
+
+
+@asynccontextmanager
+async def recovering(make: Callable[[], Any]) -> AsyncGenerator[tuple[RecoveringEnv, str]]:
+    """Give the rollout's view of a reset environment, and the hash of its start."""
+    pool, budget = WorkerPool(), RetryBudget(backoff=Backoff(initial_s=0))
+    host = EnvHost(pool, factory=make)
+    env = RecoveringEnv(host, budget, episode_id="e", seed=1, task=None)
+    try:
+        yield env, (await env.reset()).hash
+    finally:
+        await host.close()
+        pool.close()
+
+
+@pytest.mark.parametrize("turn", range(4))
+async def test_a_cut_turn_of_a_served_environment_has_the_outcome_of_the_direct_one(
+    turn: int,
+) -> None:
+    """Played, replayed after a fault of the turn, and taken over before it."""
+    envkit.register("hearing-v0", Hearing)
+    async with recovering(Hearing) as (env, start):
+        expected = [await env.step(reply) for reply in SAID]
+    assert [one.step.info["parse_error"] for one in expected] == [None, "cut"] * 2
+    assert [one.step.reward for one in expected] == [1.0, 0.0] * 2
+    hashes = [one.hash for one in expected]
+
+    with serving(make_app("hearing-v0", access=ACCESS)) as address:
+
+        def make() -> Any:
+            return made(address, is_repeatable=True)
+
+        Hearing.failing.add(turn)
+        async with recovering(make) as (env, far_start):
+            replayed = [await env.step(reply) for reply in SAID]
+            assert env.spent == 1
+        async with recovering(make) as (env, _):
+            await env.take_over(SAID[:turn], hashes[:turn], None, start)
+            rest = [await env.step(reply) for reply in SAID[turn:]]
+
+    assert far_start == start
+    assert [(one.hash, one.step) for one in replayed] == [(one.hash, one.step) for one in expected]
+    assert [(one.hash, one.step) for one in rest] == [
+        (one.hash, one.step) for one in expected[turn:]
+    ]
