@@ -202,6 +202,7 @@ class TerminalEnv(Env):
 
     def _start(self, task: Task) -> TerminalSession:
         """Start a session with the task's files, after its setup."""
+        files = entries(task.get("files", {}))
         session = TerminalSession(
             limits=self._limits,
             folders=tuple(task.get("folders", ())),
@@ -209,7 +210,7 @@ class TerminalEnv(Env):
             environment=task.get("environment", {}),
         ).start()
         try:
-            session.put(entries(task.get("files", {})))
+            session.put(files)
             for command in task.get("setup", ()):
                 _prepare(session, command)
         except BaseException:
