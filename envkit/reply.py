@@ -121,9 +121,14 @@ class Reply:
         return "" if self.is_cut else self._parts.answer
 
     @property
-    def is_only_thought(self) -> bool:
-        """Whether the text ends in a thought, with nothing outside thoughts."""
-        return bool(self.open_thought) and not self.answer.strip()
+    def problem(self) -> str:
+        """Why nothing in it may be run or graded, as a sentence for the model; "" if it may.
+
+        It was cut, or it ends in a thought and has nothing outside thoughts.
+        """
+        if self.is_cut:
+            return CUT_NOTICE
+        return UNFINISHED if self.open_thought and not self.answer.strip() else ""
 
     @property
     def open_thought(self) -> str:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, Final, Protocol
 
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
-from envkit.reply import CUT_NOTICE, UNFINISHED, Reply
+from envkit.reply import Reply
 from envkit.toolcalls import ToolCall, call_errors, parse_tool_calls
 from envkit.tools import ToolSpec
 
@@ -73,8 +73,8 @@ class WholeReply:
             if reply.is_cut or reply.opened:
                 action |= {"finish": reply.finish.value, "opened": reply.opened}
             return Reading(actions=(action,))
-        if reply.is_cut or reply.is_only_thought:
-            return Reading(error=CUT_NOTICE if reply.is_cut else UNFINISHED)
+        if reply.problem:
+            return Reading(error=reply.problem)
         return Reading(actions=({self._field: reply.final.strip()},))
 
 

@@ -78,7 +78,7 @@ def read_tools(tools: Sequence[Any] | None) -> tuple[ToolSpec, ...]:
 
 def read_reply(reply: Reply, call_format: str, tools: Sequence[ToolSpec]) -> ParsedReply:
     """Parse a reply; without tools it is plain text, including thoughts that were closed."""
-    if tools or reply.is_cut or reply.is_only_thought:
+    if tools or reply.problem:
         return parse_tool_calls(reply, call_format, tools=tools)
     return ParsedReply(text=reply.answer if reply.open_thought else reply.text)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from envkit.errors import ConfigurationError, UnknownNameError
-from envkit.reply import CUT_NOTICE, UNFINISHED, Reply
+from envkit.reply import Reply
 from envkit.toolcalls.json_formats import (
     BLOCK_OPEN,
     LLAMA_START,
@@ -73,9 +73,8 @@ def parse_tool_calls(
     if isinstance(reply, str):
         reply = Reply(text=reply)
     thinking, body = scrub(reply.thinking), scrub(reply.final)
-    if reply.is_cut or reply.is_only_thought:
-        error = CUT_NOTICE if reply.is_cut else UNFINISHED
-        return ParsedReply(text="", errors=(error,), thinking=thinking)
+    if reply.problem:
+        return ParsedReply(text="", errors=(reply.problem,), thinking=thinking)
     out = Collector(body, tools)
     chosen = _detect(body, tags or {}) if format == ToolCallFormat.AUTO else ToolCallFormat(format)
     _read(out, chosen, tags or {})

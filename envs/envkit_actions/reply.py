@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, NoReturn, cast
 
-from envkit.reply import CUT_NOTICE, UNFINISHED, Reply
+from envkit.reply import Reply
 from envkit.toolcalls import ToolCallFormat, parse_tool_calls
 from envkit.toolcalls.tolerant_json import MalformedJson, decode_prefix, scrub, skip_space
 from envkit.tools import ToolSpec
@@ -51,14 +51,10 @@ def split_reply(reply: Reply | str, action_marks: Sequence[str]) -> Body:
             long.
     """
     said = Reply(text=reply) if isinstance(reply, str) else reply
-    if said.is_cut:
-        raise MalformedActionError(CUT_NOTICE)
-    if not said.opened and said.text[:256].lstrip().startswith((*action_marks, "```")):
-        text, thinking = said.text, ""
-    elif said.is_only_thought:
-        raise MalformedActionError(UNFINISHED)
-    else:
-        text, thinking = said.answer, said.thinking
+    is_action = not said.opened and said.text[:256].lstrip().startswith((*action_marks, "```"))
+    if said.is_cut or (said.problem and not is_action):
+        raise MalformedActionError(said.problem)
+    text, thinking = (said.text, "") if is_action else (said.answer, said.thinking)
     if len(text) > MAX_BODY:
         raise MalformedActionError(
             f"the reply has {len(text)} characters; write at most {MAX_BODY}, thinking not counted"

@@ -7,7 +7,6 @@ from enum import StrEnum
 from typing import Final
 
 import envkit
-from envkit.reply import CUT_NOTICE, UNFINISHED
 from envkit.toolcalls import ToolCall, call_errors, parse_tool_calls
 from envkit.tools import ToolSpec
 
@@ -80,8 +79,8 @@ def read(reply: envkit.Reply, protocol: Protocol) -> Reply:
 
 
 def _read_fenced(reply: envkit.Reply) -> Reply:
-    if reply.is_cut or reply.is_only_thought:
-        return Reply(errors=(CUT_NOTICE if reply.is_cut else UNFINISHED,))
+    if reply.problem:
+        return Reply(errors=(reply.problem,))
     spoken = reply.final
     blocks = list(_BLOCK.finditer(spoken))
     rest = spoken[blocks[-1].end() :] if blocks else spoken
