@@ -137,6 +137,7 @@ class ChatCodec:
         self._stop_mismatch: StopMismatch = stop_mismatch
         self._join = partial(join, self._template, stop_ids=self._stop_set, mismatch=stop_mismatch)
         self._history: HistoryPolicy = history
+        self._thought_endings: dict[str, str] = {}
         self._audit = make_audit(
             self._calibration,
             history=history,
@@ -320,8 +321,11 @@ class ChatCodec:
 
     def thought_ending(self, mark: str) -> str:
         """Return what the template writes from a thought's end, at `mark`, to its turn's end."""
-        rules = self._calibration.rules
-        return thought_ending(self._template, self._writer, rules, mark, tools=self._tools)
+        known = self._thought_endings
+        if mark not in known:  # every reply that is cut in a thought asks several times
+            rules, tools = self._calibration.rules, self._tools
+            known[mark] = thought_ending(self._template, self._writer, rules, mark, tools=tools)
+        return known[mark]
 
     def check_observation(
         self,
