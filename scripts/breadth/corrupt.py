@@ -10,19 +10,15 @@ find the original equal and every change different. `--docs` writes the table in
 run takes about 15 minutes on one core.
 """  # noqa: E501  # the usage is one line
 
-import argparse
-import json
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from conversations import Message, Point, points
-from corpus import Published, find, load, sample
+from corpus import Published
 from oracle import Oracle
-from run import OFFENDERS, OneToken, cache_folder, writing_of
+from run import OneToken, arguments, chosen, write_records, writing_of
 from table import write_between
 
 from envkit.errors import EnvkitError
@@ -183,26 +179,15 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def main() -> None:
     """Measure templates and print those where the check misses something."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("names", nargs="*", help="only templates whose name contains one of these")
-    parser.add_argument("--sample", type=int, help="about this many templates and known offenders")
+    parser = arguments(__doc__)
     parser.add_argument("--points", type=int, default=12, help="observations per template")
-    parser.add_argument("--json", type=Path, help="write one record per template")
-    parser.add_argument("--docs", type=Path, help="write the table between the page's markers")
     options = parser.parse_args()
-    folder = cache_folder()
-    texts = find(folder / "templates")
-    chosen = [n for n in texts if not options.names or any(word in n for word in options.names)]
-    if options.sample:
-        chosen = sample(iter(chosen), options.sample, OFFENDERS)
     rows: list[dict[str, Any]] = []
-    for name in chosen:
-        rows.append(measure(load(folder, name, texts[name]), options.points))
-        print(f"{len(rows)}/{len(chosen)} {name}", file=sys.stderr, flush=True)
+    for published in chosen(options):
+        rows.append(measure(published, options.points))
         for detail in rows[-1].get("details", ())[:3]:
-            print(f"{name}: {detail}", flush=True)
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=0, ensure_ascii=False), encoding="utf-8")
+            print(f"{published.name}: {detail}", flush=True)
+    write_records(rows, options.json)
     print(write_between(options.docs, BEGIN, END, table(rows)))
 
 

@@ -17,7 +17,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -155,33 +155,50 @@ def cache_folder() -> Path:
     return script.cache_folder()
 
 
-def main() -> None:
-    """Measure templates and print wrong and refused points."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser of what the scripts of this folder have in common."""
+    parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     parser.add_argument("names", nargs="*", help="only templates whose name contains one of these")
     parser.add_argument("--sample", type=int, help="about this many templates and known offenders")
-    parser.add_argument("--seeds", type=int, default=4, help="random conversations per template")
-    parser.add_argument("--words", type=int, default=4, help="switches per template")
     parser.add_argument("--json", type=Path, help="write one record per template")
     parser.add_argument("--docs", type=Path, help="write the table between the page's markers")
-    options = parser.parse_args()
+    return parser
+
+
+def chosen(options: argparse.Namespace) -> Iterator[Published]:
+    """Yield the templates that the arguments choose, and print each one's number after its turn."""
     folder = cache_folder()
     texts = find(folder / "templates")
-    chosen = [n for n in texts if not options.names or any(word in n for word in options.names)]
+    names = [n for n in texts if not options.names or any(word in n for word in options.names)]
     if options.sample:
-        chosen = sample(iter(chosen), options.sample, OFFENDERS)
+        names = sample(iter(names), options.sample, OFFENDERS)
+    for number, name in enumerate(names, 1):
+        yield load(folder, name, texts[name])
+        print(f"{number}/{len(names)} {name}", file=sys.stderr, flush=True)
+
+
+def write_records(rows: Sequence[Mapping[str, Any]], path: Path | None) -> None:
+    """Write one record per template as JSON, if there is a path."""
+    if path:
+        path.write_text(json.dumps(rows, indent=0, ensure_ascii=False), encoding="utf-8")
+
+
+def main() -> None:
+    """Measure templates and print wrong and refused points."""
+    parser = arguments(__doc__)
+    parser.add_argument("--seeds", type=int, default=4, help="random conversations per template")
+    parser.add_argument("--words", type=int, default=4, help="switches per template")
+    options = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    for name in chosen:
-        row = measure(load(folder, name, texts[name]), options.seeds, options.words)
+    for published in chosen(options):
+        name, row = published.name, measure(published, options.seeds, options.words)
         rows.append(row)
-        print(f"{len(rows)}/{len(chosen)} {name}", file=sys.stderr, flush=True)
         if any(outcome == "wrong" for _, outcome, _ in row.get("details", ())):
             wrong = next(entry for entry in row["details"] if entry[1] == "wrong")
             print(f"WRONG {name}: {wrong[0]}: {wrong[2]}", flush=True)
         elif "refusal" in row and row["renders"]:
             print(f"REFUSED {name}: {row['refusal'][:300]}", flush=True)
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=0, ensure_ascii=False), encoding="utf-8")
+    write_records(rows, options.json)
     print(write_table(rows, options.docs))
 
 
