@@ -58,6 +58,7 @@ def test_codec_of_a_saved_processor_equals_one_call_invariant_5(name: str, tmp_p
     assert outcome.exact == 7
 
 
+@TORCH.mark
 @NUMPY_OF_TORCH
 def test_outputs_per_token_follow_from_the_ids_and_the_tensors() -> None:
     from transformers.models.mllama import processing_mllama as mllama
