@@ -108,6 +108,11 @@ class FaultKind(StrEnum):
     GRADER = "grader"
     """The reward could not be computed: a judge or a verifier failed."""
 
+    @property
+    def is_retryable(self) -> bool:
+        """Whether the same call may succeed later."""
+        return self in (FaultKind.TIMEOUT, FaultKind.TRANSIENT, FaultKind.CRASHED)
+
 
 class EnvkitError(Exception):
     """The base class of all errors that envkit raises on purpose."""
@@ -235,11 +240,7 @@ class Fault(EnvkitError, RuntimeError):
     ) -> None:
         super().__init__(message)
         self.kind: FaultKind = FaultKind(kind)
-        self.retryable: bool = (
-            self.kind in (FaultKind.TIMEOUT, FaultKind.TRANSIENT, FaultKind.CRASHED)
-            if retryable is None
-            else retryable
-        )
+        self.retryable: bool = self.kind.is_retryable if retryable is None else retryable
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keep kind and retryable when the fault crosses a process boundary."""

@@ -15,7 +15,8 @@ from envkit.errors import (
     FaultKind,
 )
 from envkit.rollout import EpisodeSpec, Interrupt, Limits, RolloutConfig, Sampling
-from envkit.rollout.availability import Watched
+from envkit.rollout.availability import FirstOutage, Watched
+from envkit.rollout.breaker import Breaker
 from envkit.rollout.host import AnyEnv, EnvFactory
 from envkit.rollout.interrupt import CallCutError
 from envkit.rollout.player import resumed_spec
@@ -89,7 +90,9 @@ class RayPlayer:
             follows=follows,
         )
         self._starting: asyncio.Task[None] | None = None
-        self._episodes = Supervision(SelfCheck(config.sanity, config.sanity_share), _NAME)
+        self._episodes = Supervision(
+            SelfCheck(config.sanity, config.sanity_share), Breaker(config.breaker), _NAME
+        )
         self._packed: dict[Source, Packed] = {}
         self._stops: dict[Interrupt, Stop] = {}
         self._names = itertools.count()
@@ -107,8 +110,8 @@ class RayPlayer:
 
     @property
     def availability(self) -> Watched:
-        """Whether any worker answers and reaches its engine."""
-        return self._workers
+        """Whether any worker answers and reaches its engine, and episodes succeed."""
+        return FirstOutage((self._episodes.breaker, self._workers))
 
     @property
     def processes(self) -> tuple[tuple[str, int], ...]:
@@ -147,7 +150,7 @@ class RayPlayer:
         if isinstance(env, (EnvSource, FunctionSource)) and not spec.env_id:
             spec = replace(spec, env_id=env.env_id)
         order = self._order(env, spec, None, limits=limits, sampling=sampling)
-        return await self._episodes.recorded(spec, self._played(order, interrupt or Interrupt()))
+        return await self._recorded(order, interrupt or Interrupt())
 
     async def resume(
         self,
@@ -178,7 +181,19 @@ class RayPlayer:
         spec = replace(resumed_spec(trajectory, member), snapshots=snapshots)
         earlier = without_features(trajectory)
         order = self._order(env, spec, earlier, limits=limits, sampling=sampling)
-        return await self._episodes.recorded(spec, self._played(order, interrupt or Interrupt()))
+        return await self._recorded(order, interrupt or Interrupt())
+
+    def expect(self, concurrency: int) -> None:
+        """Tell how many episodes a run plays at once, as `Player.expect`."""
+        self._episodes.breaker.expect(concurrency)
+
+    def report(self, played: tuple[Trajectory, ...]) -> None:
+        """Count an episode that the caller turned into a fault, as `Player.report`.
+
+        Raises:
+            RunFailedError: Too many episodes failed in a row.
+        """
+        self._episodes.report(played)
 
     async def end_session(self, episode_id: str) -> None:
         """End an engine's session that was kept open for forks, on the worker that has it."""
@@ -225,6 +240,11 @@ class RayPlayer:
             self._starting.cancel()
             await asyncio.gather(self._starting, return_exceptions=True)
         await self._workers.close()
+
+    async def _recorded(self, order: Order, interrupt: Interrupt) -> tuple[Trajectory, ...]:
+        async with self._episodes.admitted(order.spec, interrupt) as admission:
+            playing = self._played(order, interrupt)
+            return await self._episodes.recorded(order.spec, playing, admission)
 
     async def _played(self, order: Order, interrupt: Interrupt) -> tuple[Trajectory, ...]:
         """Play an order until it is answered or the interrupt's time is up."""

@@ -112,7 +112,7 @@ class Workers:
         if any(one.is_up for one in self.members):
             return next((one.outage for one in self.members if one.is_up and one.outage), None)
         return Outage(
-            engine="Ray workers",
+            what="Ray workers unavailable",
             seconds=time.monotonic() - self._down_since if self._down_since else 0.0,
             waiting=self._waiting,
             attempts=sum(one.lives for one in self.members),

@@ -195,7 +195,9 @@ class EnvGenerator(GeneratorInterface):
         resumes = 0
         try:
             episode = partial(_episode, player, sample, sampling, limits)
-            found, resumes = await play_through(episode, max_aborts=self._options.max_resumes)
+            found, resumes = await play_through(
+                player, episode, max_aborts=self._options.max_resumes
+            )
             if has_role(found[0]):
                 self._check_siblings(found)
             played = found

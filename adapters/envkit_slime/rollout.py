@@ -133,6 +133,7 @@ async def _play(
         token = CURRENT.set(call)
         try:
             return await play_through(
+                player,
                 play,
                 earlier=kept,
                 max_aborts=plan.settings.max_server_aborts,

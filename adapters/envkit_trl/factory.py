@@ -13,12 +13,15 @@ from typing import Any, ClassVar, Final, cast
 
 from envkit.async_env import AsyncEnv
 from envkit.env import Env
-from envkit.errors import ConfigurationError, EnvkitError, Fault
+from envkit.errors import ConfigurationError, EnvkitError, Fault, RunFailedError
+from envkit.rollout.breaker import Admission, Breaker, BreakerSettings
 from envkit.rollout.host import AnyEnv
+from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
 from envkit.rollout.sources import EnvSource
 from envkit.seeds import derive_seed
 from envkit.tools import ToolSpec
+from envkit.trajectory.stop import FaultPlace, FaultRecord
 from envkit.turns import Observation
 from envkit_trl.loop_thread import LoopThread
 from envkit_trl.requests import canonical_prompt
@@ -52,6 +55,7 @@ def environment_factory(
     *,
     seed: int = 0,
     render_call: CallRenderer = hermes_call,
+    breaker: BreakerSettings | None = None,
     **env_kwargs: Any,  # noqa: ANN401  # of the environment
 ) -> "type[ToolEnvironment]":
     """Return a class whose instances are environments for TRL's tool loop.
@@ -63,6 +67,8 @@ def environment_factory(
         env_id: A registered environment.
         seed: Seed of the run. Equal rows, as in a group, start from the same seed.
         render_call: Formats a call as the environment parses it.
+        breaker: When the next batch waits because all episodes fault, and when the training ends;
+            None uses the defaults.
         env_kwargs: Arguments of the environment.
 
     Raises:
@@ -80,7 +86,7 @@ def environment_factory(
         "_source": source,
         "_has_tools": bool(tools),
         "_run_seed": seed,
-        "_batches": _Batches(),
+        "_batches": _Batches(breaker or BreakerSettings()),
         "_render_call": staticmethod(render_call),
     }
     body |= {spec.name: tool_method(spec) for spec in tools or (REPLY_TOOL,)}
@@ -109,6 +115,7 @@ class ToolEnvironment:
 
         Raises:
             ConfigurationError: The row names another environment.
+            RunFailedError: Too many episodes failed in a row.
         """
         self._reward, self._is_over, self._fault = 0.0, False, None
         request = EpisodeRequest.from_column(row.get(ENVKIT_COLUMN), default=self._request)
@@ -130,7 +137,9 @@ class ToolEnvironment:
 
         Raises:
             EnvkitError: The environment broke its contract; TRL hides that from a tool call.
+            RunFailedError: Too many episodes failed in a row.
         """
+        self._batches.note(self._fault)
         if isinstance(self._fault, EnvkitError) and not isinstance(self._fault, Fault):
             raise self._fault
         return None if self._fault is not None else self._reward
@@ -186,19 +195,49 @@ class ToolEnvironment:
 
 
 class _Batches:
-    """Counts TRL's batches by resets: each batch resets the first instance exactly once."""
+    """Counts TRL's batches by resets: each batch resets the first instance exactly once.
 
-    def __init__(self) -> None:
+    A batch is played in lock-step, so it waits for a backend as a whole.
+    """
+
+    def __init__(self, settings: BreakerSettings) -> None:
         self._seen: set[int] = set()
         self._number = 0
+        self._breaker, self._admission = Breaker(settings), Admission()
 
     def of_reset(self, instance: object) -> int:
-        """Return the number of the batch that is resetting an instance."""
+        """Return the number of the batch that is resetting an instance.
+
+        Raises:
+            RunFailedError: No further batch may start.
+        """
         if id(instance) in self._seen:
             self._seen.clear()
             self._number += 1
+            self._admission = _loop().run(self._next(self._admission))
         self._seen.add(id(instance))
         return self._number
+
+    def note(self, error: Exception | None) -> None:
+        """Count an episode.
+
+        Args:
+            error: What failed; None if the episode ended well.
+
+        Raises:
+            RunFailedError: No further episode may start.
+        """
+        fault = None if error is None else FaultRecord.of(FaultPlace.STEP, error)
+        _loop().run(self._note(fault))
+
+    async def _next(self, admission: Admission) -> Admission:
+        self._breaker.leave(admission)
+        return await self._breaker.enter(Interrupt())
+
+    async def _note(self, fault: FaultRecord | None) -> None:
+        failure = self._breaker.note(fault, self._admission)
+        if failure is not None:
+            raise RunFailedError(failure)
 
 
 def final_reply(

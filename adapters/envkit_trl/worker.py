@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
-from envkit.errors import ConfigurationError, EngineFault, FaultKind
+from envkit.errors import ConfigurationError, EngineFault, FaultKind, RunFailedError
+from envkit.rollout.availability import Watched
 from envkit.rollout.config import RolloutConfig
 from envkit.rollout.engine import Engine
 from envkit.rollout.interrupt import Interrupt
@@ -53,7 +54,7 @@ class EnvRolloutWorker:
         config: RolloutConfig | Mapping[str, Any] | None = None,
         groups_at_once: int = 4,
         buffer_rows: int = 256,
-        most_failed_groups: int = 16,
+        most_empty_groups: int = 16,
         scale_rewards: bool = True,
     ) -> None:
         """Make a worker; the trainer starts and stops it.
@@ -69,8 +70,8 @@ class EnvRolloutWorker:
             buffer_rows: Rows that may wait for the trainer before the worker pauses. A smaller
                 buffer holds fresher rows: the trainer drops those older than `max_staleness`
                 versions.
-            most_failed_groups: Consecutive groups without a training row after which the worker
-                fails.
+            most_empty_groups: Consecutive groups without a fault and without a training row, such
+                as with prompts that fill the context, after which the worker fails.
             scale_rewards: Divide advantages by the standard deviation of the group's rewards.
 
         Raises:
@@ -78,10 +79,10 @@ class EnvRolloutWorker:
         """
         CONTRACT.check()
         check_arguments(args, who="EnvRolloutWorker", has_codec=True)
-        if min(groups_at_once, buffer_rows, most_failed_groups) < 1:
+        if min(groups_at_once, buffer_rows, most_empty_groups) < 1:
             raise ConfigurationError(
-                "groups_at_once, buffer_rows and most_failed_groups must be 1 or more, got "
-                f"{groups_at_once}, {buffer_rows} and {most_failed_groups}"
+                "groups_at_once, buffer_rows and most_empty_groups must be 1 or more, got "
+                f"{groups_at_once}, {buffer_rows} and {most_empty_groups}"
             )
         config = RolloutConfig.for_trainer(config, tail=TAIL_SETTING)
         self._config, self._sampling = rollout_settings(args, config)
@@ -89,13 +90,14 @@ class EnvRolloutWorker:
         self._engine, self._codec = engine, codec
         self._group_size: int = args.num_generations
         self._groups_at_once = groups_at_once
-        self._most_failed = most_failed_groups
-        self._failed = 0
+        self._most_empty = most_empty_groups
+        self._empty = 0
         self._next_group = 0
         self._progress = time.monotonic()
         self._loop: LoopThread | None = None
         self._running: Future[None] | None = None
         self._interrupt: Interrupt | None = None
+        self._availability: Watched | None = None
         self._is_scaled = scale_rewards
         self.takes_images = False
         self.rollout_buffer: queue.Queue[Any] = queue.Queue(maxsize=buffer_rows)
@@ -147,13 +149,16 @@ class EnvRolloutWorker:
 
         Raises:
             EnvkitError: The worker ended: too many faults, or a broken contract.
-            EngineFault: No episode has ended for `stale_after_s` seconds.
+            EngineFault: No episode has ended for `stale_after_s` seconds, and none waits for a
+                backend, which has its own deadlines.
         """
         running = self._running
         if running is not None and running.done() and not running.cancelled():
             error = running.exception()
             if error is not None:
                 raise error
+        if self._availability is not None and self._availability.outage is not None:
+            self._progress = time.monotonic()
         seconds = time.monotonic() - self._progress
         if running is not None and seconds > stale_after_s:
             raise EngineFault(
@@ -167,6 +172,7 @@ class EnvRolloutWorker:
     async def _run(self) -> None:
         self._interrupt = Interrupt()
         player = Player(self._engine, self._codec, self._config)
+        self._availability = player.availability
         try:
             await gather_or_cancel(
                 [self._play_groups(player, self._interrupt) for _ in range(self._groups_at_once)]
@@ -191,7 +197,7 @@ class EnvRolloutWorker:
                 trajectories, group_id=group, version=version, settings=self.row_settings()
             )
             self.metrics_queue.put(group_metrics(trajectories, tally))
-            self._count_failures(trajectories, len(samples))
+            self._count_empty(trajectories, len(samples))
             for sample in samples:
                 await self._put(sample, interrupt)
 
@@ -213,16 +219,20 @@ class EnvRolloutWorker:
         episodes = await gather_or_cancel([episode(member) for member in members])
         return tuple(one for played in episodes for one in played)
 
-    def _count_failures(self, trajectories: Sequence[Trajectory], rows: int) -> None:
-        """Fail if there are only faults: the trainer would wait forever."""
-        self._failed = 0 if rows else self._failed + 1
-        if self._failed >= self._most_failed:
-            fault = next((entry.fault for entry in trajectories if entry.fault is not None), None)
-            message = (
-                "no reason is recorded" if fault is None else f"{fault.where}: {fault.message}"
-            )
-            raise EngineFault(
-                f"{self._failed} groups in a row gave no training row; the last: {message}"
+    def _count_empty(self, trajectories: Sequence[Trajectory], rows: int) -> None:
+        """Fail if no group ever has a row: the trainer would wait forever. Faults are the player's.
+
+        Raises:
+            RunFailedError: See above.
+        """
+        if any(one.is_faulted for one in trajectories):
+            return
+        self._empty = 0 if rows else self._empty + 1
+        if self._empty >= self._most_empty:
+            reasons = ", ".join(sorted({one.stop_reason.value for one in trajectories}))
+            raise RunFailedError(
+                f"{self._empty} groups in a row gave no training row; the episodes of the last "
+                f"ended with {reasons}. Raise the limits, or shorten the prompts"
             )
 
     async def _put(self, sample: Any, interrupt: Interrupt) -> None:  # noqa: ANN401

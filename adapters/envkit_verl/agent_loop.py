@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 
-from envkit.errors import ConfigurationError, EnvFault, nearest
+from envkit.errors import ConfigurationError, EnvFault, RunFailedError, nearest
 from envkit.rollout import (
     ENVKIT_COLUMN,
     EnvSource,
@@ -21,6 +21,7 @@ from envkit.rollout import (
 from envkit.seeds import derive_seed
 from envkit.trajectory import RewardPlacement
 from envkit_verl.output import outputs_of
+from envkit_verl.refusal import refuse_next
 from envkit_verl.rows import Delivery
 from envkit_verl.settings import TURNS, VerlSettings
 from envkit_verl.shared import SharedRollout, WorkerParts, plain, shared_rollout
@@ -76,8 +77,20 @@ class EnvAgentLoop(AgentLoopBase):
 
         Raises:
             ConfigurationError: No environment is named, or an option does not work here.
-            RunFailedError: The first episodes all failed in the same way.
+            RunFailedError: The first episodes all failed in the same way, or too many in a row.
         """
+        is_v1 = "session_id" in kwargs
+        try:
+            outputs = await self._outputs(sampling_params, kwargs, is_v1=is_v1)
+        except (ConfigurationError, RunFailedError) as error:
+            if is_v1:  # V0 passes it on to the trainer
+                refuse_next(self.config, error)
+            raise
+        return outputs if is_v1 else outputs[0]
+
+    async def _outputs(
+        self, sampling_params: dict[str, Any], kwargs: dict[str, Any], *, is_v1: bool
+    ) -> list[Any]:
         shared = shared_rollout(
             WorkerParts(
                 server_manager=self.server_manager,
@@ -88,7 +101,6 @@ class EnvAgentLoop(AgentLoopBase):
             ),
             self._options,
         )
-        is_v1 = "session_id" in kwargs
         _check_turns(shared.settings, self._placement, is_v1=is_v1)
         uid = None if kwargs.get("uid") is None else str(kwargs["uid"])
         request = _request(kwargs, shared.config)
@@ -117,8 +129,7 @@ class EnvAgentLoop(AgentLoopBase):
                 routing_shape=shared.engine.routing_shape,
                 mm_processor_kwargs=shared.mm_processor_kwargs,
             )
-            outputs = await outputs_of(played, member, delivery)
-        return outputs if is_v1 else outputs[0]
+            return await outputs_of(played, member, delivery)
 
 
 def _check_turns(settings: VerlSettings, placement: RewardPlacement, *, is_v1: bool) -> None:

@@ -287,7 +287,7 @@ def _explain(error: EnvkitError, folder: RunFolder, outcome: _Outcome, run: Run)
 
 
 async def _tell_outages(state: RolloutState, progress: Progress) -> None:
-    """Report when the engine becomes unavailable, and when it is back."""
+    """Report when episodes start to wait for something, and when they go on."""
     was_down = False
     while True:
         await asyncio.sleep(_LOOK_S)
@@ -295,7 +295,7 @@ async def _tell_outages(state: RolloutState, progress: Progress) -> None:
         if outage is not None and not was_down:
             progress.tell(f"{outage}: {outage.reason}")
         elif outage is None and was_down:
-            progress.tell("the engine is back")
+            progress.tell("playing again")
         was_down = outage is not None
 
 

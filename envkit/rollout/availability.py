@@ -34,33 +34,44 @@ class _Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """An unavailable engine, for a progress line."""
+    """Why episodes wait, for a progress line."""
 
-    engine: str
+    what: str
+    """What they wait for, such as "engine sglang unavailable"."""
     seconds: float
-    """Seconds since the first refused request."""
+    """Seconds since the first failure."""
     waiting: int
-    """Waiting requests, one per episode."""
+    """Waiting episodes."""
     attempts: int
-    """Failed attempts to reach the engine. Attempts that failed together count once."""
+    """Failed attempts to go on. Attempts that failed together count once."""
     reason: str
     """The error of the last attempt."""
 
     def __str__(self) -> str:
         episodes = "episode" if self.waiting == 1 else "episodes"
-        return (
-            f"engine {self.engine} unavailable for {self.seconds:.0f} s, "
-            f"{self.waiting} {episodes} waiting"
-        )
+        return f"{self.what} for {self.seconds:.0f} s, {self.waiting} {episodes} waiting"
 
 
 class Watched(Protocol):
-    """An engine or the workers of a cluster, which may be unavailable."""
+    """What episodes may wait for: an engine, the workers of a cluster, an end of faults."""
 
     @property
     def outage(self) -> Outage | None:
-        """The current outage, to show to a user; None while it answers."""
+        """The current outage, to show to a user; None while nothing waits."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class FirstOutage:
+    """Several things that episodes may wait for; the first outage is shown."""
+
+    parts: tuple[Watched, ...]
+
+    @property
+    def outage(self) -> Outage | None:
+        """The first outage of the parts; None if none has one."""
+        outages = (one.outage for one in self.parts)
+        return next((one for one in outages if one is not None), None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,7 +115,7 @@ class Availability:
         if self.is_up:
             return None
         return Outage(
-            engine=self._engine.name,
+            what=f"engine {self._engine.name} unavailable",
             seconds=self._loop.time() - self._since,
             waiting=len(self._waiting) + (self._trial is not None),
             attempts=self._attempts,

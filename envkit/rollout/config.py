@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, TypeVar, cast
 from envkit.agents import load_adjust
 from envkit.errors import ConfigurationError, MissingDependencyError, did_you_mean
 from envkit.plugins import load_plugin
+from envkit.rollout.breaker import BreakerSettings
 from envkit.rollout.engine import Sampling
 from envkit.rollout.history import HistorySetting, history_policy
 from envkit.rollout.limits import Backoff, Limits, RetryBudget
@@ -48,6 +49,8 @@ class RolloutConfig:
     env_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     limits: Limits = field(default_factory=Limits)
     retries: RetryBudget = field(default_factory=RetryBudget)
+    breaker: BreakerSettings = field(default_factory=BreakerSettings)
+    """When a player whose episodes all fault waits, and when it gives up."""
     sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Fields of `Sampling` that override the trainer's settings."""
     history: HistorySetting = None
@@ -89,7 +92,7 @@ class RolloutConfig:
         """Read settings.
 
         Args:
-            mapping: Keys are the fields of this class; `limits`, `tail`, `retries` and
+            mapping: Keys are the fields of this class; `limits`, `tail`, `breaker`, `retries` and
                 `retries.backoff` are mappings themselves. None gives the defaults.
 
         Raises:
@@ -138,8 +141,8 @@ class RolloutConfig:
         return config
 
     def of_worker(self) -> "RolloutConfig":
-        """Return the settings of a worker's player, which plays in its own process."""
-        return replace(self, workers=0, ray={})
+        """Return the settings of a worker's player, whose episodes the main process counts."""
+        return replace(self, workers=0, ray={}, breaker=BreakerSettings(episodes=None))
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the settings as JSON data that `from_mapping` reads."""
@@ -322,6 +325,7 @@ _SECTIONS: Final[Mapping[str, Callable[[object], object]]] = {
     "limits": partial(_build, Limits, where="limits"),
     "retries": _retries,
     "tail": partial(_build, Tail, where="tail"),
+    "breaker": partial(_build, BreakerSettings, where="breaker"),
     **{
         name: partial(_section, name=name)
         for name in ("env_kwargs", "sampling", "template_kwargs", "engine", "ray")

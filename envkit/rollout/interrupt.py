@@ -161,7 +161,10 @@ class Interrupt:
         if self.reason is None:
             waiting = asyncio.get_running_loop().create_future()
             self._waiting.append(waiting)
-            await waiting
+            try:
+                await waiting
+            finally:
+                self._waiting.remove(waiting)
 
     def check_deadline(self) -> bool:
         """Return whether the episode's deadline has passed, even before the timer fires."""

@@ -17,7 +17,8 @@ import gymnasium
 from envkit.agents import MultiAgentEnv
 from envkit.env import Env
 from envkit.errors import ConfigurationError, FaultKind, shown
-from envkit.rollout.availability import Watched, availability_of
+from envkit.rollout.availability import FirstOutage, Watched, availability_of
+from envkit.rollout.breaker import Admission, Breaker
 from envkit.rollout.config import RolloutConfig
 from envkit.rollout.engine import CheckingEngine, Engine, Sampling
 from envkit.rollout.host import AnyEnv, EnvFactory, EnvHost
@@ -84,6 +85,14 @@ class AnyPlayer(Protocol):
         """End an engine session that was kept open for forks."""
         ...
 
+    def expect(self, concurrency: int) -> None:
+        """Tell how many episodes a run plays at once."""
+        ...
+
+    def report(self, played: tuple[Trajectory, ...]) -> None:
+        """Count an episode that the caller turned into a fault."""
+        ...
+
     async def check_engines(self, interrupt: Interrupt) -> None:
         """Run the self-checks of the engines that have one."""
         ...
@@ -145,7 +154,9 @@ class Player:
         )
         self._pool = WorkerPool()
         self._env_pools: dict[Source, EnvPool] = {}
-        self._episodes = Supervision(self._setup.self_check, engine.name)
+        self._episodes = Supervision(
+            self._setup.self_check, Breaker(self.config.breaker), engine.name
+        )
 
     async def play(
         self,
@@ -173,19 +184,19 @@ class Player:
 
         Raises:
             ConfigurationError: Engine, sampling and environment are incompatible.
-            RunFailedError: This player's first episodes all failed in the same way, or the tokens
-                of several differ from the full render.
+            RunFailedError: This player's first episodes all failed in the same way, too many
+                failed in a row (`RolloutConfig.breaker`), or the tokens of several differ from the
+                full render.
         """
         spec = spec or EpisodeSpec()
         spec = spec if spec.env_id else replace(spec, env_id=_env_id(env))
-        setup = self._setup_with(limits, sampling)
         interrupt = interrupt or Interrupt()
-        async with self._lend(env) as host:
+        async with self._episodes.admitted(spec, interrupt) as admission, self._lend(env) as host:
+            setup = self._setup_with(limits, sampling, admission)
             if spec.snapshots is not None:
                 await check_forkable(setup, host)
-            return await self._episodes.recorded(
-                spec, play_any(setup, spec, host, self._pool, interrupt)
-            )
+            playing = play_any(setup, spec, host, self._pool, interrupt)
+            return await self._episodes.recorded(spec, playing, admission)
 
     async def resume(
         self,
@@ -218,14 +229,33 @@ class Player:
             RunFailedError: As for `play`.
         """
         spec = replace(resumed_spec(trajectory, member), snapshots=snapshots)
-        setup = self._setup_with(limits, sampling)
         interrupt = interrupt or Interrupt()
 
-        async def play(host: EnvHost) -> tuple[Trajectory, ...]:
+        async def play(setup: Setup, host: EnvHost) -> tuple[Trajectory, ...]:
             return (await play_episode(setup, spec, host, self._pool, interrupt, trajectory),)
 
-        async with self._lend(env) as host:
-            return await self._episodes.recorded(spec, play(host))
+        async with self._episodes.admitted(spec, interrupt) as admission, self._lend(env) as host:
+            setup = self._setup_with(limits, sampling, admission)
+            return await self._episodes.recorded(spec, play(setup, host), admission)
+
+    def expect(self, concurrency: int) -> None:
+        """Tell how many episodes a run plays at once, which one cause may fault together.
+
+        Args:
+            concurrency: At least 1.
+        """
+        self._episodes.breaker.expect(concurrency)
+
+    def report(self, played: tuple[Trajectory, ...]) -> None:
+        """Count an episode that the caller turned into a fault, such as after repeated aborts.
+
+        Args:
+            played: Its records.
+
+        Raises:
+            RunFailedError: Too many episodes failed in a row.
+        """
+        self._episodes.report(played)
 
     async def end_session(self, episode_id: str) -> None:
         """End an engine session that `snapshots` kept open; unknown ids are ignored.
@@ -256,8 +286,8 @@ class Player:
 
     @property
     def availability(self) -> Watched:
-        """Whether the engine answers."""
-        return availability_of(self.engine)
+        """Whether the engine answers, and episodes succeed."""
+        return FirstOutage((self._episodes.breaker, availability_of(self.engine)))
 
     async def max_sessions(self, source: Source) -> int | None:
         """Return how many instances of an environment may exist at once; None is unlimited.
@@ -294,11 +324,24 @@ class Player:
         await asyncio.gather(*(pool.close() for pool in pools.values()))
         self._pool.close()
 
-    def _setup_with(self, limits: Limits | None, sampling: Sampling | None) -> Setup:
-        setup = self._setup
-        if limits is None and sampling is None:
+    def _setup_with(
+        self, limits: Limits | None, sampling: Sampling | None, admission: Admission
+    ) -> Setup:
+        setup, most_s = self._setup, admission.patience_s
+        if limits is None and sampling is None and most_s is None:
             return setup
-        return replace(setup, limits=limits or setup.limits, sampling=sampling or setup.sampling)
+        retries = setup.retries
+        if most_s is not None:
+            own_s = retries.engine_unavailable_s
+            retries = replace(
+                retries, engine_unavailable_s=most_s if own_s is None else min(own_s, most_s)
+            )
+        return replace(
+            setup,
+            limits=limits or setup.limits,
+            sampling=sampling or setup.sampling,
+            retries=retries,
+        )
 
     @asynccontextmanager
     async def _lend(self, env: AnyEnv | EnvFactory) -> AsyncGenerator[EnvHost]:
@@ -344,6 +387,7 @@ class Player:
 
 
 async def play_through(
+    player: AnyPlayer,
     play: Callable[[Trajectory | None], Awaitable[tuple[Trajectory, ...]]],
     *,
     earlier: Trajectory | None = None,
@@ -353,7 +397,8 @@ async def play_through(
     """Play an episode to its end even if the server aborts it, as during a weight update.
 
     Args:
-        play: Plays the episode, or resumes the trajectory that it is given.
+        player: Plays the episode.
+        play: Calls its `play`, or its `resume` with the trajectory that it is given.
         earlier: An aborted trajectory to resume first; None starts the episode.
         max_aborts: How often to resume the episode; one more abort is a transient fault of the
             engine.
@@ -361,6 +406,9 @@ async def play_through(
 
     Returns:
         The records, as from `Player.play`, and the number of aborts.
+
+    Raises:
+        RunFailedError: As for `Player.play`.
     """
     backoff, rng = Backoff(), random.Random()
     for aborts in count():
@@ -368,7 +416,9 @@ async def play_through(
         if played[0].stop_reason is not StopReason.ABORTED or is_stopped():
             return played, aborts
         if aborts == max_aborts:
-            return tuple(_faulted(one, aborts + 1) for one in played), aborts + 1
+            faulted = tuple(_faulted(one, aborts + 1) for one in played)
+            player.report(faulted)
+            return faulted, aborts + 1
         earlier = played[0] if can_resume(played[0]) else None
         await asyncio.sleep(backoff.delay(aborts, rng))
     raise AssertionError("count() has no end")

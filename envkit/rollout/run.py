@@ -23,7 +23,6 @@ from envkit.rollout.player import AnyPlayer
 from envkit.rollout.setup import EpisodeSpec, GroupStart
 from envkit.rollout.sources import Source, source_of
 from envkit.rollout.staleness import Freshness, Stale
-from envkit.rollout.supervision import FaultStreak
 from envkit.rollout.tail import ParkedGroup, Stragglers, is_aborted, marked
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
@@ -116,7 +115,6 @@ class Run:
         """Whether the batch is complete, so that stragglers are being stopped."""
         self._ending = self.interrupt
         self._indices: Iterator[int] = iter(())
-        self._streak = FaultStreak(plan.concurrency)
         self._failure: BaseException | None = None
         self._delivering: set[asyncio.Task[None]] = set()
         """Workers that are delivering a finished episode; these must not be cancelled."""
@@ -162,6 +160,7 @@ class Run:
         slots = min(plan.concurrency, missing)
         slots = slots if sessions is None else min(slots, sessions)
         if missing:
+            self._player.expect(slots)
             await self._player.check_engines(self._ending)
             with collecting(missing, at_once=slots):
                 await self._play_all(slots, deliver)
@@ -334,9 +333,6 @@ class Run:
         self.state.finished += not self._tail.cuts
         group.held[member] = episode
         group.missing -= 1
-        reason = self._streak.note(episode)
-        if reason is not None:
-            self._stop(RunFailedError(reason))
         if group.missing == 0:
             await self._end(number, group, deliver)
         elif not self._holds_groups():

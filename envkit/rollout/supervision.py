@@ -1,16 +1,19 @@
 """Contain failures in their episode, and stop runs that only fail.
 
 A failure inside an episode ends only that episode. If all first episodes fail in the same way, the
-run ends, because there would be nothing to train on.
+run ends, because there would be nothing to train on. `Breaker` watches the later ones.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 from envkit.errors import ConfigurationError, EngineFault, FaultKind, RunFailedError
 from envkit.rollout.boundary import is_own_cancellation
+from envkit.rollout.breaker import Admission, Breaker
+from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.record import EpisodeRecord
 from envkit.rollout.self_check import SelfCheck
 from envkit.rollout.setup import EpisodeSpec
@@ -19,7 +22,6 @@ from envkit.trajectory.trajectory import Trajectory
 
 _ALIKE: Final = 8
 """Number of first episodes that must fail in the same way. Fewer could be bad luck."""
-_IN_A_ROW: Final = 32
 _SHOWN: Final = 300
 
 
@@ -65,24 +67,50 @@ class FirstEpisodes:
 class Supervision:
     """Records every episode of a player, and watches for failures that they share."""
 
-    def __init__(self, self_check: SelfCheck, engine: str) -> None:
+    def __init__(self, self_check: SelfCheck, breaker: Breaker, engine: str) -> None:
         """Start with no episode seen.
 
         Args:
             self_check: Judges the token comparisons of the episodes.
+            breaker: Holds episodes back while too many fault.
             engine: Name for the records.
         """
         self._self_check, self._engine = self_check, engine
+        self.breaker = breaker
         self._first = FirstEpisodes()
 
+    @asynccontextmanager
+    async def admitted(self, spec: EpisodeSpec, interrupt: Interrupt) -> AsyncGenerator[Admission]:
+        """Wait until the episode may start; enclose `recorded` in this.
+
+        Args:
+            spec: The episode.
+            interrupt: Ends the wait.
+
+        Raises:
+            RunFailedError: No further episode may start.
+        """
+        try:
+            admission = await self.breaker.enter(interrupt)
+        except RunFailedError as failure:
+            raise RunFailedError(str(failure), (self.without_play(spec, None),)) from failure
+        try:
+            yield admission
+        finally:
+            self.breaker.leave(admission)
+
     async def recorded(
-        self, spec: EpisodeSpec, playing: Awaitable[tuple[Trajectory, ...]]
+        self,
+        spec: EpisodeSpec,
+        playing: Awaitable[tuple[Trajectory, ...]],
+        admission: Admission,
     ) -> tuple[Trajectory, ...]:
         """Play an episode in its own task; a failure ends only this episode.
 
         Args:
             spec: The episode.
             playing: Returns its records.
+            admission: Of `admitted`.
 
         Raises:
             ConfigurationError: Playing raised it, and no episode of the environment has succeeded.
@@ -103,10 +131,33 @@ class Supervision:
             played = (self.without_play(spec, error),)
         except Exception as error:  # noqa: BLE001  # see above
             played = (self.without_play(spec, error),)
-        failure = self._self_check.note(played) or self._first.note(spec.env_id, played)
+        failure = (
+            self._self_check.note(played)
+            or self._first.note(spec.env_id, played)
+            or self._note(played, admission)
+        )
         if failure is not None:
             raise RunFailedError(failure, played)
         return played
+
+    def report(self, played: tuple[Trajectory, ...]) -> None:
+        """Count an episode that was faulted after it had been played.
+
+        Args:
+            played: Its records.
+
+        Raises:
+            RunFailedError: Further episodes are pointless.
+        """
+        failure = self._note(played, Admission())
+        if failure is not None:
+            raise RunFailedError(failure, played)
+
+    def _note(self, played: Sequence[Trajectory], admission: Admission) -> str | None:
+        fault = next((one.fault for one in played if one.fault is not None), None)
+        if fault is None and any(one.stop_reason is StopReason.ABORTED for one in played):
+            return None
+        return self.breaker.note(fault, admission)
 
     def without_play(self, spec: EpisodeSpec, error: Exception | None) -> Trajectory:
         """Return the record of an episode that ended before it had one.
@@ -123,30 +174,3 @@ class Supervision:
             record.faulted(FaultPlace.GENERATE if is_engine else FaultPlace.RESET, error)
             reason = StopReason.ENGINE_FAULT if is_engine else StopReason.ENV_FAULT
         return record.trajectory(reason, spec, env_restarts=0, engine=self._engine)
-
-
-class FaultStreak:
-    """Counts consecutive faulted episodes."""
-
-    def __init__(self, concurrency: int) -> None:
-        """Start at zero.
-
-        Args:
-            concurrency: Concurrent episodes; one cause may fault all of them.
-        """
-        self._limit = max(_IN_A_ROW, 2 * concurrency)
-        self._count = 0
-
-    def note(self, played: Sequence[Trajectory]) -> str | None:
-        """Count an episode; return why the run should end, or None.
-
-        Args:
-            played: The records of the episode.
-        """
-        fault = next((one.fault for one in played if one.fault is not None), None)
-        self._count = 0 if fault is None else self._count + 1
-        if fault is None or self._count < self._limit:
-            return None
-        return (
-            f"{self._count} episodes in a row faulted, the last at {fault.where}: {fault.message}"
-        )

@@ -51,6 +51,12 @@ class PromptPlayer:
     async def end_session(self, episode_id: str) -> None:
         raise NotImplementedError
 
+    def expect(self, concurrency: int) -> None:
+        return
+
+    def report(self, played: tuple[Trajectory, ...]) -> None:
+        raise NotImplementedError
+
     async def check_engines(self, interrupt: Interrupt) -> None:
         return
 

@@ -146,7 +146,7 @@ async def test_play_waits_for_the_only_worker_instead_of_using_up_its_attempts(
         assert not playing_now.done()
         outage = player.availability.outage
         assert outage is not None
-        assert (outage.engine, outage.waiting) == ("Ray workers", 1)
+        assert (outage.what, outage.waiting) == ("Ray workers unavailable", 1)
         ray.actors[0].come_back()
         (one,) = await playing_now
         assert (one.reward, one.env_restarts) == (1.0, 1)

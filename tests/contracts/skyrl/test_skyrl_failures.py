@@ -1,11 +1,21 @@
 """What a failed episode becomes in SkyRL's real trainer."""
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
 from contracts.effects import FAILURES, Effect, check_effects, failure_group
+from fakes.lost_backend import (
+    LOST,
+    PATIENT,
+    QUICK,
+    killed_backend,
+    register_lost,
+    steps_without_end,
+)
 from fakes.skyrl_run import Run
 
+from envkit.errors import RunFailedError
 from envkit_conformance import Shape
 from envkit_skyrl.conformance import rows_of_groups
 
@@ -34,3 +44,24 @@ async def advantages_of(made: Run, name: str, shape: Shape) -> Effect:
 async def test_failed_episodes_have_the_documented_effect(run: MakeRun, shape: Shape) -> None:
     made = run(samples=4, step_wise=shape is not Shape.WHOLE)
     check_effects("skyrl", {name: await advantages_of(made, name, shape) for name in FAILURES})
+
+
+async def test_skyrl_ends_after_its_backend_was_killed(run: MakeRun) -> None:
+    register_lost()
+    made = run("hello", env=LOST, envkit=QUICK, samples=4)
+    assert [sum(row) for row in (await made.generate())["rewards"]] == [1.0] * 4
+    with killed_backend(), pytest.raises(RunFailedError, match="episodes in a row faulted, for"):
+        await steps_without_end(made.generate)
+
+
+async def test_skyrl_goes_on_when_its_backend_is_back(run: MakeRun) -> None:
+    register_lost()
+    made = run("hello", env=LOST, envkit=PATIENT, samples=4)
+    with killed_backend():
+        for _ in range(2):
+            assert not any(map(sum, (await made.generate())["loss_masks"]))
+        waiting = asyncio.create_task(made.generate())
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+    await waiting
+    assert [sum(row) for row in (await made.generate())["rewards"]] == [1.0] * 4

@@ -7,12 +7,19 @@ from typing import Any
 
 import pytest
 from fakes.envs import TOYS
+from fakes.lost_backend import LOST, PATIENT, QUICK, killed_backend, register_lost
 from fakes.trl_run import byte_tokenizer, grpo_trainer, qwen3_template, spy_on_loss
 from transformers.utils.chat_template_utils import get_json_schema
 
-from envkit.errors import ConfigurationError, ContractError, UnknownNameError
+from envkit.errors import (
+    ConfigurationError,
+    ContractError,
+    RunFailedError,
+    UnknownNameError,
+)
 from envkit.registration import make
 from envkit.rollout import EpisodeRequest
+from envkit.rollout.breaker import BreakerSettings
 from envkit.tools import ToolSpec
 from envkit_trl import environment_factory, final_reply, request_dataset, task_dataset
 from envkit_trl.factory import FAILED, OVER
@@ -181,6 +188,38 @@ def test_trl_failing_reset_does_not_end_the_training(tmp_path: Path) -> None:
     )
     assert made.rewards() == [None] * 4
     assert made.losses[0]["advantages"].abs().max() == 0
+
+
+def _batches(made: Sequence[Any], count: int) -> list[float | None]:
+    """Play batches in lock-step, as TRL does."""
+    rewards: list[float | None] = []
+    for _ in range(count):
+        for one in made:
+            one.reset(**_row(EpisodeRequest(env_id=LOST, seed=1)))
+        for one in made:
+            one.reply(text="abc")
+        rewards += [one.get_reward() for one in made]
+    return rewards
+
+
+def test_trl_tool_loop_ends_after_its_backend_was_killed() -> None:
+    register_lost()
+    factory = environment_factory(LOST, breaker=BreakerSettings(**QUICK["breaker"]))
+    made = [factory() for _ in range(4)]
+    assert _batches(made, 2) == [1.0] * 8
+    with killed_backend(), pytest.raises(RunFailedError, match=r"in a row faulted, for .*refused"):
+        _batches(made, 10_000)
+
+
+def test_trl_tool_loop_goes_on_when_its_backend_is_back() -> None:
+    register_lost()
+    factory = environment_factory(LOST, breaker=BreakerSettings(**PATIENT["breaker"]))
+    made = [factory() for _ in range(4)]
+    with killed_backend():
+        assert _batches(made, 4) == [None] * 16
+    assert _batches(made, 3) == [1.0] * 12
+    with killed_backend():
+        assert _batches(made, 1) == [None] * 4
 
 
 def test_trl_broken_contract_is_raised_where_trl_does_not_hide_it() -> None:

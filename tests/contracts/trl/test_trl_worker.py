@@ -19,6 +19,7 @@ from fakes.trl_run import (
     saved_model,
     text_model,
 )
+from fakes.unavailable import UnavailableEngine
 from trl.experimental.async_grpo.async_rollout_worker import (
     RolloutSample,
     TurnRecord,
@@ -227,12 +228,57 @@ def test_trl_worker_waits_for_room_and_stops_at_once(worker: MakeWorker) -> None
 
 def test_trl_worker_with_only_faults_fails(worker: MakeWorker) -> None:
     dead = request_dataset([EpisodeRequest(env_id="toy-dead-letters-v0", seed=1)])
-    one = worker(dataset=dead, most_failed_groups=3)
+    one = worker(dataset=dead)
     one.start()
     error = _raised(one)
-    assert isinstance(error, EngineFault)
-    assert "3 groups in a row" in str(error)
+    assert isinstance(error, RunFailedError)
+    assert "the first 8 episodes of toy-dead-letters-v0 failed in the same way" in str(error)
     assert "there is no backend" in str(error)
+
+
+def test_trl_worker_without_room_for_any_reply_fails(worker: MakeWorker) -> None:
+    limits = {"limits": {"max_context_tokens": 4}}
+    one = worker(config={**SHORT, **limits}, most_empty_groups=3)
+    one.start()
+    error = _raised(one)
+    assert isinstance(error, RunFailedError)
+    assert "3 groups in a row gave no training row" in str(error)
+    assert "context_tokens" in str(error)
+
+
+def _killable(worker: MakeWorker, **breaker: float) -> tuple[UnavailableEngine, EnvRolloutWorker]:
+    engine = UnavailableEngine(ChatCodec(byte_tokenizer()), lambda _: "abc")
+    config = {
+        **SHORT,
+        "retries": {"engine_unavailable_s": 0.0},
+        "breaker": {"episodes": 6, "first_wait_s": 0.05, "longest_wait_s": 0.1, **breaker},
+    }
+    return engine, worker(engine=engine, config=config)
+
+
+def test_trl_worker_ends_after_its_backend_was_killed(worker: MakeWorker) -> None:
+    engine, one = _killable(worker, give_up_s=0.5)
+    one.start()
+    _take(one, 4)
+    engine.stop()
+    error = _raised(one)
+    assert isinstance(error, RunFailedError)
+    assert "episodes in a row faulted, for" in str(error)
+
+
+def test_trl_worker_goes_on_when_its_backend_is_back(worker: MakeWorker) -> None:
+    engine, one = _killable(worker, give_up_s=60.0)
+    one.start()
+    _take(one, 4)
+    engine.stop()
+    while not (one._availability and one._availability.outage):
+        time.sleep(0.01)
+    time.sleep(0.2)
+    one.check_health(0.1)  # waiting is not standing still
+    engine.start()
+    while not one.rollout_buffer.empty():
+        one.rollout_buffer.get()
+    _take(one, 6)
 
 
 def test_trl_worker_ends_if_every_episode_breaks_the_contract(worker: MakeWorker) -> None:

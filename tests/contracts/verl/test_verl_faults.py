@@ -14,21 +14,30 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fakes.lost_backend import (
+    LOST,
+    PATIENT,
+    QUICK,
+    killed_backend,
+    register_lost,
+    steps_without_end,
+)
 from fakes.models import tiny_model_dir
 from fakes.verl_checks import check_batch, check_row
 from fakes.verl_worker import PROMPT, Bench, Run, Sample
+from omegaconf.errors import OmegaConfBaseException
 from verl.protocol import DataProto
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
-from envkit.errors import ConfigurationError, UnknownNameError
+from envkit.errors import ConfigurationError, RunFailedError, UnknownNameError
 from envkit.rollout import EpisodeRequest
 
 Make = Callable[..., Bench]
 ROUTING = {"actor_rollout_ref__rollout__enable_rollout_routing_replay": True}
-QUICK = {"retries": {"backoff": {"initial_s": 0.0}}}
+LOST_COLUMN = EpisodeRequest(env_id=LOST).to_column()
 
 
 def steps(**kwargs: Any) -> str:
@@ -370,3 +379,34 @@ async def test_verl_validation_samples_greedily(bench: Make, version: str) -> No
 
 def test_verl_tests_run_the_release_they_name() -> None:
     assert metadata.version("verl") == "0.9.1"
+
+
+async def test_verl_v1_wrong_setting_ends_the_training(bench: Make) -> None:
+    made = bench("v1", up)
+    await made.run([Sample()])
+    with pytest.raises(OmegaConfBaseException, match="no environment is named"):
+        await made.run([Sample()])
+
+
+async def test_verl_ends_after_its_backend_was_killed(bench: Make, version: str) -> None:
+    register_lost()
+    made, samples = bench(version, up, loop={"envkit": QUICK}), [Sample(envkit=LOST_COLUMN)]
+    assert len((await made.run(samples, n=4)).rows) == 4
+    # V1 passes an error on only through its configuration, with our message.
+    kind = RunFailedError if version == "v0" else OmegaConfBaseException
+    with killed_backend(), pytest.raises(kind, match="episodes in a row faulted, for"):
+        await steps_without_end(lambda: made.run(samples, n=4))
+
+
+async def test_verl_goes_on_when_its_backend_is_back(bench: Make, version: str) -> None:
+    register_lost()
+    made, samples = bench(version, up, loop={"envkit": PATIENT}), [Sample(envkit=LOST_COLUMN)]
+    with killed_backend():
+        for _ in range(2):
+            await made.run(samples, n=4)
+        waiting = asyncio.create_task(made.run(samples, n=4))
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+    await waiting
+    run = await made.run(samples, n=4)
+    assert [row["reward_score"] for row in run.rows[-4:]] == [1.0] * 4

@@ -176,14 +176,14 @@ class Restless:
 
 async def test_play_through_resumes_past_the_aborts_of_a_server(player: Player) -> None:
     restless = Restless(player, aborts=2)
-    (played,), aborts = await play_through(restless.play, max_aborts=2)
+    (played,), aborts = await play_through(player, restless.play, max_aborts=2)
     (alone,) = await player.play(LONE, EpisodeSpec(seed=3))
     assert (played.stop_reason, aborts, restless.resumed) == (StopReason.TERMINATED, 2, 2)
     assert whole_row(played, filler_id=0) == whole_row(alone, filler_id=0)
 
 
 async def test_play_through_fails_with_a_transient_fault(player: Player) -> None:
-    (played,), aborts = await play_through(Restless(player, aborts=9).play, max_aborts=1)
+    (played,), aborts = await play_through(player, Restless(player, aborts=9).play, max_aborts=1)
     assert (played.stop_reason, aborts) == (StopReason.ENGINE_FAULT, 2)
     assert played.reward is None
     assert played.fault is not None
@@ -192,7 +192,9 @@ async def test_play_through_fails_with_a_transient_fault(player: Player) -> None
 
 async def test_play_through_returns_what_the_caller_stopped(player: Player) -> None:
     restless = Restless(player, aborts=9)
-    (played,), aborts = await play_through(restless.play, max_aborts=4, is_stopped=lambda: True)
+    (played,), aborts = await play_through(
+        player, restless.play, max_aborts=4, is_stopped=lambda: True
+    )
     assert (played.stop_reason, aborts) == (StopReason.ABORTED, 0)
 
 
