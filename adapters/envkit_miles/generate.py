@@ -227,7 +227,7 @@ async def generate(input: Any) -> Any:  # noqa: A002, ANN401  # miles names it s
 
     Raises:
         ConfigurationError: A setting is wrong.
-        RunFailedError: The first episodes all failed in the same way.
+        RunFailedError: As for `Player.play`.
         TemplateError: The model's chat template cannot be encoded exactly.
     """
     try:

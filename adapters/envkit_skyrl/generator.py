@@ -318,7 +318,7 @@ def _check_failures(played: Sequence[Played]) -> None:
 
     Raises:
         ConfigurationError: The first sample's error; every batch would fail the same way.
-        RunFailedError: The first episodes all failed in the same way.
+        RunFailedError: As for `Player.play`.
     """
     failures = [one for one in played if one.failure is not None]
     for one in failures[:_SHOWN_FAILURES]:

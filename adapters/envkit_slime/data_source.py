@@ -50,7 +50,7 @@ class DataSource:
                 "--custom-config-path"
             )
         self._request = request
-        self._seed = settings.rollout.seed or int(getattr(args, "rollout_seed", 0) or 0)
+        self._seed = settings.rollout.seed
         env = request.factory()()
         try:
             self._tasks = cast("Env", env.unwrapped).tasks

@@ -100,7 +100,7 @@ async def generate(
 
     Raises:
         ConfigurationError: A setting is wrong.
-        RunFailedError: The first episodes all failed in the same way.
+        RunFailedError: As for `Player.play`.
         TemplateError: The model's chat template cannot be encoded exactly.
     """
     return await roll(SlimeForm(args), args, sample, sampling_params, evaluation=evaluation)

@@ -60,7 +60,8 @@ class Settings:
     def from_args(cls, args: Namespace) -> "Settings":
         """Read `args.envkit`; without it every sample must name its environment.
 
-        `template_kwargs` override `--apply-chat-template-kwargs`, key by key.
+        `template_kwargs` override `--apply-chat-template-kwargs`, key by key, and `seed` overrides
+        `--rollout-seed`.
 
         Raises:
             ConfigurationError: It is not a mapping, or has unknown keys or wrong values.
@@ -88,6 +89,7 @@ class Settings:
                     f"task_fields maps a task's key to one of {_PLACES} or 'metadata.<key>', "
                     f"got {key!r}: {place!r}"
                 )
+        data.setdefault("seed", int(getattr(args, "rollout_seed", None) or 0))
         rollout = RolloutConfig.for_trainer(
             data, tail="--over-sampling-batch-size with --partial-rollout"
         )
@@ -138,7 +140,6 @@ def plan_episode(
     sampling = read_sampling(args, sampling_params)
     limits = _limits(args, config, row_limits, sampling_params, evaluation=evaluation)
     group = None if evaluation or sample.group_index is None else sample.group_index
-    run_seed = config.seed or int(getattr(args, "rollout_seed", 0) or 0)
     kind, unit = ("sample", sample.index) if group is None else ("group", group)
     size = int(getattr(args, "n_samples_per_prompt", 1) or 1)
     if evaluation:
@@ -147,7 +148,7 @@ def plan_episode(
     return Plan(
         settings=settings,
         request=request,
-        seed=derive_seed(kind, run_seed, unit) if request.seed is None else request.seed,
+        seed=derive_seed(kind, config.seed, unit) if request.seed is None else request.seed,
         group_id=None if group is None else str(group),
         member=0 if sample.index is None else sample.index % size,
         limits=limits,

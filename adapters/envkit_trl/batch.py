@@ -83,7 +83,7 @@ class BatchPlayer:
 
         Raises:
             ConfigurationError: Engine, sampling and environment are incompatible.
-            RunFailedError: The first episodes all failed in the same way.
+            RunFailedError: As for `Player.play`.
         """
         place = self._next_place(len(requests))
         with evaluating(self._model()):
@@ -144,7 +144,7 @@ async def play_batch(
 
     Raises:
         ConfigurationError: Engine, sampling and environment are incompatible.
-        RunFailedError: The first episodes all failed in the same way.
+        RunFailedError: As for `Player.play`.
     """
     starts: dict[int, GroupStart] = {}
     # A repeated task must not get the same replies.

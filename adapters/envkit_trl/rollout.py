@@ -76,7 +76,7 @@ class EnvRollout:
         Raises:
             ConfigurationError: A prompt has no request, the environment shows images, or the
                 rollouts cannot honour an argument.
-            RunFailedError: The first episodes all failed in the same way.
+            RunFailedError: As for `Player.play`.
         """
         player = self.player or self.prepare(trainer)
         if trainer is not self._trainer:

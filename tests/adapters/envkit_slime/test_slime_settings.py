@@ -16,6 +16,7 @@ from PIL import Image as PilImage
 import envkit_slime
 from envkit.errors import ConfigurationError, EnvkitError, MissingDependencyError, TemplateError
 from envkit.images import Image
+from envkit.seeds import derive_seed
 from envkit_slime.rollout import roll
 from envkit_slime.runtime import close_runtimes
 from envkit_slime.sample import Sample
@@ -45,6 +46,16 @@ def sample(**values: Any) -> Sample:
 
 def plan(args: Namespace, given: Sample, *, evaluation: bool = False) -> Any:
     return plan_episode(args, given, PARAMS, evaluation=evaluation)
+
+
+def test_slime_seed_of_the_mapping_wins_even_if_it_is_0() -> None:
+    def seed(**given: Any) -> int:
+        args = arguments({"env_id": "toy-echo-v0", **given})
+        return plan(args, sample()).seed
+
+    assert seed(seed=0) == derive_seed("group", 0, 3)
+    assert seed(seed=7) == derive_seed("group", 7, 3)
+    assert seed() == derive_seed("group", 1, 3)  # --rollout-seed
 
 
 def test_slime_sampling_takes_slimes_names_and_drops_what_is_about_text() -> None:
