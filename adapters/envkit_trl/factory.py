@@ -24,6 +24,7 @@ from envkit.tools import ToolSpec
 from envkit.trajectory.stop import FaultPlace, FaultRecord
 from envkit.turns import Observation
 from envkit_trl.loop_thread import LoopThread
+from envkit_trl.place import group_of, watch_generation
 from envkit_trl.requests import canonical_prompt
 from envkit_trl.rows import leave_out_faults
 from envkit_trl.tool_methods import tool_method
@@ -65,7 +66,7 @@ def environment_factory(
 
     Args:
         env_id: A registered environment.
-        seed: Seed of the run. Equal rows, as in a group, start from the same seed.
+        seed: Seed of the run. The members of a group start from the same seed.
         render_call: Formats a call as the environment parses it.
         breaker: When the next batch waits because all episodes fault, and when the training ends;
             None uses the defaults.
@@ -105,10 +106,12 @@ class ToolEnvironment:
 
     def __init__(self) -> None:
         leave_out_faults()
+        watch_generation()
         self._env: AnyEnv | None = None
         self._reward = 0.0
         self._is_over = True
         self._fault: Exception | None = None
+        self._is_counted = True
 
     def reset(self, **row: Any) -> str | list[dict[str, Any]]:  # noqa: ANN401  # of any dataset
         """Start the episode of a dataset row and return the first observation.
@@ -117,7 +120,7 @@ class ToolEnvironment:
             ConfigurationError: The row names another environment.
             RunFailedError: Too many episodes failed in a row.
         """
-        self._reward, self._is_over, self._fault = 0.0, False, None
+        self._reward, self._is_over, self._fault, self._is_counted = 0.0, False, None, False
         request = EpisodeRequest.from_column(row.get(ENVKIT_COLUMN), default=self._request)
         if request.factory() != self._source:
             raise ConfigurationError(
@@ -126,8 +129,9 @@ class ToolEnvironment:
             )
         seed = request.seed
         batch = self._batches.of_reset(self)
-        if seed is None:  # TRL passes no index; a group's members share a row in one batch
-            seed = derive_seed("group", self._run_seed, batch, canonical_prompt(row))
+        if seed is None:  # TRL passes no index, and the rows of several groups may be equal
+            group = group_of(self)
+            seed = derive_seed("group", self._run_seed, batch, group, canonical_prompt(row))
         options = None if request.task is None else {"task": request.task}
         observation: Observation | None = self._guarded(lambda: self._restart(seed, options))
         return FAILED if observation is None else _content(self._env_now(), observation)
@@ -139,7 +143,9 @@ class ToolEnvironment:
             EnvkitError: The environment broke its contract; TRL hides that from a tool call.
             RunFailedError: Too many episodes failed in a row.
         """
-        self._batches.note(self._fault)
+        if not self._is_counted:  # `leave_out_faults` asks, too
+            self._is_counted = True
+            self._batches.note(self._fault)
         if isinstance(self._fault, EnvkitError) and not isinstance(self._fault, Fault):
             raise self._fault
         return None if self._fault is not None else self._reward

@@ -73,6 +73,7 @@ class Breaker:
             settings: Limits and pauses.
         """
         self._settings = settings
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._concurrency = 0
         self._count = 0
         self._first_at = 0.0
@@ -100,12 +101,12 @@ class Breaker:
 
     @property
     def outage(self) -> Outage | None:
-        """What the player waits for, to show to a user; None if it does not wait."""
-        if not self._is_open:
+        """What the player waits for, to show to a user on any thread; None if it does not wait."""
+        if not self._is_open or self._loop is None:
             return None
         return Outage(
             what=f"{self._count} episodes in a row faulted, none succeeded",
-            seconds=asyncio.get_running_loop().time() - self._first_at,
+            seconds=self._loop.time() - self._first_at,
             waiting=self._waiting,
             attempts=self._wave,
             reason=self._last,
@@ -180,7 +181,8 @@ class Breaker:
         return math.inf if give_up_s is None else self._first_at + give_up_s
 
     def _note_fault(self, fault: FaultRecord, admission: Admission) -> str | None:
-        now = asyncio.get_running_loop().time()
+        self._loop = asyncio.get_running_loop()
+        now = self._loop.time()
         if not self._count:
             self._first_at = now
         self._count += 1

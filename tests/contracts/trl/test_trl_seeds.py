@@ -81,3 +81,27 @@ def test_trl_tool_loop_plays_new_episodes_though_every_prompt_is_the_same(tmp_pa
     trainer.train()
     assert all(len(set(names[:2])) == len(set(names[2:])) == 1 for names in seen)
     assert len({names[0] for names in seen}) > 1
+
+
+def test_trl_tool_loop_gives_each_group_of_equal_rows_its_own_episode(tmp_path: Path) -> None:
+    made: list[Any] = []
+    factory = environment_factory("toy-letters-v0", seed=3)
+    trainer = grpo_trainer(
+        tmp_path,
+        Dataset.from_dict({"prompt": [PROMPT] * 8}),
+        tokenizer=byte_tokenizer(qwen3_template()),
+        environment_factory=factory,
+        arguments={"per_device_train_batch_size": 8, "num_generations": 2, "max_steps": 1},
+    )
+    reset = factory.reset
+
+    def recorded(environment: Any, **row: Any) -> Any:
+        content = reset(environment, **row)
+        made.append(environment._env.unwrapped.np_random_seed)
+        return content
+
+    factory.reset = recorded  # type: ignore[method-assign]
+    trainer.train()
+    assert len(made) == 8
+    assert made[0::2] == made[1::2]
+    assert len(set(made)) == 4

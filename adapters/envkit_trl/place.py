@@ -1,0 +1,46 @@
+"""Which group an environment of TRL's tool loop belongs to, which TRL does not tell it."""
+
+import sys
+from typing import Any, Final
+
+_generating: Final[list[Any]] = []
+"""The trainer that is generating; a process has one at a time."""
+
+
+def watch_generation() -> None:
+    """Remember the trainer while it generates, for `group_of`.
+
+    GRPOTrainer's `_generate_and_score_completions`, which resets the environments
+    (trl/trainer/grpo_trainer.py, 1.16), is wrapped for the whole process. Without TRL, or called
+    again, this does nothing.
+    """
+    module: Any = sys.modules.get("trl.trainer.grpo_trainer")
+    name = "_generate_and_score_completions"
+    generate: Any = getattr(getattr(module, "GRPOTrainer", None), name, None)
+    if generate is None or generate.__module__ == __name__:
+        return
+
+    def generating(trainer: Any, inputs: Any) -> Any:  # noqa: ANN401  # TRL's
+        _generating.append(trainer)
+        try:
+            return generate(trainer, inputs)
+        finally:
+            _generating.remove(trainer)
+
+    setattr(module.GRPOTrainer, name, generating)
+
+
+def group_of(environment: object) -> int:
+    """Return the number of an environment's group in the batch of all processes.
+
+    Args:
+        environment: One of the trainer's environments; outside a trainer the number is 0.
+    """
+    for trainer in _generating:
+        environments: list[Any] = trainer.environments or []
+        for row, one in enumerate(environments):
+            if one is environment:
+                is_training = bool(trainer.model.training)
+                size = trainer.num_generations if is_training else trainer.num_generations_eval
+                return (trainer.accelerator.process_index * len(environments) + row) // size
+    return 0
