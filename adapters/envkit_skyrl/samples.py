@@ -80,10 +80,11 @@ def read_samples(batch: Mapping[str, Any], options: SkyRLOptions, *, is_eval: bo
 
 
 def _request(prompt: Any, extra: Mapping[str, Any], options: SkyRLOptions) -> EpisodeRequest:  # noqa: ANN401  # a conversation
-    request = EpisodeRequest.from_column(
-        extra.get(ENVKIT_COLUMN), default=options.rollout.request()
-    )
-    if request.task is not None or not options.task_fields:
+    column: object = extra.get(ENVKIT_COLUMN)
+    if not options.task_fields:
+        return options.rollout.row_request(column)
+    request = EpisodeRequest.from_column(column, default=options.rollout.request())
+    if request.task is not None:
         return request
     row = {**extra, "prompt": _parts(prompt)}
     return replace(

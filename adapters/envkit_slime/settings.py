@@ -134,7 +134,10 @@ def plan_episode(
     settings = Settings.from_args(args)
     config = settings.rollout
     row, row_limits = _row(sample)
-    request = EpisodeRequest.from_column(row, default=config.request())
+    if settings.task_fields or not _is_unread(sample):
+        request = EpisodeRequest.from_column(row, default=config.request())
+    else:
+        request = config.row_request(None)
     if request.task is None and settings.task_fields:
         request = replace(request, task=_task(sample, settings.task_fields))
     sampling = read_sampling(args, sampling_params)
@@ -172,6 +175,15 @@ def _evaluation_size(args: Namespace, request: EpisodeRequest) -> int:
             f"name neither seed nor task, got {sorted(sizes)}; add a 'seed' to the rows"
         )
     return min(sizes, default=1)
+
+
+def _is_unread(sample: Sample) -> bool:
+    """Return whether a dataset filled the sample, but without a request.
+
+    Without a dataset, slime's samples have neither a prompt nor a label.
+    """
+    is_filled = bool(sample.prompt) or sample.label is not None
+    return is_filled and (sample.metadata or {}).get(ENVKIT_COLUMN) is None
 
 
 def _row(sample: Sample) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -181,8 +181,8 @@ def _request(kwargs: Mapping[str, Any], config: RolloutConfig) -> EpisodeRequest
     if column is None:
         column = extra.get(ENVKIT_COLUMN)
     if column is None:
-        column = {key: extra[key] for key in _REQUEST_KEYS if extra.get(key) is not None}
-    return EpisodeRequest.from_column(column, default=config.request())
+        column = {key: extra[key] for key in _REQUEST_KEYS if extra.get(key) is not None} or None
+    return config.row_request(column)
 
 
 def _seed(request: EpisodeRequest, kwargs: Mapping[str, Any], run_seed: int) -> int | None:

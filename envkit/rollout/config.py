@@ -19,7 +19,7 @@ from envkit.rollout.breaker import BreakerSettings
 from envkit.rollout.engine import Sampling
 from envkit.rollout.history import HistorySetting, history_policy
 from envkit.rollout.limits import Backoff, Limits, RetryBudget
-from envkit.rollout.request import EpisodeRequest
+from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
 from envkit.rollout.self_check import DEFAULT_SHARE
 from envkit.rollout.setting_types import check_fields, check_types
 from envkit.rollout.setup import PlayAgent, RolePlan
@@ -47,6 +47,9 @@ class RolloutConfig:
     env_id: str | None = None
     """None if every dataset row names its own."""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    draw_tasks: bool = False
+    """Whether the environment draws the tasks of a trainer's dataset rows that do not name any.
+    Otherwise such a row is an error: a dataset that no episode reads gives healthy curves."""
     limits: Limits = field(default_factory=Limits)
     retries: RetryBudget = field(default_factory=RetryBudget)
     breaker: BreakerSettings = field(default_factory=BreakerSettings)
@@ -191,6 +194,26 @@ class RolloutConfig:
         if self.env_id is None:
             return None
         return EpisodeRequest(env_id=self.env_id, env_kwargs=self.env_kwargs)
+
+    def row_request(self, column: object) -> EpisodeRequest:
+        """Return what a row of a trainer's dataset asks for.
+
+        Args:
+            column: The row's request, as for `EpisodeRequest.from_column`; None if it has none.
+
+        Raises:
+            ConfigurationError: The request cannot be read, or the row has none and `draw_tasks` is
+                not set.
+        """
+        request = EpisodeRequest.from_column(column, default=self.request())
+        if column is None and not self.draw_tasks:
+            raise ConfigurationError(
+                f"a dataset is configured, and no episode of {request.env_id} reads it: a row "
+                f"needs a column {ENVKIT_COLUMN!r} with its task, or its seed, got none. Write the "
+                "rows with `envkit export`, map their columns with task_fields where the adapter "
+                "has it, or set draw_tasks: true to let the environment draw its own tasks"
+            )
+        return request
 
     def sampling_over(self, trainer: Sampling) -> Sampling:
         """Return the trainer's sampling with this configuration's overrides.

@@ -44,6 +44,7 @@ class Run:
         self._configure(step_wise, generator or {})
         self.request = EpisodeRequest(env_id=env, env_kwargs=env_kwargs or {})
         section: dict[str, Any] = {"env_id": env, "env_kwargs": env_kwargs or {}}
+        section["draw_tasks"] = True
         section["retries"] = {"backoff": {"initial_s": 0.01}}
         self.cfg.envkit = {**section, **(envkit or {})}
         self.options = SkyRLOptions.from_mapping(self.cfg.envkit)

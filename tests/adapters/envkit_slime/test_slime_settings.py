@@ -48,6 +48,20 @@ def plan(args: Namespace, given: Sample, *, evaluation: bool = False) -> Any:
     return plan_episode(args, given, PARAMS, evaluation=evaluation)
 
 
+@pytest.mark.parametrize("row", [{"prompt": "What is x?"}, {"label": "4"}, {"label": ""}])
+def test_slime_dataset_that_no_episode_reads_is_refused(row: dict[str, Any]) -> None:
+    """As with slime's own flags for geo3k and no `task_fields`: the curve would look healthy."""
+    args = arguments({"env_id": "toy-echo-v0"})
+    with pytest.raises(ConfigurationError, match="no episode of toy-echo-v0 reads it"):
+        plan(args, sample(**row))
+    assert plan(arguments({"env_id": "toy-echo-v0", "draw_tasks": True}), sample(**row)).seed
+    column = {"envkit": json.dumps({"task": {"word": "gamma"}})}
+    assert plan(args, sample(metadata=column, **row)).request.task == {"word": "gamma"}
+    mapped = arguments({"env_id": "toy-echo-v0", "task_fields": {"word": "label"}})
+    assert plan(mapped, sample(label="gamma")).request.task == {"word": "gamma"}
+    assert plan(args, sample()).request.task is None  # no dataset
+
+
 def test_slime_seed_of_the_mapping_wins_even_if_it_is_0() -> None:
     def seed(**given: Any) -> int:
         args = arguments({"env_id": "toy-echo-v0", **given})

@@ -15,7 +15,8 @@ from fakes.lost_backend import (
 )
 from fakes.skyrl_run import Run
 
-from envkit.errors import RunFailedError
+from envkit.errors import ConfigurationError, RunFailedError
+from envkit.rollout import EpisodeRequest
 from envkit_conformance import Shape
 from envkit_skyrl.conformance import rows_of_groups
 
@@ -65,3 +66,11 @@ async def test_skyrl_goes_on_when_its_backend_is_back(run: MakeRun) -> None:
         assert not waiting.done()
     await waiting
     assert [sum(row) for row in (await made.generate())["rewards"]] == [1.0] * 4
+
+
+async def test_skyrl_dataset_that_no_episode_reads_is_refused(run: MakeRun) -> None:
+    """The environment would draw its own tasks, and the curve would look healthy."""
+    made = run("good", envkit={"draw_tasks": False})
+    with pytest.raises(ConfigurationError, match="no episode of obey-v0 reads it"):
+        await made.generate()
+    await made.generate([EpisodeRequest(env_id="obey-v0", seed=3)])

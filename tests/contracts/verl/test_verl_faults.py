@@ -332,6 +332,17 @@ async def test_verl_row_without_an_environment_is_a_clear_error(bench: Make) -> 
         await bench("v0", up).run([Sample()])
 
 
+async def test_verl_dataset_that_no_episode_reads_is_refused(bench: Make) -> None:
+    """The environment would draw its own tasks, and the curve would look healthy."""
+    named = {"envkit": {"env_id": "verl-steps-v0"}}
+    with pytest.raises(ConfigurationError, match="no episode of verl-steps-v0 reads it"):
+        await bench("v0", up, loop=named).run([Sample(extra_info={"index": 3})])
+    drawn = {"envkit": {"env_id": "verl-steps-v0", "draw_tasks": True}}
+    assert len((await bench("v0", up, loop=drawn).run([Sample()])).rows) == 1
+    seeded = Sample(extra_info={"seed": 3})
+    assert len((await bench("v0", up, loop=named).run([seeded])).rows) == 1
+
+
 async def test_verl_unknown_environment_is_a_clear_error(bench: Make) -> None:
     column = EpisodeRequest(env_id="verl-stepz-v0").to_column()
     with pytest.raises(UnknownNameError, match="verl-steps-v0"):

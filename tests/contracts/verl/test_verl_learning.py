@@ -127,7 +127,7 @@ async def test_verl_policy_learns(bench: Callable[..., Bench], tmp_path: Path) -
     if "toy-letters-v0" not in registry():
         register("toy-letters-v0", entry_point=LettersEnv)
     torch.manual_seed(0)
-    engine = {"env_id": "toy-letters-v0", "sampling": {"max_new_tokens": 2}}
+    engine = {"env_id": "toy-letters-v0", "draw_tasks": True, "sampling": {"max_new_tokens": 2}}
     model = byte_model(tmp_path / "model")
     made = bench("v1", None, loop={"envkit": engine}, model=model)
     trainer = training_worker(model, meeting=tmp_path / "meeting", lr=2e-2)

@@ -202,7 +202,7 @@ async def test_verl_group_members_start_from_one_state_and_epochs_repeat_it(
     bench: Make, version: str
 ) -> None:
     """The same seed in a group, from the row's index; another row has another one."""
-    loop = {"envkit": {"env_id": "toy-dots-v0", "limits": {"max_turns": 1}}}
+    loop = {"envkit": {"env_id": "toy-dots-v0", "draw_tasks": True, "limits": {"max_turns": 1}}}
     made = bench(version, lambda *_: "3", model="qwen2_5_vl", loop=loop)
     first = await made.run([Sample(uid="a", index=4), Sample(uid="b", index=5)], n=2)
     hashes = [tuple(image.tobytes() for image in call.images) for call in made.server.calls]
@@ -213,7 +213,7 @@ async def test_verl_group_members_start_from_one_state_and_epochs_repeat_it(
 
 
 async def test_verl_requests_come_from_column_extra_info_or_yaml(bench: Make) -> None:
-    loop = {"envkit": {"env_id": "verl-steps-v0", "env_kwargs": {"rounds": 2}}}
+    loop = {"envkit": {"env_id": "verl-steps-v0", "draw_tasks": True, "env_kwargs": {"rounds": 2}}}
     samples = [
         Sample(uid="yaml"),
         Sample(uid="extra", extra_info={"env_kwargs": {"rounds": 1}}),
