@@ -7,7 +7,7 @@ from functools import cache
 from typing import Final
 
 from envkit.errors import ConfigurationError, EnvFault
-from envkit_slime.rewards import is_distilled, is_normalised
+from envkit_slime.rewards import is_distilled, is_normalised, sets_reward
 from envkit_slime.runtime import Runtime
 from envkit_slime.sample import Sample
 from envkit_slime.settings import FanOut, Plan
@@ -34,6 +34,30 @@ def check_prompt(
             f"prompt that --apply-chat-template has rendered: {sample.prompt!r:.60}; drop "
             "--apply-chat-template"
         )
+
+
+def check_ignored(args: Namespace, sample: Sample, *, evaluation: bool) -> None:
+    """Refuse flags that have no effect if the environment rewards the sample.
+
+    Raises:
+        ConfigurationError: See the message.
+    """
+    metadata = sample.metadata or {}
+    if metadata.get("tools"):
+        raise ConfigurationError(
+            "the dataset's column of --tool-key has no effect, because the environment has its own "
+            f"tools, got {str(metadata['tools'])[:80]}; name a column that does not exist"
+        )
+    if not sets_reward(args, sample, is_faulted=False, evaluation=evaluation):
+        return
+    names = ("rm_type", "eval_reward_key") if evaluation else ("rm_type", "reward_key")
+    for name in names:
+        value = metadata.get(name) or getattr(args, name, None)
+        if value:
+            raise ConfigurationError(
+                f"--{name.replace('_', '-')} {value} has no effect, because the environment's "
+                "reward is the one that counts; drop the flag, or the row's metadata of that name"
+            )
 
 
 def check_fan_out(args: Namespace, fan_out: FanOut, *, evaluation: bool) -> None:

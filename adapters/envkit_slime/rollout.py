@@ -19,6 +19,7 @@ from envkit.trajectory import Row, StopReason, Trajectory, step_rows
 from envkit_slime.checks import (
     check_baseline,
     check_fan_out,
+    check_ignored,
     check_prompt,
     check_siblings,
     check_staleness,
@@ -75,6 +76,7 @@ async def roll(
         extras = {**plan.sampling.extras, **form.request_fields(args, sample)}
         plan = replace(plan, sampling=replace(plan.sampling, extras=extras))
         check_prompt(args, sample, plan.settings.task_fields, evaluation=evaluation)
+        check_ignored(args, sample, evaluation=evaluation)
         check_baseline(args, evaluation=evaluation)
         check_fan_out(args, plan.settings.fan_out, evaluation=evaluation)
         check_staleness(args, plan.settings.max_staleness, evaluation=evaluation)

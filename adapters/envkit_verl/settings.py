@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from envkit.errors import ConfigurationError
 from envkit.rollout import Limits, Sampling
+from envkit_verl.ignored import check_ignored
 
 SGLANG: Final = "sglang"
 VLLM: Final = "vllm"
@@ -30,7 +31,7 @@ class VerlSettings:
     max_model_len: int | None
     """The server's context length; None means the model's own."""
     max_turns: int | None
-    """`multi_turn.max_assistant_turns`."""
+    """The tighter of `multi_turn.max_assistant_turns` and `multi_turn.max_user_turns` + 1."""
     backend: str
     """`rollout.name`: "vllm", "sglang" or another."""
     keeps_routing: bool = False
@@ -54,16 +55,18 @@ class VerlSettings:
         """Read the trainer's configuration.
 
         Raises:
-            ConfigurationError: Log-probabilities would not be those of the sampled distribution.
+            ConfigurationError: Log-probabilities would not be those of the sampled distribution, or
+                a setting would have no effect.
         """
         actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
         _check_logprobs(rollout)
+        check_ignored(config)
         turns = rollout.get("multi_turn", {}) or {}
         return cls(
             prompt_length=int(rollout.prompt_length),
             response_length=int(rollout.response_length),
             max_model_len=_positive(rollout.get("max_model_len")),
-            max_turns=_positive(turns.get("max_assistant_turns")),
+            max_turns=_max_turns(turns),
             backend=str(rollout.get("name", "")),
             keeps_routing=bool(rollout.get("enable_rollout_routing_replay", False)),
             estimator=str(config.algorithm.adv_estimator),
@@ -153,6 +156,16 @@ def _check_logprobs(rollout: Any) -> None:  # noqa: ANN401  # OmegaConf's node
             f"unscaled distribution, which at temperature {temperature} is not the sampled one; "
             "set rollout.logprobs_mode=processed_logprobs"
         )
+
+
+def _max_turns(turns: Any) -> int | None:  # noqa: ANN401  # OmegaConf's node
+    """Return the most replies; verl's tool loop also ends after a number of observations."""
+    replies, observations = (
+        _positive(turns.get(name)) for name in ("max_assistant_turns", "max_user_turns")
+    )
+    if observations is None:
+        return replies
+    return observations + 1 if replies is None else min(replies, observations + 1)
 
 
 def _positive(value: Any) -> int | None:  # noqa: ANN401  # any YAML scalar

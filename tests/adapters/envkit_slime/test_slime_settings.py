@@ -17,6 +17,7 @@ import envkit_slime
 from envkit.errors import ConfigurationError, EnvkitError, MissingDependencyError, TemplateError
 from envkit.images import Image
 from envkit.seeds import derive_seed
+from envkit_slime.checks import check_ignored
 from envkit_slime.rollout import roll
 from envkit_slime.runtime import close_runtimes
 from envkit_slime.sample import Sample
@@ -60,6 +61,26 @@ def test_slime_dataset_that_no_episode_reads_is_refused(row: dict[str, Any]) -> 
     mapped = arguments({"env_id": "toy-echo-v0", "task_fields": {"word": "label"}})
     assert plan(mapped, sample(label="gamma")).request.task == {"word": "gamma"}
     assert plan(args, sample()).request.task is None  # no dataset
+
+
+@pytest.mark.parametrize(
+    ("flags", "metadata", "message"),
+    [
+        ({"rm_type": "math"}, {}, "--rm-type math has no effect"),
+        ({}, {"rm_type": "boxed_math"}, "--rm-type boxed_math has no effect"),
+        ({"reward_key": "score"}, {}, "--reward-key score has no effect"),
+        ({}, {"tools": [{"name": "calc"}]}, "--tool-key has no effect"),
+    ],
+)
+def test_slime_flags_without_an_effect_are_refused(
+    flags: dict[str, Any], metadata: dict[str, Any], message: str
+) -> None:
+    args = arguments({"env_id": "toy-echo-v0"}, **flags)
+    with pytest.raises(ConfigurationError, match=message):
+        check_ignored(args, sample(metadata=metadata), evaluation=False)
+    own = {**vars(args), "custom_rm_path": "my.rewards"}  # slime calls it
+    if not metadata.get("tools"):
+        check_ignored(Namespace(**own), sample(metadata=metadata), evaluation=False)
 
 
 def test_slime_seed_of_the_mapping_wins_even_if_it_is_0() -> None:

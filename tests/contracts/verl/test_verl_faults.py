@@ -332,6 +332,43 @@ async def test_verl_row_without_an_environment_is_a_clear_error(bench: Make) -> 
         await bench("v0", up).run([Sample()])
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("reward__custom_reward_function__path", "/rewards.py"),
+        ("reward__reward_manager__name", "dapo"),
+        ("reward__reward_kwargs__overlong_buffer_cfg__enable", True),
+        ("reward__reward_model__enable", True),
+    ],
+)
+async def test_verl_settings_without_an_effect_are_refused(
+    bench: Make, key: str, value: object
+) -> None:
+    place = key.replace("__", ".")
+    with pytest.raises(ConfigurationError, match=rf"{place}={value} has no effect"):
+        await bench("v0", up, **{key: value}).run([Sample(envkit=steps())])
+
+
+async def test_verl_tools_of_its_own_are_refused(bench: Make, tmp_path: Path) -> None:
+    path = tmp_path / "tools.yaml"
+    path.write_text("tools: []")
+    tools = {"actor_rollout_ref__rollout__multi_turn__tool_config_path": str(path)}
+    with pytest.raises(ConfigurationError, match=r"multi_turn.tool_config_path=.*has no effect"):
+        await bench("v0", up, **tools).run([Sample(envkit=steps())])
+
+
+@pytest.mark.parametrize(("users", "assistants", "turns"), [(1, None, 2), (3, 2, 2), (1, 3, 2)])
+async def test_verl_max_user_turns_ends_an_episode(
+    bench: Make, version: str, users: int, assistants: int | None, turns: int
+) -> None:
+    limits: dict[str, Any] = {
+        "actor_rollout_ref__rollout__multi_turn__max_user_turns": users,
+        "actor_rollout_ref__rollout__multi_turn__max_assistant_turns": assistants,
+    }
+    row = one_row(await bench(version, up, **limits).run([Sample(envkit=steps(rounds=5))]))
+    assert row["reward_score"] == pytest.approx(0.25 * turns)
+
+
 async def test_verl_dataset_that_no_episode_reads_is_refused(bench: Make) -> None:
     """The environment would draw its own tasks, and the curve would look healthy."""
     named = {"envkit": {"env_id": "verl-steps-v0"}}
