@@ -48,16 +48,12 @@ def check_ignored(args: Namespace, sample: Sample, *, evaluation: bool) -> None:
             "the dataset's column of --tool-key has no effect, because the environment has its own "
             f"tools, got {str(metadata['tools'])[:80]}; name a column that does not exist"
         )
-    if not sets_reward(args, sample, is_faulted=False, evaluation=evaluation):
-        return
-    names = ("rm_type", "eval_reward_key") if evaluation else ("rm_type", "reward_key")
-    for name in names:
-        value = metadata.get(name) or getattr(args, name, None)
-        if value:
-            raise ConfigurationError(
-                f"--{name.replace('_', '-')} {value} has no effect, because the environment's "
-                "reward is the one that counts; drop the flag, or the row's metadata of that name"
-            )
+    kind = metadata.get("rm_type") or getattr(args, "rm_type", None)
+    if kind and sets_reward(args, sample, is_faulted=False, evaluation=evaluation):
+        raise ConfigurationError(
+            f"--rm-type {kind} has no effect, because the environment's reward is the one that "
+            "counts; drop the flag, or 'rm_type' in the row's metadata"
+        )
 
 
 def check_fan_out(args: Namespace, fan_out: FanOut, *, evaluation: bool) -> None:

@@ -134,7 +134,7 @@ def plan_episode(
     settings = Settings.from_args(args)
     config = settings.rollout
     row, row_limits = _row(sample)
-    if settings.task_fields or not _is_unread(sample):
+    if settings.task_fields or not _is_unread(args, sample, evaluation=evaluation):
         request = EpisodeRequest.from_column(row, default=config.request())
     else:
         request = config.row_request(None)
@@ -177,11 +177,10 @@ def _evaluation_size(args: Namespace, request: EpisodeRequest) -> int:
     return min(sizes, default=1)
 
 
-def _is_unread(sample: Sample) -> bool:
-    """Return whether a dataset filled the sample, but without a request.
-
-    Without a dataset, slime's samples have neither a prompt nor a label.
-    """
+def _is_unread(args: Namespace, sample: Sample, *, evaluation: bool) -> bool:
+    """Return whether a dataset filled the sample, but without a request."""
+    if not evaluation and not getattr(args, "prompt_data", None):
+        return False
     is_filled = bool(sample.prompt) or sample.label is not None
     return is_filled and (sample.metadata or {}).get(ENVKIT_COLUMN) is None
 

@@ -52,13 +52,16 @@ def plan(args: Namespace, given: Sample, *, evaluation: bool = False) -> Any:
 @pytest.mark.parametrize("row", [{"prompt": "What is x?"}, {"label": "4"}, {"label": ""}])
 def test_slime_dataset_that_no_episode_reads_is_refused(row: dict[str, Any]) -> None:
     """As with slime's own flags for geo3k and no `task_fields`: the curve would look healthy."""
-    args = arguments({"env_id": "toy-echo-v0"})
-    with pytest.raises(ConfigurationError, match="no episode of toy-echo-v0 reads it"):
-        plan(args, sample(**row))
-    assert plan(arguments({"env_id": "toy-echo-v0", "draw_tasks": True}), sample(**row)).seed
+    data: dict[str, Any] = {"prompt_data": "geo3k.parquet"}
+    args = arguments({"env_id": "toy-echo-v0"}, **data)
+    for evaluation in (False, True):
+        with pytest.raises(ConfigurationError, match="no episode of toy-echo-v0 reads it"):
+            plan(args, sample(**row), evaluation=evaluation)
+    drawing = arguments({"env_id": "toy-echo-v0", "draw_tasks": True}, **data)
+    assert plan(drawing, sample(**row)).request.task is None
     column = {"envkit": json.dumps({"task": {"word": "gamma"}})}
     assert plan(args, sample(metadata=column, **row)).request.task == {"word": "gamma"}
-    mapped = arguments({"env_id": "toy-echo-v0", "task_fields": {"word": "label"}})
+    mapped = arguments({"env_id": "toy-echo-v0", "task_fields": {"word": "label"}}, **data)
     assert plan(mapped, sample(label="gamma")).request.task == {"word": "gamma"}
     assert plan(args, sample()).request.task is None  # no dataset
 
@@ -68,7 +71,6 @@ def test_slime_dataset_that_no_episode_reads_is_refused(row: dict[str, Any]) -> 
     [
         ({"rm_type": "math"}, {}, "--rm-type math has no effect"),
         ({}, {"rm_type": "boxed_math"}, "--rm-type boxed_math has no effect"),
-        ({"reward_key": "score"}, {}, "--reward-key score has no effect"),
         ({}, {"tools": [{"name": "calc"}]}, "--tool-key has no effect"),
     ],
 )
