@@ -32,6 +32,13 @@ class Collection:
     """Whether the argument's value is the whole `name-vN`: the ids are another registry's."""
     description: str = ""
     """One-line description for members without their own."""
+    reward_threshold: float | Callable[[str], float | None] | None = None
+    """`EnvSpec.reward_threshold` of every member, or a function of the member's id, `name-vN`."""
+
+    def threshold_of(self, name: str) -> float | None:
+        """Return the reward threshold of a member; None without one."""
+        declared = self.reward_threshold
+        return declared(name) if callable(declared) else declared
 
 
 def collections() -> Mapping[str, str]:

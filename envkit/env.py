@@ -28,6 +28,7 @@ from envkit.images import Image
 from envkit.messages import Message, message
 from envkit.reply import Reply
 from envkit.spaces import observation_space, response_space
+from envkit.success import IS_SUCCESS, own_reward, verdict_in
 from envkit.tasks import Task, TaskSource, draw_index
 from envkit.tools import ToolSpec
 from envkit.turns import (
@@ -117,6 +118,11 @@ class Env(gymnasium.Env[Observation, str]):
     """Set by a rollout before every step; None if there are no retries. An environment with a
     remote backend sends it as the idempotency key."""
 
+    default_threshold: float | None = None
+    """`reward_threshold` without one in the spec; for thresholds that depend on arguments."""
+    own_reward: float | None = None
+    """Reward of the last step, before any wrapper changed it; None if unknown."""
+
     _announced: Reply | None = None
 
     def __init__(self, *, max_turns: int = 1, render_mode: str | None = None) -> None:
@@ -134,6 +140,16 @@ class Env(gymnasium.Env[Observation, str]):
         self._running = False
         self._transcript: list[str] = []  # filled only if a render mode asks for it
         self._shown: Sequence[Image] = ()
+
+    @property
+    def reward_threshold(self) -> float | None:
+        """Return from which an episode is solved; None if none is declared.
+
+        It is the spec's, or else `default_threshold`, and is about `own_reward` summed over steps.
+        `info["is_success"]` takes precedence.
+        """
+        declared = None if self.spec is None else self.spec.reward_threshold
+        return self.default_threshold if declared is None else declared
 
     def on_reset(self, task: Task) -> Turn:
         """Start the task and return what the model reads first."""
@@ -280,7 +296,7 @@ class Env(gymnasium.Env[Observation, str]):
         return self._take(action)
 
     def _take(self, action: str) -> Reply:
-        announced, self._announced = self._announced, None
+        announced, self._announced, self.own_reward = self._announced, None, None
         self.reply = Reply(text=action) if announced is None else announced.with_text(action)
         return self.reply
 
@@ -294,7 +310,9 @@ class Env(gymnasium.Env[Observation, str]):
         truncated = not done and self.turn >= self.max_turns
         self._running = not (done or truncated)
         self._show(turn, action)
-        return Step(observation, float(turn.reward), done, truncated, self._info(turn))
+        reward = float(turn.reward)
+        self.own_reward = own_reward(turn.info, reward)
+        return Step(observation, reward, done, truncated, self._info(turn))
 
     def _show(self, turn: Turn, *before: str) -> None:
         if self.render_mode is not None:
@@ -303,7 +321,8 @@ class Env(gymnasium.Env[Observation, str]):
 
     def _info(self, turn: Turn) -> dict[str, Any]:
         defaults: dict[str, Any] = {"tool_call": None, "parse_error": None, "reward_terms": {}}
-        return {**defaults, **copy.deepcopy(dict(turn.info)), "turn": self.turn}
+        told = {**defaults, **copy.deepcopy(dict(turn.info)), "turn": self.turn}
+        return told if IS_SUCCESS not in told else {**told, IS_SUCCESS: verdict_in(told)}
 
 
 def _given_task(options: object) -> Task | None:

@@ -32,6 +32,7 @@ from envkit.errors import (
     did_you_mean,
 )
 from envkit.signature import known_arguments, takes, wrong_types
+from envkit.success import checked_threshold
 
 NAMESPACE: Final = "envkit"
 ENTRY_POINT_GROUP: Final = "envkit.envs"
@@ -57,8 +58,19 @@ class EnvSpec:
     """Constructor arguments, JSON data; those given to `make` override them."""
     nondeterministic: bool = False
     """Whether the same seed, task and replies may give a different episode."""
+    reward_threshold: float | None = None
+    """Return from which an episode counts as solved (see `envkit.success`); with several agents,
+    each role's return. None if `info["is_success"]` says so, or nothing does."""
     distribution: str | None = None
     """The distribution that provides it, set by the registry; None if registered at run time."""
+
+    def __post_init__(self) -> None:
+        """Check the threshold.
+
+        Raises:
+            ConfigurationError: It is not a finite number.
+        """
+        object.__setattr__(self, "reward_threshold", checked_threshold(self.reward_threshold))
 
 
 _registered: dict[str, EnvSpec] = {}
@@ -74,6 +86,7 @@ def register(
     description: str = "",
     kwargs: Mapping[str, Any] | None = None,
     nondeterministic: bool = False,
+    reward_threshold: float | None = None,
 ) -> None:
     """Register an environment for `envkit.make` and `gymnasium.make` in this process.
 
@@ -86,10 +99,11 @@ def register(
         description: One line for listings.
         kwargs: Constructor arguments, JSON data.
         nondeterministic: Whether the same seed, task and replies may give a different episode.
+        reward_threshold: Return from which an episode counts as solved; None declares none.
 
     Raises:
-        ConfigurationError: The id is malformed or taken, the entry point is invalid, or the
-            arguments are not JSON data.
+        ConfigurationError: The id is malformed or taken, the entry point is invalid, the arguments
+            are not JSON data, or the threshold is not a finite number.
     """
     name = _local_id(id)
     if "/" in name:
@@ -103,6 +117,7 @@ def register(
         description=description,
         kwargs=dict(kwargs or {}),
         nondeterministic=nondeterministic,
+        reward_threshold=reward_threshold,
     )
     _check_json(added)
     _remove_replaced(added)
@@ -188,7 +203,8 @@ def spec(id: str) -> EnvSpec:  # noqa: A002  # Gymnasium's word
     """
     name = _resolve(id)
     if name in _plugins and name not in _registered:
-        _registered[name] = _load(name, _plugins[name])
+        found = _registered[name] = _load(name, _plugins[name])
+        gymnasium.registry[_gym_id(name)].reward_threshold = found.reward_threshold
     return _listing(name, gymnasium.registry[_gym_id(name)])
 
 
@@ -224,6 +240,7 @@ def members(namespace: str) -> Mapping[str, EnvSpec]:
             entry_point=collection.entry_point,
             description=descriptions.get(name, collection.description),
             kwargs={collection.argument: name if collection.keeps_version else member.group(1)},
+            reward_threshold=collection.threshold_of(name),
             distribution=owner,
         )
     for name in found.keys() - _registered.keys():
@@ -241,6 +258,7 @@ def make(
     id: str,  # noqa: A002  # Gymnasium's word
     *,
     disable_env_checker: bool = True,
+    reward_threshold: float | None = None,
     **kwargs: Any,  # whatever the constructor takes
 ) -> AnyEnv:
     """Make an environment by id, without wrappers, as a rollout needs it.
@@ -250,18 +268,22 @@ def make(
     Args:
         id: `name-vN`, or `name` for the latest version, with or without `envkit/`.
         disable_env_checker: False wraps it in Gymnasium's `PassiveEnvChecker`.
+        reward_threshold: Return from which an episode counts as solved; None keeps the spec's.
         kwargs: Constructor arguments, such as max_turns.
 
     Raises:
         UnknownNameError: There is no such environment; the message suggests the nearest name.
-        ConfigurationError: The constructor does not accept the arguments, or needs others. Use
-            `max_turns` instead of `max_episode_steps`: an environment must know its last turn.
+        ConfigurationError: The constructor does not accept the arguments, or needs others, or the
+            threshold is not a finite number. Use `max_turns` instead of `max_episode_steps`: an
+            environment must know its last turn.
         ContractError: The plugin fails to import, two distributions provide the same id, or the
             result is not an `envkit.Env`.
     """
     if "max_episode_steps" in kwargs:
         raise ConfigurationError("pass max_turns instead of max_episode_steps")
     found = spec(id)
+    if reward_threshold is not None:
+        found = replace(found, reward_threshold=reward_threshold)
     creator = _creator(found)
     plain = replace(_gym_spec(found), order_enforce=False)
     try:
@@ -368,6 +390,7 @@ def _gym_spec(found: EnvSpec) -> GymSpec:
     return GymSpec(
         id=_gym_id(found.id),
         entry_point=cast(Any, found.entry_point),  # Gymnasium's protocol has keyword arguments only
+        reward_threshold=found.reward_threshold,
         nondeterministic=found.nondeterministic,
         kwargs=dict(found.kwargs),
     )
@@ -378,6 +401,7 @@ def _add_to_gymnasium(added: EnvSpec) -> None:
     gymnasium.register(  # pyright: ignore[reportUnknownMemberType]  # a bare dict in its signature
         built.id,
         built.entry_point,
+        reward_threshold=built.reward_threshold,
         nondeterministic=built.nondeterministic,
         kwargs=built.kwargs,
     )
@@ -393,6 +417,7 @@ def _listing(name: str, found: GymSpec) -> EnvSpec:
         entry_point=cast("str | Creator", found.entry_point),
         kwargs=found.kwargs,
         nondeterministic=found.nondeterministic,
+        reward_threshold=found.reward_threshold,
     )
 
 

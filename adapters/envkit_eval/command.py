@@ -13,7 +13,7 @@ from envkit.cli.options import (
     EngineName,
     EnvKwargs,
     ModelName,
-    SolvedAbove,
+    RewardThreshold,
     complete_id,
 )
 from envkit.cli.playing import (
@@ -39,7 +39,7 @@ from envkit.cli.playing import (
 )
 
 _TASKS: Final = 64
-_SHOWN: Final = {"by", "solved_above", "quiet", "as_json"}
+_SHOWN: Final = {"by", "reward_threshold", "quiet", "as_json"}
 _BESIDE_PAIRED: Final = {"targets", "paired", *_SHOWN}
 _BESIDE_RESUME: Final = {
     "resume", "paired", "base_url", "workers", "ray", "pass_at", "max_faults", "prices", *_SHOWN
@@ -125,7 +125,7 @@ def evaluate(
             rich_help_panel=COUNTING,
         ),
     ] = None,
-    solved_above: SolvedAbove = None,
+    reward_threshold: RewardThreshold = None,
     max_faults: Annotated[
         float | None,
         typer.Option(
@@ -170,6 +170,7 @@ def evaluate(
     given = locals()
     from envkit.cli.remote import on_workers
     from envkit.cli.run_plan import Output, RolloutPlan
+    from envkit.success import checked_threshold
     from envkit_eval.plan import (
         EvalPlan,
         claimed,
@@ -180,19 +181,18 @@ def evaluate(
     from envkit_eval.run import run_eval
 
     output = Output.JSON if as_json else Output.TABLE
+    threshold = checked_threshold(reward_threshold)
     if paired:
-        from envkit.metrics import SOLVED_ABOVE
         from envkit_eval import TAGS
         from envkit_eval.paired_page import show_comparison
 
         refuse_options(ctx, given, "--paired plays nothing", besides=_BESIDE_PAIRED)
-        above = SOLVED_ABOVE if solved_above is None else solved_above
-        show_comparison(targets or (), by=by or TAGS, solved_above=above, output=output)
+        show_comparison(targets or (), by=by or TAGS, threshold=threshold, output=output)
         return
     counting: dict[str, Any] = {
         "by": by and tuple(by),
         "pass_at": pass_at and tuple(pass_at),
-        "solved_above": solved_above,
+        "reward_threshold": threshold,
         "max_faults": max_faults,
     }
     if resume is not None:

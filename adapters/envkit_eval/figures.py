@@ -55,10 +55,12 @@ class Line:
     """Rewarded ones."""
     ungraded: int = 0
     """Those rewarded 0 because the grader failed on what the policy left."""
+    undeclared: int = 0
+    """Those for which the environment declares no success; excluded from success and pass@k."""
     faulted: int
     aborted: int
     success: Estimate | None
-    """Share of a task's samples that solved it; equal to pass@1."""
+    """Share of a task's samples that solved it; equal to pass@1. None if no success is declared."""
     reward: Estimate | None
     pass_at: Mapping[int, Estimate] = field(default_factory=dict[int, Estimate])
     """pass@k by k. A task with fewer than k rewarded samples is excluded for that k."""
@@ -141,6 +143,7 @@ def _line(
     problems = list(problems_of(samples).values())
     rewarded = [one for one in samples if one.reward is not None]
     rewards = [problem.reward for problem in problems]
+    judged = [problem for problem in problems if problem.judged]
     is_binary = {one.reward for one in rewarded} <= {0.0, 1.0}
     return Line(
         env_id=env_id,
@@ -151,7 +154,10 @@ def _line(
         ungraded=sum(one.is_ungraded for one in samples),
         faulted=sum(one.is_faulted for one in samples),
         aborted=sum(one.is_aborted for one in samples),
-        success=Estimate.of([problem.solved for problem in problems], samples=len(rewarded)),
+        undeclared=sum(one.solved is None for one in rewarded),
+        success=Estimate.of(
+            [one.solved / one.judged for one in judged], samples=sum(one.judged for one in judged)
+        ),
         reward=Estimate.of(rewards, samples=len(rewarded) if is_binary else None),
         pass_at=_passed(problems, pass_at),
         turns=_mean(rewarded, lambda one: one.turns),
@@ -166,10 +172,10 @@ def _line(
 def _passed(problems: Sequence[Problem], pass_at: Sequence[int]) -> dict[int, Estimate]:
     found: dict[int, Estimate] = {}
     for k in pass_at:
-        enough = [problem for problem in problems if len(problem.samples) >= k]
-        values = [pass_at_k(len(one.samples), one.solved_count, k) for one in enough]
+        enough = [problem for problem in problems if problem.judged >= k]
+        values = [pass_at_k(one.judged, one.solved, k) for one in enough]
         # An attempt of k samples is one trial, so there are fewer trials than samples.
-        estimate = Estimate.of(values, samples=sum(len(one.samples) // k for one in enough))
+        estimate = Estimate.of(values, samples=sum(one.judged // k for one in enough))
         if estimate is not None:
             found[k] = estimate
     return found

@@ -1,15 +1,14 @@
 """Paired comparison of two runs on the same tasks, with significance."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError, StorageError
-from envkit.metrics import SOLVED_ABOVE
 from envkit.metrics.intervals import exact_p_value
 from envkit.rollout.run_folder import RUN_FILE, read_settings
-from envkit.trajectory import read_trajectories
+from envkit.trajectory import read_trajectories, success_of
 from envkit.trajectory.storage import FILE_NAME
 from envkit.viewer.pairs import MeanDifference, Pair, match, mean_difference
 from envkit.viewer.rows import EpisodeRow, episode_row
@@ -73,7 +72,7 @@ class Difference:
     turns: MeanDifference | None
     reply_tokens: MeanDifference | None
     better: int
-    """Tasks that the second side solved more often."""
+    """Tasks that the second side solved more often, of those with a defined success."""
     worse: int
     p_value: float
     """P-value of McNemar's exact test if each side played every task once. With several samples, of
@@ -93,12 +92,13 @@ class Comparison:
     changed_outcomes: tuple[ChangedOutcome, ...]
 
 
-def read_side(path: Path, *, by: Sequence[str]) -> Side:
+def read_side(path: Path, *, by: Sequence[str], threshold: float | None = None) -> Side:
     """Load the episodes of a run directory, a trajectory file or an evaluation.
 
     Args:
         path: The directory or file.
         by: Tags to keep.
+        threshold: Rewards from this on count as solved; None uses what the runs recorded.
 
     Raises:
         StorageError: It contains no run, or a trajectory cannot be read.
@@ -117,6 +117,8 @@ def read_side(path: Path, *, by: Sequence[str]) -> Side:
         recorded = _env_kwargs(run)
         for number, one in enumerate(read_trajectories(run), start=1):
             facts = episode_row(one, number=number)
+            if threshold is not None:
+                facts = replace(facts, is_solved=success_of(one, threshold=threshold))
             tags = tags_of(one, by)
             episodes.append(Episode(facts=facts, run=run.name, task=dict(one.task), tags=tags))
             if recorded is not None:
@@ -212,16 +214,13 @@ def _refuse(first: Side, second: Side, what: str) -> None:
     )
 
 
-def compare(
-    first: Side, second: Side, *, by: Sequence[str], solved_above: float = SOLVED_ABOVE
-) -> Comparison:
+def compare(first: Side, second: Side, *, by: Sequence[str]) -> Comparison:
     """Compare the second side with the first.
 
     Args:
         first: The baseline.
         second: The side compared with it.
         by: Tags in output order. A tag with a single value is omitted.
-        solved_above: An episode counts as solved if its reward exceeds this.
 
     Raises:
         ConfigurationError: The sides did not play the same tasks.
@@ -237,24 +236,16 @@ def compare(
         ]
         found = match(*sides)
         alone = len(found.only_first) + len(found.only_second)
-        solved = _solved(solved_above)
-        differences.append(_difference(env_id, None, None, found.pairs, alone, solved))
+        differences.append(_difference(env_id, None, None, found.pairs, alone))
         for tag in ("role", *by):
             groups = _grouped(found.pairs, tag, known)
             if len(groups) > 1:
                 differences += [
-                    _difference(env_id, tag, value, groups[value], 0, solved)
+                    _difference(env_id, tag, value, groups[value], 0)
                     for value in sorted(groups, key=by_number)
                 ]
-        changed_outcomes += _flips(found.pairs, known, solved)
+        changed_outcomes += _flips(found.pairs, known)
     return Comparison(differences=tuple(differences), changed_outcomes=tuple(changed_outcomes))
-
-
-Value = Callable[[EpisodeRow], float | None]
-
-
-def _solved(above: float) -> Value:
-    return lambda facts: None if facts.reward is None else float(facts.reward > above)
 
 
 def _grouped(
@@ -275,12 +266,12 @@ def _difference(
     value: str | None,
     pairs: Sequence[Pair],
     alone: int,
-    solved: Value,
 ) -> Difference:
     whole = [pair for pair in pairs if None not in (pair.first.reward, pair.second.reward)]
-    changes: dict[int | None, list[float]] = {}
-    for pair in whole:
-        change = (solved(pair.second) or 0.0) - (solved(pair.first) or 0.0)
+    changes: dict[int | None, list[int]] = {}
+    judged = [p for p in whole if None not in (p.first.is_solved, p.second.is_solved)]
+    for pair in judged:
+        change = bool(pair.second.is_solved) - bool(pair.first.is_solved)
         changes.setdefault(pair.first.seed, []).append(change)
     better = sum(sum(values) > 0 for values in changes.values())
     worse = sum(sum(values) < 0 for values in changes.values())
@@ -289,23 +280,21 @@ def _difference(
         tag=tag,
         value=value,
         unpaired=alone + len(pairs) - len(whole),
-        success=mean_difference(whole, solved),
+        success=mean_difference(judged, lambda facts: float(facts.is_solved or 0)),
         reward=mean_difference(whole, lambda facts: facts.reward),
         turns=mean_difference(whole, lambda facts: facts.turns),
         reply_tokens=mean_difference(whole, lambda facts: facts.sampled),
         better=better,
         worse=worse,
         p_value=exact_p_value(better, worse),
-        is_mcnemar=len(changes) == len(whole),
+        is_mcnemar=len(changes) == len(judged),
     )
 
 
-def _flips(
-    pairs: Iterable[Pair], known: Mapping[str, Episode], solved: Value
-) -> list[ChangedOutcome]:
+def _flips(pairs: Iterable[Pair], known: Mapping[str, Episode]) -> list[ChangedOutcome]:
     found: list[ChangedOutcome] = []
     for pair in pairs:
-        before, after = solved(pair.first), solved(pair.second)
+        before, after = pair.first.is_solved, pair.second.is_solved
         if before is None or after is None or before == after:
             continue
         places = [
@@ -316,7 +305,7 @@ def _flips(
                 env_id=pair.first.env_id,
                 seed=pair.first.seed,
                 excerpt=pair.first.excerpt,
-                now_solved=after > before,
+                now_solved=after,
                 first=places[0],
                 second=places[1],
             )

@@ -9,6 +9,7 @@ import typer
 
 from envkit.cli.console import say, say_json, table
 from envkit.cli.run_plan import Output
+from envkit.success import UNDECLARED
 from envkit.viewer.pairs import MeanDifference
 from envkit_eval import Comparison, Difference, compare, read_side
 
@@ -17,14 +18,14 @@ _LISTED: Final = 20
 
 
 def show_comparison(
-    targets: Sequence[str], *, by: Sequence[str], solved_above: float, output: Output
+    targets: Sequence[str], *, by: Sequence[str], threshold: float | None, output: Output
 ) -> None:
     """Write what changed from the first target to the second.
 
     Args:
         targets: Two runs or evaluations.
         by: Tags that differences are grouped by.
-        solved_above: Rewards above this count as solved.
+        threshold: Rewards from this on count as solved; None uses what the runs recorded.
         output: A table or JSON.
 
     Raises:
@@ -37,8 +38,8 @@ def show_comparison(
             f"--paired compares two runs or evaluations, got {len(targets)}: "
             "envkit eval BEFORE AFTER --paired"
         )
-    first, second = (read_side(Path(target), by=by) for target in targets)
-    found = compare(first, second, by=by, solved_above=solved_above)
+    first, second = (read_side(Path(one), by=by, threshold=threshold) for one in targets)
+    found = compare(first, second, by=by)
     if output is Output.JSON:
         say_json({"first": first.name, "second": second.name, **asdict(found)})
         return
@@ -57,6 +58,9 @@ def _show(found: Comparison) -> None:
         else "exact sign test on tasks"
     )
     say(f"brackets: 95% paired bootstrap intervals over tasks; p: {test}")
+    for line in found.differences:
+        if line.tag is None and line.success is None and line.reward is not None:
+            say(f"{line.env_id}: success is undefined, because {UNDECLARED}")
     for flip in found.changed_outcomes[:_LISTED]:
         what = "now solved" if flip.now_solved else "now failed"
         say(f"{what}: {flip.env_id} seed {flip.seed} ({flip.first}, {flip.second}) {flip.excerpt}")
@@ -69,7 +73,7 @@ def _row(line: Difference) -> list[str]:
     name = line.env_id if line.tag is None else f"  {line.tag} {line.value}"
     return [
         name,
-        "0" if line.success is None else str(line.success.seeds),
+        "0" if line.reward is None else str(line.reward.seeds),
         _change(line.success, 100, 1, "%"),
         _change(line.reward, 1, 3),
         _change(line.turns, 1, 2),

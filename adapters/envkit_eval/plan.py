@@ -14,7 +14,6 @@ from envkit.cli.run_plan import Output, RolloutPlan, numbered_folders
 from envkit.errors import BusyError, ConfigurationError, StorageError
 from envkit.files import replace_file, storage_errors
 from envkit.folder_claim import FolderClaim
-from envkit.metrics import SOLVED_ABOVE
 from envkit.registration import spec
 from envkit.rollout.config import FaultPolicy
 from envkit.rollout.run_folder import is_taken
@@ -23,7 +22,7 @@ from envkit_eval import TAGS, Line, Price, check_pass_at, price_of, read_price
 EVAL_FILE: Final = "eval.json"
 LOCK_FILE: Final = ".eval.lock"
 """Locked while a command plays the evaluation; it remains if the command is killed."""
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 """Version of `eval.json`."""
 
 
@@ -35,8 +34,8 @@ class Counting:
     """Tags that results are grouped by."""
     pass_at: tuple[int, ...] = ()
     """Values of k; empty means 1, 2, 4, ... and all samples."""
-    solved_above: float = SOLVED_ABOVE
-    """Rewards above this count as solved."""
+    reward_threshold: float | None = None
+    """Rewards from this on count as solved; None uses what the environments declare."""
     max_faults: float = 0.05
     """Maximum fraction of an environment's episodes that may fault, 0 to 1."""
     price: Price | None = None
@@ -48,7 +47,7 @@ class Counting:
         return cls(
             by=tuple(data["by"]),
             pass_at=tuple(data["pass_at"]),
-            solved_above=data["solved_above"],
+            reward_threshold=data["reward_threshold"],
             max_faults=data["max_faults"],
             price=None if price is None else price_of(price, EVAL_FILE),
         )

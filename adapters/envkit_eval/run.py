@@ -12,6 +12,7 @@ from envkit.cli.run_plan import Output, RolloutPlan
 from envkit.cli.run_rollout import EXIT_ALL_FAULTED, EXIT_ERROR, EXIT_OK, run_rollout
 from envkit.errors import EnvkitError, RunFailedError
 from envkit.rollout.run_folder import RunFolder, is_taken
+from envkit.success import HOW_TO_DECLARE, UNDECLARED
 from envkit.trajectory import Trajectory
 from envkit_eval import Estimate, Line, Sample, check_pass_at, lines_of
 from envkit_eval.plan import EVAL_FILE, EvalPlan
@@ -111,7 +112,8 @@ def _read_complete(run: RolloutPlan, take: Callable[[Trajectory], None]) -> bool
 
 def _take(plan: EvalPlan, samples: list[Sample], trajectory: Trajectory) -> None:
     counting = plan.counting
-    samples.append(Sample.of(trajectory, by=counting.by, solved_above=counting.solved_above))
+    threshold = counting.reward_threshold
+    samples.append(Sample.of(trajectory, by=counting.by, threshold=threshold))
 
 
 def _figures(plan: EvalPlan, samples: Sequence[Sample]) -> list[Line]:
@@ -157,11 +159,21 @@ def _show_lines(lines: Sequence[Line]) -> None:
                 f"{line.env_id}: {line.ungraded} of {line.episodes} episodes scored 0 because the "
                 "grader failed on what the policy left"
             )
+        if line.tag is None and line.undeclared:
+            say(_undeclared(line))
     shown = [e for line in lines for e in (line.success, line.reward, *line.pass_at.values()) if e]
     methods = sorted({e.interval.method for e in shown if e.interval is not None})
     if methods:
         say(f"brackets: 95% intervals over tasks ({', '.join(methods)})")
     say("episodes that faulted are not counted")
+
+
+def _undeclared(line: Line) -> str:
+    share = "" if line.success is None else f" in {line.undeclared} of {line.episodes} episodes"
+    return (
+        f"{line.env_id}: success is undefined{share}, because {UNDECLARED}; the mean reward is the "
+        f"result. To declare one, {HOW_TO_DECLARE}; --reward-threshold counts with another"
+    )
 
 
 def _row(line: Line, ks: Sequence[int], *, has_images: bool, has_cost: bool) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Final
 from envkit.messages import images_of
 from envkit.metrics import EpisodeFacts
 from envkit.rollout.multi_agent import rollout_id_of
-from envkit.trajectory import SegmentKind, TokenSequence, Trajectory
+from envkit.trajectory import SegmentKind, TokenSequence, Trajectory, success_of
 
 TAGS: Final = ("family", "level")
 """Tags to group results by, if an episode records them."""
@@ -27,8 +27,8 @@ class Sample:
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
     reward: float | None
     """None after a fault or an abort."""
-    solved: float | None
-    """1.0 or 0.0; None without a reward."""
+    solved: bool | None
+    """Whether it solved its task; None if that is undefined (see `success_of`)."""
     is_ungraded: bool = False
     """Whether the reward is 0 because the grader failed on what the policy left."""
     is_faulted: bool
@@ -45,13 +45,15 @@ class Sample:
     seconds: float
 
     @classmethod
-    def of(cls, trajectory: Trajectory, *, by: Sequence[str], solved_above: float) -> "Sample":
+    def of(
+        cls, trajectory: Trajectory, *, by: Sequence[str], threshold: float | None = None
+    ) -> "Sample":
         """Return the sample of a trajectory.
 
         Args:
             trajectory: Any trajectory, including faulted ones.
             by: Tags to keep if the task or reset info has them as a string, number or bool.
-            solved_above: An episode counts as solved if its reward exceeds this.
+            threshold: A reward threshold; None uses what the environment declared.
         """
         facts = EpisodeFacts.of(trajectory)
         reward = facts.reward
@@ -62,7 +64,7 @@ class Sample:
             role=facts.role,
             tags=tags_of(trajectory, by),
             reward=reward,
-            solved=None if reward is None else float(reward > solved_above),
+            solved=success_of(trajectory, threshold=threshold),
             is_ungraded=reward is not None and facts.is_ungraded,
             is_faulted=facts.is_faulted,
             is_aborted=facts.is_aborted,
@@ -87,14 +89,14 @@ class Problem:
         return sum(one.reward or 0.0 for one in self.samples) / len(self.samples)
 
     @property
-    def solved(self) -> float:
-        """Share of the samples that solved the task."""
-        return self.solved_count / len(self.samples)
+    def judged(self) -> int:
+        """Number of samples for which success is defined."""
+        return sum(one.solved is not None for one in self.samples)
 
     @property
-    def solved_count(self) -> int:
+    def solved(self) -> int:
         """Number of samples that solved the task."""
-        return int(sum(one.solved or 0.0 for one in self.samples))
+        return sum(one.solved is True for one in self.samples)
 
 
 def problems_of(samples: Iterable[Sample]) -> dict[str, Problem]:
@@ -110,8 +112,8 @@ def episodes_of(samples: Iterable[Sample]) -> list[Sample]:
     """Return one sample for each episode.
 
     A multi-agent episode counts once. Its reward is the mean over roles, it is solved if every
-    role's reward counts as solved, and it has no reward if one role has none. Costs are summed;
-    turns and seconds are those of the longest role.
+    role succeeds, and it has no reward if one role has none. Costs are summed; turns and seconds
+    are those of the longest role.
     """
     found: defaultdict[str, list[Sample]] = defaultdict(list)
     for one in samples:
@@ -122,11 +124,12 @@ def episodes_of(samples: Iterable[Sample]) -> list[Sample]:
 def _joined(parts: Sequence[Sample]) -> Sample:
     rewards = [one.reward for one in parts if one.reward is not None]
     is_whole = len(rewards) == len(parts)
+    verdicts = [one.solved for one in parts if one.solved is not None]
     return replace(
         parts[0],
         role=None,
         reward=sum(rewards) / len(rewards) if is_whole else None,
-        solved=min(one.solved or 0.0 for one in parts) if is_whole else None,
+        solved=all(verdicts) if len(verdicts) == len(parts) else None,
         is_ungraded=is_whole and any(one.is_ungraded for one in parts),
         is_faulted=any(one.is_faulted for one in parts),
         is_aborted=any(one.is_aborted for one in parts),

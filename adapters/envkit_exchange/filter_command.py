@@ -8,9 +8,9 @@ import typer
 from envkit.cli.console import note, say, say_json
 from envkit.cli.counting import CountingBar
 from envkit.cli.examples import with_examples
-from envkit.cli.options import AsJson, SolvedAbove
+from envkit.cli.options import AsJson, RewardThreshold
 from envkit.errors import ConfigurationError, StorageError
-from envkit.metrics import SOLVED_ABOVE
+from envkit.success import checked_threshold
 from envkit_exchange.solve_rates import SolveRates, rows_of, solve_rates
 from envkit_exchange.tables import check_target, write_table
 
@@ -28,7 +28,7 @@ def filter_tasks(
     out: Annotated[Path, typer.Option(metavar="FILE", help="The kept tasks, a .jsonl file.")],
     above: Annotated[float, typer.Option(help="Keep tasks with a solve rate above this.")] = 0.0,
     below: Annotated[float, typer.Option(help="Keep tasks with a solve rate below this.")] = 1.0,
-    solved_above: SolvedAbove = None,
+    reward_threshold: RewardThreshold = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     as_json: AsJson = False,
@@ -42,9 +42,9 @@ def filter_tasks(
     if not above < below:
         raise ConfigurationError(f"--above must be less than --below, got {above:g} and {below:g}")
     check_target(out, is_folder=False, overwrite=overwrite, suffixes=(".jsonl",))
-    least = SOLVED_ABOVE if solved_above is None else solved_above
+    threshold = checked_threshold(reward_threshold)
     with CountingBar("trajectories", is_quiet=quiet) as bar:
-        rates = solve_rates(runs, solved_above=least, progress=bar.show)
+        rates = solve_rates(runs, threshold=threshold, progress=bar.show)
     if not rates.tasks:
         raise StorageError(f"{', '.join(map(str, runs))}: no episode to filter, got an empty file")
     summary = rates.summary(above, below)

@@ -13,18 +13,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError, StorageError
-from envkit.metrics import SOLVED_ABOVE
 from envkit.metrics.intervals import Interval, wilson_interval
 from envkit.rollout import ENVKIT_COLUMN, EpisodeRequest
 from envkit.rollout.run_folder import RUN_FILE, read_settings
 from envkit.rollout.sources import canonical_json
-from envkit.trajectory import StopReason, Trajectory, read_trajectories
+from envkit.success import UNDECLARED
+from envkit.trajectory import StopReason, Trajectory, read_trajectories, success_of
 from envkit.trajectory.storage import Source
 from envkit.trajectory.trajectory import role_of
 from envkit_exchange.trajectories import contents_of
 
 BUCKETS: Final = ("0", "0-0.25", "0.25-0.5", "0.5-0.75", "0.75-1", "1")
 """Bins of the solve-rate histogram; open bins include their lower bound, except 0."""
+_UNDEFINED: Final = "without a defined success"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,7 +95,7 @@ class SolveRates:
 def solve_rates(
     sources: Sequence[Source],
     *,
-    solved_above: float = SOLVED_ABOVE,
+    threshold: float | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> SolveRates:
     """Measure the tasks of finished or interrupted runs of one environment.
@@ -104,12 +105,13 @@ def solve_rates(
 
     Args:
         sources: Run directories or trajectory files.
-        solved_above: An episode counts as solved if its reward exceeds this.
+        threshold: A reward threshold; None uses what the environment declared.
         progress: Called with the number of trajectories read so far and the total.
 
     Raises:
         StorageError: A file cannot be read.
-        ConfigurationError: The runs differ in environment or arguments or have several agents.
+        ConfigurationError: The runs differ in environment or arguments, have several agents, or
+            declare no success.
     """
     total = sum(contents_of(source).count for source in sources)
     found: dict[str, TaskRate] = {}
@@ -128,21 +130,31 @@ def solve_rates(
             number: object = trajectory.metadata.get("group")
             order.setdefault(key, (place, number if isinstance(number, int) else done))
             task = found.setdefault(key, TaskRate(request=request))
-            _count(trajectory, task, rates.left_out, solved_above)
+            _count(trajectory, task, rates.left_out, threshold)
+    undefined = rates.left_out[_UNDEFINED]
+    if undefined and not any(task.episodes for task in found.values()):
+        raise ConfigurationError(
+            f"success is undefined in {undefined} of {done} episodes, because {UNDECLARED}: "
+            "pass --reward-threshold REWARD, the reward from which a task counts as solved"
+        )
     rates.tasks.extend(found[key] for key in sorted(found, key=lambda key: order[key]))
     return rates
 
 
-def _count(trajectory: Trajectory, task: TaskRate, left_out: Counter[str], above: float) -> None:
+def _count(
+    trajectory: Trajectory, task: TaskRate, left_out: Counter[str], threshold: float | None
+) -> None:
     if trajectory.is_faulted:
         left_out["faulted"] += 1
     elif trajectory.stop_reason is StopReason.ABORTED:
         left_out["aborted"] += 1
     elif trajectory.reward is None:
         left_out["without a reward"] += 1
+    elif (is_solved := success_of(trajectory, threshold=threshold)) is None:
+        left_out[_UNDEFINED] += 1
     else:
         task.episodes += 1
-        task.solved += trajectory.reward > above
+        task.solved += is_solved
 
 
 def _env_kwargs(source: Source) -> Mapping[str, Any]:

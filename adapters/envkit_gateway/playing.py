@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +34,7 @@ from envkit.rollout.recovery import (
     play_with_restarts,
 )
 from envkit.rollout.setup import EpisodeSpec, Setup
+from envkit.success import IS_SUCCESS, OWN_REWARD, own_reward
 from envkit.threads.pool import WorkerPool
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit.trajectory.trajectory import Trajectory
@@ -150,7 +151,7 @@ class _Episode:
         self._record = EpisodeRecord()
         self._record.started = attempt.started
         self._last: Step | None = None
-        self._earned = 0.0
+        self._earned = self._own = 0.0  # with and without what wrappers changed
         self._env_fault: Fault | None = None
         self._agent_error: BaseException | None = None
         self._lost: EpisodeLostError | None = None
@@ -171,6 +172,7 @@ class _Episode:
             reset = await self._env.reset()
             record.task, record.reset_info = dict(reset.task), reset.info
             record.initial_observation_hash = reset.hash
+            record.reward_threshold = reset.reward_threshold
             if self._spec.group_start is not None:
                 self._spec.group_start.compare(reset.hash)
                 self._spec.group_start.expected = reset.hash
@@ -302,7 +304,7 @@ class _Episode:
                 return Outcome(stop_reason=StopReason.ABORTED)
             found = FaultRecord.of(FaultPlace.REWARDS, fault)
             return Outcome(stop_reason=StopReason.ENV_FAULT, fault=found)
-        info = {**(outcome.info or {}), "grade_output": output, **settled.info()}
+        info = {**_without_verdict(outcome.info or {}), "grade_output": output, **settled.info()}
         return replace(outcome, reward=settled.score, info=info)
 
     async def _grade(self, task: AgentTask, folder: Path) -> Grade:
@@ -366,6 +368,7 @@ class _Episode:
                 raise
             self._last = outcome.step
             self._earned += outcome.step.reward
+            self._own += own_reward(outcome.step.info, outcome.step.reward)
             return outcome.step
 
     async def _answer(self, text: str) -> None:
@@ -432,6 +435,10 @@ class _Episode:
     def _scored(self, result: AgentResult, ended: StopReason) -> Outcome:
         reward = self._earned if result.reward is None else result.reward
         info = dict(self._last.info) if self._last is not None else {}
+        if result.reward is not None:
+            info = _without_verdict(info)
+        elif OWN_REWARD in info or self._own != self._earned:
+            info[OWN_REWARD] = self._own
         if result.error is not None:
             info["agent_error"] = result.error
         if result.info:
@@ -441,3 +448,8 @@ class _Episode:
             found = FaultRecord.of(FaultPlace.REWARDS, error)
             return Outcome(stop_reason=StopReason.ENV_FAULT, fault=found)
         return Outcome(stop_reason=ended, reward=reward, info=info)
+
+
+def _without_verdict(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return info without the environment's verdict, which another reward replaces."""
+    return {key: value for key, value in info.items() if key not in (IS_SUCCESS, OWN_REWARD)}

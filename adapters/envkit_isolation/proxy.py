@@ -12,6 +12,7 @@ from envkit.agents import MultiAgentEnv, RoleEnv
 from envkit.env import Capabilities, Env, Policy, PolicyContext
 from envkit.errors import ConfigurationError, ContractError
 from envkit.messages import Message, check_message, text_of
+from envkit.success import checked_threshold, own_reward
 from envkit.tools import ToolSpec
 from envkit.turns import Observation, Reset, Step
 from envkit_isolation.frames import Frame, FrameError
@@ -48,7 +49,12 @@ class IsolatedEnv(Env):
         self._take_state(told["state"])
         if told["spec_id"] is not None:
             # A rollout rebuilds an environment from its spec, which must be isolated as well.
-            self.spec = GymSpec(id=str(told["spec_id"]), entry_point=rebuild, order_enforce=False)
+            self.spec = GymSpec(
+                id=str(told["spec_id"]),
+                entry_point=rebuild,
+                reward_threshold=checked_threshold(told["spec_threshold"]),
+                order_enforce=False,
+            )
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # only reached where nothing is found
         """Reject access to an attribute that exists only in the worker.
@@ -90,6 +96,7 @@ class IsolatedEnv(Env):
                 raise FrameError(f"a reward of {reward!r:.40} and flags {flags!r:.80}")
             if "state" in data:
                 self._take_state(data["state"])
+        self.own_reward = own_reward(info, reward)
         return Step(observation, reward, *flags, info)
 
     def format_observation(self, observation: Observation) -> Message:
@@ -183,6 +190,7 @@ class IsolatedEnv(Env):
         self.system_prompt, self.max_turns = prompt, turns
         self.tools = _tools(state["tools"])
         self.history_policy = state["history"]  # type: ignore[misc]  # each worker's own
+        self.default_threshold = checked_threshold(state["reward_threshold"])
 
 
 class IsolatedMultiAgentEnv(IsolatedEnv, MultiAgentEnv):

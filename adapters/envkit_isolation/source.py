@@ -99,6 +99,7 @@ def _registered_for(env_id: str | None, known_ids: frozenset[str]) -> list[dict[
                     "description": entry.description,
                     "kwargs": dict(entry.kwargs),
                     "nondeterministic": entry.nondeterministic,
+                    "reward_threshold": entry.reward_threshold,
                 }
             )
         elif entry.id in named:

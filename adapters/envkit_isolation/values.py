@@ -24,6 +24,7 @@ from envkit.errors import (
     traceback_of,
 )
 from envkit.images import Image
+from envkit.success import IS_SUCCESS, verdict_in
 from envkit.turns import Observation
 
 _KEPT: Final[dict[str, type[EnvkitError]]] = {
@@ -71,7 +72,7 @@ def outcome_out(value: object, size: int, source: str) -> dict[str, Any]:
     """Convert the result of `reset` (two values) or `step` (five) to frame data.
 
     Raises:
-        ContractError: It is neither.
+        ContractError: It is neither, or its success term is not a verdict.
     """
     values: list[Any] = list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else []
     if len(values) != size or not isinstance(values[-1], Mapping):
@@ -79,6 +80,8 @@ def outcome_out(value: object, size: int, source: str) -> dict[str, Any]:
             f"{source} must return {size} values, the last of them a mapping, got {shown(value)}"
         )
     info = dict(cast("Mapping[str, Any]", values[-1]))
+    if IS_SUCCESS in info:
+        info[IS_SUCCESS] = verdict_in(info)
     data = {"observation": observation_of(values[0], source), "info": info}
     if size == 5:
         _, reward, terminated, truncated, _ = values

@@ -27,6 +27,7 @@ from envkit.errors import ConfigurationError, ContractError, UnknownNameError, s
 from envkit.messages import message
 from envkit.registration import NAMESPACE, AnyEnv, make, register
 from envkit.reply import Reply
+from envkit.success import with_own_reward
 from envkit.turns import Observation, StepKey, Turn
 from envkit_isolation.frames import Connection, Frame
 from envkit_isolation.values import (
@@ -188,6 +189,7 @@ class ServedEnv:
                 "name": self.name,
                 "pid": os.getpid(),
                 "spec_id": None if spec is None else str(spec.id),
+                "spec_threshold": None if spec is None else spec.reward_threshold,
                 "capabilities": asdict(env.capabilities),
                 "policies": [str(name) for name in policies],
                 "agents": self._joint is not None,
@@ -208,6 +210,8 @@ class ServedEnv:
         self._env.announce(reply)
         value = self._outer.step(reply.text)
         data = outcome_out(value, 5, f"{self.name}.step")
+        if self._outer is not self._env:
+            data["info"] = with_own_reward(data["info"], data["reward"], self._env.own_reward)
         if self._facts() != self._told:
             data["state"] = self._state()
         return Frame(data | self._formatted(value[0]))
@@ -297,6 +301,7 @@ class ServedEnv:
             "max_turns": int(env.max_turns),
             "tools": [tool.to_json() for tool in env.tools],
             "history": _setting(env.history_policy, self.name),
+            "reward_threshold": env.reward_threshold,
         }
         if self._joint is not None:
             state["roles"] = {

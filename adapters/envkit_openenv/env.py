@@ -13,6 +13,7 @@ from envkit.env import Capabilities, Reset, Step, Turn
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
 from envkit.rollout.limits import Backoff
 from envkit.seeds import derive_seed
+from envkit.success import checked_threshold
 from envkit.tasks import Task
 from envkit.toolcalls import ToolCallFormat, parse_tool_calls
 from envkit.tools import ToolSpec
@@ -273,6 +274,7 @@ class OpenEnvEnv(AsyncEnv):
                 self.max_turns = int(state["max_turns"])
             if self._instructions is None:
                 self.system_prompt = state["system_prompt"]
+            self.default_threshold = checked_threshold(state["reward_threshold"])
         except (KeyError, TypeError, ValueError) as error:
             raise EnvFault(
                 f"the OpenEnv server must state an envkit environment: {error!r:.300}",

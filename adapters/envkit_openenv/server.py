@@ -74,6 +74,7 @@ class EnvkitState(openenv.State):
     tools: list[dict[str, Any]]
     """In the chat-completions form."""
     max_turns: int
+    reward_threshold: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +146,7 @@ class EnvkitEnvironment(Environment):
             system_prompt=env.system_prompt if env is not None else None,
             tools=[spec.to_json() for spec in env.tools] if env is not None else [],
             max_turns=env.max_turns if env is not None else 1,
+            reward_threshold=env.reward_threshold if env is not None else None,
         )
 
     def get_metadata(self) -> openenv.EnvironmentMetadata:

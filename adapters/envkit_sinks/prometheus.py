@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from envkit.access import check_port
 from envkit.errors import MissingDependencyError, ServiceError
-from envkit.metrics import SOLVED_ABOVE
 from envkit.trajectory.segment import SegmentKind
-from envkit.trajectory.trajectory import Trajectory, TurnRecord
+from envkit.trajectory.trajectory import Trajectory, TurnRecord, success_of
 
 _TOKENS: Final = {SegmentKind.MODEL: "sampled", SegmentKind.OBSERVATION: "observed"}
 _REWARDS: Final = (-1.0, -0.5, 0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 2.0, 5.0)
@@ -109,7 +108,8 @@ class _Instruments:
             )
 
         self.episodes = counter("episodes", "Finished episodes", "stop_reason")
-        self.successes = counter("successes", "Episodes with a reward above 0")
+        self.successes = counter("successes", "Episodes that solved their task")
+        self.judged = counter("judged", "Episodes for which success is defined")
         self.faults = counter("faults", "Episodes ended by infrastructure", "kind", "where")
         self.retries = counter("retries", "Recovered failures", "kind")
         self.turns = counter("turns", "Model replies")
@@ -135,7 +135,9 @@ class _Instruments:
             self.faults.labels(env=env, kind=fault.kind, where=fault.where).inc()
         if trajectory.reward is not None:
             self.reward.labels(env=env).observe(trajectory.reward)
-            self.successes.labels(env=env).inc(trajectory.reward > SOLVED_ABOVE)
+        if (is_solved := success_of(trajectory)) is not None:
+            self.successes.labels(env=env).inc(is_solved)
+            self.judged.labels(env=env).inc()
         self.length.labels(env=env).observe(trajectory.step_count)
         self.seconds.labels(env=env).observe(trajectory.duration_seconds)
         if trajectory.env_restarts:

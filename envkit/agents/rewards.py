@@ -12,15 +12,12 @@ from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError, ContractError
 from envkit.trajectory.segment import Segment, SegmentKind
-from envkit.trajectory.trajectory import Trajectory
+from envkit.trajectory.trajectory import UNADJUSTED, Trajectory
 
 AdjustRewards = Callable[[Mapping[str, Trajectory]], Mapping[str, float]]
 """Takes the trajectories of one episode by role, with the environment's rewards, and returns the
 new rewards. A role missing from the result keeps its reward. Never called for an episode that
 faulted or was aborted. Runs on a thread."""
-
-UNADJUSTED = "unadjusted_reward"
-"""Key of `Trajectory.metadata`: the environment's own reward, if a function changed it."""
 
 
 def credit(trajectory: Trajectory, amount: float) -> Trajectory:

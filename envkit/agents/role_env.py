@@ -48,6 +48,7 @@ class RoleEnv(AsyncEnv):
         self.role = role
         self.system_prompt = joint_env().system_prompt_of(role)
         self.tools = joint_env().tools_of(role)
+        self.default_threshold = joint_env().reward_threshold
         self._first, self._joint_env, self._exchange = first, joint_env, exchange
 
     @property

@@ -71,11 +71,11 @@ EnvKwargs = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same tasks.")]
-SolvedAbove = Annotated[
+RewardThreshold = Annotated[
     float | None,
     typer.Option(
         metavar="REWARD",
-        help="Rewards above this count as solved (default: 0).",
+        help="Rewards from this on count as solved (default: as the environment declares).",
         rich_help_panel=COUNTING,
     ),
 ]

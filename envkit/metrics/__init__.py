@@ -2,13 +2,12 @@
 
 from envkit.metrics.aggregate import Aggregator, aggregate, histograms
 from envkit.metrics.distribution import Distribution, Histogram
-from envkit.metrics.facts import SOLVED_ABOVE, EpisodeFacts
+from envkit.metrics.facts import EpisodeFacts
 from envkit.metrics.names import METRICS
 from envkit.metrics.table import summary_table
 
 __all__ = [
     "METRICS",
-    "SOLVED_ABOVE",
     "Aggregator",
     "Distribution",
     "EpisodeFacts",

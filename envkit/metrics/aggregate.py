@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from envkit.metrics.distribution import Distribution, Histogram, Moments
-from envkit.metrics.facts import SOLVED_ABOVE, EpisodeFacts
+from envkit.metrics.facts import EpisodeFacts
 from envkit.tokens import SanityStatus
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import TIME_PARTS, Trajectory
@@ -102,7 +102,8 @@ class Aggregator:
             group.add(facts.reward)
         self._distributions["reward"].add(facts.reward)
         self._counts["ungraded"] += facts.is_ungraded
-        self._counts["successes"] += facts.reward > SOLVED_ABOVE
+        self._counts["successes"] += facts.success is True
+        self._counts["judged"] += facts.success is not None
         self._counts["truncated"] += facts.is_truncated
         for name, value in facts.reward_terms.items():
             self._terms[name].add(value)
@@ -156,8 +157,10 @@ class Aggregator:
                 "reward/std": reward.deviation,
                 "reward/min": reward.minimum,
                 "reward/max": reward.maximum,
-                "success/rate": counts["successes"] / reward.count,
             }
+        if counts["judged"]:
+            metrics["success/rate"] = counts["successes"] / counts["judged"]
+            metrics["success/episodes"] = counts["judged"]
         metrics |= {f"reward_term/{n}/mean": t.mean for n, t in sorted(self._terms.items())}
         turns = self._distributions["turns"]
         if turns.count:

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from envkit.errors import ConfigurationError
 from envkit.grading import UNGRADED
@@ -17,10 +17,8 @@ from envkit.trajectory.trajectory import (
     TIMES_PARKED,
     Trajectory,
     role_of,
+    success_of,
 )
-
-SOLVED_ABOVE: Final = 0.0
-"""An episode with a higher reward counts as solved, in every command and figure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +35,8 @@ class EpisodeFacts:
     """`where`, `kind` and `message`; None without a fault."""
     reward: float | None = None
     """None after a fault or an abort."""
+    success: bool | None = None
+    """Whether it solved its task; None if that is undefined (see `success_of`)."""
     reward_terms: Mapping[str, float] = field(default_factory=dict[str, float])
     """Reward terms from `info["reward_terms"]`, each summed over turns."""
     is_ungraded: bool = False
@@ -105,6 +105,7 @@ class EpisodeFacts:
             if fault is None
             else {"where": fault.where.value, "kind": fault.kind.value, "message": fault.message},
             reward=trajectory.reward,
+            success=success_of(trajectory),
             reward_terms=_reward_terms(trajectory),
             is_ungraded=any(turn.info.get(UNGRADED) for turn in trajectory.turns),
             turns=trajectory.step_count,

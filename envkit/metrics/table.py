@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, cast
 
 from envkit.metrics.aggregate import aggregate
+from envkit.success import UNDECLARED
 from envkit.trajectory.trajectory import Trajectory
 
 if TYPE_CHECKING:  # rich is slow to import, and only terminals need it
@@ -78,9 +79,17 @@ def _reward(metrics: Metrics) -> str:
     low, high = _number(metrics["reward/min"]), _number(metrics["reward/max"])
     return (
         f"mean {metrics['reward/mean']:.3f} ± {metrics['reward/std']:.3f}, {low} to {high}; "
-        f"above 0 in {_percent(metrics['success/rate'])} "
-        f"of {_number(metrics['episodes/rewarded'])}"
+        f"{_success(metrics)}"
     )
+
+
+def _success(metrics: Metrics) -> str:
+    if "success/rate" not in metrics:
+        return f"{UNDECLARED}, so success is undefined"
+    share, judged = _percent(metrics["success/rate"]), metrics["success/episodes"]
+    text = f"solved {share} of {_number(judged)}"
+    others = metrics["episodes/rewarded"] - judged
+    return f"{text}; {UNDECLARED} for {_number(others)}" if others else text
 
 
 def _groups(metrics: Metrics) -> str:

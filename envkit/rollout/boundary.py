@@ -15,9 +15,18 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from envkit.env import Capabilities, Env, Observation, Reset, Step
-from envkit.errors import ContractError, EnvFault, FaultKind, StorageError, describe, shown
+from envkit.errors import (
+    ConfigurationError,
+    ContractError,
+    EnvFault,
+    FaultKind,
+    StorageError,
+    describe,
+    shown,
+)
 from envkit.images import Image
 from envkit.messages import Message, check_message, images_of, text_of
+from envkit.success import IS_SUCCESS, checked_threshold, verdict_in, with_own_reward
 from envkit.tasks import Task
 from envkit.tools import ToolSpec
 from envkit.trajectory.plain import check_plain
@@ -40,6 +49,8 @@ class ResetOutcome:
     tools: tuple[ToolSpec, ...]
     history: str | dict[str, Any] | None
     """The environment's own history policy; None appends everything."""
+    reward_threshold: float | None
+    """Return from which the episode is solved; None if the environment declares none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +151,7 @@ def reset_outcome(value: Any, env: Env, outer: Any) -> ResetOutcome:  # noqa: AN
         system_prompt=_system_prompt(env),
         tools=_tools(env),
         history=_history(env),
+        reward_threshold=_threshold(env),
     )
 
 
@@ -155,6 +167,8 @@ def step_outcome(value: Any, env: Env, outer: Any) -> StepOutcome:  # noqa: ANN4
         ContractError: A value violates the contract.
     """
     step = checked_step(value, type(env).__name__)
+    if outer is not env:
+        step = step._replace(info=with_own_reward(step.info, step.reward, env.own_reward))
     return StepOutcome(
         step=step, message=formatted(step.observation, env, outer), hash=step_hash(step)
     )
@@ -294,6 +308,8 @@ def _info(value: Any, source: str) -> dict[str, Any]:  # noqa: ANN401  # foreign
     if not isinstance(value, Mapping):
         raise ContractError(f"{source} must return info as a mapping, got {shown(value)}")
     info = dict(cast("Mapping[str, Any]", value))
+    if IS_SUCCESS in info:
+        info[IS_SUCCESS] = verdict_in(info)
     _check_plain(info, f"{source}: info")
     return info
 
@@ -333,6 +349,13 @@ def _history(env: Env) -> str | dict[str, Any] | None:
             f"got {shown(setting)}"
         )
     return setting
+
+
+def _threshold(env: Env) -> float | None:
+    try:
+        return checked_threshold(env.reward_threshold)
+    except ConfigurationError as error:
+        raise ContractError(f"{type(env).__name__}: {error}") from error
 
 
 def _tools(env: Env) -> tuple[ToolSpec, ...]:

@@ -148,6 +148,7 @@ class Episode:
         record.task = dict(reset.task)
         record.reset_info = reset.info
         record.initial_observation_hash = reset.hash
+        record.reward_threshold = reset.reward_threshold
         if self._spec.group_start is not None:
             self._spec.group_start.compare(reset.hash)
         self._rewriter.choose(reset.history, type(self.env.env).__name__)

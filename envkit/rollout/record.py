@@ -18,7 +18,14 @@ from envkit.trajectory.ledger import Ledger
 from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.sequence import TEMPLATE, Origin, branch_history
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
-from envkit.trajectory.trajectory import Trajectory, TurnRecord, observed, recorded_reply
+from envkit.trajectory.trajectory import (
+    Trajectory,
+    TurnRecord,
+    observed,
+    recorded_reply,
+    threshold_of,
+    with_threshold,
+)
 
 _FIELDS: Final = tuple(field.name for field in fields(TurnRecord))
 
@@ -103,6 +110,7 @@ class EpisodeRecord:
         self.reset_info: dict[str, Any] = {}
         self.initial_observation_hash: str | None = None
         self.fault: FaultRecord | None = None
+        self.reward_threshold: float | None = None
         self.env_snapshot: bytes | None = None
         self.started = time.perf_counter()
 
@@ -138,6 +146,7 @@ class EpisodeRecord:
         self.origin, self.task = earlier.origin, dict(earlier.task)
         self.reset_info = dict(earlier.reset_info)
         self.initial_observation_hash = earlier.initial_observation_hash
+        self.reward_threshold = threshold_of(earlier)
         self.turns = [
             turn
             for turn in earlier.turns
@@ -268,7 +277,7 @@ class EpisodeRecord:
             duration_seconds=time.perf_counter() - self.started,
             engine=engine,
             env_snapshot=self.env_snapshot,
-            metadata=spec.metadata,
+            metadata=with_threshold(spec.metadata, self.reward_threshold),
         )
 
 

@@ -19,10 +19,19 @@ from envkit.trajectory.storage import (
     read_trajectories,
     save,
 )
-from envkit.trajectory.trajectory import Trajectory, TurnRecord, step_rows, whole_row
+from envkit.trajectory.trajectory import (
+    REWARD_THRESHOLD,
+    Trajectory,
+    TurnRecord,
+    step_rows,
+    success_of,
+    threshold_of,
+    whole_row,
+)
 from envkit.trajectory.verify import VerifyReport, check_certificate, verify_file
 
 __all__ = [
+    "REWARD_THRESHOLD",
     "Branch",
     "Certificate",
     "FaultPlace",
@@ -56,6 +65,8 @@ __all__ = [
     "read_trajectories",
     "save",
     "step_rows",
+    "success_of",
+    "threshold_of",
     "verify_file",
     "whole_row",
 ]

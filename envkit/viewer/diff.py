@@ -17,7 +17,7 @@ Traces = Callable[[Collection[int]], Mapping[int, Trace]]
 """Reads episodes of a run by number."""
 MAX_PLACED: Final = 1_000
 """Maximum number of pairs for which a comparison says where they diverge."""
-_OUTCOMES: Final = ("solved", "failed", "no reward")
+_OUTCOMES: Final = ("solved", "failed", "undefined")
 _LISTED: Final = 20
 
 
@@ -130,7 +130,7 @@ def _notes(matching: Matching, names: Sequence[str], shown: int) -> Iterator[str
 
 
 def _solved(row: EpisodeRow) -> float | None:
-    return None if row.reward is None else float(row.is_solved)
+    return None if row.is_solved is None else float(row.is_solved)
 
 
 _MEANS: Final[tuple[tuple[str, Callable[[EpisodeRow], float | None]], ...]] = (
@@ -160,6 +160,6 @@ def _mean(
 
 
 def _outcome(row: EpisodeRow) -> str:
-    if row.reward is None:
-        return "no reward"
+    if row.is_solved is None:
+        return "undefined"
     return "solved" if row.is_solved else "failed"

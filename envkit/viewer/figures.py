@@ -91,6 +91,16 @@ def finite_rewards(rows: Iterable[EpisodeRow]) -> list[float]:
     return [reward for reward in given if math.isfinite(reward)]
 
 
+def judged_in(rows: Iterable[EpisodeRow]) -> list[EpisodeRow]:
+    """Return the episodes for which success is defined."""
+    return [row for row in rows if row.is_solved is not None]
+
+
+def solved_count(rows: Iterable[EpisodeRow]) -> int:
+    """Return how many episodes solved their task."""
+    return sum(row.is_solved is True for row in rows)
+
+
 def groups_of(rows: Iterable[EpisodeRow]) -> dict[str, list[EpisodeRow]]:
     """Return the episodes of each group; an episode without a group is its own group."""
     found: dict[str, list[EpisodeRow]] = {}
@@ -115,9 +125,12 @@ def _mean(rows: Sequence[EpisodeRow], groups: Mapping[str, Sequence[EpisodeRow]]
 
 
 def _solved(rows: Sequence[EpisodeRow], groups: Mapping[str, Sequence[EpisodeRow]]) -> Any:  # noqa: ANN401
-    shares = [fmean(float(row.is_solved) for row in members) for members in groups.values()]
-    found = share_interval(shares, samples=len(rows)) if len(shares) > 1 else None
-    return {"count": sum(row.is_solved for row in rows), "of": len(rows), **_ends(found)}
+    """Return the share solved of the episodes for which success is defined."""
+    judged = [judged_in(members) for members in groups.values()]
+    shares = [solved_count(members) / len(members) for members in judged if members]
+    count = sum(map(len, judged))
+    found = share_interval(shares, samples=count) if len(shares) > 1 else None
+    return {"count": solved_count(rows), "of": count, **_ends(found)}
 
 
 def _ends(interval: Interval | None) -> dict[str, float | None]:
@@ -152,11 +165,11 @@ def _terms(rows: Sequence[EpisodeRow]) -> list[list[Any]]:
 
 def _families(rows: Iterable[EpisodeRow]) -> list[list[Any]]:
     found: dict[str, list[EpisodeRow]] = {}
-    for row in rows:
+    for row in judged_in(rows):
         if row.family:
             found.setdefault(row.family, []).append(row)
     return [
-        [family, sum(row.is_solved for row in members), len(members)]
+        [family, solved_count(members), len(members)]
         for family, members in sorted(found.items(), key=lambda entry: -len(entry[1]))
     ]
 

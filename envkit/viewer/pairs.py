@@ -22,9 +22,9 @@ class Flip(StrEnum):
     """A change from the first to the second episode of a pair, which may have several."""
 
     NOW_SOLVED = "now solved"
-    """The reward was 0 or below and is above 0."""
+    """Only the second solved the task."""
     NOW_FAILED = "now failed"
-    """The reward was above 0 and is 0 or below."""
+    """Only the first solved the task."""
     NEW_FAULT = "new fault"
     """Infrastructure ended only the second."""
     FAULT_GONE = "fault gone"
@@ -166,18 +166,14 @@ def mean_difference(
     )
 
 
-def _is_failed(facts: EpisodeRow) -> bool:
-    return facts.reward is not None and not facts.is_solved
-
-
 def _rewards_differ(first: EpisodeRow, second: EpisodeRow) -> bool:
     both = first.reward is not None and second.reward is not None
     return both and first.reward != second.reward
 
 
 _TESTS: Final[dict[Flip, Callable[[EpisodeRow, EpisodeRow], bool]]] = {
-    Flip.NOW_SOLVED: lambda first, second: _is_failed(first) and second.is_solved,
-    Flip.NOW_FAILED: lambda first, second: first.is_solved and _is_failed(second),
+    Flip.NOW_SOLVED: lambda first, second: first.is_solved is False and second.is_solved is True,
+    Flip.NOW_FAILED: lambda first, second: first.is_solved is True and second.is_solved is False,
     Flip.NEW_FAULT: lambda first, second: (
         second.stop_reason.is_fault and not first.stop_reason.is_fault
     ),

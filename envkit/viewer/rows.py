@@ -8,13 +8,12 @@ from typing import Any, Final
 
 from envkit.images import Image
 from envkit.messages import Message, images_of, text_of
-from envkit.metrics import SOLVED_ABOVE
 from envkit.rollout.multi_agent import ROLLOUT_ID
 from envkit.trajectory.checks import Problem
 from envkit.trajectory.plain import plain_float, to_plain
 from envkit.trajectory.segment import SegmentKind
 from envkit.trajectory.stop import StopReason
-from envkit.trajectory.trajectory import Trajectory, role_of
+from envkit.trajectory.trajectory import Trajectory, role_of, success_of
 from envkit.viewer.differences import rewrites_of
 
 _EXCERPT: Final = 240
@@ -48,6 +47,8 @@ class EpisodeRow:
     excerpt: str
     """The start of the first user message, on one line."""
     reward: float | None
+    is_solved: bool | None
+    """None if success is undefined (see `success_of`)."""
     stop_reason: StopReason
     turns: int
     """Replies that went to the environment, including those before a fork."""
@@ -77,11 +78,6 @@ class EpisodeRow:
     """Any of "fault", "broken", "parse error", "retry", "restart"."""
     note: str
     """Messages of the fault and of violated rules."""
-
-    @property
-    def is_solved(self) -> bool:
-        """Whether the reward exceeds `SOLVED_ABOVE`, as in the metric `success/rate`."""
-        return self.reward is not None and self.reward > SOLVED_ABOVE
 
     def to_json(self) -> list[Any]:
         """Return the row as JSON data, in the order of `COLUMNS`."""
@@ -181,6 +177,7 @@ def episode_row(
         history_hash=_digest(list(rewrites_of(trajectory).items())),
         excerpt=_excerpt(trajectory),
         reward=trajectory.reward,
+        is_solved=success_of(trajectory),
         stop_reason=trajectory.stop_reason,
         turns=trajectory.step_count,
         replies=len(own),

@@ -7,8 +7,9 @@ from statistics import fmean, stdev
 from typing import Any, Final
 
 from envkit.advantages import Baseline
+from envkit.success import UNDECLARED
 from envkit.text import counted
-from envkit.viewer.figures import finite_rewards, groups_of
+from envkit.viewer.figures import finite_rewards, groups_of, judged_in, solved_count
 from envkit.viewer.rows import EpisodeRow
 from envkit.viewer.run import RunData
 from envkit.viewer.trees import Leaf, leaves
@@ -128,7 +129,7 @@ def _headline(figures: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         note = f"mean, 95% interval over {over}" if is_known else f"mean of {over}: no interval"
         yield "Reward", number(reward["mean"]) + half, note
     if not solved["of"]:
-        yield "Solved", NOTHING, "no episode has a reward"
+        yield "Solved", NOTHING, "no episode has a reward" if reward is None else UNDECLARED
     else:
         ends = "" if solved["low"] is None else f", interval {_range(solved)}"
         note = f"{number(solved['count'])} of {number(solved['of'])}{ends}"
@@ -153,10 +154,10 @@ def _range(ends: Mapping[str, float]) -> str:
 def _rates(rows: Sequence[EpisodeRow]) -> Section:
     """Return one line per group: solved episodes, rewards from best to worst, and task."""
     groups = [group for group in groups_of(rows).values() if len(group) > 1]
-    groups.sort(key=lambda g: (_solved(g) / len(g), _mean(g) or 0.0), reverse=True)
+    groups.sort(key=lambda g: (_share(g) or 0.0, _mean(g) or 0.0), reverse=True)
     table = [
         (
-            f"{_solved(group)}/{len(group)}",
+            f"{solved_count(group)}/{len(judged)}" if (judged := judged_in(group)) else NOTHING,
             ("= " if _is_flat(group) else "")
             + " ".join(number(r) for r in sorted(finite_rewards(group), reverse=True)),
             clipped(group[0].excerpt),
@@ -224,8 +225,9 @@ def _group_facts(rows: Sequence[EpisodeRow], placed: Mapping[int, Leaf]) -> str:
             best = f": mean reward {number(fmean(rewards))}, best {number(max(rewards))}"
         trees = "Tree" if roots == 1 else f"{roots} trees"
         return f"{trees} with {len(rows)} leaves{best}"
+    judged = judged_in(rows)
     facts = [
-        f"{_solved(rows)} of {len(rows)} solved",
+        f"{solved_count(rows)} of {len(judged)} solved" if judged else "",
         f"mean {number(fmean(rewards))}" if rewards else "",
         f"spread {number(stdev(rewards))}" if len(rewards) > 1 else "",
         "equal rewards" if _is_flat(rows) else "",
@@ -271,8 +273,9 @@ def _advantages(rows: Sequence[EpisodeRow]) -> dict[int, float]:
     return {n: baseline.advantage(value, is_scaled=True) for n, value in rewarded.items()}
 
 
-def _solved(rows: Sequence[EpisodeRow]) -> int:
-    return sum(row.is_solved for row in rows)
+def _share(rows: Sequence[EpisodeRow]) -> float | None:
+    judged = judged_in(rows)
+    return solved_count(judged) / len(judged) if judged else None
 
 
 def _mean(rows: Sequence[EpisodeRow]) -> float | None:

@@ -8,11 +8,11 @@ import gymnasium
 
 from envkit.env import Observation
 from envkit.errors import ConfigurationError
-from envkit.metrics import SOLVED_ABOVE
 from envkit.seeds import derive_seed
+from envkit.success import HOW_TO_DECLARE, UNDECLARED, checked_threshold, reaches, verdict_in
 from envkit.tasks import ENDLESS_INDEX_LIMIT, Task
 from envkit.wrappers.env_wrapper import AnyEnv, EnvWrapper
-from envkit.wrappers.level_progress import Level, LevelProgress
+from envkit.wrappers.level_progress import Level, LevelProgress, StepResult
 
 INFO_KEY: Final = "curriculum_level"
 """Key of reset info with the level; absent if a task was given."""
@@ -37,17 +37,18 @@ class Curriculum(EnvWrapper):
         *,
         argument: str = "level",
         level_of: Callable[[Task], Level] | None = None,
-        solved_above: float = SOLVED_ABOVE,
+        reward_threshold: float | None = None,
     ) -> None:
         """Wrap an environment.
 
-        env: An `envkit.Env`, wrapped or not. With `argument` it must have been made by id.
+        Args:
             env: An `envkit.Env`, wrapped or not. With `argument` it must have been made by its id.
             progress: Shared by all environments of a rollout.
             argument: The constructor argument that takes a level.
             level_of: Returns a task's level. Tasks are then chosen from the environment's source by
                 level, and `argument` is not used.
-            solved_above: An episode counts as solved if its total reward exceeds this.
+            reward_threshold: Return from which an episode counts as solved; None uses what the
+                environment declares (see `envkit.success`).
 
         Raises:
             ConfigurationError: The environment has no spec for making it at another level, or no
@@ -58,7 +59,7 @@ class Curriculum(EnvWrapper):
             progress=progress,
             argument=argument,
             level_of=level_of,
-            solved_above=solved_above,
+            reward_threshold=reward_threshold,
         )
         name = type(self.inner).__name__
         if level_of is None and env.spec is None:
@@ -74,7 +75,7 @@ class Curriculum(EnvWrapper):
         if level_of is not None and self.inner.tasks is None:
             raise ConfigurationError(f"level_of chooses from a task source; {name} has none")
         self.progress, self.argument, self.level_of = progress, argument, level_of
-        self.solved_above = solved_above
+        self.reward_threshold = checked_threshold(reward_threshold)
         self._given = env
         self._by_level: dict[Level, AnyEnv] = {}
         self._level: Level | None = None
@@ -103,18 +104,23 @@ class Curriculum(EnvWrapper):
         return observation, {**info, INFO_KEY: level}
 
     def step(self, action: str) -> tuple[Observation, Any, bool, bool, dict[str, Any]]:
-        """Play one reply; count the result at the end of the episode."""
+        """Play one reply; count the result at the end of the episode.
+
+        Raises:
+            ConfigurationError: The episode is over, and nothing declares what success is.
+        """
         turn = self.inner.turn
         answer = self.env.step(action)
         if self._level is not None:
-            _, reward, terminated, truncated, _ = answer
+            _, reward, terminated, truncated, info = answer
+            own = self.inner.own_reward
             key = self.inner.step_key
             local = f"{self._serial}/{self._episodes}"
             episode = local if key is None else key.episode_id
-            total = self.progress.add_reward(episode, turn, float(reward))
+            result = StepResult(float(reward) if own is None else own, verdict_in(info))
+            so_far = self.progress.add_step(episode, turn, result)
             if terminated or truncated:
-                is_success = total > self.solved_above
-                self.progress.record(self._level, is_success, episode=episode)
+                self.progress.record(self._level, self._is_success(so_far), episode=episode)
         return answer
 
     def close(self) -> None:
@@ -125,6 +131,19 @@ class Curriculum(EnvWrapper):
                 env.close()
         finally:
             super().close()  # pyright: ignore[reportUnknownMemberType]  # untyped
+
+    def _is_success(self, so_far: StepResult) -> bool:
+        threshold = self.reward_threshold
+        if threshold is None and so_far.verdict is not None:
+            return so_far.verdict
+        threshold = self.inner.reward_threshold if threshold is None else threshold
+        if threshold is None:
+            raise ConfigurationError(
+                f"a curriculum needs to know when {type(self.inner).__name__} is solved, but "
+                f"{UNDECLARED}: pass reward_threshold=REWARD to the curriculum, or "
+                f"{HOW_TO_DECLARE}"
+            )
+        return reaches(so_far.reward, threshold)
 
     def _at(self, level: Level) -> AnyEnv:
         if level not in self._by_level:

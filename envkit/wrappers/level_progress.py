@@ -14,14 +14,24 @@ from envkit.files import replace_file
 Level = int | float | str
 """A value of an environment's level argument, or of a task's level."""
 _REMEMBERED: Final = 4096
-"""Limit on remembered seeds with their levels and episodes with their rewards."""
+"""Limit on remembered seeds with their levels and episodes with their results."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What decides success: rewards, and the success term of info."""
+
+    reward: float
+    """The environment's own reward, of a step or summed over an episode."""
+    verdict: bool | None
+    """The latest success term; None without one."""
 
 
 @dataclass(slots=True)
 class _Episode:
-    """Rewards of an unfinished or recently finished episode."""
+    """Results of an unfinished or recently finished episode."""
 
-    rewards: dict[int, float] = field(default_factory=dict[int, float])  # by turn
+    steps: dict[int, StepResult] = field(default_factory=dict[int, StepResult])  # by turn
     is_counted: bool = False
 
 
@@ -98,19 +108,20 @@ class LevelProgress:
                 self._by_seed.popitem(last=False)
             return level
 
-    def add_reward(self, episode: str, turn: int, reward: float) -> float:
-        """Record a step's reward and return the episode's total; a repeated turn overwrites it.
+    def add_step(self, episode: str, turn: int, result: StepResult) -> StepResult:
+        """Record a step's result and return the episode's; a repeated turn overwrites it.
 
-        Rewards are kept here because a rollout may replace the environment during an episode.
+        Results are kept here because a rollout may replace the environment during an episode.
         """
         with self._lock:
             found = self._episodes.setdefault(episode, _Episode())
             self._episodes.move_to_end(episode)
             if len(self._episodes) > _REMEMBERED:
                 self._episodes.popitem(last=False)
-            kept = {n: value for n, value in found.rewards.items() if n < turn}
-            found.rewards = {**kept, turn: reward}
-            return sum(found.rewards.values())
+            found.steps = {n: one for n, one in found.steps.items() if n < turn} | {turn: result}
+            steps = found.steps.values()
+            verdicts = [one.verdict for one in steps if one.verdict is not None]
+            return StepResult(sum(one.reward for one in steps), verdicts[-1] if verdicts else None)
 
     def record(self, level: Level, is_success: bool, *, episode: str | None = None) -> None:
         """Count a result and change the level if the rate requires it.

@@ -14,6 +14,7 @@ from envkit.errors import ConfigurationError, DatasetError
 from envkit.messages import Message
 from envkit.registration import make
 from envkit.seeds import derive_seed
+from envkit.success import own_reward
 from envkit.tasks import ENDLESS_INDEX_LIMIT, Task
 
 INFO_KEY: Final = "member"
@@ -29,7 +30,7 @@ class Member:
     weight: float = 1.0
     """Its share of the episodes is its weight over the sum of all weights."""
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
-    """Constructor arguments."""
+    """Arguments of `envkit.make`, including `reward_threshold`."""
     name: str | None = None
     """Name in tasks and info; None uses the id. An id may appear twice under different names."""
 
@@ -143,6 +144,7 @@ class MixEnv(Env):
         observation, reward, terminated, truncated, info = self._active.step(action)
         self.turn += 1
         self._running = not (terminated or truncated)
+        self.own_reward = own_reward(info, reward)
         told = {**info, INFO_KEY: self.task[INFO_KEY]}
         return Step(observation, reward, terminated, truncated, told)
 
@@ -193,6 +195,7 @@ class MixEnv(Env):
     def _activate(self, name: str) -> None:
         env = self._active = self._envs[name]
         self.system_prompt, self.tools, self.max_turns = env.system_prompt, env.tools, env.max_turns
+        self.default_threshold = env.reward_threshold
 
     def _parts(self, task: Task) -> tuple[str, Task]:
         name, inner = task.get(INFO_KEY), task.get("task")

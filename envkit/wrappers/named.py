@@ -23,7 +23,7 @@ Wrap = Callable[[AnyEnv], AnyEnv]
 
 
 def _curriculum(**arguments: Any) -> Wrap:  # noqa: ANN401  # those of two constructors
-    own = {key: arguments.pop(key) for key in ("argument", "solved_above") if key in arguments}
+    own = {key: arguments.pop(key) for key in ("argument", "reward_threshold") if key in arguments}
     return partial(Curriculum, progress=LevelProgress(**arguments), **own)
 
 

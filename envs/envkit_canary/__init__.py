@@ -9,6 +9,7 @@ SPEC = EnvSpec(
     id="canary-v0",
     entry_point="envkit_canary:CanaryEnv",
     description="Read a code off an image, with a new image each turn: a smoke test for vision.",
+    reward_threshold=1.0,
 )
 
 __all__ = ["DEFAULT_ALPHABET", "SPEC", "CanaryEnv", "CodeTasks", "draw_code", "read_code"]

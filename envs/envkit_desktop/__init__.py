@@ -9,6 +9,7 @@ SPEC = EnvSpec(
     id="computer-use-v0",
     entry_point="envkit_desktop:ComputerUseEnv",
     description="Use a simulated desktop by mouse and keyboard, seeing screenshots.",
+    reward_threshold=1.0,
 )
 
 __all__ = ["FAMILIES", "LEVELS", "SPEC", "ComputerUseEnv", "DesktopTasks"]

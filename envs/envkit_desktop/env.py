@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final
 from envkit.env import Capabilities, Env, Policy, Turn
 from envkit.errors import ConfigurationError, DatasetError
 from envkit.marks import Mark
+from envkit.success import OWN_REWARD
 from envkit.tasks import Task
 from envkit_actions.action import Action, ActionKind, Status
 from envkit_actions.dialect import Dialect
@@ -179,6 +180,8 @@ class ComputerUseEnv(Env):
             "reward_terms": terms,
             "marks": marks,
         }
+        if self._shaping:
+            info[OWN_REWARD] = terms.get("task", 0.0)
         labels = [] if view is None else [view.label]
         said = feedback([*labels, *parsed.problems, *parsed.warnings, *notes])
         view = None if done else view

@@ -29,4 +29,5 @@ SPEC: Final = EnvSpec(
     id="geo3k-v0",
     entry_point="envkit_geo3k.env:Geo3kEnv",
     description="Geometry problems with drawn diagrams, a scoring tool and a magnifier.",
+    reward_threshold=1.0,
 )

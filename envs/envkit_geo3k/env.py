@@ -12,6 +12,7 @@ from envkit.errors import ConfigurationError, DatasetError
 from envkit.images import Image
 from envkit.marks import Mark, clip
 from envkit.messages import Trusted
+from envkit.success import OWN_REWARD
 from envkit.tasks import Task
 from envkit.toolcalls import ToolCall, call_errors, parse_tool_calls
 from envkit_geo3k.answer_text import last_boxed
@@ -221,10 +222,12 @@ class Geo3kEnv(Env):
         info = dict(outcome.info)
         if outcome.penalty is not None and self._penalties[outcome.penalty]:
             terms[outcome.penalty] = -self._penalties[outcome.penalty]
+            info[OWN_REWARD] = 0.0
         if self._is_last_turn:
             verdict = self._grade(self._last_answer)
             terms["answer"] = verdict.score
             info |= _answer_info(self._last_answer, verdict)
+            info |= {OWN_REWARD: verdict.score} if OWN_REWARD in info else {}
         return Turn(
             outcome.text,
             images=outcome.images,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from envkit.collection import Collection
 from envkit.lazy import lazy_names
 from envkit.registration import EnvSpec
-from envkit_gymnasium.names import member_ids
+from envkit_gymnasium.names import member_ids, threshold_of
 
 if TYPE_CHECKING:
     from envkit_gymnasium.env import GymnasiumEnv
@@ -20,6 +20,7 @@ COLLECTION = Collection(
     argument="env",
     members=member_ids,
     keeps_version=True,
+    reward_threshold=threshold_of,
     description="Gymnasium's registered environments, played by text or tool calls.",
 )
 

@@ -14,6 +14,7 @@ from envkit.errors import ConfigurationError, DatasetError
 from envkit.images import Image
 from envkit.marks import MAX_MARKS, clip
 from envkit.seeds import derive_seed
+from envkit.success import IS_SUCCESS, OWN_REWARD
 from envkit.tasks import Task
 from envkit_gymnasium.ansi import show_ansi
 from envkit_gymnasium.inner import View, choose_view, foreign, is_known_repeatable, make_inner
@@ -149,6 +150,7 @@ class GymnasiumEnv(Env):
         )
         self.tools = self._reader.tools
         self.tasks = SeedTasks()
+        self.default_threshold = getattr(self._inner.spec, "reward_threshold", None)
         self._with_state, self._frame_skip = with_state, frame_skip
         self._show_reward, self._bonus = show_reward, float(termination_reward)
         if is_repeatable or (is_repeatable is None and is_known_repeatable(self._inner)):
@@ -198,6 +200,8 @@ class GymnasiumEnv(Env):
         text, images = self._look(played.state)
         told = [text, self._score(played.reward), self._ending(played.is_over)]
         info = self._report(played.info, played.steps)
+        if played.bonus:
+            info[OWN_REWARD] = played.reward - played.bonus
         terms = {"env": played.reward}
         return Turn(
             "\n\n".join(filter(None, told)),
@@ -280,11 +284,13 @@ class GymnasiumEnv(Env):
                 reward += float(gained)
                 steps += 1
                 is_over, self._is_cut = bool(ended), bool(cut) and not ended
-        reward += self._bonus if is_over else 0.0
-        return _Played(state, reward, steps, is_over, inner_info)
+        bonus = self._bonus if is_over else 0.0
+        return _Played(state, reward + bonus, bonus, steps, is_over, inner_info)
 
     def _report(self, inner_info: Mapping[str, Any], steps: int) -> dict[str, Any]:
-        return {"steps": steps, "return": self._return, "env_info": _json_parts(inner_info)}
+        parts = _json_parts(inner_info)
+        verdict = {IS_SUCCESS: parts[IS_SUCCESS]} if IS_SUCCESS in parts else {}
+        return {"steps": steps, "return": self._return, "env_info": parts, **verdict}
 
     def _score(self, reward: float) -> str:
         return f"Reward: {reward:g}, {self._return:g} so far." if self._show_reward else ""
@@ -338,7 +344,9 @@ class _Played(NamedTuple):
     state: Any
     """The last observation."""
     reward: float
-    """Sum of rewards, including `termination_reward`."""
+    """Sum of rewards, including the bonus."""
+    bonus: float
+    """`termination_reward`, if the inner environment terminated."""
     steps: int
     is_over: bool
     info: Mapping[str, Any]

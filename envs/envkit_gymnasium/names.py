@@ -58,6 +58,11 @@ def member_ids() -> Iterator[str]:
         yield f"{name}-v{version}"
 
 
+def threshold_of(env_id: str) -> float | None:
+    """Return the reward threshold that Gymnasium's registry has for an id; None without one."""
+    return gymnasium.registry[env_id].reward_threshold
+
+
 def class_key(env: gymnasium.Env[object, object]) -> str | None:
     """Return `module:Class` of an environment that Gymnasium ships, else None."""
     package, _, rest = type(env).__module__.partition(".")

@@ -9,6 +9,7 @@ SPEC = EnvSpec(
     id="computer-use-linux-v0",
     entry_point="envkit_linux_desktop:LinuxDesktopEnv",
     description="Use real applications on a real Linux desktop, seeing screenshots.",
+    reward_threshold=1.0,
 )
 
 __all__ = ["SPEC", "Limits", "LinuxDesktopEnv", "LinuxDesktopTasks"]

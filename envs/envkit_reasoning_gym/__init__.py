@@ -14,6 +14,7 @@ COLLECTION = Collection(
     argument="dataset",
     members=member_ids,
     description="Procedural reasoning tasks of the package reasoning-gym.",
+    reward_threshold=1.0,
 )
 
 __all__ = ["COLLECTION", "ReasoningGymEnv"]

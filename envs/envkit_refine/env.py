@@ -37,7 +37,8 @@ class RefineEnv(MultiAgentEnv):
     Reward: each solution scores what `task_env` gives for it as the only reply; the selector gets
         the score of the solution it picked, 0.0 if it picked none. Every role's score is multiplied
         by `correct_weight` if the picked solution scored `solved_at` or more, else by
-        `incorrect_weight`. All rewards are given at the end of the episode, on the last reply.
+        `incorrect_weight`. A role succeeds if its own solution and the picked one are right. All
+        rewards are given at the end of the episode, on the last reply.
     Episode end: after the selector's reply, or when no role is left.
     Source: slime's examples/multi_agent (roles, reward weights); prompts are original.
     """
@@ -104,6 +105,7 @@ class RefineEnv(MultiAgentEnv):
             self.inner.capabilities, snapshot=False
         )
         self._weights = {True: correct_weight, False: incorrect_weight}
+        self.default_threshold = solved_at * correct_weight
         self._solved_at, self._longest = solved_at, max_solution_chars
         self._inner_seed = 0
         self._problem, self._pictures = "", tuple[Image, ...]()

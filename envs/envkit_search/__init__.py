@@ -34,4 +34,5 @@ SPEC: Final = EnvSpec(
     id="search-v0",
     entry_point="envkit_search.env:SearchEnv",
     description="Multi-hop questions with a search engine, by Search-R1's tags or tool calls.",
+    reward_threshold=1.0,
 )

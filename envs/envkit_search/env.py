@@ -11,6 +11,7 @@ from envkit.env import Capabilities, Observation, ObservationRole, Policy, Reset
 from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind
 from envkit.marks import Mark
 from envkit.reply import Reply
+from envkit.success import OWN_REWARD
 from envkit.tasks import Task, TaskSource
 from envkit_search.corpora import Options, corpus_of, default_backend, default_tasks
 from envkit_search.display import hit_texts, observation_text, results_text, shortened
@@ -336,8 +337,11 @@ class SearchEnv(AsyncEnv):
 
     def _graded(self, text: str, verdict: Verdict, info: dict[str, Any], *, done: bool) -> Turn:
         terms = self._reward(verdict)
+        reward, exact = sum(terms.values()), float(verdict.is_exact)
         info |= {"reward_terms": terms, "verdict": asdict(verdict)}
-        return Turn(text, reward=sum(terms.values()), done=done, info=info)
+        if reward != exact:
+            info[OWN_REWARD] = exact  # an answer is right or not, whatever is paid for it
+        return Turn(text, reward=reward, done=done, info=info)
 
     def _info_of(self, action: Action, found: _Found | None) -> dict[str, Any]:
         info: dict[str, Any] = {

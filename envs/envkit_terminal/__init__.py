@@ -8,6 +8,7 @@ SPEC = EnvSpec(
     id="terminal-v0",
     entry_point="envkit_terminal:TerminalEnv",
     description="A Linux shell without network: files, text, scripts and git, graded by tests.",
+    reward_threshold=1.0,
 )
 
 __all__ = ["SPEC", "Limits", "TerminalEnv", "TerminalSession"]

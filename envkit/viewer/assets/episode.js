@@ -199,7 +199,7 @@ function identity(view) {
 function episodeHead(context, view, other, { t }) {
   const { run } = context, { row, data } = view, members = row.of.members, rest = members.filter(m => m !== row), isOwn = !other || other.run === run.name;
   const related = new Map(view.relatives.map(one => [one.row, one])), member = rest.find(m => m.solved !== row.solved) ?? rest[0], isSelf = other?.row === row;
-  const kin = view.relatives.find(one => (one.reward > 0) !== (row.reward > 0)) ?? view.relatives[0];
+  const kin = view.relatives.find(one => (one.row ?? row).solved !== row.solved) ?? view.relatives[0];
   const nearest = kin ? { ...kin.query, t: kin.shared + 1 } : member && { vs: member.number };
   const standing = row.advantage === null ? null : row.of.isFlat ? "equal rewards in its group" : `advantage ${signed(row.advantage)}`;
   const facts = [view.ending, turnWords(view), row.family && plain(row.family.replaceAll("_", " ")), row.role && `role ${plain(row.role)}`, standing].filter(Boolean).join(" · ");

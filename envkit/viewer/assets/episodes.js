@@ -10,14 +10,14 @@ const PAGE = 60, CARDS = 64, MOST_HITS = 3;
 // Columns by view: name, value to sort by, and whether it is shown unless chosen otherwise.
 const COLUMNS_OF = {
   __proto__: null,
-  groups: { __proto__: null, solved: ["Solved", g => g.solved / g.members.length, true], mean: ["Mean", g => g.mean, true], std: ["Spread", g => g.std, true], turns: ["Turns", g => g.turns, true], tokens: ["Tokens", g => g.tokens, true], seconds: ["Time", g => g.seconds, false] },
+  groups: { __proto__: null, solved: ["Solved", g => g.judged ? g.solved / g.judged : null, true], mean: ["Mean", g => g.mean, true], std: ["Spread", g => g.std, true], turns: ["Turns", g => g.turns, true], tokens: ["Tokens", g => g.tokens, true], seconds: ["Time", g => g.seconds, false] },
   list: { __proto__: null, reward: ["Reward", e => e.reward, true], advantage: ["Advantage", e => e.advantage, true], stop: ["Ended by", e => stopWords(e.stop), true], turns: ["Turns", e => e.turns, true], tokens: ["Tokens", e => e.sampled, true], seconds: ["Time", e => e.seconds, true],
     family: ["Family", e => e.family, false], seed: ["Seed", e => e.seed === null ? null : Number(e.seed), false], member: ["Member", e => e.place, false], images: ["Images", e => e.images, false], unread: ["Not understood", e => e.unread, false], rewrites: ["Rewrites", e => e.rewrites, false], flags: ["Flags", e => flagsOf(e), false] },
 };
 const FIXED = { groups: [["task", "Task", g => g.task], ["members", "Members", null]], list: [["shot", "", null], ["task", "Task", e => e.task]] };
 const TEXT_COLUMNS = ["task", "stop", "members", "shot", "family", "flags"];
 const CELLS_OF = {
-  groups: { solved: g => `${g.solved}/${g.members.length}`, mean: g => num(g.mean), std: g => num(g.std), turns: g => num(g.turns, 1), tokens: g => num(g.tokens, 0), seconds: g => seconds(g.seconds) },
+  groups: { solved: g => g.judged ? `${g.solved}/${g.judged}` : "–", mean: g => num(g.mean), std: g => num(g.std), turns: g => num(g.turns, 1), tokens: g => num(g.tokens, 0), seconds: g => seconds(g.seconds) },
   list: { reward: e => chip(e), advantage: e => e.advantage === null ? "–" : e.of.isFlat ? "0" : signed(e.advantage), stop: e => stopWords(e.stop), turns: e => num(e.turns), tokens: e => num(e.sampled), seconds: e => seconds(e.seconds),
     family: e => plain(e.family.replaceAll("_", " ")) || "–", seed: e => plain(e.seed ?? "–"), member: e => num(e.place), images: e => num(e.images), unread: e => num(e.unread), rewrites: e => num(e.rewrites), flags: e => plain(flagsOf(e)) || "–" },
 };

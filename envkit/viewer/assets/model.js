@@ -31,7 +31,7 @@ function grouped(key, members) {
   members.sort((a, b) => (a.member ?? 0) - (b.member ?? 0) || a.number - b.number);
   const rewards = members.map(m => m.reward).filter(r => r !== null), mean = average(rewards), std = deviation(rewards);
   const group = { key, members, mean, std, isTree: members.some(m => m.from), isFlat: rewards.length > 1 && rewards.every(r => r === rewards[0]),
-    solved: members.filter(m => m.solved).length, task: members[0].task, family: members[0].family,
+    solved: members.filter(m => m.solved).length, judged: members.filter(m => m.solved !== null).length, task: members[0].task, family: members[0].family,
     turns: average(members.map(m => m.turns)), tokens: average(members.map(m => m.sampled)), seconds: average(members.map(m => m.seconds)) };
   members.forEach((m, i) => {
     m.of = group;
@@ -59,7 +59,7 @@ export const SHOWS = {
   mixed: ["Mixed rewards", e => e.of.members.length > 1 && !e.of.isFlat],
   flat: ["Equal rewards", e => e.of.isFlat],
   solved: ["Solved", e => e.solved],
-  failed: ["Not solved", e => e.reward !== null && !e.solved],
+  failed: ["Not solved", e => e.solved === false],
   unread: ["Not understood", e => e.unread > 0],
   faults: ["Faults", e => e.flags.includes("fault")],
   rewritten: ["Rewritten histories", e => e.rewrites > 0],

@@ -7,6 +7,7 @@ import { laneList } from "./tree.js";
 import { distribution, figure, interval, legend, stack, table } from "./parts.js";
 
 const half = (x) => isNumber(x?.low) ? h("small", {}, ` ± ${num((x.high - x.low) / 2)}`) : null;
+const solvedShare = group => group.judged ? group.solved / group.judged : 0;
 const MANY_GROUPS = 24, MOST_CELLS = 24, MOST_TREES = 4;
 
 function headline(f, eps) {
@@ -14,7 +15,7 @@ function headline(f, eps) {
   return h("section.figs", { "aria-label": "What matters" },
     reward ? figure("Reward", [num(reward.mean), half(reward)], isNumber(reward.low) ? `mean, 95% interval over ${many(reward.groups, "group")}` : `mean of ${many(reward.groups, "group")}: no interval`, { extra: interval(reward.low, reward.mean, reward.high, reward.top, reward.bottom) })
       : figure("Reward", "–", "no episode has a reward"),
-    solved.of ? figure("Solved", percent(solved.count / solved.of), `${num(solved.count)} of ${num(solved.of)}${isNumber(solved.low) ? `, interval ${percent(solved.low)} to ${percent(solved.high)}` : ""}`, { extra: interval(solved.low, solved.count / solved.of, solved.high) }) : figure("Solved", "–", "no episode has a reward"),
+    solved.of ? figure("Solved", percent(solved.count / solved.of), `${num(solved.count)} of ${num(solved.of)}${isNumber(solved.low) ? `, interval ${percent(solved.low)} to ${percent(solved.high)}` : ""}`, { extra: interval(solved.low, solved.count / solved.of, solved.high) }) : figure("Solved", "–", reward ? "no reward threshold is declared" : "no episode has a reward"),
     groups.compared ? figure("Groups with signal", [num(groups.signal), h("small", {}, ` of ${num(groups.compared)}`)], flat ? h("a", { href: eps({ show: "flat" }) }, `${num(flat)} with equal rewards: no gradient`) : "every group has a gradient", { isBad: groups.signal < groups.compared / 2 })
       : figure("Groups", "–", "one episode per task"),
     figure("Faults", num(f.faults), f.faults ? h("a", { href: eps({ show: "faults" }) }, "episodes without a reward") : "no infrastructure failure", { isBad: f.faults > 0 }),
@@ -22,11 +23,11 @@ function headline(f, eps) {
 }
 function groupStrip(run, eps) {
   if (!run.isGrouped) return null;
-  const sorted = [...run.groups].sort((a, b) => b.solved / b.members.length - a.solved / a.members.length || (b.mean ?? 0) - (a.mean ?? 0));
+  const sorted = [...run.groups].sort((a, b) => solvedShare(b) - solvedShare(a) || (b.mean ?? 0) - (a.mean ?? 0));
   return h("section.card", {}, h("h2", {}, "Solve rate by group"), h("p.muted", {}, "One column per task, one cell per member, best first. Dashed columns have equal rewards and give no gradient."),
-    h(`div.strip${sorted.length > MANY_GROUPS ? ".dense" : ""}`, {}, sorted.map(g => h(`a.col${g.isFlat ? ".flat" : ""}`, { href: eps({ group: keyOf(g) }), title: plain(g.task), "aria-label": `${g.solved} of ${g.members.length} solved, mean ${num(g.mean)}${g.isFlat ? ", equal rewards" : ""}: ${plain(g.task)}` },
+    h(`div.strip${sorted.length > MANY_GROUPS ? ".dense" : ""}`, {}, sorted.map(g => h(`a.col${g.isFlat ? ".flat" : ""}`, { href: eps({ group: keyOf(g) }), title: plain(g.task), "aria-label": `${g.judged ? `${g.solved} of ${g.judged} solved, ` : ""}mean ${num(g.mean)}${g.isFlat ? ", equal rewards" : ""}: ${plain(g.task)}` },
       h("span.pile", {}, [...g.members].sort((a, b) => (b.reward ?? -1e9) - (a.reward ?? -1e9)).filter((_, i) => i % Math.ceil(g.members.length / MOST_CELLS) === 0).map(m => h(`i.cell${m.reward === null ? ".none" : ""}`, { vars: hue(m.reward) }, h("em", {}, num(m.reward))))),
-      h("b", {}, `${g.solved}/${g.members.length}`), h("span.tasktext", { dir: "auto" }, plain(g.task))))));
+      h("b", {}, g.judged ? `${g.solved}/${g.judged}` : "–"), h("span.tasktext", { dir: "auto" }, plain(g.task))))));
 }
 // The trees whose leaves differ most.
 function trees(run, eps) {

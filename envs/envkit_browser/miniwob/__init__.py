@@ -12,12 +12,14 @@ SPEC = EnvSpec(
     id="computer-use-miniwob-v0",
     entry_point="envkit_browser.miniwob:MiniwobEnv",
     description="Do MiniWoB++'s web tasks in a real browser by mouse and keyboard.",
+    reward_threshold=1.0,
 )
 COLLECTION = Collection(
     entry_point="envkit_browser.miniwob:MiniwobEnv",
     argument="task",
     members=lambda: {f"{name}-v0": _description(entry) for name, entry in TASKS.items()},
     description="One web task of MiniWoB++ in a real browser.",
+    reward_threshold=1.0,
 )
 
 

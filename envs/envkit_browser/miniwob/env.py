@@ -8,6 +8,7 @@ from envkit.env import Capabilities, Policy, Turn
 from envkit.errors import ConfigurationError
 from envkit.images import Image
 from envkit.marks import Mark
+from envkit.success import OWN_REWARD
 from envkit.tasks import Task
 from envkit_actions import Action, mark
 from envkit_actions.dialect import Dialect
@@ -171,8 +172,11 @@ class MiniwobEnv(AsyncEnv):
     ) -> Turn:
         done = is_given_up or outcome.is_over
         terms: dict[str, float] = {}
+        own = 0.0
         if done or self.turn + 1 >= self.max_turns:
-            terms["task"] = score(self._scoring, outcome.raw, TASKS[self.task["name"]].full)
+            full = TASKS[self.task["name"]].full
+            terms["task"] = score(self._scoring, outcome.raw, full)
+            own = score(Scoring.FULL, outcome.raw, full)
         info: dict[str, Any] = {
             **parsed.info,
             "reward_terms": terms,
@@ -181,6 +185,8 @@ class MiniwobEnv(AsyncEnv):
             "left": outcome.left,
             "events": self._session.take_events(),
         }
+        if self._scoring is Scoring.RAW:
+            info[OWN_REWARD] = own
         text = "\n".join([*parsed.problems, *parsed.warnings][:6]) or "Done."
         if done:
             text = "The task is over."

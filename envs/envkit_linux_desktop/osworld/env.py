@@ -30,6 +30,8 @@ class OsworldEnv(LinuxDesktopEnv):
     Dataset: the task files and documents that you bring.
     """
 
+    default_threshold = 1.0
+
     def __init__(
         self,
         *,
