@@ -28,12 +28,14 @@ from envkit.cli.playing import (
     PolicyName,
     Quiet,
     RayAddress,
+    RetryFaults,
     RunSeed,
     SettingPairs,
     Temperature,
     Workers,
     WrapKwargs,
     WrapName,
+    check_retry_faults,
     read_config,
     refuse_options,
 )
@@ -42,7 +44,8 @@ _TASKS: Final = 64
 _SHOWN: Final = {"by", "reward_threshold", "quiet", "as_json"}
 _BESIDE_PAIRED: Final = {"targets", "paired", *_SHOWN}
 _BESIDE_RESUME: Final = {
-    "resume", "paired", "base_url", "workers", "ray", "pass_at", "max_faults", "prices", *_SHOWN
+    "resume", "retry_faults", "paired", "base_url", "workers", "ray", "pass_at", "max_faults",
+    "prices", *_SHOWN,
 }  # fmt: skip
 
 
@@ -104,6 +107,7 @@ def evaluate(
             help="Complete an interrupted evaluation, or recount a complete one.",
         ),
     ] = None,
+    retry_faults: RetryFaults = False,
     paired: Annotated[
         bool,
         typer.Option("--paired", help="Compare two runs or evaluations of the same tasks."),
@@ -182,6 +186,7 @@ def evaluate(
 
     output = Output.JSON if as_json else Output.TABLE
     threshold = checked_threshold(reward_threshold)
+    check_retry_faults(retry_faults, resume)
     if paired:
         from envkit_eval import TAGS
         from envkit_eval.paired_page import show_comparison
@@ -198,7 +203,9 @@ def evaluate(
     if resume is not None:
         refuse_options(ctx, given, RESUMED, besides=_BESIDE_RESUME)
         with claimed_again(resume):
-            begun = EvalPlan.read(resume, base_url=base_url, is_quiet=quiet)
+            begun = EvalPlan.read(
+                resume, base_url=base_url, is_quiet=quiet, retry_faults=retry_faults
+            )
             begun = begun.on_workers(workers, ray)
             plan = counted_otherwise(begun, counting, prices=prices)
             raise typer.Exit(run_eval(plan, output=output))

@@ -65,13 +65,16 @@ class EvalPlan:
     """Whether `eval.json` existed before this process."""
 
     @classmethod
-    def read(cls, folder: Path, *, base_url: str | None, is_quiet: bool) -> "EvalPlan":
+    def read(
+        cls, folder: Path, *, base_url: str | None, is_quiet: bool, retry_faults: bool = False
+    ) -> "EvalPlan":
         """Return the plan of an existing evaluation, whose runs are resumed.
 
         Args:
             folder: Holds `eval.json`.
             base_url: Current address of the server; None uses the recorded one.
             is_quiet: Whether to hide progress.
+            retry_faults: Whether to play faulted episodes again.
 
         Raises:
             StorageError: The folder is not an evaluation.
@@ -86,7 +89,8 @@ class EvalPlan:
                 if is_taken(place)
                 else RolloutPlan.of_settings(settings, base_url=base_url)
             )
-            runs[name] = replace(plan, out=place, is_quiet=is_quiet, output=Output.NOTHING)
+            plan = replace(plan, out=place, is_quiet=is_quiet, output=Output.NOTHING)
+            runs[name] = replace(plan, retry_faults=retry_faults)
         counting = Counting.of_json(data["counting"])
         return cls(folder=folder, runs=runs, counting=counting, is_resumed=True)
 

@@ -102,7 +102,9 @@ def _read_complete(run: RolloutPlan, take: Callable[[Trajectory], None]) -> bool
     """Add the episodes of a complete run; return whether the run is complete."""
     if not run.is_resumed or run.out is None:
         return False
-    with RunFolder.resume(run.out) as folder:
+    with RunFolder.resume(run.out, retry_faults=run.retry_faults) as folder:
+        if folder.progress.retried:
+            note(f"{run.out}: {folder.progress.retried} faulted episodes play again")
         if len(folder.progress.delivered) < run.episodes:
             return False
         for trajectory in folder.finished():

@@ -155,6 +155,25 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run in -
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
+RetryFaults = Annotated[
+    bool,
+    typer.Option(
+        "--retry-faults",
+        help="With --resume, play faulted episodes again; faulted.jsonl keeps their records.",
+    ),
+]
+
+
+def check_retry_faults(retry_faults: bool, resume: Path | None) -> None:  # an option
+    """Reject `--retry-faults` without `--resume`.
+
+    Raises:
+        BadParameter: There is no run to resume.
+    """
+    if retry_faults and resume is None:
+        raise typer.BadParameter("--retry-faults plays the faults of a run again: add --resume DIR")
+
+
 def refuse_options(
     ctx: typer.Context, given: Options, why: str, *, besides: Collection[str]
 ) -> None:

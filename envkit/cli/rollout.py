@@ -27,6 +27,7 @@ from envkit.cli.playing import (
     PolicyName,
     Quiet,
     RayAddress,
+    RetryFaults,
     RunSeed,
     SettingPairs,
     TaskFile,
@@ -34,6 +35,7 @@ from envkit.cli.playing import (
     Workers,
     WrapKwargs,
     WrapName,
+    check_retry_faults,
     read_config,
     refuse_options,
 )
@@ -50,7 +52,7 @@ from envkit.cli.sinks import (
 _EPISODES: Final = 8
 
 _BESIDE_RESUME: Final = {
-    "resume", "base_url", "workers", "ray", "quiet", "as_json",
+    "resume", "retry_faults", "base_url", "workers", "ray", "quiet", "as_json",
     "tensorboard", "wandb", "wandb_project", "parquet", "metrics_port", "otel",
 }  # fmt: skip
 
@@ -94,6 +96,7 @@ def rollout(
             help="Complete an interrupted run: resume unfinished episodes, play missing ones.",
         ),
     ] = None,
+    retry_faults: RetryFaults = False,
     concurrency: Concurrency = None,
     workers: Workers = None,
     ray: RayAddress = None,
@@ -138,11 +141,13 @@ def rollout(
         otel=otel,
     )
     output = Output.JSON if as_json else Output.TABLE
+    check_retry_faults(retry_faults, resume)
     if resume is not None:
         refuse_options(ctx, given, RESUMED, besides=_BESIDE_RESUME)
         plan = RolloutPlan.resumed(resume, base_url=base_url)
         played = on_workers(plan.config, workers, ray)
         plan = replace(plan, config=played, sinks=sinks, is_quiet=quiet, output=output)
+        plan = replace(plan, retry_faults=retry_faults)
         raise typer.Exit(run_rollout(plan))
     read = on_workers(read_config(given, env_id=env_id), workers, ray)
     if read.env_id is None:

@@ -88,6 +88,8 @@ class RolloutPlan:
     """None uses the first free folder of `runs/`."""
     overwrite: bool = False
     is_resumed: bool = False
+    retry_faults: bool = False
+    """Whether a resumed run plays its faulted episodes again."""
     """Whether `out` holds an interrupted run of this plan."""
     recorded: Mapping[str, Any] | None = None
     """Settings of the interrupted run that this plan was read from."""
@@ -242,7 +244,7 @@ class RolloutPlan:
             ConfigurationError: The run cannot be resumed.
         """
         if self.is_resumed:
-            return claim.resume(self.recorded)
+            return claim.resume(self.recorded, retry_faults=self.retry_faults)
         return claim.create(self.settings(), overwrite=self.overwrite)
 
     def claim(self) -> RunClaim:

@@ -302,7 +302,11 @@ async def _tell_outages(state: RolloutState, progress: Progress) -> None:
 def _tell_resumed(plan: RolloutPlan, folder: RunFolder, progress: Progress) -> None:
     if plan.is_resumed:
         done, parts = len(folder.progress.delivered), len(folder.progress.unfinished)
-        progress.tell(f"resuming: {done} of {plan.episodes} episodes are done, {parts} started")
+        again = folder.progress.retried
+        retried = f", {again} faulted ones play again" if again else ""
+        progress.tell(
+            f"resuming: {done} of {plan.episodes} episodes are done, {parts} started{retried}"
+        )
 
 
 def _drop_old_figures(directory: Path) -> None:

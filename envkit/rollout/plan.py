@@ -103,3 +103,5 @@ class Progress:
     """Aborted trajectories to resume, by index."""
     starts: Mapping[int, str] = field(default_factory=dict[int, str])
     """Hash of the first observation of each group that has started, by group."""
+    retried: int = 0
+    """Number of faulted episodes that are played again."""

@@ -44,9 +44,11 @@ class RunClaim(Closing):
         self._begins = not self.had_run
         return folder
 
-    def resume(self, settings: Mapping[str, Any] | None) -> RunFolder:
+    def resume(
+        self, settings: Mapping[str, Any] | None, *, retry_faults: bool = False
+    ) -> RunFolder:
         """Open the folder's interrupted run; see `RunFolder.resume`."""
-        return RunFolder.resume(self.path, settings, claim=self._claim)
+        return RunFolder.resume(self.path, settings, retry_faults=retry_faults, claim=self._claim)
 
     def keep(self) -> None:
         """Keep a run that began when the claim is closed, so that it can be resumed."""

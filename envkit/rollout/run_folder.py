@@ -3,7 +3,8 @@
 `run.json` holds the settings from the start. Each finished episode is appended to
 `trajectories.jsonl` in one write, before its slot starts the next one. A signal appends the
 unfinished ones as aborted trajectories. Resuming moves those to `unfinished.jsonl`, continues
-them, and plays the missing episodes.
+them, and plays the missing episodes. On request it also moves faulted ones, to `faulted.jsonl`,
+which keeps them, and plays them again.
 """
 
 import contextlib
@@ -40,6 +41,8 @@ from envkit.trajectory.trajectory import ROLE, TAIL, Trajectory
 
 RUN_FILE: Final = "run.json"
 UNFINISHED_FILE: Final = "unfinished.jsonl"
+FAULTED_FILE: Final = "faulted.jsonl"
+"""Records of faulted episodes that were played again, in the order in which they ended."""
 SCHEMA: Final = 1
 """Version of `run.json`."""
 
@@ -95,8 +98,9 @@ class RunFolder(Closing):
             _refuse_run(path, overwrite=overwrite)  # another process may have begun one meanwhile
             mode = "overwrite" if overwrite else "create"
             writer = TrajectoryWriter(path, mode=mode, claim=held)
-            with storage_errors(f"cannot replace {path / UNFINISHED_FILE}"):
-                (path / UNFINISHED_FILE).unlink(missing_ok=True)
+            for name in (UNFINISHED_FILE, FAULTED_FILE):
+                with storage_errors(f"cannot replace {path / name}"):
+                    (path / name).unlink(missing_ok=True)
             _write_settings(path, settings)
         return cls(path, writer, settings, Progress(), own=None if claim else held)
 
@@ -106,6 +110,7 @@ class RunFolder(Closing):
         path: Path,
         settings: Mapping[str, Any] | None = None,
         *,
+        retry_faults: bool = False,
         claim: FolderClaim | None = None,
     ) -> "RunFolder":
         """Open an interrupted run to complete it.
@@ -113,6 +118,8 @@ class RunFolder(Closing):
         Args:
             path: The folder.
             settings: Must equal the run's settings; None uses those.
+            retry_faults: Play faulted episodes again. Their records move to `faulted.jsonl`, so
+                the trajectory file holds one result per episode.
             claim: The folder's claim, which the caller closes; None claims it until `close`.
 
         Raises:
@@ -124,7 +131,8 @@ class RunFolder(Closing):
         with _held(path, claim) as held:
             recorded = _recorded(path, settings)  # another process may have replaced it meanwhile
             writer = TrajectoryWriter(path, mode="append", claim=held)
-            progress = _recover(path, writer, int(recorded["group_size"]))
+            group_size = int(recorded["group_size"])
+            progress = _recover(path, writer, group_size, retry_faults=retry_faults)
         return cls(path, writer, recorded, progress, own=None if claim else held)
 
     def finished(self) -> Iterator[Trajectory]:
@@ -343,9 +351,22 @@ def _check_same(path: Path, recorded: Mapping[str, Any], settings: Mapping[str, 
         )
 
 
-def _recover(path: Path, writer: TrajectoryWriter, group_size: int) -> Progress:
+def _move_faulted(path: Path, writer: TrajectoryWriter) -> int:
+    """Move faulted episodes of the batch to their own file; return how many there were."""
+    stored = list(read_index(path))
+    batch = (one for one in stored if TAIL not in one.metadata)
+    faulted = {_episode(one) for one in batch if one.stop_reason.is_fault}
+    lines = {one.line for one in stored if _episode(one) in faulted}
+    _set_apart(path, FAULTED_FILE, lines, writer)
+    return len(faulted)
+
+
+def _recover(
+    path: Path, writer: TrajectoryWriter, group_size: int, *, retry_faults: bool
+) -> Progress:
     """Move unfinished episodes to their own file and return the run's progress."""
     _drop_lines_without_images(path, writer)
+    retried = _move_faulted(path, writer) if retry_faults else 0
     stored = list(read_index(path))
     whole = _whole_episodes(path, stored)
     finished = [one for one in stored if one.is_finished and whole[_episode(one)]]
@@ -353,7 +374,8 @@ def _recover(path: Path, writer: TrajectoryWriter, group_size: int) -> Progress:
     delivered = {_index(path, one.metadata, group_size): one for one in counted}
     if len(delivered) != len({_episode(one) for one in counted}):
         raise _stored_twice(path)
-    _set_apart(path, {one.line for one in stored} - {one.line for one in finished}, writer)
+    left = {one.line for one in stored} - {one.line for one in finished}
+    _set_apart(path, UNFINISHED_FILE, left, writer)
     starts: dict[int, str] = {}
     for index, one in delivered.items():
         if one.initial_observation_hash is not None:
@@ -368,6 +390,7 @@ def _recover(path: Path, writer: TrajectoryWriter, group_size: int) -> Progress:
         delivered=frozenset(delivered),
         unfinished={n: one for n, one in unfinished.items() if n not in delivered},
         starts=starts,
+        retried=retried,
     )
 
 
@@ -429,19 +452,20 @@ def _index(path: Path, metadata: Mapping[str, Any], group_size: int) -> int:
         ) from error
 
 
-def _set_apart(path: Path, numbers: set[int], writer: TrajectoryWriter) -> None:
-    """Move lines of the trajectory file to the file of unfinished episodes."""
+def _set_apart(path: Path, name: str, numbers: set[int], writer: TrajectoryWriter) -> None:
+    """Move lines of the trajectory file to another file, which gets each line once."""
     if not numbers:
         return
-    apart, kept = path / UNFINISHED_FILE, set[int]()
+    apart, kept = path / name, set[int]()
     with storage_errors(f"cannot read {path}"):
-        lines = [apart.read_bytes()] if apart.is_file() else []
+        lines = apart.read_bytes().splitlines(keepends=True) if apart.is_file() else []
+        known = set(lines)  # of a process that was killed before it removed them here
         with (path / FILE_NAME).open("rb") as stream:
             for number, line in enumerate(stream, start=1):
-                if number in numbers:
-                    lines.append(line)
-                else:
+                if number not in numbers:
                     kept.add(number)
+                elif line not in known:
+                    lines.append(line)
     replace_file(apart, lines, durable=True)
     writer.keep_lines(kept)
 

@@ -23,7 +23,7 @@ from envkit.metrics.intervals import (
     pass_at_k,
     share_interval,
 )
-from envkit.trajectory import StopReason, Trajectory, save
+from envkit.trajectory import REWARD_THRESHOLD, StopReason, Trajectory, save
 from envkit_eval import (
     Price,
     Sample,
@@ -169,9 +169,7 @@ PLAIN: dict[str, Any] = {"by": (), "pass_at": (1,), "price": None}
 
 def samples_of(rewards: dict[int, list[float | None]], **options: Any) -> list[Sample]:
     return [
-        Sample.of(
-            episode(seed, member, reward), by=("family", "level"), solved_above=0.0, **options
-        )
+        Sample.of(episode(seed, member, reward), by=("family", "level"), **options)
         for seed, values in rewards.items()
         for member, reward in enumerate(values)
     ]
@@ -180,7 +178,8 @@ def samples_of(rewards: dict[int, list[float | None]], **options: Any) -> list[S
 def episode(
     seed: int, member: int, reward: float | None, *, run: str = "run", **options: Any
 ) -> Trajectory:
-    metadata = {"member": member, "group": seed, **options.pop("metadata", {})}
+    known = {"member": member, "group": seed, REWARD_THRESHOLD: 1.0}
+    metadata = {**known, **options.pop("metadata", {})}
     task = {"seed": seed, "family": "odd" if seed % 2 else "even"}
     values: dict[str, Any] = {"task": task, **options}
     return build(
@@ -207,7 +206,7 @@ def test_zeros_of_failed_graders_are_rewarded_and_counted(
     info = {"ungraded": "the test script did not end within 2 s"}
     replies = [Reply(reward=0.0, info=info), Reply(reward=1.0), Reply(reward=0.0)]
     samples = [
-        Sample.of(build([reply], seed=seed, episode_id=str(seed)), by=(), solved_above=0.0)
+        Sample.of(build([reply], seed=seed, episode_id=str(seed)), by=())
         for seed, reply in enumerate(replies)
     ]
     (line,) = lines_of(samples, **PLAIN)
@@ -250,7 +249,7 @@ def test_episode_of_several_agents_counts_once() -> None:
     samples = [
         Sample.of(
             episode(0, 0, reward, run=role, metadata={"role": role, "rollout_id": "one"}),
-            by=(), solved_above=0.0,
+            by=(),
         )
         for role, reward in roles.items()
     ]  # fmt: skip

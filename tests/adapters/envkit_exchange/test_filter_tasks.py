@@ -20,7 +20,15 @@ from envkit.errors import ConfigurationError, DatasetError, FaultKind
 from envkit.metrics import EpisodeFacts, aggregate
 from envkit.metrics.intervals import Interval, wilson_interval
 from envkit.rollout import read_requests
-from envkit.trajectory import FaultPlace, FaultRecord, StopReason, Trajectory, load, save
+from envkit.trajectory import (
+    REWARD_THRESHOLD,
+    FaultPlace,
+    FaultRecord,
+    StopReason,
+    Trajectory,
+    load,
+    save,
+)
 from envkit_exchange import solve_rates
 from envkit_exchange.solve_rates import BUCKETS
 
@@ -31,7 +39,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def episode(number: int, task: str, reward: float | None, **changes: Any) -> Trajectory:
-    metadata = {"group": changes.pop("group", 0)}
+    metadata = {"group": changes.pop("group", 0), REWARD_THRESHOLD: 1.0}
     made = example(number, metadata=metadata, task={"name": task}, seed=5)
     if reward is None:
         fault = FaultRecord(where=FaultPlace.STEP, kind=FaultKind.TIMEOUT, message="late")
@@ -113,14 +121,24 @@ def test_runs_are_pooled_and_bounds_leave_themselves_out() -> None:
 
 
 def test_solved_is_the_same_in_every_command_and_figure() -> None:
-    """A reward of 0 is no success, a part of one is; `--solved-above` moves the bound."""
+    """The threshold in force decides; `--reward-threshold` counts with another."""
     rewards = [0.0, 0.25, 1.0]
     save([episode(n, "a", rewards[n]) for n in range(3)], "run.jsonl")
     metrics = aggregate([EpisodeFacts.of(one) for one in load("run.jsonl")])
-    assert metrics["success/rate"] == pytest.approx(2 / 3)
-    for bound, solved in ((), 2), (("--solved-above", 0.5), 1), (("--solved-above", -1), 3):
+    assert metrics["success/rate"] == pytest.approx(1 / 3)
+    option = "--reward-threshold"
+    for bound, solved in ((), 1), ((option, 0.25), 2), ((option, 0), 3), ((option, 1.5), 0):
         shown = run_envkit(
-            "filter", "run.jsonl", "--below", 2, "--out", "kept.jsonl", "--overwrite", *bound
+            "filter",
+            "run.jsonl",
+            "--above",
+            -1,
+            "--below",
+            2,
+            "--out",
+            "kept.jsonl",
+            "--overwrite",
+            *bound,
         )
         assert shown.code == 0, shown.err
         assert rows("kept.jsonl")[0]["solved"] == solved

@@ -56,7 +56,7 @@ async def test_facts_of_a_fork_leave_its_parents_rewrites_out() -> None:
 
 async def test_images_sent_follow_the_rewritten_history() -> None:
     trajectory = await rewritten(IMAGES, images=True)
-    sample = Sample.of(trajectory, by=(), solved_above=0.0)
+    sample = Sample.of(trajectory, by=())
     assert sample.images == 1 + 2 + 1 + 2 + 1 + 2
     assert sample.turns == 6
 

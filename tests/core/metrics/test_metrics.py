@@ -25,15 +25,22 @@ from envkit.metrics import (
     summary_table,
 )
 from envkit.metrics.distribution import EXACT_VALUES
-from envkit.trajectory import FaultPlace, FaultRecord, StopReason, Trajectory
+from envkit.trajectory import (
+    REWARD_THRESHOLD,
+    FaultPlace,
+    FaultRecord,
+    StopReason,
+    Trajectory,
+)
 
 
 def _scored(reward: float, number: int = 0, **values: Any) -> Trajectory:
+    values = {"metadata": {REWARD_THRESHOLD: 1.0}, **values}
     return build((Reply(reward=reward),), episode_id=f"{number}-{reward}", **values)
 
 
 def test_metrics_of_an_episode() -> None:
-    metrics = aggregate([example()])
+    metrics = aggregate([example(metadata={REWARD_THRESHOLD: 1.0})])
     expected = {
         "episodes": 1,
         "reward/mean": 1.0,
@@ -200,12 +207,13 @@ def _printed(run: Any) -> str:
 
 
 def test_summary_says_what_happened() -> None:
-    rows = [example(0), example(1, stop_reason=StopReason.ENV_FAULT)]
+    declared = example(0, metadata={REWARD_THRESHOLD: 1.0})
+    rows = [declared, example(1, stop_reason=StopReason.ENV_FAULT)]
     text = _printed(rows)
     assert text == _printed(aggregate(rows))
     assert "2, 1 faulted (no reward, excluded from the mean)" in text
     assert "mean 1.000" in text
-    assert "above 0 in 100% of 1" in text
+    assert "solved 100% of 1" in text
     assert "terminated 1, env_fault 1" in text
     assert "timeout 1" in text
 

@@ -54,7 +54,7 @@ class StairsEnv(Env):
 
 def stairs(**arguments: Any) -> Env:
     if "envkit/toy-stairs-v0" not in gymnasium.registry:
-        envkit.register("toy-stairs-v0", entry_point=StairsEnv)
+        envkit.register("toy-stairs-v0", entry_point=StairsEnv, reward_threshold=1.0)
     return envkit.make("toy-stairs-v0", disable_env_checker=True, **arguments)
 
 
@@ -140,8 +140,10 @@ async def test_a_rollout_climbs_to_the_level_that_the_policy_cannot_do() -> None
     assert progress.success_rate == 0.0
 
 
-@pytest.mark.parametrize(("bound", "level"), [({}, 4), ({"solved_above": 0.5}, 1)])
-async def test_solved_means_more_than_a_bound(bound: dict[str, Any], level: int) -> None:
+@pytest.mark.parametrize(("bound", "level"), [({}, 1), ({"reward_threshold": 0.5}, 4)])
+async def test_solved_means_a_return_from_the_threshold_on(
+    bound: dict[str, Any], level: int
+) -> None:
     progress = LevelProgress([1, 2, 3, 4], window=8, down=-1)
     codec = text_codec()
 
