@@ -10,7 +10,7 @@ from PIL import ImageDraw
 
 from envkit.images import Image
 from envkit.messages import message
-from envkit.trajectory import Origin, SegmentKind, StopReason, Trajectory
+from envkit.trajectory import REWARD_THRESHOLD, Origin, SegmentKind, StopReason, Trajectory
 
 SIZE = (672, 448)
 CLICK = (409, 257)
@@ -112,7 +112,7 @@ def grouped_run(groups: int = 3, members: int = 4) -> list[Trajectory]:
                     episode_id=f"episode-{group}-{member}",
                     group_id=f"g{group}",
                     seed=group,
-                    metadata={"member": member},
+                    metadata={"member": member, REWARD_THRESHOLD: 1.0},
                     stop_reason=StopReason.MAX_TURNS if turns == 4 else StopReason.TERMINATED,
                     duration_seconds=1.0 + member,
                 )

@@ -18,7 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError, StorageError
-from envkit.trajectory import Segment, SegmentKind, StopReason, Trajectory, save
+from envkit.trajectory import (
+    REWARD_THRESHOLD,
+    Segment,
+    SegmentKind,
+    StopReason,
+    Trajectory,
+    save,
+)
 from envkit.viewer import write_diff
 from envkit.viewer.diff import compare_rows
 from envkit.viewer.differences import Trace, differences
@@ -27,7 +34,8 @@ from envkit.viewer.rows import EpisodeRow, episode_row
 
 
 def facts(number: int = 1, *, reward: float = 0.0, text: str = "a", **options: Any) -> EpisodeRow:
-    one = build([Reply(reward=reward, text=text)], **options)
+    metadata = {REWARD_THRESHOLD: 1.0, **options.pop("metadata", {})}
+    one = build([Reply(reward=reward, text=text)], metadata=metadata, **options)
     return episode_row(one, number=number)
 
 
@@ -67,7 +75,10 @@ def test_pairs_name_everything_that_changed() -> None:
     assert flips(failed, failed) == set()
     assert flips(failed, solved) == {Flip.NOW_SOLVED, Flip.OTHER_REWARD}
     assert flips(solved, failed) == {Flip.NOW_FAILED, Flip.OTHER_REWARD}
-    assert flips(facts(reward=1.0), facts(reward=0.5)) == {Flip.OTHER_REWARD}
+    assert flips(facts(reward=0.75), facts(reward=0.5)) == {Flip.OTHER_REWARD}
+    undeclared = replace(solved, is_solved=None)
+    assert flips(undeclared, failed) == {Flip.OTHER_REWARD}
+    assert flips(failed, undeclared) == {Flip.OTHER_REWARD}
     assert flips(solved, faulted) == {Flip.NEW_FAULT, Flip.OTHER_STOP}
     assert flips(faulted, failed) == {Flip.FAULT_GONE, Flip.OTHER_STOP}
     assert flips(failed, limited) == {Flip.OTHER_STOP}
@@ -147,10 +158,11 @@ def test_matching_uses_every_episode_once(
 
 def two_runs(folder: Path) -> tuple[Path, Path]:
     """A run of which the first episode fails later, the second is alike, the third has no other."""
-    before: list[Trajectory] = [example(n, seed=n) for n in range(3)]
-    failing = build([Reply(reward=0.0, text="no idea")], seed=0, episode_id="failing")
+    known = {"metadata": {REWARD_THRESHOLD: 1.0}}
+    before: list[Trajectory] = [example(n, seed=n, **known) for n in range(3)]
+    failing = build([Reply(reward=0.0, text="no idea")], seed=0, episode_id="failing", **known)
     save(before, folder / "before" / "trajectories.jsonl")
-    save([example(1, seed=1), failing], folder / "after" / "trajectories.jsonl")
+    save([example(1, seed=1, **known), failing], folder / "after" / "trajectories.jsonl")
     return folder / "before", folder / "after"
 
 
