@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from envkit.collection import Collection
 from envkit.lazy import lazy_names
-from envkit_reasoning_gym.names import member_ids
+from envkit_reasoning_gym.names import member_ids, threshold_of
 
 if TYPE_CHECKING:
     from envkit_reasoning_gym.env import ReasoningGymEnv
@@ -14,7 +14,7 @@ COLLECTION = Collection(
     argument="dataset",
     members=member_ids,
     description="Procedural reasoning tasks of the package reasoning-gym.",
-    reward_threshold=1.0,
+    reward_threshold=threshold_of,
 )
 
 __all__ = ["COLLECTION", "ReasoningGymEnv"]

@@ -51,6 +51,14 @@ FIXED_ANSWERS: Final[Mapping[str, FixedAnswer]] = MappingProxyType(
 Measured by `scripts/reasoning_gym/fixed_answers.py` on reasoning-gym 0.1.25.
 """
 
+PAYS_WRONG_ANSWERS: Final = frozenset({"coin_flip", "game_of_life_halting", "puzzle24"})
+"""Datasets whose grader gives its full score to wrong answers, so that no score is success."""
+
+
+def threshold_of(name: str) -> float | None:
+    """Return the threshold of an id, `name-v0`: the full score; None if that proves nothing."""
+    return None if name.rpartition("-v")[0] in PAYS_WRONG_ANSWERS else 1.0
+
 
 def factory() -> ModuleType:
     """Import reasoning-gym's factory.

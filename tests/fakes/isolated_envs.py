@@ -19,6 +19,8 @@ from envkit.images import Image
 from envkit.messages import Message
 from envkit.registration import make
 from envkit.tasks import Task
+from envkit.wrappers import RescaleReward
+from envkit.wrappers.mixture import MixEnv
 
 
 class Unreadable(Exception):
@@ -216,3 +218,17 @@ def _dot(side: int) -> Image:
     import numpy as np
 
     return Image.from_array(np.full((side, side, 3), 7 * side, dtype=np.uint8))
+
+
+def unpaid_canary() -> gymnasium.Env[Observation, str]:
+    """An environment whose wrapper pays nothing."""
+    return RescaleReward(make("canary-v0", turns=2), scale=0.0)
+
+
+def picky_mixture() -> gymnasium.Env[Observation, str]:
+    """A mixture whose members have different thresholds."""
+    members = [
+        {"id": "canary-v0", "name": "half", "kwargs": {"turns": 2, "reward_threshold": 0.5}},
+        {"id": "canary-v0", "name": "whole", "kwargs": {"turns": 2}},
+    ]
+    return MixEnv(members)

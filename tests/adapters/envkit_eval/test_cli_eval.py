@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 from fakes.command import run_envkit, start_envkit
 from fakes.envs import EchoEnv, register_toys
@@ -14,6 +15,7 @@ from fakes.models import tiny_model_dir
 
 from envkit.env import Turn
 from envkit.errors import EnvFault, FaultKind
+from envkit.registration import register
 from envkit.trajectory import StopReason, load, verify_file
 
 
@@ -41,6 +43,8 @@ class SlowEnv(EchoEnv):
 def register_all() -> None:
     """Register every environment that the tests here play, also in its own process."""
     register_toys({"toy-flaky-v0": FlakyEnv, "toy-slow-v0": SlowEnv})
+    if "envkit/toy-open-v0" not in gymnasium.registry:
+        register("toy-open-v0", EchoEnv)
 
 
 @pytest.fixture(autouse=True)
@@ -101,6 +105,40 @@ def test_faults_are_reported_left_out_and_bounded(model: Path) -> None:
     patient = run_envkit("eval", "--resume", "out", "--max-faults", 0.9, "-q")
     assert patient.code == 0, patient.err
     assert lines()[0]["faulted"] == faulted
+
+
+def test_without_a_threshold_the_mean_reward_is_the_result(model: Path) -> None:
+    shown = evaluate(model, "toy-open-v0", "-n", 6, "-k", 2)
+    assert shown.code == 0, shown.err
+    said = " ".join(shown.out.split())
+    assert "100.0%" not in said
+    assert "1.000 [" in said
+    assert "toy-open-v0: success is undefined, because no reward threshold is declared" in said
+    assert "register the environment with reward_threshold=REWARD" in said
+    (line,) = lines()
+    assert (line["success"], line["pass_at"], line["undeclared"]) == (None, {}, 12)
+    assert (line["reward"]["mean"], line["reward"]["tasks"]) == (1.0, 6)
+
+    recounted = run_envkit("eval", "--resume", "out", "-q", "--reward-threshold", 1)
+    assert "success is undefined" not in recounted.out
+    assert (lines()[0]["success"]["mean"], lines()[0]["undeclared"]) == (1.0, 0)
+    declared = ("--env-kwargs", "reward_threshold=1.5")
+    assert evaluate(model, "toy-open-v0", "-n", 6, *declared, out="strict").code == 0
+    assert lines("strict")[0]["success"]["mean"] == 0.0
+    shown = run_envkit("eval", "strict", "strict", "--paired", "--reward-threshold", 1)
+    assert "success is undefined" not in shown.out
+    paired = run_envkit("eval", "strict", "out", "--paired")
+    assert paired.code == 2  # other arguments
+    itself = run_envkit("eval", "out", "out", "--paired")
+    assert "toy-open-v0: success is undefined" in " ".join(itself.out.split())
+
+
+@pytest.mark.parametrize("command", ["eval", "filter"])
+def test_threshold_that_is_not_a_number_is_refused(command: str) -> None:
+    where = ("run", "--out", "kept.jsonl") if command == "filter" else ("toy-echo-v0",)
+    shown = run_envkit(command, *where, "--reward-threshold", "nan")
+    assert shown.code == 2
+    assert "reward_threshold must be a finite number" in shown.last_error
 
 
 def test_evaluation_of_nothing_but_faults_says_so(model: Path) -> None:

@@ -20,12 +20,21 @@ import numpy as np
 import pytest
 from fakes.envs import EchoEnv
 from fakes.forking_env import Forking
-from fakes.isolated_envs import Dying, Formatting, Harmful, Stuck, Waiting, wrapped
+from fakes.isolated_envs import (
+    Dying,
+    Formatting,
+    Harmful,
+    Stuck,
+    Waiting,
+    picky_mixture,
+    unpaid_canary,
+    wrapped,
+)
 from fakes.processes import is_alive, wait_until_gone
 from fakes.threaded_env import Threaded
 
 import envkit
-from envkit.env import Env, StepKey
+from envkit.env import Env, PolicyContext, StepKey
 from envkit.errors import (
     ConfigurationError,
     ContractError,
@@ -288,6 +297,24 @@ def test_isolated_keeps_wrappers_and_asynchronous_hooks_in_the_worker() -> None:
     with worker(Waiting) as env:
         assert env.reset(seed=1).observation["text"] == "async start"
         assert env.step("x").terminated
+
+
+def test_isolated_declares_and_judges_success_as_in_this_process() -> None:
+    with worker(EnvSource("canary-v0", '{"reward_threshold": 0.25}')) as env:
+        assert env.spec is not None
+        assert env.reward_threshold == env.spec.reward_threshold == 0.25
+    with worker(unpaid_canary) as env:
+        assert env.reward_threshold == 1.0
+        env.reset(seed=1)
+        step = env.step(env.oracle()(context_of(env)))
+        assert (step.reward, step.info["own_reward"], env.own_reward) == (0.0, 0.5, 0.5)
+    with worker(picky_mixture) as env:
+        found = {env.reset(seed=n).info["member"]: env.reward_threshold for n in range(16)}
+        assert found == {"half": 0.5, "whole": 1.0}
+
+
+def context_of(env: Env) -> PolicyContext:
+    return PolicyContext(env=env, task=env.task, turn=0, messages=[], seed=1)
 
 
 def test_isolated_refuses_what_a_worker_cannot_build() -> None:

@@ -85,6 +85,7 @@ def test_served_environment_is_the_direct_one(
             assert env.task == {}
             assert (env.system_prompt, env.tools) == (direct.system_prompt, direct.tools)
             assert env.max_turns == direct.max_turns
+            assert env.reward_threshold == direct.reward_threshold
             for reply in said:
                 assert row(Step(*env.step(reply))) == row(Step(*direct.step(reply)))
         env.close()
@@ -158,6 +159,7 @@ def test_state_never_holds_the_task(env_id: str, options: dict[str, Any], seeds:
     with serving(make_app(env_id, options, access=ACCESS)) as address:
         found = asyncio.run(states(address))
     told = {"episode_id", "step_count", "env_id", "system_prompt", "tools", "max_turns"}
+    told |= {"reward_threshold"}
     assert [set(state) for state in found] == [told] * (seeds + 1)
 
 
