@@ -23,7 +23,6 @@ from envkit.trajectory.trajectory import (
     TurnRecord,
     observed,
     recorded_reply,
-    threshold_of,
     with_threshold,
 )
 
@@ -146,7 +145,6 @@ class EpisodeRecord:
         self.origin, self.task = earlier.origin, dict(earlier.task)
         self.reset_info = dict(earlier.reset_info)
         self.initial_observation_hash = earlier.initial_observation_hash
-        self.reward_threshold = threshold_of(earlier)
         self.turns = [
             turn
             for turn in earlier.turns

@@ -1,7 +1,9 @@
 """What success is: declared by an environment, recorded with the trajectory, read everywhere."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -10,15 +12,16 @@ import pytest
 from fakes.agents import GuessEnv, guess_engine
 from fakes.codecs import text_codec
 from fakes.envs import EchoEnv, register_toys
-from fakes.playing import collected, play_one, play_roles
+from fakes.playing import collected, play_one, play_roles, resume_one
 from fakes.trajectories import Reply, build
+from gymnasium.wrappers import TransformReward
 from hypothesis import given
 from hypothesis import strategies as st
 
 import envkit
 from envkit.checker import check_env
 from envkit.collection import Collection
-from envkit.env import Env, Turn
+from envkit.env import Capabilities, Env, Turn
 from envkit.errors import ConfigurationError, ContractError
 from envkit.metrics import EpisodeFacts, aggregate
 from envkit.metrics.table import summary_rows
@@ -28,6 +31,7 @@ from envkit.trajectory import (
     REWARD_THRESHOLD,
     StopReason,
     Trajectory,
+    fork_before,
     load,
     save,
     success_of,
@@ -43,6 +47,8 @@ NO_THRESHOLD = [math.nan, math.inf, -math.inf, True, "1.0", [1.0], 10**400, np.f
 
 class PaysEnv(Env):
     """Pays `pay` in two halves for any reply, and reports `verdicts` if it has any."""
+
+    capabilities = Capabilities(replay_safe=True, deterministic=True)
 
     def __init__(
         self,
@@ -176,7 +182,7 @@ def test_term_of_the_environment_comes_before_its_threshold(infos: Any, verdict:
 
 @pytest.mark.parametrize("reason", [StopReason.ENV_FAULT, StopReason.ABORTED])
 def test_episode_without_a_reward_is_neither_success_nor_failure(reason: StopReason) -> None:
-    known = {"metadata": {REWARD_THRESHOLD: -5.0}, "stop_reason": reason}
+    known: dict[str, Any] = {"metadata": {REWARD_THRESHOLD: -5.0}, "stop_reason": reason}
     one = build([Reply(reward=1.0, info={"is_success": True})], **known)
     assert success_of(one) is None
     assert success_of(one, threshold=-5.0) is None
@@ -184,7 +190,8 @@ def test_episode_without_a_reward_is_neither_success_nor_failure(reason: StopRea
 
 
 def test_truncated_episode_is_judged_by_its_return() -> None:
-    known = {"metadata": {REWARD_THRESHOLD: 1.0}, "stop_reason": StopReason.MAX_TURNS}
+    known: dict[str, Any] = {"metadata": {REWARD_THRESHOLD: 1.0}}
+    known["stop_reason"] = StopReason.MAX_TURNS
     assert success_of(build([Reply(reward=0.5)], **known)) is False
     assert success_of(build([Reply(reward=1.5)], **known)) is True
 
@@ -198,7 +205,7 @@ def test_metadata_that_is_not_a_threshold_is_none(junk: object) -> None:
 
 def test_metrics_name_the_episodes_that_success_is_about(tmp_path: Any) -> None:
     rewards = (0.0, 1.0, 1.0)
-    declared = {"metadata": {REWARD_THRESHOLD: 1.0}}
+    declared: dict[str, Any] = {"metadata": {REWARD_THRESHOLD: 1.0}}
     judged = [build([Reply(reward=r)], episode_id=str(r), **declared) for r in rewards]
     others = [build([Reply(reward=1.0)], episode_id=f"old-{n}") for n in range(2)]
     save([*judged, *others], tmp_path / "run.jsonl")
@@ -257,25 +264,39 @@ async def test_term_that_is_not_a_verdict_is_the_authors_fault(value: Any) -> No
         check_env(MaybeEnv(verdicts=(value,)))
 
 
-def wrapped_pays(wrap: Any, **arguments: Any) -> Any:
-    return lambda: wrap(envkit.make("toy-pays-v0", disable_env_checker=True, **arguments))
+def _triple(reward: Any) -> float:
+    return 3.0 * float(reward) + 1
 
 
-WRAPS: dict[str, Any] = {
-    "none": lambda env: env,
-    "scaled": lambda env: RescaleReward(env, scale=10.0),
-    "negated": lambda env: RescaleReward(env, scale=-1.0, shift=-5.0),
-    "clipped": lambda env: RescaleReward(env, high=0.1),
-    "shaped": lambda env: ShapeReward(env, lambda inner: 7.0 + inner.turn),
-    "gymnasium": lambda env: gymnasium.wrappers.TransformReward(env, lambda r: 3.0 * float(r) + 1),
-    "stacked": lambda env: RescaleReward(RescaleReward(env, scale=0.0), shift=1.0),
+def _grows(env: Env) -> float:
+    return 7.0 + env.turn
+
+
+WRAPS: dict[str, list[Any]] = {
+    "none": [],
+    "scaled": [partial(RescaleReward, scale=10.0)],
+    "negated": [partial(RescaleReward, scale=-1.0, shift=-5.0)],
+    "clipped": [partial(RescaleReward, high=0.1)],
+    "shaped": [partial(ShapeReward, potential=_grows)],
+    "gymnasium": [partial(TransformReward, func=_triple)],
+    "stacked": [partial(RescaleReward, scale=0.0), partial(RescaleReward, shift=1.0)],
 }
+
+
+def wrapped_pays(name: str, pay: float) -> Any:
+    def build() -> Any:
+        env: Any = envkit.make("toy-pays-v0", pay=pay)
+        for wrap in WRAPS[name]:
+            env = wrap(env)
+        return env
+
+    return build
 
 
 @pytest.mark.parametrize("pay", [0.5, 1.0])
 @pytest.mark.parametrize("name", WRAPS)
 async def test_wrappers_change_the_reward_and_not_the_verdict(name: str, pay: float) -> None:
-    one = await played(wrapped_pays(WRAPS[name], pay=pay))
+    one = await played(wrapped_pays(name, pay))
     assert success_of(one) is (pay >= 1.0)
     changed = one.reward != pay
     assert changed is (name != "none")
@@ -308,17 +329,38 @@ async def test_member_of_a_mixture_has_its_own_threshold() -> None:
     assert found == {"easy": (0.25, True), "hard": (1.0, False), "open": (None, None)}
 
 
+def _fine_all(roles: Mapping[str, Trajectory]) -> dict[str, float]:
+    return dict.fromkeys(roles, -4.0)
+
+
 async def test_roles_are_judged_by_their_own_rewards_before_adjustment() -> None:
     if "envkit/toy-judged-guess-v0" not in gymnasium.registry:
         envkit.register("toy-judged-guess-v0", GuessEnv, reward_threshold=0.5)
     codec = text_codec()
-    for adjust in (None, lambda roles: dict.fromkeys(roles, -4.0)):
+    for adjust in (None, _fine_all):
         env = envkit.make("toy-judged-guess-v0")
         roles = await play_roles(env, guess_engine(), codec, seed=1, adjust_rewards=adjust)
         assert {name: success_of(one) for name, one in roles.items()} == {
             "asker": True, "keeper": True,
         }  # fmt: skip
         assert (roles["asker"].reward == -4.0) is (adjust is not None)
+
+
+async def test_fork_is_judged_by_its_whole_branch_and_todays_threshold() -> None:
+    codec = text_codec()
+    engine = ScriptedEngine(codec, lambda _: "x")
+    whole = await played(envkit.make("toy-pays-v0", verdicts=(True, True)))
+    fork = fork_before(whole, 1, episode_id="fork")
+    assert success_of(fork) is None  # nothing is decided before it ends
+    env = envkit.make("toy-pays-v0", reward_threshold=2.0)
+    played_on = await resume_one(fork, env, engine, codec)
+    assert played_on.reward == 1.0
+    assert threshold_of(played_on) == 2.0
+    assert success_of(played_on) is True  # the latest term that was reported, before the fork
+    plain = fork_before(await played(envkit.make("toy-pays-v0")), 1, episode_id="plain")
+    for threshold, verdict in ((2.0, False), (1.0, True)):
+        env = envkit.make("toy-pays-v0", reward_threshold=threshold)
+        assert success_of(await resume_one(plain, env, engine, codec)) is verdict
 
 
 async def test_curriculum_needs_a_declared_success() -> None:

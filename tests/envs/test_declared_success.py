@@ -9,7 +9,7 @@ from fakes.codecs import text_codec, vision_codec
 from fakes.playing import collected, play_one
 
 import envkit
-from envkit.env import PolicyContext
+from envkit.env import Policy, PolicyContext
 from envkit.registration import members
 from envkit.rollout import Limits, ScriptedEngine
 from envkit.trajectory import Trajectory, success_of, threshold_of
@@ -19,6 +19,10 @@ WHOLE = (
     "computer-use-miniwob-v0",
 )  # fmt: skip
 """Environments that pay 1.0 for the whole task."""
+
+
+def _says(text: str) -> Policy:
+    return lambda context: text
 
 
 async def played(env_id: str, policy: Any, episodes: int, **arguments: Any) -> list[Trajectory]:
@@ -108,7 +112,7 @@ async def test_search_counts_right_answers_whatever_it_pays(reward: Any) -> None
 @pytest.mark.slow
 async def test_shaped_desktop_pays_for_progress_and_counts_whole_tasks() -> None:
     oracle = envkit.make("computer-use-v0").oracle()
-    for shaping, policy, solved in ((9.0, lambda _: "?", False), (9.0, oracle, True)):
+    for shaping, policy, solved in ((9.0, _says("?"), False), (9.0, oracle, True)):
         found = await played("computer-use-v0", policy, 2, shaping=shaping)
         assert {success_of(one) for one in found} == {solved}
 
@@ -125,7 +129,7 @@ async def test_penalties_of_geometry_do_not_undo_a_right_answer() -> None:
     penalised = await played("geo3k-v0", late, 3, format_penalty=0.5)
     assert all((one.reward or 0) < 1 for one in penalised)
     assert {success_of(one) for one in penalised} == {True}
-    wrong = await played("geo3k-v0", lambda _: "no call", 3, format_penalty=0.5)
+    wrong = await played("geo3k-v0", _says("no call"), 3, format_penalty=0.5)
     assert {success_of(one) for one in wrong} == {False}
 
 
@@ -135,11 +139,11 @@ async def test_penalties_of_geometry_do_not_undo_a_right_answer() -> None:
 async def test_wrong_answers_that_graders_pay_for_are_no_success() -> None:
     wrong = "<answer>zzz</answer>"
     for name in ("fraction_simplification", "gcd", "leg_counting"):
-        found = await played(f"reasoning_gym/{name}-v0", lambda _: wrong, 3)
+        found = await played(f"reasoning_gym/{name}-v0", _says(wrong), 3)
         assert {success_of(one) for one in found} == {False}
     paid = {"coin_flip": "0", "game_of_life_halting": "zzz", "puzzle24": "6*(10/2 - 1)"}
     for name, answer in paid.items():
         reply = f"<answer>{answer}</answer>"
-        found = await played(f"reasoning_gym/{name}-v0", lambda _, reply=reply: reply, 3)
+        found = await played(f"reasoning_gym/{name}-v0", _says(reply), 3)
         assert max(one.reward or 0 for one in found) == 1.0
         assert {(threshold_of(one), success_of(one)) for one in found} == {(None, None)}

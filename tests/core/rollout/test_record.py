@@ -463,3 +463,23 @@ def test_take_over_of_the_first_reply_cut_off_keeps_the_opening() -> None:
     again = taken(ended(record, StopReason.ABORTED))
     assert (texts(again.messages), again.turns) == (["begin"], [])
     assert again.ledger.reply_ids(0) == (5, 6)
+
+
+@pytest.mark.parametrize(
+    ("given", "threshold", "found"),
+    [
+        ({"note": 1}, None, {"note": 1}),
+        ({"note": 1}, 0.0, {"note": 1, "reward_threshold": 0.0}),
+        ({"note": 1, "reward_threshold": 3.0}, -2.0, {"note": 1, "reward_threshold": -2.0}),
+        ({"note": 1, "reward_threshold": 3.0}, None, {"note": 1}),  # of an earlier life
+    ],
+)
+def test_threshold_in_force_is_recorded_beside_the_callers_metadata(
+    given: dict[str, Any], threshold: float | None, found: dict[str, Any]
+) -> None:
+    record = EpisodeRecord()
+    record.reward_threshold = threshold
+    spec = replace(SPEC, metadata=given)
+    made = record.trajectory(StopReason.TERMINATED, spec, env_restarts=0, engine="e")
+    assert made.metadata == found
+    assert spec.metadata == given

@@ -81,6 +81,16 @@ async def test_play_records_prompt_replies_and_observations_in_order() -> None:
     assert [turn.reward for turn in trajectory.turns] == [0.25, 0.25, 0.25]
 
 
+async def test_play_records_the_threshold_that_the_reset_declared() -> None:
+    class Later(Talk):
+        def on_reset(self, task: Task) -> Turn:
+            self.default_threshold = -0.75
+            return super().on_reset(task)
+
+    assert (await run(Later())).metadata["reward_threshold"] == -0.75
+    assert "reward_threshold" not in (await run(Talk())).metadata
+
+
 async def test_play_masks_exactly_the_sampled_ids_invariant_2() -> None:
     sent: list[tuple[int, ...]] = []
 

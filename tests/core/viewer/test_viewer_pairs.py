@@ -158,7 +158,7 @@ def test_matching_uses_every_episode_once(
 
 def two_runs(folder: Path) -> tuple[Path, Path]:
     """A run of which the first episode fails later, the second is alike, the third has no other."""
-    known = {"metadata": {REWARD_THRESHOLD: 1.0}}
+    known: dict[str, Any] = {"metadata": {REWARD_THRESHOLD: 1.0}}
     before: list[Trajectory] = [example(n, seed=n, **known) for n in range(3)]
     failing = build([Reply(reward=0.0, text="no idea")], seed=0, episode_id="failing", **known)
     save(before, folder / "before" / "trajectories.jsonl")
