@@ -22,7 +22,7 @@ from envkit.env import PolicyContext
 from envkit.rollout import AtTurns, EpisodeSpec, Player, RolloutConfig, ScriptedEngine, play_tree
 from envkit.rollout.host import AnyEnv
 from envkit.tokens import load_codec
-from envkit.trajectory import Trajectory, read_trajectories, save
+from envkit.trajectory import Trajectory, read_trajectories, save, success_of
 from envkit.viewer import write_diff, write_report
 from envkit_actions.action import Action, ActionKind, Status
 from envkit_browser.driver import find_browser
@@ -111,8 +111,8 @@ def main() -> None:
         write_diff(here / "random", here / "desktop", here / "diff.html")
         group = next(one.group_id for one in mixed if share[str(one.group_id)] == 2)
         lines = [n for n, one in enumerate(mixed, start=1) if one.group_id == group]
-        solved = next(n for n in lines if (mixed[n - 1].reward or 0) > 0)
-        failed = next(n for n in lines if (mixed[n - 1].reward or 0) <= 0)
+        solved = next(n for n in lines if success_of(mixed[n - 1]))
+        failed = next(n for n in lines if not success_of(mixed[n - 1]))
         with sync_playwright() as driver:
             browser = driver.chromium.launch(executable_path=find_browser(), args=["--no-sandbox"])
             for name, file, place, (width, height), scheme in VIEWS:

@@ -21,7 +21,8 @@ function evaluation(one) {
   const ks = [...new Set(one.lines.flatMap(line => line.pass_at.map(([k]) => k)))].filter(k => k !== "1"), folder = one.name.split("/").slice(0, -1).join("/");
   const runs = one.runs.map(name => folder ? `${folder}/${name}` : name);
   const whole = one.lines.find(line => line.tag === null) ?? one.lines[0], success = whole?.success;
-  const short = success ? h("span", {}, `${percent(success.mean)} success`, isNumber(success.low) ? h("span.muted", {}, ` ${percent(success.low)} to ${percent(success.high)}, ${many(whole.tasks, "task")}`) : null) : null;
+  const short = success ? h("span", {}, `${percent(success.mean)} success`, isNumber(success.low) ? h("span.muted", {}, ` ${percent(success.low)} to ${percent(success.high)}, ${many(whole.tasks, "task")}`) : null)
+    : whole?.reward ? h("span", {}, `mean reward ${num(whole.reward.mean)}`, h("span.muted", {}, " no reward threshold is declared")) : null;
   return h("details.doc", {}, h("summary", {}, h("b", { dir: "auto" }, plain(one.title || "no figures yet")), short, one.is_complete ? null : h("span.flip", {}, "not finished"), h("span.muted.cut", {}, plain(one.name))),
     h("p.muted", {}, "Means over tasks with 95% intervals. Runs: ", runs.map((name, i) => [i ? ", " : "", h("a", { href: link([name]) }, plain(name))])),
     h("div.sideways", { tabindex: 0 }, h("table.mini.left", {}, h("thead", {}, h("tr", {}, ["environment", "tasks", "episodes", "success", "reward", ...ks.map(k => `pass@${plain(k)}`), "turns", "time", "faults"].map(x => h("th", { scope: "col" }, x)))),
