@@ -71,6 +71,7 @@ def _show(found: Comparison) -> None:
 
 def _row(line: Difference) -> list[str]:
     name = line.env_id if line.tag is None else f"  {line.tag} {line.value}"
+    tests = [str(line.better), str(line.worse), f"{line.p_value:.3g}"]
     return [
         name,
         "0" if line.reward is None else str(line.reward.seeds),
@@ -78,9 +79,7 @@ def _row(line: Difference) -> list[str]:
         _change(line.reward, 1, 3),
         _change(line.turns, 1, 2),
         _change(line.reply_tokens, 1, 1),
-        str(line.better),
-        str(line.worse),
-        f"{line.p_value:.3g}",
+        *(["-"] * 3 if line.success is None else tests),
         str(line.unpaired),
     ]
 

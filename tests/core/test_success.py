@@ -150,7 +150,9 @@ def test_return_from_the_threshold_on_is_success(threshold: float, share: float)
     declared = replace(one, metadata={REWARD_THRESHOLD: threshold})
     assert success_of(declared) is (share >= 0)
     assert success_of(one, threshold=threshold) is (share >= 0)
-    assert EpisodeFacts.of(declared).success is (share >= 0)
+    facts = EpisodeFacts.of(declared)
+    assert facts.success is (share >= 0)
+    assert EpisodeFacts.from_json(facts.to_json()) == facts
     assert episode_row(declared, number=1).is_solved is (share >= 0)
 
 

@@ -34,6 +34,7 @@ from envkit_eval import (
     read_side,
     run,
 )
+from envkit_eval.samples import episodes_of
 
 # ---- the statistics
 
@@ -198,6 +199,33 @@ def test_faults_are_counted_and_left_out_of_every_mean() -> None:
     assert (line.tasks, line.episodes, line.faulted) == (2, 3, 3)
     assert line.success.mean == 0.75  # of the tasks' shares 1 and 1/2, not of 3 or 6 episodes
     assert line.fault_share == 0.5
+
+
+def test_episodes_without_a_declared_success_are_counted_beside_it() -> None:
+    """A mixture: one member declares success, the other does not."""
+    samples = samples_of({0: [1.0, 0.0], 1: [1.0, 1.0], 2: [1.0, 1.0]})
+    samples[1:2] = [replace(samples[1], solved=None)]
+    samples[4:] = [replace(one, solved=None) for one in samples[4:]]
+    (line, *_) = lines_of(samples, by=(), pass_at=(1, 2), price=None)
+    assert (line.tasks, line.episodes, line.undeclared) == (3, 6, 3)
+    assert line.success is not None
+    assert (line.success.mean, line.success.tasks) == (1.0, 2)
+    assert line.pass_at[2].tasks == 1
+    assert line.reward is not None
+    assert line.reward.mean == pytest.approx((0.5 + 1 + 1) / 3)
+    none = lines_of([replace(one, solved=None) for one in samples], **PLAIN)[0]
+    assert (none.success, dict(none.pass_at), none.undeclared) == (None, {}, 6)
+    assert none.reward is not None
+
+
+def test_episode_with_an_undeclared_role_has_no_success() -> None:
+    parts = [
+        replace(one, episode="whole", role=role, solved=solved)
+        for role, solved in (("a", True), ("b", None))
+        for one in samples_of({0: [1.0]})
+    ]
+    assert [one.solved for one in episodes_of(parts)] == [None]
+    assert [one.solved for one in episodes_of([replace(parts[1], solved=True), parts[0]])] == [True]
 
 
 def test_zeros_of_failed_graders_are_rewarded_and_counted(

@@ -4,23 +4,32 @@ import asyncio
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import gymnasium
 import psutil
 import pytest
 from fakes import own_agents
 from fakes.agent_runs import command, played
 from fakes.codecs import vision_codec
 
-from envkit.env import Capabilities, Env, Turn
+from envkit.env import Capabilities, Env, Policy, Turn
 from envkit.errors import ConfigurationError, EpisodeStateError
+from envkit.registration import register
 from envkit.rollout import EpisodeSpec, Interrupt, Player, RolloutConfig, can_resume
 from envkit.rollout.player import resumed_spec
 from envkit.rollout.scripted import ScriptedEngine
 from envkit.rollout.tree import AtTurns, play_tree
 from envkit.tasks import Task
-from envkit.trajectory import StopReason, Trajectory, check_trajectory
+from envkit.trajectory import (
+    StopReason,
+    Trajectory,
+    check_trajectory,
+    success_of,
+    threshold_of,
+)
 from envkit_notebook.branching import check_branch
 
 
@@ -31,6 +40,41 @@ async def test_trivial_agent_records_what_the_loop_records(env: str) -> None:
     for name in ("train_ids", "wire_ids", "loss_mask", "logprobs", "images"):
         assert getattr(loop, name)() == getattr(agent, name)(), name
     assert (loop.reward, loop.stop_reason) == (agent.reward, agent.stop_reason)
+    assert threshold_of(loop) == threshold_of(agent) == 1.0
+    assert success_of(loop) is success_of(agent) is True
+
+
+class BonusEnv(Env):
+    """Pays 0.5 in each of two turns, and a bonus of 4 that does not count."""
+
+    def on_reset(self, task: Task) -> Turn:
+        return Turn("Begin.")
+
+    def on_turn(self, response_text: str) -> Turn:
+        return Turn("More.", reward=4.5, done=self.turn == 1, info={"own_reward": 0.5})
+
+    def oracle(self) -> Policy:
+        return lambda context: "yes"
+
+
+@pytest.mark.parametrize(("threshold", "solved"), [(1.0, True), (1.25, False)])
+async def test_agent_is_judged_by_the_environments_own_rewards(
+    threshold: float, solved: bool
+) -> None:
+    env_id = f"toy-bonus-{threshold}-v0"
+    register(env_id, partial(BonusEnv, max_turns=2), reward_threshold=threshold)
+    try:
+        for agent in (None, "fakes.own_agents:trivial"):
+            found = await played(agent, env=env_id)
+            assert (found.reward, success_of(found)) == (9.0, solved), agent
+    finally:
+        del gymnasium.registry[f"envkit/{env_id}"]
+
+
+async def test_reward_of_an_agent_replaces_the_environments_verdict() -> None:
+    found = await played("fakes.own_agents:scoring")
+    assert (found.reward, success_of(found)) == (0.25, False)
+    assert not {"own_reward", "is_success"} & set(found.turns[-1].info)
 
 
 @pytest.mark.parametrize("name", ["answering", "blocking"])

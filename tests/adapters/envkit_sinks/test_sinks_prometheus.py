@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from envkit.errors import ConfigurationError, ServiceError
 from envkit.metrics import aggregate
-from envkit.trajectory import StopReason, Trajectory
+from envkit.trajectory import REWARD_THRESHOLD, StopReason, Trajectory
 from envkit_sinks import PrometheusSink
 
 
@@ -52,8 +52,9 @@ class Scrape:
 def test_endpoint_counts_by_environment_and_stop_reason() -> None:
     running = 5
     with _serving(in_flight=lambda: running, asked=lambda: 9) as sink:
-        for number in range(3):
-            sink.write(example(number))
+        for number, threshold in enumerate((1.0, 1.5, None)):
+            declared = {} if threshold is None else {REWARD_THRESHOLD: threshold}
+            sink.write(example(number, metadata=declared))
         sink.write(example(3, stop_reason=StopReason.ENV_FAULT))
         first = Scrape(sink)
         running = 2
@@ -63,6 +64,8 @@ def test_endpoint_counts_by_environment_and_stop_reason() -> None:
     assert first.total(episodes, env="fake-v0", stop_reason="env_fault") == 1
     assert first.total("envkit_faults_total", kind="timeout", where="step") == 1
     assert first.total("envkit_retries_total", env="fake-v0", kind="timeout") == 8
+    assert first.total("envkit_judged_total", env="fake-v0") == 2
+    assert first.total("envkit_successes_total", env="fake-v0") == 1
     assert first.total("envkit_episode_reward_bucket", le="1.0") == 3
     assert first.total("envkit_episode_reward_bucket", le="0.9") == 0
     assert first.total("envkit_episode_turns_count") == 4
