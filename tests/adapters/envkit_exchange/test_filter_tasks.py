@@ -144,6 +144,17 @@ def test_solved_is_the_same_in_every_command_and_figure() -> None:
         assert rows("kept.jsonl")[0]["solved"] == solved
 
 
+def test_episodes_without_a_declared_success_are_left_out() -> None:
+    """Files from before the threshold was recorded, pooled with newer ones."""
+    save([replace(episode(0, "a", 1.0), metadata={"group": 0})], "old.jsonl")
+    save([episode(1, "a", 0.0), episode(2, "b", 1.0, group=1)], "new.jsonl")
+    rates = solve_rates(["old.jsonl", "new.jsonl"])
+    assert [(task.solved, task.episodes) for task in rates.tasks] == [(0, 1), (1, 1)]
+    assert rates.left_out == {"without a defined success": 1}
+    pooled = solve_rates(["old.jsonl", "new.jsonl"], threshold=1.0)
+    assert [(task.solved, task.episodes) for task in pooled.tasks] == [(1, 2), (1, 1)]
+
+
 def test_tasks_without_data_are_distinguished_by_their_seeds() -> None:
     save(
         [replace(episode(n, "", float(n % 2)), task={}, seed=n // 2) for n in range(4)], "run.jsonl"
@@ -268,12 +279,14 @@ def test_task_files_that_do_not_fit_are_refused(
         (("run.jsonl", "--out", "a.jsonl"), "no task has a solve rate between 0 and 1"),
         (("run.jsonl", "other.jsonl", "--out", "a.jsonl"), "got the environment"),
         (("roles.jsonl", "--out", "a.jsonl"), "episodes with one agent"),
+        (("open.jsonl", "--out", "a.jsonl"), "success is undefined in 1 of 1 episodes"),
     ],
 )
 def test_wrong_use_of_filter_ends_in_one_line(arguments: tuple[Any, ...], message: str) -> None:
     save([episode(0, "a", 1.0)], "run.jsonl")
     save([replace(episode(1, "a", 1.0), env_id="other-v0")], "other.jsonl")
     save([replace(episode(2, "a", 1.0), metadata={"role": "white"})], "roles.jsonl")
+    save([replace(episode(3, "a", 1.0), metadata={"group": 0})], "open.jsonl")
     outcome = run_envkit("filter", *arguments, "--quiet")
 
     assert outcome.code == (1 if "nowhere" in arguments or message.startswith("no task") else 2)
