@@ -32,7 +32,7 @@ from envkit.errors import (
     did_you_mean,
 )
 from envkit.signature import known_arguments, takes, wrong_types
-from envkit.success import checked_threshold
+from envkit.success import checked_threshold, finite
 
 NAMESPACE: Final = "envkit"
 ENTRY_POINT_GROUP: Final = "envkit.envs"
@@ -417,7 +417,7 @@ def _listing(name: str, found: GymSpec) -> EnvSpec:
         entry_point=cast("str | Creator", found.entry_point),
         kwargs=found.kwargs,
         nondeterministic=found.nondeterministic,
-        reward_threshold=found.reward_threshold,
+        reward_threshold=finite(found.reward_threshold),  # Gymnasium checks nothing
     )
 
 

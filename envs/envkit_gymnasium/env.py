@@ -14,7 +14,7 @@ from envkit.errors import ConfigurationError, DatasetError
 from envkit.images import Image
 from envkit.marks import MAX_MARKS, clip
 from envkit.seeds import derive_seed
-from envkit.success import IS_SUCCESS, OWN_REWARD
+from envkit.success import IS_SUCCESS, OWN_REWARD, finite
 from envkit.tasks import Task
 from envkit_gymnasium.ansi import show_ansi
 from envkit_gymnasium.inner import View, choose_view, foreign, is_known_repeatable, make_inner
@@ -150,7 +150,7 @@ class GymnasiumEnv(Env):
         )
         self.tools = self._reader.tools
         self.tasks = SeedTasks()
-        self.default_threshold = getattr(self._inner.spec, "reward_threshold", None)
+        self.default_threshold = finite(getattr(self._inner.spec, "reward_threshold", None))
         self._with_state, self._frame_skip = with_state, frame_skip
         self._show_reward, self._bonus = show_reward, float(termination_reward)
         if is_repeatable or (is_repeatable is None and is_known_repeatable(self._inner)):

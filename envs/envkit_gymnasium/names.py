@@ -5,6 +5,8 @@ from typing import Final
 
 import gymnasium
 
+from envkit.success import finite
+
 _SHIMS: Final = frozenset({"GymV21Environment-v0", "GymV26Environment-v0"})
 """Bridges to the old `gym` package, which need one of its environments as an argument."""
 
@@ -60,7 +62,7 @@ def member_ids() -> Iterator[str]:
 
 def threshold_of(env_id: str) -> float | None:
     """Return the reward threshold that Gymnasium's registry has for an id; None without one."""
-    return gymnasium.registry[env_id].reward_threshold
+    return finite(gymnasium.registry[env_id].reward_threshold)
 
 
 def class_key(env: gymnasium.Env[object, object]) -> str | None:

@@ -9,6 +9,7 @@ from fakes.codecs import text_codec, vision_codec
 from fakes.playing import collected, play_one
 
 import envkit
+from envkit import registration
 from envkit.env import Policy, PolicyContext
 from envkit.registration import members
 from envkit.rollout import Limits, ScriptedEngine
@@ -56,6 +57,24 @@ def test_members_of_gymnasium_keep_their_thresholds() -> None:
     made = envkit.make("gymnasium-v0", env="CartPole-v1")
     assert made.reward_threshold == 475.0
     assert envkit.make("gymnasium-v0", env="CartPole-v1", reward_threshold=9).reward_threshold == 9
+
+
+@pytest.mark.parametrize("threshold", [float("nan"), float("inf"), "1"])
+def test_foreign_threshold_that_is_no_number_is_none(threshold: Any) -> None:
+    """Gymnasium takes anything; one odd registration must not hide the others."""
+    cart_pole = gymnasium.registry["CartPole-v1"]
+    for name in ("Odd-v0", "envkit/odd-v0"):
+        point: Any = cart_pole.entry_point
+        gymnasium.register(name, point, reward_threshold=threshold)
+    try:
+        assert members("gymnasium")["gymnasium/Odd-v0"].reward_threshold is None
+        assert envkit.registry()["odd-v0"].reward_threshold is None
+        assert envkit.make("gymnasium-v0", env="Odd-v0").reward_threshold is None
+    finally:
+        for name in ("Odd-v0", "envkit/odd-v0"):
+            del gymnasium.registry[name]
+        gymnasium.registry.pop("gymnasium/Odd-v0", None)
+        registration._registered.pop("gymnasium/Odd-v0", None)
 
 
 async def test_random_cart_pole_earns_a_reward_and_no_success() -> None:

@@ -30,7 +30,7 @@ from envkit.rollout import (
     RunPlan,
     delivered,
 )
-from envkit.trajectory import StopReason, Trajectory
+from envkit.trajectory import StopReason, Trajectory, success_of, threshold_of
 from envkit_ray import RayPlayer
 from envkit_ray.cluster import load_ray
 
@@ -86,6 +86,7 @@ async def test_episodes_are_those_of_one_process(cluster: Any) -> None:
             same.reward,
             same.initial_observation_hash,
         )
+        assert (threshold_of(one), success_of(one)) == (threshold_of(same), success_of(same))
         assert not any(segment.features for segment in one.segments)
 
 
