@@ -8,7 +8,8 @@ from typing import Any, Final
 from envkit.access import check_port
 from envkit.errors import MissingDependencyError, ServiceError
 from envkit.trajectory.segment import SegmentKind
-from envkit.trajectory.trajectory import Trajectory, TurnRecord, success_of
+from envkit.trajectory.success import success_of
+from envkit.trajectory.trajectory import Trajectory, TurnRecord
 
 _TOKENS: Final = {SegmentKind.MODEL: "sampled", SegmentKind.OBSERVATION: "observed"}
 _REWARDS: Final = (-1.0, -0.5, 0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 2.0, 5.0)

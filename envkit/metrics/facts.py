@@ -9,6 +9,7 @@ from envkit.errors import ConfigurationError
 from envkit.grading import UNGRADED
 from envkit.trajectory.segment import SegmentKind
 from envkit.trajectory.stop import StopReason
+from envkit.trajectory.success import success_of
 from envkit.trajectory.trajectory import (
     AGENT,
     STALE_TOKENS,
@@ -17,7 +18,6 @@ from envkit.trajectory.trajectory import (
     TIMES_PARKED,
     Trajectory,
     role_of,
-    success_of,
 )
 
 

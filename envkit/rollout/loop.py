@@ -145,8 +145,7 @@ class Episode:
                 f"{type(self.env.env).__name__} has several agents, each with its own trajectory: "
                 "play it with Player.play or collect"
             )
-        record.task = dict(reset.task)
-        record.reset_info = reset.info
+        record.task, record.reset_info = dict(reset.task), reset.info
         record.initial_observation_hash = reset.hash
         record.reward_threshold = reset.reward_threshold
         if self._spec.group_start is not None:

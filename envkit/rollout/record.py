@@ -18,12 +18,12 @@ from envkit.trajectory.ledger import Ledger
 from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.sequence import TEMPLATE, Origin, branch_history
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
+from envkit.trajectory.success import with_threshold
 from envkit.trajectory.trajectory import (
     Trajectory,
     TurnRecord,
     observed,
     recorded_reply,
-    with_threshold,
 )
 
 _FIELDS: Final = tuple(field.name for field in fields(TurnRecord))

@@ -19,13 +19,12 @@ from envkit.trajectory.storage import (
     read_trajectories,
     save,
 )
+from envkit.trajectory.success import success_of, threshold_of
 from envkit.trajectory.trajectory import (
     REWARD_THRESHOLD,
     Trajectory,
     TurnRecord,
     step_rows,
-    success_of,
-    threshold_of,
     whole_row,
 )
 from envkit.trajectory.verify import VerifyReport, check_certificate, verify_file

@@ -5,15 +5,13 @@ trajectory's sequence, K turns.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from envkit.errors import ConfigurationError, ContractError
+from envkit.errors import ConfigurationError
 from envkit.images import Image
 from envkit.messages import Message, images_of
 from envkit.reply import THOUGHTS, FinishReason, Reply
-from envkit.success import OWN_REWARD, finite, own_reward, reaches, verdict_in
 from envkit.tokens.encoded import Encoded, Tensors, join_features
 from envkit.tokens.sanity import SanityStatus
 from envkit.trajectory.projection import Row, placeholder_row, rows_of
@@ -311,52 +309,6 @@ def role_of(trajectory: Trajectory) -> str | None:
     """Return the role of a trajectory; None if the environment has one agent."""
     role = trajectory.metadata.get(ROLE)
     return role if isinstance(role, str) else None
-
-
-def threshold_of(trajectory: Trajectory) -> float | None:
-    """Return the reward threshold that was in force; None if none was, or none is recorded."""
-    return finite(trajectory.metadata.get(REWARD_THRESHOLD))
-
-
-def with_threshold(metadata: Mapping[str, Any], threshold: float | None) -> Mapping[str, Any]:
-    """Return metadata that records the threshold in force; None records none."""
-    if threshold is None and REWARD_THRESHOLD not in metadata:
-        return metadata
-    others = {key: value for key, value in metadata.items() if key != REWARD_THRESHOLD}
-    return others if threshold is None else {**others, REWARD_THRESHOLD: threshold}
-
-
-def success_of(trajectory: Trajectory, *, threshold: float | None = None) -> bool | None:
-    """Return whether an episode solved its task; None if that is undefined.
-
-    The latest `info["is_success"]` decides, else whether the environment's own rewards sum to the
-    threshold in force. A faulted or aborted episode is undefined, and so is one whose environment
-    declared neither.
-
-    Args:
-        trajectory: An episode, or the trajectory of one role.
-        threshold: A reward threshold that overrides both; None uses what was declared.
-    """
-    if trajectory.reward is None:
-        return None
-    if threshold is None:
-        for turn in reversed(trajectory.turns):
-            with suppress(ContractError):  # another program's file
-                if (verdict := verdict_in(turn.info)) is not None:
-                    return verdict
-        threshold = threshold_of(trajectory)
-    return None if threshold is None else reaches(_own_return(trajectory), threshold)
-
-
-def _own_return(trajectory: Trajectory) -> float:
-    """Return the environment's own reward of a finished episode, without wrappers' changes."""
-    unadjusted = finite(trajectory.metadata.get(UNADJUSTED))
-    if unadjusted is not None:
-        return unadjusted
-    if not any(OWN_REWARD in turn.info for turn in trajectory.turns):
-        return trajectory.reward or 0.0
-    turns = trajectory.turns
-    return sum(own_reward(turn.info, turn.reward) for turn in turns if turn.reward is not None)
 
 
 def whole_row(trajectory: Trajectory, *, filler_id: int) -> Row:

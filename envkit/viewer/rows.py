@@ -13,7 +13,8 @@ from envkit.trajectory.checks import Problem
 from envkit.trajectory.plain import plain_float, to_plain
 from envkit.trajectory.segment import SegmentKind
 from envkit.trajectory.stop import StopReason
-from envkit.trajectory.trajectory import Trajectory, role_of, success_of
+from envkit.trajectory.success import success_of
+from envkit.trajectory.trajectory import Trajectory, role_of
 from envkit.viewer.differences import rewrites_of
 
 _EXCERPT: Final = 240
