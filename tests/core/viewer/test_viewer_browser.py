@@ -13,8 +13,9 @@ from fakes.needs import CHROMIUM
 from fakes.trajectories import Context, Reply, build, example
 
 from envkit.errors import FaultKind
-from envkit.trajectory import FaultPlace, FaultRecord, StopReason
+from envkit.trajectory import REWARD_THRESHOLD, FaultPlace, FaultRecord, StopReason
 from envkit.viewer import write_diff, write_report
+from envkit.viewer.wording import NOTHING
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -366,10 +367,20 @@ def test_unknown_places_lead_back(open_file: Open) -> None:
     assert "There is no run" in page.locator("main").inner_text()
 
 
+def test_run_without_a_threshold_shows_no_share_solved(open_file: Open) -> None:
+    rows = [replace(one, metadata={"member": one.metadata["member"]}) for one in grouped_run()]
+    page = open_file(rows, HOME)
+    page.locator(".strip").wait_for()
+    assert "no reward threshold is declared" in page.locator("main").inner_text()
+    assert page.locator(".strip .col b").all_inner_texts() == [NOTHING] * 3
+
+
 def test_diff_lists_pairs_and_shows_both_sides(open_file: Open, tmp_path: Path) -> None:
-    failing = build([Reply(reward=0.0, text="no idea")], seed=0, episode_id="failing")
-    before = [example(0, seed=0), example(1, seed=1)]
-    page = open_file(write_diff(before, [example(1, seed=1), failing], tmp_path / "diff.html"))
+    known: dict[str, Any] = {"metadata": {REWARD_THRESHOLD: 1.0}}
+    failing = build([Reply(reward=0.0, text="no idea")], seed=0, episode_id="failing", **known)
+    before = [example(0, seed=0, **known), example(1, seed=1, **known)]
+    after = [example(1, seed=1, **known), failing]
+    page = open_file(write_diff(before, after, tmp_path / "diff.html"))
     page.get_by_role("button", name=re.compile("^now failed")).click()
     assert page.locator("tbody tr .taskcell").count() == 1
     page.locator("tbody .taskcell a").click()

@@ -14,7 +14,7 @@ from fakes.needs import CHROMIUM
 from fakes.served import served
 from fakes.ui_pages import Open, Scheme, nameless, overflow, until
 
-from envkit.trajectory import Branch, Trajectory, save
+from envkit.trajectory import REWARD_THRESHOLD, Branch, Trajectory, save
 from envkit.trajectory.storage import FILE_NAME
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, CHROMIUM.mark]
 pytest_plugins = ["fakes.ui_fixtures"]
 
+HALF = {REWARD_THRESHOLD: 0.5}
 LANES = "document.querySelectorAll('.lane').length"
 HOSTILE = '"><img src=x onerror="window.hit=1">\u202e' + "W" * 200
 
@@ -31,7 +32,8 @@ HOSTILE = '"><img src=x onerror="window.hit=1">\u202e' + "W" * 200
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tree of three leaves, and episodes whose histories were rewritten."""
     root = tmp_path_factory.mktemp("runs")
-    save(forked_run(), root / "tree" / FILE_NAME)
+    leaves = [replace(leaf, metadata={**leaf.metadata, **HALF}) for leaf in forked_run()]
+    save(leaves, root / "tree" / FILE_NAME)
     with ThreadPoolExecutor(1) as pool:  # playwright runs an event loop on this thread
         histories = pool.submit(asyncio.run, _histories()).result()
     save(histories, root / "history" / FILE_NAME)
