@@ -88,9 +88,9 @@ class RolloutPlan:
     """None uses the first free folder of `runs/`."""
     overwrite: bool = False
     is_resumed: bool = False
+    """Whether `out` holds an interrupted run of this plan."""
     retry_faults: bool = False
     """Whether a resumed run plays its faulted episodes again."""
-    """Whether `out` holds an interrupted run of this plan."""
     recorded: Mapping[str, Any] | None = None
     """Settings of the interrupted run that this plan was read from."""
     is_quiet: bool = False
