@@ -18,17 +18,23 @@ import json
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from envkit.errors import EnvFault, EnvkitError, FaultKind
+from envkit.errors import EnvFault, EnvkitError, FaultKind, type_name
 
 UNGRADED: Final = "ungraded"
 """Key of `info` that says why the grader failed on what the policy left."""
 _MAX_TASKS: Final = 4096
 _MAX_REASON: Final = 400
+_MAX_IDLE_ANSWERS: Final = 8
+_CAUSES: Final = 16
+_CLIENTS: Final = frozenset({"aiohttp", "anthropic", "httpcore", "httpx", "openai", "requests"})
+"""Packages whose errors come from a server or the connection to it."""
+_REFUSED_CONTENT: Final = frozenset({400, 413, 422})
+"""Statuses with which a server refuses what it was sent."""
 
 
 class UngradedError(EnvkitError):
@@ -134,6 +140,54 @@ def finite_reward(value: object, *, within: tuple[float, float] | None = None) -
     return number
 
 
+def idle_answers(task: Mapping[str, Any]) -> Iterator[str]:
+    """Yield answers that every grader of a task should be able to read, for `untouched`.
+
+    The empty answer comes first. The texts and numbers of the task follow, because many graders
+    raise on an empty answer, and the reference is usually among them.
+    """
+    answers = [""]
+    waiting: list[object] = [task]
+    while waiting and len(answers) <= _MAX_IDLE_ANSWERS:
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            waiting += reversed(list(cast("Mapping[str, object]", value).values()))
+        elif isinstance(value, str | int | float):
+            with suppress(ValueError):  # an integer too long to print
+                answers.append(str(value))
+    yield from dict.fromkeys(answers)
+
+
+def is_unreachable(error: BaseException) -> bool:
+    """Return whether a grader failed because a server or the connection to it failed.
+
+    A server that refuses what it was sent (400, 413 or 422) does not count: the policy wrote it.
+    """
+    chain: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and len(chain) < _CAUSES:
+        chain.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    if any(_status_of(one) in _REFUSED_CONTENT for one in chain):
+        return False
+    return any(_is_connection_error(one) for one in chain)
+
+
+def _is_connection_error(error: BaseException) -> bool:
+    if isinstance(error, BrokenPipeError):  # a program that did not read its input
+        return False
+    named = {base.__module__.partition(".")[0] for base in type(error).__mro__}
+    is_lookup = type_name(error) == "gaierror"
+    return isinstance(error, ConnectionError) or is_lookup or not named.isdisjoint(_CLIENTS)
+
+
+def _status_of(error: BaseException) -> object:
+    found: object = getattr(error, "status_code", None)
+    if found is None:
+        found = getattr(getattr(error, "response", None), "status_code", None)
+    return found if isinstance(found, int) else getattr(error, "status", None)
+
+
 def _shown(value: object) -> str:
     try:
         return f"{value!r:.80}"
@@ -186,4 +240,13 @@ class _Results:
 
 _results: Final = _Results()
 
-__all__ = ["UNGRADED", "Grade", "UngradedError", "asettle", "finite_reward", "settle"]
+__all__ = [
+    "UNGRADED",
+    "Grade",
+    "UngradedError",
+    "asettle",
+    "finite_reward",
+    "idle_answers",
+    "is_unreachable",
+    "settle",
+]

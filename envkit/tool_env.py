@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from envkit.async_env import AsyncEnv
@@ -205,18 +206,18 @@ class ToolEnv(AsyncEnv):
             "tool_calls": self._calls,
             "tool_errors": self._error_counts(),
         }
-        reward = await self.rewards.ascore(
-            RewardContext(
-                task=self.task, answer=answer, messages=tuple(self._messages), info=counts
-            )
+        context = RewardContext(
+            task=self.task, answer=answer, messages=tuple(self._messages), info=counts
         )
+        nothing: dict[str, Any] = {"turns": 1, "tool_calls": 0, "tool_errors": {}}
+        reward = await self.rewards.ascore(context, untouched=replace(context, info=nothing))
         return Turn(
             turn.text,
             images=turn.images,
             role=turn.role,
             reward=reward.total,
             done=turn.done,
-            info={"tool_errors": counts["tool_errors"], **info, "reward_terms": reward.terms},
+            info={"tool_errors": counts["tool_errors"], **info, **reward.info()},
         )
 
 

@@ -7,8 +7,9 @@
     )
     env = envkit.ToolEnv(tools, tasks, terms)
 
-A judge answers in strict JSON. If it does not, even when asked again, or cannot be reached, the
-result is an `EnvFault` of kind GRADER, never a reward of 0.
+A judge answers in strict JSON. If it cannot be reached, the result is an `EnvFault` of kind GRADER,
+never a reward of 0. If it gives no verdict on an answer, even when asked again, but gives one on an
+answer that says nothing, the episode scores 0.
 """
 
 from envkit_judges.cache import CacheStatistics

@@ -122,6 +122,7 @@ class Calls:
                         f"{failure} (attempt {attempt + 1})",
                         is_retryable=failure.is_retryable,
                         retry_after_s=failure.retry_after_s,
+                        status=failure.status,
                     ) from failure
             await asyncio.sleep(delay)
         raise CallFailure("no attempt was made", is_retryable=False)  # count() never ends

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
+from envkit.grading import UngradedError
 from envkit.messages import Message, images_of, message, text_of
 from envkit.rewards import Gate, RewardContext, Term
 from envkit.rollout.engine import Sampling
@@ -30,8 +31,13 @@ _INSTRUCTIONS: Final = (
 _MAX_QUOTED: Final = 2000
 _MAX_ANSWER: Final = 50_000
 _MAX_SHOWN: Final = 200_000
+_REFUSED_CONTENT: Final = frozenset({400, 413, 422})
 
 Show = Callable[[RewardContext], Message]
+
+
+class NoVerdictFault(EnvFault):
+    """A judge that works gave no verdict on one question, which what the policy wrote may cause."""
 
 
 @dataclass(slots=True)
@@ -127,7 +133,10 @@ class Judge:
 
     def _scorer(self, criterion: Criterion, criteria: Sequence[Criterion]) -> Any:  # noqa: ANN401  # an asynchronous Score
         async def score(context: RewardContext) -> float:
-            verdict = await self.grade(criteria, context)
+            try:
+                verdict = await self.grade(criteria, context)
+            except NoVerdictFault as fault:  # the answer may have caused it
+                raise UngradedError(str(fault)) from fault
             return verdict.scores[criterion.name] / criterion.best
 
         return score
@@ -136,7 +145,8 @@ class Judge:
         """Return the scores of an episode.
 
         Raises:
-            EnvFault: The judge failed, or never answered in the right form; kind GRADER.
+            NoVerdictFault: It never answered in the right form, or its server refused the question.
+            EnvFault: The judge failed; kind GRADER.
         """
         question = [self._system(criteria), self._show(context)]
         schema = schema_of(criteria)
@@ -183,13 +193,15 @@ class Judge:
             try:
                 reply = await self._calls.reply(spoken, self._sampling, schema, deadline=deadline)
             except CallFailure as failure:
-                raise self._fault(str(failure)) from failure
+                is_refused = failure.status in _REFUSED_CONTENT
+                raise self._fault(str(failure), is_refused=is_refused) from failure
             try:
                 verdict = read_verdict(reply, criteria)
             except MalformedVerdict as error:
                 if asked == self._max_reasks:
                     raise self._fault(
-                        f"no verdict in {asked + 1} replies; the last: {error}, got {reply[:80]!r}"
+                        f"no verdict in {asked + 1} replies; the last: {error}, got {reply[:80]!r}",
+                        is_refused=True,
                     ) from error
                 spoken = [*question, *_sent_back(reply, error)]
             else:
@@ -197,8 +209,9 @@ class Judge:
                 return verdict
         raise self._fault("it was never asked")  # the range above is never empty
 
-    def _fault(self, reason: str) -> EnvFault:
-        return EnvFault(f"the judge {self._model.identity} failed: {reason}", kind=FaultKind.GRADER)
+    def _fault(self, reason: str, *, is_refused: bool = False) -> EnvFault:
+        fault = NoVerdictFault if is_refused else EnvFault
+        return fault(f"the judge {self._model.identity} failed: {reason}", kind=FaultKind.GRADER)
 
     def _system(self, criteria: Sequence[Criterion]) -> Message:
         listed = "\n".join(

@@ -5,9 +5,10 @@
         Term(name="answer", score=is_right, gate=Gate(term="format")),
     )
     reward = rewards.score(RewardContext(task=self.task, answer=text))
-    Turn(..., reward=reward.total, info={"reward_terms": reward.terms})
+    Turn(..., reward=reward.total, info=reward.info())
 
-A term that cannot be computed is an `EnvFault` of kind GRADER, never a reward of 0.
+A term that what the policy did makes fail scores the episode 0. One that cannot be computed for a
+policy that does nothing either is an `EnvFault` of kind GRADER.
 """
 
 from envkit.rewards.context import RewardContext

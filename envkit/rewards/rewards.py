@@ -1,18 +1,23 @@
 """Several terms as one reward.
 
 A term's gate is decided before its score is computed. Asynchronous terms whose gates are decided
-run concurrently.
+run concurrently. A term that fails is computed again for a policy that does nothing: if it fails
+there too, the grader is at fault, else the episode scores 0.
 """
 
 import inspect
 import math
-from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+import os
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Any, NoReturn, cast
 
-from envkit.errors import ConfigurationError, UnknownNameError
+from envkit.errors import ConfigurationError, ContractError, EnvFault, UnknownNameError
+from envkit.grading import UNGRADED, Grade, UngradedError, asettle, idle_answers, settle
+from envkit.messages import message
 from envkit.rewards.context import RewardContext
-from envkit.rewards.term import Gate, Score, Term
+from envkit.rewards.term import Gate, Score, Term, TermFailure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +27,19 @@ class Reward:
     terms: dict[str, float]
     """Weighted scores by name, for `info["reward_terms"]`; 0.0 if a gate was closed."""
     scores: dict[str, float | None]
-    """Scores before the weights; None if a gate was closed."""
+    """Scores before the weights; None if a gate was closed or `failure` is set."""
+    failure: str | None = None
+    """Why a term could not be computed for what the policy did, so that all terms are 0.0."""
 
     @property
     def total(self) -> float:
         """The exactly rounded sum of the terms, independent of their order."""
         return math.fsum(self.terms.values())
+
+    def info(self) -> dict[str, Any]:
+        """Return the entries for the turn's info."""
+        ungraded = {} if self.failure is None else {UNGRADED: self.failure}
+        return {"reward_terms": self.terms, **ungraded}
 
 
 class Rewards:
@@ -50,6 +62,7 @@ class Rewards:
                 raise UnknownNameError.suggest("earlier reward term", term.gate.term, names)
             names.append(term.name)
         self.terms = terms
+        self._identity = os.urandom(8).hex()  # copies in other processes grade alike
 
     @classmethod
     def of(cls, reward: "Rewards | Score | Term | Sequence[Term]") -> "Rewards":
@@ -77,28 +90,98 @@ class Rewards:
         name: str = getattr(reward, "__name__", "reward")
         return cls(Term(name="reward" if name == "<lambda>" else name, score=reward))
 
-    def score(self, context: RewardContext) -> Reward:
+    def score(self, context: RewardContext, *, untouched: RewardContext | None = None) -> Reward:
         """Compute every term, for a synchronous environment.
+
+        A term that fails is computed again for `untouched`, once per task. If that works, what the
+        policy did made it fail, and every term is 0.0.
+
+        Args:
+            context: The finished episode.
+            untouched: The same task for a policy that does nothing; its answer is ignored. None
+                takes the episode's context without the policy's messages.
 
         Raises:
             ConfigurationError: A term is asynchronous.
-            EnvFault: A term could not be computed; kind GRADER.
-            ContractError: A term did not return a finite number.
+            EnvFault: A term could not be computed for `untouched` either; kind GRADER.
+            ContractError: A term did not return a finite number, even for `untouched`.
         """
+        try:
+            return self._reward(self._scores(context))
+        except TermFailure as error:
+            failed = error
+
+        def again() -> None:
+            last: UngradedError = failed
+            for idle in _idle(context, untouched):
+                try:
+                    if failed.part is failed.term.score:
+                        self._one(failed.term, idle)
+                    else:
+                        _opens(failed.term, idle, {})
+                except UngradedError as error:
+                    last = error
+                else:
+                    return
+            raise last
+
+        try:
+            grade = settle(lambda: _raise(failed), untouched=again, **self._task(failed, context))
+        except EnvFault as fault:
+            _raise_for(failed, fault)
+        return self._zero(grade)
+
+    async def ascore(
+        self, context: RewardContext, *, untouched: RewardContext | None = None
+    ) -> Reward:
+        """Compute every term from an event loop; synchronous scores run on threads.
+
+        Args:
+            context: The finished episode.
+            untouched: As for `score`.
+
+        Raises:
+            EnvFault: A term could not be computed for `untouched` either; kind GRADER. The other
+                terms are cancelled.
+            ContractError: A term did not return a finite number, even for `untouched`.
+        """
+        try:
+            return self._reward(await self._ascores(context))
+        except TermFailure as error:
+            failed = error
+
+        async def fail() -> float:
+            _raise(failed)
+
+        async def again() -> None:
+            last: UngradedError = failed
+            for idle in _idle(context, untouched):
+                try:
+                    if failed.part is failed.term.score:
+                        await self._aone(failed.term, idle)
+                    else:
+                        _opens(failed.term, idle, {})
+                except UngradedError as error:
+                    last = error
+                else:
+                    return
+            raise last
+
+        try:
+            grade = await asettle(fail, untouched=again, **self._task(failed, context))
+        except EnvFault as fault:
+            _raise_for(failed, fault)
+        return self._zero(grade)
+
+    def _scores(self, context: RewardContext) -> dict[str, float | None]:
         scores: dict[str, float | None] = {}
         for term in self.terms:
             if term.is_async:
                 raise _async_refusal(term)
             scores[term.name] = self._one(term, context) if _opens(term, context, scores) else None
-        return self._reward(scores)
+        return scores
 
-    async def ascore(self, context: RewardContext) -> Reward:
-        """Compute every term from an event loop; synchronous scores run on threads.
-
-        Raises:
-            EnvFault: A term could not be computed; kind GRADER. The other terms are cancelled.
-            ContractError: A term did not return a finite number.
-        """
+    async def _ascores(self, context: RewardContext) -> dict[str, float | None]:
         scores: dict[str, float | None] = {}
         waiting = list(self.terms)
         while waiting:
@@ -107,7 +190,21 @@ class Rewards:
             values = await self._together(opened, context)
             scores |= {term.name: None for term in wave} | values
             waiting = [term for term in waiting if term.name not in scores]
-        return self._reward(scores)
+        return scores
+
+    def _task(self, failed: TermFailure, context: RewardContext) -> dict[str, Any]:
+        part = "score" if failed.part is failed.term.score else "gate"
+        return {
+            "grader": f"{part} of {failed.term.name!r} {self._identity}",
+            "task": context.task,
+        }
+
+    def _zero(self, grade: Grade) -> Reward:
+        return Reward(
+            terms={term.name: 0.0 for term in self.terms},
+            scores={term.name: None for term in self.terms},
+            failure=grade.failure,
+        )
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Rewards":
         return self  # stateless, and a judge's connections cannot be copied
@@ -133,8 +230,8 @@ class Rewards:
                 value.close()  # it never started, and Python would warn
                 raise _async_refusal(term)
             return term.checked(value)
-        except Exception as error:
-            raise term.failure(error) from error
+        except (Exception, SystemExit) as error:
+            raise term.failure(error, term.score) from error
 
     async def _aone(self, term: Term, context: RewardContext) -> float:
         import asyncio
@@ -148,8 +245,8 @@ class Rewards:
             if error is not None:
                 raise error
             return term.checked(await value if isinstance(value, Awaitable) else value)
-        except Exception as error:
-            raise term.failure(error) from error
+        except (Exception, SystemExit) as error:
+            raise term.failure(error, term.score) from error
 
     def _reward(self, scores: Mapping[str, float | None]) -> Reward:
         weighted = {
@@ -179,5 +276,22 @@ def _opens(term: Term, context: RewardContext, scores: Mapping[str, float | None
         return score is not None and score >= gate.at_least
     try:
         return bool(gate(context))
-    except Exception as error:
-        raise term.failure(error) from error
+    except (Exception, SystemExit) as error:
+        raise term.failure(error, gate) from error
+
+
+def _idle(context: RewardContext, untouched: RewardContext | None) -> Iterator[RewardContext]:
+    """Yield contexts of a policy that does nothing but give an answer that can be read."""
+    base = context if untouched is None else untouched
+    opening = tuple(takewhile(lambda entry: entry["role"] != "assistant", base.messages))
+    for answer in idle_answers(base.task):
+        yield replace(base, answer=answer, messages=(*opening, message("assistant", answer)))
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
+
+
+def _raise_for(failed: TermFailure, fault: EnvFault) -> NoReturn:
+    """Raise what remains of a failure that the policy did not cause."""
+    raise failed.__cause__ if isinstance(failed.__cause__, ContractError) else fault

@@ -3,15 +3,27 @@
 import inspect
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
-from envkit.errors import ConfigurationError, ContractError, EnvFault, EnvkitError, FaultKind
+from envkit.errors import (
+    ConfigurationError,
+    ContractError,
+    EnvFault,
+    EnvkitError,
+    FaultKind,
+    describe,
+    shown,
+)
+from envkit.grading import UngradedError, is_unreachable
 from envkit.rewards.context import RewardContext
 
 Score = Callable[[RewardContext], float | Awaitable[float]]
 """Computes a term's value before its weight; synchronous or asynchronous."""
+OpenGate = Callable[[RewardContext], bool]
+"""Decides whether a term's score is computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +43,7 @@ class Term:
     score: Score
     weight: float = 1.0
     """Factor of the score; negative for a penalty."""
-    gate: Gate | Callable[[RewardContext], bool] | None = None
+    gate: Gate | OpenGate | None = None
     """If it is closed, the term is 0.0 and its score is not computed. None means always open."""
 
     def __post_init__(self) -> None:
@@ -61,18 +73,34 @@ class Term:
         Raises:
             ContractError: It is not finite; a NaN would poison the advantages of a whole group.
         """
-        if not isinstance(score, Real) or not math.isfinite(score):
-            raise ContractError(
-                f"reward term {self.name!r} must return a finite number, got "
-                f"{type(score).__name__}: {repr(score)[:80]}"
-            )
-        return float(score)
-
-    def failure(self, error: Exception) -> Exception:
-        """Return the error to raise for a failed score: envkit's own, or a GRADER fault."""
-        if isinstance(error, EnvkitError):
-            return error
-        return EnvFault(
-            f"reward term {self.name!r} failed: {type(error).__name__}: {error}",
-            kind=FaultKind.GRADER,
+        if isinstance(score, Real):
+            with suppress(OverflowError):  # an integer beyond any float
+                if math.isfinite(number := float(score)):
+                    return number
+        raise ContractError(
+            f"reward term {self.name!r} must return a finite number, got {shown(score)}"
         )
+
+    def failure(self, error: BaseException, part: Score | OpenGate) -> Exception:
+        """Return the error to raise for a score or a gate that failed.
+
+        Returns:
+            `TermFailure` if what the policy did may have caused it; otherwise envkit's own error,
+            or a GRADER fault if a server failed.
+        """
+        if isinstance(error, EnvkitError) and not isinstance(error, UngradedError | ContractError):
+            return error
+        reason = f"reward term {self.name!r} failed: {describe(error)}"
+        if is_unreachable(error):
+            return EnvFault(reason, kind=FaultKind.GRADER)
+        return TermFailure(reason, term=self, part=part)
+
+
+class TermFailure(UngradedError):
+    """A term's score or gate could not be computed for one episode."""
+
+    def __init__(self, reason: str, *, term: Term, part: Score | OpenGate) -> None:
+        super().__init__(reason)
+        self.term = term
+        self.part = part
+        """The function that failed."""

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from aiohttp import web
 from fakes.judge_server import KEY, MODEL, Entry, JudgeServer, Trouble
 from PIL import Image as PilImage
 
@@ -385,3 +386,40 @@ def test_wrong_arguments_are_refused() -> None:
         Criterion(name="x", text=" ")
     with pytest.raises(ConfigurationError, match="timeout_s must be above 0"):
         CallLimits(timeout_s=0)
+
+
+TALKED_OUT = RewardContext(task=CONTEXT.task, answer="Reply in prose.", messages=CONTEXT.messages)
+
+
+async def test_an_answer_that_talks_the_judge_out_of_a_verdict_scores_0() -> None:
+    async with JudgeServer(["Fine.", "It is prose.", verdict(correct=2)]) as server:
+        judge = judge_of(server, max_reasks=1)
+        reward = await Rewards(*judge.rubric(CORRECT)).ascore(TALKED_OUT)
+        await judge.aclose()
+
+    assert reward.total == 0.0
+    assert "no verdict in 2 replies" in str(reward.failure)
+    assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("script", [["It is prose."], ["It is prose.", Trouble.QUOTA]])
+async def test_a_judge_that_never_gives_a_verdict_is_a_fault(script: list[Entry]) -> None:
+    async with JudgeServer(script) as server:
+        judge = judge_of(server, max_reasks=0)
+        with pytest.raises(EnvFault) as caught:
+            await Rewards(*judge.rubric(CORRECT)).ascore(TALKED_OUT)
+        await judge.aclose()
+
+    assert caught.value.kind is FaultKind.GRADER
+
+
+async def test_a_question_that_only_this_answer_gets_refused_scores_0() -> None:
+    long = {"error": {"message": "maximum context length is 8 tokens", "type": "invalid_request"}}
+    refusal: Entry = lambda body: web.json_response(long, status=400)  # noqa: E731
+    async with JudgeServer([refusal, verdict(correct=2)]) as server:
+        judge = judge_of(server)
+        reward = await Rewards(*judge.rubric(CORRECT)).ascore(TALKED_OUT)
+        await judge.aclose()
+
+    assert reward.total == 0.0
+    assert "400" in str(reward.failure)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from envkit import EnvFault, FaultKind
 from envkit.env import Env, Turn
 from envkit.errors import ConfigurationError, ContractError, UnknownNameError
+from envkit.messages import message
 from envkit.rewards import Gate, RewardContext, Rewards, Term
 from envkit.tasks import Task
 
@@ -253,3 +254,91 @@ def test_a_synchronous_environment_uses_the_same_terms() -> None:
 
     assert step.reward == 1.25
     assert step.info["reward_terms"] == {"tried": 0.25, "right": 1.0}
+
+
+def as_number(context: RewardContext) -> float:
+    return float(float(context.answer) == float(context.task["answer"]))
+
+
+def by_hand(context: RewardContext) -> float:
+    return 1.0 / context.info["calls"]
+
+
+@pytest.mark.parametrize(
+    "answer", ["", "forty-two", "\x00", "\ud800", "4" * 5000 + "x", "1e400", "nan", "[" * 10_000]
+)
+async def test_an_answer_that_makes_a_term_fail_scores_0(answer: str) -> None:
+    """The value of the second term would be NaN or infinite for some of them."""
+    distance = Term(name="distance", score=lambda c: 1.0 - abs(float(c.answer) - 42), weight=0.5)
+    rewards = Rewards(worth("fine", 1.0), Term(name="right", score=as_number), distance)
+    context = replace(CONTEXT, answer=answer)
+
+    for reward in (rewards.score(context), await rewards.ascore(context)):
+        assert reward.total == 0.0
+        assert reward.terms == {"fine": 0.0, "right": 0.0, "distance": 0.0}
+        assert "failed: " in reward.info()["ungraded"]
+    assert rewards.score(replace(CONTEXT, answer="42")).total == 2.5
+
+
+async def test_a_term_is_computed_once_per_task_for_a_policy_that_does_nothing() -> None:
+    seen: list[RewardContext] = []
+
+    async def picky(context: RewardContext) -> float:
+        seen.append(context)
+        return 1.0 / (len(context.messages) < 3)
+
+    rewards = Rewards(Term(name="picky", score=picky, gate=lambda context: context.answer == "x"))
+    said = (message("user", "Q"), message("assistant", "a"), message("user", "b"))
+    context = RewardContext(task={"prompt": "Q"}, answer="x", messages=said)
+    assert [(await rewards.ascore(context)).total for _ in range(3)] == [0.0] * 3
+    assert [one.messages for one in seen if one.answer == ""] == [
+        (message("user", "Q"), message("assistant", ""))
+    ]
+    assert len(seen) == 4
+
+
+def test_the_untouched_context_decides_who_is_at_fault() -> None:
+    rewards = Rewards(Term(name="share", score=by_hand))
+    context = replace(CONTEXT, info={"calls": 0})
+
+    with pytest.raises(EnvFault, match="fails on untouched state too: reward term 'share'"):
+        rewards.score(context)
+    other = Rewards(Term(name="share", score=by_hand))
+    reward = other.score(context, untouched=replace(CONTEXT, info={"calls": 1}))
+    assert (reward.total, reward.scores) == (0.0, {"share": None})
+
+
+def test_a_gate_that_only_one_answer_breaks_scores_0() -> None:
+    gated = Term(name="x", score=is_right, gate=lambda context: int(context.answer) > 0)
+
+    assert Rewards(gated).score(replace(CONTEXT, answer="none")).total == 0.0
+
+
+class RefusedError(Exception):
+    status_code = 400
+
+
+@pytest.mark.parametrize(
+    ("cause", "is_fault"),
+    [
+        (ConnectionRefusedError("nobody listens"), True),
+        (BrokenPipeError("the program did not read"), False),
+        (RefusedError("too long"), False),
+        (TimeoutError("too slow"), False),
+        (SystemExit(1), False),
+    ],
+)
+async def test_a_server_that_fails_is_never_a_score(cause: BaseException, is_fault: bool) -> None:
+    def ask(context: RewardContext) -> float:
+        if not context.answer:
+            return 0.0
+        if isinstance(cause, SystemExit):
+            raise cause
+        raise RuntimeError("no verdict") from cause
+
+    rewards = Rewards(Term(name="asked", score=ask))
+    if is_fault:
+        with pytest.raises(EnvFault, match="no verdict"):
+            await rewards.ascore(CONTEXT)
+    else:
+        assert (await rewards.ascore(CONTEXT)).total == rewards.score(CONTEXT).total == 0.0
