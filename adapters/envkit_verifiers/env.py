@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 from envkit.async_env import AsyncEnv
 from envkit.env import Capabilities, Step, Turn
 from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind
+from envkit.grading import Grade
 from envkit.tasks import Task
 from envkit.toolcalls import ToolCallFormat, parse_tool_calls
 from envkit_verifiers.episode import Asked, Ended, Episode
@@ -63,8 +64,9 @@ class VerifiersEnv(AsyncEnv):
     Observation: the messages that the environment adds, as text and images.
     Action: the reply; if the environment has tools, calls in it become the library's tool calls.
     Reward: the rubric's, on the turn that ends the episode; 0.0 on all others.
-    Faults: an exception in a reward function is a grader fault, which the library would score 0; so
-    is an error that the library records on its rollout. Episode end: the library's stop conditions
+    Faults: a reward function that raises, which the library would score 0, is a grader fault if it
+    raises for a policy that does nothing, too; an error that the library records on its rollout is
+    a fault. Episode end: the library's stop conditions
     terminate, its turn limit truncates.
     Source: verifiers 0.1.14, https://github.com/PrimeIntellect-ai/verifiers.
     """
@@ -222,6 +224,7 @@ class VerifiersEnv(AsyncEnv):
         self._episode = None
         shown = show(found.last)
         info |= {"metrics": found.metrics, "reward_terms": found.terms, "stop": found.stop}
+        info |= Grade(score=found.reward, failure=found.failure).info()
         self._is_cut = found.is_cut and self.max_turns > 1  # a request accepts one reply
         return Turn(
             shown.text,

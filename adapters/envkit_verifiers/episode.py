@@ -3,17 +3,23 @@
 import asyncio
 import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from envkit.errors import EnvFault, FaultKind, describe
+from envkit.grading import UngradedError, asettle, finite_reward, idle_answers, is_unreachable
+from envkit.reply import Reply
+from envkit.toolcalls import ParsedReply
 from envkit_verifiers.loading import library, rubrics_of, scores
+from envkit_verifiers.messages import write_response
 
 _SHOWN: Final = 500
 _MODEL: Final = "policy"
 _CUT_STOPS: Final = ("max_turns_reached", "max_total_completion_tokens_reached", "prompt_too_long")
 """Stop conditions of the library that truncate an episode."""
+Respond = Callable[[list[Any], list[Any] | None], Awaitable[Any]]
+"""Returns the reply to a conversation with tools, as the library's response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +44,8 @@ class Ended:
     is_cut: bool
     last: list[Any]
     """The environment's final messages; usually empty."""
+    failure: str | None = None
+    """Why what the policy did could not be scored; None if it was."""
 
 
 class Episode:
@@ -106,46 +114,111 @@ class Episode:
             self._reply = None
 
     async def _play(self) -> Ended:
-        state = await self._env.rollout(self._row, _client(self), _MODEL, {})
-        _check_state(state)
-        noted: dict[object, float | Exception] = {}
-        token = scores.set(noted)
-        try:
-            await self._env.rubric.score_rollout(state)
-        except Exception as error:
-            raise _grader_fault("its rubric", error) from error
-        finally:
-            scores.reset(token)
-            await self._env.rubric.cleanup(state)
-        return self._ended(state, noted)
+        state = await _played(self._env, self._row, self.ask)
+        ended: Ended | None = None
 
-    def _ended(self, state: Any, noted: Mapping[object, float | Exception]) -> Ended:  # noqa: ANN401
-        terms = _terms(self._env, noted)
-        reward: object = state["reward"]
-        if not isinstance(reward, int | float) or not math.isfinite(reward):
-            raise EnvFault(
-                f"the rubric of the verifiers environment must return a finite number, "
-                f"got {reward!r:.80}",
-                kind=FaultKind.GRADER,
-            )
-        if not math.isclose(sum(terms.values()), reward, abs_tol=1e-6):
-            terms = {"rubric": float(reward)}  # a rubric with its own scoring
-        stop = str(state.get("stop_condition") or "")
-        return Ended(
-            reward=float(reward),
-            terms=terms,
-            metrics={key: float(value) for key, value in (state["metrics"] or {}).items()},
-            stop=stop,
-            is_cut=stop in _CUT_STOPS,
-            last=list(state.get("final_env_response") or ()),
+        async def grade() -> float:
+            nonlocal ended
+            ended = await _scored(self._env, state)
+            return ended.reward
+
+        settled = await asettle(
+            grade,
+            untouched=self._score_nothing,
+            grader=f"verifiers {id(self._env)}",  # loaded environments are kept
+            task=self._row,
         )
+        return ended or _ended(state, reward=0.0, terms={}, failure=settled.failure)
+
+    async def _score_nothing(self) -> None:
+        """Score the row for a policy that only says something that can be read.
+
+        Raises:
+            UngradedError: Nothing that it says can be scored.
+            EnvFault: A server failed.
+        """
+        failure = UngradedError("")
+        for text in idle_answers(self._row):
+            reply = Reply(text=text)
+            response = write_response(library(), reply, ParsedReply(text=text), 0)
+
+            async def say(prompt: list[Any], tools: list[Any] | None, said: Any = response) -> Any:  # noqa: ANN401
+                del prompt, tools
+                return said
+
+            try:
+                await _scored(self._env, await _played(self._env, self._row, say))
+            except UngradedError as error:
+                failure = error
+            except EnvFault as fault:  # the environment cannot read it
+                if fault.kind is not FaultKind.PERMANENT:
+                    raise
+                failure = UngradedError(str(fault))
+            else:
+                return
+        raise failure
+
+
+async def _played(env: Any, row: Mapping[str, Any], respond: Respond) -> Any:  # noqa: ANN401
+    """Return the state of a whole rollout.
+
+    Raises:
+        EnvFault: It failed in the library.
+    """
+    state = await env.rollout(row, _client(respond), _MODEL, {})
+    _check_state(state)
+    return state
+
+
+async def _scored(env: Any, state: Any) -> Ended:  # noqa: ANN401
+    """Score a rollout.
+
+    Raises:
+        UngradedError: The rubric failed, or gave no finite number.
+        EnvFault: A server that the rubric asks failed.
+    """
+    noted: dict[object, float | Exception] = {}
+    token = scores.set(noted)
+    try:
+        await env.rubric.score_rollout(state)
+    except Exception as error:
+        raise _failure("its rubric", error) from error
+    finally:
+        scores.reset(token)
+        await env.rubric.cleanup(state)
+    terms = _terms(env, noted)
+    reward = finite_reward(state["reward"])
+    if not math.isclose(sum(terms.values()), reward, abs_tol=1e-6):
+        terms = {"rubric": reward}  # a rubric with its own scoring
+    return _ended(state, reward=reward, terms=terms)
+
+
+def _ended(
+    state: Any,  # noqa: ANN401
+    *,
+    reward: float,
+    terms: Mapping[str, float],
+    failure: str | None = None,
+) -> Ended:
+    stop = str(state.get("stop_condition") or "")
+    metrics = {} if failure is not None else state["metrics"] or {}
+    return Ended(
+        reward=reward,
+        terms=terms,
+        metrics={key: float(value) for key, value in metrics.items()},
+        stop=stop,
+        is_cut=stop in _CUT_STOPS,
+        last=list(state.get("final_env_response") or ()),
+        failure=failure,
+    )
 
 
 def _terms(env: Any, noted: Mapping[object, float | Exception]) -> dict[str, float]:  # noqa: ANN401
     """Return the weighted results by the names of their functions.
 
     Raises:
-        EnvFault: A function with a weight failed.
+        UngradedError: A function with a weight failed.
+        EnvFault: A server that it asks failed.
     """
     terms: dict[str, float] = {}
     rest = dict(noted)
@@ -156,11 +229,11 @@ def _terms(env: Any, noted: Mapping[object, float | Exception]) -> dict[str, flo
                 continue
             name = str(getattr(function, "__name__", "reward"))
             if isinstance(result, Exception):
-                raise _grader_fault(f"its reward function {name!r}", result) from result
+                raise _failure(f"its reward function {name!r}", result) from result
             terms[name] = terms.get(name, 0.0) + weight * result
     for result in rest.values():
         if isinstance(result, Exception):
-            raise _grader_fault("its rubric", result) from result
+            raise _failure("its rubric", result) from result
     return terms
 
 
@@ -187,19 +260,19 @@ def _check_state(state: Any) -> None:  # noqa: ANN401
         )
 
 
-def _grader_fault(what: str, error: BaseException) -> EnvFault:
-    return EnvFault(
-        f"the verifiers environment cannot be scored: {what} raised {describe(error)}"[:_SHOWN],
-        kind=FaultKind.GRADER,
-    )
+def _failure(what: str, error: BaseException) -> Exception:
+    reason = f"the verifiers environment cannot be scored: {what} raised {describe(error)}"[:_SHOWN]
+    if is_unreachable(error):
+        return EnvFault(reason, kind=FaultKind.GRADER)
+    return UngradedError(reason)
 
 
-def _client(episode: Episode) -> Any:  # noqa: ANN401
-    """Return a client that gets replies from the episode; its class needs the library."""
+def _client(respond: Respond) -> Any:  # noqa: ANN401
+    """Return a client that gets replies from a function; its class needs the library."""
     base: Any = library().Client
 
     class PolicyClient(base):
-        """Returns replies of the rollout's policy."""
+        """Returns the policy's replies."""
 
         async def get_response(
             self,
@@ -209,9 +282,9 @@ def _client(episode: Episode) -> Any:  # noqa: ANN401
             tools: list[Any] | None = None,
             **kwargs: object,
         ) -> Any:  # noqa: ANN401
-            """Wait for the policy's reply."""
+            """Wait for a reply."""
             del model, sampling_args, kwargs
-            return await episode.ask(prompt, tools)
+            return await respond(prompt, tools)
 
     for name in base.__abstractmethods__:  # server methods, unused because there is no server
         setattr(PolicyClient, name, _no_server)

@@ -152,6 +152,18 @@ async def test_rubric_that_fails_is_a_fault_and_no_reward(how: str, message: str
     assert caught.value.kind is FaultKind.GRADER
 
 
+@pytest.mark.parametrize("reply", ["no such answer", "nan", "\x00", "9" * 10_000])
+async def test_a_reply_that_makes_the_rubric_fail_scores_0(reply: str) -> None:
+    env = made("judged", arguments={"how": "picky"})
+    await begin(env)
+    step = await env.astep(reply)
+    assert (step.reward, step.terminated, step.info["reward_terms"]) == (0.0, True, {})
+    assert step.info["ungraded"]
+    await begin(env)
+    right = await env.astep("me")
+    assert (right.reward, "ungraded" in right.info) == (1.0, False)
+
+
 async def test_environment_errors_are_typed() -> None:
     env = made("guessing", split="eval")
     await begin(env)

@@ -24,6 +24,10 @@ def load_environment(how: str = "judge") -> Any:
     def not_finite(completion: Any) -> float:
         return float("nan")
 
+    def picky(completion: Any, answer: str) -> float:
+        said = completion[-1]["content"]
+        return float("nan") if said == "nan" else 1.0 / (said in ("", answer))
+
     def slow(completion: Any) -> float:
         time.sleep(0.5)
         return 1.0
@@ -32,7 +36,13 @@ def load_environment(how: str = "judge") -> Any:
         return [1.0 for _ in completions]
 
     judge.add_reward_func(judged)
-    functions = {"fail": failing, "nan": not_finite, "slow": slow, "group": together}
+    functions = {
+        "fail": failing,
+        "nan": not_finite,
+        "slow": slow,
+        "picky": picky,
+        "group": together,
+    }
     rubric = vf.Rubric(funcs=[functions[how]]) if how in functions else judge
     if how == "fail":
         fine = vf.Rubric(funcs=[lambda completion: 1.0])
