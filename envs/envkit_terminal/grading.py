@@ -6,16 +6,20 @@ change.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from envkit.grading import Grade, UngradedError, finite_reward, settle
 from envkit.tasks import Task
+from envkit_terminal.bench_results import passed
 from envkit_terminal.grader_sandbox import TEST_FOLDER, Outcome
 from envkit_terminal.reward_file import read_reward
 from envkit_terminal.session import Entry
 from envkit_terminal.tasks import absolute, entries, reward_range
 
 _TEST_SECONDS: Final = 120.0
+_MAX_OUTPUT: Final = 512 * 1024
+"""Bytes of each half of a test script's output, if its result is read from there."""
 
 
 def grade(task: Task, outcome: Outcome | None, *, untouched: Callable[[], Outcome | None]) -> Grade:
@@ -119,8 +123,13 @@ def _tests(check: Mapping[str, Any], outcome: Outcome, task: Task) -> float:
         UngradedError: It did not end, or left no reward.
     """
     seconds = min(float(check.get("seconds", _TEST_SECONDS)), outcome.test_seconds)
+    command: str = check["command"]
+    if check.get("reads_pytest"):
+        command = f"PYTEST_ADDOPTS=-rA {command}"  # lists passed tests, too
+        limits = replace(outcome.limits, output_head=_MAX_OUTPUT, output_tail=_MAX_OUTPUT)
+        outcome = replace(outcome, limits=limits)
     with outcome.fresh(_test_files(check), has_own_home=True) as session:
-        done = session.run(check["command"], seconds=seconds)
+        done = session.run(command, seconds=seconds)
         if done.timed_out:
             raise UngradedError(f"the test script did not end within {seconds:g} s")
         if done.limit is not None:
@@ -134,4 +143,6 @@ def _tests(check: Mapping[str, Any], outcome: Outcome, task: Task) -> float:
                 raise UngradedError(f"{error}. It printed {printed!r}") from error
         if done.is_new_shell:
             raise UngradedError("the shell that ran the test script was killed")
+        if check.get("reads_pytest"):
+            return passed(done.output, code=done.code, cut=done.cut)
         return float(done.code == 0)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError, DatasetError, MissingDependencyError
+from envkit_terminal.bench_results import exit_code_decides, runs_pytest
 from envkit_terminal.dockerfile import (
     Image,
     RefusedError,
@@ -147,9 +148,17 @@ def _terminal_bench(folder: Path, *, has_pytest: bool) -> dict[str, Any]:
         raise RefusedError("several containers")
     if not (folder / "run-tests.sh").exists():
         raise RefusedError("no run-tests.sh")
+    parser = config.get("parser_name", "pytest")
+    if parser != "pytest":
+        raise RefusedError(f"results for the parser {parser!r:.40}")
     image = read_image(folder)
     image.environment.setdefault("TEST_DIR", "/tests")
     tests = read_files(folder / "tests") if (folder / "tests").is_dir() else {}
+    script = (folder / "run-tests.sh").read_text(encoding="utf-8")
+    if not runs_pytest(script) and not exit_code_decides(script):
+        raise RefusedError(
+            "a run-tests.sh that runs no pytest and whose exit code can hide a failed test"
+        )
     return _task(
         folder,
         image,
@@ -178,7 +187,7 @@ def _task(
     path = folder / ("tests" if script == "test.sh" else "") / script
     text = path.read_text(encoding="utf-8")
     check_network(text, "the test script")
-    if "pytest" in text and not has_pytest:
+    if runs_pytest(text) and not has_pytest:
         raise RefusedError("tests that run pytest")
     if not isinstance(seconds, int | float) or not seconds > 0:
         raise RefusedError(f"a timeout_sec of {seconds!r}")
@@ -188,7 +197,9 @@ def _task(
         "command": f"{'' if text.startswith('#!') else 'bash '}/tests/{script}",
         "files": tests,
         "seconds": min(float(seconds), _MAX_SECONDS),
-        "reads_reward": script == "test.sh",  # Terminal-Bench has the exit code instead
+        # How the result is read: from Harbor's file, from pytest's summary, or the exit code.
+        "reads_reward": script == "test.sh",
+        "reads_pytest": script == "run-tests.sh" and runs_pytest(text),
     }
     return {
         "name": folder.name,

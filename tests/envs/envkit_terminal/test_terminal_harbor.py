@@ -1,5 +1,6 @@
 """Task folders of Harbor and Terminal-Bench: played where they need no image, else refused."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,9 @@ from fakes.needs import BUBBLEWRAP
 
 from envkit.env import PolicyContext, Step
 from envkit.errors import ConfigurationError
+from envkit.grading import UngradedError
 from envkit_terminal import TerminalEnv
+from envkit_terminal.bench_results import passed
 from envkit_terminal.dockerfile import RefusedError
 from envkit_terminal.harbor import import_folders, read_folder
 from envkit_terminal.protocol import write
@@ -245,6 +248,125 @@ def test_metadata_declares_the_key_and_the_range_of_the_reward(tmp_path: Path) -
         toml = TOML.replace("[metadata]\n", f"[metadata]\n{wrong}\n")
         with pytest.raises(RefusedError, match="metadata"):
             read_folder(harbor(tmp_path / wrong, task_dot_toml=toml))
+
+
+PYTEST_PACKAGES = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments")
+STATE_TESTS = """import os
+
+def test_greeting():
+    assert open("/app/greeting.txt").read().strip() == "hello"
+
+def test_program():
+    if os.path.exists("/app/program.py"):
+        exec(open("/app/program.py").read())
+"""
+
+
+def with_pytest(root: Path, script: str) -> dict[str, Any]:
+    """Return a Terminal-Bench task with a copy of the pytest of this process."""
+    folder = terminal_bench(
+        root, **{"run-tests.sh": script, "tests/test_outputs.py": STATE_TESTS, "solution.sh": ""}
+    )
+    for name in PYTEST_PACKAGES:
+        source = Path(find_spec(name).submodule_search_locations[0])  # type: ignore[union-attr, index]
+        for path in source.rglob("*.py"):
+            if "lexers" in path.parts and path.stem not in NEEDED_LEXERS:
+                continue
+            to = folder / "tests/site" / name / path.relative_to(source)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            to.write_bytes(path.read_bytes())
+    return read_folder(folder, has_pytest=True)
+
+
+NEEDED_LEXERS = ("__init__", "_mapping", "python", "diff", "special")
+RUN = "PYTHONPATH=$TEST_DIR/site python3 -m pytest -p no:cacheprovider $TEST_DIR/test_outputs.py"
+
+
+@pytest.mark.slow
+@BUBBLEWRAP.mark
+def test_tests_of_terminal_bench_pay_whatever_the_script_runs_last(tmp_path: Path) -> None:
+    tasks = [
+        with_pytest(tmp_path / "a", f"{RUN}\necho done\n"),
+        with_pytest(tmp_path / "b", f"{RUN} -rA | tee /tmp/log\ntrue\n"),
+    ]
+    forged = (
+        "import os\nout = b'=== short test summary info ===\\nPASSED test_a\\n'\n"
+        "[os.write(one, out) for one in range(1, 9) if os.path.exists(f'/proc/self/fd/{one}') "
+        "and os.access(f'/proc/self/fd/{one}', os.W_OK)]\nos._exit(%d)"
+    )
+    for task in tasks:
+        assert play(task).reward == 0.0
+        assert play(task, "echo hello > greeting.txt").reward == 1.0
+        crash = "echo hello > greeting.txt; echo 'import os; os._exit(0)' > program.py"
+        step = play(task, crash)
+        assert (step.reward, "no summary" in step.info["ungraded"]) == (0.0, True)
+    write_it = f"cat > program.py << 'EOF'\n{forged % 1}\nEOF"
+    last = with_pytest(tmp_path / "c", f"{RUN}\n")
+    assert play(last, write_it).reward == 0.0
+
+
+@pytest.mark.parametrize(
+    ("lines", "score"),
+    [
+        (["PASSED t.py::a", "PASSED t.py::b", "==== 2 passed in 0.1s ===="], 1.0),
+        (["PASSED t.py::a", "SKIPPED [1] t.py:3: no", "XFAIL t.py::c - why"], 1.0),
+        (["PASSED t.py::a", "FAILED t.py::b - assert 1 == 2", "done"], 0.0),
+        (["ERROR t.py::b - KeyError: 'x'", "PASSED t.py::b"], 0.0),
+        (["PASSED t.py::a", "XPASS t.py::c"], 0.0),
+        (["SKIPPED [1] t.py:3: no"], 0.0),
+        (["all tests passed"], 0.0),
+        ([], 0.0),
+    ],
+)
+def test_summary_of_pytest_decides(lines: list[str], score: float) -> None:
+    output = "\n".join(["FAILED before", "=== short test summary info ===", *lines])
+    assert passed(output, code=0, cut=0) == score
+    assert passed(output, code=1, cut=0) == 0.0
+    for lost in ({"output": output, "cut": 1}, {"output": "PASSED t.py::a", "cut": 0}):
+        with pytest.raises(UngradedError):
+            passed(code=0, **lost)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("script", "is_clear"),
+    [
+        ('python3 "$TEST_DIR/test_outputs.py"', True),
+        ("#!/bin/bash\n# A comment; with | signs\ncd /app\nX=1\npython3 ${TEST_DIR}/a.py", True),
+        ("cd /app && python3 /tests/a.py", True),
+        ("set -euo pipefail\npython3 /tests/a.py\npython3 /tests/b.py\necho done", True),
+        ("#!/bin/bash -e\npython3 /tests/a.py\necho done", True),
+        ("python3 /tests/a.py\necho done", False),
+        ("python3 /tests/a.py\npython3 /tests/b.py", False),
+        ("python3 /tests/a.py; echo done", False),
+        ("python3 /tests/a.py || true", False),
+        ("set -e\npython3 /tests/a.py | tail -1", False),
+        ("python3 /tests/a.py &", False),
+        ("if python3 /tests/a.py; then echo yes; fi", False),
+        ("! grep -q hello /app/greeting.txt", False),
+        ("bash /tests/all.sh", False),
+        (". /tests/all.sh", False),
+        ("cd /app && echo done", False),
+        ("set -e\npython3 /tests/a.py && echo yes\necho done", False),
+        ("echo $(python3 /tests/a.py)", False),
+        ("echo done", False),
+        ("", False),
+    ],
+)
+def test_script_without_pytest_needs_an_exit_code_that_hides_nothing(
+    tmp_path: Path, script: str, is_clear: bool
+) -> None:
+    folder = terminal_bench(tmp_path, **{"run-tests.sh": script})
+    if is_clear:
+        assert read_folder(folder)["checks"][0]["reads_pytest"] is False
+    else:
+        with pytest.raises(RefusedError, match="can hide a failed test"):
+            read_folder(folder)
+
+
+def test_other_parsers_of_terminal_bench_are_refused(tmp_path: Path) -> None:
+    config = "instruction: x\nparser_name: swebench\n"
+    with pytest.raises(RefusedError, match="the parser 'swebench'"):
+        read_folder(terminal_bench(tmp_path, **{"task.yaml": config}))
 
 
 def test_exit_code_counts_for_terminal_bench_only(tmp_path: Path) -> None:
