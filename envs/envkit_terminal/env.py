@@ -69,8 +69,8 @@ class TerminalEnv(Env):
             protocol: "tools" or "fenced".
             command_seconds: Seconds that one command may take. The commands of a reply together
                 may take twice as long.
-            test_seconds: Maximum seconds of a test script, even if its task allows more. A script
-                that fails may run twice in a step, within `RetryBudget.step_timeout_s`.
+            test_seconds: Maximum seconds of a test script whose task states none in `seconds`. A
+                script that fails may run twice in a step, within `RetryBudget.step_timeout_s`.
             limits: Resource limits of a session; None uses the defaults.
             feedback_role: Role of results in the tools protocol. "user" for chat templates without
                 a tool role.

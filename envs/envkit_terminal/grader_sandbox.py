@@ -54,7 +54,7 @@ class Outcome:
     folder: str
     environment: Mapping[str, str]
     test_seconds: float
-    """Maximum seconds of a test script."""
+    """Maximum seconds of a test script whose task states none."""
 
     def fresh(self, tests: Mapping[str, bytes], *, has_own_home: bool) -> TerminalSession:
         """Start a sandbox with a copy of the final files.

@@ -17,7 +17,6 @@ from envkit_terminal.reward_file import read_reward
 from envkit_terminal.session import Entry
 from envkit_terminal.tasks import absolute, entries, reward_range
 
-_TEST_SECONDS: Final = 120.0
 _MAX_OUTPUT: Final = 512 * 1024
 """Bytes of each half of a test script's output, if its result is read from there."""
 
@@ -122,7 +121,7 @@ def _tests(check: Mapping[str, Any], outcome: Outcome, task: Task) -> float:
     Raises:
         UngradedError: It did not end, or left no reward.
     """
-    seconds = min(float(check.get("seconds", _TEST_SECONDS)), outcome.test_seconds)
+    seconds = float(check.get("seconds", outcome.test_seconds))
     command: str = check["command"]
     if check.get("reads_pytest"):
         command = f"PYTEST_ADDOPTS=-rA {command}"  # lists passed tests, too

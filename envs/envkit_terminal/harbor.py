@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from envkit.errors import ConfigurationError, DatasetError, MissingDependencyError
 from envkit_terminal.bench_results import exit_code_decides, runs_pytest
@@ -19,10 +19,7 @@ from envkit_terminal.dockerfile import (
     read_files,
     read_image,
 )
-from envkit_terminal.tasks import check_reward
-
-_TEST_SECONDS: Final = 120.0
-_MAX_SECONDS: Final = 600.0
+from envkit_terminal.tasks import check_reward, check_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +94,7 @@ def _harbor(folder: Path, *, has_pytest: bool) -> dict[str, Any]:
     if isinstance(environment.get("workdir"), str):
         image.folder = inside(image, environment["workdir"])
     image.environment |= _texts(environment.get("env", {}))
-    seconds = verifier.get("timeout_sec", _TEST_SECONDS)
+    seconds = verifier.get("timeout_sec")
     return _task(
         folder,
         image,
@@ -166,7 +163,7 @@ def _terminal_bench(folder: Path, *, has_pytest: bool) -> dict[str, Any]:
         tests={**tests, "run-tests.sh": as_value(folder / "run-tests.sh")},
         script="run-tests.sh",
         solution=folder / "solution.sh",
-        seconds=config.get("max_test_timeout_sec", _TEST_SECONDS),
+        seconds=config.get("max_test_timeout_sec"),
         has_pytest=has_pytest,
     )
 
@@ -189,14 +186,17 @@ def _task(
     check_network(text, "the test script")
     if runs_pytest(text) and not has_pytest:
         raise RefusedError("tests that run pytest")
-    if not isinstance(seconds, int | float) or not seconds > 0:
-        raise RefusedError(f"a timeout_sec of {seconds!r}")
+    allowed = {} if seconds is None else {"seconds": seconds}
+    try:
+        check_seconds(allowed)
+    except DatasetError as error:
+        raise RefusedError(f"a timeout_sec of {seconds!r:.60}") from error
     check = {
         "type": "tests",
         # As Harbor runs it, unless the kernel would not know how.
         "command": f"{'' if text.startswith('#!') else 'bash '}/tests/{script}",
         "files": tests,
-        "seconds": min(float(seconds), _MAX_SECONDS),
+        **allowed,
         # How the result is read: from Harbor's file, from pytest's summary, or the exit code.
         "reads_reward": script == "test.sh",
         "reads_pytest": script == "run-tests.sh" and runs_pytest(text),

@@ -19,6 +19,7 @@ CHECKS: Final[dict[str, frozenset[str]]] = {
     "tests": frozenset({"command", "files"}),
 }
 """Required fields of each type of check."""
+_DAY: Final = 86_400
 _TEST_OFFSET: Final = 1 << 32
 
 
@@ -61,11 +62,25 @@ def check_task(task: Mapping[str, Any]) -> None:
                 f"a check's 'path' must be inside the home folder or one of 'folders', since the "
                 f"policy can write nowhere else, got {check['path']!r:.80}"
             )
+        check_seconds(check)
     for key in ("files", "environment"):
         if not isinstance(task.get(key, {}), dict):
             raise DatasetError(f"{key!r} of a terminal task must be an object")
 
     check_reward(task)
+
+
+def check_seconds(check: Mapping[str, Any]) -> None:
+    """Check the time that a check allows.
+
+    Raises:
+        DatasetError: `seconds` is not a number above 0 and at most a day.
+    """
+    given: object = check.get("seconds", 1.0)
+    if not isinstance(given, int | float) or not 0 < given <= _DAY:
+        raise DatasetError(
+            f"a check's 'seconds' must be above 0 and at most {_DAY}, got {given!r:.60}"
+        )
 
 
 def check_reward(task: Mapping[str, Any]) -> None:
@@ -150,6 +165,7 @@ __all__ = [
     "GeneratedTasks",
     "absolute",
     "check_reward",
+    "check_seconds",
     "check_task",
     "entries",
     "is_inside",

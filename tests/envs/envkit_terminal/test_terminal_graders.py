@@ -46,7 +46,7 @@ USER_SITE = 'cd "$(python3 -m site --user-site)"'
 
 
 def graded(
-    script: str, *, seconds: float = 20.0, tests: dict[str, Any] | None = None, **fields: Any
+    script: str, *, seconds: Any = 20.0, tests: dict[str, Any] | None = None, **fields: Any
 ) -> dict[str, Any]:
     """Return a task whose test script writes a reward file."""
     check = {
@@ -293,12 +293,26 @@ def test_script_that_never_leaves_a_reward_is_a_fault(script: str) -> None:
 
 @BUBBLEWRAP.mark
 def test_script_that_needs_longer_than_the_environment_allows_is_a_fault() -> None:
-    env = TerminalEnv(
-        tasks=[graded("sleep 9; echo 1 > /logs/verifier/reward.txt")], test_seconds=0.3
-    )
+    task = graded("sleep 9; echo 1 > /logs/verifier/reward.txt")
+    del task["checks"][0]["seconds"]
+    env = TerminalEnv(tasks=[task], test_seconds=0.3)
     env.reset(seed=1)
     with pytest.raises(EnvFault, match=r"did not end within 0\.3 s"):
         env.step("Done.")
+
+
+@BUBBLEWRAP.mark
+def test_time_that_the_task_allows_its_tests_counts() -> None:
+    task = graded("sleep 0.6; echo 1 > /logs/verifier/reward.txt", seconds=9)
+    env = TerminalEnv(tasks=[task], test_seconds=0.3)
+    env.reset(seed=1)
+    assert env.step("Done.").reward == 1.0
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), 86_401, "60", None])
+def test_time_that_is_none_is_refused(seconds: object) -> None:
+    with pytest.raises(DatasetError, match="'seconds' must be above 0"):
+        TerminalEnv(tasks=[graded("true", seconds=seconds)]).reset(seed=1)
 
 
 @BUBBLEWRAP.mark

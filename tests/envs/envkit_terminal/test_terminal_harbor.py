@@ -363,6 +363,15 @@ def test_script_without_pytest_needs_an_exit_code_that_hides_nothing(
             read_folder(folder)
 
 
+def test_time_that_a_folder_declares_is_kept(tmp_path: Path) -> None:
+    toml = TOML.replace("[verifier]\ntimeout_sec = 60.0", "[verifier]\ntimeout_sec = 1800")
+    check = read_folder(harbor(tmp_path / "a", task_dot_toml=toml))["checks"][0]
+    assert check["seconds"] == 1800
+    toml = TOML.replace("[verifier]\ntimeout_sec = 60.0", "[verifier]")
+    assert "seconds" not in read_folder(harbor(tmp_path / "b", task_dot_toml=toml))["checks"][0]
+    assert read_folder(terminal_bench(tmp_path / "c"))["checks"][0]["seconds"] == 30
+
+
 def test_other_parsers_of_terminal_bench_are_refused(tmp_path: Path) -> None:
     config = "instruction: x\nparser_name: swebench\n"
     with pytest.raises(RefusedError, match="the parser 'swebench'"):
