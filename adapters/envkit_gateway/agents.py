@@ -97,6 +97,8 @@ class AgentResult:
     """Replaces the environment's reward; None keeps it."""
     error: str | None = None
     """Why the agent failed; None if it ended normally."""
+    ungraded: str | None = None
+    """Why the reward that the agent left cannot be read, so that it is 0; None if it can."""
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 

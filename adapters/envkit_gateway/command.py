@@ -89,7 +89,7 @@ async def run_command(
         max_disk_mb: Maximum size of the folder in MB, including home and temporary files.
 
     Raises:
-        EnvFault: The command cannot be started.
+        EnvFault: No process can be started.
     """
     await pool.run(lambda: _write(folder, task))
     variables = {
@@ -125,11 +125,13 @@ async def grade_command(
 
     Raises:
         UngradedError: The command cannot be started or was killed, or left no number where it
-            should.
+            should; or the agent removed its folder.
         EnvFault: No process can be started.
     """
     own = Path(tempfile.mkdtemp(prefix="envkit-grade-"))
     try:
+        if not os.access(folder / "work", os.X_OK):
+            raise UngradedError("agent.grade has no folder to run in: the agent removed it")
         text = json.dumps(task, ensure_ascii=False, default=str)
         await pool.run(lambda: (own / "task.json").write_text(text, "utf-8"))
         variables = {name: str(own) for name in ("ENVKIT_GRADE_DIR", "HOME", "TMPDIR")}
@@ -158,7 +160,11 @@ async def _supervised(
                 cwd=folder / "work", env={**inherited, **variables}, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
-            raise _fault(f"a command cannot run in the agent's folder: {error}") from error
+            raise EnvFault(
+                f"a command cannot run in the agent's folder: {error}",
+                kind=FaultKind.PERMANENT,
+                retryable=False,
+            ) from error
         try:
             status = await process.wait()
         except BaseException:
@@ -234,16 +240,21 @@ def _write(folder: Path, task: AgentTask) -> None:
 
 def _result(folder: Path, ended: "_Ended", max_disk_mb: int) -> AgentResult:
     status = ended.status
-    if status == _NOT_STARTED and not (folder / "work" / "answer.txt").exists():
-        raise _fault(f"the agent's command did not start: {ended.stderr.strip()[-500:]}")
     answer = _read(folder / "work" / "answer.txt")
     if answer is None and status == 0:
         answer = ended.said
-    reward = _reward(folder / "work" / "reward.txt")
+    reward: float | None = None
+    ungraded: str | None = None
+    try:
+        reward = _reward(folder / "work" / "reward.txt")
+    except UngradedError as failure:  # the policy may have written the file
+        ungraded = f"the agent left no reward: {failure}"
     error = None if status == 0 else _failure(folder, ended)
     if status == _TOO_LARGE:
         error = f"the agent's command wrote more than agent.max_disk_mb, {max_disk_mb}"
-    return AgentResult(answer=answer, reward=reward, error=error, info=ended.info())
+    return AgentResult(
+        answer=answer, reward=reward, error=error, ungraded=ungraded, info=ended.info()
+    )
 
 
 def _failure(folder: Path, ended: "_Ended") -> str:
@@ -261,20 +272,16 @@ def _grade(folder: Path, ended: "_Ended") -> Grade:
         )
     try:
         reward = _reward(folder / "reward.txt")
-    except EnvFault as fault:
-        raise UngradedError(f"agent.grade: {fault}") from fault
+    except UngradedError as error:
+        raise UngradedError(f"agent.grade: {error}") from error
     return Grade(float(ended.status == 0) if reward is None else reward, ended.info())
-
-
-def _fault(text: str) -> EnvFault:
-    return EnvFault(text, kind=FaultKind.PERMANENT, retryable=False)
 
 
 def _reward(path: Path) -> float | None:
     """Return the number of a file; None if there is none.
 
     Raises:
-        EnvFault: The file holds something else, so the reward is not known.
+        UngradedError: The file holds something else, so the reward is not known.
     """
     text = _read(path)
     if text is None:
@@ -284,7 +291,7 @@ def _reward(path: Path) -> float | None:
     except ValueError:
         reward = math.nan
     if not math.isfinite(reward):
-        raise _fault(f"reward.txt must hold a finite number, got {text[:80]!r}")
+        raise UngradedError(f"reward.txt must hold a finite number, got {text[:80]!r}")
     return reward
 
 

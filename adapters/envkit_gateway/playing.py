@@ -19,7 +19,7 @@ from envkit.errors import (
     describe,
     raise_missing,
 )
-from envkit.grading import UngradedError, asettle
+from envkit.grading import UNGRADED, UngradedError, asettle
 from envkit.messages import Message, message
 from envkit.reply import Reply
 from envkit.rollout.boundary import ResetOutcome, is_own_cancellation
@@ -443,6 +443,8 @@ class _Episode:
             info["agent_error"] = result.error
         if result.info:
             info["agent_output"] = dict(result.info)
+        if result.ungraded is not None:
+            reward, info = 0.0, {**info, UNGRADED: result.ungraded}
         if not math.isfinite(reward):
             error = ContractError(f"an agent's reward must be finite, got {reward!r}")
             found = FaultRecord.of(FaultPlace.REWARDS, error)
@@ -452,4 +454,4 @@ class _Episode:
 
 def _without_verdict(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return info without the environment's verdict, which another reward replaces."""
-    return {key: value for key, value in info.items() if key not in (IS_SUCCESS, OWN_REWARD)}
+    return {key: value for key, value in info.items() if key not in (IS_SUCCESS, OWN_REWARD, UNGRADED)}

@@ -92,23 +92,38 @@ async def test_command_that_removes_its_folder_has_a_typed_end(
     code = "import shutil; shutil.rmtree('..', ignore_errors=True)"
     found = await ended(tmp_path, code, grade=grade)
 
-    if grade is None:
-        assert found.stop_reason is StopReason.TERMINATED
-    else:  # nothing is left to grade
-        assert (found.stop_reason, found.reward) == (StopReason.ENV_FAULT, None)
+    assert (found.stop_reason, found.reward) == (StopReason.TERMINATED, 0.0)
+    if grade is not None:  # nothing is left to grade
+        assert "the agent removed it" in found.turns[-1].info["ungraded"]
 
 
 @pytest.mark.parametrize(
     "written", ["nan", "1e400", "-inf", "True", "much", "", "1,5", "0.5 0.5", "\\x00"]
 )
-async def test_reward_of_a_command_that_is_no_finite_number_is_a_fault(
+async def test_reward_of_a_command_that_is_no_finite_number_is_zero(
     tmp_path: Path, written: str
 ) -> None:
     found = await ended(tmp_path, f"open('reward.txt', 'w').write('{written}')")
 
-    assert (found.stop_reason, found.reward) == (StopReason.ENV_FAULT, None)
-    assert found.fault is not None
-    assert "reward" in found.fault.message
+    assert (found.stop_reason, found.reward) == (StopReason.TERMINATED, 0.0)
+    assert "reward.txt must hold a finite number" in found.turns[-1].info["ungraded"]
+
+
+async def test_junk_reward_of_an_agent_is_replaced_by_its_grade(tmp_path: Path) -> None:
+    code = "open('reward.txt', 'w').write('much'); print(answer)"
+    found = await ended(tmp_path, code, grade="true")
+
+    assert (found.reward, "ungraded" in found.turns[-1].info) == (1.0, False)
+
+
+@pytest.mark.parametrize("status", [126, 127, 137])
+async def test_command_that_exits_as_if_it_had_not_started_is_scored(
+    tmp_path: Path, status: int
+) -> None:
+    found = await ended(tmp_path, f"sys.exit({status})")
+
+    assert (found.stop_reason, found.reward) == (StopReason.ENV_TRUNCATED, 0.0)
+    assert f"status {status}" in found.turns[-1].info["agent_error"]
 
 
 @pytest.mark.parametrize(
