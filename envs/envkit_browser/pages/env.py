@@ -1,7 +1,8 @@
 """The environment `computer-use-page-v0`: your own page in a real browser."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, ClassVar, Final
 
 from envkit.async_env import AsyncEnv
@@ -38,6 +39,8 @@ from envkit_browser.pages.source import DEMOS, PageTasks, check_task, read_rows
 WIDTH: Final = 672
 HEIGHT: Final = 448
 _SHOWN_DIALOGS: Final = 4
+_Act = tuple[Action, Action | None]
+"""An action of the policy, and the one that ends the episode, if it does."""
 
 
 class PageEnv(AsyncEnv):
@@ -50,8 +53,8 @@ class PageEnv(AsyncEnv):
     Action: one or several actions in the form of the model family that `action` names.
     Reward: the checker's result. A number ends the episode if it is above 0; `{done, reward}` ends
         it if `done`. It runs after each action, and with `answer` and `status` at the end. Episode
-        end: the checker's verdict, `terminate` or `answer`, or a page that was left or closed
-        (reward 0.0); `max_turns` replies truncate. Budget: `max_turns` replies, one screenshot
+        end: the checker's verdict, `terminate` or `answer`, or a page that was left, closed or
+        broken by the actions (reward 0.0); `max_turns` replies truncate. Budget: `max_turns` replies, one screenshot
         each. Dataset: two demo pages, part of this package. Source: original.
     """
 
@@ -114,6 +117,7 @@ class PageEnv(AsyncEnv):
         self._page: Page | None = None
         self._input: PageInput | None = None
         self._failure: dict[str, Any] = {}
+        self._done: list[list[_Act]] = []
 
     @property
     def size(self) -> tuple[int, int]:
@@ -140,6 +144,7 @@ class PageEnv(AsyncEnv):
             self._pool = join_pool(self)
         self._page = await self._pool.open(self._options.with_site(site))
         self._input = PageInput(self._page)
+        self._done = []
         try:
             return await self._start(self._page, task, path)
         except BaseException as error:
@@ -156,8 +161,14 @@ class PageEnv(AsyncEnv):
             raise BrowserFault(
                 "the page of this episode is gone: reset the environment", trouble=Trouble.PAGE_GONE
             )
+        page, page_input = self._page, self._input
         try:
-            return await self._play(self._page, self._input)
+            return await self._play(page, page_input)
+        except BrowserFault as fault:
+            await self._fail(fault)
+            if fault.trouble not in (Trouble.HUNG, Trouble.RENDERER_CRASHED):
+                raise
+            return await self._end_broken(fault, page, (page_input.x, page_input.y))
         except BaseException as error:
             await self._fail(error)
             raise
@@ -213,6 +224,7 @@ class PageEnv(AsyncEnv):
         verdict = Verdict(done=False, reward=0.0)
         self._failure = {}
         actions = parsed.actions or (Action(kind=ActionKind.SCREENSHOT),)
+        self._done.append([])
         marks: list[Mark] = []
         for action in actions:
             if parsed.actions:
@@ -221,6 +233,7 @@ class PageEnv(AsyncEnv):
                 )
             if action.is_end:
                 end = action
+            self._done[-1].append((action, end))
             found = await self._act(page, page_input, action, end)
             if found is None:
                 break
@@ -280,17 +293,65 @@ class PageEnv(AsyncEnv):
 
     async def _check_untouched(self) -> None:
         """Judge a new page on which nothing was done: while the episode runs, and given up."""
+        async with self._another_page() as page:
+            for status in (None, Status.FAILURE.value):
+                await self._check(page, answer=None, status=status)
+
+    @asynccontextmanager
+    async def _another_page(self) -> AsyncGenerator[Page]:
+        """Show the task on a page of its own."""
         assert self._pool is not None
         site, path = self._site_of(self.task)
         page = await self._pool.open(self._options.with_site(site))
         plan = self.plan
         try:
             await self._start(page, self.task, path)
-            for status in (None, Status.FAILURE.value):
-                await self._check(page, answer=None, status=status)
+            yield page
         finally:
             self.plan = plan
             await asyncio.shield(asyncio.ensure_future(self._pool.release(page)))
+
+    async def _end_broken(self, fault: BrowserFault, page: Page, cursor: tuple[int, int]) -> Turn:
+        """End the episode if its actions broke the page: they do so again, and nothing else does.
+
+        Raises:
+            EnvFault: The browser failed by itself.
+        """
+        done = self._done
+
+        async def repeat() -> float:
+            try:
+                async with self._another_page() as another:
+                    await self._repeat(another, done)
+            except BrowserFault as again:
+                if again.trouble is fault.trouble:
+                    raise UngradedError(f"these actions break the page: {again}") from again
+                raise
+            raise fault
+
+        settled = await asettle(
+            repeat, untouched=self._check_untouched, grader="pages broken", task=self.task
+        )
+        parsed = self.dialect.read(self.reply)
+        info = {
+            **parsed.info,
+            **settled.info(),
+            "events": {},
+            "left": fault.trouble.value,
+            "reward_terms": {"task": 0.0},
+            "marks": [mark(one, cursor=cursor, note=refusal(one)) for one, _ in done[-1]],
+        }
+        shot = page.last_screenshot
+        images = () if shot is None else (Image.from_bytes(shot),)
+        return Turn("The page no longer answers. The task is over.", images, done=True, info=info)
+
+    async def _repeat(self, page: Page, turns: Sequence[Sequence[_Act]]) -> None:
+        page_input = PageInput(page)
+        for actions in turns:
+            for action, end in actions:
+                if await self._act(page, page_input, action, end) is None:
+                    return
+            await page.screenshot()
 
     async def _turn(
         self,

@@ -209,6 +209,54 @@ async def test_checker_that_only_the_policy_breaks_scores_zero() -> None:
     assert "ungraded" not in step.info
 
 
+HANG = "for(;;);"
+ANSWER = '{"action": "answer", "text": "x"}'
+
+
+@BROWSER.mark
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "replies", "left"),
+    [
+        (row(HANG), (ASIDE, CLICK), "hung"),
+        (row("setTimeout(() => { for(;;); }, 50)"), (CLICK,), "hung"),
+        (row("n = (window.n || 0) + 1; if (n == 2) for(;;);"), (CLICK, CLICK), "hung"),
+        (row(check="({answer}) => { while (answer === 'x'); return 0 }"), (ANSWER,), "hung"),
+    ],
+    ids=["click", "timer", "second click", "checker"],
+)
+async def test_page_that_the_actions_hang_ends_the_episode(
+    task: dict[str, Any], replies: tuple[str, ...], left: str
+) -> None:
+    *before, last = await played(PageEnv(tasks=[task], deadline_s=2), *replies)
+    assert not any(step.terminated for step in before)
+    assert (last.reward, last.terminated, last.info["left"]) == (0.0, True, left)
+    assert "break the page" in last.info["ungraded"]
+    assert len(last.observation["images"]) == 1
+
+
+@BROWSER.mark
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["hang_page", "crash_renderer", "stop_browser"])
+async def test_page_that_fails_by_itself_is_a_fault(kind: str) -> None:
+    plan = FaultPlan(schedule={("browser", 5, 1, 0): kind})
+    env = PageEnv(tasks=[row(seed=5)], faults=plan, deadline_s=2)
+    with pytest.raises(BrowserFault) as caught:
+        await played(env, CLICK, CLICK)
+    assert caught.value.retryable
+    env = PageEnv(tasks=[row("1")], deadline_s=2)
+    assert not (await played(env, CLICK))[0].terminated
+
+
+@BROWSER.mark
+@pytest.mark.slow
+async def test_page_that_hangs_without_any_action_is_a_fault() -> None:
+    check = "({status}) => { while (status === 'failure'); return 0 }"
+    env = PageEnv(tasks=[row(check=check)], deadline_s=2)
+    with pytest.raises(EnvFault):
+        await played(env, '{"action": "terminate", "status": "failure"}')
+
+
 @BROWSER.mark
 async def test_page_that_is_missing_is_refused() -> None:
     with pytest.raises(DatasetError, match=r"nowhere\.html"):
