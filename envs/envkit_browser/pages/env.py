@@ -54,8 +54,9 @@ class PageEnv(AsyncEnv):
     Reward: the checker's result. A number ends the episode if it is above 0; `{done, reward}` ends
         it if `done`. It runs after each action, and with `answer` and `status` at the end. Episode
         end: the checker's verdict, `terminate` or `answer`, or a page that was left, closed or
-        broken by the actions (reward 0.0); `max_turns` replies truncate. Budget: `max_turns` replies, one screenshot
-        each. Dataset: two demo pages, part of this package. Source: original.
+        broken by the actions (reward 0.0); `max_turns` replies truncate. Budget: `max_turns`
+        replies, one screenshot each. Dataset: two demo pages, part of this package. Source:
+        original.
     """
 
     capabilities = Capabilities(replay_safe=True, deterministic=True)

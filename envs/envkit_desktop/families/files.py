@@ -183,7 +183,8 @@ class RenameFiles(Family):
         if not feasible:
             files.remove(rng.choice(list(renamed)))
         return {
-            "goal": f"Rename {said}. Then end the task.{or_fail(level)}",
+            "goal": f"Rename {said}. Leave the other names as they are. Then end the task."
+            f"{or_fail(level)}",
             "files": files,
             "renamed": renamed,
             "feasible": feasible,

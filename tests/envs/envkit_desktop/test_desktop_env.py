@@ -74,7 +74,7 @@ def test_goal_says_what_must_be_undone(family: str) -> None:
     assert all(sentence in task["goal"] for task in tasks)
 
 
-_KEPT = ("change_settings", "fill_form", "set_sliders", "drag_files")
+_KEPT = ("change_settings", "fill_form", "set_sliders", "drag_files", "rename_files")
 
 
 @pytest.mark.parametrize("family", _KEPT)
