@@ -58,6 +58,8 @@ def to_params(sampling: Sampling) -> dict[str, Any]:
         "stop": list(sampling.stop) or None,
         "stop_token_ids": list(sampling.stop_ids),
     }
+    if sampling.stop:  # vLLM looks for it in text without special tokens, SkyRL's default
+        params["skip_special_tokens"] = False
     if sampling.seed is not None:
         params["seed"] = sampling.seed
     if sampling.banned_ids:

@@ -162,6 +162,8 @@ class VerlEngine:
         }
         if sampling.stop:
             parameters["stop"] = list(sampling.stop)
+        if parameters.get("stop"):  # the servers look for it in text without special tokens
+            parameters["skip_special_tokens"] = False
         is_sglang = self._settings.backend == SGLANG
         if sampling.seed is not None:
             parameters["sampling_seed" if is_sglang else "seed"] = sampling.seed

@@ -16,6 +16,7 @@ from verl.workers.rollout.utils import qwen2_5_vl_dedup_image_tokens
 SAMPLING_KEYS = frozenset({
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "logprobs", "max_tokens",
     "max_new_tokens", "stop", "stop_token_ids", "seed", "ignore_eos", "logit_bias",
+    "skip_special_tokens",
 })  # fmt: skip
 """What vLLM's SamplingParams takes of verl's and envkit's keys; any other is a TypeError there."""
 
@@ -112,7 +113,8 @@ class StrictVllmServer:
             return answer
         ids = self.tokenizer.encode(answer, add_special_tokens=False)
         ids.append(self.tokenizer.eos_token_id)
-        call.reply = ids[: max(1, min(sampling_params.get("max_tokens", 64), room))]
+        ids = ids[: max(1, min(sampling_params.get("max_tokens", 64), room))]
+        call.reply = self._stopped(ids, sampling_params)
         wants = sampling_params.get("logprobs")
         return TokenOutput(
             token_ids=call.reply,
@@ -121,6 +123,15 @@ class StrictVllmServer:
             num_preempted=0,
             extra_fields={"global_steps": self.global_steps, "num_cached_tokens": 3},
         )
+
+    def _stopped(self, ids: list[int], params: dict[str, Any]) -> list[int]:
+        """Return ids up to the token in which a stop string ends, as vLLM's detokenizer finds it."""
+        stops, skips = params.get("stop") or (), params.get("skip_special_tokens", True)
+        for count in range(1, len(ids) + 1):
+            text = self.tokenizer.decode(ids[:count], skip_special_tokens=skips)
+            if any(stop in text for stop in stops):
+                return ids[:count]
+        return ids
 
     def _check_images(self, prompt_ids: list[int], images: Sequence[Any]) -> None:
         """Process images as vLLM does, and compare with the placeholders that were sent."""

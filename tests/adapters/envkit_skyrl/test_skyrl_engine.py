@@ -256,6 +256,8 @@ def test_sampling_parameters_survive_the_way_there_and_back() -> None:
     }
     sent = to_params(to_sampling(given))
     assert sent == {**given, "logprobs": 1, "stop_token_ids": []}
+    stopping = to_params(to_sampling({**given, "stop": ["<|im_start|>"]}))
+    assert (stopping["stop"], stopping["skip_special_tokens"]) == (["<|im_start|>"], False)
     assert to_sampling({"seed": 3, "top_k": 5}).top_k == 5
     assert to_params(Sampling(seed=3, banned_ids=(9,)))["logit_bias"] == {"9": -100.0}
     assert to_params(Sampling(seed=3))["seed"] == 3

@@ -149,7 +149,8 @@ async def test_verl_engine_sends_verls_own_parameters_and_a_budget() -> None:
     assert client.sent[0]["priority"] == 3
     assert client.sent[0]["sampling_params"] == {
         "temperature": 0.5, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.1, "logprobs": True,
-        "max_tokens": 8, "stop_token_ids": [7], "stop": ["END"], "seed": 5,
+        "max_tokens": 8, "stop_token_ids": [7], "stop": ["END"], "skip_special_tokens": False,
+        "seed": 5,
     }  # fmt: skip
     assert "priority" not in settings(backend="sglang").sampling({}, priority=3).extras
 

@@ -458,3 +458,17 @@ async def test_verl_goes_on_when_its_backend_is_back(bench: Make, version: str) 
     await waiting
     run = await made.run(samples, n=4)
     assert [row["reward_score"] for row in run.rows[-4:]] == [1.0] * 4
+
+
+async def test_verl_stop_string_that_is_a_special_token_ends_the_reply(
+    bench: Make, version: str
+) -> None:
+    """vLLM looks for stop strings in text without special tokens, unless it is told to keep them."""
+    loop = {"envkit": {"sampling": {"stop": ["<|vision_end|>"]}}}
+    made = bench(version, lambda *_: "up<|vision_end|>down", loop=loop, model="qwen2_5_vl")
+    assert "<|vision_end|>" in made.server.tokenizer.all_special_tokens
+    row = one_row(await made.run([Sample(envkit=steps())]))
+    assert row["envkit_stop_reason"] == "terminated"
+    replies = [made.server.tokenizer.decode(call.reply) for call in made.server.calls]
+    assert set(replies) == {"up<|vision_end|>"}
+    assert row["response_mask"].any()
