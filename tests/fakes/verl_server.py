@@ -125,7 +125,7 @@ class StrictVllmServer:
         )
 
     def _stopped(self, ids: list[int], params: dict[str, Any]) -> list[int]:
-        """Return ids up to the token in which a stop string ends, as vLLM's detokenizer finds it."""
+        """Return ids up to the end of a stop string, as vLLM's detokenizer finds it."""
         stops, skips = params.get("stop") or (), params.get("skip_special_tokens", True)
         for count in range(1, len(ids) + 1):
             text = self.tokenizer.decode(ids[:count], skip_special_tokens=skips)

@@ -463,7 +463,7 @@ async def test_verl_goes_on_when_its_backend_is_back(bench: Make, version: str) 
 async def test_verl_stop_string_that_is_a_special_token_ends_the_reply(
     bench: Make, version: str
 ) -> None:
-    """vLLM looks for stop strings in text without special tokens, unless it is told to keep them."""
+    """vLLM looks for stop strings in text without special tokens unless told otherwise."""
     loop = {"envkit": {"sampling": {"stop": ["<|vision_end|>"]}}}
     made = bench(version, lambda *_: "up<|vision_end|>down", loop=loop, model="qwen2_5_vl")
     assert "<|vision_end|>" in made.server.tokenizer.all_special_tokens
