@@ -7,7 +7,8 @@ games/n_queens.py), five by sympy's `parse_expr`, which ends in `eval` too
 intermediate_integration.py, polynomial_multiplication.py). An answer such as
 `__import__("os").system("...")` would be run, and `9**9**9**9` would never end. This module lets
 only lists of plain values reach the first kind and only short arithmetic the second; one more
-grader is slow on long text. Any other answer scores 0, as it would with the grader, except an
+grader is slow on long text, and one takes NaN for a distance of 0
+(algebra/complex_arithmetic.py). Any other answer scores 0, as it would with the grader, except an
 integral whose solution is the unsolved `Integral(...)`.
 """
 
@@ -67,6 +68,13 @@ def is_plain(answer: str) -> bool:
 def is_short(answer: str) -> bool:
     """Return whether an answer has the length of a formula."""
     return len(answer) <= _MAX_FORMULA
+
+
+def is_number(answer: str) -> bool:
+    """Return whether a short answer has no letters but a complex number's, so is never NaN."""
+    return is_short(answer) and not any(
+        letter.isalpha() and letter not in "ijeEJI" for letter in answer
+    )
 
 
 def is_arithmetic(answer: str) -> bool:
@@ -145,5 +153,6 @@ _RULES: Final[Mapping[str, Callable[[str], bool]]] = MappingProxyType(
             is_formula,
         ),
         "propositional_logic": is_short,
+        "complex_arithmetic": is_number,
     }
 )

@@ -52,9 +52,20 @@ def test_program_in_an_answer_is_not_run(dataset: str, program: str, tmp_path: A
     assert not path.exists()
 
 
+NOT_NUMBERS = ("nan", "-NaN", "n a n", "((nan))", "nani", "1 + nani", "nan + 2i", "inf - infi")
+
+
+@REASONING_GYM.mark
+@pytest.mark.parametrize("answer", [*NOT_NUMBERS, "(" * 400_000 + ")" * 400_000])
+def test_number_that_is_none_is_at_no_distance_from_the_right_one(answer: str) -> None:
+    env = ReasoningGymEnv(dataset="complex_arithmetic", size=2)
+    env.reset(seed=0)
+    assert env.step(f"<answer>{answer}</answer>").reward == 0.0
+
+
 @REASONING_GYM.mark
 @pytest.mark.parametrize("size", [4, pytest.param(60, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("dataset", EVALUATED)
+@pytest.mark.parametrize("dataset", [*EVALUATED, "complex_arithmetic"])
 def test_own_answers_pass_the_guard(dataset: str, size: int) -> None:
     env = ReasoningGymEnv(dataset=dataset, size=size)
     source: Any = env.tasks
