@@ -143,6 +143,8 @@ class MultiAgentEnv(Env):
         )
 
     def _replies(self, joint: Reply) -> dict[str, Reply | None]:
+        if joint.is_cut or (joint.opened and joint.problem):  # nobody may act on any of it
+            return dict.fromkeys(self._addressed, joint)
         try:
             data: object = json.loads(joint.text)
         except (ValueError, RecursionError):

@@ -16,6 +16,7 @@ from envkit.agents import MultiAgentEnv
 from envkit.env import Turn
 from envkit.errors import ConfigurationError, ContractError
 from envkit.faults import FaultPlan
+from envkit.reply import FinishReason, Reply
 from envkit.rollout import Backoff, RetryBudget, ScriptedEngine
 from envkit.trajectory import check_trajectory
 from envkit.wrappers import InjectFaults, RescaleReward
@@ -64,6 +65,23 @@ BEGIN = {"a": Turn("begin")}
 def test_contract_of_the_hooks_is_checked(answers: tuple[Any, ...], word: str) -> None:
     with pytest.raises(ContractError, match=word):
         play_rounds(Scripted(*answers), len(answers) - 1)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(text='{"a": "yes", "b": null}', finish=FinishReason.LENGTH),
+        Reply(text='{"a": "yes", "b": "no"}', opened="<think>"),
+    ],
+)
+def test_joint_reply_that_was_cut_or_only_thought_is_nobodys(reply: Reply) -> None:
+    begin = {"a": Turn("begin"), "b": Turn("begin")}
+    env = Scripted(begin, begin)
+    env.reset(seed=0)
+    env.announce(reply)
+    env.step(reply.text)
+
+    assert [one and one.final for one in env.replies.values()] == ["", ""]
 
 
 @pytest.mark.parametrize("late", [{"c": 1.0}, {"a": float("nan")}])
