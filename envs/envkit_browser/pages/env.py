@@ -39,6 +39,8 @@ from envkit_browser.pages.source import DEMOS, PageTasks, check_task, read_rows
 WIDTH: Final = 672
 HEIGHT: Final = 448
 _SHOWN_DIALOGS: Final = 4
+_BROKEN: Final = (Trouble.HUNG, Trouble.RENDERER_CRASHED)
+"""What scripts of a page can do to it."""
 _Act = tuple[Action, Action | None]
 """An action of the policy, and the one that ends the episode, if it does."""
 
@@ -167,7 +169,7 @@ class PageEnv(AsyncEnv):
             return await self._play(page, page_input)
         except BrowserFault as fault:
             await self._fail(fault)
-            if fault.trouble not in (Trouble.HUNG, Trouble.RENDERER_CRASHED):
+            if fault.trouble not in _BROKEN:
                 raise
             return await self._end_broken(fault, page, (page_input.x, page_input.y))
         except BaseException as error:
@@ -325,7 +327,7 @@ class PageEnv(AsyncEnv):
                 async with self._another_page() as another:
                     await self._repeat(another, done)
             except BrowserFault as again:
-                if again.trouble is fault.trouble:
+                if again.trouble in _BROKEN:  # memory may run out before the deadline, or after
                     raise UngradedError(f"these actions break the page: {again}") from again
                 raise
             raise fault
