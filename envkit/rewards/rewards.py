@@ -9,15 +9,24 @@ import inspect
 import math
 import os
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+from weakref import WeakKeyDictionary
 
 from envkit.errors import ConfigurationError, ContractError, EnvFault, UnknownNameError
 from envkit.grading import UNGRADED, Grade, UngradedError, asettle, idle_answers, settle
 from envkit.messages import message
 from envkit.rewards.context import RewardContext
 from envkit.rewards.term import Gate, Score, Term, TermFailure
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Semaphore
+
+_MAX_THREADS: Final = min(32, (os.cpu_count() or 1) + 4)
+"""Synchronous scores at a time per event loop, as many as `asyncio.to_thread` would run."""
+_places: Final[WeakKeyDictionary["AbstractEventLoop", "Semaphore"]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,8 +170,10 @@ class Rewards:
                         await self._aone(failed.term, idle)
                     else:
                         _opens(failed.term, idle, {})
-                except UngradedError as error:
+                except TermFailure as error:
                     last = error
+                    if _is_late(error):  # the others would take as long
+                        break
                 else:
                     return
             raise last
@@ -234,16 +245,10 @@ class Rewards:
             raise term.failure(error, term.score) from error
 
     async def _aone(self, term: Term, context: RewardContext) -> float:
-        import asyncio
-
-        from envkit.threads.workers import outcome
-
         try:
             if term.is_async:
                 return term.checked(await cast(Any, term.score(context)))
-            value, error = await asyncio.to_thread(outcome, lambda: term.score(context))
-            if error is not None:
-                raise error
+            value: Any = await _on_a_thread(term, context)
             return term.checked(await value if isinstance(value, Awaitable) else value)
         except (Exception, SystemExit) as error:
             raise term.failure(error, term.score) from error
@@ -254,6 +259,36 @@ class Rewards:
             for term in self.terms
         }
         return Reward(terms=weighted, scores={term.name: scores[term.name] for term in self.terms})
+
+
+async def _on_a_thread(term: Term, context: RewardContext) -> Any:  # noqa: ANN401  # a score
+    """Call a score on a daemon thread, which may hang without holding up others or the exit.
+
+    Raises:
+        DeadlineError: It took longer than `Term.timeout_s`.
+    """
+    import asyncio
+
+    from envkit.threads.workers import Mailbox, Worker
+
+    loop = asyncio.get_running_loop()
+    if loop not in _places:
+        _places[loop] = asyncio.Semaphore(_MAX_THREADS)
+    caller = copy_context()
+    async with _places[loop]:
+        worker = Worker(Mailbox())
+        try:
+            return await worker.call(
+                lambda: caller.run(term.score, context), timeout_s=term.timeout_s
+            )
+        finally:
+            worker.stop()
+
+
+def _is_late(failed: TermFailure) -> bool:
+    from envkit.threads.workers import DeadlineError
+
+    return isinstance(failed.__cause__, DeadlineError)
 
 
 def _async_refusal(term: Term) -> ConfigurationError:

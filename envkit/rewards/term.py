@@ -45,18 +45,25 @@ class Term:
     """Factor of the score; negative for a penalty."""
     gate: Gate | OpenGate | None = None
     """If it is closed, the term is 0.0 and its score is not computed. None means always open."""
+    timeout_s: float = 50.0
+    """Seconds after which a synchronous score counts as failed in `Rewards.ascore`. Twice as long
+    should fit into a step. An asynchronous score sets its own deadline."""
 
     def __post_init__(self) -> None:
         """Check the name and the numbers.
 
         Raises:
-            ConfigurationError: The name is empty, or a number is not finite.
+            ConfigurationError: The name is empty, a number is not finite, or there is no time.
         """
         if not self.name:
             raise ConfigurationError("a reward term needs a name, got ''")
         if not math.isfinite(self.weight):
             raise ConfigurationError(
                 f"reward term {self.name!r}: the weight must be finite, got {self.weight}"
+            )
+        if not self.timeout_s > 0:
+            raise ConfigurationError(
+                f"reward term {self.name!r}: timeout_s must be above 0, got {self.timeout_s}"
             )
         if isinstance(self.gate, Gate) and math.isnan(self.gate.at_least):
             raise ConfigurationError(f"reward term {self.name!r}: at_least must be a number")

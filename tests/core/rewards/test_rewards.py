@@ -3,6 +3,8 @@
 import asyncio
 import math
 import random
+import threading
+from contextvars import ContextVar
 from dataclasses import replace
 
 import pytest
@@ -342,3 +344,50 @@ async def test_a_server_that_fails_is_never_a_score(cause: BaseException, is_fau
             await rewards.ascore(CONTEXT)
     else:
         assert (await rewards.ascore(CONTEXT)).total == rewards.score(CONTEXT).total == 0.0
+
+
+async def test_a_score_that_hangs_on_one_answer_scores_0_and_holds_up_nobody() -> None:
+    release = threading.Event()
+
+    def stuck(context: RewardContext) -> float:
+        if context.answer == "bomb":
+            release.wait(60)
+        return float(context.answer == "42")
+
+    rewards = Rewards(Term(name="stuck", score=stuck, timeout_s=0.2))
+    contexts = [replace(CONTEXT, answer="bomb") for _ in range(40)]
+    try:
+        found = await asyncio.gather(*(rewards.ascore(one) for one in (*contexts, CONTEXT)))
+    finally:
+        release.set()
+    assert [one.total for one in found] == [0.0] * 40 + [1.0]
+    assert "longer than its 0.2 s" in str(found[0].failure)
+
+
+async def test_a_score_that_always_hangs_is_a_grader_fault() -> None:
+    release, calls = threading.Event(), list[str]()
+
+    def stuck(context: RewardContext) -> float:
+        calls.append(context.answer)
+        return float(release.wait(60))
+
+    try:
+        with pytest.raises(EnvFault, match="untouched"):
+            await Rewards(Term(name="stuck", score=stuck, timeout_s=0.1)).ascore(CONTEXT)
+    finally:
+        release.set()
+    assert calls == ["42", ""]
+
+
+async def test_a_score_on_a_thread_sees_the_context_of_its_caller() -> None:
+    number = ContextVar("number", default=0)
+    number.set(3)
+    rewards = Rewards(Term(name="number", score=lambda context: number.get()))
+
+    assert (await rewards.ascore(CONTEXT)).total == 3.0
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, math.nan])
+def test_a_term_without_time_is_refused(seconds: float) -> None:
+    with pytest.raises(ConfigurationError, match="timeout_s must be above 0"):
+        Term(name="x", score=is_right, timeout_s=seconds)
