@@ -248,8 +248,10 @@ class Rewards:
         try:
             if term.is_async:
                 return term.checked(await cast(Any, term.score(context)))
-            value: Any = await _on_a_thread(term, context)
-            return term.checked(await value if isinstance(value, Awaitable) else value)
+            value: object = await _on_a_thread(term, context)
+            if isinstance(value, Awaitable):
+                value = await cast("Awaitable[object]", value)
+            return term.checked(value)
         except (Exception, SystemExit) as error:
             raise term.failure(error, term.score) from error
 
@@ -261,7 +263,7 @@ class Rewards:
         return Reward(terms=weighted, scores={term.name: scores[term.name] for term in self.terms})
 
 
-async def _on_a_thread(term: Term, context: RewardContext) -> Any:  # noqa: ANN401  # a score
+async def _on_a_thread(term: Term, context: RewardContext) -> object:
     """Call a score on a daemon thread, which may hang without holding up others or the exit.
 
     Raises:
