@@ -22,6 +22,9 @@ _UNCLEAR: Final = re.compile(
     r"|\b(?:if|for|while|until|case|function|trap|exit|return|exec|eval|bash|sh|source)\b|^\.\s"
 )
 
+_HIDING: Final = re.compile(r"(?:^|[^2>&-])>>?\s*[^&\s>]|&>|--no-summary|-p\s*no:terminal")
+"""What keeps the summary out of a script's output; standard error may go anywhere."""
+
 
 def passed(output: str, *, code: int, cut: int) -> float:
     """Return 1.0 if pytest's summary says that all tests passed, else 0.0.
@@ -47,6 +50,11 @@ def passed(output: str, *, code: int, cut: int) -> float:
 def runs_pytest(script: str) -> bool:
     """Return whether a test script names pytest outside its comments."""
     return any("pytest" in line for line in _code(script))
+
+
+def hides_summary(script: str) -> bool:
+    """Return whether a line of a script keeps pytest's summary out of the output."""
+    return any("pytest" in line and _HIDING.search(line) for line in _code(script))
 
 
 def exit_code_decides(script: str) -> bool:

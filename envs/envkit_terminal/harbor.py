@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from envkit.errors import ConfigurationError, DatasetError, MissingDependencyError
-from envkit_terminal.bench_results import exit_code_decides, runs_pytest
+from envkit_terminal.bench_results import exit_code_decides, hides_summary, runs_pytest
 from envkit_terminal.dockerfile import (
     Image,
     RefusedError,
@@ -156,6 +156,8 @@ def _terminal_bench(folder: Path, *, has_pytest: bool) -> dict[str, Any]:
         raise RefusedError(
             "a run-tests.sh that runs no pytest and whose exit code can hide a failed test"
         )
+    if hides_summary(script):
+        raise RefusedError("a run-tests.sh that keeps pytest's summary out of its output")
     return _task(
         folder,
         image,

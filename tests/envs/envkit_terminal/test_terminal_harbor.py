@@ -363,6 +363,28 @@ def test_script_without_pytest_needs_an_exit_code_that_hides_nothing(
             read_folder(folder)
 
 
+@pytest.mark.parametrize(
+    ("command", "is_hidden"),
+    [
+        ("pytest $TEST_DIR -rA", False),
+        ("pytest $TEST_DIR -rA 2>&1", False),
+        ("pytest $TEST_DIR -rA 2>/dev/null | tee /tmp/log", False),
+        ("pytest $TEST_DIR > /tmp/log", True),
+        ("pytest $TEST_DIR >>/tmp/log 2>&1", True),
+        ("pytest $TEST_DIR 1>/tmp/log", True),
+        ("pytest $TEST_DIR &>/tmp/log", True),
+        ("pytest $TEST_DIR --no-summary", True),
+    ],
+)
+def test_script_must_print_the_summary(tmp_path: Path, command: str, is_hidden: bool) -> None:
+    folder = terminal_bench(tmp_path, **{"run-tests.sh": f"cd /app\n{command}\n"})
+    if is_hidden:
+        with pytest.raises(RefusedError, match="keeps pytest's summary"):
+            read_folder(folder, has_pytest=True)
+    else:
+        assert read_folder(folder, has_pytest=True)["checks"][0]["reads_pytest"]
+
+
 def test_time_that_a_folder_declares_is_kept(tmp_path: Path) -> None:
     toml = TOML.replace("[verifier]\ntimeout_sec = 60.0", "[verifier]\ntimeout_sec = 1800")
     check = read_folder(harbor(tmp_path / "a", task_dot_toml=toml))["checks"][0]
