@@ -454,4 +454,6 @@ class _Episode:
 
 def _without_verdict(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return info without the environment's verdict, which another reward replaces."""
-    return {key: value for key, value in info.items() if key not in (IS_SUCCESS, OWN_REWARD, UNGRADED)}
+    return {
+        key: value for key, value in info.items() if key not in (IS_SUCCESS, OWN_REWARD, UNGRADED)
+    }
