@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 from fakes.agent_clients import ChatClient
@@ -23,22 +24,29 @@ def head(run: Run, *headers: str, length: int | None) -> bytes:
 
 
 async def send(run: Run, *chunks: bytes, until: bytes | None = None) -> bytes:
-    """Return what the server says until it closes the connection, to these bytes or for 10 s."""
+    """Return what the server says until it closes the connection, to these bytes or for 10 s.
+
+    It reads while it sends: a server that refuses early resets the connection, and asyncio then
+    drops what was not read yet.
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", int(run.gateway.url[17:]))
-    said = b""
-    try:
+    said = bytearray()
+
+    async def listen() -> None:
+        with suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(10.0):
+                while (until is None or until not in said) and (part := await reader.read(1 << 16)):
+                    said.extend(part)
+
+    listening = asyncio.create_task(listen())
+    with suppress(ConnectionError):
         for chunk in chunks:
             writer.write(chunk)
             await writer.drain()
             await asyncio.sleep(0.05)
-        async with asyncio.timeout(10.0):
-            while (until is None or until not in said) and (part := await reader.read(1 << 16)):
-                said += part
-    except (TimeoutError, ConnectionError):
-        pass
-    finally:
-        writer.transport.abort()
-    return said
+    await listening
+    writer.transport.abort()
+    return bytes(said)
 
 
 async def check_alive(run: Run) -> None:
