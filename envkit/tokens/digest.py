@@ -22,10 +22,13 @@ from envkit.errors import TemplateError
 
 M = TypeVar("M", bound=Mapping[str, Any])
 _FEWEST: Final = 2
-"""Number of turns that are never shortened."""
-_RARE: Final = re.compile(r"[^\w\s.,:'-]|_")
+"""Number of turns that are never shortened, except to see which numbers grow with them."""
 _DIGITS: Final = re.compile(r"([0-9]+)")
-_PLAIN: Final = frozenset({"role", "name", "content", "tool_call_id"})
+_KNOWN: Final = frozenset({"role", "name", "content", "tool_call_id", "tool_calls"})
+_KEPT_CHARACTERS: Final = 1 << 23
+"""Characters of known texts that the words of one template keep at most, plus one text."""
+_ENTRY: Final = 200
+"""What an entry counts for on top of its text."""
 
 
 class Counted(StrEnum):
@@ -48,37 +51,44 @@ class Counted(StrEnum):
         return sum(entry["role"] == role for entry in messages)
 
 
+class Found(tuple[Hashable, ...]):
+    """The words that a text contains, each with whether the text starts and ends with it."""
+
+    __slots__ = ()
+
+
 class Words:
     """The words of a template that a text may contain."""
 
     def __init__(self, words: Iterable[str]) -> None:
         """Keep the words; white space around them does not matter."""
         self._words = sorted({word.strip() for word in words} - {""})
-        self.any = bool(self._words)
-        self._rare: dict[str, list[str]] = {}
-        for word in self._words:  # a character that few texts contain spares most searches
-            found = _RARE.search(word)
-            self._rare.setdefault(found[0] if found else word[0], []).append(word)
-
-    def within(self, messages: Iterable[Mapping[str, Any]]) -> "Words":
-        """Return the words that occur in any message."""
-        if not self.any:
-            return self
-        everything = "\0".join(chain.from_iterable(map(_texts, messages)))
-        likely = [words for character, words in self._rare.items() if character in everything]
-        return Words(word for word in chain.from_iterable(likely) if word in everything)
+        self._known: dict[str, Hashable] = {}
+        self._size = 0
 
     def kind(self, text: str) -> Hashable:
-        """Return which words a text contains and where, and whether it is blank."""
-        if not self.any:
+        """Return which words a text contains and where (`Found`), or whether it is blank.
+
+        A conversation's texts are asked about at every turn, so the answers are kept.
+        """
+        if not self._words:
             return not text or text.isspace()
+        kind = self._known.get(text)
+        if kind is None:
+            if self._size > _KEPT_CHARACTERS:
+                self._known, self._size = {}, 0
+            kind = self._known[text] = self._search(text)
+            self._size += len(text) + _ENTRY
+        return kind
+
+    def _search(self, text: str) -> Hashable:
         bare = text.strip()
         found = [
             (word, bare.startswith(word), bare.endswith(word))
             for word in self._words
             if word in text
         ]
-        return not bare, *found
+        return Found(found) if found else not bare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -100,22 +110,19 @@ class Digest:
         """
         starts = [i for i, entry in enumerate(messages) if entry.get("role") == "assistant"]
         try:
-            if len(starts) <= _FEWEST or not _are_unique(messages):
+            if len(starts) <= (1 if fewer else _FEWEST) or not _are_unique(messages):
                 return messages
-            words = self.words.within(messages)
-            kinds = _kinds(messages[: starts[-1]], words)
+            kinds = _kinds(messages, self.words)
+            ends: dict[Hashable, list[int]] = {}  # numbers of the first and last turn of a kind
+            for number, (start, end) in enumerate(pairwise(starts)):
+                ends.setdefault(tuple(kinds[start:end]), [number, number])[1] = number
         except (AttributeError, LookupError, TypeError):  # malformed, for others to say so
             return messages
-        firsts: dict[Hashable, int] = {}
-        lasts: dict[Hashable, int] = {}
-        for number, (start, end) in enumerate(pairwise(starts)):
-            kind = tuple(kinds[start:end])
-            firsts.setdefault(kind, number)
-            lasts[kind] = number
-        both = self.firsts or words.any
-        kept = set(firsts.values()) if both and not fewer else set[int]()
+        around = *kinds[: starts[0]], *kinds[starts[-1] :]
+        both = self.firsts or any(map(_has_words, (*ends, *around)))
+        kept = {first for first, _ in ends.values()} if both and not fewer else set[int]()
         if both or not fewer:
-            kept |= set(lasts.values())
+            kept |= {last for _, last in ends.values()}
         turns = [messages[starts[n] : starts[n + 1]] for n in sorted(kept)]
         return [*messages[: starts[0]], *chain.from_iterable(turns), *messages[starts[-1] :]]
 
@@ -125,28 +132,46 @@ class Digest:
 
 
 def _kinds(messages: Sequence[Mapping[str, Any]], words: Words) -> list[Hashable]:
-    """Return the kinds of messages; the usual ones take no call."""
-    if words.any:
-        return [_kind(entry, words) for entry in messages]
+    """Return what a template may tell from each message; runs over a whole conversation."""
+    said, are_known = words.kind, _KNOWN.issuperset
     return [
-        (entry["role"], entry.get("name"), len(entry), not text or text.isspace())
-        if type(text := entry.get("content")) is str and entry.keys() <= _PLAIN
-        else _kind(entry, words)
+        (
+            entry["role"],
+            entry.get("name"),
+            len(entry),
+            said(content)
+            if type(content := entry.get("content")) is str
+            else _said(content, words),
+            (*map(_called, calls),) if (calls := entry.get("tool_calls")) else (),
+            None if are_known(entry) else _others(entry, words),
+        )
         for entry in messages
     ]
 
 
-def _kind(entry: Mapping[str, Any], words: Words) -> Hashable:
-    """Return what a template may tell from a message."""
-    content = entry.get("content")
-    if type(content) is str:
-        said = words.kind(content)
-    elif isinstance(content, list):
-        said = tuple([_part(part, words) for part in cast("list[Any]", content)])
-    else:
-        said = None
-    more = [_value(key, value, words) for key, value in entry.items() if key not in _PLAIN]
-    return entry["role"], entry.get("name"), len(entry), said, *more
+def _called(call: Mapping[str, Any]) -> Hashable:
+    """Return the name of a call and the type of its arguments."""
+    function: Mapping[str, Any] = call.get("function", call)
+    arguments: object = function.get("arguments")
+    return function.get("name"), type(arguments)
+
+
+def _others(entry: Mapping[str, Any], words: Words) -> Hashable:
+    """Return what a template may tell from the other keys of a message."""
+    return tuple(
+        [
+            (key, words.kind(value) if isinstance(value, str) else repr(value))
+            for key, value in entry.items()
+            if key not in _KNOWN
+        ]
+    )
+
+
+def _said(content: Any, words: Words) -> Hashable:  # noqa: ANN401  # JSON data
+    """Return what a template may tell from the parts of a message; None if it has none."""
+    if not isinstance(content, list):
+        return None
+    return tuple([_part(part, words) for part in cast("list[Any]", content)])
 
 
 def _part(part: Mapping[str, Any], words: Words) -> Hashable:
@@ -154,22 +179,11 @@ def _part(part: Mapping[str, Any], words: Words) -> Hashable:
     return part.get("type"), words.kind(text) if isinstance(text, str) else None
 
 
-def _value(key: str, value: Any, words: Words) -> Hashable:  # noqa: ANN401  # JSON data
-    if key == "tool_calls":
-        called: list[Mapping[str, Any]] = [call.get("function", call) for call in value or ()]
-        return tuple([(one.get("name"), type(one.get("arguments")).__name__) for one in called])
-    return key, words.kind(value) if isinstance(value, str) else repr(value)
-
-
-def _texts(entry: Mapping[str, Any]) -> list[str]:
-    content = entry.get("content")
-    found = [content] if type(content) is str else []
-    if isinstance(content, list):
-        texts = (part.get("text") for part in cast("list[Any]", content))
-        found = [text for text in texts if isinstance(text, str)]
-    if entry.keys() <= _PLAIN:
-        return found
-    return [*found, *[text for text in entry.values() if isinstance(text, str)]]
+def _has_words(kind: Hashable) -> bool:
+    """Return whether a turn or a message of a kind contains a word."""
+    if type(kind) is Found:
+        return True
+    return isinstance(kind, tuple) and any(map(_has_words, cast("Iterable[Hashable]", kind)))
 
 
 def extrapolate(longer: str, shorter: str, *, step: int, more: int) -> str:
@@ -185,8 +199,21 @@ def extrapolate(longer: str, shorter: str, *, step: int, more: int) -> str:
         TemplateError: The texts differ in more than numbers, or a number does not grow with the
             count.
     """
+    ours, theirs = longer.split("\n"), shorter.split("\n")
+    if not step or len(ours) != len(theirs):
+        raise TemplateError("the shortened conversations differ in more than numbers")
+    return "\n".join(
+        [
+            line if line == other else _continued(line, other, step=step, more=more)
+            for line, other in zip(ours, theirs, strict=True)
+        ]
+    )
+
+
+def _continued(longer: str, shorter: str, *, step: int, more: int) -> str:
+    """Return a line whose numbers continue those of two lines."""
     ours, theirs = _DIGITS.split(longer), _DIGITS.split(shorter)
-    if not step or len(ours) != len(theirs) or ours[::2] != theirs[::2]:
+    if len(ours) != len(theirs) or ours[::2] != theirs[::2]:
         raise TemplateError("the shortened conversations differ in more than numbers")
     for place in range(1, len(ours), 2):
         if ours[place] != theirs[place]:

@@ -86,6 +86,8 @@ class TextPolicy:
         self._doubtful = (*self._search.firsts, "\0")
         self._has_hidden = neutralise and controls.normalizes
         self._marks = tuple(marks)
+        self._kept_from_replies = (*self._media.firsts, *self._marks)
+        """What a text contains if it contains a placeholder or a mark."""
         self._image_roles = frozenset(image_roles) | {"user"}
         edges = sorted({name[0] for name in controls.names} | {name[-1] for name in controls.names})
         self._stand_ins = {ord(edge): chr(_STAND_IN + n) for n, edge in enumerate(edges)}
@@ -110,6 +112,8 @@ class TextPolicy:
 
     def spoken(self, text: str) -> str:
         """Return the model's own text, in which no placeholder counts as an image."""
+        if text.isascii() and not any(one in text for one in self._kept_from_replies):
+            return text
         return self.controls.breaker.join(self.spoken_pieces(text))
 
     def spoken_pieces(self, text: str) -> list[str]:

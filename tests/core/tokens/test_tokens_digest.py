@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from envkit.errors import TemplateError
 from envkit.tokens import ChatCodec
-from envkit.tokens.digest import Counted, Digest, Words, extrapolate
+from envkit.tokens.digest import Counted, Digest, Found, Words, extrapolate
 from envkit.tokens.template import ChatTemplate
 
 GEMMA = "gemma4"
@@ -195,7 +195,7 @@ def letters_of(messages: list[Any]) -> str:
     ("course", "lasts", "both", "none"),
     [
         ("", "", "", ""),
-        ("a", "a", "a", "a"),
+        ("a", "a", "a", ""),
         ("aa", "a", "aa", ""),
         ("aaaa", "a", "aa", ""),
         ("abab", "ab", "abab", ""),
@@ -256,8 +256,35 @@ def test_words_are_told_apart_by_place_but_not_by_spaces(text: str) -> None:
     assert words.kind(text) != words.kind("x /no_think x")
     assert words.kind(text) != words.kind("/think") != words.kind("x")
     assert words.kind("/no_think") == words.kind(" /no_think\n")
-    assert words.within([{"role": "user", "content": text}]).kind("/think") == (False,)
-    assert not words.within([{"role": "user", "content": "/thin k"}]).any
+    assert [words.kind(blank) for blank in ("", " \n", "/thin k")] == [True, True, False]
+
+
+def test_words_search_every_text_of_a_conversation_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[str] = []
+    search = Words._search  # pyright: ignore[reportPrivateUsage]
+
+    def counted(self: Words, text: str) -> Any:
+        searched.append(text)
+        return search(self, text)
+
+    monkeypatch.setattr(Words, "_search", counted)
+    digest = Digest(words=Words(["/no_think"]))
+    history = messages_of("abcabcab")
+    for end in range(8, len(history), 2):
+        digest.shorten(history[:end])
+    assert sorted(searched) == sorted({entry["content"] for entry in history[:-1]})
+    history[1]["content"] += " /no_think"  # a caller changes a message in place
+    assert digest.shorten(history) != messages_of("abcabcab")
+    assert searched[-2:] == ["q /no_think", "last"]
+
+
+def test_words_forget_texts_above_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envkit.tokens.digest._KEPT_CHARACTERS", 5000)
+    words = Words(["/no_think"])
+    kinds = [words.kind(f"{number} " * 100 + "/no_think" * (number % 2)) for number in range(99)]
+    assert [type(kind) is Found for kind in kinds] == [number % 2 == 1 for number in range(99)]
+    kept = words._known  # pyright: ignore[reportPrivateUsage]
+    assert 0 < sum(map(len, kept)) < 5000 + 600
 
 
 def test_digest_keeps_everything_if_an_id_is_called_twice() -> None:
@@ -280,6 +307,7 @@ def test_counted_counts_what_its_name_says() -> None:
 @pytest.mark.parametrize(
     ("longer", "shorter", "step", "more", "expected"),
     [
+        ("at 1\n2 of 3\n4", "at 1\n1 of 3\n4", 1, 5, "at 1\n7 of 3\n4"),
         ('{"id": 2} 7', '{"id": 1} 7', 1, 98, '{"id": 100} 7'),
         ("a 9 b 10", "a 7 b 8", 2, 1, "a 10 b 11"),
         ("same 3", "same 3", 1, 5, "same 3"),
@@ -294,7 +322,14 @@ def test_extrapolate_continues_numbers(
 
 @pytest.mark.parametrize(
     ("longer", "shorter", "step"),
-    [("a 2", "b 1", 1), ("a 3", "a 1", 1), ("a 1", "a 2", 1), ("a 2", "a", 1), ("a 2", "a 2", 0)],
+    [
+        ("a 2", "b 1", 1),
+        ("a 3", "a 1", 1),
+        ("a 1", "a 2", 1),
+        ("a 2", "a", 1),
+        ("a 2", "a 2", 0),
+        ("2\n", "1", 1),
+    ],
 )
 def test_extrapolate_refuses_other_differences(longer: str, shorter: str, step: int) -> None:
     with pytest.raises(TemplateError):
