@@ -65,7 +65,7 @@ def prove(
         except ImageError as error:
             problem = problem or error
     raise TemplateError(
-        f"{call.family} is not supported: it rejects ordinary images in the text "
+        f"{call.family} is not supported: it cannot process ordinary images in the text "
         f"{call.markup!r}: {problem}"
     ) from problem
 

@@ -83,11 +83,20 @@ class ProcessorCall:
         """Return one image's tensors, and the ids that replace its placeholder.
 
         Raises:
-            ImageError: The image cannot be decoded or processed.
+            ImageError: The image cannot be decoded or processed, or becomes no token.
             TemplateError: The image processor alone does not determine the number of tokens.
         """
-        if not self.is_whole:
-            return self.batch([image])
+        made = self._image(image) if self.is_whole else self.batch([image])
+        if not made.ids:
+            width, height = image.size
+            raise ImageError(
+                f"{self.family} must write a token for every image, which the model cannot see "
+                f"otherwise, got no token for an image of {width}x{height} pixels; enlarge the "
+                "image, or pass the model's own processor"
+            )
+        return made
+
+    def _image(self, image: Image) -> Processed:
         made = self.text(self.markup, [image])
         before, after = map(self._encode, self.markup.split(self._placeholder))
         end = len(made.ids) - len(after)

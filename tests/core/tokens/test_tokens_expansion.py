@@ -109,6 +109,18 @@ def test_images_between_control_tokens_expand_in_any_context(ids: tuple[int, ...
     assert rules.joining.rules == {"pixel_values": JoinRule()}
 
 
+def test_processor_that_writes_no_token_for_an_image_is_refused() -> None:
+    with pytest.raises(TemplateError, match=r"Processor is not supported.*no token.*64x48"):
+        proven(splicing())
+
+
+def test_processor_that_writes_no_token_for_small_images_is_refused_with_one() -> None:
+    call = call_of(Processor(splicing(IMG)))  # one token per 50 pixels of width
+    assert call.image(picture(50)).ids == (IMG,)
+    with pytest.raises(ImageError, match="no token for an image of 49x60 pixels"):
+        call.image(picture(49))
+
+
 @pytest.mark.parametrize(
     "ids", [(LETTER,), (LETTER, STOP), (END, LETTER), (LETTER, STOP, END), (END, STOP, LETTER)]
 )
@@ -317,6 +329,13 @@ def test_image_processor_alone_is_proven_on_one_call_for_all_probes(axis: int) -
     assert rules.expansion is Expansion.IDS
     assert rules.joining.family == "Qwen2VLSmall"
     assert rules.joining.rules["pixel_values"] == JoinRule(axis=axis)
+
+
+def test_image_processor_alone_that_counts_no_token_for_an_image_is_refused_with_it() -> None:
+    call = ProcessorCall(None, Qwen2VLSmall(0), placeholder="<img>", placeholder_id=IMG)
+    assert call.image(picture(20)).ids
+    with pytest.raises(ImageError, match="Qwen2VLSmall must write a token for every image"):
+        call.image(picture(9))
 
 
 # ---- text with images after others
