@@ -276,7 +276,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=800, help="calls per figure")
     options = parser.parse_args()
     if options.corpus is not None:
-        write({"corpus": corpus(options.corpus)}, options.json)
+        write(corpus(options.corpus), options.json)
         return
     if options.model:
         from transformers import AutoTokenizer
