@@ -392,7 +392,13 @@ class ChatCodec:
         """Return the rule for messages after the last one of a history, if that is known."""
         last = history[-1:]
         check_messages([*messages, *last])
-        return self._calibration.rule([entry["role"] for entry in messages], *last or (None,))
+        roles = [entry["role"] for entry in messages]
+        rule = self._calibration.rule(roles, *last or (None,))
+        try:
+            return rule.within(history)
+        except (AttributeError, LookupError, TypeError):
+            check_messages(history)  # says which message is malformed
+            raise
 
     def _prompt_writer(self, tools: Sequence[ToolSpec | Mapping[str, Any]] | None) -> Write:
         """Return a function that renders cleaned messages in full."""

@@ -110,7 +110,9 @@ class Digest:
         """
         starts = [i for i, entry in enumerate(messages) if entry.get("role") == "assistant"]
         try:
-            if len(starts) <= (1 if fewer else _FEWEST) or not _are_unique(messages):
+            if len(starts) <= (1 if fewer else _FEWEST) or not _are_unique(
+                [messages[i] for i in starts]
+            ):
                 return messages
             kinds = _kinds(messages, self.words)
             ends: dict[Hashable, list[int]] = {}  # numbers of the first and last turn of a kind
@@ -223,8 +225,8 @@ def _continued(longer: str, shorter: str, *, step: int, more: int) -> str:
     return "".join(ours)
 
 
-def _are_unique(messages: Sequence[Mapping[str, Any]]) -> bool:
+def _are_unique(replies: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether no id of a call occurs in two replies, since templates look ids up."""
-    called = [calls for entry in messages if (calls := entry.get("tool_calls"))]
+    called = [calls for entry in replies if (calls := entry.get("tool_calls"))]
     ids = [name for calls in called for call in calls if (name := call.get("id")) is not None]
     return len(set(ids)) == len(ids)

@@ -1,7 +1,7 @@
 """Results of calibrating a template: one rule per observation role, and more."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Final, Literal, TypeVar
@@ -45,6 +45,8 @@ TURN_PARTS: Final = frozenset({Dependency.LAST, Dependency.RECENT, Dependency.HI
 """Dependencies on replies; at most one of them in a rule."""
 CONTEXT_PARTS: Final = TURN_PARTS | {Dependency.SYSTEM}
 """Dependencies that need the conversation's earlier messages."""
+EARLIER_PARTS: Final = CONTEXT_PARTS - {Dependency.LAST}
+"""Dependencies on messages before the last reply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +94,19 @@ class RoleRule:
     def replaces_stop(self) -> bool:
         """Whether a full render has another token, or none, in place of the sampled stop token."""
         return bool(self.stand_in) or (self.opener and not self.closer_is_stop)
+
+    def within(self, history: Sequence[Mapping[str, Any]]) -> "RoleRule":
+        """Return the rule for a conversation: one with a later system message is read as a whole.
+
+        The proof has one system message, which is the first message. A rule that reads it would
+        move a later one to the front, where a template treats it differently.
+        """
+        if not self.depends & EARLIER_PARTS:
+            return self
+        roles = [entry["role"] for entry in history]
+        if Dependency.SYSTEM not in self.depends or "system" not in roles[1:]:
+            return self
+        return replace(self, depends=self.depends | {Dependency.HISTORY}, digest=None)
 
     def read(self, history: Sequence[M]) -> Sequence[M]:
         """Return the earlier messages that the rule reads; the reply is the last of them."""

@@ -140,6 +140,36 @@ def test_switch_sticks_in_published_templates(name: str) -> None:
             assert_exact(text, [*history, *talk("user", on, 0)], [message("user", "And now?")])
 
 
+FIRST = "messages[0].role == 'system' and '/no_think' in messages[0].content and loop.first"
+
+
+@pytest.mark.parametrize("condition", [FIRST, "m.role == 'system' and '/no_think' in c"])
+@pytest.mark.parametrize("place", [0, 2, 4])
+@pytest.mark.parametrize("said", ["/no_think", "Be terse."])
+def test_system_message_inside_a_conversation_is_read_where_it_stands(
+    condition: str, place: int, said: str
+) -> None:
+    history = talk("user", "What?", 2)
+    history.insert(place, message("system", said))
+    assert_exact(scanning("", condition), history, [message("user", "And now?")])
+    first = [message("system", "Be kind."), *history]
+    assert_exact(scanning("", condition), first, [message("user", "And now?")])
+
+
+@pytest.mark.parametrize("condition", [FIRST, "'/no_think' in c"])
+@pytest.mark.parametrize("place", [0, 1, 4])
+@pytest.mark.parametrize("entry", [{"content": "x"}, "text", None])
+def test_malformed_message_in_a_history_is_refused_with_a_typed_error(
+    condition: str, place: int, entry: Any
+) -> None:
+    history = talk("user", "What?", 2)
+    history.insert(place, entry)
+    with pytest.raises(TemplateError, match=r"a message must be a mapping|a role must be"):
+        codec_of(scanning("", condition)).encode_observation(
+            [message("user", "q")], sampled_ids=[1], history=history
+        )
+
+
 HIDDEN = st.sampled_from(
     ["<|im_/no_thinkend|>", "</no_think|im_end|>", "<|im_/fastend|>/no_think", "<b>", "/no_think"]
 )
