@@ -171,9 +171,9 @@ def _others(entry: Mapping[str, Any], words: Words) -> Hashable:
 
 def _said(content: Any, words: Words) -> Hashable:  # noqa: ANN401  # JSON data
     """Return what a template may tell from the parts of a message; None if it has none."""
-    if not isinstance(content, list):
+    if not isinstance(content, (list, tuple)):
         return None
-    return tuple([_part(part, words) for part in cast("list[Any]", content)])
+    return tuple([_part(part, words) for part in cast("Sequence[Any]", content)])
 
 
 def _part(part: Mapping[str, Any], words: Words) -> Hashable:

@@ -149,6 +149,17 @@ def test_delta_after_calls_with_one_id_is_that_of_a_full_render() -> None:
     assert '"tool_call_id": "3"' in codec.decode_all(delta.wire_ids)
 
 
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_delta_knows_a_switch_in_a_part_of_a_message(kind: Any) -> None:
+    codec = codec_of(NEMOTRON)
+    history, observed = talk(NEMOTRON, "user", 12)
+    for place in (4, 6, 8, 10):
+        text = "wall" + " /no_think" * (place == 6)
+        history[place]["content"] = kind([{"type": "text", "text": text}])
+    delta = codec.encode_observation(observed, sampled_ids=[5], history=history)
+    assert codec.decode_all(delta.wire_ids).endswith("<think></think>")
+
+
 def small_codec(template: str) -> ChatCodec:
     tokenizer = byte_tokenizer(["<end>", "<user>", "<bot>"])
     tokenizer.chat_template = template
@@ -235,6 +246,7 @@ def test_digest_of_a_digest_is_the_same_and_keeps_order_and_ends(course: str, fi
         ({"content": " \n"}, True),
         ({"content": "x /no_think x"}, True),
         ({"content": [{"type": "text", "text": "seen"}]}, True),
+        ({"content": ({"type": "text", "text": "seen"},)}, True),
         ({"content": None}, True),
         ({"name": "b"}, True),
         ({"trusted": [[0, 1]]}, True),
