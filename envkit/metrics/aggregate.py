@@ -18,6 +18,7 @@ _TURN_COUNTS: Final = (
     "parse_errors",
     "clamped_logprobs",
     "neutralised",
+    "observations",
 )
 """Facts summed over episodes under their own name."""
 
@@ -147,8 +148,10 @@ class Aggregator:
             "episodes": counts["episodes"],
             "episodes/rewarded": reward.count,
             "episodes/faulted": counts["faulted"],
-            "episodes/aborted": counts["aborted"],
         }
+        if counts["episodes"]:
+            metrics["episodes/faulted_share"] = counts["faulted"] / counts["episodes"]
+        metrics["episodes/aborted"] = counts["aborted"]
         if counts["ungraded"]:
             metrics["episodes/ungraded"] = counts["ungraded"]
         if reward.count:
@@ -196,6 +199,8 @@ class Aggregator:
             "tokens/response/total": named["tokens/response"].total,
             "tokens/trained": counts["trained"],
         }
+        if sampled := named["tokens/response"].total:
+            metrics["tokens/trained_share"] = counts["trained"] / sampled
         if counts["stale"]:
             metrics["tokens/stale"] = counts["stale"]
         metrics["tokens/logprobs_clamped"] = counts["clamped_logprobs"]
@@ -227,6 +232,10 @@ class Aggregator:
             metrics["parse_error/count"] = self._counts["parse_errors"]
             metrics["parse_error/rate"] = self._counts["parse_errors"] / self._counts["turns"]
         metrics |= {f"sanity/{k}": self._sanity[k] for k in SanityStatus if self._sanity[k]}
+        if observations := self._counts["observations"]:
+            checked = self._sanity.total() - self._sanity[SanityStatus.UNCHECKED]
+            # One that differs is a fault, and not among the observations of the record.
+            metrics["sanity/checked_share"] = min(1.0, checked / observations)
         metrics |= {f"retry/{k}": float(n) for k, n in sorted(self._retries.items()) if n}
         metrics |= {f"fault/{k}": float(n) for k, n in sorted(self._faults.items())}
         return metrics

@@ -61,6 +61,9 @@ class EpisodeFacts:
     response_tokens: int = 0
     """Sampled tokens."""
     observation_tokens: int = 0
+    observations: int = 0
+    """Observations after a reply that were appended, each of which may be compared with a full
+    render."""
     trained_tokens: int = 0
     stale_tokens: int = 0
     """Sampled tokens masked because their weights were too old."""
@@ -124,6 +127,7 @@ class EpisodeFacts:
             if trajectory.has_ledger
             else sum(turn.response_tokens for turn in turns),
             observation_tokens=tokens[SegmentKind.OBSERVATION],
+            observations=sum(segment.kind is SegmentKind.OBSERVATION for segment in segments),
             trained_tokens=trajectory.trained_token_count,
             stale_tokens=trajectory.metadata.get(STALE_TOKENS, 0),
             prompt_tokens=sum(turn.prompt_tokens for turn in turns),

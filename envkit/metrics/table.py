@@ -34,6 +34,7 @@ def summary_table(run: Metrics | Iterable[Trajectory]) -> "Table":
 def summary_rows(metrics: Metrics) -> tuple[tuple[str, str], ...]:
     """Return the label and text of each non-empty line of the summary."""
     rows = (
+        ("health", _health(metrics)),
         ("episodes", _episodes(metrics)),
         ("reward", _reward(metrics)),
         ("groups", _groups(metrics)),
@@ -63,6 +64,21 @@ def _number(value: float) -> str:
 def _percent(value: float) -> str:
     text = f"{100 * value:.1f}".removesuffix(".0")
     return f"{text}%"
+
+
+def _health(metrics: Metrics) -> str:
+    """Return the three shares that say whether there is anything to train on."""
+    if not metrics.get("episodes"):
+        return ""
+    shares = (
+        ("tokens/trained_share", "of sampled tokens trained"),
+        ("sanity/checked_share", "of observations checked"),
+        ("episodes/faulted_share", "of episodes faulted"),
+    )
+    parts = [f"{_percent(metrics[name])} {what}" for name, what in shares if name in metrics]
+    if "tokens/trained_share" not in metrics:
+        parts.insert(0, "no token sampled")
+    return ", ".join(parts)
 
 
 def _episodes(metrics: Metrics) -> str:
@@ -149,7 +165,7 @@ def _counted(metrics: Metrics, prefix: str) -> str:
     counts = {
         name.removeprefix(prefix): value
         for name, value in metrics.items()
-        if name.startswith(prefix) and not name.endswith("/share")
+        if name.startswith(prefix) and not name.endswith("share")
     }
     ranked = sorted(counts.items(), key=lambda entry: -entry[1])
     return ", ".join(f"{name} {_number(value)}" for name, value in ranked)

@@ -211,6 +211,8 @@ def test_summary_says_what_happened() -> None:
     rows = [declared, example(1, stop_reason=StopReason.ENV_FAULT)]
     text = _printed(rows)
     assert text == _printed(aggregate(rows))
+    assert "health" in text.splitlines()[2]
+    assert "50% of episodes faulted" in text
     assert "2, 1 faulted (no reward, excluded from the mean)" in text
     assert "mean 1.000" in text
     assert "solved 100% of 1" in text

@@ -261,7 +261,12 @@ async def test_play_checks_the_first_episodes_and_then_a_share(make: Any) -> Non
     assert [turn.sanity for turn in played[0].turns] == [SanityStatus.EQUAL] * 3 + [None]
     metrics = aggregate(played)
     assert metrics["sanity/equal"] == 24
-    assert dict(summary_rows(metrics))["full render"] == "equal 24"
+    rows = summary_rows(metrics)
+    assert rows[0] == (
+        "health",
+        "100% of sampled tokens trained, 66.7% of observations checked, 0% of episodes faulted",
+    )
+    assert dict(rows)["full render"] == "equal 24"
 
 
 def test_draws_follow_the_share_and_the_mode() -> None:
