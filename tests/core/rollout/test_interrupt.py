@@ -420,3 +420,16 @@ def test_until_done_outlasts_cancellations_of_its_caller() -> None:
         await until_done(())
 
     run_virtually(main())
+
+
+async def test_waiting_in_vain_leaves_nothing_behind() -> None:
+    interrupt = Interrupt()
+    waiting = [asyncio.ensure_future(interrupt.fired()) for _ in range(3)]
+    await asyncio.sleep(0)
+    for one in waiting[:2]:
+        one.cancel()
+    await asyncio.gather(*waiting[:2], return_exceptions=True)
+    assert len(interrupt._waiting) == 1
+    interrupt.fire()
+    await waiting[2]
+    assert not interrupt._waiting
