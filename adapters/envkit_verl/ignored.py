@@ -1,8 +1,7 @@
 """Refuse settings of verl that envkit's loop would leave without an effect.
 
-The loop returns the environment's reward, so verl never calls a reward function of its own
-(verl 0.9.1, experimental/agent_loop/agent_loop.py, `_compute_score`); and the environment brings
-its own tools.
+The loop returns the environment's reward, so verl never calls a reward function (verl 0.9.1,
+experimental/agent_loop/agent_loop.py, `_compute_score`); and the environment brings its tools.
 """
 
 from typing import Any, Final
