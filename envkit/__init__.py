@@ -66,6 +66,7 @@ _MODULES = (
     "rollout",
     "seeds",
     "sinks",
+    "success",
     "tasks",
     "tokens",
     "toolcalls",

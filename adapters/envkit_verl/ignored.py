@@ -6,8 +6,6 @@ experimental/agent_loop/agent_loop.py, `_compute_score`); and the environment br
 
 from typing import Any, Final
 
-from omegaconf import OmegaConf
-
 from envkit.errors import ConfigurationError
 
 _REWARD: Final = (
@@ -49,6 +47,14 @@ def check_ignored(config: Any) -> None:  # noqa: ANN401  # OmegaConf's node
         ConfigurationError: One of them is set.
     """
     for place, unset, why in _IGNORED:
-        value: object = OmegaConf.select(config, place)
+        value = _at(config, place)
         if value is not None and value != unset and value != "":
             raise ConfigurationError(f"{place}={value} has no effect in envkit's loop: {why}")
+
+
+def _at(config: Any, place: str) -> object:  # noqa: ANN401  # OmegaConf's node
+    found = config
+    for name in place.split("."):
+        get: Any = getattr(found, "get", None)
+        found = None if get is None else get(name)
+    return found

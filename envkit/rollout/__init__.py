@@ -1,6 +1,7 @@
 """Rollouts: engines, the loop, limits, retries, players and runs."""
 
 from envkit.rollout.availability import Outage, availability_of
+from envkit.rollout.breaker import BreakerSettings
 from envkit.rollout.config import FaultPolicy, RolloutConfig
 from envkit.rollout.engine import (
     CheckingEngine,
@@ -40,6 +41,7 @@ __all__ = [
     "ENVKIT_COLUMN",
     "AtTurns",
     "Backoff",
+    "BreakerSettings",
     "ByEntropy",
     "CheckingEngine",
     "Engine",

@@ -18,8 +18,7 @@ from envkit.errors import (
     UnknownNameError,
 )
 from envkit.registration import make
-from envkit.rollout import EpisodeRequest
-from envkit.rollout.breaker import BreakerSettings
+from envkit.rollout import BreakerSettings, EpisodeRequest
 from envkit.tools import ToolSpec
 from envkit_trl import environment_factory, final_reply, request_dataset, task_dataset
 from envkit_trl.factory import FAILED, OVER
