@@ -357,7 +357,7 @@ async def test_player_goes_on_when_its_engine_is_back() -> None:
         await asyncio.sleep(0.005)
     await asyncio.sleep(0)
     outage = str(player.availability.outage)
-    assert "episodes in a row faulted, none succeeded for 0 s" in outage
+    assert "episodes in a row faulted, none succeeded for " in outage
     engine.start()
     played = await playing
     assert not played[-1].is_faulted
