@@ -11,6 +11,8 @@ from typing import Any
 from PIL import Image as PilImage
 
 from envkit.images import Image
+from envkit.rollout import Sampling
+from envkit.rollout.stopping import ended
 from envkit.tokens import ChatCodec
 
 
@@ -130,7 +132,7 @@ class FakeClient:
             text=self.codec.decode(prompt),
             images=self._pictures(prompt, feature),
         )
-        reply = self._rest.pop(session, None) or list(self.codec.encode_reply(self.policy(ask)))
+        reply = self._rest.pop(session, None) or self._sampled(ask, params)
         if (number, turn) in self.aborts:
             self.aborts.discard((number, turn))
             self._rest[session] = reply[len(reply) // 2 :]
@@ -140,6 +142,12 @@ class FakeClient:
         if len(reply) > limit:
             return reply[:limit], "length"
         return reply, "stop"
+
+    def _sampled(self, ask: Ask, params: Mapping[str, Any]) -> list[int]:
+        """Return a reply that ends at the first stop string, as vLLM's does."""
+        ids = self.codec.encode_reply(self.policy(ask))
+        stops = Sampling(stop=tuple(params.get("stop") or ()))
+        return list(ended(ids, stops, self.codec.decode))
 
     def _pictures(self, prompt: list[int], feature: Any) -> tuple[PilImage.Image, ...]:
         """Read the images back, after checking that features and placeholders agree."""

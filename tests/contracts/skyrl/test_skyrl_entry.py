@@ -113,7 +113,7 @@ def test_the_configuration_passes_skyrls_own_validation() -> None:
 
 
 async def test_the_experiment_makes_our_generator() -> None:
-    cfg = configured()
+    cfg = configured("envkit.draw_tasks=true")
     experiment = EnvkitExp.__new__(EnvkitExp)  # its constructor needs datasets and GPUs
     client = FakeClient(text_codec(), say("good", "good"))
     generator = experiment.get_generator(cfg, None, client)

@@ -1,5 +1,6 @@
 """`make_rollout_func` under TRL's real GRPOTrainer: text episodes, real optimizer steps."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.metadata import version
@@ -180,7 +181,13 @@ def test_trl_must_hold_4_completions_are_capped_at_the_trainers_length(bench: Ma
 
 
 def test_trl_must_hold_5_a_failed_rollout_is_an_unscored_end_token(bench: MakeBench) -> None:
-    made = bench("toy-flaky-letters-v0", config={"seed": 1})
+    numbers = itertools.count()  # every reply has another reward, and none is cut
+    rollout = make_rollout_func(
+        {"seed": 1, "sampling": {"max_new_tokens": 32}},
+        engine=_scripted(lambda _: "a" + "1" * next(numbers)),
+        send_weights=_no_weights,
+    )
+    made = bench("toy-flaky-letters-v0", rollout=rollout)
     columns = made.train()
     end = made.trainer.eos_token_ids[0]
     assert columns["completion_ids"][2:] == [[end], [end]]
@@ -223,7 +230,8 @@ def test_trl_must_hold_6_every_extra_column_has_one_entry_for_each_prompt(
         seen.update(others)
         return env_reward
 
-    made = bench(reward_funcs=reward)
+    # Random replies are cut, and the observation that says so is long.
+    made = bench(reward_funcs=reward, arguments={"max_completion_length": 1024})
     columns = made.train()
     assert all(isinstance(column, list) and len(column) == 4 for column in columns.values())
     assert seen["env_stop"] == columns["env_stop"]
@@ -340,7 +348,8 @@ def test_trl_streamed_dataset_needs_its_rows_named(bench: MakeBench) -> None:
     with pytest.raises(ConfigurationError, match="streamed"):
         bench(dataset=dataset.to_iterable_dataset()).train()
     rollout = make_rollout_func(SHORT, rows=list(dataset))
-    made = bench(dataset=dataset.to_iterable_dataset(), rollout=rollout)
+    limits = {"max_completion_length": 1024}
+    made = bench(dataset=dataset.to_iterable_dataset(), rollout=rollout, arguments=limits)
     assert made.train()["env_turns"] == [3, 3, 3, 3]
 
 
