@@ -28,7 +28,7 @@ from envkit.images import Image
 from envkit.messages import Message, message
 from envkit.reply import Reply
 from envkit.spaces import observation_space, response_space
-from envkit.success import IS_SUCCESS, own_reward, verdict_in
+from envkit.success import own_reward, with_verdict
 from envkit.tasks import Task, TaskSource, draw_index
 from envkit.tools import ToolSpec
 from envkit.turns import (
@@ -321,8 +321,7 @@ class Env(gymnasium.Env[Observation, str]):
 
     def _info(self, turn: Turn) -> dict[str, Any]:
         defaults: dict[str, Any] = {"tool_call": None, "parse_error": None, "reward_terms": {}}
-        told = {**defaults, **copy.deepcopy(dict(turn.info)), "turn": self.turn}
-        return told if IS_SUCCESS not in told else {**told, IS_SUCCESS: verdict_in(told)}
+        return with_verdict({**defaults, **copy.deepcopy(dict(turn.info)), "turn": self.turn})
 
 
 def _given_task(options: object) -> Task | None:

@@ -46,12 +46,12 @@ def checked_threshold(value: object) -> float | None:
 
 
 def finite(value: object) -> float | None:
-    """Return a finite number as a float; None for anything else."""
+    """Return a finite number as a float; None for anything else, a bool included."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return None
     try:
         number = float(value)
-    except OverflowError:  # an integer beyond the range of a float
+    except (OverflowError, TypeError, ValueError):  # an integer beyond the range of a float
         return None
     return number if math.isfinite(number) else None
 
@@ -68,6 +68,15 @@ def verdict_in(info: Mapping[str, Any]) -> bool | None:
     if isinstance(value, np.bool_ | Real) and value in (0, 1):
         return bool(cast(Any, value))
     raise ContractError(f"info[{IS_SUCCESS!r}] must be a bool, 0, 1 or None, got {shown(value)}")
+
+
+def with_verdict(info: dict[str, Any]) -> dict[str, Any]:
+    """Return an info whose success term, if it has one, is a bool or None.
+
+    Raises:
+        ContractError: As for `verdict_in`.
+    """
+    return {**info, IS_SUCCESS: verdict_in(info)} if IS_SUCCESS in info else info
 
 
 def own_reward(info: Mapping[str, Any], reward: float) -> float:

@@ -5,9 +5,7 @@ untrusted data. envkit's errors keep their type and any other error becomes an `
 worker cannot make its caller build any other object.
 """
 
-import math
 from collections.abc import Mapping, Sequence
-from numbers import Real
 from typing import Any, Final, cast
 
 import numpy as np
@@ -24,7 +22,7 @@ from envkit.errors import (
     traceback_of,
 )
 from envkit.images import Image
-from envkit.success import IS_SUCCESS, verdict_in
+from envkit.success import finite, with_verdict
 from envkit.turns import Observation
 
 _KEPT: Final[dict[str, type[EnvkitError]]] = {
@@ -79,13 +77,12 @@ def outcome_out(value: object, size: int, source: str) -> dict[str, Any]:
         raise ContractError(
             f"{source} must return {size} values, the last of them a mapping, got {shown(value)}"
         )
-    info = dict(cast("Mapping[str, Any]", values[-1]))
-    if IS_SUCCESS in info:
-        info[IS_SUCCESS] = verdict_in(info)
+    info = with_verdict(dict(cast("Mapping[str, Any]", values[-1])))
     data = {"observation": observation_of(values[0], source), "info": info}
     if size == 5:
         _, reward, terminated, truncated, _ = values
-        if isinstance(reward, bool) or not isinstance(reward, Real) or not math.isfinite(reward):
+        number = finite(reward)
+        if number is None:
             raise ContractError(
                 f"{source} must return a finite number as reward, got {shown(reward)}"
             )
@@ -94,7 +91,7 @@ def outcome_out(value: object, size: int, source: str) -> dict[str, Any]:
                 f"{source} must return terminated and truncated as bool, "
                 f"got {shown(terminated)} and {shown(truncated)}"
             )
-        data |= {"reward": float(reward), "terminated": bool(terminated)}
+        data |= {"reward": number, "terminated": bool(terminated)}
         data |= {"truncated": bool(truncated)}
     return data
 

@@ -6,10 +6,8 @@ once. A misbehaving episode therefore ends alone and never ends a run.
 
 import asyncio
 import hashlib
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -26,7 +24,7 @@ from envkit.errors import (
 )
 from envkit.images import Image
 from envkit.messages import Message, check_message, images_of, text_of
-from envkit.success import IS_SUCCESS, checked_threshold, verdict_in, with_own_reward
+from envkit.success import checked_threshold, finite, with_own_reward, with_verdict
 from envkit.tasks import Task
 from envkit.tools import ToolSpec
 from envkit.trajectory.plain import check_plain
@@ -293,13 +291,9 @@ def _is_flag(value: object) -> bool:
 
 
 def _reward(value: Any, source: str) -> float:  # noqa: ANN401  # foreign data
-    if type(value) is float and math.isfinite(value):
-        return value
-    try:
-        if not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value):
-            return float(value)
-    except (OverflowError, TypeError, ValueError):  # an integer beyond the range of a float
-        pass
+    reward = finite(value)
+    if reward is not None:
+        return reward
     raise ContractError(f"{source} must return a finite number as reward, got {shown(value)}")
 
 
@@ -307,9 +301,7 @@ def _info(value: Any, source: str) -> dict[str, Any]:  # noqa: ANN401  # foreign
     """Check an environment's `info`, which the record must be able to store, and return it."""
     if not isinstance(value, Mapping):
         raise ContractError(f"{source} must return info as a mapping, got {shown(value)}")
-    info = dict(cast("Mapping[str, Any]", value))
-    if IS_SUCCESS in info:
-        info[IS_SUCCESS] = verdict_in(info)
+    info = with_verdict(dict(cast("Mapping[str, Any]", value)))
     _check_plain(info, f"{source}: info")
     return info
 
