@@ -89,8 +89,13 @@ class EvalPlan:
                 if is_taken(place)
                 else RolloutPlan.of_settings(settings, base_url=base_url)
             )
-            plan = replace(plan, out=place, is_quiet=is_quiet, output=Output.NOTHING)
-            runs[name] = replace(plan, retry_faults=retry_faults)
+            runs[name] = replace(
+                plan,
+                out=place,
+                is_quiet=is_quiet,
+                output=Output.NOTHING,
+                retry_faults=retry_faults,
+            )
         counting = Counting.of_json(data["counting"])
         return cls(folder=folder, runs=runs, counting=counting, is_resumed=True)
 

@@ -16,6 +16,7 @@ from envkit.seeds import derive_seed
 from envkit.tokens import ChatCodec
 from envkit.trajectory.trajectory import Trajectory
 from envkit_trl.loop_thread import LoopThread
+from envkit_trl.place import first_row, group_size
 from envkit_trl.policy import Policy, evaluating
 from envkit_trl.settings import rollout_settings
 
@@ -114,8 +115,8 @@ class BatchPlayer:
         self._place = place
         return BatchPlace(
             seeds=(self._config.seed, *place, self._generation),
-            first_row=trainer.accelerator.process_index * rows,
-            group_size=trainer.num_generations if is_training else trainer.num_generations_eval,
+            first_row=first_row(trainer, rows),
+            group_size=group_size(trainer),
         )
 
     def _forget_place(self) -> None:

@@ -1,4 +1,4 @@
-"""Which group an environment of TRL's tool loop belongs to, which TRL does not tell it."""
+"""Where a row stands in TRL's batch, which TRL does not tell an environment of its tool loop."""
 
 import sys
 from typing import Any, Final
@@ -40,7 +40,16 @@ def group_of(environment: object) -> int:
         environments: list[Any] = trainer.environments or []
         for row, one in enumerate(environments):
             if one is environment:
-                is_training = bool(trainer.model.training)
-                size = trainer.num_generations if is_training else trainer.num_generations_eval
-                return (trainer.accelerator.process_index * len(environments) + row) // size
+                return (first_row(trainer, len(environments)) + row) // group_size(trainer)
     return 0
+
+
+def group_size(trainer: Any) -> int:  # noqa: ANN401  # TRL's GRPOTrainer
+    """Return the consecutive rows per group, in training or evaluation as the trainer is now."""
+    size: int = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
+    return size
+
+
+def first_row(trainer: Any, rows: int) -> int:  # noqa: ANN401  # TRL's GRPOTrainer
+    """Return the index over all processes of the first of this process's rows."""
+    return int(trainer.accelerator.process_index) * rows

@@ -146,9 +146,18 @@ def rollout(
         refuse_options(ctx, given, RESUMED, besides=_BESIDE_RESUME)
         plan = RolloutPlan.resumed(resume, base_url=base_url)
         played = on_workers(plan.config, workers, ray)
-        plan = replace(plan, config=played, sinks=sinks, is_quiet=quiet, output=output)
-        plan = replace(plan, retry_faults=retry_faults)
-        raise typer.Exit(run_rollout(plan))
+        raise typer.Exit(
+            run_rollout(
+                replace(
+                    plan,
+                    config=played,
+                    sinks=sinks,
+                    is_quiet=quiet,
+                    output=output,
+                    retry_faults=retry_faults,
+                )
+            )
+        )
     read = on_workers(read_config(given, env_id=env_id), workers, ray)
     if read.env_id is None:
         raise typer.BadParameter("name an environment, or an interrupted run with --resume")

@@ -17,12 +17,16 @@ from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.record import EpisodeRecord
 from envkit.rollout.self_check import SelfCheck
 from envkit.rollout.setup import EpisodeSpec
-from envkit.trajectory.stop import FaultPlace, StopReason
+from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit.trajectory.trajectory import Trajectory
 
 _ALIKE: Final = 8
 """Number of first episodes that must fail in the same way. Fewer could be bad luck."""
 _SHOWN: Final = 300
+
+
+def _fault_of(played: Sequence[Trajectory]) -> FaultRecord | None:
+    return next((one.fault for one in played if one.fault is not None), None)
 
 
 class FirstEpisodes:
@@ -45,7 +49,7 @@ class FirstEpisodes:
         """
         if env_id in self._succeeded:
             return None
-        fault = next((one.fault for one in played if one.fault is not None), None)
+        fault = _fault_of(played)
         if fault is None:
             self._succeeded.add(env_id)
             self._failures.pop(env_id, None)
@@ -154,7 +158,7 @@ class Supervision:
             raise RunFailedError(failure, played)
 
     def _note(self, played: Sequence[Trajectory], admission: Admission) -> str | None:
-        fault = next((one.fault for one in played if one.fault is not None), None)
+        fault = _fault_of(played)
         if fault is None and any(one.stop_reason is StopReason.ABORTED for one in played):
             return None
         return self.breaker.note(fault, admission)

@@ -119,6 +119,8 @@ class Harmful(Env):
     def step(self, action: str) -> Step:
         if action == "bad reward":
             return super().step(action)._replace(reward=float("nan"))
+        if action == "bad huge reward":
+            return super().step(action)._replace(reward=10**400)
         return super().step(action)
 
     def get_state(self) -> dict[str, Any]:

@@ -203,6 +203,7 @@ def test_isolated_errors_keep_their_type_and_the_worker_continues() -> None:
         "dataset": (DatasetError, "a broken row", None, False),
         "bad info": (ContractError, "must be JSON", None, False),
         "bad reward": (ContractError, "finite number as reward", None, False),
+        "bad huge reward": (ContractError, "finite number as reward", None, False),
         "sys.exit": (EnvFault, "SystemExit: 0", FaultKind.PERMANENT, False),
         "interrupt": (EnvFault, "KeyboardInterrupt", FaultKind.PERMANENT, False),
         "error": (EnvFault, "ValueError: a \ud800 bug", FaultKind.PERMANENT, False),
