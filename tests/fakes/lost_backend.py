@@ -1,15 +1,19 @@
 """An environment whose backend is killed in the middle of a training, and may come back."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 import gymnasium
+import pytest
 
 from envkit.env import Capabilities, Env, Turn
-from envkit.errors import EnvFault, FaultKind
+from envkit.errors import EnvFault, FaultKind, RunFailedError
 from envkit.registration import register
 from envkit.tasks import ListSource, Task
+
+T = TypeVar("T")
 
 LOST: Final = "toy-lost-v0"
 QUICK: Final[dict[str, Any]] = {
@@ -56,11 +60,37 @@ def killed_backend() -> Generator[None]:
         LostEnv.is_lost = False
 
 
-async def steps_without_end(step: Callable[[], Awaitable[object]]) -> None:
-    """Let a trainer make one step after another, as if nothing had happened."""
+async def check_ends(
+    step: Callable[[], Awaitable[object]], *, kind: type[Exception] = RunFailedError
+) -> None:
+    """Kill the backend, and check that a trainer that makes step after step ends with our error."""
+    with killed_backend(), pytest.raises(kind, match="episodes in a row faulted, for"):
+        await _without_end(step)
+
+
+async def _without_end(step: Callable[[], Awaitable[object]]) -> None:
     for _ in range(10_000):
         await step()
     raise AssertionError("the training goes on with faulted episodes only")
+
+
+async def check_waits(step: Callable[[], Awaitable[T]], *, steps: int = 2) -> list[T]:
+    """Kill the backend for some steps, check that the next one waits until it is back.
+
+    Args:
+        step: Makes a trainer's step.
+        steps: Steps until a player with `PATIENT` waits.
+
+    Returns:
+        What the steps without a backend gave.
+    """
+    with killed_backend():
+        lost = [await step() for _ in range(steps)]
+        waiting = asyncio.ensure_future(step())
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+    await waiting
+    return lost
 
 
 def register_lost() -> None:

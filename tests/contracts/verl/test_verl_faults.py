@@ -14,14 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fakes.lost_backend import (
-    LOST,
-    PATIENT,
-    QUICK,
-    killed_backend,
-    register_lost,
-    steps_without_end,
-)
+from fakes.lost_backend import LOST, PATIENT, QUICK, check_ends, check_waits, register_lost
 from fakes.models import tiny_model_dir
 from fakes.verl_checks import check_batch, check_row
 from fakes.verl_worker import PROMPT, Bench, Run, Sample
@@ -442,20 +435,13 @@ async def test_verl_ends_after_its_backend_was_killed(bench: Make, version: str)
     assert len((await made.run(samples, n=4)).rows) == 4
     # V1 passes an error on only through its configuration, with our message.
     kind = RunFailedError if version == "v0" else OmegaConfBaseException
-    with killed_backend(), pytest.raises(kind, match="episodes in a row faulted, for"):
-        await steps_without_end(lambda: made.run(samples, n=4))
+    await check_ends(lambda: made.run(samples, n=4), kind=kind)
 
 
 async def test_verl_goes_on_when_its_backend_is_back(bench: Make, version: str) -> None:
     register_lost()
     made, samples = bench(version, up, loop={"envkit": PATIENT}), [Sample(envkit=LOST_COLUMN)]
-    with killed_backend():
-        for _ in range(2):
-            await made.run(samples, n=4)
-        waiting = asyncio.create_task(made.run(samples, n=4))
-        await asyncio.sleep(0.2)
-        assert not waiting.done()
-    await waiting
+    await check_waits(lambda: made.run(samples, n=4))
     run = await made.run(samples, n=4)
     assert [row["reward_score"] for row in run.rows[-4:]] == [1.0] * 4
 

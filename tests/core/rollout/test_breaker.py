@@ -56,6 +56,9 @@ class Backend:
             self.patience.append(admission.patience_s)
             return (await self.supervision.recorded(spec, self._episode(), admission))[0]
 
+    async def play_together(self, episodes: int) -> None:
+        await asyncio.gather(*(self.play() for _ in range(episodes)))
+
     async def _episode(self) -> tuple[Trajectory, ...]:
         now = asyncio.get_running_loop().time()
         self.starts.append(now)
@@ -148,13 +151,13 @@ def test_one_good_episode_resets_the_row_and_releases_those_that_wait() -> None:
     backend = Backend(lambda now: GOOD if now >= 100 else "transient")
 
     async def run() -> None:
-        await asyncio.gather(*(backend.play() for _ in range(32)))
-        await asyncio.gather(*(backend.play() for _ in range(20)))
+        await backend.play_together(32)
+        await backend.play_together(20)
         # At 1, 3, 7, 15, 31, 63 s it still faults; at 127 s it is back, and all others follow.
         assert asyncio.get_running_loop().time() == 127.0
         assert backend.breaker.outage is None
         backend.answer = fails
-        await asyncio.gather(*(backend.play() for _ in range(31)))
+        await backend.play_together(31)
         assert backend.breaker.outage is None
 
     run_virtually(run())
@@ -194,7 +197,7 @@ def test_long_trial_episodes_are_not_cut_when_time_is_up() -> None:
     backend = Backend(lambda now: GOOD if now > 20 else "transient", give_up_s=60.0)
 
     async def run() -> None:
-        await asyncio.gather(*(backend.play() for _ in range(32)))
+        await backend.play_together(32)
         waiting = [asyncio.create_task(backend.play()) for _ in range(9)]
         await asyncio.sleep(20)
         backend.takes_s = 500.0
@@ -210,7 +213,7 @@ def test_trials_that_fault_after_the_time_is_up_end_the_run() -> None:
     backend = Backend(fails, give_up_s=60.0)
 
     async def run() -> None:
-        await asyncio.gather(*(backend.play() for _ in range(32)))
+        await backend.play_together(32)
         backend.takes_s = 100.0
         waiting = [asyncio.create_task(backend.play()) for _ in range(200)]
         ended = await asyncio.gather(*waiting, return_exceptions=True)
@@ -230,7 +233,7 @@ def test_an_interrupt_ends_the_wait_at_once() -> None:
     backend = Backend(fails)
 
     async def run() -> None:
-        await asyncio.gather(*(backend.play() for _ in range(32)))
+        await backend.play_together(32)
         waiting = [asyncio.create_task(backend.play()) for _ in range(3)]
         await asyncio.sleep(0.25)
         outage = backend.breaker.outage
@@ -249,7 +252,7 @@ def test_a_cancelled_trial_passes_its_place_on() -> None:
     backend = Backend(fails, give_up_s=30.0)
 
     async def run() -> None:
-        await asyncio.gather(*(backend.play() for _ in range(32)))
+        await backend.play_together(32)
         backend.takes_s = 1000.0
         trial = asyncio.create_task(backend.play())
         await asyncio.sleep(2)
