@@ -1,7 +1,8 @@
 """Where a row stands in TRL's batch, which TRL does not tell an environment of its tool loop."""
 
-import sys
 from typing import Any, Final
+
+from envkit_trl.wrapping import wrap_trainer
 
 _generating: Final[list[Any]] = []
 """The trainer that is generating; a process has one at a time."""
@@ -10,16 +11,13 @@ _generating: Final[list[Any]] = []
 def watch_generation() -> None:
     """Remember the trainer while it generates, for `group_of`.
 
-    GRPOTrainer's `_generate_and_score_completions`, which resets the environments
-    (trl/trainer/grpo_trainer.py, 1.16), is wrapped for the whole process. Without TRL, or called
-    again, this does nothing.
+    GRPOTrainer's `_generate_and_score_completions` resets the environments
+    (trl/trainer/grpo_trainer.py, 1.16); it is wrapped by `wrap_trainer`.
     """
-    module: Any = sys.modules.get("trl.trainer.grpo_trainer")
-    name = "_generate_and_score_completions"
-    generate: Any = getattr(getattr(module, "GRPOTrainer", None), name, None)
-    if generate is None or generate.__module__ == __name__:
-        return
+    wrap_trainer("_generate_and_score_completions", _watched)
 
+
+def _watched(generate: Any) -> Any:  # noqa: ANN401  # a method of TRL's
     def generating(trainer: Any, inputs: Any) -> Any:  # noqa: ANN401  # TRL's
         _generating.append(trainer)
         try:
@@ -27,7 +25,7 @@ def watch_generation() -> None:
         finally:
             _generating.remove(trainer)
 
-    setattr(module.GRPOTrainer, name, generating)
+    return generating
 
 
 def group_of(environment: object) -> int:

@@ -5,13 +5,13 @@ whose placeholders and features disagree loses all its images (trl/trainer/grpo_
 """
 
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError, LedgerFault
 from envkit.trajectory import Row, StopReason, Trajectory, step_rows
 from envkit.trajectory.projection import placeholder_row
+from envkit_trl.wrapping import wrap_trainer
 
 REWARD_COLUMN: Final = "env_reward"
 """Key of the environments' rewards in reward functions."""
@@ -47,21 +47,18 @@ def leave_out_faults() -> None:
 
     TRL excludes a row only if every reward function returns None for it. A function that scores any
     completion would give a fault an advantage and shift its group's baseline. GRPOTrainer's
-    `_calculate_rewards` is wrapped for the whole process: an environment of TRL's tool loop cannot
-    reach its trainer. Rows without faults keep their rewards. Without TRL, or called again, this
-    does nothing.
+    `_calculate_rewards` is wrapped by `wrap_trainer`. Rows without faults keep their rewards.
     """
-    module: Any = sys.modules.get("trl.trainer.grpo_trainer")
-    calculate: Any = getattr(getattr(module, "GRPOTrainer", None), "_calculate_rewards", None)
-    if calculate is None or calculate.__module__ == __name__:
-        return
+    wrap_trainer("_calculate_rewards", _without_faults)
 
+
+def _without_faults(calculate: Any) -> Any:  # noqa: ANN401  # a method of TRL's
     def calculate_rewards(trainer: Any, inputs: list[dict[str, Any]], *columns: Any) -> Any:  # noqa: ANN401
         rewards = calculate(trainer, inputs, *columns)  # by row of all processes and function
         scores = rewards.new_tensor([math.nan if lost else 0.0 for lost in _lost(trainer, inputs)])
         return rewards + trainer.accelerator.gather(scores).unsqueeze(1)
 
-    module.GRPOTrainer._calculate_rewards = calculate_rewards
+    return calculate_rewards
 
 
 def _lost(trainer: Any, inputs: Sequence[Mapping[str, Any]]) -> list[bool]:  # noqa: ANN401
