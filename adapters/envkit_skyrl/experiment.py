@@ -1,9 +1,10 @@
 """SkyRL's experiment with envkit's generator, and its configuration."""
 
+import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from envkit.errors import ConfigurationError
 from envkit.tokens import ChatCodec, load_codec
@@ -19,6 +20,14 @@ from skyrl.backends.skyrl_train.inference_servers.utils import (  # noqa: E402  
 )
 from skyrl.train.config import SkyRLTrainConfig  # noqa: E402
 from skyrl.train.entrypoints.main_base import BasePPOExp  # noqa: E402
+
+_LOG: Final = logging.getLogger(__name__)
+_UNREAD: Final = (
+    "batched",
+    "use_conversation_multi_turn",
+    "append_eos_token_after_stop_str_in_multi_turn",
+)
+"""Keys of `generator` that only SkyRL's own generators read."""
 
 
 @dataclass
@@ -156,12 +165,43 @@ def prepare_config(cfg: EnvkitTrainConfig) -> None:
         ConfigurationError: The `envkit` section is wrong; detected before anything starts.
     """
     read_options(cfg)
+    unread = unread_settings(cfg)
+    if unread:
+        _LOG.warning(
+            "only SkyRL's own generator and environments read %s; configure the rollouts and "
+            "environments in the section envkit",
+            ", ".join(f"{key}={value!r}" for key, value in unread.items()),
+        )
     engine = cfg.generator.inference_engine
     if not engine.external_proxy_url and not engine.external_server_urls:
         engine.engine_init_kwargs = {
             "logprobs_mode": "processed_logprobs",
             **(engine.engine_init_kwargs or {}),
         }
+
+
+def unread_settings(cfg: EnvkitTrainConfig) -> dict[str, Any]:
+    """Return the settings, by dotted key, that differ from SkyRL's and that nothing here reads.
+
+    SkyRL's own scripts set some of them, so they are logged instead of refused.
+    """
+    default = SkyRLTrainConfig()
+    generator = _changed("generator", cfg.generator, default.generator)
+    return {
+        **{key: generator[key] for name in _UNREAD if (key := f"generator.{name}") in generator},
+        **_changed("environment", cfg.environment, default.environment),
+    }
+
+
+def _changed(name: str, value: Any, default: Any) -> dict[str, Any]:  # noqa: ANN401  # any fields
+    """Return the fields that differ from the default, by dotted key."""
+    if not is_dataclass(default):
+        return {} if value == default else {name: value}
+    found: dict[str, Any] = {}
+    for entry in fields(default):
+        key = entry.name
+        found |= _changed(f"{name}.{key}", getattr(value, key), getattr(default, key))
+    return found
 
 
 def prepare_process(cfg: EnvkitTrainConfig) -> None:

@@ -57,6 +57,8 @@ class Runtime:
             known["context_length"] = int(context)
         self._vocabulary_size: int | None = known.get("vocabulary_size")
         self._wants_experts = bool(getattr(args, "use_rollout_routing_replay", False))
+        # miles gives the file's template to the tokenizer only; a processor keeps its own.
+        self._has_template_file = bool(getattr(args, "chat_template_path", None))
         self._base_url, self._engine_arguments = base_url, {**known, **options}
         try:
             self.engine = SlimeEngine(SGLangEngine(base_url, **self._engine_arguments))
@@ -109,8 +111,11 @@ class Runtime:
         return RayPlayer(recipe, config, keeps_features=has_tensors)
 
     def _codec_arguments(self, config: RolloutConfig) -> dict[str, Any]:
+        template: dict[str, Any] = {}
+        if self._has_template_file:
+            template["chat_template"] = self.state.tokenizer.chat_template
         return {
-            "template_kwargs": config.template_kwargs,
+            "template_kwargs": {**template, **config.template_kwargs},
             "history": config.codec_history,
             "stop_ids": self.stop_ids,
             "vocabulary_size": self._vocabulary_size,

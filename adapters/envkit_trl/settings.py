@@ -1,5 +1,6 @@
 """Convert TRL's training arguments to envkit's sampling and limits."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Protocol
@@ -10,8 +11,33 @@ from envkit.rollout.engine import Sampling
 from envkit.rollout.limits import Limits
 from envkit.seeds import derive_seed
 
+_LOG: Final = logging.getLogger(__name__)
+
 TAIL_SETTING: Final = "TRL's AsyncGRPOTrainer, whose max_staleness bounds the age of samples"
 """TRL's alternative to `RolloutConfig.tail`."""
+
+
+_UNREAD: Final[Mapping[str, object]] = {
+    "use_vllm": False,
+    "min_p": None,
+    "repetition_penalty": 1.0,
+    # TRL counts a completion as truncated if its last token is not an end token.
+    "mask_truncated_completions": False,
+    "generation_kwargs": None,
+    "cache_implementation": None,
+    "max_tool_calling_iterations": None,
+    "use_transformers_continuous_batching": False,
+    "fork_threshold_tokens": 1024,
+}
+"""Arguments that only TRL's own generation reads, with their defaults (trl 1.16, GRPOConfig and
+AsyncGRPOConfig)."""
+_WORKER: Final[Mapping[str, tuple[object, str]]] = {
+    "max_inflight_tasks": (-1, "groups_at_once"),
+    "queue_maxsize": (1024, "buffer_rows"),
+    "request_timeout": (600, "the engine's timeout"),
+    "log_completions": (False, "EnvRolloutWorker's metrics, or a recorded run"),
+}
+"""Arguments that only TRL's own worker reads: default, and what replaces each."""
 
 
 class TrainingArguments(Protocol):
@@ -34,24 +60,31 @@ def check_arguments(args: Any, *, who: str, has_codec: bool) -> None:  # noqa: A
     Raises:
         ConfigurationError: One is set; the message names all of them.
     """
-    refused: Mapping[str, bool] = {
-        "use_vllm": bool(getattr(args, "use_vllm", False)),
-        "min_p": getattr(args, "min_p", None) is not None,
-        "repetition_penalty": getattr(args, "repetition_penalty", 1.0) != 1.0,
-        # TRL counts a completion as truncated if its last token is not an end token.
-        "mask_truncated_completions": bool(getattr(args, "mask_truncated_completions", False)),
-    }
-    wrong = [name for name, is_set in refused.items() if is_set]
+    values = {name: getattr(args, name, default) for name, default in _UNREAD.items()}
+    wrong = {name: value for name, value in values.items() if value != _UNREAD[name]}
     if wrong:
         raise ConfigurationError(
-            f"{who} plays episodes with envkit's engine and loop, got {wrong}; omit these. "
-            "Sampling and limits belong in the rollout's configuration"
+            f"{who} plays episodes with envkit's engine and loop, which do not read "
+            f"{', '.join(wrong)}, got {wrong}; omit these. Sampling and limits belong in the "
+            "rollout's configuration"
         )
     if has_codec and getattr(args, "chat_template_kwargs", None):
         raise ConfigurationError(
             f"{who} renders with the codec that you give, got chat_template_kwargs="
             f"{args.chat_template_kwargs}; give the codec these as template_kwargs instead"
         )
+
+
+def warn_of_worker_arguments(args: Any) -> None:  # noqa: ANN401
+    """Log the arguments of TRL's own worker, which change nothing in envkit's.
+
+    Args:
+        args: AsyncGRPOConfig, before its trainer is made, which sets one of them itself.
+    """
+    for name, (default, instead) in _WORKER.items():
+        value = getattr(args, name, default)
+        if value != default:
+            _LOG.warning("%s=%r has no effect here: use %s", name, value, instead)
 
 
 def check_turn_credit(args: Any, discount: float, *, has_reward_funcs: bool) -> None:  # noqa: ANN401

@@ -27,7 +27,12 @@ from envkit_trl.batch import gather_or_cancel, group_spec, reseeded
 from envkit_trl.contract import CONTRACT
 from envkit_trl.loop_thread import LoopThread
 from envkit_trl.samples import RowSettings, group_metrics, group_samples
-from envkit_trl.settings import TAIL_SETTING, check_arguments, rollout_settings
+from envkit_trl.settings import (
+    TAIL_SETTING,
+    check_arguments,
+    rollout_settings,
+    warn_of_worker_arguments,
+)
 from envkit_trl.transfer import EngineWeightTransfer
 
 _FULL_S: Final = 0.02
@@ -79,6 +84,7 @@ class EnvRolloutWorker:
         """
         CONTRACT.check()
         check_arguments(args, who="EnvRolloutWorker", has_codec=True)
+        warn_of_worker_arguments(args)
         if min(groups_at_once, buffer_rows, most_empty_groups) < 1:
             raise ConfigurationError(
                 "groups_at_once, buffer_rows and most_empty_groups must be 1 or more, got "

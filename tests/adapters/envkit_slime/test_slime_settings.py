@@ -1,6 +1,7 @@
 """What the slime adapter reads from arguments and samples; slime itself is not needed."""
 
 import asyncio
+import copy
 import json
 import sys
 from argparse import Namespace
@@ -16,10 +17,12 @@ from PIL import Image as PilImage
 import envkit_slime
 from envkit.errors import ConfigurationError, EnvkitError, MissingDependencyError, TemplateError
 from envkit.images import Image
+from envkit.messages import message
+from envkit.rollout import RolloutConfig
 from envkit.seeds import derive_seed
 from envkit_slime.checks import check_ignored
 from envkit_slime.rollout import roll
-from envkit_slime.runtime import close_runtimes
+from envkit_slime.runtime import Runtime, close_runtimes
 from envkit_slime.sample import Sample
 from envkit_slime.settings import Settings, plan_episode, read_sampling
 from envkit_slime.upstream import require
@@ -302,12 +305,35 @@ def test_wrong_setting_ends_the_rollout(settings: Any, tokenizer: Any) -> None:
 
 
 def test_template_that_cannot_be_made_exact_ends_the_rollout(tokenizer: Any) -> None:
-    import copy
-
     broken = copy.copy(tokenizer)
     broken.chat_template = "{{ raise_exception('never') }}"
     with pytest.raises(TemplateError):
         generate({"env_id": "toy-echo-v0"}, broken)
+
+
+@pytest.mark.parametrize("path", [None, "template.jinja"])
+def test_slime_template_file_of_the_trainer_reaches_a_codec_with_a_processor(
+    tokenizer: Any, path: str | None
+) -> None:
+    """miles gives the file of --chat-template-path to the tokenizer, and not to the processor."""
+    given = copy.copy(tokenizer)
+    given.chat_template = tokenizer.chat_template.replace("<|im_start|>", "<|im_start|>new ")
+    processor = SimpleNamespace(
+        tokenizer=given, chat_template=tokenizer.chat_template, image_processor=None
+    )
+    state: Any = SimpleNamespace(tokenizer=given, processor=processor, aborted=False)
+    args = Namespace(hf_checkpoint=str(tiny_model_dir("qwen2_5_vl")), chat_template_path=path)
+
+    async def prompt(config: RolloutConfig) -> str:
+        runtime = Runtime(args, state, "http://127.0.0.1:9", {})
+        await runtime.player(config)
+        (codec,) = runtime._codecs.values()
+        await runtime.aclose()
+        return codec.decode(codec.encode_prompt([message("user", "Hi")]).train_ids)
+
+    assert ("new user" in asyncio.run(prompt(RolloutConfig()))) == (path is not None)
+    own = RolloutConfig(template_kwargs={"chat_template": tokenizer.chat_template})
+    assert "new user" not in asyncio.run(prompt(own))
 
 
 def test_invalid_tokenizer_ends_the_rollout() -> None:

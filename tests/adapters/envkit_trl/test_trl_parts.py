@@ -15,7 +15,11 @@ from envkit.rollout import EpisodeRequest, Limits, RolloutConfig
 from envkit_trl.batch import gather_or_cancel
 from envkit_trl.loop_thread import LoopThread
 from envkit_trl.requests import RequestIndex
-from envkit_trl.settings import check_arguments, rollout_settings
+from envkit_trl.settings import (
+    check_arguments,
+    rollout_settings,
+    warn_of_worker_arguments,
+)
 
 needs_no_trl = pytest.mark.skipif(
     importlib.util.find_spec("trl") is not None, reason="TRL is installed here"
@@ -49,11 +53,38 @@ def test_trl_missing_is_said_with_the_line_that_installs_it() -> None:
         _ = envkit_trl.EnvGRPOTrainer
 
 
-@pytest.mark.parametrize("changes", [{"use_vllm": True}, {"min_p": 0.1}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"use_vllm": True},
+        {"min_p": 0.1},
+        {"min_p": 0.0},
+        {"generation_kwargs": {"no_repeat_ngram_size": 3}},
+        {"cache_implementation": "static"},
+        {"max_tool_calling_iterations": 0},
+        {"use_transformers_continuous_batching": True},
+        {"fork_threshold_tokens": 0},
+    ],
+    ids=str,
+)
 def test_trl_foreign_arguments_are_named(changes: dict[str, Any]) -> None:
     check_arguments(_args(), who="the adapter", has_codec=True)
     with pytest.raises(ConfigurationError, match=next(iter(changes))):
         check_arguments(_args(**changes), who="the adapter", has_codec=False)
+
+
+def test_trl_arguments_of_its_own_worker_are_logged_with_what_replaces_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    warn_of_worker_arguments(_args(max_inflight_tasks=-1, queue_maxsize=1024))
+    assert not caplog.records
+    warn_of_worker_arguments(_args(max_inflight_tasks=0, queue_maxsize=8, log_completions=True))
+    assert [record.getMessage().split("=")[0] for record in caplog.records] == [
+        "max_inflight_tasks",
+        "queue_maxsize",
+        "log_completions",
+    ]
+    assert "use groups_at_once" in caplog.text
 
 
 def test_trl_template_arguments_belong_to_a_codec_that_is_given() -> None:

@@ -67,6 +67,18 @@ def test_servers_that_skyrl_starts_report_sampled_logprobs() -> None:
     assert not foreign.generator.inference_engine.engine_init_kwargs
 
 
+def test_settings_of_skyrls_own_generator_are_named_because_nothing_reads_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    configured("generator.n_samples_per_prompt=2", "trainer.epochs=3")
+    assert not caplog.records
+    configured("generator.batched=true", "environment.skyrl_gym.search.search_url=http://a")
+    assert "generator.batched=True" in caplog.text
+    assert "environment.skyrl_gym.search.search_url='http://a'" in caplog.text
+    assert caplog.text.count("search_url") == 1
+    assert "topk" not in caplog.text
+
+
 def test_a_misspelt_setting_is_refused_before_ray_starts() -> None:
     with pytest.raises(ConfigurationError, match="Did you mean 'limits'"):
         configured("envkit.limts.max_turns=3")
