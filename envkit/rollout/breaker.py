@@ -33,7 +33,8 @@ class BreakerSettings:
     longest_wait_s: float = 300.0
     give_up_s: float | None = 900.0
     """Seconds after the first fault of the row at which the player gives up; None waits forever. If
-    none of the faults is of a kind that a retry may survive, it gives up at once."""
+    none of the faults is of a kind that a retry may survive, it gives up as soon as no other
+    episode is running, which might succeed."""
 
     def __post_init__(self) -> None:
         """Validate the numbers.
@@ -86,8 +87,10 @@ class Breaker:
         self._pause_s = 0.0
         self._not_before = 0.0
         self._waiting = 0
+        self._running = 0
+        """Episodes that have started and not ended."""
         self._trying = 0
-        """Episodes that are played although the player waits."""
+        """Those of them that started although the player waits."""
         self._changed: asyncio.Future[None] | None = None
         self._failure: str | None = None
 
@@ -136,6 +139,7 @@ class Breaker:
                 await self._next_change(interrupt, until - now)
         finally:
             self._waiting -= 1
+        self._running += 1
         return Admission()
 
     def leave(self, admission: Admission) -> None:
@@ -144,8 +148,12 @@ class Breaker:
         Args:
             admission: Its permission.
         """
+        self._running -= 1
         if admission.wave is not None:
             self._trying -= 1
+        if self._is_open:
+            if not self._running and not self._may_pass and self._failure is None:
+                self._give_up_hopeless()  # the last one was aborted, which is not counted
             self._wake()
 
     def note(self, fault: FaultRecord | None, admission: Admission) -> str | None:
@@ -190,8 +198,8 @@ class Breaker:
         self._last = f"{fault.where}: {fault.message}"[:_SHOWN]
         if not self._is_open or self._failure is not None:
             return self._failure
-        if not self._may_pass:
-            return self._give_up("and a retry survives none of these faults")
+        if not self._may_pass and self._running <= 1:
+            return self._give_up_hopeless()
         others = self._trying - (admission.wave is not None)
         if now >= self._ends_at and not others:
             return self._give_up_late(now)
@@ -220,11 +228,15 @@ class Breaker:
         self._wake()
         return self._failure
 
+    def _give_up_hopeless(self) -> str:
+        return self._give_up("and a retry survives none of these faults")
+
     def _give_up_late(self, now: float) -> str:
         return self._give_up(f"for {now - self._first_at:.0f} s (breaker.give_up_s)")
 
     def _try(self, now: float) -> Admission:
         """Admit an episode; another one may follow after the same pause, even if this one runs."""
+        self._running += 1
         self._trying += 1
         self._not_before = now + self._pause_s
         left_s = self._ends_at - now

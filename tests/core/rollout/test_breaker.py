@@ -133,6 +133,34 @@ def test_breaker_gives_up_at_once_if_no_fault_can_pass() -> None:
     assert len(backend.starts) == 32
 
 
+@pytest.mark.parametrize("ending", [GOOD, "permanent", ABORTED])
+def test_breaker_waits_for_running_episodes_before_it_gives_up(ending: str) -> None:
+    """A trainer starts hundreds at once, and those whose task is broken end first."""
+    backend = Backend(lambda _: "permanent")
+    backend.succeed_once()
+
+    async def run() -> None:
+        backend.takes_s = 5.0
+        slow = asyncio.create_task(backend.play())
+        await asyncio.sleep(0.1)
+        backend.takes_s = 0.0
+        await backend.play_together(40)
+        assert backend.breaker.outage is not None
+        backend.answer = lambda _: ending
+        if ending == "permanent":
+            with pytest.raises(RunFailedError, match="41 episodes in a row faulted, and a retry"):
+                await slow
+        else:
+            await slow
+        if ending == GOOD:
+            assert backend.breaker.outage is None
+            return
+        with pytest.raises(RunFailedError, match="a retry survives none"):
+            await backend.play()
+
+    run_virtually(run())
+
+
 def test_one_transient_fault_of_the_row_lets_the_player_wait() -> None:
     backend = Backend(lambda _: "transient" if len(backend.starts) == 5 else "permanent")
     backend.succeed_once()
