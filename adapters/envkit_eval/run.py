@@ -11,6 +11,7 @@ from envkit.cli.options import make_env
 from envkit.cli.run_plan import Output, RolloutPlan
 from envkit.cli.run_rollout import EXIT_ALL_FAULTED, EXIT_ERROR, EXIT_OK, run_rollout
 from envkit.errors import EnvkitError, RunFailedError
+from envkit.metrics import Aggregator, health_line
 from envkit.rollout.run_folder import RunFolder, is_taken
 from envkit.success import HOW_TO_DECLARE, UNDECLARED
 from envkit.trajectory import Trajectory
@@ -33,7 +34,8 @@ def run_eval(plan: EvalPlan, *, output: Output) -> int:
         _check_environments(plan)
     plan.write()
     samples: list[Sample] = []
-    codes, error = _play_all(plan, samples)
+    health = Aggregator()
+    codes, error = _play_all(plan, samples, health)
     if error is not None and not samples and not (plan.is_resumed or _has_runs(plan)):
         _remove_empty(plan)
         raise error
@@ -43,6 +45,7 @@ def run_eval(plan: EvalPlan, *, output: Output) -> int:
     if output is Output.JSON:
         say_json(document)
     elif lines:
+        say(health_line(health.result()))
         _show_lines(lines)
         say(str(plan.folder / EVAL_FILE))
     if not is_complete:
@@ -63,13 +66,15 @@ def _remove_empty(plan: EvalPlan) -> None:
         plan.folder.rmdir()  # fails for a non-empty folder
 
 
-def _play_all(plan: EvalPlan, samples: list[Sample]) -> tuple[list[int], EnvkitError | None]:
+def _play_all(
+    plan: EvalPlan, samples: list[Sample], health: Aggregator
+) -> tuple[list[int], EnvkitError | None]:
     """Play the runs in order; return their exit codes, and the error that ended the rest."""
     codes: list[int] = []
     for name, run in plan.runs.items():
         if not run.is_quiet and len(plan.runs) > 1:
             note(f"{name} ({len(codes) + 1} of {len(plan.runs)})")
-        take = partial(_take, plan, samples)
+        take = partial(_take, plan, samples, health)
         try:
             codes.append(EXIT_OK if _read_complete(run, take) else run_rollout(run, also=take))
         except RunFailedError as failure:
@@ -112,7 +117,10 @@ def _read_complete(run: RolloutPlan, take: Callable[[Trajectory], None]) -> bool
     return True
 
 
-def _take(plan: EvalPlan, samples: list[Sample], trajectory: Trajectory) -> None:
+def _take(
+    plan: EvalPlan, samples: list[Sample], health: Aggregator, trajectory: Trajectory
+) -> None:
+    health.add(trajectory)
     counting = plan.counting
     threshold = counting.reward_threshold
     samples.append(Sample.of(trajectory, by=counting.by, threshold=threshold))

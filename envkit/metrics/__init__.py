@@ -4,7 +4,7 @@ from envkit.metrics.aggregate import Aggregator, aggregate, histograms
 from envkit.metrics.distribution import Distribution, Histogram
 from envkit.metrics.facts import EpisodeFacts
 from envkit.metrics.names import METRICS
-from envkit.metrics.table import summary_table
+from envkit.metrics.table import health_line, summary_table
 
 __all__ = [
     "METRICS",
@@ -13,6 +13,7 @@ __all__ = [
     "EpisodeFacts",
     "Histogram",
     "aggregate",
+    "health_line",
     "histograms",
     "summary_table",
 ]

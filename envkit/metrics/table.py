@@ -34,7 +34,7 @@ def summary_table(run: Metrics | Iterable[Trajectory]) -> "Table":
 def summary_rows(metrics: Metrics) -> tuple[tuple[str, str], ...]:
     """Return the label and text of each non-empty line of the summary."""
     rows = (
-        ("health", _health(metrics)),
+        ("health", health_line(metrics)),
         ("episodes", _episodes(metrics)),
         ("reward", _reward(metrics)),
         ("groups", _groups(metrics)),
@@ -66,8 +66,8 @@ def _percent(value: float) -> str:
     return f"{text}%"
 
 
-def _health(metrics: Metrics) -> str:
-    """Return the three shares that say whether there is anything to train on."""
+def health_line(metrics: Metrics) -> str:
+    """Return the shares of trained tokens, checked observations and faults; "" for no episode."""
     if not metrics.get("episodes"):
         return ""
     shares = (

@@ -99,6 +99,10 @@ def test_faults_are_reported_left_out_and_bounded(model: Path) -> None:
     assert 0 < faulted < 24
     assert shown.code == 1
     assert f"{faulted} of 24 episodes faulted, more than --max-faults 0.05 allows" in shown.err
+    health = shown.out.splitlines()[0]
+    assert "% of sampled tokens trained, " in health
+    share = float(health.rpartition(", ")[2].removesuffix("% of episodes faulted"))
+    assert share == pytest.approx(100 * faulted / 24, abs=0.05)
     (line,) = lines()
     assert (line["faulted"], line["episodes"]) == (faulted, 24 - faulted)
     assert line["success"]["mean"] == 1.0

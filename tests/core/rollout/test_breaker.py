@@ -34,6 +34,10 @@ def succeeds(_: float) -> str:
     return GOOD
 
 
+def always(ending: str) -> Callable[[float], str]:
+    return lambda _: ending
+
+
 class Backend:
     """Plays episodes through a supervision, each as `answer` says at its start."""
 
@@ -146,7 +150,7 @@ def test_breaker_waits_for_running_episodes_before_it_gives_up(ending: str) -> N
         backend.takes_s = 0.0
         await backend.play_together(40)
         assert backend.breaker.outage is not None
-        backend.answer = lambda _: ending
+        backend.answer = always(ending)
         if ending == "permanent":
             with pytest.raises(RunFailedError, match="41 episodes in a row faulted, and a retry"):
                 await slow
