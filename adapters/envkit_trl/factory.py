@@ -15,9 +15,10 @@ from envkit.async_env import AsyncEnv
 from envkit.env import Env
 from envkit.errors import ConfigurationError, EnvkitError, Fault, RunFailedError
 from envkit.rollout.breaker import Admission, Breaker, BreakerSettings
+from envkit.rollout.config import RolloutConfig
 from envkit.rollout.host import AnyEnv
 from envkit.rollout.interrupt import Interrupt
-from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
+from envkit.rollout.request import EpisodeRequest
 from envkit.rollout.sources import EnvSource
 from envkit.seeds import derive_seed
 from envkit.tools import ToolSpec
@@ -25,7 +26,7 @@ from envkit.trajectory.stop import FaultPlace, FaultRecord
 from envkit.turns import Observation
 from envkit_trl.loop_thread import LoopThread
 from envkit_trl.place import group_of, watch_generation
-from envkit_trl.requests import canonical_prompt
+from envkit_trl.requests import canonical_prompt, row_request
 from envkit_trl.rows import leave_out_faults
 from envkit_trl.tool_methods import tool_method
 
@@ -57,6 +58,7 @@ def environment_factory(
     seed: int = 0,
     render_call: CallRenderer = hermes_call,
     breaker: BreakerSettings | None = None,
+    draw_tasks: bool = False,
     **env_kwargs: Any,  # noqa: ANN401  # of the environment
 ) -> "type[ToolEnvironment]":
     """Return a class whose instances are environments for TRL's tool loop.
@@ -70,20 +72,22 @@ def environment_factory(
         render_call: Formats a call as the environment parses it.
         breaker: When the next batch waits because all episodes fault, and when the training ends;
             None uses the defaults.
+        draw_tasks: Let the environment draw its tasks although the dataset has other columns than
+            prompts, which no episode reads.
         env_kwargs: Arguments of the environment.
 
     Raises:
         UnknownNameError: There is no such environment.
         ConfigurationError: A tool has a name that TRL would not offer to the model.
     """
-    request = EpisodeRequest(env_id=env_id, env_kwargs=env_kwargs)
-    source = request.factory()
+    config = RolloutConfig(env_id=env_id, env_kwargs=env_kwargs, draw_tasks=draw_tasks)
+    source = EpisodeRequest(env_id=env_id, env_kwargs=env_kwargs).factory()
     probe = source()
     tools: Sequence[ToolSpec] = cast(Env, probe.unwrapped).tools
     probe.close()
     body: dict[str, Any] = {
         "__doc__": f"{env_id} for TRL's tool loop; its public methods are the tools.",
-        "_request": request,
+        "_config": config,
         "_source": source,
         "_has_tools": bool(tools),
         "_run_seed": seed,
@@ -97,7 +101,7 @@ def environment_factory(
 class ToolEnvironment:
     """One environment for TRL. Its public methods except these two are its tools."""
 
-    _request: ClassVar[EpisodeRequest]
+    _config: ClassVar[RolloutConfig]
     _source: ClassVar[EnvSource]
     _has_tools: ClassVar[bool]
     _run_seed: ClassVar[int]
@@ -117,11 +121,11 @@ class ToolEnvironment:
         """Start the episode of a dataset row and return the first observation.
 
         Raises:
-            ConfigurationError: The row names another environment.
+            ConfigurationError: The row names another environment, or no episode reads it.
             RunFailedError: Too many episodes failed in a row.
         """
         self._reward, self._is_over, self._fault, self._is_counted = 0.0, False, None, False
-        request = EpisodeRequest.from_column(row.get(ENVKIT_COLUMN), default=self._request)
+        request = row_request(row, self._config)
         if request.factory() != self._source:
             raise ConfigurationError(
                 f"the row requests {request.factory()}, and this factory makes {self._source}; "
@@ -209,7 +213,9 @@ class _Batches:
     def __init__(self, settings: BreakerSettings) -> None:
         self._seen: set[int] = set()
         self._number = 0
-        self._breaker, self._admission = Breaker(settings), Admission()
+        self._breaker = Breaker(settings)
+        self._admission: Admission | None = None
+        """Of the current batch; None before the first."""
 
     def of_reset(self, instance: object) -> int:
         """Return the number of the batch that is resetting an instance.
@@ -217,7 +223,9 @@ class _Batches:
         Raises:
             RunFailedError: No further batch may start.
         """
-        if id(instance) in self._seen:
+        if self._admission is None:
+            self._admission = _loop().run(self._next(None))
+        elif id(instance) in self._seen:
             self._seen.clear()
             self._number += 1
             self._admission = _loop().run(self._next(self._admission))
@@ -236,12 +244,13 @@ class _Batches:
         fault = None if error is None else FaultRecord.of(FaultPlace.STEP, error)
         _loop().run(self._note(fault))
 
-    async def _next(self, admission: Admission) -> Admission:
-        self._breaker.leave(admission)
+    async def _next(self, admission: Admission | None) -> Admission:
+        if admission is not None:
+            self._breaker.leave(admission)
         return await self._breaker.enter(Interrupt())
 
     async def _note(self, fault: FaultRecord | None) -> None:
-        failure = self._breaker.note(fault, self._admission)
+        failure = self._breaker.note(fault, self._admission or Admission())
         if failure is not None:
             raise RunFailedError(failure)
 

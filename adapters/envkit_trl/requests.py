@@ -1,4 +1,4 @@
-"""Look up a row's request by its prompt, the only thing that TRL passes.
+"""Requests of dataset rows: read from a row, or looked up by its prompt.
 
 TRL passes only the prompt column to a `rollout_func`, so the request is looked up by its prompt in
 the trainer's datasets.
@@ -6,27 +6,52 @@ the trainer's datasets.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError
+from envkit.rollout.config import RolloutConfig
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
 
 _FIX = (
     f"build the dataset with envkit_trl.task_dataset, whose prompts are unique, and keep its "
     f"column {ENVKIT_COLUMN!r}"
 )
+_PROMPTS: Final = frozenset({"prompt", "environment"})
+"""Columns that TRL itself needs: the prompt, and which of several factories plays the row."""
+
+
+def row_request(row: Mapping[str, Any], config: RolloutConfig) -> EpisodeRequest:
+    """Return what a dataset row asks for.
+
+    A row of nothing but a prompt asks for a task that the environment draws: TRL needs a dataset
+    even where no episode reads one.
+
+    Args:
+        row: A row of the dataset.
+        config: Names the environment of rows without a request.
+
+    Raises:
+        ConfigurationError: The request cannot be read, or the row has other columns, which no
+            episode reads, and the configuration does not say `draw_tasks`.
+    """
+    column = row.get(ENVKIT_COLUMN)
+    given = {key for key, value in row.items() if value is not None}
+    if column is None and given <= _PROMPTS:
+        return EpisodeRequest.from_column(None, default=config.request())
+    return config.row_request(column)
 
 
 class RequestIndex:
     """The requests of datasets by their prompts."""
 
-    def __init__(self, *, default: EpisodeRequest | None) -> None:
+    def __init__(self, config: RolloutConfig) -> None:
         """Make an empty index.
 
         Args:
-            default: Played if no dataset has requests; also fills in missing fields of requests.
+            config: Its environment is played if no dataset has requests, and fills in missing
+                fields of requests.
         """
-        self._default = default
+        self._config = config
         self._by_prompt: dict[str, EpisodeRequest] = {}
 
     def add(self, dataset: Any) -> None:  # noqa: ANN401  # of datasets, or rows, or None
@@ -37,8 +62,8 @@ class RequestIndex:
                 a column of requests adds nothing.
 
         Raises:
-            ConfigurationError: Two rows have the same prompt but different requests, or a request
-                cannot be read.
+            ConfigurationError: Two rows have the same prompt but different requests, a request
+                cannot be read, or no episode would read the dataset (`row_request`).
         """
         if dataset is None:
             return
@@ -46,7 +71,7 @@ class RequestIndex:
             for part in cast("Mapping[str, Any]", dataset).values():
                 self.add(part)
             return
-        for row in _rows(dataset):
+        for row in _rows(dataset, self._config):
             self._add_row(row)
 
     def find(self, prompt: object) -> EpisodeRequest:
@@ -55,8 +80,9 @@ class RequestIndex:
         Raises:
             ConfigurationError: No row has this prompt, and there is no default.
         """
-        if not self._by_prompt and self._default is not None:
-            return self._default
+        default = self._config.request()
+        if not self._by_prompt and default is not None:
+            return default
         found = self._by_prompt.get(canonical_prompt(prompt))
         if found is None:
             raise ConfigurationError(
@@ -67,7 +93,7 @@ class RequestIndex:
         return found
 
     def _add_row(self, row: Mapping[str, Any]) -> None:
-        request = EpisodeRequest.from_column(row.get(ENVKIT_COLUMN), default=self._default)
+        request = row_request(row, self._config)
         key = canonical_prompt(row.get("prompt"))
         if self._by_prompt.setdefault(key, request) != request:
             raise ConfigurationError(
@@ -93,12 +119,14 @@ def _plain(value: Any) -> Any:  # noqa: ANN401  # any JSON
     return value
 
 
-def _rows(dataset: Any) -> Iterable[Mapping[str, Any]]:  # noqa: ANN401
+def _rows(dataset: Any, config: RolloutConfig) -> Iterable[Mapping[str, Any]]:  # noqa: ANN401
     if not hasattr(dataset, "select_columns"):
         return dataset
     # None if a stream does not declare its columns
     columns: Sequence[str] | None = dataset.column_names
     if columns is not None and ENVKIT_COLUMN not in columns:
+        if set(columns) - _PROMPTS:
+            config.row_request(None)
         return ()
     if not hasattr(dataset, "__len__"):
         raise ConfigurationError(

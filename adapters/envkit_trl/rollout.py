@@ -65,7 +65,7 @@ class EnvRollout:
         rows: Iterable[Mapping[str, Any]] | None,
     ) -> None:
         self._config, self._policy, self._codec, self._rows = config, policy, codec, rows
-        self._index = RequestIndex(default=config.request())
+        self._index = RequestIndex(config)
         self.player: BatchPlayer | None = None
         self._trainer: Any = None
         self.trajectories: tuple[Trajectory, ...] = ()

@@ -15,13 +15,14 @@ from envkit.advantages import TurnRewards, turn_advantages
 from envkit.errors import ConfigurationError, LedgerFault, MissingDependencyError
 from envkit.rollout.config import RolloutConfig
 from envkit.rollout.engine import Engine
-from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
+from envkit.rollout.request import EpisodeRequest
 from envkit.tokens import ChatCodec, join_features
 from envkit.trajectory.projection import Row
 from envkit.trajectory.trajectory import Trajectory
 from envkit_trl.batch import BatchPlayer
 from envkit_trl.contract import CONTRACT
 from envkit_trl.policy import SendWeights, embedded_policy, external_policy, without_ids
+from envkit_trl.requests import row_request
 from envkit_trl.rows import (
     REWARD_COLUMN,
     check_rows,
@@ -65,7 +66,8 @@ class EnvGRPOTrainer(GRPOTrainer):
     """GRPO on environments, with text or images and any number of turns; one row per episode.
 
     Dataset: column "prompt" (any; the environment writes the real one) and column "envkit", an
-    `EpisodeRequest` as JSON. Without that column the configuration's environment is played. The
+    `EpisodeRequest` as JSON. With only prompts, the configuration's environment draws the tasks;
+    other columns, which no episode reads, need `draw_tasks: true`. The
     members of a group play the same task from the same seed. Images of the dataset are not used.
 
     Faults: a rollout that failed for infrastructure reasons becomes one end token with mask 0 and
@@ -122,7 +124,7 @@ class EnvGRPOTrainer(GRPOTrainer):
             check_turn_credit(args, turn_discount, has_reward_funcs=bool(reward_funcs))
         config = RolloutConfig.for_trainer(config, tail=TAIL_SETTING)
         policy = None if engine is None else external_policy(engine, send_weights)
-        self._default = config.request()
+        self._rollouts = config
         self._turn_discount = turn_discount
         super().__init__(
             model=model,
@@ -158,10 +160,7 @@ class EnvGRPOTrainer(GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """Read the rows' requests, and let TRL use the ledger's images."""
-        self._requests = [
-            EpisodeRequest.from_column(row.get(ENVKIT_COLUMN), default=self._default)
-            for row in inputs
-        ]
+        self._requests = [row_request(row, self._rollouts) for row in inputs]
         # TRL would put the dataset's images in front of the environment's.
         inputs = [{key: row[key] for key in row if key not in _IMAGE_COLUMNS} for row in inputs]
         output = self._scored(inputs)

@@ -19,13 +19,14 @@ from envkit.rollout.config import RolloutConfig
 from envkit.rollout.engine import Engine
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.player import Player
-from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
+from envkit.rollout.request import EpisodeRequest
 from envkit.rollout.setup import GroupStart
 from envkit.tokens import ChatCodec
 from envkit.trajectory.trajectory import Trajectory
 from envkit_trl.batch import gather_or_cancel, group_spec, reseeded
 from envkit_trl.contract import CONTRACT
 from envkit_trl.loop_thread import LoopThread
+from envkit_trl.requests import row_request
 from envkit_trl.samples import RowSettings, group_metrics, group_samples
 from envkit_trl.settings import (
     TAIL_SETTING,
@@ -254,10 +255,7 @@ class EnvRolloutWorker:
 
 
 def _read(dataset: Iterable[Mapping[str, Any]], config: RolloutConfig) -> list[EpisodeRequest]:
-    default = config.request()
-    requests = [
-        EpisodeRequest.from_column(row.get(ENVKIT_COLUMN), default=default) for row in dataset
-    ]
+    requests = [row_request(row, config) for row in dataset]
     if not requests:
         raise ConfigurationError("the worker needs at least one dataset row, got none")
     return requests

@@ -14,7 +14,7 @@ from envkit.errors import ConfigurationError, MissingDependencyError
 from envkit.rollout import EpisodeRequest, Limits, RolloutConfig
 from envkit_trl.batch import gather_or_cancel
 from envkit_trl.loop_thread import LoopThread
-from envkit_trl.requests import RequestIndex
+from envkit_trl.requests import RequestIndex, row_request
 from envkit_trl.settings import (
     check_arguments,
     rollout_settings,
@@ -112,13 +112,28 @@ def test_trl_completion_length_bounds_the_response(given: int | None, expected: 
 
 def test_trl_index_prefers_a_rows_request_and_falls_back_to_the_configured_one() -> None:
     default = EpisodeRequest(env_id="toy-echo-v0")
-    index = RequestIndex(default=default)
+    index = RequestIndex(RolloutConfig(env_id="toy-echo-v0"))
     assert index.find("anything") == default
     asked = EpisodeRequest(env_id="toy-echo-v0", seed=3)
     index.add([{"prompt": "p", "envkit": asked.to_column()}])
     assert index.find("p") == asked
     with pytest.raises(ConfigurationError, match="has this prompt"):
         index.find("q")
+
+
+def test_trl_row_with_columns_that_no_episode_reads_is_refused() -> None:
+    """As with a dataset of questions beside `env_id`: the curve would look healthy."""
+    config = RolloutConfig(env_id="toy-echo-v0")
+    drawn = EpisodeRequest(env_id="toy-echo-v0")
+    for row in ({"prompt": "go"}, {"prompt": "go", "environment": "a", "answer": None}):
+        assert row_request(row, config) == drawn
+    for unread in ("answer", "image", "Envkit"):
+        with pytest.raises(ConfigurationError, match="no episode of toy-echo-v0 reads it"):
+            row_request({"prompt": "go", unread: ""}, config)
+        with pytest.raises(ConfigurationError, match="no episode of toy-echo-v0 reads it"):
+            RequestIndex(config).add([{"prompt": "go", unread: ""}])
+    allowed = RolloutConfig(env_id="toy-echo-v0", draw_tasks=True)
+    assert row_request({"prompt": "go", "answer": "4"}, allowed) == drawn
 
 
 def test_trl_thread_runs_coroutines_passes_errors_on_and_ends() -> None:

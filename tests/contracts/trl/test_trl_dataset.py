@@ -1,5 +1,6 @@
 """Datasets of tasks, as TRL's trainers take them."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,9 +9,9 @@ from datasets import Dataset
 from envkit.env import Env
 from envkit.errors import ConfigurationError, UnknownNameError
 from envkit.registration import make
-from envkit.rollout import EpisodeRequest
+from envkit.rollout import EpisodeRequest, RolloutConfig
 from envkit_exchange import TaskDraw
-from envkit_trl import request_dataset, task_dataset
+from envkit_trl import environment_factory, request_dataset, task_dataset
 from envkit_trl.requests import RequestIndex, canonical_prompt
 
 NAMES = ["ann", "bob", "cy", "dee"]
@@ -75,10 +76,24 @@ def test_dataset_of_requests_resets_no_environment(
 @pytest.mark.parametrize("style", ["request", "opening"])
 def test_dataset_prompts_lead_back_to_their_requests(style: str) -> None:
     dataset = task_dataset("toy-letters-v0", style=style)
-    index = RequestIndex(default=None)
+    index = RequestIndex(RolloutConfig())
     index.add({"train": dataset, "none": None})
     for row, request in zip(dataset, _requests(dataset), strict=True):
         assert index.find(row["prompt"]) == request  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+@pytest.mark.parametrize("column", ["answer", "image"])
+def test_dataset_that_no_episode_reads_is_refused_unless_tasks_are_drawn(column: str) -> None:
+    dataset = Dataset.from_dict({"prompt": ["go"], column: ["4"]})
+    config = RolloutConfig(env_id="toy-dots-v0")
+    with pytest.raises(ConfigurationError, match="no episode of toy-dots-v0 reads it"):
+        RequestIndex(config).add({"train": dataset.select_columns(["prompt"]), "test": dataset})
+    RequestIndex(replace(config, draw_tasks=True)).add(dataset)
+    factory: Any = environment_factory("toy-dots-v0")
+    with pytest.raises(ConfigurationError, match="no episode of toy-dots-v0 reads it"):
+        factory().reset(**dataset[0])
+    drawing: Any = environment_factory("toy-dots-v0", draw_tasks=True)
+    assert drawing().reset(**dataset[0])
 
 
 def test_dataset_opening_is_what_the_episode_begins_with() -> None:

@@ -10,7 +10,7 @@ from fakes.trajectories import example
 from trl.data_utils import prepare_multimodal_messages
 
 from envkit.images import Image
-from envkit.rollout import EpisodeRequest
+from envkit.rollout import EpisodeRequest, RolloutConfig
 from envkit.trajectory import save
 from envkit_exchange import (
     Selection,
@@ -47,7 +47,7 @@ def test_a_rollout_function_finds_the_requests_of_exported_tasks(
         export_tasks(draw, tmp_path / f"t{suffix}", TaskFormat.TRL)
         expected = [e.request for e in draw]
     dataset = loaded(tmp_path / f"t{suffix}", tmp_path)
-    index = RequestIndex(default=None)
+    index = RequestIndex(RolloutConfig())
     index.add(dataset)
 
     assert [index.find(row["prompt"]) for row in dataset] == expected
