@@ -17,7 +17,7 @@ import aiohttp
 from envkit.errors import ContractError, EngineFault, EnvkitError, FaultKind, LedgerFault
 from envkit.retry_after import UNAVAILABLE_STATUS, retry_after
 from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, LogprobKind
-from envkit_skyrl.images import ImageRenderer, InferenceClient, expand
+from envkit_skyrl.images import ImageRenderer, InferenceClient, SentImages, expand
 from envkit_skyrl.sampling import to_params
 
 _LOG: Final = logging.getLogger(__name__)
@@ -36,6 +36,7 @@ class SkyRLEngine:
         *,
         model: str | None = None,
         image_token_id: int | None = None,
+        keeps_images: bool = False,
         logprob_kind: LogprobKind = LogprobKind.SAMPLED,
         timeout_s: float | None = 3600.0,
         cache_salt: Callable[[int], str] | None = None,
@@ -48,6 +49,8 @@ class SkyRLEngine:
             model: The server's name of the policy, such as a LoRA adapter's; None uses the
                 client's own model.
             image_token_id: The placeholder of an image; None rejects requests with images.
+            keeps_images: Whether the server has a cache of processed images
+                (`mm_processor_cache_gb`), so that a session sends the tensors of each image once.
             logprob_kind: Whether the server reports log-probabilities of the sampled distribution
                 (vLLM's `logprobs_mode=processed_logprobs`) or of the raw logits.
             timeout_s: Seconds for one turn; the client itself has no limit. Requests freeze while a
@@ -64,6 +67,7 @@ class SkyRLEngine:
         self._renderer = (
             None if image_token_id is None else ImageRenderer(client, image_token_id=image_token_id)
         )
+        self._sent = SentImages() if keeps_images else None
         self._running: dict[str, asyncio.Future[Generation]] = {}
         self._aborted: set[str] = set()
         self._salts: dict[str, str] = {}
@@ -125,6 +129,8 @@ class SkyRLEngine:
     async def end_session(self, session_id: str) -> None:
         """Tell the router that the episode is over, as a hint."""
         self._salts.pop(session_id, None)
+        if self._sent is not None:
+            self._sent.forget(session_id)
         try:
             await self._client.finish_session(session_id)
         except Exception as error:  # noqa: BLE001  # a hint that got lost must not cost an episode
@@ -141,16 +147,35 @@ class SkyRLEngine:
             raise _fault(error) from error
 
     async def _ask(self, request: GenerateRequest) -> Generation:
-        version = self._weight_version()
-        ids, batch = list(request.wire_ids), dict[str, Any]()
-        if request.images:
-            if self._renderer is None or self._image_token_id is None:
-                raise LedgerFault(
-                    f"{len(request.images)} images came for a model without an image placeholder"
-                )
-            rendered = await self._renderer.render(request.images)
-            ids, features = expand(ids, self._image_token_id, rendered)
-            batch["mm_features"] = [features]
+        version, session = self._weight_version(), request.session_id
+        if not request.images:
+            return await self._send(request, list(request.wire_ids), {}, version)
+        if self._renderer is None or self._image_token_id is None:
+            raise LedgerFault(
+                f"{len(request.images)} images came for a model without an image placeholder"
+            )
+        rendered = await self._renderer.render(request.images)
+        put = partial(expand, list(request.wire_ids), self._image_token_id, rendered)
+        if self._sent is None:
+            ids, features = put()
+            return await self._send(request, ids, {"mm_features": [features]}, version)
+        cached = self._sent.of(session, version)
+        ids, features = put(cached=cached)
+        self._sent.forget(session)  # until the server has answered
+        try:
+            answer = await self._send(request, ids, {"mm_features": [features]}, version)
+        except (aiohttp.ClientResponseError, EngineFault):
+            if not cached:
+                raise
+            _LOG.debug("session %s: sending its images again", session, exc_info=True)
+            ids, features = put()
+            answer = await self._send(request, ids, {"mm_features": [features]}, version)
+        self._sent.add(session, version, rendered)
+        return answer
+
+    async def _send(
+        self, request: GenerateRequest, ids: list[int], batch: dict[str, Any], version: int | None
+    ) -> Generation:
         if self._cache_salt is not None and version is not None:
             if request.session_id not in self._salts:
                 self._salts[request.session_id] = self._cache_salt(version)

@@ -22,6 +22,8 @@ from skyrl.train.config import SkyRLTrainConfig  # noqa: E402
 from skyrl.train.entrypoints.main_base import BasePPOExp  # noqa: E402
 
 _LOG: Final = logging.getLogger(__name__)
+_IMAGE_CACHE_GB: Final = 4
+"""Host memory of each engine for processed images: vLLM's own default."""
 _UNREAD: Final = (
     "batched",
     "use_conversation_multi_turn",
@@ -156,10 +158,12 @@ def _check_algorithm(cfg: EnvkitTrainConfig, options: SkyRLOptions) -> None:
 
 
 def prepare_config(cfg: EnvkitTrainConfig) -> None:
-    """Check the `envkit` section, and set the log-probabilities of SkyRL's servers.
+    """Check the `envkit` section, and set log-probabilities and image cache of SkyRL's servers.
 
-    vLLM reports raw ones by default, which differ from the sampled ones at every temperature except
-    1. A `logprobs_mode` that the run sets is kept.
+    vLLM reports raw log-probabilities by default, which differ from the sampled ones at every
+    temperature except 1. SkyRL turns off the cache of processed images, without which every request
+    carries the tensors of all images so far. A `logprobs_mode` or `mm_processor_cache_gb` that the
+    run sets is kept.
 
     Raises:
         ConfigurationError: The `envkit` section is wrong; detected before anything starts.
@@ -176,6 +180,7 @@ def prepare_config(cfg: EnvkitTrainConfig) -> None:
     if not engine.external_proxy_url and not engine.external_server_urls:
         engine.engine_init_kwargs = {
             "logprobs_mode": "processed_logprobs",
+            "mm_processor_cache_gb": _IMAGE_CACHE_GB,
             **(engine.engine_init_kwargs or {}),
         }
 

@@ -31,7 +31,7 @@ from envkit_skyrl.remote import WorkerRecipe
 from envkit_skyrl.rows import Played, to_output
 from envkit_skyrl.samples import Sample, read_samples
 from envkit_skyrl.sampling import to_sampling
-from envkit_skyrl.setup import check_logprobs, make_limits, prepare
+from envkit_skyrl.setup import check_logprobs, keeps_images, make_limits, prepare
 from envkit_skyrl.validation import GeneratorOutput, ImageSettings, validate_output
 
 CONTRACT.check()
@@ -97,6 +97,7 @@ class EnvGenerator(GeneratorInterface):
         arguments: dict[str, Any] = {
             "model": policy_model_name,
             "image_token_id": None if self.image_settings is None else self.image_settings.token_id,
+            "keeps_images": keeps_images(generator_cfg),
             "timeout_s": self._options.timeout_s,
             "cache_salt": salt,
         }

@@ -1,15 +1,16 @@
-"""Images for SkyRL's inference server: rendered there once, sent with every request.
+"""Images for SkyRL's inference server: rendered there once, named in every request.
 
 The server takes expanded token ids and, for each image, vLLM's own serialisation of its processor's
 output (`MultiModalFeatures` in skyrl/backends/skyrl_train/inference_servers/base.py). Only the
 server can write that, so each new image is rendered there in its own message, as SkyRL's client
 does for its sampling interface (`_render_for_sample`). Rendered images are cached by hash, so a
-group and its later turns render nothing again.
+group and its later turns render nothing again. A server with a cache of processed images also keeps
+them by hash: later requests of a session send None instead of the tensors, 0.8 MB each.
 """
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
@@ -119,10 +120,49 @@ def _size(task: "asyncio.Task[RenderedImage]") -> int:
     return len(task.result().data or "") if task.done() and not _is_lost(task) else 0
 
 
+class SentImages:
+    """The images that the server of a session should still have in its cache.
+
+    A router keeps a session on one server. A weight update clears the server's cache.
+    """
+
+    def __init__(self) -> None:
+        self._by_session: dict[str, tuple[int | None, set[str]]] = {}
+
+    def of(self, session_id: str, version: int | None) -> Collection[str]:
+        """Return the images' identities.
+
+        Args:
+            session_id: Any session.
+            version: Current version of the weights; None if unknown.
+        """
+        known, identities = self._by_session.get(session_id, (version, set[str]()))
+        return identities if known == version else ()
+
+    def add(self, session_id: str, version: int | None, rendered: Iterable[RenderedImage]) -> None:
+        """Remember images that the server has answered for."""
+        new = {entry.identity for entry in rendered}
+        self._by_session[session_id] = (version, {*self.of(session_id, version), *new})
+
+    def forget(self, session_id: str) -> None:
+        """Send the session's images again; unknown sessions are ignored."""
+        self._by_session.pop(session_id, None)
+
+
 def expand(
-    wire_ids: Sequence[int], image_token_id: int, rendered: Sequence[RenderedImage]
+    wire_ids: Sequence[int],
+    image_token_id: int,
+    rendered: Sequence[RenderedImage],
+    *,
+    cached: Collection[str] = (),
 ) -> tuple[list[int], dict[str, Any]]:
     """Return the ids with expanded placeholders, and their `MultiModalFeatures`.
+
+    Args:
+        wire_ids: One placeholder per image.
+        image_token_id: The placeholder.
+        rendered: The images, in order.
+        cached: Identities whose tensors the server has; None is sent for them.
 
     Raises:
         LedgerFault: The ids do not have one placeholder per image.
@@ -144,7 +184,9 @@ def expand(
     features = {
         "mm_hashes": {"image": [entry.identity for entry in rendered]},
         "mm_placeholders": {"image": places},
-        "kwargs_data": {"image": [entry.data for entry in rendered]},
+        "kwargs_data": {
+            "image": [None if entry.identity in cached else entry.data for entry in rendered]
+        },
     }
     return ids, features
 

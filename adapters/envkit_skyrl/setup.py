@@ -179,6 +179,24 @@ def check_logprobs(
     )
 
 
+def keeps_images(generator_cfg: Any) -> bool:  # noqa: ANN401  # SkyRL's GeneratorConfig
+    """Return whether every server keeps processed images under their hash, for later requests.
+
+    vLLM does with `mm_processor_cache_gb` above 0, which `prepare_config` sets, if one process
+    receives all requests of an engine (vllm/multimodal/cache, 0.30 and 0.32): then the engine's
+    own process has the cache.
+    """
+    engine = generator_cfg.inference_engine
+    given = dict(engine.engine_init_kwargs or {})
+    return (
+        float(given.get("mm_processor_cache_gb") or 0) > 0
+        and given.get("mm_processor_cache_type", "lru") == "lru"
+        and int(given.get("api_server_count") or 1) == 1
+        and engine.data_parallel_size == 1
+        and not engine.enable_pd
+    )
+
+
 def make_limits(
     generator_cfg: Any,  # noqa: ANN401  # SkyRL's GeneratorConfig
     options: SkyRLOptions,

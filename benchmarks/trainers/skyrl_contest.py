@@ -144,6 +144,8 @@ class Contest:
         self.cfg.sampling_params.max_generate_length = 512
         self.cfg.inference_engine.enable_ray_prometheus_stats = False  # it would need Ray otherwise
         self.cfg.inference_engine.served_model_name = "policy"
+        # As `prepare_config` sets it; SkyRL's own generator sends all tensors even so.
+        self.cfg.inference_engine.engine_init_kwargs = {"mm_processor_cache_gb": 4}
 
     def own(self) -> Any:  # noqa: ANN401  # SkyRL's generator
         """Return SkyRL's generator."""

@@ -27,6 +27,8 @@ class Server:
         self.pad = self.codec.media_ids[0]
         self.images: dict[str, Image] = {}
         self.tensors: dict[str, str] = {}
+        self.kept: set[str] = set()
+        """Hashes of the images whose tensors came; vLLM keeps them by hash."""
         self.turns = self.pictures = 0
         ids = list(self.codec.encode_reply(REPLY))
         choice = {
@@ -58,6 +60,10 @@ class Server:
         body = orjson.loads(await request.read())
         ids, features = body["token_ids"], body["features"]
         places, data = features["mm_placeholders"]["image"], features["kwargs_data"]["image"]
+        hashes = features["mm_hashes"]["image"]
+        self.kept |= {name for name, one in zip(hashes, data, strict=True) if one is not None}
+        if not self.kept.issuperset(hashes):
+            return _json(b'{"error": {"message": "an image is not in the cache"}}', status=500)
         if not ids.count(self.pad) == TOKENS * len(places) == TOKENS * len(data):
             return _json(b'{"error": {"message": "placeholders and images differ"}}', status=400)
         self.turns += 1

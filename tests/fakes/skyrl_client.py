@@ -8,7 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import aiohttp
+from multidict import CIMultiDict, CIMultiDictProxy
 from PIL import Image as PilImage
+from yarl import URL
 
 from envkit.images import Image
 from envkit.rollout import Sampling
@@ -53,6 +56,8 @@ class FakeClient:
     requests: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     models: list[str | None] = field(default_factory=list[str | None])
     rendered: list[str] = field(default_factory=list[str])
+    kept: dict[str, str] = field(default_factory=dict[str, str])
+    """The server's cache of processed images, by hash; clear it, as a weight update does."""
     finished: list[str] = field(default_factory=list[str])
     _rest: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     """By session: what an aborted reply goes on with."""
@@ -156,8 +161,12 @@ class FakeClient:
             assert not set(prompt) & set(media), "placeholders came without pictures"
             return ()
         places = feature["mm_placeholders"]["image"]
-        data = feature["kwargs_data"]["image"]
-        assert len(places) == len(data) == len(feature["mm_hashes"]["image"])
+        data, hashes = feature["kwargs_data"]["image"], feature["mm_hashes"]["image"]
+        assert len(places) == len(data) == len(hashes)
+        self.kept |= {name: uri for name, uri in zip(hashes, data, strict=True) if uri is not None}
+        if not self.kept.keys() >= set(hashes):
+            raise cache_miss()
+        data = [self.kept[name] for name in hashes]
         covered = 0
         for place in places:
             span = prompt[place["offset"] : place["offset"] + place["length"]]
@@ -166,6 +175,12 @@ class FakeClient:
         assert prompt.count(media[0]) == covered
         pictures = [base64.b64decode(uri.partition("base64,")[2]) for uri in data]
         return tuple(PilImage.open(io.BytesIO(picture)).convert("RGB") for picture in pictures)
+
+
+def cache_miss() -> aiohttp.ClientResponseError:
+    """Return what SkyRL's client raises if vLLM no longer has an image that a request names."""
+    info = aiohttp.RequestInfo(URL("http://127.0.0.1"), "POST", CIMultiDictProxy(CIMultiDict()))
+    return aiohttp.ClientResponseError(info, (), status=500, message="Internal server error")
 
 
 def say(*words: str) -> Policy:

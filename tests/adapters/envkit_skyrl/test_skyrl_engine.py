@@ -1,12 +1,14 @@
 """SkyRL's client as an engine, without SkyRL."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import pytest
 from fakes.embedded import picture
+from fakes.skyrl_client import cache_miss
 from yarl import URL
 
 from envkit.errors import ContractError, EngineFault, FaultKind, LedgerFault
@@ -15,6 +17,7 @@ from envkit.rollout.engine import FinishReason, GenerateRequest, LogprobKind, Sa
 from envkit_skyrl import SkyRLEngine
 from envkit_skyrl.engine import parse_generation
 from envkit_skyrl.sampling import to_params, to_sampling
+from envkit_skyrl.setup import keeps_images
 
 TOKEN = 900
 GOOD = {
@@ -63,6 +66,33 @@ class Client:
 
     async def finish_session(self, session_id: str) -> None:
         self.finished.append(session_id)
+
+
+@dataclass
+class CachingClient(Client):
+    """Keeps images by hash like vLLM, and fails like it for those that it does not have."""
+
+    kept: set[str] = field(default_factory=set[str])
+    fails_next: Exception | None = None
+
+    async def generate(self, input_batch: Any, model: str | None = None) -> Any:
+        self.batches.append(dict(input_batch))
+        failure, self.fails_next = self.fails_next, None
+        if failure is not None:
+            raise failure
+        (features,) = input_batch["mm_features"]
+        named = features["mm_hashes"]["image"]
+        data = features["kwargs_data"]["image"]
+        self.kept |= {name for name, one in zip(named, data, strict=True) if one is not None}
+        if not set(named) <= self.kept:
+            raise cache_miss()
+        return self.answer
+
+    def sent(self) -> list[list[bool]]:
+        """Return, by request, which images came with tensors."""
+        batches, self.batches = self.batches, []
+        data = (batch["mm_features"][0]["kwargs_data"]["image"] for batch in batches)
+        return [[one is not None for one in images] for images in data]
 
 
 def ask(
@@ -114,6 +144,88 @@ async def test_images_go_as_features_at_their_expanded_places() -> None:
     assert client.renders == 2
     # The loop compares it with the ledger, which reveals a server that resizes differently.
     assert generation.prompt_tokens == 14
+
+
+SHOWN = tuple(picture(number) for number in range(1, 6))
+
+
+async def show(engine: SkyRLEngine, count: int, session: str = "s1") -> None:
+    """Send a request with the first images, as a later turn of an episode does."""
+    request = ask((5, *[TOKEN] * count), SHOWN[:count])
+    await engine.generate(replace(request, session_id=session))
+
+
+async def test_tensors_of_an_image_travel_once_in_a_session() -> None:
+    client = CachingClient()
+    engine = SkyRLEngine(client, image_token_id=TOKEN, keeps_images=True)
+    for count in (1, 3, 3):
+        await show(engine, count)
+    assert client.sent() == [[True], [False, True, True], [False] * 3]
+    await show(engine, 2, "s2")  # perhaps on another server
+    assert client.sent() == [[True, True]]
+    await engine.end_session("s1")
+    await show(engine, 3)
+    assert client.sent() == [[True] * 3]
+
+
+@pytest.mark.parametrize("evicted", [1, 3])
+async def test_images_that_the_server_lost_travel_again(evicted: int) -> None:
+    client = CachingClient()
+    engine = SkyRLEngine(client, image_token_id=TOKEN, keeps_images=True)
+    await show(engine, 3)
+    client.kept = set(sorted(client.kept)[evicted:])
+    client.sent()
+    await show(engine, 4)
+    assert client.sent() == [[False, False, False, True], [True] * 4]
+    await show(engine, 4)
+    assert client.sent() == [[False] * 4]
+
+
+async def test_images_travel_again_after_a_weight_update_or_a_failure() -> None:
+    client = CachingClient()
+    engine = SkyRLEngine(client, image_token_id=TOKEN, keeps_images=True)
+    await show(engine, 2)
+    client.weight_version = 8
+    await show(engine, 2)
+    assert client.sent() == [[True, True], [True, True]]
+    client.fails_next = aiohttp.ServerDisconnectedError()
+    with pytest.raises(EngineFault):
+        await show(engine, 2)
+    await show(engine, 2)
+    assert client.sent() == [[False, False], [True, True]]
+
+
+async def test_failure_with_all_tensors_is_not_repeated() -> None:
+    client = CachingClient(fails_next=cache_miss())
+    engine = SkyRLEngine(client, image_token_id=TOKEN, keeps_images=True)
+    with pytest.raises(EngineFault, match="Internal server error"):
+        await show(engine, 2)
+    assert client.sent() == [[True, True]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "keeps"),
+    [
+        ({}, True),
+        ({"mm_processor_cache_gb": 0}, False),
+        ({"mm_processor_cache_gb": None}, False),
+        ({"mm_processor_cache_type": "shm"}, False),
+        ({"api_server_count": 2}, False),
+    ],
+)
+def test_images_are_kept_only_where_one_process_has_the_cache(
+    changes: dict[str, Any], keeps: bool
+) -> None:
+    given = {"mm_processor_cache_gb": 0.5, **changes}
+
+    def config(**engine: Any) -> Any:
+        known = {"engine_init_kwargs": given, "data_parallel_size": 1, "enable_pd": False}
+        return SimpleNamespace(inference_engine=SimpleNamespace(**known | engine))
+
+    assert keeps_images(config()) is keeps
+    assert not keeps_images(config(data_parallel_size=2))
+    assert not keeps_images(config(enable_pd=True))
+    assert not keeps_images(config(engine_init_kwargs=None))
 
 
 @pytest.mark.parametrize("count", [1, 3])

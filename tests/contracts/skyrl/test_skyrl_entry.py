@@ -57,10 +57,13 @@ def test_a_command_line_is_parsed_by_skyrl_and_read_by_envkit() -> None:
     assert cfg.generator.max_turns == 4
 
 
-def test_servers_that_skyrl_starts_report_sampled_logprobs() -> None:
+def test_servers_that_skyrl_starts_report_sampled_logprobs_and_keep_images() -> None:
     assert configured().generator.inference_engine.engine_init_kwargs == {
-        "logprobs_mode": "processed_logprobs"
+        "logprobs_mode": "processed_logprobs",
+        "mm_processor_cache_gb": 4,
     }
+    off = configured("generator.inference_engine.engine_init_kwargs.mm_processor_cache_gb=0")
+    assert off.generator.inference_engine.engine_init_kwargs["mm_processor_cache_gb"] == 0
     kept = configured("generator.inference_engine.engine_init_kwargs.logprobs_mode=raw_logprobs")
     assert kept.generator.inference_engine.engine_init_kwargs["logprobs_mode"] == "raw_logprobs"
     foreign = configured("generator.inference_engine.external_proxy_url=http://127.0.0.1:1")
