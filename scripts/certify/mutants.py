@@ -15,8 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from fakes.mutants import MUTANTS, ROWS
-from fakes.planted import PLANTED
-from fakes.planted_bases import BASES
+from fakes.planted import BASES, PLANTED
 from fakes.sweep import sweep
 
 from envkit_certify.worker import LINES
@@ -69,12 +68,15 @@ def _sweep(
     caught = {name: found[target] for name, target in targets.items()}
     if not planted:
         return caught, {} if names else sweep((*BUILT_IN, *UNCHANGED), episodes=episodes)
-    bases = {name: PLANTED[name].__bases__[0].__name__ for name in caught}
-    wanted = [base.__name__ for base in BASES if not names or base.__name__ in bases.values()]
-    lines = sweep([f"fakes.planted_bases:{name}" for name in wanted], episodes=episodes)
-    clean = {target.partition(":")[2]: failed for target, failed in lines.items()}
+    wanted = {
+        base.__name__: f"{base.__module__}:{base.__name__}"
+        for base in BASES
+        if any(PLANTED[name].__mro__[1] is base for name in caught)
+    }
+    lines = sweep(list(wanted.values()), episodes=episodes)
+    clean = {name: lines[target] for name, target in wanted.items()}
     own = {
-        name: [line for line in failed if line not in clean[bases[name]]]
+        name: [line for line in failed if line not in clean[PLANTED[name].__mro__[1].__name__]]
         for name, failed in caught.items()
     }
     return own, clean

@@ -1,8 +1,8 @@
 """Forty environments with one defect each, to measure what `envkit certify` finds.
 
 Whoever works on the certification does not choose them: they were written from its documentation
-alone, and must not change because a line finds or misses one. The first base of each class is the
-environment without the defect; the docstring names the defect.
+alone, and must not change because a line finds or misses one. A class derives from the
+environment without the defect, and its docstring names the defect.
 """
 
 import codecs
@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 from fakes.planted_bases import (
-    Bank,
     Canary,
     Chart,
     Count,
@@ -25,16 +24,14 @@ from fakes.planted_bases import (
     Picture,
     Receipt,
     Refine,
-    Regex,
     Search,
-    Sort,
+    ShapedDesktop,
     Spell,
-    Twenty,
     changed,
     number,
-    schema,
     sign,
 )
+from fakes.planted_tools import Bank, Regex, Sort, Twenty, schema
 from PIL import Image as PilImage
 from PIL import ImageDraw
 
@@ -52,9 +49,6 @@ from envkit_search.grading import Verdict
 
 NAMES: Final = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 WORDS: Final = dict(zip("0123456789", NAMES, strict=True))
-
-
-# Built-in environments: canary-v0
 
 
 class PaysPartsOfTheCode(Canary):
@@ -109,9 +103,6 @@ class PaysTheLastCodeTwice(Canary):
         turn = super().on_turn(response_text)
         reward = turn.reward * (2 if turn.done else 1)
         return changed(turn, reward=reward, reward_terms={"code": reward})
-
-
-# geo3k-v0
 
 
 class SolvesForX(Geo3k):
@@ -178,9 +169,6 @@ class SucceedsWithAnyAnswer(Geo3k):
         return changed(turn, is_success=turn.done)
 
 
-# search-v0
-
-
 class GradesTheConversation(Search):
     """The answer is looked for in the whole conversation, search results included."""
 
@@ -223,14 +211,8 @@ class CannotReachTheThreshold(Search):
     default_threshold = 1.2
 
 
-# computer-use-v0
-
-
-class PaysProgressNotRegress(Desktop):
+class PaysProgressNotRegress(ShapedDesktop):
     """Progress pays, regress costs nothing: doing and undoing earns without end."""
-
-    def __init__(self, *, shaping: float = 0.2, **arguments: Any) -> None:
-        super().__init__(shaping=shaping, **arguments)
 
     def on_turn(self, response_text: str) -> Turn:
         turn = super().on_turn(response_text)
@@ -258,9 +240,6 @@ class CountsOnlyEndings(Desktop):
         return changed(turn, is_success=turn.reward > 0 and is_ended)
 
 
-# refine-v0
-
-
 class PaysTheBestSolution(Refine):
     """The selector is paid for the best solution, whichever it picks."""
 
@@ -269,9 +248,6 @@ class PaysTheBestSolution(Refine):
         best = max(map(self.score_of, self.candidates), default=0.0)
         self._scores["selector"] = best
         return {role: changed(turn, score=best) for role, turn in turns.items()}
-
-
-# Small environments: a maze
 
 
 class ShowsTheFirstPosition(Maze):
@@ -308,9 +284,6 @@ class NeverRollsBack(Maze):
             self.state = state
 
 
-# Dots to count, a chart
-
-
 class SizesByCount(Count):
     """The size of the image depends on the numbers to count."""
 
@@ -343,9 +316,6 @@ class SolvesEverything(Chart):
     """The threshold is 0, so a wrong answer counts as solved."""
 
     default_threshold = 0.0
-
-
-# A regular expression, sorting
 
 
 class PaysForRejecting(Regex):
@@ -391,9 +361,6 @@ class RenamesArguments(Sort):
             self.tools = shown
 
 
-# A number to guess
-
-
 class HidesTheNumber(Twenty):
     """Invisible characters after the question are the number in binary."""
 
@@ -428,9 +395,6 @@ class PaysInAdvance(Twenty):
         return changed(turn, reward=reward, reward_terms={"answer": reward})
 
 
-# A bank
-
-
 class WithdrawsSuccess(Bank):
     """Success is reported while the accounts are equal, and withdrawn in the last step."""
 
@@ -454,9 +418,6 @@ class KeepsStatePerThread(Bank):
     @state.setter
     def state(self, value: dict[str, Any]) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self._local.state = value
-
-
-# A sign, a receipt
 
 
 class ComparesSetsOfLetters(Spell):
@@ -519,4 +480,8 @@ PLANTED: Final[dict[str, type[Env]]] = {
     for name, value in list(globals().items())
     if isinstance(value, type) and issubclass(value, Env) and value.__module__ == __name__
 }
-"""The defects by name; the base of each is `__bases__[0]`."""
+"""The defects by name."""
+BASES: Final[tuple[type[Env], ...]] = tuple(
+    dict.fromkeys(kind.__mro__[1] for kind in PLANTED.values())
+)
+"""The environments without a defect."""

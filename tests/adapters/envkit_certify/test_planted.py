@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from fakes.planted import PLANTED, WORDS
-from fakes.planted_bases import BASES, SMALL, Desktop, call
+from fakes.planted import BASES, PLANTED, WORDS
+from fakes.planted_bases import Desktop, Small
+from fakes.planted_tools import call
 
 import envkit
 from envkit.env import Env, Observation, PolicyContext, Step
@@ -31,7 +32,7 @@ def play(env: Env, reply: Reply, seed: int = 0) -> tuple[list[Observation], list
     return seen, steps
 
 
-def earned(kind: Kind, reply: Reply, episodes: int = 40) -> float:
+def earned(kind: Kind, reply: Reply, episodes: int = 25) -> float:
     env = kind()
     returns = [sum(step.reward for step in play(env, reply, seed)[1]) for seed in range(episodes)]
     return sum(returns) / episodes
@@ -57,6 +58,10 @@ def ends(kind: Kind, reply: Reply, episodes: int = 10) -> list[Step]:
 def started(kind: Kind, **arguments: Any) -> tuple[Any, Observation]:
     env = kind(**arguments)
     return env, env.reset(seed=0).observation
+
+
+def has_no_success(step: Step) -> bool:
+    return step.reward == 1 and step.info.get("is_success") is False
 
 
 def keeps_its_image(kind: Kind) -> bool:
@@ -157,10 +162,8 @@ def picks_the_odd_one(env: Any, seen: Sequence[Observation]) -> str:
 
 
 def reads_the_corner(env: Any, seen: Sequence[Observation]) -> str:
-    red, green, blue = seen[0]["images"][0].pil().convert("RGB").getpixel((2, 2))  # pyright: ignore[reportGeneralTypeIssues]
-    return {(255, 250, 250): "A", (250, 255, 250): "B", (250, 250, 255): "C"}.get(
-        (red, green, blue), "D"
-    )
+    corner = seen[0]["images"][0].array()[2, 2]
+    return "ABCD"[int(corner.argmax()) if corner.max() > 250 else 3]
 
 
 def asks_then_sorts(env: Any, seen: Sequence[Observation]) -> str:
@@ -233,9 +236,7 @@ PROOFS: dict[str, Callable[[Kind], bool]] = {
     "CannotReachTheThreshold": lambda kind: earned(kind, solve, 10) < kind.default_threshold,
     "PaysProgressNotRegress": pays_for_undoing,
     "HalvesScreenshots": lambda kind: started(kind)[1]["images"][0].size != (672, 448),
-    "CountsOnlyEndings": lambda kind: any(
-        step.reward == 1 and step.info.get("is_success") is False for step in ends(kind, solve)
-    ),
+    "CountsOnlyEndings": lambda kind: any(map(has_no_success, ends(kind, solve))),
     "PaysTheBestSolution": pays_for_the_wrong_pick,
     "ShowsTheFirstPosition": keeps_its_image,
     "ChargesMoreThanItPays": lambda kind: earned(kind, solve, 10) < earned(kind, always(""), 10),
@@ -251,9 +252,7 @@ PROOFS: dict[str, Callable[[Kind], bool]] = {
     "HidesTheNumber": pays(reads_invisible_bits, 0.9),
     "SeedsTheGlobalGenerator": moves_the_global_generator,
     "PaysInAdvance": pays(always("above 500?")),
-    "WithdrawsSuccess": lambda kind: any(
-        step.reward == 1 and step.info["is_success"] is False for step in ends(kind, solve)
-    ),
+    "WithdrawsSuccess": lambda kind: any(map(has_no_success, ends(kind, solve))),
     "KeepsStatePerThread": forgets_on_a_thread,
     "ComparesSetsOfLetters": pays(always("-".join("abcdefghijklmnopqrstuvwxyz"))),
     "HintsPileUp": pays(collects_hints, 0.9),
@@ -267,23 +266,25 @@ PROOFS: dict[str, Callable[[Kind], bool]] = {
 def test_planted_has_forty_defects_with_a_description_and_a_proof() -> None:
     assert len(PLANTED) == 40
     assert PLANTED.keys() == PROOFS.keys()
-    assert all(kind.__doc__ and kind.__bases__[0] in BASES for kind in PLANTED.values())
+    assert all(kind.__doc__ for kind in PLANTED.values())
 
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_planted_defect_is_real_and_its_base_does_not_have_it(name: str) -> None:
     assert PROOFS[name](PLANTED[name])
-    assert not PROOFS[name](PLANTED[name].__bases__[0])
+    assert not PROOFS[name](PLANTED[name].__mro__[1])
 
 
 @pytest.mark.parametrize("base", BASES, ids=lambda base: base.__name__)
 def test_planted_base_is_solved_by_its_oracle(base: Kind) -> None:
     env = base()
-    for seed in range(8 if base is Desktop else 25):
+    for seed in range(8 if issubclass(base, Desktop) else 25):
         steps = play(env, solve, seed)[1]
         assert reaches(sum(step.reward for step in steps), env.reward_threshold)
 
 
-@pytest.mark.parametrize("base", SMALL, ids=lambda base: base.__name__)
+@pytest.mark.parametrize(
+    "base", [base for base in BASES if issubclass(base, Small)], ids=lambda base: base.__name__
+)
 def test_planted_base_keeps_the_contract(base: Kind) -> None:
     assert "oracle" in envkit.check_env(base()).passed
