@@ -20,6 +20,8 @@ from envkit.success import reaches
 from envkit_geo3k.drawing import draw
 from envkit_geo3k.figure import Figure
 
+pytestmark = pytest.mark.slow
+
 Reply = Callable[[Any, Sequence[Observation]], str]
 Kind = type[Any]
 
