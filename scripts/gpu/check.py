@@ -98,17 +98,21 @@ def run_part(name: str, figures: Figures, *, device: str, small: bool, budget: f
     begun = time.monotonic()
     before = signal.signal(signal.SIGALRM, stop)
     try:
-        signal.setitimer(signal.ITIMER_REAL, max(budget, 0.001))
-        # Imported here: an import that fails must not cost the other parts.
-        module, function = PARTS[name][0].split(":")
-        getattr(importlib.import_module(module), function)(figures, device=device, small=small)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, max(budget, 0.001))
+            # Imported here: an import that fails must not cost the other parts.
+            module, function = PARTS[name][0].split(":")
+            getattr(importlib.import_module(module), function)(figures, device=device, small=small)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
     except OverBudgetError:
-        figures["error"] = f"over budget: stopped after {budget:.0f} s; raise it with --seconds"
+        figures["error"] = (
+            f"over budget: stopped after {max(budget, 0):.0f} s; raise it with --seconds"
+        )
     except Exception as error:  # noqa: BLE001  # a failed part must not cost the others
         traceback.print_exc()
         figures["error"] = f"{type(error).__name__}: {error}"
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         figures["seconds"] = time.monotonic() - begun
     return "error" not in figures

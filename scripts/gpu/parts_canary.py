@@ -22,6 +22,7 @@ from envkit.wrappers import BlankImage, SwapImage
 from envkit_canary import CanaryEnv
 from envkit_transformers import TransformersEngine, create_engine
 
+RATE: Final = 5e-4
 WRAPS: Final[Mapping[str, Any]] = {"images": None, "blank": BlankImage, "swapped": SwapImage}
 
 
@@ -123,14 +124,14 @@ def learn(figures: dict[str, Any], *, device: str, small: bool) -> None:
     engine = TransformersEngine(copy.deepcopy(policy.model), policy.processor, seed=0)
     policy.model.register_forward_hook(ban_placeholders)
     measure = partial(rewards, engine, codec, ENV, episodes=episodes, temperature=1.0)
-    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=2e-4, betas=(0.9, 0.95))
+    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=RATE, betas=(0.9, 0.95))
     figures["steps"], figures["episodes_per_step"] = 0, prompts * GROUP
     figures["rewards"], figures["largest_mismatch"] = [], 0.0
     try:
         figures["before"] = means(measure())
         for step in range(steps):
             for settings in optimizer.param_groups:
-                settings["lr"] = 2e-4 * min(1.0, (step + 1) / 10)
+                settings["lr"] = RATE * min(1.0, (step + 1) / 10, 1.5 * (steps - step) / steps)
             played = asyncio.run(play_groups(engine, codec, prompts, step))
             mismatch = take_step(policy, optimizer, played, filler_id=codec.stop_ids[0])
             version = str(step + 1)

@@ -6,6 +6,7 @@ same number of tokens; processing images is outside the timings.
 
 import asyncio
 import gc
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ from envkit_transformers.vlm_folder import (
 )
 
 MERGE: Final = 2
+SMALLEST_BATCH: Final = 8
 NEVER: Final = -1  # a stop id that no reply has
 TWO_BILLION: Final[dict[str, Any]] = {
     "hidden_size": 2048,
@@ -188,9 +190,7 @@ async def play(engine: TransformersEngine, talks: Sequence[Talk], load: Load) ->
             talk.logprobs += generation.logprobs
         await engine.end_session(f"{number:04d}")
 
-    async with asyncio.TaskGroup() as group:
-        for number, talk in enumerate(talks):
-            group.create_task(converse(number, talk))
+    await asyncio.gather(*(converse(number, talk) for number, talk in enumerate(talks)))
 
 
 def play_engine(model: Any, talks: Sequence[Talk], load: Load) -> float:  # noqa: ANN401
@@ -246,6 +246,24 @@ def play_generate(model: Any, talks: Sequence[Talk], load: Load) -> float:  # no
     return time.perf_counter() - begun
 
 
+def play_largest_batch(model: Any, talks: Sequence[Talk], load: Load) -> float:  # noqa: ANN401
+    """Play with `generate`, in the largest batch that fits into memory; return the seconds."""
+    play_generate(model, fresh(talks[:2]), replace(load, turns=1, reply=2))  # warm-up
+    batch = len(talks)
+    while True:
+        starts = range(0, len(talks), batch)
+        try:
+            return sum(play_generate(model, talks[start : start + batch], load) for start in starts)
+        except torch.OutOfMemoryError:
+            if batch <= SMALLEST_BATCH:
+                raise
+        batch //= 2
+        sys.stderr.write(f"generate ran out of memory: trying batches of {batch}\n")
+        torch.cuda.empty_cache()
+        for talk in talks:
+            talk.replies.clear()
+
+
 def compare_speed(figures: dict[str, Any], *, device: str, small: bool) -> None:
     """Play the same conversations with the engine and with batched `generate`, both greedy."""
     load = Load(conversations=64, turns=8, reply=32, size=(672, 448))
@@ -258,12 +276,10 @@ def compare_speed(figures: dict[str, Any], *, device: str, small: bool) -> None:
     talks = make_talks(load)
     figures["image_tokens"] = talks[0].features[0].token_count
     played: dict[str, list[Talk]] = {}
-    for name, method in (("engine", play_engine), ("generate", play_generate)):
-        if name == "generate":
-            play_generate(model, fresh(talks[:2]), replace(load, turns=1, reply=2))  # warm-up
+    turns = load.conversations * load.turns
+    for name, method in (("engine", play_engine), ("generate", play_largest_batch)):
         played[name] = fresh(talks)
         seconds = method(model, played[name], load)
-        turns = load.conversations * load.turns
         figures[name] = {
             "seconds": seconds,
             "turns_per_second": turns / seconds,
