@@ -113,12 +113,14 @@ def reply_logprobs(policy: SmallModel, rows: Sequence[Row]) -> torch.Tensor:
         ids[number, : len(sequence)] = torch.tensor(sequence)
         attention[number, : len(sequence)] = 1
         mask[number, len(row.prompt_ids) : len(sequence)] = torch.tensor(row.loss_mask).bool()
+    device = policy.model.device
+    ids, attention, mask = ids.to(device), attention.to(device), mask.to(device)
     pictures = join_features(feature for row in rows for feature in row.features)
     logits = policy.model(
         input_ids=ids,
         attention_mask=attention,
         mm_token_type_ids=(ids == policy.model.config.image_token_id).long(),
-        **{name: torch.from_numpy(array) for name, array in pictures.items()},
+        **{name: torch.from_numpy(array).to(device) for name, array in pictures.items()},
     ).logits
     chosen = mask[:, 1:]
     return logits[:, :-1][chosen].log_softmax(-1).gather(1, ids[:, 1:][chosen][:, None])[:, 0]
