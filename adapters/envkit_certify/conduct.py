@@ -4,8 +4,9 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, cast
 
-from envkit.checker import PROMISES, RULES, examine
+from envkit.checker import PROMISES, examine
 from envkit.checker.conduct import BAD_REPLIES, episode_problems
+from envkit.checker.promises import is_solved, meaning_of_solved
 from envkit.checker.subject import Episode, Reply
 from envkit.env import Policy, PolicyContext
 from envkit.errors import EnvFault, describe
@@ -25,13 +26,13 @@ class _GaveUpError(Exception):
 
 
 def contract(bench: Bench) -> Line:
-    """Check every contract rule that does not compare two episodes."""
-    rules = [rule for rule in RULES if rule not in PROMISES and rule != "oracle"]
-    found = examine(bench.subject, rules)
+    """Check every rule of `envkit.check_env`, with its own seeds."""
+    found = examine(bench.subject)
     problems = [*found.problems, *_other_tasks(bench)]
     passed = len(found.report.passed)
     detail = f"rules hold; {len(problems)} problems, {found.report.turns} turns played"
-    reasons = [f"skipped {rule}: {why}" for rule, why in found.report.skipped]
+    reasons = [f"{rule}: {what}" for rule, what in found.report.notes]
+    reasons += [f"skipped {rule}: {why}" for rule, why in found.report.skipped]
     return judged("contract", passed, detail, problems=problems, evidence=reasons)
 
 
@@ -161,8 +162,7 @@ def oracle(bench: Bench) -> Line:
         f"{'terminated' if episode.steps[-1].terminated else 'truncated'} "
         f"after {len(episode.steps)} turns"
         for seed, episode in played
-        if (total(episode) < bench.best_return - 1e-6 and total(episode) <= 0)
-        or not episode.steps[-1].terminated
+        if not is_solved(episode, bench.env) or not episode.steps[-1].terminated
     ]
     problems += [
         f"seed {seed}, turn {n}: the oracle's own reply has the parse_error {error!r}"
@@ -176,8 +176,12 @@ def oracle(bench: Bench) -> Line:
         for problem in episode_problems(episode, bench.env)
     ]
     share = 1 - len({p.partition(",")[0] for p in problems}) / len(played)
+    meaning = meaning_of_solved(played[0][1], bench.env)
     return judged(
-        name, share, f"of {len(played)} tasks solved", problems=[*problems, *contract][:10]
+        name,
+        share,
+        f"of {len(played)} tasks solved, that is, with {meaning}",
+        problems=[*problems, *contract][:10],
     )
 
 
