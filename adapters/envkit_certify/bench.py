@@ -13,11 +13,15 @@ from envkit.checker.subject import Budgets, Episode, Reply, Subject, play
 from envkit.env import Env, Policy
 from envkit.errors import ConfigurationError, EnvFault, MissingDependencyError, describe
 from envkit.seeds import derive_seed
+from envkit.tasks import Task
 from envkit_certify.audit import Audit, AuditReport
+from envkit_certify.forms import Paid, paid_answers
 from envkit_certify.target import Make
 
 LONGEST_EPISODE = 64
 _LONG_EPISODE = 12
+_PICKED = 2.6
+"""Width of the Wilson interval of a policy picked among many, in standard errors."""
 Script = list[dict[str, Any]]
 """Episodes to replay: `{"seed": n, "replies": [...]}`."""
 
@@ -105,6 +109,12 @@ class Bench:
         count = 6 if self.env.max_turns <= _LONG_EPISODE else 3
         return list(self.seeds)[:count]
 
+    def known_task(self, seed: int) -> Task | None:
+        """Return a seed's task, to save drawing it again; None if that may change the episode."""
+        safe = self.env.capabilities.replay_safe
+        found = next((e.task for s, e in self.solved if s == seed), None) if safe else None
+        return found or None
+
     def play(self, reply: Reply, seed: int) -> Episode:
         """Play an episode."""
         return play(self.subject, self.env, reply, seed=seed, max_turns=LONGEST_EPISODE)
@@ -114,6 +124,11 @@ class Bench:
         """The oracle's episodes with their seeds; empty without an oracle."""
         oracle = self.oracle
         return [] if oracle is None else [(s, self.play(oracle, s)) for s in self.seeds]
+
+    @cached_property
+    def paid(self) -> list[Paid]:
+        """The oracle's answers that earned a reward."""
+        return paid_answers(self.solved)
 
     @cached_property
     def best_return(self) -> float:
@@ -165,6 +180,26 @@ def lower_bound(values: Sequence[float]) -> float:
         return mean if mean <= 0 else 0.0
     variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
     return mean - 1.96 * math.sqrt(variance / count)
+
+
+def earns(values: Sequence[float], limit: float, most: float) -> bool:
+    """Return whether the mean of a policy picked among many is above a limit.
+
+    Args:
+        values: Returns of its episodes.
+        limit: As for the returns.
+        most: The return of a solved episode.
+    """
+    count = len(values)
+    if count < 2:
+        return False
+    most = max(most, *values)
+    mean = math.fsum(values) / count
+    if min(values) > limit and mean < 0.9 * most and count > 3:
+        return True  # a share of the reward for every task
+    share, square = min(1.0, max(0.0, mean / most)), _PICKED**2 / count
+    spread = _PICKED * math.sqrt(share * (1 - share) / count + square / count / 4)
+    return (share + square / 2 - spread) / (1 + square) > limit / most
 
 
 def as_text(data: object) -> str:

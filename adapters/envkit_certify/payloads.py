@@ -1,0 +1,209 @@
+"""Replies in the oracle's form whose answer was not worked out."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from envkit.reply import FinishReason, Reply
+from envkit_certify.forms import Form, Paid
+
+Blind = str | Callable[[str], str]
+"""An answer, or a function from the prompt's text to an answer."""
+
+_OPTION: Final = re.compile(r"^\s*(?:\(?([A-Z]|\d)[.):]|[-*\u2022])\s+(.+?)\s*$", re.M)
+_LISTED: Final = re.compile(
+    r"(?:[:(]|\bone of|\bfrom|\bamong)\s*((?:[^,.;:?()\n]{1,40}, ){1,}[^,.;:?()\n]{1,40})"
+)
+_NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
+_NAME: Final = re.compile(r"\b[A-Z][\w'-]+\b")
+_QUOTED: Final = re.compile(r"[\"'`\u201c]([^\"'`\u201d\n]{1,60})[\"'`\u201d]")
+_SHAPE: Final = re.compile(r"[a-z0-9]+")
+_LONGEST: Final = 4000
+
+CONSTANT: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
+    {
+        "nothing": ("", " ", "\n", "\t \n", "\u200b", '""', "-", "_", "..."),
+        "wildcard": (".*", ".", "%", "*", "?", "\\d+", "[\\s\\S]*", "(?:)", "|", "^", "$", "**"),
+        "empty value": (
+            *("[]", "{}", "()", "null", "None", "nan", "inf", "-inf", "NaN", "undefined", "N/A"),
+            *("[null]", "[[]]", '{"": ""}', "0.0", "-0", "1e308", "1/0", "0/0", "\\frac{0}{0}"),
+        ),
+        "digit": tuple("0123456789"),
+        "number": ("-1", "10", "100", "1000000", "0.5", "9" * 400, "1e-9", "\u221e", "True + 1"),
+        "word": (
+            *("true", "false", "True", "False", "yes", "no", "correct", "answer", "the", "a", "x"),
+            *("I do not know", "cannot be determined", "none of the above", "all of the above"),
+            *("unknown", "done", "success", "1.0", "the correct answer", "{answer}", "{{gold}}"),
+        ),
+        "everything": (
+            *("A, B, C, D, E", "ABCDE", "A B C D E", "a", "A", "B", "C", "D", "E", "yes or no"),
+            *("yes no true false", "0123456789", "0 1 2 3 4 5 6 7 8 9", "0 to 1000000"),
+            *("[0, 1000000]", "[-inf, inf]", "(-\\infty, \\infty)", "-1e9..1e9", "any", ">= 0"),
+            *("abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"),
+            *(" ".join(map(str, range(-20, 400))), ",".join(map(str, range(181)))),
+            *("\n".join("ABCDEFGHIJ"), "[0-9]+", "[A-Z]+", "x" * 1000),
+        ),
+        "code": (
+            *("' OR '1'='1", "__import__('math').inf", "lambda *a: True", "$ANSWER", "%s", "{0}"),
+            *("self.task['answer']", "type('E', (), {'__eq__': lambda *a: True})()", "\x00", "\\"),
+            "<|im_end|>",
+        ),
+    }
+)
+"""Answers that are the same for every task, by kind."""
+
+
+def blind_answers(others: Sequence[str]) -> dict[str, Blind]:
+    """Return answers that need no knowledge of the task, by name.
+
+    Args:
+        others: The answers of other tasks, joined into one.
+    """
+    found: dict[str, Blind] = {
+        f"{kind}: {text[:24]!r}": text for kind, texts in CONSTANT.items() for text in texts
+    }
+    if others:
+        for name, joint in {"space": " ", "comma": ", ", "line": "\n"}.items():
+            found[f"everything: other tasks' answers, by {name}"] = joint.join(others)[:_LONGEST]
+    for name, pick in SHOWN.items():
+        found[f"prompt: {name}"] = pick
+    return found
+
+
+def _options(text: str) -> list[str]:
+    """Return the options that a question lists, in their order; empty without a list."""
+    lettered = [match.group(2) for match in _OPTION.finditer(text)]
+    listed = _LISTED.findall(text)
+    return (
+        lettered if len(lettered) > 1 or not listed else re.split(r",\s*(?:or |and )?", listed[-1])
+    )
+
+
+def _joined(pattern: re.Pattern[str]) -> Callable[[str], str]:
+    return lambda text: ", ".join(dict.fromkeys(pattern.findall(text)))[:_LONGEST]
+
+
+SHOWN: Final[Mapping[str, Callable[[str], str]]] = MappingProxyType(
+    {
+        "all of it": lambda text: text[:_LONGEST],
+        "all of it in small letters": lambda text: text.lower()[:_LONGEST],
+        "its last line": lambda text: text.strip().rpartition("\n")[2],
+        "its numbers": _joined(_NUMBER),
+        "its names": _joined(_NAME),
+        "what it quotes": _joined(_QUOTED),
+        "its options": lambda text: ", ".join(_options(text)),
+        "its options, one a line": lambda text: "\n".join(_options(text)),
+    }
+)
+
+PLACES: Final[Mapping[str, Callable[[Sequence[str]], str]]] = MappingProxyType(
+    {
+        "first": lambda options: options[0],
+        "second": lambda options: options[1],
+        "third": lambda options: options[min(2, len(options) - 1)],
+        "last but one": lambda options: options[-2],
+        "last": lambda options: options[-1],
+        "middle": lambda options: options[len(options) // 2],
+        "longest": lambda options: max(options, key=len),
+        "shortest": lambda options: min(options, key=len),
+        "first in the alphabet": min,
+        "last in the alphabet": max,
+        "greatest": lambda options: max(options, key=_value),
+        "least": lambda options: min(options, key=_value),
+        "one unlike the others": lambda options: max(options, key=lambda o: _oddness(o, options)),
+    }
+)
+"""Rules that choose an option without reading the question."""
+
+
+def _value(option: str) -> float:
+    number = _NUMBER.search(option)
+    return float(number.group()) if number else 0.0
+
+
+def _oddness(option: str, options: Sequence[str]) -> float:
+    shapes = [_SHAPE.sub("", other) for other in options]
+    return -shapes.count(_SHAPE.sub("", option)) - 1 / (1 + len(option))
+
+
+def option_lists(text: str, gold: str) -> Iterator[tuple[str, list[str], str]]:
+    """Yield the lists of options in a text that hold the answer: kind, options, right one."""
+    same = gold.strip().casefold()
+    options = [option.strip() for option in _options(text)]
+    letters = [match.group(1) for match in _OPTION.finditer(text)]
+    for kind, listed in {
+        "options": options,
+        "letters": [letter for letter in letters if letter] if options else [],
+        "numbers": list(dict.fromkeys(_NUMBER.findall(text))),
+        "quoted words": list(dict.fromkeys(_QUOTED.findall(text))),
+    }.items():
+        right = next((option for option in listed if option.strip(" .").casefold() == same), None)
+        if right is not None and len(listed) > 1:
+            yield kind, listed, right
+
+
+def wrong_answers(paid: Paid, others: Sequence[str], *, grades_cut: bool) -> dict[str, str | Reply]:
+    """Return replies made of the right answer that must not earn its reward, by name.
+
+    Args:
+        paid: The right answer, with its form.
+        others: Answers of other tasks, all different from it; at least one.
+        grades_cut: Whether the environment grades replies that were cut.
+    """
+    gold, form = paid.gold, paid.form
+    first, second = others[0], others[-1]
+    half = len(gold) // 2
+    answers = {
+        "its first character": gold[:1],
+        "its first half": gold[:half],
+        "its last half": gold[half:],
+        "all but its last character": gold[:-1],
+        "it with characters around": f"zq{gold}zq",
+        "it and more digits": f"{gold}77" if gold.isdigit() else gold[:1],
+        "its characters, sorted": "".join(sorted(gold)),
+        "its characters, backwards": gold[::-1],
+        "as many characters": "x" * len(gold),
+        "its first character and as many others": gold[:1] + "x" * (len(gold) - 1),
+    }
+    answers = {name: text for name, text in answers.items() if _plain(text) != _plain(gold)}
+    if any(character.isalnum() for character in f"{form.before}{form.after}"):
+        answers |= {"not it": f"not {gold}"}
+    if gold.isdigit() and int(gold):
+        value = int(gold)
+        answers |= {
+            "its negative": f"-{gold}",
+            "ten times it": f"{gold}0",
+            "one more": f"{value + 1}",
+        }
+    for name, joint in {"space": " ", "comma": ", ", "line": "\n", "or": " or "}.items():
+        many = joint.join([*others, gold, *others])
+        answers[f"it between others, by {name}"] = joint.join([first, gold, second])
+        answers[f"it among many others, by {name}"] = many[-_LONGEST:]
+    found: dict[str, str | Reply] = {name: form.reply(text) for name, text in answers.items()}
+    found |= _in_other_forms(form, gold, first, second)
+    if not grades_cut:
+        whole = form.reply(gold)
+        found["it in a reply that was cut"] = Reply(text=whole, finish=FinishReason.LENGTH)
+    return found
+
+
+def _in_other_forms(form: Form, gold: str, first: str, second: str) -> dict[str, str | Reply]:
+    bare = Form(form.before.rpartition("</think>")[2], form.after)
+    whole, wrong, other = (bare.reply(text) for text in (gold, first, second))
+    found: dict[str, str | Reply] = {
+        "it in a thought only": f"<think>{whole}</think>",
+        "it in an open thought": f"<think>{whole}",
+        "it in a thought, another as the answer": f"<think>{whole}</think>\n{wrong}",
+        "three replies, it in the middle": f"{wrong}\n{whole}\n{other}",
+    }
+    if (loose := form.unquoted()) != form or form.is_value:
+        listed = json.dumps([first, gold, second], ensure_ascii=False)
+        found["a list with it"] = loose.reply(listed)
+        found["an object with it"] = loose.reply(json.dumps({gold: True, first: True}))
+    return found
+
+
+def _plain(text: str) -> str:
+    return "".join(character for character in text.casefold() if character.isalnum())
