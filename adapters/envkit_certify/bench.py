@@ -170,8 +170,8 @@ def total(episode: Episode) -> float:
     return math.fsum(float(step.reward) for step in episode.steps)
 
 
-def lower_bound(values: Sequence[float]) -> float:
-    """Return the lower end of a 95% interval of the mean."""
+def lower_bound(values: Sequence[float], errors: float = 1.96) -> float:
+    """Return the lower end of an interval of the mean, of so many standard errors: 95%."""
     count = len(values)
     if not count:
         return 0.0
@@ -179,7 +179,7 @@ def lower_bound(values: Sequence[float]) -> float:
     if count == 1:
         return mean if mean <= 0 else 0.0
     variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
-    return mean - 1.96 * math.sqrt(variance / count)
+    return mean - errors * math.sqrt(variance / count)
 
 
 def earns(values: Sequence[float], limit: float, most: float) -> bool:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -12,14 +12,13 @@ from envkit_certify.forms import Form, Paid
 Blind = str | Callable[[str], str]
 """An answer, or a function from the prompt's text to an answer."""
 
-_OPTION: Final = re.compile(r"^\s*(?:\(?([A-Z]|\d)[.):]|[-*\u2022])\s+(.+?)\s*$", re.M)
+OPTION: Final = re.compile(r"^\s*(?:\(?([A-Z]|\d)[.):]|[-*\u2022])\s+(.+?)\s*$", re.M)
 _LISTED: Final = re.compile(
     r"(?:[:(]|\bone of|\bfrom|\bamong)\s*((?:[^,.;:?()\n]{1,40}, ){1,}[^,.;:?()\n]{1,40})"
 )
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
 _NAME: Final = re.compile(r"\b[A-Z][\w'-]+\b")
 _QUOTED: Final = re.compile(r"[\"'`\u201c]([^\"'`\u201d\n]{1,60})[\"'`\u201d]")
-_SHAPE: Final = re.compile(r"[a-z0-9]+")
 _LONGEST: Final = 4000
 
 CONSTANT: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
@@ -72,9 +71,9 @@ def blind_answers(others: Sequence[str]) -> dict[str, Blind]:
     return found
 
 
-def _options(text: str) -> list[str]:
+def options_in(text: str) -> list[str]:
     """Return the options that a question lists, in their order; empty without a list."""
-    lettered = [match.group(2) for match in _OPTION.finditer(text)]
+    lettered = [match.group(2) for match in OPTION.finditer(text)]
     listed = _LISTED.findall(text)
     return (
         lettered if len(lettered) > 1 or not listed else re.split(r",\s*(?:or |and )?", listed[-1])
@@ -93,56 +92,10 @@ SHOWN: Final[Mapping[str, Callable[[str], str]]] = MappingProxyType(
         "its numbers": _joined(_NUMBER),
         "its names": _joined(_NAME),
         "what it quotes": _joined(_QUOTED),
-        "its options": lambda text: ", ".join(_options(text)),
-        "its options, one a line": lambda text: "\n".join(_options(text)),
+        "its options": lambda text: ", ".join(options_in(text)),
+        "its options, one a line": lambda text: "\n".join(options_in(text)),
     }
 )
-
-PLACES: Final[Mapping[str, Callable[[Sequence[str]], str]]] = MappingProxyType(
-    {
-        "first": lambda options: options[0],
-        "second": lambda options: options[1],
-        "third": lambda options: options[min(2, len(options) - 1)],
-        "last but one": lambda options: options[-2],
-        "last": lambda options: options[-1],
-        "middle": lambda options: options[len(options) // 2],
-        "longest": lambda options: max(options, key=len),
-        "shortest": lambda options: min(options, key=len),
-        "first in the alphabet": min,
-        "last in the alphabet": max,
-        "greatest": lambda options: max(options, key=_value),
-        "least": lambda options: min(options, key=_value),
-        "one unlike the others": lambda options: max(options, key=lambda o: _oddness(o, options)),
-    }
-)
-"""Rules that choose an option without reading the question."""
-
-
-def _value(option: str) -> float:
-    number = _NUMBER.search(option)
-    return float(number.group()) if number else 0.0
-
-
-def _oddness(option: str, options: Sequence[str]) -> float:
-    shapes = [_SHAPE.sub("", other) for other in options]
-    return -shapes.count(_SHAPE.sub("", option)) - 1 / (1 + len(option))
-
-
-def option_lists(text: str, gold: str) -> Iterator[tuple[str, list[str], str]]:
-    """Yield the lists of options in a text that hold the answer: kind, options, right one."""
-    same = gold.strip().casefold()
-    options = [option.strip() for option in _options(text)]
-    letters = [match.group(1) for match in _OPTION.finditer(text)]
-    for kind, listed in {
-        "options": options,
-        "letters": [letter for letter in letters if letter] if options else [],
-        "numbers": list(dict.fromkeys(_NUMBER.findall(text))),
-        "quoted words": list(dict.fromkeys(_QUOTED.findall(text))),
-    }.items():
-        right = next((option for option in listed if option.strip(" .").casefold() == same), None)
-        if right is not None and len(listed) > 1:
-            yield kind, listed, right
-
 
 def wrong_answers(paid: Paid, others: Sequence[str], *, grades_cut: bool) -> dict[str, str | Reply]:
     """Return replies made of the right answer that must not earn its reward, by name.
