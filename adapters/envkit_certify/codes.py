@@ -15,7 +15,7 @@ from typing import Final
 from urllib.parse import unquote
 
 _LETTERS: Final = string.ascii_lowercase
-_MORSE: Final = MappingProxyType(
+MORSE: Final = MappingProxyType(
     dict(
         zip(
             string.ascii_lowercase + string.digits,
@@ -28,7 +28,7 @@ _MORSE: Final = MappingProxyType(
         )
     )
 )
-_READ_MORSE: Final = MappingProxyType({code: letter for letter, code in _MORSE.items()})
+_READ_MORSE: Final = MappingProxyType({code: letter for letter, code in MORSE.items()})
 _ONES: Final = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
     "sixteen seventeen eighteen nineteen"
