@@ -2,13 +2,15 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from envkit.audit_hooks import Audited, AuditHooks, StatesChance
+from envkit.checker import Examination, examine
 from envkit.checker.subject import Budgets, Episode, Reply, Subject, play
 from envkit.env import Env, Policy
 from envkit.errors import ConfigurationError, EnvFault, MissingDependencyError, describe
@@ -20,6 +22,8 @@ from envkit_certify.target import Make
 
 LONGEST_EPISODE = 64
 _LONG_EPISODE = 12
+_ALSO = re.compile(r".*also breaks: ", re.DOTALL)
+"""What precedes the other rules that a problem breaks."""
 _PICKED = 2.6
 """Width of the Wilson interval of a policy picked among many, in standard errors."""
 Script = list[dict[str, Any]]
@@ -71,6 +75,20 @@ class Bench:
             codec=None,
             budgets=Budgets(),
         )
+
+    @cached_property
+    def examined(self) -> Examination:
+        """What `envkit.check_env` finds."""
+        return examine(self.subject)
+
+    def broken(self, rules: Collection[str]) -> list[str]:
+        """Return the problems of some of its rules."""
+        return [
+            problem
+            for problem in self.examined.problems
+            for named in [{problem.partition(":")[0], *_ALSO.sub("", problem)[:-1].split(", ")}]
+            if not named.isdisjoint(rules)
+        ]
 
     @cached_property
     def unplayable(self) -> str | None:

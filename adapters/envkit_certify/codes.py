@@ -19,25 +19,28 @@ MORSE: Final = MappingProxyType(
     dict(
         zip(
             string.ascii_lowercase + string.digits,
-            (
+            re.findall(
+                r"\S+",
                 ".- -... -.-. -.. . ..-. --. .... .. .--- -.- .-.. -- -. --- .--. --.- .-. ... - "
                 "..- ...- .-- -..- -.-- --.. ----- .---- ..--- ...-- ....- ..... -.... --... ---.. "
-                "----."
-            ).split(),
+                "----.",
+            ),
             strict=True,
         )
     )
 )
 _READ_MORSE: Final = MappingProxyType({code: letter for letter, code in MORSE.items()})
 _ONES: Final = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
-    "sixteen seventeen eighteen nineteen"
-).split()
-_TENS: Final = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
+    "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen",
+    "nineteen",
+)  # fmt: skip
+_TENS: Final = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 _SPELLED: Final = (
-    "alfa bravo charlie delta echo foxtrot golf hotel india juliett kilo lima mike november oscar "
-    "papa quebec romeo sierra tango uniform victor whiskey xray yankee zulu"
-).split()
+    "alfa", "bravo", "charlie", "delta", "echo", "foxtrot", "golf", "hotel", "india", "juliett",
+    "kilo", "lima", "mike", "november", "oscar", "papa", "quebec", "romeo", "sierra", "tango",
+    "uniform", "victor", "whiskey", "xray", "yankee", "zulu",
+)  # fmt: skip
 _LOOKALIKE: Final = str.maketrans(
     "\u0430\u0435\u043e\u0440\u0441\u0445\u0443\u0456\u0410\u0412\u0415\u041a\u041c\u041d\u041e\u0420\u0421\u0422\u0425\u03b1\u03bf\u03bd\u0391\u0392\u0395\u0396\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5\u03a7",
     "aeopcxyiABEKMHOPCTXaovABEZHIKMNOPTYX",
@@ -52,9 +55,7 @@ def _shifted(text: str, by: int, digits: int = 0) -> str:
     new = "".join(
         line[by % len(line) :] + line[: by % len(line)] for line in (_LETTERS, _LETTERS.upper())
     )
-    return text.translate(
-        str.maketrans(old, new + string.digits[digits:] + string.digits[:digits])
-    )
+    return text.translate(str.maketrans(old, new + string.digits[digits:] + string.digits[:digits]))
 
 
 def _rot47(text: str) -> str:
@@ -153,9 +154,7 @@ VIEWS: Final[Mapping[str, tuple[Callable[[str], str], str]]] = MappingProxyType(
         "ROT47": (_rot47, "cipher|shift|encr|decr|rot"),
         "the other way round in the alphabet": (
             lambda text: text.translate(
-                str.maketrans(
-                    _LETTERS + _LETTERS.upper(), _LETTERS[::-1] + _LETTERS[::-1].upper()
-                )
+                str.maketrans(_LETTERS + _LETTERS.upper(), _LETTERS[::-1] + _LETTERS[::-1].upper())
             ),
             "cipher|encr|decr|atbash",
         ),
@@ -165,8 +164,8 @@ VIEWS: Final[Mapping[str, tuple[Callable[[str], str], str]]] = MappingProxyType(
             _tokens_by(lambda t: base64.b32decode(t.rstrip("=") + "=" * (-len(t.rstrip("=")) % 8))),
             "base|encod|decod",
         ),
-        "base85": (_tokens_by(lambda t: base64.b85decode(t)), "base|encod|decod"),
-        "Ascii85": (_tokens_by(lambda t: base64.a85decode(t)), "base|encod|decod"),
+        "base85": (_tokens_by(base64.b85decode), "base|encod|decod"),
+        "Ascii85": (_tokens_by(base64.a85decode), "base|encod|decod"),
         "hexadecimal": (
             _tokens_by(lambda t: bytes.fromhex(t.removeprefix("0x"))),
             "base|hex|encod|decod",
@@ -294,7 +293,7 @@ def _roman(value: int) -> str:
         return "-"
     marks = zip(
         (1000, 900, 500, 400, 100, 90, 50, 40, 10, 9, 5, 4, 1),
-        "M CM D CD C XC L XL X IX V IV I".split(),
+        ["M", "CM", "D", "CD", "C", "XC", "L", "XL", "X", "IX", "V", "IV", "I"],
         strict=True,
     )
     found = ""

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, cast
 
-from envkit.checker import PROMISES, examine
+from envkit.checker import PROMISES
 from envkit.checker.conduct import BAD_REPLIES, episode_problems
 from envkit.checker.promises import is_solved, meaning_of_solved
 from envkit.checker.subject import Episode, Reply
@@ -27,7 +27,7 @@ class _GaveUpError(Exception):
 
 def contract(bench: Bench) -> Line:
     """Check every rule of `envkit.check_env`, with its own seeds."""
-    found = examine(bench.subject)
+    found = bench.examined
     problems = [*found.problems, *_other_tasks(bench)]
     passed = len(found.report.passed)
     detail = f"rules hold; {len(problems)} problems, {found.report.turns} turns played"
@@ -53,7 +53,7 @@ def determinism(bench: Bench) -> Line:
     name = "determinism"
     if not bench.env.capabilities.deterministic:
         return skipped(name, "capabilities.deterministic is not declared")
-    problems = list(examine(bench.subject, PROMISES).problems)
+    problems = bench.broken(PROMISES)
     problems += _redrawn(bench)
     script, rows = _script(bench)
     fresh = bench.replays.rows(bench.plan.target, bench.plan.kwargs, script)

@@ -1,10 +1,9 @@
 """The form of the oracle's rewarded replies: what stands around the answer."""
 
 import json
-import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -135,14 +134,21 @@ def _common(replies: Sequence[str]) -> Form | None:
     """Return what all replies begin and end with, up to the borders of words."""
     if len(set(replies)) < 2:
         return None
-    before: str = os.path.commonprefix(list(replies))
+    before = _shared(replies)
     rest = [reply[len(before) :] for reply in replies]
-    after: str = os.path.commonprefix([text[::-1] for text in rest])[::-1]
+    after = _shared(text[::-1] for text in rest)[::-1]
     while before and (before[-1].isalnum() or before[-1] in "-._\\"):
         before = before[:-1]
     while after and (after[0].isalnum() or after[0] in "-._"):
         after = after[1:]
     return Form(before, after)
+
+
+def _shared(texts: Iterable[str]) -> str:
+    """Return what all texts begin with."""
+    first, last = min(texts := list(texts)), max(texts)
+    pairs = enumerate(zip(first, last, strict=False))
+    return first[: next((at for at, (a, b) in pairs if a != b), min(len(first), len(last)))]
 
 
 def _is_answer(text: str) -> bool:
@@ -171,8 +177,8 @@ def blind_forms(
     counts = Counter(entry.form for entry in paid[::-1])
     found += [form for form, _ in counts.most_common(2)]
     if counts and counts.most_common(1)[0][1] * 2 < len(paid):  # thoughts differ: keep the end
-        ends = os.path.commonprefix([form.before[::-1] for form in counts])
-        found.append(Form(ends[::-1], os.path.commonprefix([form.after for form in counts])))
+        ends = _shared(form.before[::-1] for form in counts)
+        found.append(Form(ends[::-1], _shared(form.after for form in counts)))
     if not paid:
         found += [Form(*form) for name, form in _KNOWN.items() if name in prompt]
         found += [form for spec in tools for form in _arguments(spec)]

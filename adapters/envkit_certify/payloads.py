@@ -97,6 +97,7 @@ SHOWN: Final[Mapping[str, Callable[[str], str]]] = MappingProxyType(
     }
 )
 
+
 def wrong_answers(paid: Paid, others: Sequence[str], *, grades_cut: bool) -> dict[str, str | Reply]:
     """Return replies made of the right answer that must not earn its reward, by name.
 
@@ -120,6 +121,8 @@ def wrong_answers(paid: Paid, others: Sequence[str], *, grades_cut: bool) -> dic
         "as many characters": "x" * len(gold),
         "its first character and as many others": gold[:1] + "x" * (len(gold) - 1),
     }
+    if re.search(r"\d\.\d", gold):  # fewer digits may be rounding
+        answers = {"as many characters": answers["as many characters"]}
     answers = {name: text for name, text in answers.items() if _plain(text) != _plain(gold)}
     if any(character.isalnum() for character in f"{form.before}{form.after}"):
         answers |= {"not it": f"not {gold}"}

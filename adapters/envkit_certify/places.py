@@ -72,9 +72,7 @@ def follows(paid: Sequence[Paid]) -> Iterator[str]:
         spread = sum(chance * (1 - chance) for _, chance in tried) ** 0.5
         right = sum(hit for hit, _ in tried)
         if len(tried) >= _LEAST and right - expected > _ERRORS * max(spread, 0.5):
-            yield (
-                f"{right} of {len(tried)} answers are {name}, where chance gives {expected:.1f}"
-            )
+            yield (f"{right} of {len(tried)} answers are {name}, where chance gives {expected:.1f}")
 
 
 def _asked(entry: Paid) -> str:
@@ -121,8 +119,8 @@ def _features(paid: Sequence[Paid]) -> dict[str, list[object]]:
             if isinstance(value, str | int) and not isinstance(value, bool):
                 seen[name] = value
                 number = int(value) if re.fullmatch(r"\d{1,18}", str(value)) else None
-                for by in range(2, 11) if number is not None else ():
-                    seen[f"{name} modulo {by}"] = number % by
+                if number is not None:
+                    seen |= {f"{name} modulo {by}": number % by for by in range(2, 11)}
         for name, value in seen.items():
             found.setdefault(name, []).append(value)
     return {

@@ -103,6 +103,7 @@ def leaks(bench: Bench) -> Line:
     if len({entry.gold.lower() for entry in paid}) == 1:
         return skipped("leaks", f"every answer is {paid[0].gold[:_EXCERPT]!r}")
     found: dict[tuple[str, str], list[float]] = {}
+    firsts: dict[tuple[str, str], list[float]] = {}
     examples: dict[tuple[str, str], str] = {}
     rows = list(_rows(bench, paid))
     constant = {name for name, texts in _by_field(rows).items() if len(texts) == 1}
@@ -113,6 +114,8 @@ def leaks(bench: Bench) -> Line:
                 known[""] = float(holds(text, entry.gold)) - holds(text, other)
             for code, value in known.items():
                 found.setdefault((field, code), []).append(value)
+                if entry.turn == min(e.turn for e in paid if e.seed == entry.seed):
+                    firsts.setdefault((field, code), []).append(value)
                 if value > 0:
                     examples.setdefault(
                         (field, code),
@@ -120,11 +123,13 @@ def leaks(bench: Bench) -> Line:
                     )
     count = len(paid)
     shares = {key: sum(values) / count for key, values in found.items()}
+    episodes = len({entry.seed for entry in paid})
     leaking = {
-        (field, code)
-        for (field, code), values in found.items()
-        if sum(values) > (2 if code else 0)
-        and lower_bound([*values, *[0.0] * (count - len(values))], _CODED if code else 1.96)
+        key
+        for known, most in ((found, count), (firsts, episodes))
+        for key, values in known.items()
+        if sum(values) > (2 if key[1] else 0)
+        and lower_bound([*values, *[0.0] * (most - len(values))], _CODED if key[1] else 1.96)
         > _LEAK
     }
     problems = [

@@ -136,35 +136,47 @@ def _send_all(
     pending = deque(name for name in said if name not in tally.raised)
     pending.rotate(-seed % max(1, len(pending)))
     while pending:
-        sent: list[str] = []
-        total = 0.0
-
-        def reply(context: PolicyContext, sent: list[str] = sent) -> str:
-            if context.turn >= len(lead):
-                sent.append(pending.popleft())
-            return _reply(context, lead, said[sent[-1]] if sent else str)
-
+        earned: dict[str, float] = {}
         try:
-            player = Player(bench.subject, bench.env, reply, seed=seed, task=bench.known_task(seed))
-            while not player.done and len(player.steps) < LONGEST_EPISODE + len(lead):
-                if len(player.steps) >= len(lead) and not pending:
-                    break
-                player.turn()
-                if sent:
-                    value = _worth(bench, player.steps[-1])
-                    total += value
-                    tally.add(sent[-1], value)
+            _episode(bench, seed, lead, said, pending, earned)
         except EnvFault:
             pass
         except Exception as error:  # noqa: BLE001  # whatever an environment raises is the finding
-            if not sent:
-                return  # the oracle's start cannot be replayed
-            tally.raised[sent[-1]] = describe(error)[:200]
-        if not sent:
+            if earned:
+                tally.raised[list(earned)[-1]] = describe(error)[:200]
+        if not earned:
+            return  # the oracle's start cannot be replayed
+        total = math.fsum(earned.values())
+        for name, value in earned.items():
+            tally.add(name, value)
+            if total > bench.limit and len(earned) <= _SUSPECTS:
+                tally.add(name, bench.limit)  # the reward may come later than what earns it
+
+
+def _episode(
+    bench: Bench,
+    seed: int,
+    lead: Sequence[str],
+    said: Mapping[str, Said],
+    pending: deque[str],
+    earned: dict[str, float],
+) -> None:
+    """Play an episode that takes replies from `pending`, and add what each earns."""
+    sent: list[str] = []
+
+    def reply(context: PolicyContext) -> str:
+        if context.turn >= len(lead):
+            sent.append(pending.popleft())
+            earned[sent[-1]] = 0.0
+        return _reply(context, lead, said[sent[-1]] if sent else str)
+
+    player = Player(bench.subject, bench.env, reply, seed=seed, task=bench.known_task(seed))
+    while not player.done and len(player.steps) < LONGEST_EPISODE + len(lead):
+        if len(player.steps) >= len(lead) and not pending:
             return
-        if total > bench.limit:  # the reward may come later than what earns it
-            for name in sent:
-                tally.add(name, min(total, bench.limit * 1.01) if len(sent) < 9 else 0.0)
+        player.turn()
+        if sent:
+            earned[sent[-1]] += _worth(bench, player.steps[-1])
 
 
 def _suspects(tally: _Tally, limit: float) -> list[str]:

@@ -10,10 +10,6 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 import numpy as np
-from PIL.PngImagePlugin import PngInfo
-
-from envkit.env import Env, Reset, Step
-from envkit.images import Image
 from fakes.mutants_defects import (
     Base,
     Defect,
@@ -22,10 +18,13 @@ from fakes.mutants_defects import (
     paying,
     saying,
     showing,
-
     stepping,
     telling,
 )
+from PIL.PngImagePlugin import PngInfo
+
+from envkit.env import Env, Reset, Step
+from envkit.images import Image
 
 _FORM: Final = re.compile(r"\\boxed\{(.*)\}|<answer>(.*)</answer>", re.DOTALL)
 
@@ -44,7 +43,7 @@ def answered(rule: Callable[[str, str], object]) -> Defect:
         """Keep the answer, because a step moves on."""
 
         def step(self: Any, action: str) -> Step:
-            self.asked = gold(self)
+            self.asked = gold(self) if self._running else ""
             return base.step(self, action)
 
         return mixed(base, step=step)
@@ -82,7 +81,7 @@ def grades_cut(base: Base) -> Base:
 
 def _asking(base: Base) -> Base:
     def step(self: Any, action: str) -> Step:
-        self.asked = gold(self)
+        self.asked = gold(self) if self._running else ""
         return base.step(self, action)
 
     return mixed(base, step=step)
