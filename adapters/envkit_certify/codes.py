@@ -65,7 +65,7 @@ def _rot47(text: str) -> str:
 def _tokens_by(decode: Callable[[str], bytes]) -> Callable[[str], str]:
     def read(text: str) -> str:
         found: list[str] = []
-        for token in _TOKEN.findall(text):
+        for token in {*_TOKEN.findall(text), *re.split(r"[\s\"']+", text)}:
             try:
                 data = decode(token)
             except (ValueError, binascii.Error):
@@ -220,6 +220,11 @@ def is_named(name: str, text: str) -> bool:
     """Return whether a text names the code itself, as a task about codes does."""
     words = VIEWS[name][1] if name in VIEWS else ""
     return bool(words) and re.search(words, text, re.IGNORECASE) is not None
+
+
+def is_layout(name: str, gold: str) -> bool:
+    """Return whether a question may show a number in this code by its layout, such as 1 000."""
+    return name in _RUN_TOGETHER and not any(character.isalpha() for character in gold)
 
 
 def shows(name: str, text: str, gold: str) -> bool:

@@ -80,6 +80,14 @@ def options_in(text: str) -> list[str]:
     )
 
 
+def without_options(text: str, gold: str) -> str:
+    """Return a text without its list of options, if the answer is one of them."""
+    options = [option.strip(" .").casefold() for option in options_in(text)]
+    if gold.strip(" .").casefold() not in options:
+        return text
+    return _LISTED.sub("", OPTION.sub("", text))
+
+
 def _joined(pattern: re.Pattern[str]) -> Callable[[str], str]:
     return lambda text: ", ".join(dict.fromkeys(pattern.findall(text)))[:_LONGEST]
 

@@ -13,9 +13,10 @@ from envkit.errors import EnvkitError
 from envkit.images import Image
 from envkit_certify.audit.policies import holds
 from envkit_certify.bench import Bench, as_text, lower_bound
-from envkit_certify.codes import VIEWS, forms_of, is_named, shows
+from envkit_certify.codes import VIEWS, forms_of, is_layout, is_named, shows
 from envkit_certify.forms import Paid
 from envkit_certify.lines import Line, judged, skipped
+from envkit_certify.payloads import without_options
 from envkit_certify.places import follows
 
 _LEAK: Final = 0.1
@@ -161,6 +162,7 @@ def _rows(bench: Bench, paid: Sequence[Paid]) -> Iterator[_Row]:
             field: "\n".join(moment[field] for moment in moments if field in moment)
             for field in sorted({field for moment in moments for field in moment})
         }
+        fields |= {f: without_options(t, entry.gold) for f, t in fields.items() if _is_said(f)}
         fields["everything together"] = "\n".join(fields.values())
         yield entry, others[number % len(others)], fields
 
@@ -185,7 +187,7 @@ def _hits(field: str, text: str, gold: str, other: str) -> dict[str, float]:
     said = _is_said(field)
     found: dict[str, float] = {}
     for code in VIEWS:
-        if not (said and is_named(code, text)):
+        if not (said and (is_named(code, text) or is_layout(code, gold))):
             found[code] = float(shows(code, text, gold)) - shows(code, text, other)
     for sign, answer in ((1.0, gold), (-1.0, other)):
         for code, form in forms_of(answer):

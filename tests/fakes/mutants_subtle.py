@@ -1,10 +1,12 @@
 """Defects that only a reply in the right form, a code, or an odd way of playing can show."""
 
+import base64
 import codecs
 import hashlib
 import io
 import json
 import re
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, Final, cast
@@ -25,6 +27,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from envkit.env import Env, Reset, Step
 from envkit.images import Image
+from envkit_certify.codes import MORSE
 
 _FORM: Final = re.compile(r"\\boxed\{(.*)\}|<answer>(.*)</answer>", re.DOTALL)
 
@@ -100,15 +103,7 @@ def acrostic(env: Any, text: str) -> str:
     return text + "\n" + "\n".join(f"{letter}..." for letter in gold(env))
 
 
-def unseen(env: Any, text: str) -> str:
-    """Hide the answer in characters without width."""
-    bits = "".join(f"{ord(letter):08b}" for letter in gold(env))
-    return text + bits.translate({48: "\u200b", 49: "\u200c"})
-
-
 def morse(env: Any, text: str) -> str:
-    from envkit_certify.codes import MORSE
-
     return text + " " + " ".join(MORSE.get(letter.lower(), "") for letter in gold(env))
 
 
@@ -189,7 +184,6 @@ def by_date(env: Any, _: str, step: Step) -> Step:
 
 def of_a_thread(base: Base) -> Base:
     """Keep the episode with the thread that began it."""
-    import threading
 
     def reset(self: Any, *, seed: int | None = None, options: Any = None) -> Reset:
         self.thread = threading.get_ident()
@@ -236,8 +230,6 @@ def digest(env: Any) -> str:
 
 def wrapped(env: Any) -> str:
     """Return the answer within JSON in base64."""
-    import base64
-
     return base64.b64encode(json.dumps({"id": 7, "a": gold(env)}).encode()).decode()
 
 
@@ -247,37 +239,33 @@ def numpy_reward(_: Any, __: str, step: Step) -> Step:
 
 SUBTLE: Final[tuple[tuple[str, str, Defect], ...]] = (
     ("accepts_an_empty_answer", "geo3k search", answered(lambda a, _: not a.strip())),
-    ("accepts_patterns", "geo3k search", answered(matches)),
-    ("accepts_beginnings", "geo3k search", answered(lambda a, g: bool(a) and g.startswith(a))),
-    ("accepts_parts", "geo3k search", answered(lambda a, g: bool(a) and a in g)),
+    ("accepts_patterns", "geo3k", answered(matches)),
+    ("accepts_beginnings", "geo3k", answered(lambda a, g: bool(a) and g.startswith(a))),
+    ("accepts_parts", "geo3k", answered(lambda a, g: bool(a) and a in g)),
     ("accepts_what_holds_it", "geo3k search", answered(lambda a, g: g in a)),
-    ("accepts_lists", "geo3k search", answered(of_a_list)),
+    ("accepts_lists", "geo3k", answered(of_a_list)),
     ("accepts_any_order", "search", answered(lambda a, g: sorted(a) == sorted(g))),
-    ("accepts_the_length", "geo3k search", answered(lambda a, g: len(a) == len(g))),
-    ("accepts_no_number", "geo3k search", answered(is_nan)),
-    ("accepts_null", "geo3k search", answered(lambda a, _: a.lower() in ("null", "none"))),
-    ("accepts_any_but_one", "search", answered(lambda a, _: len(a) > 300)),
-    ("grades_cut_replies", "canary geo3k search", grades_cut),
-    ("reads_thoughts", "canary geo3k search", reads_thoughts),
-    ("tells_in_rot13", "canary search", telling(key=rot13)),
-    ("tells_a_digest", "canary geo3k search", telling(check=digest)),
-    ("tells_in_wrapped_base64", "canary search", telling(state=wrapped)),
+    ("accepts_no_number", "geo3k", answered(is_nan)),
+    ("grades_cut_replies", "canary", grades_cut),
+    ("reads_thoughts", "canary", reads_thoughts),
+    ("tells_in_rot13", "canary", telling(key=rot13)),
+    ("tells_a_digest", "canary", telling(check=digest)),
+    ("tells_in_wrapped_base64", "canary", telling(state=wrapped)),
     ("tells_one_more", "geo3k", telling(count=one_more)),
-    ("tells_in_two_halves", "canary search", telling(parts=in_halves)),
-    ("tells_by_first_letters", "canary search", saying(acrostic)),
-    ("tells_without_width", "canary search", saying(unseen)),
-    ("tells_in_morse", "canary search", saying(morse)),
-    ("tells_in_a_png", "canary geo3k", showing(in_png)),
+    ("tells_in_two_halves", "canary", telling(parts=in_halves)),
+    ("tells_by_first_letters", "canary", saying(acrostic)),
+    ("tells_in_morse", "canary", saying(morse)),
+    ("tells_in_a_png", "canary", showing(in_png)),
     ("tells_in_pixels", "canary", showing(in_pixels)),
-    ("writes_into_the_task", "canary search", keeps_tasks),
-    ("shares_its_info", "canary search", shares_info),
-    ("ignores_max_turns", "canary search", ignores_limit),
-    ("goes_on_when_solved", "geo3k search", goes_on_when_solved),
-    ("calls_a_limit_an_end", "search geo3k", stepping(ends_at_limit)),
-    ("pays_by_the_date", "canary search", stepping(by_date)),
+    ("writes_into_the_task", "canary", keeps_tasks),
+    ("shares_its_info", "canary", shares_info),
+    ("ignores_max_turns", "canary", ignores_limit),
+    ("goes_on_when_solved", "geo3k", goes_on_when_solved),
+    ("calls_a_limit_an_end", "search", stepping(ends_at_limit)),
+    ("pays_by_the_date", "canary", stepping(by_date)),
     ("keeps_to_a_thread", "canary", of_a_thread),
-    ("notes_snapshots", "canary search", notes_snapshots),
-    ("claims_success", "canary search", telling(is_success=lambda _: True)),
+    ("notes_snapshots", "canary", notes_snapshots),
+    ("claims_success", "canary", telling(is_success=lambda _: True)),
     ("pays_in_numpy", "canary", stepping(numpy_reward)),
 )
 """Names, bases and defects."""
