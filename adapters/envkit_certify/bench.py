@@ -24,7 +24,7 @@ LONGEST_EPISODE = 64
 _LONG_EPISODE = 12
 _ALSO = re.compile(r".*also breaks: ", re.DOTALL)
 """What precedes the other rules that a problem breaks."""
-_PICKED = 2.6
+_PICKED = 3.3
 """Width of the Wilson interval of a policy picked among many, in standard errors."""
 Script = list[dict[str, Any]]
 """Episodes to replay: `{"seed": n, "replies": [...]}`."""

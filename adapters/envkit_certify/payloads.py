@@ -122,10 +122,9 @@ def wrong_answers(paid: Paid, others: Sequence[str], *, grades_cut: bool) -> dic
         "its first half": gold[:half],
         "its last half": gold[half:],
         "all but its last character": gold[:-1],
-        "it with characters around": f"zq{gold}zq",
         "it and more digits": f"{gold}77" if gold.isdigit() else gold[:1],
-        "its characters, sorted": "".join(sorted(gold)),
-        "its characters, backwards": gold[::-1],
+        "its characters, sorted": "".join(sorted(gold)) if gold.isalnum() else "",
+        "its characters, backwards": gold[::-1] if gold.isalnum() else "",
         "as many characters": "x" * len(gold),
         "its first character and as many others": gold[:1] + "x" * (len(gold) - 1),
     }

@@ -211,7 +211,7 @@ class CalledWithNull(Called):
         return str(2 * self.task["n"]) if answer is None and '"answer": null' in text else answer
 
 class FirstOfFour(Good):
-    tasks = ListSource([{"n": 100 + n, "answer": f"word{100 + n * 7919 % 500}"} for n in range(500)])
+    tasks = ListSource([{"n": n, "answer": f"word{100 + n * 7919 % 500}"} for n in range(500)])
     first = 0
 
     def on_reset(self, task):
