@@ -1,4 +1,4 @@
-"""Replies in the oracle's form whose answer was not worked out."""
+"""Answers that need no solving, and wrong answers made from the right one."""
 
 import json
 import re
@@ -95,13 +95,13 @@ def _joined(pattern: re.Pattern[str]) -> Callable[[str], str]:
 SHOWN: Final[Mapping[str, Callable[[str], str]]] = MappingProxyType(
     {
         "all of it": lambda text: text[:_LONGEST],
-        "all of it in small letters": lambda text: text.lower()[:_LONGEST],
+        "all of it in lowercase": lambda text: text.lower()[:_LONGEST],
         "its last line": lambda text: text.strip().rpartition("\n")[2],
         "its numbers": _joined(_NUMBER),
         "its names": _joined(_NAME),
         "what it quotes": _joined(_QUOTED),
         "its options": lambda text: ", ".join(options_in(text)),
-        "its options, one a line": lambda text: "\n".join(options_in(text)),
+        "its options, one per line": lambda text: "\n".join(options_in(text)),
     }
 )
 
@@ -118,37 +118,39 @@ def wrong_answers(paid: Paid, others: Sequence[str], *, grades_cut: bool) -> dic
     first, second = others[0], others[-1]
     half = len(gold) // 2
     answers = {
-        "its first character": gold[:1],
-        "its first half": gold[:half],
-        "its last half": gold[half:],
-        "all but its last character": gold[:-1],
-        "it and more digits": f"{gold}77" if gold.isdigit() else gold[:1],
-        "its characters, sorted": "".join(sorted(gold)) if gold.isalnum() else "",
-        "its characters, backwards": gold[::-1] if gold.isalnum() else "",
-        "as many characters": "x" * len(gold),
-        "its first character and as many others": gold[:1] + "x" * (len(gold) - 1),
+        "the first character of the right answer": gold[:1],
+        "the first half of the right answer": gold[:half],
+        "the last half of the right answer": gold[half:],
+        "the right answer without its last character": gold[:-1],
+        "the right answer with more digits": f"{gold}77" if gold.isdigit() else gold[:1],
+        "the right answer's characters, sorted": "".join(sorted(gold)) if gold.isalnum() else "",
+        "the right answer backwards": gold[::-1] if gold.isalnum() else "",
+        "any text of the right length": "x" * len(gold),
+        "the right first character and length": gold[:1] + "x" * (len(gold) - 1),
     }
     if re.search(r"\d\.\d", gold):  # fewer digits may be rounding
-        answers = {"as many characters": answers["as many characters"]}
+        answers = {"any text of the right length": answers["any text of the right length"]}
     answers = {name: text for name, text in answers.items() if _plain(text) != _plain(gold)}
     if any(character.isalnum() for character in f"{form.before}{form.after}"):
-        answers |= {"not it": f"not {gold}"}
+        answers |= {"'not' and the right answer": f"not {gold}"}
     if gold.isdigit() and int(gold):
         value = int(gold)
         answers |= {
-            "its negative": f"-{gold}",
-            "ten times it": f"{gold}0",
-            "one more": f"{value + 1}",
+            "the right number, negative": f"-{gold}",
+            "ten times the right number": f"{gold}0",
+            "the right number plus one": f"{value + 1}",
         }
     for name, joint in {"space": " ", "comma": ", ", "line": "\n", "or": " or "}.items():
         many = joint.join([*others, gold, *others])
-        answers[f"it between others, by {name}"] = joint.join([first, gold, second])
-        answers[f"it among many others, by {name}"] = many[-_LONGEST:]
+        answers[f"the right one between two others, by {name}"] = joint.join([first, gold, second])
+        answers[f"the right one among many others, by {name}"] = many[-_LONGEST:]
     found: dict[str, str | Reply] = {name: form.reply(text) for name, text in answers.items()}
     found |= _in_other_forms(form, gold, first, second)
     if not grades_cut:
         whole = form.reply(gold)
-        found["it in a reply that was cut"] = Reply(text=whole, finish=FinishReason.LENGTH)
+        found["the right answer in a reply that was cut"] = Reply(
+            text=whole, finish=FinishReason.LENGTH
+        )
     return found
 
 
@@ -156,15 +158,17 @@ def _in_other_forms(form: Form, gold: str, first: str, second: str) -> dict[str,
     bare = Form(form.before.rpartition("</think>")[2], form.after)
     whole, wrong, other = (bare.reply(text) for text in (gold, first, second))
     found: dict[str, str | Reply] = {
-        "it in a thought only": f"<think>{whole}</think>",
-        "it in an open thought": f"<think>{whole}",
-        "it in a thought, another as the answer": f"<think>{whole}</think>\n{wrong}",
-        "three replies, it in the middle": f"{wrong}\n{whole}\n{other}",
+        "the right answer only in a thought": f"<think>{whole}</think>",
+        "the right answer in an unclosed thought": f"<think>{whole}",
+        "the right answer thought, another one given": f"<think>{whole}</think>\n{wrong}",
+        "three answers in one reply, the right one second": f"{wrong}\n{whole}\n{other}",
     }
     if (loose := form.unquoted()) != form or form.is_value:
         listed = json.dumps([first, gold, second], ensure_ascii=False)
-        found["a list with it"] = loose.reply(listed)
-        found["an object with it"] = loose.reply(json.dumps({gold: True, first: True}))
+        found["a list with the right answer"] = loose.reply(listed)
+        found["an object with the right answer"] = loose.reply(
+            json.dumps({gold: True, first: True})
+        )
     return found
 
 

@@ -315,24 +315,24 @@ def _same_draw(env: Env, other: Env, data: bytes) -> None:
 
 _WAYS: Final[MappingProxyType[str, _Rows]] = MappingProxyType(
     {
-        "after episodes left in the middle": _interrupted,
+        "after interrupted episodes": _interrupted,
         "after solved episodes": _solved_before,
         "on another day": _later,
-        "by a caller that changes what it was given": _rude,
+        "by a caller that edits what it was given": _rude,
         "beside instances that play other tasks": _beside,
-        "with a thread per turn": _each_on_a_thread,
+        "with a new thread per turn": _each_on_a_thread,
         "on several threads at once": _at_once,
         "with snapshot() at every turn": _saved,
         "after restore() on used instances": _restored,
     }
 )
-_ON_THREADS: Final = frozenset({"with a thread per turn", "on several threads at once"})
+_ON_THREADS: Final = frozenset({"with a new thread per turn", "on several threads at once"})
 _SAVING: Final = frozenset({"with snapshot() at every turn", "after restore() on used instances"})
 _SEVERAL: Final = frozenset(
     {
-        "by a caller that changes what it was given",
+        "by a caller that edits what it was given",
         "beside instances that play other tasks",
-        "with a thread per turn",
+        "with a new thread per turn",
         "on several threads at once",
         "after restore() on used instances",
     }

@@ -1,4 +1,4 @@
-"""Certification line: answers that were not worked out, in the form of the oracle's replies."""
+"""Certification line: blind and wrong answers in the format of the oracle's replies."""
 
 import math
 from collections import deque
@@ -42,7 +42,7 @@ class _Tally:
 
 
 def payloads(bench: Bench) -> Line:
-    """Check that answers that nobody worked out earn little, and that wrong ones are wrong."""
+    """Check that blind answers earn little, and that wrong answers earn less than right ones."""
     problems: list[str] = []
     worst, count = 0.0, 0
     for title, said, leads in _tries(bench):
@@ -62,7 +62,7 @@ def payloads(bench: Bench) -> Line:
                     f"{title}{name} earns {mean:.3g}, above the limit {bench.limit:.3g}"
                 )
     found, tried = _wrong(bench)
-    detail = f"best mean return of {count + tried} answers that were not worked out"
+    detail = f"best mean return of {count + tried} blind or wrong answers"
     return judged("payloads", worst, detail, problems=[*problems, *found])
 
 
@@ -254,7 +254,7 @@ def _wrong(bench: Bench) -> tuple[list[str], int]:
             continue
         said = wrong_answers(entry, others, grades_cut=bench.env.grades_cut_replies)
         for name, text in said.items():
-            if name in raised or (name.startswith("three replies") and not ended):
+            if name in raised or (name.startswith("three answers") and not ended):
                 continue
             try:
                 value = _earned(bench, entry, text, lead)[0]
@@ -264,9 +264,9 @@ def _wrong(bench: Bench) -> tuple[list[str], int]:
                 raised[name] = describe(error)[:200]
                 continue
             results.setdefault(name, []).append(value >= entry.reward - 1e-6)
-    problems = [f"the right answer changed to {n} makes it raise: {e}" for n, e in raised.items()]
+    problems = [f"{n} makes it raise: {e}" for n, e in raised.items()]
     problems += [
-        f"not the right answer but {name} earns as much in {sum(paid)} of {len(paid)} tasks"
+        f"{name} earns the full reward in {sum(paid)} of {len(paid)} tasks"
         for name, paid in results.items()
         if sum(paid) >= 2 and sum(paid) >= _SHARE * len(paid)
     ]
