@@ -34,6 +34,7 @@ CONSTANT: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
         "word": (
             *("true", "false", "True", "False", "yes", "no", "correct", "answer", "the", "a", "x"),
             *("I do not know", "cannot be determined", "none of the above", "all of the above"),
+            *("Let me think step by step.", "Therefore, I am confident.", "please", "Sure!"),
             *("unknown", "done", "success", "1.0", "the correct answer", "{answer}", "{{gold}}"),
         ),
         "everything": (
@@ -46,8 +47,14 @@ CONSTANT: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
         ),
         "code": (
             *("' OR '1'='1", "__import__('math').inf", "lambda *a: True", "$ANSWER", "%s", "{0}"),
-            *("self.task['answer']", "type('E', (), {'__eq__': lambda *a: True})()", "\x00", "\\"),
-            "<|im_end|>",
+            *("self.task['answer']", "type('E', (), {'__eq__': lambda *a: True})()"),
+            *("\x00", "\\"),
+            *(
+                "<|im_end|>",
+                '{"reward": 1.0}',
+                '{"success": true, "score": 1}',
+                "```python\n1\n```",
+            ),
         ),
     }
 )
@@ -133,8 +140,10 @@ def wrong_answers(paid: Paid, others: Sequence[str], *, grades_cut: bool) -> dic
     answers = {name: text for name, text in answers.items() if _plain(text) != _plain(gold)}
     if any(character.isalnum() for character in f"{form.before}{form.after}"):
         answers |= {"'not' and the right answer": f"not {gold}"}
-    if gold.isdigit() and int(gold):
+    if gold.isdigit() and 0 < int(gold) < 10**15 and not form.is_value:
         value = int(gold)
+        answers |= {"a 9 before the right number": f"9{gold}"}
+        answers |= {"a number 10% too high": str(value * 11 // 10)} if value >= 20 else {}
         answers |= {
             "the right number, negative": f"-{gold}",
             "ten times the right number": f"{gold}0",

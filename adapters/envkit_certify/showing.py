@@ -22,6 +22,10 @@ from envkit_certify.places import follows
 _LEAK: Final = 0.1
 """Tolerated excess of tasks whose own answer appears in a text, over the chance rate."""
 _EXCERPT: Final = 40
+_MALFORMED: Final = (
+    "<tool_call>{",
+    '<tool_call>{"name": "no_such_tool", "arguments": {}}</tool_call>',
+)
 _CODED: Final = 4.0
 """Standard errors for an answer in a code, because there are many codes."""
 
@@ -213,8 +217,9 @@ def _is_split(text: str, gold: str) -> bool:
 
 def _given_away(bench: Bench, seed: int, wrong: str) -> Iterator[dict[str, str]]:
     """Yield everything readable before each turn to a policy that gives empty and wrong replies."""
-    answers = ("", bench.hooks.reply(wrong))
-    episode = bench.play(lambda context: answers[context.turn % 2], seed)
+    answers = ("", bench.hooks.reply(wrong), *_MALFORMED)
+    first = 2 * (seed % 2)
+    episode = bench.play(lambda context: answers[(first + context.turn) % len(answers)], seed)
     constant = {
         "system prompt": bench.env.system_prompt or "",
         "tools": json.dumps([spec.to_json() for spec in bench.env.tools]),

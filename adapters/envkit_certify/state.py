@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 from unittest import mock
@@ -194,6 +194,53 @@ def _beside(bench: Bench, seed: int, episode: Episode) -> list[str]:
         return player.episode().rows()
 
 
+def _copied(bench: Bench, seed: int, episode: Episode) -> list[str]:
+    """Play on with a deep copy in the middle of an episode, then with the original."""
+    half = len(episode.replies) // 2
+    player = Player(
+        bench.subject, bench.env, lambda context: episode.replies[context.turn], seed=seed
+    )
+    for _ in range(half):
+        player.turn()
+    try:
+        twin = copy.deepcopy(bench.env)
+    except Exception:  # noqa: BLE001  # a copy is not promised
+        return episode.rows()
+    for reply in ("", *episode.replies[half:]):
+        if not Step(*twin.step(reply)).observation or not twin._running:  # pyright: ignore[reportPrivateUsage]  # whether it goes on
+            break
+    for _ in episode.replies[half:]:
+        player.turn()
+    return player.episode().rows()
+
+
+def _rendering(bench: Bench, seed: int, episode: Episode) -> list[str]:
+    """Render before every turn."""
+    env = bench.env
+    mode, env.render_mode = env.render_mode, "ansi"
+    try:
+        player = Player(bench.subject, env, lambda c: episode.replies[c.turn], seed=seed)
+        while len(player.steps) < len(episode.replies):
+            with suppress(NotImplementedError):
+                env.render()
+            player.turn()
+    finally:
+        env.render_mode = mode
+    return player.episode().rows()
+
+
+def _closed(bench: Bench, seed: int, episode: Episode) -> list[str]:
+    """Close another instance in the middle of an episode."""
+    player = Player(
+        bench.subject, bench.env, lambda context: episode.replies[context.turn], seed=seed
+    )
+    while len(player.steps) < len(episode.replies):
+        with _another(bench) as env:
+            env.reset(seed=seed + 1)
+        player.turn()
+    return player.episode().rows()
+
+
 def _each_on_a_thread(bench: Bench, seed: int, episode: Episode) -> list[str]:
     """Play every turn on a thread of its own."""
     with _another(bench) as env:
@@ -320,6 +367,9 @@ _WAYS: Final[MappingProxyType[str, _Rows]] = MappingProxyType(
         "on another day": _later,
         "by a caller that edits what it was given": _rude,
         "beside instances that play other tasks": _beside,
+        "while other instances are closed": _closed,
+        "while a deep copy plays on": _copied,
+        "with render() at every turn": _rendering,
         "with a new thread per turn": _each_on_a_thread,
         "on several threads at once": _at_once,
         "with snapshot() at every turn": _saved,
@@ -332,6 +382,8 @@ _SEVERAL: Final = frozenset(
     {
         "by a caller that edits what it was given",
         "beside instances that play other tasks",
+        "while other instances are closed",
+        "while a deep copy plays on",
         "with a new thread per turn",
         "on several threads at once",
         "after restore() on used instances",

@@ -1,6 +1,7 @@
 """Certification line: blind and wrong answers in the format of the oracle's replies."""
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,8 +23,8 @@ _TASKS: Final = 3
 _CONFIRMING: Final = 24
 """Maximum episodes that confirm that an answer pays."""
 _SUSPECTS: Final = 8
-_TURNS: Final = 1500
-"""Turns after which no further task is tried."""
+_LIMIT_S: Final = 60.0
+"""Seconds after which nothing more is sent, because some graders are slow."""
 _SHARE: Final = 0.4
 
 Said = Callable[[str], "str | Reply"]
@@ -34,6 +35,8 @@ Said = Callable[[str], "str | Reply"]
 class _Tally:
     """What replies earned, by name."""
 
+    until: float
+    """When to stop, by the monotonic clock in seconds."""
     earned: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     raised: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -45,15 +48,14 @@ def payloads(bench: Bench) -> Line:
     """Check that blind answers earn little, and that wrong answers earn less than right ones."""
     problems: list[str] = []
     worst, count = 0.0, 0
+    until = time.monotonic() + _LIMIT_S
     for title, said, leads in _tries(bench):
-        tally = _Tally()
-        used = bench.subject.turns
+        tally = _Tally(until=until)
         for seed, lead in leads:
-            if bench.subject.turns - used < _TURNS:
-                _send_all(bench, seed, lead, said, tally)
+            _send_all(bench, seed, lead, said, tally)
         count += len(said)
         problems += [f"{title}{name} makes it raise: {what}" for name, what in tally.raised.items()]
-        for name in _suspects(tally, bench.limit):
+        for name in _suspects(tally, bench.limit) if not _late(until) else ():
             values = [_whole(bench, seed, lead, said[name]) for seed, lead in _more(bench, leads)]
             mean = math.fsum(values) / max(1, len(values))
             worst = max(worst, mean)
@@ -61,8 +63,10 @@ def payloads(bench: Bench) -> Line:
                 problems.append(
                     f"{title}{name} earns {mean:.3g}, above the limit {bench.limit:.3g}"
                 )
-    found, tried = _wrong(bench)
+    found, tried = _wrong(bench, until)
     detail = f"best mean return of {count + tried} blind or wrong answers"
+    if _late(until):
+        detail += f"; the line stopped after {_LIMIT_S:g} s"
     return judged("payloads", worst, detail, problems=[*problems, *found])
 
 
@@ -135,7 +139,7 @@ def _send_all(
     """Send every reply once in episodes of one task, as many an episode as it takes."""
     pending = deque(name for name in said if name not in tally.raised)
     pending.rotate(-seed % max(1, len(pending)))
-    while pending:
+    while pending and not _late(tally.until):
         earned: dict[str, float] = {}
         try:
             _episode(bench, seed, lead, said, pending, earned)
@@ -235,7 +239,11 @@ def _earned(
     return _worth(bench, player.steps[-1]), player.done
 
 
-def _wrong(bench: Bench) -> tuple[list[str], int]:
+def _late(until: float) -> bool:
+    return time.monotonic() > until
+
+
+def _wrong(bench: Bench, until: float) -> tuple[list[str], int]:
     """Return problems with replies made of right answers, and how many replies there are."""
     golds = list(dict.fromkeys(entry.gold for entry in bench.paid))
     results: dict[str, list[bool]] = {}
@@ -244,7 +252,7 @@ def _wrong(bench: Bench) -> tuple[list[str], int]:
     one_each = {entry.seed: entry for entry in bench.paid[::-1]}
     for entry in list(one_each.values())[::-1][: 2 * _TASKS]:
         others = [gold for gold in golds if gold.lower() != entry.gold.lower()][:12]
-        if not others or min(map(len, results.values()), default=0) >= _TASKS:
+        if not others or min(map(len, results.values()), default=0) >= _TASKS or _late(until):
             continue
         lead = _lead(bench, entry)
         value, ended = _earned(bench, entry, entry.form.reply(others[0]), lead)
@@ -254,7 +262,7 @@ def _wrong(bench: Bench) -> tuple[list[str], int]:
             continue
         said = wrong_answers(entry, others, grades_cut=bench.env.grades_cut_replies)
         for name, text in said.items():
-            if name in raised or (name.startswith("three answers") and not ended):
+            if name in raised or _late(until) or (name.startswith("three answers") and not ended):
                 continue
             try:
                 value = _earned(bench, entry, text, lead)[0]
