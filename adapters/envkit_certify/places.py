@@ -37,7 +37,7 @@ RULES: Final[Mapping[str, Callable[[Options], str]]] = MappingProxyType(
             for at in range(6)
         },
         "the last": lambda options: options[-1],
-        "the last but one": lambda options: options[-2],
+        "the second-to-last": lambda options: options[-2],
         "the longest": lambda options: max(options, key=len),
         "the shortest": lambda options: min(options, key=len),
         "the first in the alphabet": min,

@@ -250,7 +250,7 @@ def lines_of(*arguments: Any) -> tuple[int, dict[str, dict[str, Any]]]:
 
 
 def in_process(target: str, name: str, episodes: int = 12) -> Line:
-    """Return one line, without a process of its own."""
+    """Return one line, in this process."""
     with FreshProcess() as replays:
         bench = open_bench(Plan(target=target, episodes=episodes), replays)
         line = line_of(bench, name)
