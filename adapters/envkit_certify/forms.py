@@ -94,6 +94,9 @@ def paid_answers(solved: Sequence[tuple[int, Episode]]) -> list[Paid]:
     for seed, episode, turn, is_last in turns:
         reply = episode.replies[turn]
         stated = _stated(episode.task, reply)
+        slot = "" if common is None else _between(reply, common)
+        if stated and not stated[1] and stated[0] in slot != stated[0] and _is_answer(slot):
+            stated = None  # a part of the answer that happens to be a value of the task
         if stated is None and (common is None or not _is_answer(_between(reply, common))):
             continue
         gold, is_named = stated or (_between(reply, cast("Form", common)), False)
