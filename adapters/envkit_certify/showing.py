@@ -195,7 +195,7 @@ def _hits(field: str, text: str, gold: str, other: str) -> dict[str, float]:
             found[code] = float(shows(code, text, gold)) - shows(code, text, other)
     for sign, answer in ((1.0, gold), (-1.0, other)):
         for code, form in forms_of(answer):
-            is_held = form in text.lower() if len(form) > 12 else holds(text, form)
+            is_held = form.lower() in text.lower() if len(form) > 12 else holds(text, form)
             is_given = len(form) > 1 and form != answer and is_held
             if is_given and not (said and (len(form) < 8 or is_named(code, text))):
                 found[code] = max(-1.0, min(1.0, found.get(code, 0.0) + sign))
