@@ -120,6 +120,9 @@ class Env(gymnasium.Env[Observation, str]):
 
     default_threshold: float | None = None
     """`reward_threshold` without one in the spec; for thresholds that depend on arguments."""
+    threshold_is_mean: ClassVar[bool] = False
+    """Whether the threshold is about the mean over many episodes, as Gymnasium's are. An oracle may
+    then stay below it in some."""
     own_reward: float | None = None
     """Reward of the last step, before any wrapper changed it; None if unknown."""
 

@@ -7,7 +7,7 @@ latest value counts. Without either, success is undefined.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any, Final, cast
 
@@ -88,6 +88,27 @@ def own_reward(info: Mapping[str, Any], reward: float) -> float:
 def reaches(total: float, threshold: float) -> bool:
     """Return whether a return is at least the threshold, up to rounding of the sum."""
     return total >= threshold or math.isclose(total, threshold, rel_tol=1e-9, abs_tol=1e-9)
+
+
+def solved_by(
+    rewards: Sequence[float], infos: Sequence[Mapping[str, Any]], threshold: float | None
+) -> bool | None:
+    """Return whether the steps of one episode solved its task; None if success is undeclared.
+
+    Args:
+        rewards: One per step.
+        infos: One per step; the latest success term decides.
+        threshold: The environment's `reward_threshold`, for steps without a success term.
+
+    Raises:
+        ContractError: As for `verdict_in`.
+    """
+    verdicts = (verdict_in(info) for info in reversed(infos))
+    if (verdict := next((v for v in verdicts if v is not None), None)) is not None:
+        return verdict
+    if threshold is None:
+        return None
+    return reaches(math.fsum(map(own_reward, infos, rewards)), threshold)
 
 
 def with_own_reward(info: dict[str, Any], reward: float, own: float | None) -> dict[str, Any]:

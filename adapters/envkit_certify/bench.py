@@ -2,22 +2,30 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from envkit.audit_hooks import Audited, AuditHooks, StatesChance
+from envkit.checker import Examination, examine
 from envkit.checker.subject import Budgets, Episode, Reply, Subject, play
 from envkit.env import Env, Policy
 from envkit.errors import ConfigurationError, EnvFault, MissingDependencyError, describe
 from envkit.seeds import derive_seed
+from envkit.tasks import Task
 from envkit_certify.audit import Audit, AuditReport
+from envkit_certify.forms import Paid, paid_answers
 from envkit_certify.target import Make
 
 LONGEST_EPISODE = 64
 _LONG_EPISODE = 12
+_ALSO = re.compile(r".*also breaks: ", re.DOTALL)
+"""What precedes the other rules that a problem breaks."""
+_PICKED = 3.3
+"""Width of the Wilson interval of a policy picked among many, in standard errors."""
 Script = list[dict[str, Any]]
 """Episodes to replay: `{"seed": n, "replies": [...]}`."""
 
@@ -69,6 +77,20 @@ class Bench:
         )
 
     @cached_property
+    def examined(self) -> Examination:
+        """What `envkit.check_env` finds."""
+        return examine(self.subject)
+
+    def broken(self, rules: Collection[str]) -> list[str]:
+        """Return the problems of some of its rules."""
+        return [
+            problem
+            for problem in self.examined.problems
+            for named in [{problem.partition(":")[0], *_ALSO.sub("", problem)[:-1].split(", ")}]
+            if not named.isdisjoint(rules)
+        ]
+
+    @cached_property
     def unplayable(self) -> str | None:
         """Why no episode can start, such as a missing program or server; None if one can."""
         try:
@@ -105,6 +127,12 @@ class Bench:
         count = 6 if self.env.max_turns <= _LONG_EPISODE else 3
         return list(self.seeds)[:count]
 
+    def known_task(self, seed: int) -> Task | None:
+        """Return a seed's task, to save drawing it again; None if that may change the episode."""
+        safe = self.env.capabilities.replay_safe
+        found = next((e.task for s, e in self.solved if s == seed), None) if safe else None
+        return found or None
+
     def play(self, reply: Reply, seed: int) -> Episode:
         """Play an episode."""
         return play(self.subject, self.env, reply, seed=seed, max_turns=LONGEST_EPISODE)
@@ -114,6 +142,11 @@ class Bench:
         """The oracle's episodes with their seeds; empty without an oracle."""
         oracle = self.oracle
         return [] if oracle is None else [(s, self.play(oracle, s)) for s in self.seeds]
+
+    @cached_property
+    def paid(self) -> list[Paid]:
+        """The oracle's answers that earned a reward."""
+        return paid_answers(self.solved)
 
     @cached_property
     def best_return(self) -> float:
@@ -155,8 +188,8 @@ def total(episode: Episode) -> float:
     return math.fsum(float(step.reward) for step in episode.steps)
 
 
-def lower_bound(values: Sequence[float]) -> float:
-    """Return the lower end of a 95% interval of the mean."""
+def lower_bound(values: Sequence[float], errors: float = 1.96) -> float:
+    """Return the lower end of an interval of the mean, of so many standard errors: 95%."""
     count = len(values)
     if not count:
         return 0.0
@@ -164,7 +197,27 @@ def lower_bound(values: Sequence[float]) -> float:
     if count == 1:
         return mean if mean <= 0 else 0.0
     variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
-    return mean - 1.96 * math.sqrt(variance / count)
+    return mean - errors * math.sqrt(variance / count)
+
+
+def earns(values: Sequence[float], limit: float, most: float) -> bool:
+    """Return whether the mean of a policy picked among many is above a limit.
+
+    Args:
+        values: Returns of its episodes.
+        limit: As for the returns.
+        most: The return of a solved episode.
+    """
+    count = len(values)
+    if count < 2:
+        return False
+    most = max(most, *values)
+    mean = math.fsum(values) / count
+    if min(values) > limit and mean < 0.9 * most and count > 3:
+        return True  # a share of the reward for every task
+    share, square = min(1.0, max(0.0, mean / most)), _PICKED**2 / count
+    spread = _PICKED * math.sqrt(share * (1 - share) / count + square / count / 4)
+    return (share + square / 2 - spread) / (1 + square) > limit / most
 
 
 def as_text(data: object) -> str:

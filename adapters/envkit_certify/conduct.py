@@ -4,8 +4,9 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, cast
 
-from envkit.checker import PROMISES, RULES, examine
+from envkit.checker import PROMISES
 from envkit.checker.conduct import BAD_REPLIES, episode_problems
+from envkit.checker.promises import is_solved, meaning_of_solved
 from envkit.checker.subject import Episode, Reply
 from envkit.env import Policy, PolicyContext
 from envkit.errors import EnvFault, describe
@@ -25,13 +26,13 @@ class _GaveUpError(Exception):
 
 
 def contract(bench: Bench) -> Line:
-    """Check every contract rule that does not compare two episodes."""
-    rules = [rule for rule in RULES if rule not in PROMISES and rule != "oracle"]
-    found = examine(bench.subject, rules)
+    """Check every rule of `envkit.check_env`, with its own seeds."""
+    found = bench.examined
     problems = [*found.problems, *_other_tasks(bench)]
     passed = len(found.report.passed)
     detail = f"rules hold; {len(problems)} problems, {found.report.turns} turns played"
-    reasons = [f"skipped {rule}: {why}" for rule, why in found.report.skipped]
+    reasons = [f"{rule}: {what}" for rule, what in found.report.notes]
+    reasons += [f"skipped {rule}: {why}" for rule, why in found.report.skipped]
     return judged("contract", passed, detail, problems=problems, evidence=reasons)
 
 
@@ -52,7 +53,7 @@ def determinism(bench: Bench) -> Line:
     name = "determinism"
     if not bench.env.capabilities.deterministic:
         return skipped(name, "capabilities.deterministic is not declared")
-    problems = list(examine(bench.subject, PROMISES).problems)
+    problems = bench.broken(PROMISES)
     problems += _redrawn(bench)
     script, rows = _script(bench)
     fresh = bench.replays.rows(bench.plan.target, bench.plan.kwargs, script)
@@ -161,8 +162,7 @@ def oracle(bench: Bench) -> Line:
         f"{'terminated' if episode.steps[-1].terminated else 'truncated'} "
         f"after {len(episode.steps)} turns"
         for seed, episode in played
-        if (total(episode) < bench.best_return - 1e-6 and total(episode) <= 0)
-        or not episode.steps[-1].terminated
+        if not is_solved(episode, bench.env) or not episode.steps[-1].terminated
     ]
     problems += [
         f"seed {seed}, turn {n}: the oracle's own reply has the parse_error {error!r}"
@@ -176,8 +176,12 @@ def oracle(bench: Bench) -> Line:
         for problem in episode_problems(episode, bench.env)
     ]
     share = 1 - len({p.partition(",")[0] for p in problems}) / len(played)
+    meaning = meaning_of_solved(played[0][1], bench.env)
     return judged(
-        name, share, f"of {len(played)} tasks solved", problems=[*problems, *contract][:10]
+        name,
+        share,
+        f"of {len(played)} tasks solved, that is, with {meaning}",
+        problems=[*problems, *contract][:10],
     )
 
 
@@ -188,15 +192,15 @@ def replies(bench: Bench) -> Line:
     evidence: list[str] = []
     worst = 0.0
     groups: dict[str, list[float]] = {}
+    same = [total(episode) for seed, episode in bench.solved if seed in bench.few_seeds]
+    best = sum(same) / max(1, len(same))
     for kind, (reply, is_blind) in kinds.items():
         returns = _returns(bench, kind, reply, problems)
         if not returns:
             continue
         mean = sum(returns) / len(returns)
-        if mean > bench.best_return + 1e-6 and bench.solved:
-            problems.append(
-                f"{kind} earns {mean:.3g}, more than the oracle's {bench.best_return:.3g}"
-            )
+        if bench.solved and len(returns) == len(bench.few_seeds) and mean > best + 1e-6:
+            problems.append(f"{kind} earns {mean:.3g}, more than the oracle's {best:.3g}")
         if is_blind:
             groups.setdefault(kind.partition(" ")[0], []).extend(returns)
             groups.setdefault(kind, []).extend(returns)
@@ -285,6 +289,7 @@ def _kinds(bench: Bench) -> dict[str, tuple[Reply, bool]]:
                 False,
             ),
             "oracle's first reply repeated": (_repeated(solve), False),
+            "oracle's rewarded reply repeated": (_stuck(solve, bench), False),
             "oracle's replies, each twice": (lambda c: solve(_earlier(c, c.turn // 2)), False),
         }
     return kinds
@@ -334,6 +339,21 @@ def _repeated(solve: Reply) -> Reply:
         if context.turn == 0:
             first[context.seed] = solve(context)
         return first[context.seed]
+
+    return reply
+
+
+def _stuck(solve: Reply, bench: Bench) -> Reply:
+    """Repeat the oracle's first rewarded reply until the end."""
+    replies = {
+        seed: (turn, episode.replies[turn])
+        for seed, episode in bench.solved[::-1]
+        for turn in [n for n, step in enumerate(episode.steps) if step.reward > 0][:1]
+    }
+
+    def reply(context: PolicyContext) -> str:
+        turn, text = replies.get(context.seed, (64, ""))
+        return text if context.turn >= turn else solve(context)
 
     return reply
 

@@ -1,9 +1,8 @@
 """Certification lines: texts that give away answers, and images that show too little."""
 
-import base64
+import io
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, cast
 
 import PIL.Image
@@ -12,23 +11,23 @@ from envkit.checker.subject import Episode
 from envkit.env import Env
 from envkit.errors import EnvkitError
 from envkit.images import Image
-from envkit_certify.audit.policies import gold_of, holds
+from envkit_certify.audit.policies import holds
 from envkit_certify.bench import Bench, as_text, lower_bound
+from envkit_certify.codes import VIEWS, forms_of, is_layout, is_named, shows
+from envkit_certify.forms import Paid
 from envkit_certify.lines import Line, judged, skipped
+from envkit_certify.payloads import without_options
+from envkit_certify.places import follows
 
 _LEAK: Final = 0.1
 """Tolerated excess of tasks whose own answer appears in a text, over the chance rate."""
 _EXCERPT: Final = 40
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Paid:
-    """An oracle answer that earned a reward."""
-
-    seed: int
-    turn: int
-    gold: str
-    is_last: bool
+_MALFORMED: Final = (
+    "<tool_call>{",
+    '<tool_call>{"name": "no_such_tool", "arguments": {}}</tool_call>',
+)
+_CODED: Final = 4.0
+"""Standard errors for an answer in a code, because there are many codes."""
 
 
 def images(bench: Bench) -> Line:
@@ -103,13 +102,58 @@ def leaks(bench: Bench) -> Line:
     """Look for answers in texts, info, tools and renderings before the answer is given."""
     if not bench.solved:
         return skipped("leaks", "it has no oracle, so its answers are unknown")
-    paid = [entry for seed, episode in bench.solved for entry in _paid(seed, episode)]
+    paid = bench.paid
     if not paid:
-        return skipped("leaks", "no task value appears in a rewarded reply")
+        return skipped("leaks", "no answer can be told from a rewarded reply")
     if len({entry.gold.lower() for entry in paid}) == 1:
         return skipped("leaks", f"every answer is {paid[0].gold[:_EXCERPT]!r}")
-    found: dict[str, list[float]] = {}
-    examples: dict[str, str] = {}
+    found: dict[tuple[str, str], list[float]] = {}
+    firsts: dict[tuple[str, str], list[float]] = {}
+    examples: dict[tuple[str, str], str] = {}
+    rows = list(_rows(bench, paid))
+    constant = {name for name, texts in _by_field(rows).items() if len(texts) == 1}
+    for entry, other, fields in rows:
+        for field, text in fields.items():
+            known = {} if field in constant else _hits(field, text, entry.gold, other)
+            if entry.is_stated or not _is_said(field):
+                known[""] = float(holds(text, entry.gold)) - holds(text, other)
+            for code, value in known.items():
+                found.setdefault((field, code), []).append(value)
+                if entry.turn == min(e.turn for e in paid if e.seed == entry.seed):
+                    firsts.setdefault((field, code), []).append(value)
+                if value > 0:
+                    examples.setdefault(
+                        (field, code),
+                        f"seed {entry.seed}: {entry.gold!r} in {_around(text, entry.gold)}",
+                    )
+    count = len(paid)
+    shares = {key: sum(values) / count for key, values in found.items()}
+    episodes = len({entry.seed for entry in paid})
+    leaking = {
+        key
+        for known, most in ((found, count), (firsts, episodes))
+        for key, values in known.items()
+        if sum(values) > (2 if key[1] else 0)
+        and lower_bound([*values, *[0.0] * (most - len(values))], _CODED if key[1] else 1.96)
+        > _LEAK
+    }
+    problems = [
+        f"{field} holds the answer{f' ({code})' if code else ''} of {shares[field, code]:.0%} "
+        f"more tasks than chance; {examples[field, code]}"
+        for field, code in sorted(leaking)
+        if not code or (field, "") not in leaking
+    ]
+    problems += follows(paid)
+    worst = max((shares[key] for key in shares if not key[1]), default=0.0)
+    detail = f"of {count} answers given away in plain text, above chance"
+    return judged("leaks", worst, detail, problems=problems[:20])
+
+
+_Row = tuple[Paid, str, dict[str, str]]
+
+
+def _rows(bench: Bench, paid: Sequence[Paid]) -> Iterator[_Row]:
+    """Yield each answer with another task's, and what can be read before it is given, by field."""
     wrong = {entry.seed: paid[n - 1].gold for n, entry in enumerate(paid)}
     texts: dict[int, list[dict[str, str]]] = {}
     for number, entry in enumerate(paid):
@@ -118,58 +162,98 @@ def leaks(bench: Bench) -> Line:
         moments = texts[entry.seed]
         moments = moments if entry.is_last else moments[: entry.turn + 1]
         others = [other.gold for other in paid if other.gold.lower() != entry.gold.lower()]
-        other = others[number % len(others)]
-        fields = sorted({field for moment in moments for field in moment})
-        for field in fields:
-            text = "\n".join(moment[field] for moment in moments if field in moment)
-            own, foreign = _names_answer(text, entry.gold), _names_answer(text, other)
-            found.setdefault(field, []).append(float(own) - float(foreign))
-            if own:
-                examples.setdefault(
-                    field, f"seed {entry.seed}: {entry.gold!r} in {_around(text, entry.gold)}"
-                )
-    count = len(paid)
-    shares = {name: sum(values) / count for name, values in found.items()}
-    problems = [
-        f"{name} holds the answer of {shares[name]:.0%} more tasks than chance; {examples[name]}"
-        for name, values in found.items()
-        if lower_bound([*values, *[0.0] * (count - len(values))]) > _LEAK
-    ]
-    worst = max(shares.values(), default=0.0)
-    return judged("leaks", worst, f"of {count} answers given away, above chance", problems=problems)
+        fields = {
+            field: "\n".join(moment[field] for moment in moments if field in moment)
+            for field in sorted({field for moment in moments for field in moment})
+        }
+        fields |= {f: without_options(t, entry.gold) for f, t in fields.items() if _is_said(f)}
+        fields["everything together"] = "\n".join(fields.values())
+        yield entry, others[number % len(others)], fields
 
 
-def _paid(seed: int, episode: Episode) -> list[_Paid]:
-    found: list[_Paid] = []
-    rewarded = [n for n, step in enumerate(episode.steps) if step.reward > 0]
-    for turn in rewarded:
-        gold = gold_of(episode.task, episode.replies[turn])
-        if gold is not None:
-            found.append(_Paid(seed=seed, turn=turn, gold=gold, is_last=len(rewarded) == 1))
+def _by_field(rows: Sequence[_Row]) -> dict[str, set[str]]:
+    texts: dict[str, set[str]] = {}
+    for _, _, fields in rows:
+        for field, text in fields.items():
+            texts.setdefault(field, set()).add(text)
+    return texts
+
+
+def _is_said(field: str) -> bool:
+    """Return whether a field has the question, which may hold what it asks for."""
+    return field in ("text", "rendering", "everything together")
+
+
+def _hits(field: str, text: str, gold: str, other: str) -> dict[str, float]:
+    """Return by code whether a text holds an answer (1), another task's (-1), or both (0)."""
+    if field == "everything together":
+        return {"in two places": float(_is_split(text, gold)) - _is_split(text, other)}
+    said = _is_said(field)
+    found: dict[str, float] = {}
+    for code in VIEWS:
+        if not (said and (is_named(code, text) or is_layout(code, gold))):
+            found[code] = float(shows(code, text, gold)) - shows(code, text, other)
+    for sign, answer in ((1.0, gold), (-1.0, other)):
+        for code, form in forms_of(answer):
+            is_held = form.lower() in text.lower() if len(form) > 12 else holds(text, form)
+            is_given = len(form) > 1 and form != answer and is_held
+            if is_given and not (said and (len(form) < 8 or is_named(code, text))):
+                found[code] = max(-1.0, min(1.0, found.get(code, 0.0) + sign))
+    own, foreign = (sum(v == sign for v in found.values()) for sign in (1.0, -1.0))
+    found["in some code"] = float(own > 0) - (foreign > 0)
     return found
+
+
+def _is_split(text: str, gold: str) -> bool:
+    """Return whether a text holds both parts of an answer, but not the whole."""
+    return (
+        len(gold) > 3
+        and not holds(text, gold)
+        and any(
+            holds(text, gold[:at]) and holds(text, gold[at:])
+            for at in range(2, min(len(gold) - 1, 24))
+        )
+    )
 
 
 def _given_away(bench: Bench, seed: int, wrong: str) -> Iterator[dict[str, str]]:
     """Yield everything readable before each turn to a policy that gives empty and wrong replies."""
-    answers = ("", bench.hooks.reply(wrong))
-    episode = bench.play(lambda context: answers[context.turn % 2], seed)
+    answers = ("", bench.hooks.reply(wrong), *_MALFORMED)
+    first = 2 * (seed % 2)
+    episode = bench.play(lambda context: answers[(first + context.turn) % len(answers)], seed)
     constant = {
         "system prompt": bench.env.system_prompt or "",
         "tools": json.dumps([spec.to_json() for spec in bench.env.tools]),
         "rendering": _rendered(bench.env, seed),
     }
     started = {**constant, "text": episode.start.observation["text"], **_infos(episode.start.info)}
-    yield started
+    yield {**started, **_in_images(episode.start.observation["images"])}
     for reply, step in zip(episode.replies, episode.steps, strict=True):
         if step.terminated or step.truncated:
             return
         text = step.observation["text"]
         said = {"text": text.replace(reply, "") if reply else text, **_infos(step.info)}
-        yield {name: value.replace(wrong, "") for name, value in said.items()}
+        said = {name: value.replace(wrong, "") for name, value in said.items()}
+        yield {**said, **_in_images(step.observation["images"])}
 
 
 def _infos(info: dict[str, object]) -> dict[str, str]:
     return {f"info[{key!r}]": as_text(value) for key, value in info.items() if key != "turn"}
+
+
+def _in_images(images: Sequence[Image]) -> dict[str, str]:
+    """Return what the files of images say apart from their picture."""
+    found: dict[str, list[str]] = {}
+    for image in images:
+        file = PIL.Image.open(io.BytesIO(image.png_bytes()))
+        said = [*file.info.items(), *file.getexif().items()]
+        found.setdefault("image metadata", []).append(as_text([list(map(str, e)) for e in said]))
+        found.setdefault("image size", []).append(f"{image.size[0]} {image.size[1]}")
+        pixels = file.convert("RGB").crop((0, 0, min(64, file.width), 1)).tobytes()
+        told = [*map(str, pixels[:24]), "".join(chr(p) for p in pixels[:48] if 32 <= p < 127)]
+        bits = "".join(str(p & 1) for p in pixels[::3])
+        found.setdefault("first pixels of an image", []).append(" ".join([*told, bits]))
+    return {name: "\n".join(values) for name, values in found.items()}
 
 
 def _rendered(env: Env, seed: int) -> str:
@@ -182,17 +266,6 @@ def _rendered(env: Env, seed: int) -> str:
         return ""
     finally:
         env.render_mode = mode
-
-
-def _names_answer(text: str, gold: str) -> bool:
-    """Return whether a text names an answer, plainly or in a simple disguise."""
-    if holds(text, gold):
-        return True
-    if len(gold) < 3:
-        return False
-    data = gold.encode()
-    disguises = (gold[::-1], base64.b64encode(data).decode().rstrip("="), data.hex())
-    return any(disguise in text for disguise in disguises if disguise != gold)
 
 
 def _around(text: str, gold: str) -> str:

@@ -14,7 +14,7 @@ from envkit.checker.subject import Budgets, Subject, play
 from envkit.env import PolicyContext
 from envkit.errors import EnvFault, MissingDependencyError, describe
 from envkit.plugins import load_policy
-from envkit_certify import blind, conduct, figures, showing
+from envkit_certify import blind, conduct, figures, showing, state, useless
 from envkit_certify.bench import Bench, Plan, Replays, Script
 from envkit_certify.lines import Line, Verdict, not_run
 from envkit_certify.target import resolve
@@ -23,8 +23,10 @@ LINES: Final[MappingProxyType[str, Callable[[Bench], Line]]] = MappingProxyType(
     {
         "contract": conduct.contract,
         "determinism": conduct.determinism,
+        "state": state.state,
         "oracle": conduct.oracle,
         "replies": conduct.replies,
+        "payloads": useless.payloads,
         "tools": conduct.tools,
         "constants": blind.constants,
         "scorer": blind.scorer,

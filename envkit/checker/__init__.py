@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 import gymnasium
 
 from envkit.checker import conduct, promises
-from envkit.checker.problems import Problem, mistakes, raised
+from envkit.checker.problems import Note, Problem, mistakes, raised
 from envkit.checker.subject import Budgets, Codec, Skip, Subject
 from envkit.env import Env
 from envkit.errors import ContractError, shown
@@ -16,7 +16,7 @@ from envkit.text import counted
 
 __all__ = ["CheckReport", "Codec", "check_env"]
 
-Rule = Callable[[Subject], Iterator[str | Problem]]
+Rule = Callable[[Subject], Iterator[str | Problem | Note]]
 
 _RULES: Final[MappingProxyType[str, Rule]] = MappingProxyType(
     {
@@ -48,11 +48,17 @@ class CheckReport:
     """The rules that do not apply, each with the reason."""
     turns: int
     """Number of turns played."""
+    notes: tuple[tuple[str, str], ...] = ()
+    """What rules went by, each with its rule."""
 
     def __repr__(self) -> str:
         """Return one line per rule, as `check_env` prints them."""
         lines = [f"{self.name} keeps the contract ({counted(self.turns, 'turn')} played)"]
-        lines += [f"  passed   {rule}" for rule in self.passed]
+        notes = dict(self.notes)
+        lines += [
+            f"  passed   {rule}" + (f": {notes[rule]}" if rule in notes else "")
+            for rule in self.passed
+        ]
         lines += [f"  skipped  {rule}: {reason}" for rule, reason in self.skipped]
         return "\n".join(lines)
 
@@ -78,19 +84,26 @@ def examine(subject: Subject, rules: Collection[str] = RULES) -> Examination:
     passed: list[str] = []
     skipped: list[tuple[str, str]] = []
     problems: list[tuple[str, Problem]] = []
+    notes: list[tuple[str, str]] = []
     for rule, check in _RULES.items():
         if rule not in rules:
             continue
         try:
-            found = _run(check, subject)
+            told = _run(check, subject)
         except Skip as reason:
             skipped.append((rule, str(reason)))
             continue
+        found = [entry for entry in told if isinstance(entry, Problem)]
+        notes += [(rule, entry.text) for entry in told if isinstance(entry, Note)]
         problems += [(rule, problem) for problem in found]
         if not found:
             passed.append(rule)
     report = CheckReport(
-        name=name, passed=tuple(passed), skipped=tuple(skipped), turns=subject.turns
+        name=name,
+        passed=tuple(passed),
+        skipped=tuple(skipped),
+        turns=subject.turns,
+        notes=tuple(notes),
     )
     return Examination(report=report, problems=tuple(mistakes(problems)))
 
@@ -147,13 +160,13 @@ def check_env(
     return found.report
 
 
-def _run(check: Rule, subject: Subject) -> list[Problem]:
-    """Return the problems that a rule found; an exception counts as one.
+def _run(check: Rule, subject: Subject) -> list[Problem | Note]:
+    """Return the problems and notes of a rule; an exception counts as a problem.
 
     Raises:
         Skip: The rule does not apply and found no problem.
     """
-    found: list[Problem] = []
+    found: list[Problem | Note] = []
     skipped: Skip | None = None
     try:
         for told in check(subject):

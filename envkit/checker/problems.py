@@ -29,6 +29,13 @@ class Problem:
     """Whether an error ended the rule. Another rule describes the same cause better."""
 
 
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a rule that passes went by; the report prints it."""
+
+    text: str
+
+
 def raised(error: Exception, what: str = "", *, stops_rule: bool = False) -> Problem:
     """Return the problem for an error. Its cause is the line of the author's code that raised it.
 

@@ -1,14 +1,16 @@
 """Rules for declared capabilities: determinism, independence, snapshots, an oracle."""
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
 from envkit.checker.conduct import BAD_REPLIES
-from envkit.checker.problems import NOT_REPEATABLE, Problem
+from envkit.checker.problems import NOT_REPEATABLE, Note, Problem
 from envkit.checker.subject import Episode, Player, Reply, Skip, Subject, play, row
 from envkit.env import Env, Policy, PolicyContext, Step
 from envkit.errors import ConfigurationError
 from envkit.messages import Message
+from envkit.success import IS_SUCCESS, UNDECLARED, solved_by
 from envkit.tasks import Task
 
 _TURNS: Final = 8
@@ -44,16 +46,18 @@ def independence_rule(subject: Subject) -> Iterator[Problem]:
         raise Skip("capabilities.max_sessions is 1")
     first = _probe(subject, subject.env, subject.seed)
     second = _probe(subject, subject.env, subject.seed + 1)
-    players = [
-        Player(subject, subject.fresh(), _recorded(episode), seed=seed)
-        for episode, seed in ((first, subject.seed), (second, subject.seed + 1))
-    ]
-    for turn in range(_TURNS):
-        for player, episode in zip(players, (first, second), strict=True):
-            if turn < len(episode.steps):
-                player.turn()
-    for player, episode in zip(players, (first, second), strict=True):
-        yield from _difference(episode, player.episode(), "an interleaved play")
+    pair = ((first, subject.seed), (second, subject.seed + 1))
+    for order in (pair, pair[::-1]):  # the instance that is reset last may win
+        players = [
+            Player(subject, subject.fresh(), _recorded(episode), seed=seed)
+            for episode, seed in order
+        ]
+        for turn in range(_TURNS):
+            for player, (episode, _) in zip(players, order, strict=True):
+                if turn < len(episode.steps):
+                    player.turn()
+        for player, (episode, _) in zip(players, order, strict=True):
+            yield from _difference(episode, player.episode(), "an interleaved play")
 
 
 def snapshot_rule(subject: Subject) -> Iterator[str]:
@@ -90,19 +94,45 @@ def _continuation(
             return
 
 
-def oracle_rule(subject: Subject) -> Iterator[str]:
-    """Check that every episode of the oracle, if there is one, ends with a positive reward."""
-    policy = _oracle_of(subject.env)
+def oracle_rule(subject: Subject) -> Iterator[str | Note]:
+    """Check that the oracle, if there is one, solves every task, by the declared success."""
+    env = subject.env
+    policy = _oracle_of(env)
     if policy is None:
         raise Skip("it has no oracle")
     for seed in _seeds(subject):
-        episode = play(subject, subject.env, policy, seed=seed)
+        episode = play(subject, env, policy, seed=seed)
         reward = sum(step.reward for step in episode.steps)
-        if not episode.steps[-1].terminated or reward <= 0:
+        if not episode.steps[-1].terminated or not is_solved(episode, env):
             yield (
                 f"the oracle must solve its task: seed {seed} ended with reward {reward}, "
-                f"terminated={episode.steps[-1].terminated} after {len(episode.steps)} turns"
+                f"terminated={episode.steps[-1].terminated} after {len(episode.steps)} turns; "
+                f"solved means {meaning_of_solved(episode, env)}"
             )
+        yield Note(f"solved means {meaning_of_solved(episode, env)}")
+
+
+def is_solved(episode: Episode, env: Env) -> bool:
+    """Return whether an oracle's episode counts as solved.
+
+    That is the environment's declared success. Without one, or if its threshold is about the mean
+    over episodes, it is a return above 0.
+    """
+    threshold = None if env.threshold_is_mean else env.reward_threshold
+    rewards, infos = [s.reward for s in episode.steps], [s.info for s in episode.steps]
+    found = solved_by(rewards, infos, threshold)
+    return math.fsum(rewards) > 0 if found is None else found
+
+
+def meaning_of_solved(episode: Episode, env: Env) -> str:
+    """Return what `is_solved` goes by, in words."""
+    if any(step.info.get(IS_SUCCESS) is not None for step in episode.steps):
+        return f"info[{IS_SUCCESS!r}]"
+    if env.reward_threshold is None:
+        return f"a return above 0, because {UNDECLARED}"
+    if env.threshold_is_mean:
+        return "a return above 0, because the reward threshold is about the mean over episodes"
+    return f"a return of at least the reward threshold, {env.reward_threshold:g}"
 
 
 def prefix_rule(subject: Subject) -> Iterator[str]:

@@ -76,6 +76,7 @@ class GymnasiumEnv(Env):
     """
 
     policies: ClassVar[Mapping[str, Callable[[], Policy]]] = {"random": random_actions}
+    threshold_is_mean: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -54,6 +54,7 @@ from fakes.mutants_defects import (
     twice_the_tool,
     without,
 )
+from fakes.mutants_subtle import SUBTLE
 
 __all__ = ["MUTANTS", "ROWS", "Desktop", "Geo3k"]
 
@@ -186,6 +187,7 @@ ROWS: Final = (
     _row("shows_nothing", "canary geo3k desktop", showing(blank)),
     _row("shows_the_same", "canary", showing(same)),
     _row("shows_another_task", "canary geo3k", other_image),
+    *(_row(*entry) for entry in SUBTLE),
 )
 
 MUTANTS: Final[dict[str, Base]] = {

@@ -59,7 +59,7 @@ BASES: Final[dict[str, Base]] = {
 }
 
 
-def _mixed(base: Base, **members: Any) -> Base:
+def mixed(base: Base, **members: Any) -> Base:
     return cast(Base, type(f"Bad{base.__name__}", (base,), members))
 
 
@@ -70,7 +70,7 @@ def stepping(change: Callable[[Any, str, Step], Step]) -> Defect:
         def step(self: Env, action: str) -> Step:
             return change(self, action, Step(*base.step(self, action)))
 
-        return _mixed(base, step=step)
+        return mixed(base, step=step)
 
     return defect
 
@@ -82,7 +82,7 @@ def starting(change: Callable[[Any, Reset], Reset]) -> Defect:
         def reset(self: Env, *, seed: int | None = None, options: Any = None) -> Reset:
             return change(self, Reset(*base.reset(self, seed=seed, options=options)))
 
-        return _mixed(base, reset=reset)
+        return mixed(base, reset=reset)
 
     return defect
 
@@ -148,7 +148,7 @@ def drawing(change: Callable[[Any, Task], None]) -> Defect:
             change(self, task)
             return task
 
-        return _mixed(base, _choose_task=choose)
+        return mixed(base, _choose_task=choose)
 
     return defect
 
@@ -162,7 +162,7 @@ def raising(when: Callable[[Any, str], bool], error: BaseException) -> Defect:
                 raise error
             return base.step(self, action)
 
-        return _mixed(base, step=step)
+        return mixed(base, step=step)
 
     return defect
 
@@ -228,7 +228,7 @@ def numbered(base: Base) -> Base:
         self.task_number = seed or 0
         return base.reset(self, seed=seed, options=options)
 
-    return stepping(_unsolvable)(_mixed(base, reset=reset))
+    return stepping(_unsolvable)(mixed(base, reset=reset))
 
 
 def secret(base: Base) -> Base:
@@ -245,7 +245,7 @@ def secret(base: Base) -> Base:
     def no_oracle(_: Env) -> Policy:
         raise ConfigurationError("no oracle")
 
-    return stepping(paid)(_mixed(base, reset=reset, oracle=no_oracle))
+    return stepping(paid)(mixed(base, reset=reset, oracle=no_oracle))
 
 
 def ignores_seed(base: Base) -> Base:
@@ -253,7 +253,7 @@ def ignores_seed(base: Base) -> Base:
         del seed
         return base.reset(self, seed=random.randrange(2**31), options=options)
 
-    return _mixed(base, reset=reset)
+    return mixed(base, reset=reset)
 
 
 def ignores_task(base: Base) -> Base:
@@ -266,7 +266,7 @@ def ignores_task(base: Base) -> Base:
         task.pop("look", None)
         return task
 
-    return _mixed(base, reset=reset, _choose_task=drawn)
+    return mixed(base, reset=reset, _choose_task=drawn)
 
 
 def counting(base: Base) -> Base:
@@ -290,7 +290,7 @@ def carrying(base: Base) -> Base:
     def said(env: Any, text: str) -> str:
         return f"{text} {getattr(env, 'last', '')}"
 
-    return saying(said)(_mixed(base, step=step))
+    return saying(said)(mixed(base, step=step))
 
 
 def image_list(_: Env, start: Reset) -> Reset:
@@ -313,14 +313,14 @@ def endless(base: Base) -> Base:
         self._running = True
         return found
 
-    return _mixed(base, step=step)
+    return mixed(base, step=step)
 
 
 def short(base: Base) -> Base:
     def made(self: Env, **options: Any) -> None:
         base.__init__(self, max_turns=2, **options)
 
-    return _mixed(base, __init__=made)
+    return mixed(base, __init__=made)
 
 
 def told_by_tool(base: Base) -> Base:
@@ -335,7 +335,7 @@ def told_by_tool(base: Base) -> Base:
         )
         return start
 
-    return _mixed(base, reset=reset)
+    return mixed(base, reset=reset)
 
 
 def told_by_system(base: Base) -> Base:
@@ -344,7 +344,7 @@ def told_by_system(base: Base) -> Base:
         self.system_prompt = f"You answer questions. Expected: {gold(self)}"
         return start
 
-    return _mixed(base, reset=reset)
+    return mixed(base, reset=reset)
 
 
 def twice_the_tool(base: Base) -> Base:
@@ -352,7 +352,7 @@ def twice_the_tool(base: Base) -> Base:
         base.__init__(self, **options)
         self.tools = (*self.tools, self.tools[0])
 
-    return _mixed(base, __init__=made)
+    return mixed(base, __init__=made)
 
 
 def forgets(base: Base) -> Base:
@@ -365,14 +365,14 @@ def forgets(base: Base) -> Base:
             for key, value in state.items()
         }
 
-    return _mixed(base, get_state=get_state)
+    return mixed(base, get_state=get_state)
 
 
 def no_images(base: Base) -> Base:
     def format_observation(self: Env, observation: Any) -> Any:
         return base.format_observation(self, cast(Any, {**observation, "images": ()}))
 
-    return _mixed(base, format_observation=format_observation)
+    return mixed(base, format_observation=format_observation)
 
 
 def rendered(base: Base) -> Base:
@@ -380,7 +380,7 @@ def rendered(base: Base) -> Base:
         shown = base.render(self)
         return f"{shown}\nanswer: {gold(self)}" if isinstance(shown, str) else shown
 
-    return _mixed(base, render=render)
+    return mixed(base, render=render)
 
 
 def near(env: Any, text: str, step: Step) -> float:
@@ -402,7 +402,7 @@ def other_image(base: Base) -> Base:
             observation={**start.observation, "images": other.observation["images"]}
         )
 
-    return _mixed(base, reset=reset)
+    return mixed(base, reset=reset)
 
 
 def _anything(task: Task, answer: str) -> float:
@@ -417,4 +417,4 @@ def grades_loosely(base: Base) -> Base:
         hooks = base.audit_hooks(self)  # pyright: ignore[reportAttributeAccessIssue]
         return replace(hooks, grade=_anything)
 
-    return _mixed(base, audit_hooks=audit_hooks)
+    return mixed(base, audit_hooks=audit_hooks)

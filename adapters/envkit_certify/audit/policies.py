@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, TypeVar, cast
 
 from envkit.audit_hooks import AuditHooks
@@ -287,7 +288,11 @@ def gold_of(task: Mapping[str, Any], reply: str) -> str | None:
 
 def holds(text: str, answer: str) -> bool:
     """Return whether an answer appears in a text as a whole word."""
-    if answer.lower() not in text.lower():
-        return False
+    return answer.lower() in text.lower() and pattern_of(answer).search(text) is not None
+
+
+@lru_cache(maxsize=1024)
+def pattern_of(answer: str) -> re.Pattern[str]:
+    """Return the pattern of an answer as a whole word."""
     pattern = rf"(?<![\w.])(?<!\w-){re.escape(answer)}(?!\w|\.\d|-\w)"
-    return re.search(pattern, text, re.IGNORECASE) is not None
+    return re.compile(pattern, re.IGNORECASE)

@@ -10,9 +10,14 @@ from fakes.command import run_envkit, start_envkit
 from fakes.mutants import MUTANTS
 from fakes.sweep import sweep
 
+from envkit.checker import check_env
+from envkit.errors import ContractError
+from envkit_certify.bench import Plan
 from envkit_certify.lines import CertifyReport, Line, Verdict
 from envkit_certify.page import write_page
-from envkit_certify.worker import LINES
+from envkit_certify.process import FreshProcess
+from envkit_certify.target import resolve
+from envkit_certify.worker import LINES, line_of, open_bench
 
 BUILT_IN = ("canary-v0", "geo3k-v0", "search-v0", "computer-use-v0", "refine-v0")
 A_FEW = {
@@ -22,7 +27,8 @@ A_FEW = {
     "tells_backwards_canary": "leaks",
 }
 FILE = """
-import os, sys, time
+import json, os, re, sys, time
+import numpy as np
 import PIL.Image
 import envkit
 from envkit.audit_hooks import AuditHooks
@@ -38,7 +44,7 @@ class Good(envkit.Env):
         return envkit.Turn(f"What is {task['n']} doubled?")
 
     def on_turn(self, response_text):
-        right = response_text.strip() == str(2 * self.task["n"])
+        right = self.reply.final.strip() == str(2 * self.task["n"])
         return envkit.Turn("Done.", reward=float(right), done=True)
 
     def oracle(self):
@@ -124,6 +130,107 @@ class AcceptsAnyImage(ShowsGrey):
     def audit_hooks(self):
         return AuditHooks(best_return=500.0, shows=lambda task, images: True)
 
+class CannotSave(Good):
+    capabilities = envkit.Capabilities(snapshot=True)
+
+class WantsMore(Good):
+    default_threshold = 2.0
+
+class SaysItFailed(Good):
+    def on_turn(self, response_text):
+        turn = super().on_turn(response_text)
+        return envkit.Turn(turn.text, reward=turn.reward, done=True, info={"is_success": False})
+
+class ScoresInNumpy(Good):
+    def step(self, action):
+        return super().step(action)._replace(reward=np.float64(1.0))
+
+class SharesItsTask(Good):
+    def on_reset(self, task):
+        Good.shown = task["n"]
+        return super().on_reset(task)
+
+    def on_turn(self, response_text):
+        right = response_text.strip() == str(2 * Good.shown)
+        return envkit.Turn("Done.", reward=float(right), done=True)
+
+class Boxed(Good):
+    def read(self, text):
+        found = re.search(r"Action: submit\\[(.*)\\]", text, re.S)
+        return None if found is None else found.group(1)
+
+    def is_right(self, answer, right):
+        return answer == right
+
+    def on_turn(self, response_text):
+        answer = self.read(self.reply.final)
+        is_right = answer is not None and self.is_right(answer, str(2 * self.task["n"]))
+        return envkit.Turn("Done.", reward=float(is_right), done=True)
+
+    def oracle(self):
+        return lambda context: f"Action: submit[{2 * context.task['n']}]"
+
+class BoxedEmpty(Boxed):
+    def is_right(self, answer, right):
+        return answer in ("", right)
+
+class BoxedPattern(Boxed):
+    def is_right(self, answer, right):
+        try:
+            return re.fullmatch(answer, right) is not None
+        except re.error:
+            return False
+
+class BoxedAmong(Boxed):
+    def is_right(self, answer, right):
+        return right in answer.split(", ")
+
+class BoxedStart(Boxed):
+    def is_right(self, answer, right):
+        return bool(answer) and right.startswith(answer)
+
+class BoxedRaises(Boxed):
+    def is_right(self, answer, right):
+        return float(answer or 0) == int(right)
+
+class Called(Boxed):
+    def read(self, text):
+        try:
+            return json.loads(text)["arguments"]["answer"]
+        except (ValueError, TypeError, KeyError):
+            return None
+
+    def oracle(self):
+        return lambda context: json.dumps(
+            {"name": "submit", "arguments": {"answer": str(2 * context.task["n"])}}
+        )
+
+class CalledWithNull(Called):
+    def read(self, text):
+        answer = super().read(text)
+        return str(2 * self.task["n"]) if answer is None and '"answer": null' in text else answer
+
+class FirstOfFour(Good):
+    tasks = ListSource([{"n": n, "answer": f"word{100 + n * 7919 % 500}"} for n in range(500)])
+    first = 0
+
+    def on_reset(self, task):
+        n, right = task["n"], task["answer"]
+        words = [f"word{100 + (n * 31 + 71 * k) % 500}" for k in range(1, 4)]
+        words.insert(self.first if self.first >= 0 else n * 31 % 4, right)
+        lines = "\\n".join(f"({letter}) {word}" for letter, word in zip("ABCD", words))
+        return envkit.Turn(f"Which word fits {n}?\\n{lines}")
+
+    def on_turn(self, response_text):
+        right = self.reply.final.strip() == self.task["answer"]
+        return envkit.Turn("Done.", reward=float(right), done=True)
+
+    def oracle(self):
+        return lambda context: context.task["answer"]
+
+class AnyOfFour(FirstOfFour):
+    first = -1
+
 Unrelated = dict
 number = 3
 """
@@ -140,6 +247,91 @@ def lines_of(*arguments: Any) -> tuple[int, dict[str, dict[str, Any]]]:
     outcome = run_envkit("certify", *arguments, "-n", 6, "--json")
     assert outcome.out, outcome.err
     return outcome.code, {line["name"]: line for line in json.loads(outcome.out)["lines"]}
+
+
+def in_process(target: str, name: str, episodes: int = 12) -> Line:
+    """Return one line, in this process."""
+    with FreshProcess() as replays:
+        bench = open_bench(Plan(target=target, episodes=episodes), replays)
+        line = line_of(bench, name)
+        bench.close()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("CannotSave", "snapshot"),
+        ("WantsMore", "oracle"),
+        ("SaysItFailed", "oracle"),
+        ("ScoresInNumpy", "replies"),
+        ("SharesItsTask", "independence"),
+        ("Good", None),
+    ],
+)
+def test_contract_fails_whenever_check_env_does(name: str, said: str | None, file: Path) -> None:
+    line = in_process(f"{file}:{name}", "contract")
+    make = resolve(f"{file}:{name}", {})
+
+    if said is None:
+        check_env(make(), factory=make)
+        assert line.verdict is Verdict.PASS
+        assert any("no reward threshold is declared" in entry for entry in line.evidence)
+        return
+    with pytest.raises(ContractError) as caught:
+        check_env(make(), factory=make)
+    assert line.verdict is Verdict.FAIL
+    assert any(entry.startswith(f"{said}: ") for entry in line.evidence)
+    assert all(f"  - {entry}" in str(caught.value) for entry in line.evidence[:1])
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Boxed", None),
+        ("Called", None),
+        ("BoxedEmpty", "nothing: ''"),
+        ("BoxedPattern", "wildcard: '.*'"),
+        ("BoxedAmong", "the right one between two others, by comma"),
+        ("BoxedStart", "the first half of the right answer"),
+        ("BoxedRaises", "makes it raise: ValueError"),
+        ("CalledWithNull", "empty value: 'null'"),
+    ],
+)
+def test_payloads_reach_a_grader_behind_its_form(name: str, said: str | None, file: Path) -> None:
+    line = in_process(f"{file}:{name}", "payloads")
+
+    assert (line.verdict is Verdict.FAIL) == (said is not None), line.evidence
+    assert said is None or any(said in entry for entry in line.evidence), line.evidence
+
+
+def test_leaks_find_an_answer_by_its_place(file: Path) -> None:
+    first, anywhere = (
+        in_process(f"{file}:{name}", "leaks", 40) for name in ("FirstOfFour", "AnyOfFour")
+    )
+
+    assert any("number 1 of the options" in entry for entry in first.evidence)
+    assert anywhere.verdict is Verdict.PASS, anywhere.evidence
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("ignores_max_turns_canary", "state"),
+        ("writes_into_the_task_canary", "state"),
+        ("keeps_to_a_thread_canary", "state"),
+        ("pays_by_the_date_canary", "state"),
+        ("notes_snapshots_canary", "state"),
+        ("tells_in_a_png_canary", "leaks"),
+        ("grades_cut_replies_canary", "payloads"),
+        ("claims_success_canary", "payloads"),
+    ],
+)
+def test_line_finds_a_subtle_defect(name: str, line: str) -> None:
+    found = in_process(f"fakes.mutants:{name}", line)
+
+    assert found.verdict is Verdict.FAIL
+    assert in_process("canary-v0", line).verdict is Verdict.PASS
 
 
 def test_certify_passes_a_good_class_in_a_file(file: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 import gymnasium
+import numpy as np
 import pytest
 from fakes.envs import AdderEnv, AsyncEchoEnv, DotsEnv, EchoEnv, register_toys
 
@@ -137,6 +138,31 @@ class WeakOracle(EchoEnv):
         return lambda context: "no idea"
 
 
+class Misjudged(EchoEnv):
+    def on_turn(self, response_text: str) -> Turn:
+        return replace(super().on_turn(response_text), info={"is_success": False})
+
+
+class Overpriced(EchoEnv):
+    default_threshold = 1.5
+
+
+class NumpyReward(EchoEnv):
+    def step(self, action: str) -> Step:
+        step = super().step(action)
+        return step._replace(reward=cast(float, np.float64(step.reward)))
+
+
+class Costly(EchoEnv):
+    """Solved by a return below 0."""
+
+    default_threshold = -1.0
+
+    def on_turn(self, response_text: str) -> Turn:
+        turn = super().on_turn(response_text)
+        return replace(turn, reward=turn.reward - 2.0)
+
+
 class NeverEnds(EchoEnv):
     def step(self, action: str) -> Step:
         self.turn = 0
@@ -178,6 +204,19 @@ class ClosesOnce(EchoEnv):
 
 
 @pytest.mark.parametrize(
+    ("env_class", "said"),
+    [
+        (EchoEnv, "a return above 0, because no reward threshold is declared"),
+        (Costly, "a return of at least the reward threshold, -1"),
+    ],
+)
+def test_check_says_what_a_solved_task_is(env_class: type[Env], said: str) -> None:
+    report = check_env(env_class(), factory=env_class)
+
+    assert f"passed   oracle: solved means {said}" in repr(report)
+
+
+@pytest.mark.parametrize(
     ("env_class", "rule", "part"),
     [
         (ForgetsTheEnd, "order of calls", "after the episode's end must raise EpisodeStateError"),
@@ -196,6 +235,9 @@ class ClosesOnce(EchoEnv):
         (ImagesInSystemRole, "replies", "images must be in a 'user' or 'tool' message"),
         (DropsImages, "replies", "must keep the observation's images"),
         (WeakOracle, "oracle", "the oracle must solve its task: seed 0 ended with reward 0"),
+        (Misjudged, "oracle", r"ended with reward 1.0.*solved means info\['is_success'\]"),
+        (Overpriced, "oracle", "ended with reward 1.0.*at least the reward threshold, 1.5"),
+        (NumpyReward, "replies", "must be a finite float of Python's"),
         (NeverEnds, "order of calls", "continues after max_turns=3"),
         (NeverEnds, "replies", "the episode must end at max_turns=3"),
         (OtherKeys, "replies", "an observation must be a dict of text, images and role"),

@@ -1,0 +1,535 @@
+"""Certification line: an episode plays the same however and beside whatever it is played."""
+
+import copy
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+from unittest import mock
+
+from envkit.checker.subject import Episode, Player, play, row
+from envkit.env import Env, PolicyContext, Reset, Step
+from envkit.errors import (
+    ConfigurationError,
+    ContractError,
+    EnvFault,
+    EpisodeStateError,
+    describe,
+)
+from envkit.success import reaches, verdict_in
+from envkit.toolcalls import parse_tool_calls
+from envkit_certify.bench import Bench, total
+from envkit_certify.lines import Line, judged
+from envkit_certify.target import resolve
+
+_EPISODES: Final = 3
+_TURNS: Final = 8
+_THREADS: Final = 4
+_MONTHS_S: Final = 1.3e7
+"""Changes the month, the day of the week and the hour."""
+
+T = TypeVar("T")
+_Rows = Callable[[Bench, int, Episode], list[str]]
+"""Plays a seed's recorded replies again, in some way, and returns the rows."""
+
+
+def state(bench: Bench) -> Line:
+    """Check that episodes are alike in every way to play them, and that nothing is shared."""
+    episodes = list(_episodes(bench))
+    problems: list[str] = []
+    capable = bench.env.capabilities
+    ways = {
+        name: rows
+        for name, rows in _WAYS.items()
+        if capable.deterministic
+        and not (name in _ON_THREADS and not capable.thread_safe)
+        and not (name in _SAVING and not capable.snapshot)
+        and not (name in _SEVERAL and capable.max_sessions is not None)
+    }
+    for name, rows in ways.items():
+        problems += _differing(bench, name, rows, episodes)
+    for check in _CHECKS:
+        try:
+            problems += check(bench, episodes)
+        except EnvFault:
+            raise
+        except Exception as error:  # noqa: BLE001  # foreign code
+            problems.append(describe(error)[:300])
+    detail = f"ways to play {len(episodes)} episodes again, and {len(_CHECKS)} other checks"
+    return judged("state", len(ways), detail, problems=problems)
+
+
+def _episodes(bench: Bench) -> Iterator[tuple[int, Episode]]:
+    """Yield episodes with right replies, and with wrong ones."""
+    solved = sorted(bench.solved[:8], key=lambda entry: len(entry[1].steps))
+    yield from [entry for entry in solved if len(entry[1].steps) <= _TURNS][-1:]
+    seed = bench.few_seeds[0]
+    known = next((e.replies for s, e in bench.solved if s == seed), ())
+
+    def mixed(context: PolicyContext) -> str:
+        turn = context.turn // 2
+        if context.turn % 2 and turn < len(known):
+            return known[turn]
+        return bench.hooks.reply(str(turn))
+
+    yield seed, play(bench.subject, bench.env, mixed, seed=seed, max_turns=_TURNS)
+
+
+def _differing(
+    bench: Bench, name: str, rows: _Rows, episodes: Sequence[tuple[int, Episode]]
+) -> Iterator[str]:
+    for seed, episode in episodes:
+        before = episode.rows()
+        try:
+            after = rows(bench, seed, episode)
+        except EnvFault:
+            raise
+        except Exception as error:  # noqa: BLE001  # foreign code
+            yield f"{name}: seed {seed} raises {describe(error)[:200]}"
+            return
+        if before != after:
+            pairs = enumerate(zip(before, after, strict=False))
+            turn = next((n for n, (old, new) in pairs if old != new), 0)
+            yield f"{name}: seed {seed} plays differently, from turn {turn} on"
+            return
+
+
+def _again(env: Env, bench: Bench, seed: int, episode: Episode) -> list[str]:
+    said = episode.replies
+    return play(
+        bench.subject, env, lambda context: said[context.turn], seed=seed, max_turns=len(said)
+    ).rows()
+
+
+@contextmanager
+def _another(bench: Bench) -> Generator[Env]:
+    env = bench.make()
+    try:
+        yield env
+    finally:
+        env.close()
+
+
+def _interrupted(bench: Bench, seed: int, episode: Episode) -> list[str]:
+    """Begin other episodes, then leave them in the middle."""
+    for other in (seed + 1, seed):
+        player = Player(bench.subject, bench.env, lambda _: episode.replies[0], seed=other)
+        if len(episode.replies) > 1 or other != seed:
+            player.turn()
+    return _again(bench.env, bench, seed, episode)
+
+
+def _solved_before(bench: Bench, seed: int, episode: Episode) -> list[str]:
+    for other, known in bench.solved[-2:]:
+        _again(bench.env, bench, other, known)
+    return _again(bench.env, bench, seed, episode)
+
+
+def _later(bench: Bench, seed: int, episode: Episode) -> list[str]:
+    """Play on another day."""
+    clocks = {name: getattr(time, name) for name in ("time", "time_ns")}
+    shift = {"time": _MONTHS_S, "time_ns": int(_MONTHS_S * 1e9)}
+    patches = [
+        mock.patch.object(time, name, lambda name=name, clock=clock: clock() + shift[name])
+        for name, clock in clocks.items()
+    ]
+    for patch in patches:
+        patch.start()
+    try:
+        return _again(bench.env, bench, seed, episode)
+    finally:
+        for patch in patches:
+            patch.stop()
+
+
+def _rude(bench: Bench, seed: int, episode: Episode) -> list[str]:
+    """Change everything that the environment was given or returned."""
+    with _another(bench) as env:
+        options = {"task": copy.deepcopy(episode.task)} if episode.task else None
+        moment: Any = Reset(*env.reset(seed=seed, options=options))
+        if options is not None:
+            _spoil(options["task"])
+        rows: list[str] = []
+        for reply in episode.replies:
+            _spoil(moment.info)
+            moment = Step(*env.step(reply))
+            rows.append(row(moment))
+            _spoil(moment.observation)
+        return [episode.rows()[0], *rows]
+
+
+def _spoil(data: object) -> None:
+    """Empty nested lists and dicts in place."""
+    inside: list[Any] = []
+    if isinstance(data, dict):
+        inside = list(data.values())
+    elif isinstance(data, list):
+        inside = list(data)
+    for value in inside:
+        _spoil(value)
+    if isinstance(data, dict | list):
+        data.clear()
+
+
+def _beside(bench: Bench, seed: int, episode: Episode) -> list[str]:
+    """Play beside an instance that plays other tasks."""
+    others = bench.solved or [(seed, episode)]
+    with _another(bench) as env, _another(bench) as second:
+        player = Player(
+            bench.subject, env, lambda context: episode.replies[context.turn], seed=seed
+        )
+        number = 0
+        while len(player.steps) < len(episode.replies):
+            number += 1
+            other, known = others[-number % len(others)]
+            beside = Player(
+                bench.subject, second, lambda c, known=known: known.replies[c.turn], seed=other
+            )
+            beside.turn()
+            player.turn()
+        return player.episode().rows()
+
+
+def _copied(bench: Bench, seed: int, episode: Episode) -> list[str]:
+    """Play on with a deep copy in the middle of an episode, then with the original."""
+    half = len(episode.replies) // 2
+    player = Player(
+        bench.subject, bench.env, lambda context: episode.replies[context.turn], seed=seed
+    )
+    for _ in range(half):
+        player.turn()
+    try:
+        twin = copy.deepcopy(bench.env)
+    except Exception:  # noqa: BLE001  # a copy is not promised
+        return episode.rows()
+    for reply in ("", *episode.replies[half:]):
+        if not Step(*twin.step(reply)).observation or not twin._running:  # pyright: ignore[reportPrivateUsage]  # whether it goes on
+            break
+    for _ in episode.replies[half:]:
+        player.turn()
+    return player.episode().rows()
+
+
+def _rendering(bench: Bench, seed: int, episode: Episode) -> list[str]:
+    """Render before every turn."""
+    env = bench.env
+    mode, env.render_mode = env.render_mode, "ansi"
+    try:
+        player = Player(bench.subject, env, lambda c: episode.replies[c.turn], seed=seed)
+        while len(player.steps) < len(episode.replies):
+            with suppress(NotImplementedError):
+                env.render()
+            player.turn()
+    finally:
+        env.render_mode = mode
+    return player.episode().rows()
+
+
+def _closed(bench: Bench, seed: int, episode: Episode) -> list[str]:
+    """Close another instance in the middle of an episode."""
+    player = Player(
+        bench.subject, bench.env, lambda context: episode.replies[context.turn], seed=seed
+    )
+    while len(player.steps) < len(episode.replies):
+        with _another(bench) as env:
+            env.reset(seed=seed + 1)
+        player.turn()
+    return player.episode().rows()
+
+
+def _each_on_a_thread(bench: Bench, seed: int, episode: Episode) -> list[str]:
+    """Play every turn on a thread of its own."""
+    with _another(bench) as env:
+        made = _threaded(
+            lambda: Player(
+                bench.subject, env, lambda context: episode.replies[context.turn], seed=seed
+            )
+        )
+        for _ in episode.replies:
+            _threaded(made.turn)
+        return made.episode().rows()
+
+
+def _threaded(call: Callable[[], T]) -> T:
+    found: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(call())
+        except BaseException as error:  # noqa: BLE001  # raised again below
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return found[0]
+
+
+def _at_once(bench: Bench, seed: int, episode: Episode) -> list[str]:
+    """Play on several threads at once, with others that play other tasks."""
+    others = bench.solved or [(seed, episode)]
+    plays = [(seed, episode), *(others[-n % len(others)] for n in range(1, _THREADS))]
+    results: dict[int, list[list[str]]] = {}
+    errors: list[BaseException] = []
+    barrier = threading.Barrier(len(plays))
+
+    def run(number: int) -> None:
+        try:
+            with _another(bench) as env:
+                barrier.wait(timeout=10)
+                results[number] = [_again(env, bench, *plays[number]) for _ in range(2)]
+        except BaseException as error:  # noqa: BLE001  # raised again below
+            errors.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=run, args=(n,)) for n in range(len(plays))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    if errors:
+        raise errors[0]
+    wrong = [
+        rows
+        for number, known in results.items()
+        for rows in known
+        if rows != plays[number][1].rows()
+    ]
+    return wrong[0] if wrong else episode.rows()
+
+
+def _saved(bench: Bench, seed: int, episode: Episode) -> list[str]:
+    """Save at every turn, and go on."""
+    player = Player(
+        bench.subject, bench.env, lambda context: episode.replies[context.turn], seed=seed
+    )
+    while len(player.steps) < len(episode.replies):
+        bench.env.snapshot()
+        player.turn()
+        bench.env.snapshot()
+    return player.episode().rows()
+
+
+def _restored(bench: Bench, seed: int, episode: Episode) -> list[str]:
+    """Go back to every turn, twice, on instances that played something else meanwhile."""
+    env = bench.env
+    env.reset(seed=seed)
+    saved = [env.snapshot()]
+    for reply in episode.replies[:-1]:
+        env.step(reply)
+        saved.append(env.snapshot())
+    rows = episode.rows()
+    with _another(bench) as other:
+        for turn in sorted({0, len(saved) // 2, len(saved) - 1}):
+            data = saved[turn]
+            for target in (env, other, other):
+                target.reset(seed=seed + 1 + turn)
+                target.step(episode.replies[0])
+                target.restore(data)
+                now = [row(Step(*target.step(reply))) for reply in episode.replies[turn:]]
+                if now != rows[turn + 1 :]:
+                    return [*rows[: turn + 1], *now, "restored"]
+                if target is other and turn == 0:
+                    _same_draw(env, other, data)
+    return rows
+
+
+def _same_draw(env: Env, other: Env, data: bytes) -> None:
+    """Check that an unseeded reset draws the same after a restore.
+
+    Raises:
+        ContractError: It does not.
+    """
+    tasks: list[object] = []
+    for target in (env, other):
+        target.restore(data)
+        target.reset()
+        tasks.append(copy.deepcopy(target.task))
+    if tasks[0] != tasks[1]:
+        raise ContractError("after restore(), reset() without a seed draws another task")
+
+
+_WAYS: Final[MappingProxyType[str, _Rows]] = MappingProxyType(
+    {
+        "after interrupted episodes": _interrupted,
+        "after solved episodes": _solved_before,
+        "on another day": _later,
+        "by a caller that edits what it was given": _rude,
+        "beside instances that play other tasks": _beside,
+        "while other instances are closed": _closed,
+        "while a deep copy plays on": _copied,
+        "with render() at every turn": _rendering,
+        "with a new thread per turn": _each_on_a_thread,
+        "on several threads at once": _at_once,
+        "with snapshot() at every turn": _saved,
+        "after restore() on used instances": _restored,
+    }
+)
+_ON_THREADS: Final = frozenset({"with a new thread per turn", "on several threads at once"})
+_SAVING: Final = frozenset({"with snapshot() at every turn", "after restore() on used instances"})
+_SEVERAL: Final = frozenset(
+    {
+        "by a caller that edits what it was given",
+        "beside instances that play other tasks",
+        "while other instances are closed",
+        "while a deep copy plays on",
+        "with a new thread per turn",
+        "on several threads at once",
+        "after restore() on used instances",
+    }
+)
+
+_Played = Sequence[tuple[int, Episode]]
+
+
+def _kept(bench: Bench, episodes: _Played) -> Iterator[str]:
+    """Check that what was returned, and the caller's task, do not change afterwards."""
+    for seed, episode in episodes:
+        task = copy.deepcopy(episode.task)
+        options = {"task": task} if task else None
+        held: list[tuple[Any, str]] = []
+        moment: Any = Reset(*bench.env.reset(seed=seed, options=options))
+        held.append((moment, _frozen(moment)))
+        for reply in episode.replies:
+            moment = Step(*bench.env.step(reply))
+            held.append((moment, _frozen(moment)))
+        bench.env.reset(seed=seed + 1)
+        if task != episode.task:
+            yield f"seed {seed}: playing changes the caller's options['task']"
+        for turn, (kept, before) in enumerate(held):
+            if _frozen(kept) != before:
+                yield f"seed {seed}: what turn {turn} returned changes later"
+                break
+    source = bench.env.tasks
+    if source is not None:
+        index = 0
+        first = copy.deepcopy(source.task(index))
+        bench.env.reset(seed=bench.plan.seed, options={"task": source.task(index)})
+        bench.env.step("")
+        if source.task(index) != first:
+            yield "playing a task changes it in the task source"
+
+
+def _frozen(moment: Reset | Step) -> str:
+    seen = moment.observation
+    images = [hash(image.pil().tobytes()) for image in seen["images"]]
+    return json.dumps([seen["text"], images, moment.info], sort_keys=True, default=repr)
+
+
+def _ended(bench: Bench, episodes: _Played) -> Iterator[str]:
+    """Check that no reply is taken after the end, right or wrong."""
+    for seed, episode in episodes:
+        if not episode.ended:
+            continue
+        _again(bench.env, bench, seed, episode)
+        for reply in (episode.replies[-1], "", episode.replies[0]):
+            try:
+                step = Step(*bench.env.step(reply))
+            except EpisodeStateError:
+                continue
+            yield f"seed {seed}: a step after the end returns, with reward {step.reward:g}"
+            break
+
+
+def _limited(bench: Bench, episodes: _Played) -> Iterator[str]:
+    """Check that max_turns limits an episode, and truncates it."""
+    del episodes
+    ends: list[bool] = []
+    for turns in (2, 3):
+        try:
+            env = resolve(bench.plan.target, {**bench.plan.kwargs, "max_turns": turns})()
+        except (ConfigurationError, ContractError, TypeError, ValueError):
+            return
+        try:
+            last: list[Step] = []
+            env.reset(seed=bench.plan.seed)
+            while len(last) <= turns and not (last and (last[-1].terminated or last[-1].truncated)):
+                last.append(Step(*env.step("")))
+            if len(last) > turns or env.max_turns > turns:
+                yield f"made with max_turns={turns}, an episode goes on after {len(last)} turns"
+            ends.append(len(last) == turns and bool(last[-1].terminated))
+        finally:
+            env.close()
+    if all(ends):
+        yield "an episode that ends at max_turns is terminated instead of truncated"
+
+
+def _drawn(bench: Bench, episodes: _Played) -> Iterator[str]:
+    """Check that resets without a seed go on drawing tasks, the same ones after the same seed."""
+    del episodes
+    env = bench.env
+    if not env.capabilities.deterministic:
+        return
+    draws: list[list[str]] = []
+    for _ in range(2):
+        seen: list[str] = []
+        env.reset(seed=bench.plan.seed)
+        for _ in range(6):
+            start = Reset(*env.reset())
+            seen.append(json.dumps([env.task, start.observation["text"]], default=repr))
+        draws.append(seen)
+    if draws[0] != draws[1]:
+        yield "after the same seed, resets without a seed draw other tasks"
+    seeds = {json.dumps(e.task, default=repr) for _, e in bench.solved}
+    if len(set(draws[0])) == 1 and len(seeds) > 3:
+        yield "reset() without a seed plays the same task every time"
+
+
+def _verdicts(bench: Bench, episodes: _Played) -> Iterator[str]:
+    """Check that the success term agrees with the reward."""
+    threshold = None if bench.env.threshold_is_mean else bench.env.reward_threshold
+    for seed, episode in (*bench.solved, *episodes):
+        steps = episode.steps
+        verdicts = [v for v in (verdict_in(step.info) for step in steps) if v is not None]
+        if not verdicts or not episode.ended:
+            continue
+        earned = total(episode)
+        is_paid = earned > 0 if threshold is None else reaches(earned, threshold)
+        if verdicts[-1] and not is_paid and earned <= 0:
+            yield f"seed {seed}: info['is_success'] is true for a return of {earned:g}"
+        if not verdicts[-1] and threshold is not None and is_paid:
+            yield f"seed {seed}: info['is_success'] is false for a return of {earned:g}"
+
+
+def _given(bench: Bench, episodes: _Played) -> Iterator[str]:
+    """Check that the oracle solves a given task under any seed."""
+    del episodes
+    oracle, env = bench.oracle, bench.env
+    if oracle is None or not env.capabilities.replay_safe:
+        return
+    for seed, episode in bench.solved[:_EPISODES]:
+        if not episode.task or total(episode) <= 0:
+            continue
+        again = play(bench.subject, env, oracle, seed=seed + 12345, task=episode.task)
+        if total(again) <= 0:
+            yield f"seed {seed}: its task under another seed is not solved by the oracle"
+
+
+def _calls(bench: Bench, episodes: _Played) -> Iterator[str]:
+    """Check that the oracle's calls fit the schemas of the tools."""
+    del episodes
+    for seed, episode in bench.solved[:_EPISODES]:
+        bench.env.reset(seed=seed)
+        tools = {spec.name: spec for spec in bench.env.tools}
+        for reply, step in zip(episode.replies, episode.steps, strict=True):
+            if not tools or step.info.get("parse_error") is not None:
+                continue
+            for call in parse_tool_calls(reply, tools=tuple(tools.values())).calls:
+                spec = tools.get(call.name)
+                wrong = ["no such tool"] if spec is None else spec.validate(call.arguments)
+                if wrong:
+                    yield f"seed {seed}: the oracle's call of {call.name!r}: {wrong[0]}"
+
+
+_CHECKS: Final = (_kept, _ended, _limited, _drawn, _verdicts, _given, _calls)
