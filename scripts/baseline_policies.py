@@ -27,7 +27,7 @@ from envkit_certify.audit.policies import most_similar
 LESSONS: Final = 500
 """Episodes on other tasks that the policies learn from."""
 FEWER_LESSONS: Final[Mapping[str, int]] = {
-    "reasoning_gym/": 100,
+    "reasoning_gym/": 64,
     "gymnasium/": 24,
     "terminal-": 16,
     "computer-use-miniwob-": 48,
@@ -37,7 +37,7 @@ FEWER_LESSONS: Final[Mapping[str, int]] = {
 """The same by start of the id, for environments that are slow or play long episodes."""
 MOST_ANSWERS: Final = 32
 """Answers that one reply gives at once."""
-CUT_AT: Final = 128
+CUT_AT: Final = 64
 """`--max-new-tokens` of the column "cut"."""
 _FILLER: Final = "~"
 """One token of the default model, however often it is repeated."""
@@ -157,7 +157,7 @@ def _common_start(texts: Sequence[str]) -> str:
 
 @cache
 def _codec() -> Any:  # noqa: ANN401  # a ChatCodec
-    return load_codec(model_source(None))
+    return load_codec(model_source(None), lazy_features=True)
 
 
 def _tokens(text: str) -> int:

@@ -90,6 +90,10 @@ class Target:
     """Whether the default model was trained on these tasks."""
     has_scale: bool = True
     """Whether rewards go from 0 to about 1; without a scale only success has a chance level."""
+    concurrency: int | None = None
+    """Episodes at a time; None is the command's default. Each has its own environment."""
+    has_text: bool = True
+    """Whether to play the column "text"; not where every observation holds the whole task."""
 
     @property
     def name(self) -> str:
@@ -125,10 +129,10 @@ def targets() -> Iterator[Target]:
     """Yield the table's environments; a collection needs its package."""
     yield from BUILT_IN
     for env_id in members("reasoning_gym"):
-        groups = 1 if env_id in _SLOW else 8
-        yield Target(env_id=env_id, groups=groups, by=())
+        groups = 1 if env_id in _SLOW else 4
+        yield Target(env_id=env_id, groups=groups, by=(), has_text=False, concurrency=1)
     for env_id in members("gymnasium"):
-        yield Target(env_id=env_id, by=(), groups=2, has_scale=False)
+        yield Target(env_id=env_id, by=(), has_text=False, has_scale=False)
 
 
 # ---- the evaluations
@@ -173,7 +177,8 @@ def options_of(column: str, target: Target) -> list[str] | None:
     if column == "oracle":
         return ["--policy", "oracle"] if facts.has_oracle else None
     if column in FUNCTIONS:
-        is_known = facts.has_oracle if column == "text" else facts.has_teacher
+        is_text = column == "text"
+        is_known = (facts.has_oracle and target.has_text) if is_text else facts.has_teacher
         if not is_known and column != "empty":
             return None
         limit = ["--max-new-tokens", str(policies.CUT_AT)] if column == "cut" else []
@@ -197,6 +202,8 @@ def evaluate(column: str, target: Target, folder: Path, *, tasks: int) -> list[d
             options += ["--by", by]
         for key, value in target.arguments.items():
             options += ["--env-kwargs", f"{key}={json.dumps(value)}"]
+        if target.concurrency is not None:
+            options += ["--concurrency", str(target.concurrency)]
         count = str(tasks * target.groups)
         _run("eval", target.env_id, "-n", count, *options, "--out", str(out), "--overwrite")
     elif not done["is_complete"]:
