@@ -27,6 +27,8 @@ from envkit_certify.audit.policies import most_similar
 LESSONS: Final = 500
 """Episodes on other tasks that the policies learn from."""
 FEWER_LESSONS: Final[Mapping[str, int]] = {
+    "geo3k-": 200,
+    "computer-use-v": 100,
     "reasoning_gym/": 64,
     "gymnasium/": 24,
     "terminal-": 16,
@@ -185,7 +187,7 @@ def _hooks(context: PolicyContext) -> Any:  # noqa: ANN401  # AuditHooks or None
 def _made_as(context: PolicyContext) -> tuple[str, str]:
     """Return the id and the arguments, as JSON, of the context's environment."""
     env: Any = context.env.unwrapped
-    spec = (env.joint_env if isinstance(env, RoleEnv) else env).spec
+    spec: Any = (env.joint_env if isinstance(env, RoleEnv) else env).spec
     return spec.id, json.dumps(spec.kwargs, sort_keys=True, default=str)
 
 

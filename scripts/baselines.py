@@ -43,9 +43,9 @@ from typing import Any, Final
 import baseline_policies as policies
 
 import envkit
-from envkit.audit_hooks import StatesChance
 from envkit.cli import main as envkit_command
-from envkit.errors import ConfigurationError, EnvkitError
+from envkit.env import Env
+from envkit.errors import EnvkitError
 from envkit.metrics.intervals import mean_interval, share_interval
 from envkit.registration import members
 from envkit.trajectory import read_trajectories
@@ -156,19 +156,12 @@ def facts_of(target: Target) -> Facts:
     Raises:
         EnvkitError: It cannot be made here.
     """
-    env: Any = envkit.make(target.env_id, **target.arguments).unwrapped
-    try:
-        env.oracle()
-        has_oracle = True
-    except ConfigurationError:
-        has_oracle = False
-    found = Facts(
-        chance=float(env.chance_level) if isinstance(env, StatesChance) else None,
-        has_oracle=has_oracle,
-        has_teacher=policies.teacher_of(env) is not None,
-    )
+    made: Any = envkit.make(target.env_id, **target.arguments).unwrapped
+    env: Env = made
+    teacher = policies.teacher_of(env)
+    stated: float | None = getattr(env, "chance_level", None)
     env.close()
-    return found
+    return Facts(chance=stated, has_oracle=teacher == env.oracle, has_teacher=teacher is not None)
 
 
 def options_of(column: str, target: Target) -> list[str] | None:
@@ -319,7 +312,7 @@ def rows_of(
         cells["tasks"] = str(max(line["tasks"] for _, line in same))
         if tag is None:
             chance = facts_of(target).chance
-            cells["chance"] = "" if chance is None else f"{chance:.2g}"
+            cells["chance"] = "" if chance is None else f"{chance:.2f}"
             cells |= {column: f"**{cells[column]}**" for column in above}
         yield (f"**{target.name}**" if tag is None else f"{tag} {value}"), cells
 
@@ -353,9 +346,8 @@ def main() -> int:
     )
     known = list(targets())
     ids = {one.env_id for one in known} | {one.env_id.split("/")[0] for one in known}
-    parser.add_argument(
-        "--only", action="append", metavar="ID", choices=sorted(ids), help="or NAMESPACE; repeatable"
-    )
+    names = sorted(ids)
+    parser.add_argument("--only", action="append", metavar="ID", choices=names, help="repeatable")
     parser.add_argument("-n", type=int, default=16, help="tasks per family (default: 16)")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "baselines")
     parser.add_argument("--page", type=Path, default=PAGE)

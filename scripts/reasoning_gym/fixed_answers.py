@@ -28,7 +28,7 @@ def best_fixed_answer(name: str, tasks: int) -> tuple[str, float]:
     candidates = [*_CONSTANTS, *(answer for answer, _ in frequent.most_common(_LEARNED))]
     entries = [source.entry({"index": index}) for index in range(tasks)]
     scores = {
-        answer: sum(source.score(answer, entry) for entry in entries) / tasks
+        answer: sum(source.score(answer, entry).score for entry in entries) / tasks
         for answer in dict.fromkeys(candidates)
     }
     best = max(scores, key=scores.__getitem__)

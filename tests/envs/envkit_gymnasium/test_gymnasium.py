@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
 import envkit
@@ -327,7 +328,7 @@ def test_gymnasium_reply_that_plays_nothing_never_succeeds(reply: str) -> None:
 @pytest.mark.parametrize("limit", [None, 3, 4])
 def test_gymnasium_threshold_below_0_needs_a_whole_episode(limit: int | None, misses: int) -> None:
     class Costly(gymnasium.Env[Any, Any]):
-        spec = gymnasium.envs.registration.EnvSpec(id="Costly-v0")
+        spec = EnvSpec(id="Costly-v0")
         observation_space = gymnasium.spaces.Discrete(2)
         action_space = gymnasium.spaces.Discrete(2)
 
