@@ -29,6 +29,8 @@ LESSONS: Final = 500
 FEWER_LESSONS: Final[Mapping[str, int]] = {
     "geo3k-": 200,
     "computer-use-v": 100,
+    "reasoning_gym/futoshiki-": 16,
+    "reasoning_gym/knight_swap-": 8,
     "reasoning_gym/": 64,
     "gymnasium/": 24,
     "terminal-": 16,
@@ -74,6 +76,12 @@ def cut(context: PolicyContext) -> str:
     """Return the oracle's reply, shifted so that `CUT_AT` tokens end in its middle."""
     right = _own_reply(context)
     return _FILLER * (CUT_AT - _tokens(right) // 2) + right
+
+
+def half(context: PolicyContext) -> str:
+    """Return the first half of the oracle's reply, for a player that can say that it was cut."""
+    right = _own_reply(context)
+    return right[: len(right) // 2]
 
 
 def all_answers(context: PolicyContext) -> str:

@@ -5,8 +5,9 @@
     .venv/bin/python scripts/baselines.py                    # everything; writes the page
     .venv/bin/python scripts/baselines.py --only geo3k-v0 -n 8
 
-Each column is one `envkit eval` per environment, in `build/baselines/COLUMN/ENVIRONMENT`. An
-interrupted script continues where it stopped. The columns:
+Each column is one `envkit eval` per environment, in `build/baselines/COLUMN/ENVIRONMENT`; members
+of collections are played without tokens. An interrupted script continues where it stopped. The
+columns:
 
 - random: the environment's own policy "random", or else an oracle reply to another task, redrawn
   each turn.
@@ -35,8 +36,9 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,11 +46,16 @@ import baseline_policies as policies
 
 import envkit
 from envkit.cli import main as envkit_command
-from envkit.env import Env
-from envkit.errors import EnvkitError
+from envkit.env import Env, Policy, PolicyContext
+from envkit.errors import EnvFault, EnvkitError
+from envkit.messages import message
 from envkit.metrics.intervals import mean_interval, share_interval
 from envkit.registration import members
+from envkit.reply import FinishReason, Reply
+from envkit.seeds import derive_seed
+from envkit.success import own_reward, reaches, verdict_in
 from envkit.trajectory import read_trajectories
+from envkit_eval import Estimate
 from envkit_eval.samples import Sample, episodes_of, problems_of
 
 ROOT: Final = Path(__file__).parents[1]
@@ -90,10 +97,9 @@ class Target:
     """Whether the default model was trained on these tasks."""
     has_scale: bool = True
     """Whether rewards go from 0 to about 1; without a scale only success has a chance level."""
-    concurrency: int | None = None
-    """Episodes at a time; None is the command's default. Each has its own environment."""
-    has_text: bool = True
-    """Whether to play the column "text"; not where every observation holds the whole task."""
+    is_member: bool = False
+    """Whether it is one of a collection's many: played by `play_directly`, without "text", since
+    its observations hold the whole task."""
 
     @property
     def name(self) -> str:
@@ -121,8 +127,8 @@ BUILT_IN: Final = (
     Target(env_id="computer-use-page-v0", by=()),
     Target(env_id="computer-use-linux-v0", by=()),
 )
-_SLOW: Final = frozenset[str]()
-"""Datasets of reasoning-gym that take a second or more per task."""
+_SLOW: Final = frozenset({"reasoning_gym/futoshiki-v0", "reasoning_gym/knight_swap-v0"})
+"""Datasets that take seconds to make a task."""
 
 
 def targets() -> Iterator[Target]:
@@ -130,9 +136,9 @@ def targets() -> Iterator[Target]:
     yield from BUILT_IN
     for env_id in members("reasoning_gym"):
         groups = 1 if env_id in _SLOW else 4
-        yield Target(env_id=env_id, groups=groups, by=(), has_text=False, concurrency=1)
+        yield Target(env_id=env_id, groups=groups, by=(), is_member=True)
     for env_id in members("gymnasium"):
-        yield Target(env_id=env_id, by=(), has_text=False, has_scale=False)
+        yield Target(env_id=env_id, by=(), is_member=True, has_scale=False)
 
 
 # ---- the evaluations
@@ -171,7 +177,7 @@ def options_of(column: str, target: Target) -> list[str] | None:
         return ["--policy", "oracle"] if facts.has_oracle else None
     if column in FUNCTIONS:
         is_text = column == "text"
-        is_known = (facts.has_oracle and target.has_text) if is_text else facts.has_teacher
+        is_known = (facts.has_oracle and not target.is_member) if is_text else facts.has_teacher
         if not is_known and column != "empty":
             return None
         limit = ["--max-new-tokens", str(policies.CUT_AT)] if column == "cut" else []
@@ -189,22 +195,87 @@ def evaluate(column: str, target: Target, folder: Path, *, tasks: int) -> list[d
     if options is None:
         return []
     out = place_of(column, target, folder)
+    if target.is_member:
+        return play_directly(column, target, out / "episodes.json", tasks=tasks * target.groups)
     done = _read(out)
     if done is None or not _is_same(done, tasks * target.groups):
         for by in target.by:
             options += ["--by", by]
         for key, value in target.arguments.items():
             options += ["--env-kwargs", f"{key}={json.dumps(value)}"]
-        if target.concurrency is not None:
-            options += ["--concurrency", str(target.concurrency)]
-        count = str(tasks * target.groups)
-        _run("eval", target.env_id, "-n", count, *options, "--out", str(out), "--overwrite")
+        number = str(tasks * target.groups)
+        _run("eval", target.env_id, "-n", number, *options, "--out", str(out), "--overwrite")
     elif not done["is_complete"]:
         _run("eval", "--resume", str(out))
     found = _read(out)
     if found is None or not found["is_complete"]:
         raise SystemExit(f"{out} was not completed; run the script again to continue")
     return found["lines"]
+
+
+def play_directly(column: str, target: Target, file: Path, *, tasks: int) -> list[dict[str, Any]]:
+    """Play a cell through the environment's own `reset` and `step`, and return its line.
+
+    A collection has hundreds of cells, and `envkit eval` would tokenize every reply.
+    """
+    try:
+        episodes: list[tuple[float | None, bool | None]] = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        episodes = []
+    if len(episodes) != tasks:
+        started = time.monotonic()
+        made: Any = envkit.make(target.env_id, **target.arguments)
+        env: Env = made.unwrapped
+        name = {"cut": "half"}.get(column, FUNCTIONS.get(column))
+        policy: Policy = env.oracle() if name is None else getattr(policies, name)
+        finish = FinishReason.LENGTH if column == "cut" else FinishReason.STOP
+        seeds = (derive_seed("baselines", number) for number in range(tasks))
+        episodes = [_episode(env, policy, seed, finish) for seed in seeds]
+        env.close()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(episodes))
+        print(f"{time.monotonic() - started:7.1f} s  {column} {target.name}", flush=True)
+    rewards = [reward for reward, _ in episodes if reward is not None]
+    solved = [float(verdict) for _, verdict in episodes if verdict is not None]
+    reward, success = Estimate.of(rewards), Estimate.of(solved, samples=len(solved))
+    if all(one in (0.0, 1.0) for one in rewards):
+        reward = Estimate.of(rewards, samples=len(rewards))
+    return [
+        {
+            "tag": None,
+            "value": None,
+            "tasks": len(rewards),
+            "faulted": len(episodes) - len(rewards),
+            "reward": None if reward is None else asdict(reward),
+            "success": None if success is None else asdict(success),
+        }
+    ]
+
+
+def _episode(
+    env: Env, policy: Policy, seed: int, finish: FinishReason
+) -> tuple[float | None, bool | None]:
+    """Play an episode; return its own reward and whether it was solved, None after a fault."""
+    total, verdict, threshold = 0.0, None, env.reward_threshold
+    try:
+        messages = [env.format_observation(env.reset(seed=seed).observation)]
+        for turn in count():
+            text = policy(
+                PolicyContext(env=env, task=env.task, turn=turn, messages=messages, seed=seed)
+            )
+            env.announce(Reply(text=text, finish=finish))
+            step = env.step(text)
+            messages += [message("assistant", text), env.format_observation(step.observation)]
+            total += own_reward(step.info, step.reward)
+            latest = verdict_in(step.info)
+            verdict = verdict if latest is None else latest
+            if step.terminated or step.truncated:
+                break
+    except EnvFault:
+        return None, None
+    if verdict is None and threshold is not None:
+        verdict = reaches(total, threshold)
+    return total, verdict
 
 
 def place_of(column: str, target: Target, folder: Path) -> Path:
@@ -258,20 +329,34 @@ def is_above(values: Sequence[float], limit: float) -> bool:
     return interval.low > limit
 
 
-def above_chance(target: Target, place: Path) -> list[str]:
-    """Return which means of a cell are above chance: "success", "reward"."""
-    chance = facts_of(target).chance
-    limit = TOLERATED if chance is None else max(chance, TOLERATED)
+def _values(place: Path) -> dict[str, list[float]]:
+    """Return the success and the reward of a cell's tasks."""
+    direct = place / "episodes.json"
+    if direct.exists():
+        episodes = json.loads(direct.read_bytes())
+        return {
+            "success": [float(solved) for _, solved in episodes if solved is not None],
+            "reward": [reward for reward, _ in episodes if reward is not None],
+        }
     samples = [
         Sample.of(trajectory, by=())
         for file in sorted(place.glob("*/trajectories.jsonl"))
         for trajectory in read_trajectories(file)
     ]
     problems = problems_of(episodes_of(samples)).values()
-    judged = [one for one in problems if one.judged]
-    found = {"success": [one.solved / one.judged for one in judged]}
-    if target.has_scale:
-        found["reward"] = [one.reward for one in problems]
+    return {
+        "success": [one.solved / one.judged for one in problems if one.judged],
+        "reward": [one.reward for one in problems],
+    }
+
+
+def above_chance(target: Target, place: Path) -> list[str]:
+    """Return which means of a cell are above chance: "success", "reward"."""
+    chance = facts_of(target).chance
+    limit = TOLERATED if chance is None else max(chance, TOLERATED)
+    found = _values(place)
+    if not target.has_scale:
+        del found["reward"]
     return [name for name, values in found.items() if is_above(values, limit)]
 
 
