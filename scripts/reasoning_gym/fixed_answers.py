@@ -4,7 +4,7 @@
 
 Prints the best answer of each dataset and its mean score. Candidates are short constants and the
 most frequent right answers of other tasks. `envkit_reasoning_gym.names.FIXED_ANSWERS` holds the
-datasets where it earns at least 0.3. Without names, all are measured, which takes hours because
+datasets where it earns at least 0.1. Without names, all are measured, which takes hours because
 some graders need seconds per answer.
 """
 # ruff: noqa: T201  # a script prints its figures
