@@ -28,7 +28,7 @@ LESSONS: Final = 500
 """Episodes on other tasks that the policies learn from."""
 FEWER_LESSONS: Final[Mapping[str, int]] = {
     "geo3k-": 200,
-    "computer-use-v": 100,
+    "computer-use-v": 32,
     "reasoning_gym/futoshiki-": 16,
     "reasoning_gym/knight_swap-": 8,
     "reasoning_gym/": 64,
