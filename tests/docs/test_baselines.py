@@ -159,7 +159,14 @@ def test_cut_reply_ends_in_the_middle_of_the_oracles(
     baselines: Any, monkeypatch: pytest.MonkeyPatch, length: int
 ) -> None:
     right = "".join(chr(ord("a") + n % 26) for n in range(length))
-    monkeypatch.setattr(EchoEnv, "oracle", lambda _: lambda _: right)
+
+    def say(_: object) -> str:
+        return right
+
+    def oracle(_: object) -> Policy:
+        return say
+
+    monkeypatch.setattr(EchoEnv, "oracle", oracle)
     text = baselines.policies.cut(at_start(envkit.make("toy-echo-v0"), 0))
     codec = baselines.policies._codec()
     ids = codec.encode_reply(text)
