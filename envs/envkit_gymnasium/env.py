@@ -14,7 +14,7 @@ from envkit.errors import ConfigurationError, DatasetError
 from envkit.images import Image
 from envkit.marks import MAX_MARKS, clip
 from envkit.seeds import derive_seed
-from envkit.success import IS_SUCCESS, OWN_REWARD, finite
+from envkit.success import IS_SUCCESS, OWN_REWARD, finite, reaches
 from envkit.tasks import Task
 from envkit_gymnasium.ansi import show_ansi
 from envkit_gymnasium.inner import View, choose_view, foreign, is_known_repeatable, make_inner
@@ -70,6 +70,8 @@ class GymnasiumEnv(Env):
         `info["return"]` is the episode's sum so far.
     Episode end: terminates and truncates as the inner environment does; `max_turns` replies
         truncate. After an unreadable reply nothing is played and the observation says why.
+    Success: the inner environment's `is_success`, or its reward threshold. If doing nothing reaches
+        the threshold, only an episode that was played to its end can succeed.
     Chance: depends on the environment.
     Source: Gymnasium, https://gymnasium.farama.org, and any package that registers environments
         with it.
@@ -137,6 +139,7 @@ class GymnasiumEnv(Env):
         self._view = choose_view(env, dict(env_kwargs or {}), view)
         self._inner = make_inner(env, dict(env_kwargs or {}), self._view)
         limit = getattr(self._inner.spec, "max_episode_steps", None)
+        self._has_limit = limit is not None
         super().__init__(max_turns=max_turns or limit or _DEFAULT_TURNS, render_mode=render_mode)
         known = class_key(self._inner.unwrapped) or ""
         if action_names is None:
@@ -160,8 +163,9 @@ class GymnasiumEnv(Env):
         self.system_prompt = "\n\n".join(
             filter(None, [rules, self._reader.describe(), self._seen()])
         )
-        self._return = 0.0
-        self._is_cut = False
+        self._return = self._own_return = 0.0
+        self._is_over = self._is_cut = self._has_missed = False
+        self._replies = 0
         self._is_closed = False
 
     def on_reset(self, task: Task) -> Turn:
@@ -179,7 +183,9 @@ class GymnasiumEnv(Env):
         with foreign("reset", self._inner):
             state, inner_info = self._inner.reset(seed=seed, options=options)
         self._inner.action_space.seed(seed)
-        self._return, self._is_cut = 0.0, False
+        self._return = self._own_return = 0.0
+        self._is_over = self._is_cut = self._has_missed = False
+        self._replies = 0
         text, images = self._look(state)
         return Turn(text, images=images, info=self._report(inner_info, 0))
 
@@ -189,15 +195,19 @@ class GymnasiumEnv(Env):
         Raises:
             EnvFault: The inner environment failed.
         """
+        self._replies += 1
         actions = self._reader.read(self.reply)
         if actions.error is not None:
+            self._has_missed = True
             info = {"parse_error": actions.error, "tool_call": actions.call}
             return Turn(
                 f"Nothing was played: {actions.error}. {self._reader.describe()}",
-                info={**info, "steps": 0, "return": self._return, "env_info": {}},
+                info={**info, **self._report({}, 0)},
             )
         played = self._play(actions.values)
         self._return += played.reward
+        self._own_return += played.reward - played.bonus
+        self._is_over = played.is_over
         text, images = self._look(played.state)
         told = [text, self._score(played.reward), self._ending(played.is_over)]
         info = self._report(played.info, played.steps)
@@ -290,8 +300,22 @@ class GymnasiumEnv(Env):
 
     def _report(self, inner_info: Mapping[str, Any], steps: int) -> dict[str, Any]:
         parts = _json_parts(inner_info)
-        verdict = {IS_SUCCESS: parts[IS_SUCCESS]} if IS_SUCCESS in parts else {}
+        verdict = {IS_SUCCESS: parts[IS_SUCCESS]} if IS_SUCCESS in parts else self._verdict()
         return {"steps": steps, "return": self._return, "env_info": parts, **verdict}
+
+    def _verdict(self) -> dict[str, bool]:
+        """Return whether the task is solved so far, if doing nothing reaches the threshold.
+
+        Otherwise the threshold alone decides. An inner environment without a step limit ends after
+        `max_turns` replies, each of which must have been played.
+        """
+        threshold = self.reward_threshold
+        if threshold is None or threshold > 0:
+            return {}
+        is_last = self._replies >= self.max_turns
+        is_played_out = is_last and not self._has_limit and not self._has_missed
+        is_whole = self._is_over or self._is_cut or is_played_out
+        return {IS_SUCCESS: is_whole and reaches(self._own_return, threshold)}
 
     def _score(self, reward: float) -> str:
         return f"Reward: {reward:g}, {self._return:g} so far." if self._show_reward else ""

@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 from numpy.typing import NDArray
 
 import envkit
@@ -305,6 +306,58 @@ def test_gymnasium_last_turn_truncates_and_the_end_pays_the_bonus() -> None:
     step = env.step(call(0))
     assert (step.reward, step.terminated, step.truncated) == (3.5, True, False)
     assert step.info["reward_terms"] == {"env": 3.5}
+
+
+@pytest.mark.parametrize("reply", ["", "<tool_call>", call("sideways")])
+def test_gymnasium_reply_that_plays_nothing_never_succeeds(reply: str) -> None:
+    """Where steps cost reward, doing nothing reaches a threshold below 0."""
+    for name in ("MountainCar-v0", "Acrobot-v1"):
+        env = made(name)
+        assert env.reward_threshold is not None
+        assert env.reward_threshold < 0
+        env.reset(seed=3)
+        step = env.step(reply)
+        while not (step.terminated or step.truncated):
+            assert step.info["is_success"] is False
+            step = env.step(reply)
+        assert step.info["return"] == 0
+        assert step.info["is_success"] is False
+
+
+@pytest.mark.parametrize("misses", [0, 1])
+@pytest.mark.parametrize("limit", [None, 3, 4])
+def test_gymnasium_threshold_below_0_needs_a_whole_episode(limit: int | None, misses: int) -> None:
+    class Costly(gymnasium.Env[Any, Any]):
+        spec = EnvSpec(id="Costly-v0")
+        observation_space = gymnasium.spaces.Discrete(2)
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, **_: Any) -> Any:
+            return 0, {}
+
+        def step(self, action: Any) -> Any:
+            return 0, -float(action), False, False, {}
+
+    def build(**_: Any) -> Any:
+        inner: Any = Costly()
+        return inner if limit is None else gymnasium.wrappers.TimeLimit(inner, limit)
+
+    for action, is_cheap in ((0, True), (1, False)):
+        env = GymnasiumEnv(env=build, max_turns=3)
+        env.default_threshold = -2.0
+        assert [env.reset(seed=0).info["is_success"] for _ in range(2)] == [False, False]
+        replies = [""] * misses + [call(action)] * (3 - misses)
+        infos = [env.step(reply).info for reply in replies]
+        is_whole = not misses and limit != 4  # a limit of 4 leaves a step that was not played
+        assert infos[0]["is_success"] is False
+        assert infos[-1]["is_success"] is (is_whole and is_cheap)
+        assert env.reset(seed=0).info["is_success"] is False
+
+
+def test_gymnasium_threshold_above_0_is_left_to_the_return() -> None:
+    env = made("CartPole-v1")
+    env.reset(seed=0)
+    assert "is_success" not in env.step(call("left")).info
 
 
 def test_gymnasium_several_actions_and_frame_skip_sum_their_rewards() -> None:
