@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
+from fakes.gradients import LossCase, Reduction
+from fakes.gradients.of_slime import arguments, written
 
 from envkit.errors import ConfigurationError
 from envkit.trajectory import StopReason
 from envkit_conformance import Shape, shipped_recordings
-from envkit_conformance.gradient import LossCase, Reduction
 from envkit_slime.generate import SlimeForm
-from envkit_slime.gradient import arguments, written
 from envkit_slime.rollout import Job, _write_aborted
 
 pytestmark = [pytest.mark.slime, pytest.mark.usefixtures("needs_slime")]
