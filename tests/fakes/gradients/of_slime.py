@@ -27,17 +27,16 @@ from fakes.gradients.cases import (
 )
 
 from envkit.errors import MissingDependencyError
-from envkit.metrics import EpisodeFacts
+from envkit.rollout import RolloutConfig
 from envkit.trajectory import Trajectory
 from envkit_conformance import Shape
 from envkit_slime.conformance import NoText
-from envkit_slime.form import Form
+from envkit_slime.form import Form, Job
 from envkit_slime.generate import SlimeForm
 from envkit_slime.rewards import post_process_rewards
-from envkit_slime.rollout import Job, deliver
-from envkit_slime.settings import FanOut
+from envkit_slime.rollout import deliver
+from envkit_slime.settings import FanOut, Settings
 from envkit_slime.upstream import require
-from envkit_slime.writer import clear
 
 if TYPE_CHECKING:
     from fakes.gradients.policy import Policy
@@ -122,15 +121,13 @@ def written(
     shape: Shape,
 ) -> list[Any]:
     """Return the samples of whole groups as a rollout returns them, flattened."""
-    job = Job(form=form, args=args, evaluation=False)
+    job = Job(form=form, args=args, evaluation=False, tokenizer=NoText())
+    settings = Settings(rollout=RolloutConfig(), fan_out=FAN_OUTS[shape])
     groups = list(dict.fromkeys(one.group_id for one in trajectories))
     samples: list[Any] = []
     for index, one in enumerate(trajectories):
         sample = sample_class(group_index=groups.index(one.group_id), index=index)
-        clear(sample)
-        facts = [EpisodeFacts.of(one)]
-        fan_out = FAN_OUTS[shape]
-        done = deliver(job, sample, [one], facts, fan_out=fan_out, tokenizer=NoText())
+        done = deliver(job, sample, [one], settings)
         samples += done if isinstance(done, list) else [done]
     return samples
 
