@@ -9,7 +9,7 @@ from envkit_conformance.recordings import (
     save_recordings,
     shipped_recordings,
 )
-from envkit_conformance.registry import Adapter, load_adapters, load_members
+from envkit_conformance.registry import Adapter, load_adapters
 from envkit_conformance.suite import Outcome, Verdict, check, run_suite
 from envkit_conformance.testing import AdapterConformance
 
@@ -28,7 +28,6 @@ __all__ = [
     "expected_rows",
     "first_difference",
     "load_adapters",
-    "load_members",
     "load_recordings",
     "run_suite",
     "save_recordings",

@@ -11,7 +11,7 @@ from envkit.cli.examples import with_examples
 from envkit.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from envkit_conformance import Adapter, Outcome, Projection, Recording
+    from envkit_conformance import Adapter, Outcome, Recording
 
 
 @with_examples(
@@ -39,46 +39,12 @@ def conformance(
             help="Model of --recordings, whose image processor computes the tensors to compare.",
         ),
     ] = None,
-    gradient: Annotated[
-        bool,
-        typer.Option(
-            "--gradient",
-            help="Compare the gradients of the trainers' own losses with the plain formula.",
-        ),
-    ] = False,
-    save: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="With --gradient: save the gradients in this folder."),
-    ] = None,
-    across: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="With --gradient: compare gradients saved there from other Python environments.",
-        ),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare what adapters pass to trainers with the recorded ids, masks and rewards.
 
-    With --gradient, compare the gradients of the trainers' own losses. Recorded episodes go through
-    each adapter into the trainer's advantages and loss, all with the same tiny model.
-
-    The exit code is 1 when a row or a gradient differs, or when a named adapter is not installed.
+    The exit code is 1 when a row differs, or when a named adapter is not installed.
     """
-    if gradient or save or across:
-        from envkit.errors import ConfigurationError
-        from envkit_conformance.gradients_command import check_gradients, show_across
-
-        if not gradient or recordings or model or (save and across):
-            raise ConfigurationError(
-                "--gradient takes --adapter, --json, and one of --save DIR and --across DIR"
-            )
-        if across is not None:
-            show_across(across, as_json=as_json)
-        else:
-            check_gradients(adapter or (), save=save, as_json=as_json)
-        return
     from envkit_conformance import Verdict, load_adapters, run_suite
 
     found = load_adapters(adapter or ())
@@ -116,9 +82,7 @@ def _recordings(directory: Path | None, model: str | None) -> "tuple[Recording, 
     return found
 
 
-def _missing(
-    adapters: "tuple[Adapter[Projection], ...]", outcomes: "tuple[Outcome, ...]"
-) -> dict[str, str]:
+def _missing(adapters: "tuple[Adapter, ...]", outcomes: "tuple[Outcome, ...]") -> dict[str, str]:
     """Return missing packages by the name of the adapter or projection."""
     from envkit_conformance import Verdict
 

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Final
 
 from envkit.errors import ConfigurationError, EnvFault
+from envkit_slime.form import Job
 from envkit_slime.rewards import is_distilled, is_normalised, sets_reward
 from envkit_slime.runtime import Runtime
 from envkit_slime.sample import Sample
@@ -17,18 +18,35 @@ logger = logging.getLogger("envkit.slime")
 _NORMALISE: Final = "--custom-reward-post-process-path envkit_slime.post_process_rewards"
 
 
-def check_prompt(
-    args: Namespace, sample: Sample, task_fields: Mapping[str, str], *, evaluation: bool
-) -> None:
-    """Reject a task whose text is a prompt that the trainer has already rendered.
+def check_plan(args: Namespace, sample: Sample, plan: Plan, *, evaluation: bool) -> None:
+    """Reject settings that break inside the trainer, or that would have no effect.
 
-    An evaluation dataset has its own flag, which does not reach a generate function.
+    It warns, once, that a faulted episode's 0.0 will count in the mean of its group.
 
     Raises:
         ConfigurationError: See the message.
     """
+    settings = plan.settings
+    check_ignored(args, sample, evaluation=evaluation)
+    _check_fan_out(args, settings.fan_out, evaluation=evaluation)
+    if evaluation:
+        return
+    _check_prompt(args, sample, settings.task_fields)
+    _check_staleness(args, settings.max_staleness)
+    if is_normalised(args) and not _has_post_process(args):
+        _warn_once(
+            "the trainer's own normalisation counts a faulted episode as reward 0.0 in the mean of "
+            f"its group: add {_NORMALISE}"
+        )
+
+
+def _check_prompt(args: Namespace, sample: Sample, task_fields: Mapping[str, str]) -> None:
+    """Reject a task whose text is a prompt that the trainer has already rendered.
+
+    An evaluation dataset has its own flag, which does not reach a generate function.
+    """
     is_rendered = getattr(args, "apply_chat_template", False) and isinstance(sample.prompt, str)
-    if is_rendered and not evaluation and "prompt" in task_fields.values():
+    if is_rendered and "prompt" in task_fields.values():
         raise ConfigurationError(
             "task_fields takes the task's text from the dataset's own prompt, got a "
             f"prompt that --apply-chat-template has rendered: {sample.prompt!r:.60}; drop "
@@ -56,12 +74,8 @@ def check_ignored(args: Namespace, sample: Sample, *, evaluation: bool) -> None:
         )
 
 
-def check_fan_out(args: Namespace, fan_out: FanOut, *, evaluation: bool) -> None:
-    """Reject settings that break inside slime if a sample becomes several.
-
-    Raises:
-        ConfigurationError: See the message.
-    """
+def _check_fan_out(args: Namespace, fan_out: FanOut, *, evaluation: bool) -> None:
+    """Reject settings that break inside slime if a sample becomes several."""
     if fan_out is FanOut.NONE:
         return
     for name in ("partial_rollout", "group_rm"):
@@ -84,23 +98,19 @@ def check_fan_out(args: Namespace, fan_out: FanOut, *, evaluation: bool) -> None
     )
 
 
-async def check_siblings(
-    args: Namespace, plan: Plan, runtime: Runtime, *, keeps_partial: bool, evaluation: bool
-) -> None:
+async def check_siblings(job: Job, plan: Plan, runtime: Runtime) -> None:
     """Reject settings that break inside the trainer if a sample becomes one per agent.
 
     Args:
-        args: The trainer's arguments.
+        job: Job of the sample.
         plan: Names the environment.
         runtime: Builds it.
-        keeps_partial: Whether aborted samples are resumed.
-        evaluation: Whether this is the trainer's evaluation.
 
     Raises:
         ConfigurationError: See the message.
     """
-    groups_alone = bool(getattr(args, "group_rm", False))
-    if evaluation or not (keeps_partial or groups_alone or not _has_post_process(args)):
+    groups_alone = bool(getattr(job.args, "group_rm", False))
+    if job.evaluation or not (job.keeps_partial or groups_alone or not _has_post_process(job.args)):
         return
     player = await runtime.player(plan.settings.rollout)
     try:
@@ -110,7 +120,7 @@ async def check_siblings(
     if not roles:
         return
     who = f"{plan.request.env_id} has several agents, each with its own sample and reward"
-    if keeps_partial:
+    if job.keeps_partial:
         raise ConfigurationError(
             f"{who}, and an aborted one cannot be resumed without its siblings: drop "
             "--partial-rollout and fully asynchronous rollouts"
@@ -122,27 +132,14 @@ async def check_siblings(
     )
 
 
-def check_baseline(args: Namespace, *, evaluation: bool) -> None:
-    """Warn, once, that a faulted episode's 0.0 will count in the mean of its group."""
-    if not evaluation and is_normalised(args) and not _has_post_process(args):
-        _warn_once(
-            "the trainer's own normalisation counts a faulted episode as reward 0.0 in the mean of "
-            f"its group: add {_NORMALISE}"
-        )
-
-
 @cache
 def _warn_once(message: str) -> None:
     logger.warning(message)
 
 
-def check_staleness(args: Namespace, limit: int | None, *, evaluation: bool) -> None:
-    """Reject a limit that would miss finished samples in the buffer.
-
-    Raises:
-        ConfigurationError: See the message.
-    """
-    if limit is None or evaluation:
+def _check_staleness(args: Namespace, limit: int | None) -> None:
+    """Reject a limit that would miss finished samples in the buffer."""
+    if limit is None:
         return
     if limit < 0:
         raise ConfigurationError(f"max_staleness must be 0 or more, got {limit}")

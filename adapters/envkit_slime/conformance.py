@@ -14,9 +14,8 @@ from envkit_conformance import (
     expected_rows,
     shipped_recordings,
 )
-from envkit_slime.form import Form
+from envkit_slime.form import Form, Job
 from envkit_slime.generate import SlimeForm
-from envkit_slime.rollout import Job, finish
 from envkit_slime.sample import FACTS_KEY, Sample
 from envkit_slime.upstream import require
 from envkit_slime.writer import clear, write_row
@@ -47,8 +46,8 @@ def delivered(
     """
     clear(sample)
     sample.metadata[FACTS_KEY] = EpisodeFacts.of(trajectory).to_json()
-    write_row(form, args, sample, row, tokenizer=NoText())
-    finish(Job(form=form, args=args, evaluation=False), sample, trajectory, row)
+    job = Job(form=form, args=args, evaluation=False, tokenizer=NoText())
+    write_row(job, sample, trajectory, row)
     start = len(sample.tokens) - sample.response_length
     return DeliveredRow(
         prompt_ids=sample.tokens[:start],

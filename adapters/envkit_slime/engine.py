@@ -3,15 +3,17 @@
 One engine serves all samples of a process; the context of `generate` identifies a request's sample.
 """
 
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from envkit.errors import EngineFault
-from envkit.rollout import Engine, FinishReason, GenerateRequest, Generation, Interrupt, LogprobKind
-from envkit.rollout.engine import ProbingEngine
+from envkit.rollout import FinishReason, GenerateRequest, Generation, Interrupt, Sampling
+from envkit.tokens import ChatCodec
 from envkit.trajectory import SegmentKind, Trajectory
+from envkit_sglang import SGLangEngine
 
 EXPERTS: Final = "routed_experts"
 START: Final = "routed_experts_start_len"
@@ -37,6 +39,11 @@ class Span(Protocol):
         ...
 
 
+def no_span(attributes: dict[str, Any]) -> AbstractContextManager[Any]:
+    """Open no span: the context's value is the attributes."""
+    return nullcontext(attributes)
+
+
 @dataclass(kw_only=True)
 class Call:
     """The sample being generated in this context."""
@@ -44,8 +51,8 @@ class Call:
     state: GenerateState
     interrupt: Interrupt
     """Shared by all episodes that the same abort ends."""
-    span: Span
-    attributes: Any
+    span: Span = no_span
+    attributes: Any = dict
     """Makes span attributes of `meta_info` (slime's `build_sglang_meta_trace_attrs`)."""
     wants_experts: bool = False
     wants_top_p: bool = False
@@ -59,6 +66,15 @@ class Call:
             self.interrupt.fire()
             return True
         return False
+
+    @contextmanager
+    def current(self) -> Generator[None]:
+        """Make this the call of the requests in the context."""
+        token = CURRENT.set(self)
+        try:
+            yield
+        finally:
+            CURRENT.reset(token)
 
     def take_over(self, earlier: Trajectory) -> None:
         """Record which experts an aborted trajectory already has."""
@@ -84,68 +100,45 @@ class Call:
 CURRENT: ContextVar[Call | None] = ContextVar("envkit_slime_call", default=None)
 
 
-class SlimeEngine:
-    """Passes requests to SGLang: none after an abort, each in a trace span, with routed experts."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    @property
-    def name(self) -> str:
-        """The name of the wrapped engine."""
-        return self._engine.name
-
-    @property
-    def logprob_kind(self) -> LogprobKind:
-        """The wrapped engine's kind."""
-        return self._engine.logprob_kind
+class SlimeEngine(SGLangEngine):
+    """SGLang's engine: no request after an abort, each in a trace span, with routed experts."""
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """Sample one turn, or return an abort without asking the server.
+        """Sample one turn; see `in_call`."""
+        return await in_call(super().generate, request)
 
-        Raises:
-            EngineFault: As the wrapped engine, or the server omits data that the run needs.
-        """
-        call = CURRENT.get()
-        if call is None:
-            return await self._engine.generate(request)
-        if call.is_aborted():
-            # slime stops the server's requests once and does not pause it (sglang_rollout.abort).
-            return Generation(
-                token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT, prompt_tokens=None
-            )
-        start = call.start_row(request)
-        if call.wants_experts and start:
-            extras = {**request.sampling.extras, START: start}
-            request = replace(request, sampling=replace(request.sampling, extras=extras))
-        with call.span({"max_new_tokens": request.sampling.max_new_tokens}) as span:
-            generation = await self._engine.generate(request)
-            update = getattr(span, "update", None)
-            if callable(update):
-                update(call.attributes(_meta(generation)))
-        call.is_aborted()  # before the environment's step, so that it does not run
-        return _checked(call, request, generation, start)
+    async def check(self, codec: ChatCodec, sampling: Sampling) -> None:
+        """Do nothing: the trainer started the server, and its abort could not end a slow check."""
+        del codec, sampling
 
-    async def probe(self) -> None:
-        """Return if the server accepts requests.
 
-        Raises:
-            EngineFault: It does not; `is_unavailable` is set.
-        """
-        if isinstance(self._engine, ProbingEngine):
-            await self._engine.probe()
+async def in_call(
+    ask: Callable[[GenerateRequest], Awaitable[Generation]], request: GenerateRequest
+) -> Generation:
+    """Sample one turn for the current call, or return an abort without asking the server.
 
-    async def abort(self, request_id: str) -> None:
-        """Stop a running request."""
-        await self._engine.abort(request_id)
-
-    async def end_session(self, session_id: str) -> None:
-        """Free the state of an episode."""
-        await self._engine.end_session(session_id)
-
-    async def aclose(self) -> None:
-        """Close the wrapped engine."""
-        await self._engine.aclose()
+    Raises:
+        EngineFault: As `ask`, or the server omits data that the run needs.
+    """
+    call = CURRENT.get()
+    if call is None:
+        return await ask(request)
+    if call.is_aborted():
+        # slime stops the server's requests once and does not pause it (sglang_rollout.abort).
+        return Generation(
+            token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT, prompt_tokens=None
+        )
+    start = call.start_row(request)
+    if call.wants_experts and start:
+        extras = {**request.sampling.extras, START: start}
+        request = replace(request, sampling=replace(request.sampling, extras=extras))
+    with call.span({"max_new_tokens": request.sampling.max_new_tokens}) as span:
+        generation = await ask(request)
+        update = getattr(span, "update", None)
+        if callable(update):
+            update(call.attributes(_meta(generation)))
+    call.is_aborted()  # before the environment's step, so that it does not run
+    return _checked(call, request, generation, start)
 
 
 def _checked(

@@ -3,11 +3,11 @@
 from abc import ABC, abstractmethod
 from argparse import Namespace
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 from envkit.trajectory import Row, Segment, Trajectory
-from envkit_slime.engine import GenerateState, Span
+from envkit_slime.engine import GenerateState, Span, no_span
 from envkit_slime.sample import Sample
 
 
@@ -34,11 +34,7 @@ class Form(ABC):
     def span(self, sample: Sample) -> Span:
         """Return a function that opens a trace span on the sample per request."""
         del sample
-
-        def open_span(attributes: dict[str, Any]) -> AbstractContextManager[Any]:
-            return nullcontext(attributes)
-
-        return open_span
+        return no_span
 
     def attributes(self, meta_info: dict[str, Any]) -> dict[str, Any]:
         """Return the span attributes from an answer's `meta_info`."""
@@ -60,3 +56,28 @@ class Form(ABC):
     def annotate(self, args: Namespace, sample: Sample, trajectory: Trajectory) -> None:
         """Add metadata that only this trainer uses."""
         del args, sample, trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One call of a generate function."""
+
+    form: Form
+    args: Namespace
+    evaluation: bool
+    tokenizer: Any
+    """Decodes responses for people and for text graders."""
+
+    @property
+    def filler_id(self) -> int:
+        """The token of samples without sampled tokens."""
+        for name in ("eos_token_id", "pad_token_id"):
+            value = getattr(self.tokenizer, name, None)
+            if isinstance(value, int):
+                return value
+        return 0
+
+    @property
+    def keeps_partial(self) -> bool:
+        """Whether an aborted sample is resumed."""
+        return self.form.keeps_partial(self.args) and not self.evaluation

@@ -6,16 +6,15 @@ process.
 """
 
 from collections.abc import Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from envkit.rollout import EpisodeSpec, Interrupt, Limits, Player, RolloutConfig, Sampling
+from envkit.rollout import EpisodeSpec, Interrupt, Player, RolloutConfig, Sampling
 from envkit.rollout.host import AnyEnv, EnvFactory
 from envkit.tokens import ChatCodec
 from envkit.trajectory import Trajectory
-from envkit_sglang import SGLangEngine
-from envkit_slime.engine import CURRENT, Call, GenerateState, SlimeEngine
+from envkit_slime.engine import Call, GenerateState, SlimeEngine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +23,7 @@ class WorkerRecipe:
 
     base_url: str
     engine: Mapping[str, Any]
-    """Arguments of `SGLangEngine`."""
+    """Arguments of `SlimeEngine`."""
     processor: Any
     """The trainer's processor, or its tokenizer for a text model."""
     codec: Mapping[str, Any]
@@ -35,7 +34,7 @@ class WorkerRecipe:
 
     def __call__(self) -> Player:
         """Return the player of this process."""
-        engine = SlimeEngine(SGLangEngine(self.base_url, **self.engine))
+        engine = SlimeEngine(self.base_url, **self.engine)
         codec = ChatCodec(self.processor, **self.codec)
         return WorkerPlayer(engine, codec, self.config, wants_experts=self.wants_experts)
 
@@ -63,34 +62,26 @@ class WorkerPlayer(Player):
         spec: EpisodeSpec | None = None,
         *,
         interrupt: Interrupt | None = None,
-        limits: Limits | None = None,
         sampling: Sampling | None = None,
+        **options: Any,  # noqa: ANN401  # of the player
     ) -> tuple[Trajectory, ...]:
         """Play one episode of a sample, as `Player.play`."""
         with self._calling(interrupt, sampling, None) as asked:
-            return await super().play(env, spec, interrupt=asked, limits=limits, sampling=sampling)
+            return await super().play(env, spec, interrupt=asked, sampling=sampling, **options)
 
     async def resume(
         self,
         trajectory: Trajectory,
         env: AnyEnv | EnvFactory,
         *,
-        member: int = 0,
         interrupt: Interrupt | None = None,
-        limits: Limits | None = None,
         sampling: Sampling | None = None,
-        snapshots: dict[int, bytes] | None = None,
+        **options: Any,  # noqa: ANN401  # of the player
     ) -> tuple[Trajectory, ...]:
         """Resume the episode of a sample, as `Player.resume`."""
         with self._calling(interrupt, sampling, trajectory) as asked:
             return await super().resume(
-                trajectory,
-                env,
-                member=member,
-                interrupt=asked,
-                limits=limits,
-                sampling=sampling,
-                snapshots=snapshots,
+                trajectory, env, interrupt=asked, sampling=sampling, **options
             )
 
     @contextmanager
@@ -98,31 +89,22 @@ class WorkerPlayer(Player):
         self, interrupt: Interrupt | None, sampling: Sampling | None, earlier: Trajectory | None
     ) -> Generator[Interrupt]:
         interrupt = interrupt or Interrupt()
-        custom: Any = None if sampling is None else sampling.extras.get("custom_params")
         call = Call(
             state=_WorkerState(interrupt),
             interrupt=interrupt,
-            span=_no_span,
-            attributes=dict,
             wants_experts=self._wants_experts,
-            wants_top_p=wants_top_p(custom),
+            wants_top_p=wants_top_p(sampling),
         )
         if earlier is not None:
             call.take_over(earlier)
-        token = CURRENT.set(call)
-        try:
+        with call.current():
             yield interrupt
-        finally:
-            CURRENT.reset(token)
 
 
-def wants_top_p(custom_params: Any) -> bool:  # noqa: ANN401  # of sampling parameters
+def wants_top_p(sampling: Sampling | None) -> bool:
     """Return whether a request needs the ids that top-p kept."""
-    return "return_top_p_token_ids" in (custom_params or ())
-
-
-def _no_span(attributes: dict[str, Any]) -> AbstractContextManager[None]:
-    return nullcontext()
+    custom: Any = None if sampling is None else sampling.extras.get("custom_params")
+    return "return_top_p_token_ids" in (custom or ())
 
 
 class _WorkerState(GenerateState):

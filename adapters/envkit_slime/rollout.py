@@ -9,42 +9,26 @@ import asyncio
 import logging
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from envkit.errors import ConfigurationError, RunFailedError, StorageError, TemplateError
 from envkit.metrics import EpisodeFacts
 from envkit.rollout import EpisodeSpec, can_resume, has_role, play_through
 from envkit.trajectory import Row, StopReason, Trajectory, step_rows
-from envkit_slime.checks import (
-    check_baseline,
-    check_fan_out,
-    check_ignored,
-    check_prompt,
-    check_siblings,
-    check_staleness,
-)
-from envkit_slime.engine import CURRENT, Call
-from envkit_slime.form import Form
+from envkit_slime.checks import check_plan, check_siblings
+from envkit_slime.engine import Call
+from envkit_slime.form import Form, Job
 from envkit_slime.remote import wants_top_p
 from envkit_slime.rewards import reward_value, sets_reward
 from envkit_slime.runtime import Runtime, record, runtime_of
 from envkit_slime.sample import FACTS_KEY, STATE_KEY, Sample
-from envkit_slime.settings import FanOut, Plan, plan_episode
+from envkit_slime.settings import FanOut, Plan, Settings, plan_episode
 from envkit_slime.staleness import mask_stale
 from envkit_slime.stored import from_state, to_state
 from envkit_slime.writer import Earlier, clear, write_nothing, write_row
 
 logger = logging.getLogger("envkit.slime")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One call of a generate function."""
-
-    form: Form
-    args: Namespace
-    evaluation: bool
 
 
 async def roll(
@@ -64,7 +48,8 @@ async def roll(
         sampling_params: Not changed.
         evaluation: Whether this is the trainer's evaluation.
     """
-    job = Job(form=form, args=args, evaluation=evaluation)
+    tokenizer = getattr(form.state, "tokenizer", None)
+    job = Job(form=form, args=args, evaluation=evaluation, tokenizer=tokenizer)
     if sample.metadata is None:  # pyright: ignore[reportUnnecessaryComparison]
         sample.metadata = {}
     is_list = False  # the trainer flattens a batch whose members are all lists, or none
@@ -75,19 +60,17 @@ async def roll(
         is_list = plan.settings.fan_out is not FanOut.NONE
         extras = {**plan.sampling.extras, **form.request_fields(args, sample)}
         plan = replace(plan, sampling=replace(plan.sampling, extras=extras))
-        check_prompt(args, sample, plan.settings.task_fields, evaluation=evaluation)
-        check_ignored(args, sample, evaluation=evaluation)
-        check_baseline(args, evaluation=evaluation)
-        check_fan_out(args, plan.settings.fan_out, evaluation=evaluation)
-        check_staleness(args, plan.settings.max_staleness, evaluation=evaluation)
+        check_plan(args, sample, plan, evaluation=evaluation)
         runtime = runtime_of(args, form.state, plan.settings.rollout.engine)
-        keeps = form.keeps_partial(args) and not evaluation
-        await check_siblings(args, plan, runtime, keeps_partial=keeps, evaluation=evaluation)
+        await check_siblings(job, plan, runtime)
         state = sample.metadata.get(STATE_KEY)
         earlier = Earlier.of(sample) if state is not None else None
         played, aborts = await _play(job, sample, plan, runtime, state)
         is_list = is_list or has_role(played[0])
-        return await asyncio.to_thread(_write, job, sample, plan, played, aborts, earlier)
+        settings = plan.settings
+        return await asyncio.to_thread(
+            deliver, job, sample, played, settings, aborts=aborts, earlier=earlier
+        )
     except (ConfigurationError, RunFailedError, TemplateError):
         raise  # a wrong setting fails every sample, and training on nothing looks like success
     except Exception as error:  # noqa: BLE001  # see above
@@ -103,14 +86,13 @@ async def _play(
     kept = None if state is None else await asyncio.to_thread(_restored, state)
     player = await runtime.player(plan.settings.rollout)
     with runtime.episode() as interrupt:
-        custom: Any = plan.sampling.extras.get("custom_params")
         call = Call(
             state=form.state,
             interrupt=interrupt,
             span=form.span(sample),
             attributes=form.attributes,
             wants_experts=bool(getattr(args, "use_rollout_routing_replay", False)),
-            wants_top_p=wants_top_p(custom),
+            wants_top_p=wants_top_p(plan.sampling),
         )
         spec = EpisodeSpec(
             seed=plan.seed,
@@ -132,8 +114,7 @@ async def _play(
             call.take_over(earlier)
             return await player.resume(earlier, env, member=plan.member, **budget)
 
-        token = CURRENT.set(call)
-        try:
+        with call.current():
             return await play_through(
                 player,
                 play,
@@ -141,8 +122,6 @@ async def _play(
                 max_aborts=plan.settings.max_server_aborts,
                 is_stopped=call.is_aborted,
             )
-        finally:
-            CURRENT.reset(token)
 
 
 def _restored(state: object) -> Trajectory | None:
@@ -154,68 +133,40 @@ def _restored(state: object) -> Trajectory | None:
         return None
 
 
-def _write(
+def deliver(
     job: Job,
     sample: Sample,
-    plan: Plan,
     played: Sequence[Trajectory],
-    aborts: int,
-    earlier: Earlier | None,
-) -> Any:  # noqa: ANN401  # as for roll
-    """Write the played episode to the sample. Blocks on tensors: run it on a thread."""
-    form = job.form
+    settings: Settings,
+    *,
+    aborts: int = 0,
+    earlier: Earlier | None = None,
+) -> Sample | list[Sample]:
+    """Write a played episode to a sample, or to one sample per row. Blocks: run it on a thread.
+
+    Args:
+        job: Job of the samples.
+        sample: Gets the last row; siblings share its rollout's id.
+        played: One trajectory, or one per role.
+        settings: Those of the episode.
+        aborts: Aborts by the server, after which the episode went on.
+        earlier: As for `write_row`.
+    """
     facts = [_facts(one, aborts) for one in played]
     clear(sample)
     sample.metadata[FACTS_KEY] = facts[0].to_json()
     seconds = [facts[0].seconds.get(part, ()) for part in ("env", "encode")]
     sample.non_generation_time = sum(map(sum, seconds))
-    if played[0].stop_reason is StopReason.ABORTED:
-        return _write_aborted(job, sample, played, earlier)
+    first = played[0]
+    if first.stop_reason is StopReason.ABORTED:
+        return _deliver_aborted(job, sample, first, earlier)
     for one in played:
-        _record(plan, one)
-    written = deliver(
-        job,
-        sample,
-        played,
-        facts,
-        fan_out=plan.settings.fan_out,
-        tokenizer=form.state.tokenizer,
-        earlier=earlier,
-    )
-    if not isinstance(written, list):
-        mask_stale([written], plan.settings.max_staleness)
-    return written
-
-
-def deliver(
-    job: Job,
-    sample: Sample,
-    played: Sequence[Trajectory],
-    facts: Sequence[EpisodeFacts],
-    *,
-    fan_out: FanOut,
-    tokenizer: Any,  # noqa: ANN401  # a transformers tokenizer
-    earlier: Earlier | None = None,
-) -> Sample | list[Sample]:
-    """Write finished trajectories to a sample, or to one sample per row.
-
-    Args:
-        job: Job of the samples.
-        sample: A cleared sample, which gets the last row.
-        played: One trajectory, or one per role.
-        facts: One per trajectory.
-        fan_out: Samples per trajectory; siblings share the rollout's id.
-        tokenizer: As for `write_row`.
-        earlier: As for `write_row`.
-    """
-    filler_id = filler_of(tokenizer)
-    if fan_out is FanOut.NONE and not has_role(played[0]):
-        sample.metadata[FACTS_KEY] = facts[0].to_json()
-        row = _only_row(played[0], filler_id)
-        write_row(job.form, job.args, sample, row, tokenizer=tokenizer, earlier=earlier)
-        finish(job, sample, played[0], row)
+        _record(settings, one)
+    if settings.fan_out is FanOut.NONE and not has_role(first):
+        write_row(job, sample, first, _only_row(first, job.filler_id), earlier=earlier)
+        mask_stale([sample], settings.max_staleness)
         return sample
-    rows = list(_rows(played, fan_out, filler_id))
+    rows = list(_rows(played, settings.fan_out, job.filler_id))
     if not job.evaluation:
         job.form.check_rows(job.args, sample, [row for _, row in rows])
     if getattr(sample, "rollout_id", None) is None:  # miles 0.0.2 has no such field
@@ -223,28 +174,23 @@ def deliver(
     siblings = [*(_sibling(sample) for _ in rows[:-1]), sample]
     for own, (number, row) in zip(siblings, rows, strict=True):
         own.metadata[FACTS_KEY] = _row_facts(facts[number], row)
-        write_row(job.form, job.args, own, row, tokenizer=tokenizer)
-        finish(job, own, played[number], row)
+        write_row(job, own, played[number], row)
     return siblings
 
 
-def _write_aborted(
-    job: Job, sample: Sample, played: Sequence[Trajectory], earlier: Earlier | None
+def _deliver_aborted(
+    job: Job, sample: Sample, trajectory: Trajectory, earlier: Earlier | None
 ) -> Sample:
     """Write an aborted episode's partial row if it will be resumed, else an empty one."""
-    (trajectory, *_) = played
-    keeps = job.form.keeps_partial(job.args) and not job.evaluation and can_resume(trajectory)
     sample.status = type(sample.status)("aborted")
-    if not keeps or not trajectory.turns:
+    if not (job.keeps_partial and can_resume(trajectory) and trajectory.turns):
         return sample  # it starts over
     sample.metadata[STATE_KEY] = to_state(trajectory)
     if len(trajectory.sequences()) > 1:
         return sample  # a sample holds one row; the episode is kept whole in its metadata
-    tokenizer = job.form.state.tokenizer
-    row = _only_row(trajectory, filler_of(tokenizer))
+    row = _only_row(trajectory, job.filler_id)
     if not row.is_placeholder:
-        write_row(job.form, job.args, sample, row, tokenizer=tokenizer, earlier=earlier)
-        finish(job, sample, trajectory, row)
+        write_row(job, sample, trajectory, row, earlier=earlier)
     return sample
 
 
@@ -292,11 +238,11 @@ def _rows(
         yield from ((number, row) for row in rows)
 
 
-def _record(plan: Plan, trajectory: Trajectory) -> None:
-    if plan.settings.record_dir is None:
+def _record(settings: Settings, trajectory: Trajectory) -> None:
+    if settings.record_dir is None:
         return
     try:
-        record(plan.settings.record_dir, trajectory)
+        record(settings.record_dir, trajectory)
     except StorageError as error:
         logger.error("a trajectory was not recorded: %s", error)
 
@@ -310,53 +256,6 @@ def _sibling(sample: Sample) -> Sample:
     return copied
 
 
-def finish(job: Job, sample: Sample, trajectory: Trajectory, row: Row) -> None:
-    """Set the reward, the training flag and the status, as the last step.
-
-    A reward function, a teacher and miles' prefill scoring see the images of the row as the
-    trainer's own process_vision_info gives them. A restarted sample keeps its dataset's.
-    """
-    job.form.annotate(job.args, sample, trajectory)
-    is_faulted = trajectory.is_faulted
-    if is_faulted or (not any(sample.loss_mask or ()) and not trajectory.turns):
-        sample.remove_sample = True
-        sample.metadata[FACTS_KEY]["removed"] = True
-    status = _status(trajectory)
-    is_ours = sets_reward(job.args, sample, is_faulted=is_faulted, evaluation=job.evaluation)
-    if status != "aborted" and is_ours:
-        sample.reward = reward_value(job.args, trajectory.reward)
-    is_scored = not is_ours or getattr(job.args, "recompute_logprobs_via_prefill", False)
-    if row.images and row.reward is not None and is_scored:
-        sample.multimodal_inputs = {"images": [one.pil() for one in row.images], "videos": None}
-    if trajectory.fault is not None:
-        logger.warning(
-            "sample %s is excluded from training: %s in %s: %s",
-            sample.index,
-            trajectory.fault.kind,
-            trajectory.fault.where,
-            trajectory.fault.message,
-        )
-    sample.status = type(sample.status)(status)
-
-
-def _status(trajectory: Trajectory) -> str:
-    """Return the value of `Sample.Status` that says how the trajectory ended."""
-    if trajectory.is_faulted:
-        return "failed"
-    if trajectory.stop_reason is StopReason.ABORTED:
-        return "aborted"
-    return "truncated" if trajectory.stop_reason.is_truncation else "completed"
-
-
-def filler_of(tokenizer: Any) -> int:  # noqa: ANN401  # a transformers tokenizer
-    """Return the token for samples without sampled tokens."""
-    for name in ("eos_token_id", "pad_token_id"):
-        value = getattr(tokenizer, name, None)
-        if isinstance(value, int):
-            return value
-    return 0
-
-
 def _fail(job: Job, sample: Sample, error: Exception) -> None:
     """Turn a failure into an untrained sample with every column of the batch."""
     name = type(error).__name__
@@ -367,7 +266,7 @@ def _fail(job: Job, sample: Sample, error: Exception) -> None:
     fault = {"where": "setup", "kind": "permanent", "message": f"{name}: {error}"}
     facts = EpisodeFacts(stop_reason=StopReason.ENV_FAULT.value, fault=fault)
     sample.metadata[FACTS_KEY] = {**facts.to_json(), "removed": True}
-    write_nothing(job.form, job.args, sample, filler_of(getattr(job.form.state, "tokenizer", None)))
+    write_nothing(job, sample, job.filler_id)
     if sets_reward(job.args, sample, is_faulted=True, evaluation=job.evaluation):
         sample.reward = reward_value(job.args, None)
     sample.remove_sample = True

@@ -22,7 +22,6 @@ from envkit.tokens import ChatCodec
 from envkit.trajectory import Trajectory, TrajectoryWriter
 from envkit_ray import RayPlayer
 from envkit_remote.model import model_facts
-from envkit_sglang import SGLangEngine
 from envkit_slime.engine import GenerateState, SlimeEngine
 from envkit_slime.remote import WorkerRecipe
 from envkit_slime.upstream import require
@@ -44,7 +43,7 @@ class Runtime:
             args: The trainer's arguments.
             state: Holds tokenizer, processor and the abort flag.
             base_url: Address of the router.
-            options: Options of `SGLangEngine`, which override those from the arguments.
+            options: Options of `SlimeEngine`, which override those from the arguments.
 
         Raises:
             ConfigurationError: The engine does not accept an option.
@@ -61,7 +60,7 @@ class Runtime:
         self._has_template_file = bool(getattr(args, "chat_template_path", None))
         self._base_url, self._engine_arguments = base_url, {**known, **options}
         try:
-            self.engine = SlimeEngine(SGLangEngine(base_url, **self._engine_arguments))
+            self.engine = SlimeEngine(base_url, **self._engine_arguments)
         except TypeError as error:
             raise ConfigurationError(f"envkit.engine: {error}") from error
         self._codecs: dict[str, ChatCodec] = {}

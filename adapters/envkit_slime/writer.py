@@ -5,6 +5,7 @@ has ended or was aborted, so no column can be left half-way. An aborted sample t
 written again from the whole trajectory, and keeps only the zeros of its loss mask.
 """
 
+import logging
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,11 +13,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from envkit.trajectory import Row, Segment, SegmentKind
+from envkit.trajectory import Row, Segment, SegmentKind, StopReason, Trajectory
 from envkit_slime.engine import META
-from envkit_slime.form import Form
+from envkit_slime.form import Job
+from envkit_slime.rewards import reward_value, sets_reward
 from envkit_slime.sample import FACTS_KEY, RUNS_KEY, STATE_KEY, Sample
 from envkit_slime.upstream import require
+
+logger = logging.getLogger("envkit.slime")
 
 _REPLAY_COLUMNS: Final = (
     "rollout_routed_experts",
@@ -85,32 +89,58 @@ def clear(sample: Sample) -> None:
 
 
 def write_row(
-    form: Form,
-    args: Namespace,
+    job: Job,
     sample: Sample,
+    trajectory: Trajectory,
     row: Row,
     *,
-    tokenizer: Any,  # noqa: ANN401  # a transformers tokenizer
     earlier: Earlier | None = None,
 ) -> None:
-    """Write a row, except reward, facts and status.
+    """Write a row; the reward, the training flag and the status are last.
+
+    A reward function, a teacher and miles' prefill scoring see the images of the row as the
+    trainer's own process_vision_info gives them. A restarted sample keeps its dataset's.
 
     Args:
-        form: The trainer's form of samples.
-        args: The trainer's arguments.
-        sample: A cleared sample.
+        job: Job of the sample.
+        sample: A cleared sample with the facts of its episode.
+        trajectory: The row's.
         row: A row of `whole_row` or `step_rows`.
-        tokenizer: Decodes the response for people and for text graders.
         earlier: State of the sample before this part of the episode; None for a new one.
     """
+    _write_columns(job, sample, row, earlier)
+    job.form.annotate(job.args, sample, trajectory)
+    is_faulted = trajectory.is_faulted
+    if is_faulted or (not any(sample.loss_mask or ()) and not trajectory.turns):
+        sample.remove_sample = True
+        sample.metadata[FACTS_KEY]["removed"] = True
+    status = _status(trajectory)
+    is_ours = sets_reward(job.args, sample, is_faulted=is_faulted, evaluation=job.evaluation)
+    if status != "aborted" and is_ours:
+        sample.reward = reward_value(job.args, trajectory.reward)
+    is_scored = not is_ours or getattr(job.args, "recompute_logprobs_via_prefill", False)
+    if row.images and row.reward is not None and is_scored:
+        sample.multimodal_inputs = {"images": [one.pil() for one in row.images], "videos": None}
+    if trajectory.fault is not None:
+        logger.warning(
+            "sample %s is excluded from training: %s in %s: %s",
+            sample.index,
+            trajectory.fault.kind,
+            trajectory.fault.where,
+            trajectory.fault.message,
+        )
+    sample.status = type(sample.status)(status)
+
+
+def _write_columns(job: Job, sample: Sample, row: Row, earlier: Earlier | None) -> None:
     sample.tokens = list(row.prompt_ids)
     if row.is_placeholder:
         (filler_id,) = row.response_ids
-        write_nothing(form, args, sample, filler_id)
+        write_nothing(job, sample, filler_id)
     else:
-        form.append(args, sample, row.segments)
+        job.form.append(job.args, sample, row.segments)
         ids = [one for segment in row.segments for one in segment.wire_ids]
-        sample.response = tokenizer.decode(ids, skip_special_tokens=False)
+        sample.response = job.tokenizer.decode(ids, skip_special_tokens=False)
         sample.metadata[RUNS_KEY] = _runs(row)
     sample.loss_mask = list(row.loss_mask) if earlier is None else earlier.masked(row)
     if row.tensors:
@@ -120,13 +150,22 @@ def write_row(
         }
 
 
-def write_nothing(form: Form, args: Namespace, sample: Sample, filler_id: int) -> None:
+def _status(trajectory: Trajectory) -> str:
+    """Return the value of `Sample.Status` that says how the trajectory ended."""
+    if trajectory.is_faulted:
+        return "failed"
+    if trajectory.stop_reason is StopReason.ABORTED:
+        return "aborted"
+    return "truncated" if trajectory.stop_reason.is_truncation else "completed"
+
+
+def write_nothing(job: Job, sample: Sample, filler_id: int) -> None:
     """Write a response of one unsampled token: mask 0, with every column."""
     sample.tokens = [*(sample.tokens or [filler_id]), filler_id]
     sample.response_length = 1
     sample.loss_mask = [0]
     sample.rollout_log_probs = [0.0]
-    form.fill(args, sample)
+    job.form.fill(job.args, sample)
 
 
 def meta_info(segment: Segment) -> Mapping[str, Any] | None:

@@ -21,6 +21,7 @@ from envkit.trajectory.projection import Row
 from envkit.trajectory.trajectory import Trajectory
 from envkit_trl.batch import BatchPlayer
 from envkit_trl.contract import CONTRACT
+from envkit_trl.place import group_size
 from envkit_trl.policy import SendWeights, embedded_policy, external_policy, without_ids
 from envkit_trl.requests import row_request
 from envkit_trl.rows import (
@@ -170,7 +171,7 @@ class EnvGRPOTrainer(GRPOTrainer):
 
     def _turn_advantages(self, discount: float, output: dict[str, Any]) -> torch.Tensor:
         """Return each token's advantage, (B, T)."""
-        size = self.num_generations if self.model.training else self.num_generations_eval
+        size = group_size(self)
         found = turn_advantages(
             [TurnRewards.of_row(row) for row in self._rows],
             [number // size for number in range(len(self._rows))],

@@ -1,10 +1,11 @@
 """Compare the gradients of all trainers, each in its own environment.
 
-    python scripts/contracts/gradients.py build/gradients          run all built environments
-    python scripts/contracts/gradients.py build/gradients verl     run one of them
+    python scripts/contracts/gradients.py build/gradients            run all, then compare them
+    python scripts/contracts/gradients.py build/gradients verl       run one of them
+    python scripts/contracts/gradients.py build/gradients --across   compare what the folder holds
 
-Then `envkit conformance --gradient --across build/gradients` compares the trainers with each other.
-Exit status: 1 if a gradient differs without a known reason, else 0.
+The tables compare each trainer with the plain formula; the last one compares the trainers with each
+other. Exit status: 1 if a gradient differs without a known reason, else 0.
 """
 
 import argparse
@@ -20,11 +21,12 @@ from recipes import RECIPES
 from run import ROOT, variables
 
 _MODULES = {
-    "slime": ("envkit_slime", "envkit_miles"),
-    "verl": ("envkit_verl",),
-    "skyrl": ("envkit_skyrl",),
-    "trl": ("envkit_trl",),
+    "slime": ("of_slime", "of_miles"),
+    "verl": ("of_verl",),
+    "skyrl": ("of_skyrl",),
+    "trl": ("of_trl",),
 }
+_ACROSS = "across"
 
 
 def main() -> int:
@@ -34,35 +36,47 @@ def main() -> int:
     )
     parser.add_argument("directory", type=Path, help="folder for the gradients")
     parser.add_argument("names", nargs="*", default=[*_MODULES], metavar="TRAINER")
+    parser.add_argument("--across", action="store_true", help="run nothing, only compare")
     parser.add_argument("--inside", metavar="MODULE", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.inside:
-        return _compare(options.inside, options.directory)
-    failed = 0
     for name in options.names:
-        recipe = RECIPES[name]
-        python = ensure_environment(recipe)
+        if name not in _MODULES:
+            parser.error(f"TRAINER must be one of {', '.join(_MODULES)}, got {name!r}")
+    if options.inside:
+        return _inside(options.inside, options.directory)
+    failed = False
+    for name in () if options.across else options.names:
         for module in _MODULES[name]:
-            say(name, f"gradients of {module}")
-            command = [str(python), __file__, str(options.directory), "--inside", module]
-            done = subprocess.run(command, cwd=ROOT, env=variables(recipe), check=False)
-            failed |= done.returncode
-    return int(bool(failed))
+            failed |= _run(name, module, options.directory)
+    failed |= _run(options.names[-1], _ACROSS, options.directory)
+    return int(failed)
 
 
-def _compare(module: str, directory: Path) -> int:
+def _run(name: str, module: str, directory: Path) -> bool:
+    """Run a part of this script in a trainer's environment; return whether it failed."""
+    recipe = RECIPES[name]
+    python = ensure_environment(recipe)
+    say(name, "gradients " + module.replace("_", " "))
+    command = [str(python), __file__, str(directory), "--inside", module]
+    return bool(subprocess.run(command, cwd=ROOT, env=variables(recipe), check=False).returncode)
+
+
+def _inside(module: str, directory: Path) -> int:
     if sys.version_info < (3, 12):  # SkyRL's types need 3.12; pydantic warns on older versions
         import typing_extensions
 
         typing.TypedDict = typing_extensions.TypedDict
     warnings.simplefilter("ignore")  # the trainers' own import warnings
-    from envkit_conformance.gradient import Verdict, compare_paths, save_gradients
+    from fakes.gradients import Verdict, compare_paths, load_gradients, save_gradients
+    from fakes.gradients.table import show, show_across
 
+    if module == _ACROSS:
+        show_across(load_gradients(directory))
+        return 0
     failed = False
-    for path in importlib.import_module(f"{module}.gradient").GRADIENTS:
+    for path in importlib.import_module(f"fakes.gradients.{module}").GRADIENTS:
         found = list(compare_paths([path]))
-        for one in found:
-            print(one, flush=True)  # noqa: T201
+        show(found)
         save_gradients(found, directory, path.name)
         failed |= any(one.verdict is Verdict.FAIL for one in found)
     return int(failed)

@@ -33,7 +33,7 @@ ADAPTERS = (
     "envkit_vllm",
 )
 
-SUBPACKAGES = ("envkit_certify.audit.", "envkit_certify.golden.", "envkit_conformance.gradient.")
+SUBPACKAGES = ("envkit_certify.audit.", "envkit_certify.golden.")
 """Imported by their own names."""
 
 

@@ -16,14 +16,14 @@ import typing_extensions
 if sys.version_info < (3, 12):  # as in conftest.py; the second process does not read that
     typing.TypedDict = typing_extensions.TypedDict  # pyright: ignore[reportAttributeAccessIssue]
 
+from fakes.gradients import LossCase, Policy
+from fakes.gradients.episodes import episode_sets
+from fakes.gradients.of_skyrl import PolicyWorker, make_config, on_cpu, training_batch
 from skyrl.backends.skyrl_train.distributed.dispatch import MeshDispatch  # pyright: ignore[reportMissingImports]
 from skyrl.backends.skyrl_train.distributed.strategy import DistributedStrategy  # pyright: ignore[reportMissingImports]
 from torch.distributed.device_mesh import init_device_mesh
 
 from envkit_conformance import Shape
-from envkit_conformance.gradient import LossCase, Policy
-from envkit_conformance.gradient.episodes import episode_sets
-from envkit_skyrl.gradient import PolicyWorker, make_config, on_cpu, training_batch
 
 RANKS = 2
 Gradient = Any

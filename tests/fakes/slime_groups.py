@@ -9,9 +9,8 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
+from fakes.gradients import of_slime
 from fakes.slime_run import Served
-
-from envkit_slime import gradient
 
 
 def params(args: Any) -> dict[str, Any]:
@@ -38,7 +37,7 @@ async def roll_group(args: Any, group: list[Any], **options: Any) -> list[Any]:
 def rollout_manager(args: Any) -> Any:
     """Return slime's own conversion to training data, with the function that its flag names."""
     path = args.custom_reward_post_process_path
-    return gradient.rollout_manager(args, None if path is None else load(path))
+    return of_slime.rollout_manager(args, None if path is None else load(path))
 
 
 def load(path: str) -> Any:

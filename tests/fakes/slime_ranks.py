@@ -23,16 +23,16 @@ def main() -> None:
     import numpy as np
     import torch
     import torch.distributed
+    from fakes.gradients.cases import CASES as ALL
+    from fakes.gradients.episodes import episode_sets
+    from fakes.gradients.suite import policy_for
 
     from envkit_conformance import Shape
-    from envkit_conformance.gradient.cases import CASES as ALL
-    from envkit_conformance.gradient.episodes import episode_sets
-    from envkit_conformance.gradient.suite import policy_for
 
     torch.set_num_threads(1)
     meeting = f"file://{Path(folder) / 'meeting'}"
     torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
-    path = importlib.import_module(f"envkit_{trainer}.gradient").GRADIENTS[0]
+    path = importlib.import_module(f"fakes.gradients.of_{trainer}").GRADIENTS[0]
     found = {}
     for episodes in episode_sets():
         if episodes.name not in ("clean", "fault", "images"):

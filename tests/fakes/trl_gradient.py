@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from fakes.gradients import LossCase, Policy, Reduction
+from fakes.gradients.episodes import episode_sets
 
 from envkit.trajectory import Trajectory
-from envkit_conformance.gradient import LossCase, Policy, Reduction
-from envkit_conformance.gradient.episodes import episode_sets
 
 CASE: Final = LossCase(reduction=Reduction.TOKEN_MEAN, is_off_policy=True)
 STEPS: Final = (
@@ -34,8 +34,7 @@ def policy_and_episodes(name: str) -> tuple[Policy, tuple[Trajectory, ...]]:
 def main(file: str) -> None:
     """Compute all gradients together with the other ranks; the first one writes them."""
     from datasets import disable_progress_bars  # pyright: ignore[reportMissingImports]
-
-    from envkit_trl.gradient import GRADIENTS
+    from fakes.gradients.of_trl import GRADIENTS
 
     torch.set_num_threads(1)
     disable_progress_bars()

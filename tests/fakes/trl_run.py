@@ -9,12 +9,11 @@ import numpy as np
 import torch
 import trl.experimental.async_grpo.async_grpo_trainer as async_trainer  # pyright: ignore[reportMissingImports]
 import trl.experimental.async_grpo.packing as async_packing  # pyright: ignore[reportMissingImports]
+from fakes.packed_attention import packed_attention
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, PrinterCallback, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports]
 from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer  # pyright: ignore[reportMissingImports]
-
-from envkit_trl.gradient import packed_attention
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"

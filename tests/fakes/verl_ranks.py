@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from fakes.gradients import CLIP, CONSTANT_TOKENS, LossCase, Policy, Reduction
+from fakes.gradients.episodes import episode_sets
+from fakes.gradients.of_verl import MODES, advantages_of, deliver
 from fakes.verl_engine import gradient_of, training_batch, training_worker
 from verl.trainer.ppo.padding_utils import construct_minimal_padding_template
-
-from envkit_conformance.gradient import CLIP, CONSTANT_TOKENS, LossCase, Policy, Reduction
-from envkit_conformance.gradient.episodes import episode_sets
-from envkit_verl.gradient import MODES, advantages_of, deliver
 
 SETS = ("fault", "rewritten")
 CASES = (

@@ -2,7 +2,6 @@
 
 import asyncio
 import pickle
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +21,7 @@ from envkit.rollout import (
 )
 from envkit.trajectory import StopReason, Trajectory, whole_row
 from envkit_slime import from_state, to_state
-from envkit_slime.engine import CURRENT, Call, SlimeEngine
+from envkit_slime.engine import CURRENT, Call, in_call
 from envkit_slime.writer import Earlier
 
 
@@ -33,17 +32,8 @@ class State:
     processor: Any = None
 
 
-def no_span(attributes: dict[str, Any]) -> AbstractContextManager[Any]:
-    return nullcontext(attributes)
-
-
-def no_attributes(meta_info: Any) -> dict[str, Any]:
-    del meta_info
-    return {}
-
-
 def make_call(state: State, interrupt: Interrupt) -> Call:
-    return Call(state=state, interrupt=interrupt, span=no_span, attributes=no_attributes)
+    return Call(state=state, interrupt=interrupt)
 
 
 async def played(codec: Any, env: Any) -> Trajectory:
@@ -88,6 +78,13 @@ class Counting(ScriptedEngine):
         return await super().generate(request)
 
 
+class InCall(Counting):
+    """Asks as slime's engine does."""
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        return await in_call(super().generate, request)
+
+
 async def test_slime_an_episode_resumes_at_the_step_an_abort_postponed() -> None:
     codec, state, interrupt = text_codec(), State(), Interrupt()
 
@@ -96,7 +93,7 @@ async def test_slime_an_episode_resumes_at_the_step_an_abort_postponed() -> None
         return "wrong"
 
     Counting.calls = 0
-    engine = SlimeEngine(Counting(codec, script))
+    engine = InCall(codec, script)
     call = make_call(state, interrupt)
     player = Player(engine, codec)
     token = CURRENT.set(call)
@@ -122,7 +119,7 @@ async def test_slime_an_episode_resumes_at_the_step_an_abort_postponed() -> None
 async def test_slime_engine_asks_nothing_once_the_flag_is_up() -> None:
     codec, interrupt = text_codec(), Interrupt()
     Counting.calls = 0
-    player = Player(SlimeEngine(Counting(codec, lambda _: "x")), codec)
+    player = Player(InCall(codec, lambda _: "x"), codec)
     state = State(aborted=True)
     call = make_call(state, interrupt)
     token = CURRENT.set(call)

@@ -24,7 +24,7 @@ from envkit.trajectory import (
     whole_row,
 )
 from envkit_slime.engine import META, GenerateState
-from envkit_slime.form import Form
+from envkit_slime.form import Form, Job
 from envkit_slime.sample import FACTS_KEY, RUNS_KEY, STATE_KEY
 from envkit_slime.writer import Earlier, clear, meta_info, neutral_experts, write_nothing, write_row
 
@@ -61,6 +61,9 @@ class Tokenizer:
         return " ".join(map(str, ids))
 
 
+JOB = Job(form=Plain(), args=ARGS, evaluation=False, tokenizer=Tokenizer())
+
+
 class Info:
     """slime's counters of a sample."""
 
@@ -73,8 +76,8 @@ def sample(**changes: Any) -> Any:
         "index": 4, "prompt": "ask", "tokens": [], "response": "", "response_length": 0,
         "loss_mask": None, "rollout_log_probs": None, "weight_versions": [],
         "rollout_routed_experts": None, "multimodal_train_inputs": None, "reward": None,
-        "remove_sample": False, "non_generation_time": 0.0, "spec_info": Info(),
-        "prefix_cache_info": Info(), "metadata": {},
+        "remove_sample": False, "status": "pending", "non_generation_time": 0.0,
+        "spec_info": Info(), "prefix_cache_info": Info(), "metadata": {},
     }  # fmt: skip
     return SimpleNamespace(**{**values, **changes})
 
@@ -94,13 +97,17 @@ def episode(*lengths: int, prompt: Context | None = None) -> Trajectory:
     return build(replies, prompt=prompt)
 
 
+ENDED = episode(1)
+"""Sets the status of every sample, whose columns are those of its row."""
+
+
 def row_of(*lengths: int) -> Row:
     return whole_row(episode(*lengths), filler_id=FILLER)
 
 
 def written(row: Row, *, into: Any = None, earlier: Earlier | None = None) -> Any:
     found = sample() if into is None else into
-    write_row(Plain(), ARGS, found, row, tokenizer=Tokenizer(), earlier=earlier)
+    write_row(JOB, found, ENDED, row, earlier=earlier)
     return found
 
 
@@ -164,7 +171,7 @@ def test_slime_placeholder_is_one_token_with_mask_zero_and_every_column() -> Non
 def test_slime_sample_without_a_prompt_has_two_tokens(tokens: Any) -> None:
     """A row needs a prompt, which a failure before the first one lacks."""
     found = sample(tokens=tokens)
-    write_nothing(Plain(), ARGS, found, FILLER)
+    write_nothing(JOB, found, FILLER)
     assert found.tokens == [FILLER, FILLER]
     assert (found.response_length, found.loss_mask, found.rollout_log_probs) == (1, [0], [0.0])
 

@@ -3,16 +3,16 @@
 from pathlib import Path
 
 import pytest
+from fakes.gradients import Compared, LossCase, Reduction, Verdict
+from fakes.gradients.of_skyrl import GRADIENTS
+from fakes.gradients.suite import measure, plain_gradient
 from fakes.skyrl_ranks import gradients_of_two_ranks
 
 from envkit_conformance import Shape
-from envkit_conformance.gradient import LossCase, Reduction, Verdict, compare_paths
-from envkit_conformance.gradient.suite import measure, plain_gradient
-from envkit_skyrl.gradient import GRADIENTS
 
 
-def test_every_gradient_equals_the_plain_formula() -> None:
-    found = list(compare_paths(GRADIENTS))
+def test_every_gradient_equals_the_plain_formula(compared: Compared) -> None:
+    found = compared(GRADIENTS)
     wrong = [str(one) for one in found if one.verdict not in (Verdict.EQUAL, Verdict.FOUND)]
     assert not wrong
     assert {one.shape for one in found} == set(Shape)

@@ -4,6 +4,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fakes.gradients import CONSTANT_TOKENS, GROUP_SIZE, LossCase, Reduction
+from fakes.gradients.of_skyrl import make_config
 from fakes.random_groups import (
     FILLER,
     all_groups,
@@ -17,9 +19,7 @@ from fakes.random_groups import (
 
 from envkit.trajectory import Trajectory
 from envkit_conformance import Shape
-from envkit_conformance.gradient import CONSTANT_TOKENS, GROUP_SIZE, LossCase, Reduction
 from envkit_skyrl.conformance import rows_of_groups
-from envkit_skyrl.gradient import make_config
 from envkit_skyrl.trainer import EnvkitTrainer
 
 

@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from fakes.gradients import LossCase, Policy, Reduction, of_skyrl
+from fakes.gradients.episodes import episode_sets
+from fakes.gradients.of_skyrl import training_batch
 from fakes.skyrl_run import Run, real_trainer
 
 from envkit_conformance import Shape
-from envkit_conformance.gradient import LossCase, Policy, Reduction
-from envkit_conformance.gradient.episodes import episode_sets
-from envkit_skyrl.gradient import training_batch
 
 MakeRun = Callable[..., Run]
 
@@ -29,18 +29,16 @@ async def test_dynamic_sampling_cuts_step_wise_rows(run: MakeRun) -> None:
 def test_normalising_a_batch_depends_on_its_number_of_rows(
     monkeypatch: pytest.MonkeyPatch, is_set: bool
 ) -> None:
-    from envkit_skyrl import gradient
-
     (fault,) = (one for one in episode_sets() if one.name == "fault")
     case = LossCase(reduction=Reduction.TOKEN_MEAN)
-    original = gradient.make_config
+    original = of_skyrl.make_config
 
     def normalising(shape: Shape, case: LossCase, episodes: int) -> Any:
         cfg = original(shape, case, episodes)
         cfg.trainer.algorithm.advantage_batch_normalize = is_set
         return cfg
 
-    monkeypatch.setattr(gradient, "make_config", normalising)
+    monkeypatch.setattr(of_skyrl, "make_config", normalising)
     found: list[Sequence[float]] = []
     for shape in (Shape.WHOLE, Shape.STEPS):
         batch = training_batch(Policy(), fault.trajectories, shape, case)

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from contracts.effects import FAILURES, Effect, check_effects, failure_group
+from fakes.gradients import LossCase, Reduction
+from fakes.gradients.of_miles import miles_arguments
+from fakes.gradients.of_slime import arguments, rollout_manager, written
 
 from envkit_conformance import Shape
-from envkit_conformance.gradient import LossCase, Reduction
 from envkit_miles.generate import MilesForm
-from envkit_miles.gradient import miles_arguments
 from envkit_slime.generate import SlimeForm
-from envkit_slime.gradient import arguments, rollout_manager, written
 from envkit_slime.rewards import post_process_rewards
 
 pytestmark = [pytest.mark.slime]

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fakes.gradients import Compared, GradientPath, LossCase, Reduction, Verdict
+from fakes.gradients.cases import CASES
+from fakes.gradients.episodes import episode_sets
+from fakes.gradients.of_miles import GRADIENTS as MILES
+from fakes.gradients.of_miles import backward as miles_backward
+from fakes.gradients.of_slime import GRADIENTS as SLIME
+from fakes.gradients.suite import measure, plain_gradient, policy_for
 
 from envkit_conformance import Shape
-from envkit_conformance.gradient import GradientPath, LossCase, Reduction, Verdict, compare_paths
-from envkit_conformance.gradient.cases import CASES
-from envkit_conformance.gradient.episodes import episode_sets
-from envkit_conformance.gradient.suite import measure, plain_gradient, policy_for
-from envkit_miles.gradient import GRADIENTS as MILES
-from envkit_miles.gradient import backward as miles_backward
-from envkit_slime.gradient import GRADIENTS as SLIME
 
 pytestmark = [
     pytest.mark.slime,
@@ -23,10 +23,10 @@ pytestmark = [
 ]
 
 
-def check(path: GradientPath, refused: set[str]) -> None:
+def check(compared: Compared, path: GradientPath, refused: set[str]) -> None:
     """Every case is equal or differs as predicted; refused are the named shapes and sets alone."""
     found: set[str] = set()
-    for one in compare_paths([path]):
+    for one in compared([path]):
         assert one.verdict is not Verdict.FAIL, str(one)
         if one.verdict is Verdict.REFUSED:
             found.add(f"{one.shape.value}, {one.episodes}")
@@ -36,14 +36,14 @@ def check(path: GradientPath, refused: set[str]) -> None:
 
 
 @pytest.mark.usefixtures("needs_slime")
-def test_slime_gradients_are_those_of_the_plain_formula() -> None:
-    check(*SLIME, refused=set())
+def test_slime_gradients_are_those_of_the_plain_formula(compared: Compared) -> None:
+    check(compared, *SLIME, refused=set())
 
 
 @pytest.mark.usefixtures("needs_miles_main")
-def test_miles_gradients_are_those_of_the_plain_formula() -> None:
+def test_miles_gradients_are_those_of_the_plain_formula(compared: Compared) -> None:
     dropped = {f"{shape}, dropped screenshot" for shape in ("merged", "steps")}
-    check(*MILES, refused={"steps, images", *dropped})
+    check(compared, *MILES, refused={"steps, images", *dropped})
 
 
 @pytest.mark.usefixtures("needs_miles_main")

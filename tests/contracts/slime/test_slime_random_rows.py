@@ -4,6 +4,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fakes.gradients import LossCase, Reduction
+from fakes.gradients.of_miles import miles_arguments
+from fakes.gradients.of_slime import arguments, rollout_manager, written
 from fakes.random_groups import (
     all_groups,
     check_advantages,
@@ -16,11 +19,8 @@ from fakes.random_groups import (
 
 from envkit.trajectory import Trajectory
 from envkit_conformance import Shape
-from envkit_conformance.gradient import LossCase, Reduction
 from envkit_miles.generate import MilesForm
-from envkit_miles.gradient import miles_arguments
 from envkit_slime.generate import SlimeForm
-from envkit_slime.gradient import arguments, rollout_manager, written
 from envkit_slime.rewards import post_process_rewards
 
 pytestmark = pytest.mark.slime

@@ -3,14 +3,18 @@
 from dataclasses import replace
 
 import pytest
+from fakes.gradients import LossCase, Reduction
+from fakes.gradients.of_slime import arguments, written
 
 from envkit.errors import ConfigurationError
+from envkit.rollout import RolloutConfig
 from envkit.trajectory import StopReason
 from envkit_conformance import Shape, shipped_recordings
-from envkit_conformance.gradient import LossCase, Reduction
+from envkit_slime.conformance import NoText
+from envkit_slime.form import Job
 from envkit_slime.generate import SlimeForm
-from envkit_slime.gradient import arguments, written
-from envkit_slime.rollout import Job, _write_aborted
+from envkit_slime.rollout import deliver
+from envkit_slime.settings import Settings
 
 pytestmark = [pytest.mark.slime, pytest.mark.usefixtures("needs_slime")]
 
@@ -30,9 +34,10 @@ def test_slime_an_abort_of_a_rewritten_history_does_not_end_the_rollout() -> Non
     from slime.utils.types import Sample
 
     args = arguments(4, LossCase(reduction=Reduction.EPISODE_MEAN))
-    job = Job(form=SlimeForm(args), args=args, evaluation=False)
+    job = Job(form=SlimeForm(args), args=args, evaluation=False, tokenizer=NoText())
+    settings = Settings(rollout=RolloutConfig())
     aborted = replace(REWRITTEN, stop_reason=StopReason.ABORTED, reward=None)
     sample = Sample(index=0)
-    assert _write_aborted(job, sample, [aborted], None) is sample
+    assert deliver(job, sample, [aborted], settings) is sample
     assert sample.status is Sample.Status.ABORTED
     assert sample.reward is None

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from contracts.effects import FAILURES, Effect, check_effects, failure_group
+from fakes.gradients import LossCase, Policy, Reduction
+from fakes.gradients.of_trl import _by_function, _small
 from fakes.trl_run import grpo_arguments
 
 from envkit.trajectory import Trajectory
-from envkit_conformance.gradient import LossCase, Policy, Reduction
-from envkit_trl.gradient import _by_function, _small
 from envkit_trl.samples import RowSettings, group_samples
 
 

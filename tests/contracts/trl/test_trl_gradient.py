@@ -8,17 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes.gradients import Compared, GradientPath, Verdict
+from fakes.gradients.formula import plain_backward
+from fakes.gradients.of_trl import GRADIENTS
+from fakes.gradients.suite import measure
 from fakes.trl_gradient import CASE, STEPS, policy_and_episodes
-
-from envkit_conformance.gradient import GradientPath, Verdict, compare_paths
-from envkit_conformance.gradient.formula import plain_backward
-from envkit_conformance.gradient.suite import measure
-from envkit_trl.gradient import GRADIENTS
 
 
 @pytest.mark.parametrize("path", GRADIENTS, ids=lambda path: path.name)
-def test_trl_gradient_is_that_of_the_plain_formula(path: GradientPath) -> None:
-    found = list(compare_paths([path]))
+def test_trl_gradient_is_that_of_the_plain_formula(compared: Compared, path: GradientPath) -> None:
+    found = compared([path])
     good = (Verdict.EQUAL, Verdict.EXPLAINED, Verdict.FOUND)
     wrong = [one for one in found if one.verdict not in good]
     assert not wrong, "\n".join(map(str, wrong))

@@ -2,9 +2,8 @@
 
 import pytest
 from contracts.effects import FAILURES, Effect, check_effects, failure_group
-
-from envkit_conformance.gradient import LossCase, Reduction
-from envkit_verl.gradient import Line, advantages_of, deliver
+from fakes.gradients import LossCase, Reduction
+from fakes.gradients.of_verl import Line, advantages_of, deliver
 
 
 def effect(name: str, *, is_v1: bool) -> Effect:

@@ -1,15 +1,14 @@
 """verl's own advantages and loss on the adapter's rows, against the plain formula."""
 
 import pytest
-
-from envkit_conformance.gradient import Comparison, Reduction, Verdict, compare_paths
-from envkit_conformance.gradient.episodes import episode_sets
-from envkit_verl.gradient import GRADIENTS
+from fakes.gradients import Compared, Comparison, Reduction, Verdict
+from fakes.gradients.episodes import episode_sets
+from fakes.gradients.of_verl import GRADIENTS
 
 
 @pytest.fixture(scope="module")
-def found() -> list[Comparison]:
-    return list(compare_paths(GRADIENTS))
+def found(compared: Compared) -> list[Comparison]:
+    return compared(GRADIENTS)
 
 
 def test_verl_gradients_are_equal_or_explained(found: list[Comparison]) -> None:

@@ -1,6 +1,8 @@
 """Random histories through verl's output class and its trainers' own advantages."""
 
 import pytest
+from fakes.gradients import LossCase, Reduction
+from fakes.gradients.of_verl import Line, advantages_of, deliver
 from fakes.random_groups import (
     FILLER,
     all_groups,
@@ -12,8 +14,6 @@ from fakes.random_groups import (
 )
 
 from envkit.errors import ConfigurationError
-from envkit_conformance.gradient import LossCase, Reduction
-from envkit_verl.gradient import Line, advantages_of, deliver
 
 CASE = LossCase(reduction=Reduction.TOKEN_MEAN)
 

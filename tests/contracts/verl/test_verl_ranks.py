@@ -5,11 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes.gradients import Policy
+from fakes.gradients.suite import measure, plain_gradient
 from fakes.verl_ranks import CASES, SETS, rank
 from torch.multiprocessing.spawn import spawn
-
-from envkit_conformance.gradient import Policy
-from envkit_conformance.gradient.suite import measure, plain_gradient
 
 
 def test_verl_engine_computes_the_plain_gradient_on_two_ranks(tmp_path: Path) -> None:

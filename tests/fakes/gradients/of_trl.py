@@ -6,7 +6,6 @@ not, so the comparison turns this off.
 """
 
 import copy
-import math
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
@@ -15,11 +14,21 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
 
-import torch
 import trl.experimental.async_grpo.async_grpo_trainer as trl_async
 import trl.experimental.async_grpo.packing as trl_packing
 from accelerate import PartialState
 from datasets import Dataset
+from fakes.gradients import (
+    CLIP,
+    CONSTANT_TOKENS,
+    GROUP_SIZE,
+    Difference,
+    GradientPath,
+    LossCase,
+    Policy,
+    Reduction,
+)
+from fakes.packed_attention import packed_attention
 from safetensors.torch import save_model
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen2_5_VLProcessor, Qwen2VLImageProcessorPil
@@ -32,16 +41,6 @@ from envkit.rollout.request import EpisodeRequest
 from envkit.tokens import join_features
 from envkit.trajectory import Segment, SegmentKind, Trajectory
 from envkit_conformance import Shape
-from envkit_conformance.gradient import (
-    CLIP,
-    CONSTANT_TOKENS,
-    GROUP_SIZE,
-    Difference,
-    GradientPath,
-    LossCase,
-    Policy,
-    Reduction,
-)
 from envkit_trl.async_trainer import EnvAsyncGRPOTrainer
 from envkit_trl.batch import BatchPlayer
 from envkit_trl.policy import Policy as EnginePolicy
@@ -67,7 +66,7 @@ _EPSILON: Final = 1e-4
 class _Processor(Qwen2_5_VLProcessor):
     """Processor without torchvision: the video part is a stub."""
 
-    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:  # noqa: ANN401
+    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
         return argument
 
 
@@ -104,7 +103,7 @@ def _synchronous(
     _set_gradients(policy, model, trainer)
 
 
-def _by_function(policy: Policy, model: Any, args: GRPOConfig) -> tuple[Any, BatchPlayer]:  # noqa: ANN401
+def _by_function(policy: Policy, model: Any, args: GRPOConfig) -> tuple[Any, BatchPlayer]:
     """Return GRPOTrainer with a rollout function, and its player."""
     sampler = EnginePolicy(SimpleNamespace(), _nothing, is_owned=False)  # type: ignore[arg-type]
     rollout = EnvRollout(RolloutConfig(env_id="recorded-v0"), sampler, _codec(policy), None)
@@ -119,7 +118,7 @@ def _by_function(policy: Policy, model: Any, args: GRPOConfig) -> tuple[Any, Bat
     return trainer, rollout.prepare(trainer)
 
 
-def _by_trainer(policy: Policy, model: Any, args: GRPOConfig) -> tuple[Any, BatchPlayer]:  # noqa: ANN401
+def _by_trainer(policy: Policy, model: Any, args: GRPOConfig) -> tuple[Any, BatchPlayer]:
     """Return the trainer with images, and its player."""
     processing: Any = _tokenizer(policy)
     if policy.has_images:
@@ -236,7 +235,7 @@ def _small_sequence(sequence: Sequence[Segment], policy: Policy, case: LossCase)
     return changed
 
 
-def _set_gradients(policy: Policy, model: Any, trainer: Any) -> None:  # noqa: ANN401
+def _set_gradients(policy: Policy, model: Any, trainer: Any) -> None:
     """Set the policy's gradients to the mean over ranks, as in data-parallel training."""
     found = dict(model.named_parameters())
     for name, own in policy.model.named_parameters():
@@ -258,7 +257,7 @@ def _arguments() -> dict[str, Any]:
     }
 
 
-def _tokenizer(policy: Policy) -> Any:  # noqa: ANN401
+def _tokenizer(policy: Policy) -> Any:
     """Return a tokenizer of the policy's vocabulary; only its special tokens are used."""
     names = {f"t{number}": number for number in range(policy.vocabulary_size)}
     image_id = getattr(policy.model.config, "image_token_id", None)
@@ -276,7 +275,7 @@ def _tokenizer(policy: Policy) -> Any:  # noqa: ANN401
     return tokenizer
 
 
-def _codec(policy: Policy, media_ids: Sequence[int] = ()) -> Any:  # noqa: ANN401
+def _codec(policy: Policy, media_ids: Sequence[int] = ()) -> Any:
     """Return a codec with the parts that the adapters use."""
     return SimpleNamespace(
         decode=lambda _: "",
@@ -289,31 +288,6 @@ def _codec(policy: Policy, media_ids: Sequence[int] = ()) -> Any:  # noqa: ANN40
 
 async def _nothing(*_: object, **__: object) -> None:
     """Accept weights and do nothing."""
-
-
-def packed_attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    cu_q: torch.Tensor,
-    cu_k: torch.Tensor,
-    *_: object,
-    softmax_scale: float | None = None,
-    **__: object,
-) -> torch.Tensor:
-    """Attend causally in each packed sequence; the mask is aligned to the bottom right."""
-    out, repeat = torch.empty_like(q), q.shape[1] // k.shape[1]
-    for one in range(len(cu_q) - 1):
-        rows = slice(int(cu_q[one]), int(cu_q[one + 1]))
-        columns = slice(int(cu_k[one]), int(cu_k[one + 1]))
-        queries = q[rows].transpose(0, 1)
-        keys, values = (x[columns].repeat_interleave(repeat, 1).transpose(0, 1) for x in (k, v))
-        scores = (queries @ keys.transpose(1, 2)) * (softmax_scale or queries.shape[-1] ** -0.5)
-        n, m = scores.shape[-2:]
-        visible = torch.ones(n, m, dtype=torch.bool).tril(m - n)
-        weights = scores.masked_fill(~visible, -math.inf).softmax(-1)
-        out[rows] = (weights @ values).transpose(0, 1)
-    return out
 
 
 def _explain(shape: Shape, case: LossCase, trajectories: Sequence[Trajectory]) -> Difference | None:

@@ -9,7 +9,7 @@ from envkit.trajectory import Trajectory
 from envkit_conformance.delivered import Shape
 
 if TYPE_CHECKING:
-    from envkit_conformance.gradient.policy import Policy
+    from fakes.gradients.policy import Policy
 
 GROUP_SIZE: Final = 4
 """Episodes per prompt in every set of episodes."""

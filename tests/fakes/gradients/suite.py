@@ -5,17 +5,13 @@ as the path predicts: one that has vanished also fails, since the table in the d
 be wrong.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
-
-from envkit.errors import ConfigurationError, MissingDependencyError
-from envkit_conformance.delivered import Shape
-from envkit_conformance.gradient.cases import (
+from fakes.gradients.cases import (
     CASES,
     COSINE_TOLERANCE,
     Difference,
@@ -23,9 +19,13 @@ from envkit_conformance.gradient.cases import (
     LossCase,
     Reduction,
 )
-from envkit_conformance.gradient.episodes import CONTROLS, EpisodeSet, episode_sets
-from envkit_conformance.gradient.formula import plain_backward
-from envkit_conformance.gradient.policy import Policy
+from fakes.gradients.episodes import CONTROLS, EpisodeSet, episode_sets
+from fakes.gradients.formula import plain_backward
+from fakes.gradients.policy import Policy
+from numpy.typing import NDArray
+
+from envkit.errors import ConfigurationError, MissingDependencyError
+from envkit_conformance.delivered import Shape
 
 Vector = NDArray[np.float64]
 
@@ -73,6 +73,10 @@ class Comparison:
         )
         text = f"{self.path} {self.shape.value}, {self.key}: {self.verdict.value}{numbers}"
         return f"{text}: {self.message}" if self.message else text
+
+
+Compared = Callable[[Iterable[GradientPath]], list[Comparison]]
+"""The contract runs' fixture `compared`: `compare_paths`, whose result the run shows."""
 
 
 def compare_paths(paths: Iterable[GradientPath]) -> Iterator[Comparison]:

@@ -1,9 +1,9 @@
-"""miles' gradient of recorded episodes, for `envkit conformance --gradient`.
+"""miles' gradient of recorded episodes, for the gradient suite.
 
-The same as `envkit_slime.gradient`, with miles' own conversion, schedule, advantages and loss. It
-runs with `--true-on-policy-mode`: without it log-probabilities go through Megatron's fused cross
-entropy, which rounds their gradient to bfloat16 (megatron/core/fusions/fused_cross_entropy.py) and
-would hide every difference below 1e-3.
+The same as `of_slime`, with miles' own conversion, schedule, advantages and loss. It runs with
+`--true-on-policy-mode`: without it log-probabilities go through Megatron's fused cross entropy,
+which rounds their gradient to bfloat16 (megatron/core/fusions/fused_cross_entropy.py) and would
+hide every difference below 1e-3.
 
 miles/ray/rollout/train_data_conversion.py, miles/backends/training_utils/loss.py.
 """
@@ -13,11 +13,8 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
-from envkit.trajectory import Trajectory
-from envkit_conformance import Shape
-from envkit_conformance.gradient.cases import GradientPath, LossCase, Reduction
-from envkit_miles.generate import MilesForm
-from envkit_slime.gradient import (
+from fakes.gradients.cases import GradientPath, LossCase, Reduction
+from fakes.gradients.of_slime import (
     FAN_OUTS,
     arguments,
     columns,
@@ -26,11 +23,15 @@ from envkit_slime.gradient import (
     reduced,
     written,
 )
+
+from envkit.trajectory import Trajectory
+from envkit_conformance import Shape
+from envkit_miles.generate import MilesForm
 from envkit_slime.rewards import post_process_rewards
 from envkit_slime.upstream import require
 
 if TYPE_CHECKING:
-    from envkit_conformance.gradient.policy import Policy
+    from fakes.gradients.policy import Policy
 
 
 def miles_arguments(episodes: int, case: LossCase, *, is_exact: bool = True) -> Namespace:
@@ -87,10 +88,10 @@ def backward(
 
 
 def _schedule(
-    conversion: Any,  # noqa: ANN401  # miles' module
+    conversion: Any,  # miles' module
     args: Namespace,
     data: dict[str, Any],
-    ranks: Any,  # noqa: ANN401  # miles' GroupInfo
+    ranks: Any,  # miles' GroupInfo
 ) -> tuple[list[tuple[Mapping[str, Any], list[int]]], int, int | None]:
     """Return this rank's micro-batches, their number, and how many rollouts the step holds."""
     config = {
@@ -112,13 +113,13 @@ def _schedule(
     return [(shard, [place]) for place in range(count)], count, None
 
 
-def _join_world() -> Any:  # noqa: ANN401  # miles' ParallelState
+def _join_world() -> Any:  # miles' ParallelState
     mpu = join_world()
     parallel, torch = require("miles.backends.training_utils.parallel"), require("torch")
     alone = mpu.get_tensor_model_parallel_group()
     everybody = torch.distributed.group.WORLD
 
-    def info(group: Any) -> Any:  # noqa: ANN401
+    def info(group: Any) -> Any:
         rank, size = torch.distributed.get_rank(group), torch.distributed.get_world_size(group)
         return parallel.GroupInfo(rank=rank, size=size, group=group, gloo_group=group)
 

@@ -1,4 +1,4 @@
-"""slime's gradient of recorded episodes, for `envkit conformance --gradient`.
+"""slime's gradient of recorded episodes, for the gradient suite.
 
 The samples are those that `generate` writes. Conversion to training data, the schedule of ranks and
 micro-batches, advantages and loss are slime's own code; only the forward pass is ours.
@@ -16,11 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
-from envkit.errors import MissingDependencyError
-from envkit.metrics import EpisodeFacts
-from envkit.trajectory import Trajectory
-from envkit_conformance import Shape
-from envkit_conformance.gradient.cases import (
+from fakes.gradients.cases import (
     CLIP,
     CONSTANT_TOKENS,
     GROUP_SIZE,
@@ -29,17 +25,21 @@ from envkit_conformance.gradient.cases import (
     LossCase,
     Reduction,
 )
+
+from envkit.errors import MissingDependencyError
+from envkit.rollout import RolloutConfig
+from envkit.trajectory import Trajectory
+from envkit_conformance import Shape
 from envkit_slime.conformance import NoText
-from envkit_slime.form import Form
+from envkit_slime.form import Form, Job
 from envkit_slime.generate import SlimeForm
 from envkit_slime.rewards import post_process_rewards
-from envkit_slime.rollout import Job, deliver
-from envkit_slime.settings import FanOut
+from envkit_slime.rollout import deliver
+from envkit_slime.settings import FanOut, Settings
 from envkit_slime.upstream import require
-from envkit_slime.writer import clear
 
 if TYPE_CHECKING:
-    from envkit_conformance.gradient.policy import Policy
+    from fakes.gradients.policy import Policy
 
 FAN_OUTS: Final = {
     Shape.WHOLE: FanOut.NONE,
@@ -106,7 +106,7 @@ def constant_reducer(
     """
     del total_lengths, per_token
 
-    def reduce(values: Any) -> Any:  # noqa: ANN401  # tensors
+    def reduce(values: Any) -> Any:  # tensors
         parts = zip(values.split(response_lengths), loss_masks, strict=True)
         return sum((part * mask).sum() for part, mask in parts) / CONSTANT_TOKENS
 
@@ -116,25 +116,23 @@ def constant_reducer(
 def written(
     form: Form,
     args: Namespace,
-    sample_class: Any,  # noqa: ANN401
+    sample_class: Any,
     trajectories: Sequence[Trajectory],
     shape: Shape,
 ) -> list[Any]:
     """Return the samples of whole groups as a rollout returns them, flattened."""
-    job = Job(form=form, args=args, evaluation=False)
+    job = Job(form=form, args=args, evaluation=False, tokenizer=NoText())
+    settings = Settings(rollout=RolloutConfig(), fan_out=FAN_OUTS[shape])
     groups = list(dict.fromkeys(one.group_id for one in trajectories))
     samples: list[Any] = []
     for index, one in enumerate(trajectories):
         sample = sample_class(group_index=groups.index(one.group_id), index=index)
-        clear(sample)
-        facts = [EpisodeFacts.of(one)]
-        fan_out = FAN_OUTS[shape]
-        done = deliver(job, sample, [one], facts, fan_out=fan_out, tokenizer=NoText())
+        done = deliver(job, sample, [one], settings)
         samples += done if isinstance(done, list) else [done]
     return samples
 
 
-def rollout_manager(args: Namespace, post_process: Any) -> Any:  # noqa: ANN401
+def rollout_manager(args: Namespace, post_process: Any) -> Any:
     """Return slime's own conversion to training data, compiled from its source."""
     types = require("slime.utils.types")
     source = Path(types.__file__).parents[1] / "ray" / "rollout.py"
@@ -185,7 +183,7 @@ def columns(
     return batch
 
 
-def join_world() -> Any:  # noqa: ANN401
+def join_world() -> Any:
     """Return Megatron's groups, creating single-process CPU groups if there are none."""
     torch = require("torch")
     torch._dynamo.config.disable = True  # losses would be compiled for GPUs
@@ -204,7 +202,7 @@ def join_world() -> Any:  # noqa: ANN401
     return mpu
 
 
-def reduced(policy: "Policy", tokens: Any, *, per_token: bool) -> None:  # noqa: ANN401
+def reduced(policy: "Policy", tokens: Any, *, per_token: bool) -> None:
     """Join the gradients of all ranks as Megatron does.
 
     Means are averaged; sums over tokens are added and divided by their number

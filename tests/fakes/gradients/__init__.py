@@ -4,7 +4,7 @@ Rows with equal tokens can still train differently, depending on which episodes 
 what the loss divides by, and how many rows an episode has. This suite compares the final gradient.
 """
 
-from envkit_conformance.gradient.cases import (
+from fakes.gradients.cases import (
     CLIP,
     CONSTANT_TOKENS,
     GROUP_SIZE,
@@ -13,14 +13,15 @@ from envkit_conformance.gradient.cases import (
     LossCase,
     Reduction,
 )
-from envkit_conformance.gradient.policy import Policy
-from envkit_conformance.gradient.stored import Pair, Stored, load_gradients, pairs, save_gradients
-from envkit_conformance.gradient.suite import Comparison, Verdict, compare_paths
+from fakes.gradients.policy import Policy
+from fakes.gradients.stored import Pair, Stored, load_gradients, pairs, save_gradients
+from fakes.gradients.suite import Compared, Comparison, Verdict, compare_paths
 
 __all__ = [
     "CLIP",
     "CONSTANT_TOKENS",
     "GROUP_SIZE",
+    "Compared",
     "Comparison",
     "Difference",
     "GradientPath",

@@ -10,11 +10,11 @@ and one advantage, regardless of its number of rows. A faulted episode counts on
 from collections.abc import Sequence
 
 import torch
+from fakes.gradients.cases import CLIP, CONSTANT_TOKENS, LossCase, Reduction
+from fakes.gradients.policy import Policy
 
 from envkit.advantages import Baseline
 from envkit.trajectory import Row, Trajectory
-from envkit_conformance.gradient.cases import CLIP, CONSTANT_TOKENS, LossCase, Reduction
-from envkit_conformance.gradient.policy import Policy
 
 
 def plain_backward(policy: Policy, trajectories: Sequence[Trajectory], case: LossCase) -> None:

@@ -9,9 +9,9 @@ from typing import Any, Final
 from zipfile import BadZipFile
 
 import numpy as np
+from fakes.gradients.suite import Comparison, Vector, Verdict, measure
 
 from envkit.errors import StorageError
-from envkit_conformance.gradient.suite import Comparison, Vector, Verdict, measure
 
 _SUFFIX: Final = ".gradients.npz"
 _FACTS: Final = "facts"

@@ -12,10 +12,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 import torch
-
-from envkit.trajectory import Trajectory
-from envkit_conformance import Shape
-from envkit_conformance.gradient import (
+from fakes.gradients import (
     CLIP,
     CONSTANT_TOKENS,
     GROUP_SIZE,
@@ -25,6 +22,9 @@ from envkit_conformance.gradient import (
     Policy,
     Reduction,
 )
+
+from envkit.trajectory import Trajectory
+from envkit_conformance import Shape
 from envkit_skyrl.conformance import rows_of_groups
 from envkit_skyrl.contract import CONTRACT
 from envkit_skyrl.trainer import EnvkitTrainer
@@ -45,7 +45,7 @@ _REDUCTIONS: Final = {
 
 def training_batch(
     policy: Policy, trajectories: Sequence[Trajectory], shape: Shape, case: LossCase
-) -> Any:  # noqa: ANN401  # SkyRL's TrainingInputBatch
+) -> Any:  # SkyRL's TrainingInputBatch
     """Return the batch that SkyRL's trainer passes to its workers, with scaled advantages."""
     output = rows_of_groups(trajectories, shape, filler_id=_filler(trajectories))
     trainer: Any = object.__new__(EnvkitTrainer)  # the constructor would start a run
@@ -73,7 +73,7 @@ def _filler(trajectories: Sequence[Trajectory]) -> int:
     return trajectories[0].steps(merge=True)[0].response_ids[0]
 
 
-def make_config(shape: Shape, case: LossCase, episodes: int) -> Any:  # noqa: ANN401  # SkyRL's
+def make_config(shape: Shape, case: LossCase, episodes: int) -> Any:  # SkyRL's
     """Return SkyRL's configuration of one optimizer step."""
     cfg: Any = SkyRLTrainConfig()
     trainer, algorithm = cfg.trainer, cfg.trainer.algorithm
@@ -89,7 +89,7 @@ def make_config(shape: Shape, case: LossCase, episodes: int) -> Any:  # noqa: AN
     return cfg
 
 
-def response_logprobs(policy: Policy, scores: Any, batch: Any) -> torch.Tensor:  # noqa: ANN401
+def response_logprobs(policy: Policy, scores: Any, batch: Any) -> torch.Tensor:
     """Return log-probabilities of one left-padded row, (1, response)."""
     ids = batch["sequences"][0][batch["attention_mask"][0].bool()].tolist()
     keys = ("pixel_values", "image_grid_thw")
@@ -103,7 +103,7 @@ def response_logprobs(policy: Policy, scores: Any, batch: Any) -> torch.Tensor: 
 class PolicyWorker(PolicyWorkerBase):
     """SkyRL's policy worker without its constructor's processes and model."""
 
-    def __init__(self, policy: Policy, cfg: Any, *, dp_size: int = 1) -> None:  # noqa: ANN401
+    def __init__(self, policy: Policy, cfg: Any, *, dp_size: int = 1) -> None:
         self.cfg, self.policy_loss_fn = cfg.trainer, ppo_policy_loss
         self.mesh_rank: Any = SimpleNamespace(dp_size=dp_size)
         self.scheduler: Any = SimpleNamespace(get_last_lr=lambda: [0.0])
@@ -120,7 +120,7 @@ class _Model(torch.nn.Module):
         super().__init__()
         self._policy = policy
 
-    def forward(self, sequences: torch.Tensor, num_actions: int, **inputs: Any) -> Any:  # noqa: ANN401
+    def forward(self, sequences: torch.Tensor, num_actions: int, **inputs: Any) -> Any:
         """Return the response's log-probabilities, and an entropy that the loss does not use."""
         row = {**inputs, "sequences": sequences, "response_mask": torch.ones(1, num_actions)}
         known = response_logprobs(self._policy, self._policy.logprobs, row)

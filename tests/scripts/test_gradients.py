@@ -1,20 +1,13 @@
 """The gradient suite by itself: what it calls equal, what it finds, what it keeps."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fakes.command import run_envkit
-
-from envkit.errors import ConfigurationError, MissingDependencyError, StorageError
-from envkit.trajectory import Trajectory, check_trajectory
-from envkit_conformance import Shape, registry
-from envkit_conformance.gradient import (
+from fakes.gradients import (
     GROUP_SIZE,
     Comparison,
     Difference,
@@ -28,10 +21,15 @@ from envkit_conformance.gradient import (
     pairs,
     save_gradients,
 )
-from envkit_conformance.gradient.cases import CASES
-from envkit_conformance.gradient.episodes import CONTROLS, episode_sets
-from envkit_conformance.gradient.formula import plain_advantages, plain_backward
-from envkit_conformance.gradient.suite import check_controls, measure
+from fakes.gradients.cases import CASES
+from fakes.gradients.episodes import CONTROLS, episode_sets
+from fakes.gradients.formula import plain_advantages, plain_backward
+from fakes.gradients.suite import check_controls, compare, measure
+from fakes.gradients.table import show, show_across
+
+from envkit.errors import ConfigurationError, MissingDependencyError, StorageError
+from envkit.trajectory import Trajectory, check_trajectory
+from envkit_conformance import Shape
 
 
 def _plain(policy: Policy, episodes: Sequence[Trajectory], shape: Shape, case: LossCase) -> None:
@@ -210,21 +208,7 @@ def test_measure_of_nothing_is_equal_to_nothing_alone() -> None:
     assert measure([0.0, 0.0], [1.0, 0.0]) == (0.0, 0.0)
 
 
-# ---- the command
-
-
-@pytest.fixture
-def points(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Install entry points that name this module's paths."""
-    import sys
-
-    here = "test_gradient_points"
-    monkeypatch.setitem(sys.modules, here, sys.modules[__name__])
-    entries = [
-        EntryPoint(name=name, value=f"{here}:{name}", group=registry.GRADIENT_GROUP)
-        for name in ("GOOD", "BAD", "absent")
-    ]
-    monkeypatch.setattr(registry, "entry_points", lambda *, group: entries)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+# ---- the tables
 
 
 def _half(policy: Policy, episodes: Sequence[Trajectory], shape: Shape, case: LossCase) -> None:
@@ -234,45 +218,36 @@ def _half(policy: Policy, episodes: Sequence[Trajectory], shape: Shape, case: Lo
             parameter.grad *= 0.5
 
 
-GOOD = path(name="good")
-BAD = path(name="bad", backward=_half)
-
-
-def absent() -> GradientPath:
-    raise ModuleNotFoundError("No module named 'trainer'", name="trainer")
-
-
 @pytest.mark.slow
-def test_command_keeps_gradients_and_compares_them(points: None, tmp_path: Path) -> None:
-    shown = run_envkit("conformance", "--gradient", "--adapter", "GOOD", "--save", tmp_path)
-    assert shown.code == 0, shown.err
-    assert "35 gradients: 28 equal, 7 found" in shown.out
-    stored = load_gradients(tmp_path)
-    save_gradients(compare_paths([path(name="other")]), tmp_path, "other")
-    assert len(stored) == 35
-    across = run_envkit("conformance", "--gradient", "--across", tmp_path)
-    assert across.code == 0, across.err
-    assert "good" in across.out
-    assert "(28)" in across.out
+def test_tables_show_gradients_and_compare_stored_ones(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for name in ("good", "other"):
+        found = list(compare_paths([path(name=name)]))
+        save_gradients(found, tmp_path, name)
+    show(found)
+    assert "35 gradients: 28 equal, 7 found" in capsys.readouterr().out
+    show_across(load_gradients(tmp_path))
+    header, good, other = capsys.readouterr().out.splitlines()
+    assert header.split() == ["1", "-", "cosine,", "norm", "error", "good", "other"]
+    assert good.split()[:2] == ["good", "-"]
+    assert good.endswith("(28)")
+    assert other.split()[-1] == "-"
 
 
-@pytest.mark.slow
-def test_command_names_gradients_that_differ(points: None) -> None:
-    shown = run_envkit("conformance", "--gradient", "--adapter", "BAD", "--json")
-    assert shown.code == 1
-    found = json.loads(shown.out)["comparisons"]
-    assert {one["verdict"] for one in found} == {"fail", "found"}
-    assert found[0]["norm_ratio"] == pytest.approx(0.5)
+def test_table_names_gradients_that_differ_or_are_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ConfigurationError("set token-mean")
 
-
-def test_command_says_which_trainer_is_missing(points: None) -> None:
-    shown = run_envkit("conformance", "--gradient", "--adapter", "absent")
-    assert shown.code == 1
-    assert "absent: not installed (No module named 'trainer')" in shown.out
-
-
-def test_command_refuses_options_that_do_not_belong_to_gradients(tmp_path: Path) -> None:
-    for options in (("--save", tmp_path), ("--gradient", "--recordings", tmp_path)):
-        shown = run_envkit("conformance", *options)
-        assert shown.code == 2
-        assert "--gradient takes" in shown.last_error
+    case = LossCase(reduction=Reduction.TOKEN_MEAN)
+    first = episode_sets()[0]
+    wrong = compare(path(name="bad", backward=_half), first, Shape.MERGED, case)
+    refused = compare(path(name="strict", backward=refuse), first, Shape.MERGED, case)
+    show([wrong, refused])
+    out = capsys.readouterr().out
+    assert "FAIL 0.5000" in out
+    assert "no reason is known" in out
+    assert "strict, 1 of its gradients: set token-mean" in out
+    assert "2 gradients: 1 fail, 1 refused" in out

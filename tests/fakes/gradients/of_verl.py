@@ -12,11 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-
-from envkit.errors import ConfigurationError
-from envkit.trajectory import Trajectory, step_rows
-from envkit_conformance import Shape
-from envkit_conformance.gradient import (
+from fakes.gradients import (
     CLIP,
     CONSTANT_TOKENS,
     Difference,
@@ -25,6 +21,10 @@ from envkit_conformance.gradient import (
     Policy,
     Reduction,
 )
+
+from envkit.errors import ConfigurationError
+from envkit.trajectory import Trajectory, step_rows
+from envkit_conformance import Shape
 
 # if verl is missing, raises an error that says what to install
 from envkit_verl import EpisodeOutput
