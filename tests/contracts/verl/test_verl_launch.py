@@ -10,6 +10,7 @@ import verl
 import yaml
 from fakes.launch import RUNS, SIZES, Launch, export, start
 from hydra import compose, initialize_config_dir
+from hydra.errors import ConfigCompositionException
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import omega_conf_to_dataclass, validate_config
 
@@ -68,7 +69,8 @@ def test_verl_accepts_the_launch_file(tmp_path: Path, script: str, paper: str) -
     assert RolloutConfig.from_mapping(loop["envkit"]).limits.max_turns == turns
     assert loop["_target_"] == "envkit_verl.EnvAgentLoop"
     settings = VerlSettings.from_config(config)
-    assert settings.sampling.temperature == 1.0
+    assert (settings.max_turns, settings.response_length) == (turns, tokens)
+    assert settings.loss_agg_mode == "seq-mean-token-mean"  # one row per episode
 
 
 def test_verl_launch_file_takes_further_overrides_and_wandb(tmp_path: Path) -> None:
@@ -80,6 +82,12 @@ def test_verl_launch_file_takes_further_overrides_and_wandb(tmp_path: Path) -> N
         4,
         2,
     )
+
+
+def test_verl_refuses_a_key_that_it_does_not_know(tmp_path: Path) -> None:
+    launch = start("verl/run.sh", tmp_path, "trainer.save_frequency=5")
+    with pytest.raises(ConfigCompositionException, match="save_frequency"):
+        checked(overrides_of(launch))
 
 
 def test_verl_launch_file_writes_data_that_verl_reads(tmp_path: Path) -> None:
