@@ -20,14 +20,17 @@ import yaml
 from fakes.launch import RUNS, SIZES, Launch, export, run, start
 from fakes.models import tiny_model_dir
 from fakes.slime_examples import checkout, stand_in
-from fakes.slime_groups import rollout_manager
 from fakes.slime_run import vision_server
 
 import envkit_geo3k
 from envkit.registration import register, registry
 from envkit_slime.settings import Settings
 
-pytestmark = pytest.mark.slime
+pytestmark = [
+    pytest.mark.slime,
+    pytest.mark.filterwarnings("ignore:invalid escape sequence"),  # in slime's own sources
+    pytest.mark.filterwarnings("ignore:.*torch.jit"),
+]
 BRIDGE = "--megatron-to-hf-mode"
 """Says which slime it is: later than 2a60f00d, it is gone, and so is Qwen3-VL."""
 
@@ -79,7 +82,7 @@ def known_elsewhere(source: Path) -> set[str]:
     found: set[str] = set()
     for folder in ("scripts", "examples", "tests"):
         for path in (source / folder).rglob("*"):
-            if path.suffix in (".sh", ".py"):
+            if path.suffix in (".sh", ".py") and path.is_file():
                 found.update(re.findall(r"--[a-z][a-z0-9-]+", path.read_text(errors="replace")))
     return found
 
@@ -251,9 +254,10 @@ def test_slime_launch_file_plays_two_batches(
         init_http_client(args)
         source = DataSource(args)
         batches = [generate_rollout(args, number, source).samples for number in range(2)]
-        samples = [sample for group in batches[1] for sample in group]
-        trained = rollout_manager(args)._convert_samples_to_train_data(samples)
     assert [[len(group) for group in batch] for batch in batches] == [[2, 2], [2, 2]]
-    assert len({group[0].metadata["envkit_episode"]["seed"] for b in batches for group in b}) == 4
-    assert all(sum(mask) for mask in trained["loss_masks"])
-    assert len(trained["multimodal_train_inputs"]) == 4
+    groups = [group for batch in batches for group in batch]
+    assert len({group[0].prompt or str(group[0].tokens) for group in groups}) == 4  # four tasks
+    for sample in [sample for group in groups for sample in group]:
+        assert sample.status.name == "COMPLETED"
+        assert sum(sample.loss_mask) > 0
+        assert len(sample.multimodal_train_inputs["image_grid_thw"]) >= 1
