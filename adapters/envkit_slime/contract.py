@@ -53,7 +53,14 @@ CONTRACT: Final = Contract(
         "slime.rollout.filter_hub.base_types:DynamicFilterOutput": ("keep", "reason"),
         "slime.observability.trace_utils|slime.utils.trace_utils:trace_span": ("attrs",),
         "slime.observability.trace_utils|slime.utils.trace_utils:build_sglang_meta_trace_attrs": (),
-        "slime.observability.metric_utils|slime.utils.metric_utils:compute_rollout_step": ("args", "rollout_id"),
-        "slime.observability.logging_utils|slime.utils.logging_utils:log": ("args", "metrics", "step_key"),
+        "slime.observability.metric_utils|slime.utils.metric_utils:compute_rollout_step": (
+            "args",
+            "rollout_id",
+        ),
+        "slime.observability.logging_utils|slime.utils.logging_utils:log": (
+            "args",
+            "metrics",
+            "step_key",
+        ),
     },
 )

@@ -17,7 +17,8 @@ export HEAD SCRIPT="$script" RAY_ADDRESS="$HEAD:$PORT"
 exec srun --kill-on-bad-exit=1 bash -c '
   if [[ "$(hostname -s)" == "${HEAD%%.*}" ]]; then
     env -u RAY_ADDRESS ray start --head --port="$PORT" --num-gpus="$GPUS" --disable-usage-stats
-    until (($(ray list nodes --format json --filter state=ALIVE 2>/dev/null | grep -c node_id) >= NODES)); do sleep 2; done
+    count="import ray; ray.init(address=\"auto\", log_to_driver=False); print(sum(n[\"Alive\"] for n in ray.nodes()))"
+    until (($(python3 -c "$count" 2>/dev/null || echo 0) >= NODES)); do sleep 2; done
     status=0
     bash "$SCRIPT" "$@" || status=$?
     ray stop

@@ -34,7 +34,8 @@ def main() -> int:
             continue
         different += 1
         if "--check" in sys.argv[1:]:
-            print(f"{page.name} differs from examples/geo3k: run python scripts/docs/launch.py")
+            line = f"{page.name} differs from examples/geo3k: run python scripts/docs/launch.py\n"
+            sys.stderr.write(line)
         else:
             page.write_text(written, encoding="utf-8")
     return int(different > 0 and "--check" in sys.argv[1:])

@@ -1,4 +1,4 @@
-"""The launch files of examples/geo3k, started with programs on PATH that only note their arguments."""
+"""The launch files of examples/geo3k, started with programs on PATH that note their arguments."""
 
 import os
 import subprocess

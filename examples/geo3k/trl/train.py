@@ -1,4 +1,4 @@
-"""Train on geo3k-v0 with TRL's GRPO. run.sh starts it; `python train.py --help` lists all options."""
+"""Train on geo3k-v0 with TRL's GRPO. run.sh starts it; `--help` lists all options."""
 
 import os
 from dataclasses import dataclass, field
@@ -7,7 +7,11 @@ from typing import Any
 
 import yaml
 from transformers.trainer_utils import get_last_checkpoint
-from trl import GRPOConfig, ModelConfig, TrlParser
+from trl import (  # pyright: ignore[reportAttributeAccessIssue]
+    GRPOConfig,
+    ModelConfig,
+    TrlParser,
+)
 
 from envkit_trl import EnvGRPOTrainer, task_dataset
 
@@ -45,7 +49,7 @@ def main() -> None:
         eval_dataset=rows["test"],
     )
     folder = args.output_dir
-    last = get_last_checkpoint(folder) if os.path.isdir(folder) else None  # noqa: PTH112
+    last = get_last_checkpoint(folder) if os.path.isdir(folder) else None
     try:
         trainer.train(resume_from_checkpoint=last)
     finally:

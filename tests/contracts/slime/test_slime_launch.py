@@ -7,6 +7,7 @@ that scripts of the same checkout pass.
 
 import argparse
 import importlib
+import importlib.util
 import json
 import re
 import sys
@@ -30,6 +31,7 @@ pytestmark = [
     pytest.mark.slime,
     pytest.mark.filterwarnings("ignore:invalid escape sequence"),  # in slime's own sources
     pytest.mark.filterwarnings("ignore:.*torch.jit"),
+    pytest.mark.filterwarnings("ignore:.*Transformer Engine"),
 ]
 BRIDGE = "--megatron-to-hf-mode"
 """Says which slime it is: later than 2a60f00d, it is gone, and so is Qwen3-VL."""
@@ -256,7 +258,7 @@ def test_slime_launch_file_plays_two_batches(
         batches = [generate_rollout(args, number, source).samples for number in range(2)]
     assert [[len(group) for group in batch] for batch in batches] == [[2, 2], [2, 2]]
     groups = [group for batch in batches for group in batch]
-    assert len({group[0].prompt or str(group[0].tokens) for group in groups}) == 4  # four tasks
+    assert len({str(group[0].tokens) for group in groups}) == 4  # four tasks
     for sample in [sample for group in groups for sample in group]:
         assert sample.status.name == "COMPLETED"
         assert sum(sample.loss_mask) > 0

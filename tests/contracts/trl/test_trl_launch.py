@@ -33,7 +33,8 @@ def environments_known() -> None:
 def train() -> Any:
     """Import train.py."""
     spec = importlib.util.spec_from_file_location("geo3k_train", EXAMPLES / "trl" / "train.py")
-    assert spec and spec.loader
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)

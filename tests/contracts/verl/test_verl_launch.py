@@ -61,7 +61,9 @@ def test_verl_accepts_the_launch_file(tmp_path: Path, script: str, paper: str) -
     )
     assert list(config.trainer.logger) == ["console"]
     assert config.actor_rollout_ref.model.path.startswith("Qwen/Qwen3-VL-")
-    assert ("2B" in config.actor_rollout_ref.model.path) == (script == "run_small.sh" or paper != "")
+    assert ("2B" in config.actor_rollout_ref.model.path) == (
+        script == "run_small.sh" or paper != ""
+    )
     gpus = 1 if script == "run_small.sh" else 8
     assert config.trainer.n_gpus_per_node == gpus
     assert config.data.train_batch_size * rollout.n % gpus == 0
