@@ -7,10 +7,10 @@ from typing import Any
 
 import yaml
 from transformers.trainer_utils import get_last_checkpoint
-from trl import (  # pyright: ignore[reportAttributeAccessIssue]
-    GRPOConfig,
-    ModelConfig,
-    TrlParser,
+from trl import (
+    GRPOConfig,  # pyright: ignore[reportAttributeAccessIssue]  # of the package, not this folder
+    ModelConfig,  # pyright: ignore[reportAttributeAccessIssue]
+    TrlParser,  # pyright: ignore[reportAttributeAccessIssue]
 )
 
 from envkit_trl import EnvGRPOTrainer, task_dataset

@@ -92,7 +92,7 @@ def known_elsewhere(source: Path) -> set[str]:
 def parsed(
     trainer: str, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Namespace, set[str]]:
-    """Return what the trainer's parser makes of a command line, and the flags it leaves over."""
+    """Return a command line as the trainer's parser reads it, and the flags it leaves over."""
     assert words[0] == "train.py"
     stand_in(monkeypatch)
     monkeypatch.setattr(sys, "argv", words)  # miles reads it once more
