@@ -104,6 +104,7 @@ check: $(VENV)/.dev  ## Lint, check types, layers and prose
 	$(BIN)/python scripts/docs/phrases.py
 	$(BIN)/python scripts/docs/architecture.py --check
 	$(BIN)/python scripts/docs/figures.py --check
+	$(BIN)/python scripts/docs/launch.py --check
 	$(BIN)/python scripts/docs/invariants.py
 	$(BIN)/pyright
 

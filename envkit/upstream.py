@@ -31,7 +31,7 @@ class Contract:
     uses: Mapping[str, tuple[str, ...]]
     """Fields and methods of `module:Class`, or parameters of `module:function` or
     `module:Class.method`. List inherited names under the class that defines them. An empty tuple
-    only requires the definition."""
+    only requires the definition. `old|new:function` names two modules, of which one must exist."""
 
     def check(self) -> None:
         """Compare the installed package with the contract, once per process.
@@ -89,12 +89,12 @@ def _version(package: str) -> str:
 
 def _missing(folder: Path, place: str, names: tuple[str, ...]) -> Iterator[str]:
     module, _, path = place.partition(":")
-    tree = _tree(folder, module)
-    if tree is None:
-        yield f"no module {module}"
+    trees = [tree for one in module.split("|") if (tree := _tree(folder, one)) is not None]
+    if not trees:
+        yield f"no module {module.replace('|', ' or ')}"
         return
     found: _Definition | None = None
-    body: list[ast.stmt] = tree.body
+    body: list[ast.stmt] = trees[0].body
     for part in path.split("."):
         found = _defined(body, part)
         if found is None:

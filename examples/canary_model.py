@@ -6,11 +6,10 @@ which every digit is one token.
 """
 
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any, Final
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen2_5_VLProcessor
+from transformers import PreTrainedTokenizerFast
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from envkit.tokens import ChatCodec
@@ -25,6 +24,7 @@ from envkit_transformers.vlm_folder import (
     chat_template,
     patch_size,
 )
+from envkit_trl import build_processor, load_processor
 
 SENTENCES: Final = (
     "You read codes off pictures. Reply with the code only.",
@@ -53,14 +53,6 @@ The models' own 0.02 suits widths in the thousands. Here 1 / sqrt(width) is 0.09
 hardly change the logits at first.
 """
 _VISION: Final = VisionSize(depth=3, hidden=160, heads=5, max_pixels=112 * 112)
-
-
-class Processor(Qwen2_5_VLProcessor):
-    """The Qwen2.5-VL processor without its video half, which needs torchvision."""
-
-    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:  # noqa: ANN401
-        """Accept the stand-in for the video processor."""
-        return argument
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,23 +87,15 @@ def make_small_model(seed: int) -> SmallModel:
         temporal_patch_size=2,
         size={"shortest_edge": 56 * 56, "longest_edge": _VISION.max_pixels},
     )
-    return SmallModel(model=build_model(config, seed=seed), processor=_processor(tokenizer, images))
+    processor = build_processor(config, tokenizer=tokenizer, image_processor=images)
+    return SmallModel(model=build_model(config, seed=seed), processor=processor)
 
 
 def load_half_trained() -> SmallModel:
     """Return the built-in model that reads half of all single digits, in float32."""
     folder = str(builtin_model_dir(BuiltinModel.HALF))
-    model, parts = load_model(folder, dtype="float32")
-    return SmallModel(model=model, processor=_processor(parts.tokenizer, parts.image_processor))
-
-
-def _processor(tokenizer: Any, images: Any) -> Processor:  # noqa: ANN401  # transformers objects
-    return Processor(
-        image_processor=images,
-        tokenizer=tokenizer,
-        video_processor=SimpleNamespace(merge_size=2),
-        chat_template=tokenizer.chat_template,
-    )
+    model, _ = load_model(folder, dtype="float32")
+    return SmallModel(model=model, processor=load_processor(folder))
 
 
 def _tokenizer() -> Any:  # noqa: ANN401  # a transformers tokenizer

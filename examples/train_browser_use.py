@@ -25,13 +25,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
 from datasets import disable_progress_bars
-from transformers import (
-    AutoImageProcessor,
-    AutoModelForImageTextToText,
-    AutoTokenizer,
-    PrinterCallback,
-    Qwen3VLProcessor,
-)
+from transformers import AutoModelForImageTextToText, PrinterCallback
 from trl import GRPOConfig
 
 from envkit.rollout import RolloutConfig
@@ -43,14 +37,6 @@ from envkit_trl import EnvGRPOTrainer, task_dataset
 
 AGENT = Path(__file__).with_name("browser_agent.py").resolve()
 GROUP = 4
-
-
-class ImageProcessor(Qwen3VLProcessor):
-    """The built-in model's processor without its video half, which needs torchvision."""
-
-    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
-        """Accept a processor without a video processor."""
-        return argument
 
 
 def watch(engine: TransformersEngine) -> list[tuple[GenerateRequest, Generation]]:
@@ -102,8 +88,6 @@ def main() -> None:
             "sampling": {"max_new_tokens": 32},
         }
     )
-    image_processor = AutoImageProcessor.from_pretrained(folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
 
     def digits(completion_ids: list[list[int]], **_: Any) -> list[float]:
         """Return the share of digits in each reply."""
@@ -115,7 +99,6 @@ def main() -> None:
         engine=engine,
         codec=codec,
         config=config,
-        processing_class=ImageProcessor(image_processor, tokenizer, image_processor),
         reward_funcs=[digits],
         train_dataset=task_dataset(
             "canary-v0", count=options.steps, seed=0, env_kwargs=config.env_kwargs

@@ -32,7 +32,7 @@ SAMPLE_FIELDS: Final = (
 
 CONTRACT: Final = Contract(
     package="slime",
-    tested="0.3.1, commit 624b824",
+    tested="0.3.1, commits 2a60f00d and 624b824",
     install="pip install git+https://github.com/THUDM/slime",
     uses={
         "slime.utils.types:Sample": (*SAMPLE_FIELDS, "rollout_id", "append_response_tokens"),
@@ -51,9 +51,16 @@ CONTRACT: Final = Contract(
         ),
         "slime.rollout.on_policy_distillation:post_process_rewards": ("args", "samples"),
         "slime.rollout.filter_hub.base_types:DynamicFilterOutput": ("keep", "reason"),
-        "slime.observability.trace_utils:trace_span": ("attrs",),
-        "slime.observability.trace_utils:build_sglang_meta_trace_attrs": (),
-        "slime.observability.metric_utils:compute_rollout_step": ("args", "rollout_id"),
-        "slime.observability.logging_utils:log": ("args", "metrics", "step_key"),
+        "slime.observability.trace_utils|slime.utils.trace_utils:trace_span": ("attrs",),
+        "slime.observability.trace_utils|slime.utils.trace_utils:build_sglang_meta_trace_attrs": (),
+        "slime.observability.metric_utils|slime.utils.metric_utils:compute_rollout_step": (
+            "args",
+            "rollout_id",
+        ),
+        "slime.observability.logging_utils|slime.utils.logging_utils:log": (
+            "args",
+            "metrics",
+            "step_key",
+        ),
     },
 )

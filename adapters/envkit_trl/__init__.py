@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from envkit_trl.async_trainer import EnvAsyncGRPOTrainer
     from envkit_trl.dataset import PromptStyle, request_dataset, task_dataset
     from envkit_trl.factory import environment_factory, final_reply
+    from envkit_trl.processor import build_processor, load_processor
     from envkit_trl.rollout import EnvRollout, make_rollout_func
     from envkit_trl.rows import env_reward
     from envkit_trl.trainer import EnvGRPOTrainer
@@ -26,9 +27,11 @@ __all__ = [
     "EnvRollout",
     "EnvRolloutWorker",
     "PromptStyle",
+    "build_processor",
     "env_reward",
     "environment_factory",
     "final_reply",
+    "load_processor",
     "make_rollout_func",
     "request_dataset",
     "task_dataset",
@@ -42,9 +45,11 @@ _LAZY = {
     "EnvRollout": ".rollout",
     "EnvRolloutWorker": ".worker",
     "PromptStyle": ".dataset",
+    "build_processor": ".processor",
     "env_reward": ".rows",
     "environment_factory": ".factory",
     "final_reply": ".factory",
+    "load_processor": ".processor",
     "make_rollout_func": ".rollout",
     "request_dataset": ".dataset",
     "task_dataset": ".dataset",

@@ -5,7 +5,7 @@ carry them. It wraps four more private methods and copies none. Written for TRL 
 (trl/trainer/grpo_trainer.py); the contract tests pin the version.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from envkit_trl.batch import BatchPlayer
 from envkit_trl.contract import CONTRACT
 from envkit_trl.place import group_size
 from envkit_trl.policy import SendWeights, embedded_policy, external_policy, without_ids
+from envkit_trl.processor import load_processor
 from envkit_trl.requests import row_request
 from envkit_trl.rows import (
     REWARD_COLUMN,
@@ -88,7 +89,7 @@ class EnvGRPOTrainer(GRPOTrainer):
         engine: Engine | None = None,
         codec: ChatCodec | None = None,
         config: RolloutConfig | Mapping[str, Any] | None = None,
-        reward_funcs: Sequence[Callable[..., Any]] | None = None,
+        reward_funcs: Any = None,  # noqa: ANN401  # what GRPOTrainer takes: one, or several
         send_weights: SendWeights | None = None,
         turn_discount: float | None = None,
         **options: Any,  # noqa: ANN401  # of GRPOTrainer
@@ -105,14 +106,15 @@ class EnvGRPOTrainer(GRPOTrainer):
                 processing class.
             config: Environment, limits, retries, sampling and seed of the rollouts; a mapping is
                 read strictly.
-            reward_funcs: None uses the environments' rewards. Other functions receive them in the
-                argument `env_reward`.
+            reward_funcs: One or a list, as for GRPOTrainer. None uses the environments' rewards.
+                Functions receive those in the argument `env_reward`.
             send_weights: Sends the model's weights to the engine under a version; None uses the
                 engine's own `update_weights`.
             turn_discount: None gives all tokens of an episode one advantage, as TRL does. A number
                 from 0 to 1 gives each turn its own: its reward plus discounted later ones, compared
                 with the same turn of the group's other members.
-            options: train_dataset, processing_class and others.
+            options: train_dataset, processing_class and others. Without a processing class,
+                `load_processor` loads the model's.
 
         Raises:
             ConfigurationError: The rollouts cannot honour an option.
@@ -121,18 +123,17 @@ class EnvGRPOTrainer(GRPOTrainer):
         if refused:
             raise ConfigurationError(f"EnvGRPOTrainer plays episodes itself; omit {refused}")
         check_arguments(args, who="EnvGRPOTrainer", has_codec=codec is not None)
+        several = isinstance(reward_funcs, list | tuple)
+        functions = list(reward_funcs) if several else [reward_funcs or env_reward]
         if turn_discount is not None:
-            check_turn_credit(args, turn_discount, has_reward_funcs=bool(reward_funcs))
+            check_turn_credit(args, turn_discount, has_reward_funcs=functions != [env_reward])
         config = RolloutConfig.for_trainer(config, tail=TAIL_SETTING)
         policy = None if engine is None else external_policy(engine, send_weights)
         self._rollouts = config
         self._turn_discount = turn_discount
-        super().__init__(
-            model=model,
-            args=args,
-            reward_funcs=list(reward_funcs or (env_reward,)),
-            **options,
-        )
+        if options.get("processing_class") is None:
+            options["processing_class"] = _processor_of(model, args)
+        super().__init__(model=model, args=args, reward_funcs=functions, **options)
         leave_out_faults()
         # TRL forwards images of later turns only if there are tools; none is ever called.
         self.tools: list[Any] = [env_reward]
@@ -289,6 +290,14 @@ class EnvGRPOTrainer(GRPOTrainer):
             ("envkit/turns", turns.mean()),
         ):
             metrics[name].append(float(value))
+
+
+def _processor_of(model: Any, args: GRPOConfig) -> Any:  # noqa: ANN401  # transformers objects
+    """Load the processor of the model that GRPOTrainer loads, or has got."""
+    name = model if isinstance(model, str) else model.config._name_or_path
+    given: Mapping[str, Any] = args.model_init_kwargs or {}
+    trust = bool(args.trust_remote_code)
+    return load_processor(name, revision=given.get("revision"), trust_remote_code=trust)
 
 
 class _LedgerImages:

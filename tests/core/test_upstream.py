@@ -48,6 +48,7 @@ def test_contract_holds_if_every_name_exists(root: Path) -> None:
             "trainer.loops.agent:loads": ("text",),
             "trainer.loops:start": ("port",),
             "trainer:main": (),
+            "trainer.gone|trainer.loops:start": ("port",),  # before and after a move
         },
     )
     assert held.moved(root) == ()
@@ -57,6 +58,7 @@ def test_contract_holds_if_every_name_exists(root: Path) -> None:
     ("place", "names", "said"),
     [
         ("trainer.gone:Output", (), "no module trainer.gone"),
+        ("trainer.gone|trainer.lost:f", (), "no module trainer.gone or trainer.lost"),
         ("trainer.loops.agent:Gone", ("ids",), "no trainer.loops.agent:Gone"),
         ("trainer.loops.agent:Output.gone", (), "no trainer.loops.agent:Output.gone"),
         ("trainer.loops.agent:Output", ("ids", "rows"), "trainer.loops.agent:Output has no 'rows'"),

@@ -10,7 +10,7 @@ PAGES = sorted(
     [
         *ROOT.glob("*.md"),
         *ROOT.glob("docs/**/*.md"),
-        *ROOT.glob("examples/*.md"),
+        *ROOT.glob("examples/**/*.md"),
     ]
 )
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"")

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from fakes.codecs import vision_codec
 from fakes.envs import register_toys
 from fakes.models import tiny_model_dir
 from fakes.trl_run import grpo_arguments, spy_on_loss
-from transformers import PrinterCallback, Qwen2_5_VLProcessor
+from transformers import PrinterCallback
 
 from envkit.env import Capabilities, Turn
 from envkit.errors import EnvFault
@@ -53,13 +52,6 @@ class FailsAtOnce(CanaryEnv):
 
     def on_reset(self, task: Task) -> Turn:
         raise EnvFault("there is no backend")
-
-
-class Processor(Qwen2_5_VLProcessor):
-    """Needs no torchvision: the video half is a stand-in."""
-
-    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
-        return argument
 
 
 def prepare() -> None:
@@ -115,13 +107,7 @@ def _make_bench(
 ) -> Bench:
     """Return a trainer over the requests; `arguments` go to GRPOConfig, `options` to it."""
     model, parts = load_model(str(tiny_model_dir("qwen2_5_vl")), dtype="float32")
-    processor = Processor(
-        image_processor=parts.image_processor,
-        tokenizer=parts.tokenizer,
-        video_processor=SimpleNamespace(merge_size=2),
-        chat_template=parts.tokenizer.chat_template,
-    )
-    sampler = engine or TransformersEngine(copy.deepcopy(model), processor)
+    sampler = engine or TransformersEngine(copy.deepcopy(model), parts)
     if len(requests) == 1:  # TRL drops a batch that it cannot fill
         requests *= 4
     rows = [
@@ -134,7 +120,6 @@ def _make_bench(
         engine=sampler,
         config=config or RolloutConfig.from_mapping({"sampling": {"max_new_tokens": 6}}),
         args=grpo_arguments(folder, **arguments),
-        processing_class=processor,
         train_dataset=Dataset.from_list(rows),
         **given,
     )

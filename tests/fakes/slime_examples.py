@@ -90,7 +90,7 @@ def page_config(section: str) -> dict[str, Any]:
 
 def parsed(trainer: str, flags: list[str], monkeypatch: pytest.MonkeyPatch) -> Namespace:
     """Return what the trainer's own parser makes of flags."""
-    _stand_in(monkeypatch)
+    stand_in(monkeypatch)
     arguments = importlib.import_module(f"{trainer}.utils.arguments")
     provide = getattr(arguments, f"get_{trainer}_extra_args_provider")()
     parser = provide(argparse.ArgumentParser(allow_abbrev=False))
@@ -98,7 +98,7 @@ def parsed(trainer: str, flags: list[str], monkeypatch: pytest.MonkeyPatch) -> N
     return found
 
 
-def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the parsers import and build without what only servers and logs need."""
     from fakes import trainer_stubs
 

@@ -60,14 +60,14 @@ async def test_each_role_is_its_own_sample_and_siblings_share_the_rollout_id(
 
 
 async def test_roles_are_normalised_against_the_same_role_of_the_group() -> None:
-    from slime.observability.rollout_data_utils import validate_rollout_id_annotated
+    data_utils = pytest.importorskip("slime.observability.rollout_data_utils")
 
     from envkit_slime import post_process_rewards
 
     with text_server(say_five) as served:
         args = served.args(GUESS, custom_reward_post_process_path=NORMALISE)
         group = await roll(args, number=3)
-    validate_rollout_id_annotated([group])
+    data_utils.validate_rollout_id_annotated([group])
     samples = [one for siblings in group for one in siblings]
     samples[0].reward = 1.0
 

@@ -48,7 +48,8 @@ def test_slimes_dataset_finds_exported_images(suffix: str, tmp_path: Path) -> No
 
 def test_slimes_debug_dump_comes_in_as_sound_trajectories(tmp_path: Path) -> None:
     import torch
-    from slime.observability.rollout_data_utils import save_debug_rollout_data
+
+    data_utils = pytest.importorskip("slime.observability.rollout_data_utils")
     from slime.utils.types import Sample
 
     samples: list[Any] = []
@@ -61,7 +62,7 @@ def test_slimes_debug_dump_comes_in_as_sound_trajectories(tmp_path: Path) -> Non
         made.multimodal_train_inputs = {"pixel_values": torch.ones(2, 3)}
         made.status, made.reward = Sample.Status(status), 1.0
         samples.append(made)
-    save_debug_rollout_data(
+    data_utils.save_debug_rollout_data(
         str(tmp_path / "{rollout_id}.pt"), samples, rollout_id=7, evaluation=False
     )
     found = list(read_dump(tmp_path / "7.pt", DumpFormat.SLIME, SlimeOptions()))

@@ -28,7 +28,11 @@ from envkit.errors import ConfigurationError
 from envkit.images import Image
 from envkit.trajectory import read_trajectories
 
-pytestmark = [pytest.mark.slime, pytest.mark.usefixtures("needs_slime")]
+pytestmark = [
+    pytest.mark.slime,
+    pytest.mark.usefixtures("needs_slime"),
+    pytest.mark.filterwarnings("ignore:invalid escape sequence"),  # in slime's own sources
+]
 
 GEO3K = "slime's geo3k example"
 SEARCH = "slime's Search-R1 example"

@@ -376,7 +376,7 @@ async def test_slime_group_rm_takes_the_survivors_mean_for_a_fault() -> None:
 
 
 async def test_slime_fan_out_by_opt_in_gives_siblings_of_one_rollout() -> None:
-    from slime.observability.rollout_data_utils import validate_rollout_id_annotated
+    data_utils = pytest.importorskip("slime.observability.rollout_data_utils")
 
     with text_server(lambda _: "wrong") as served:
         flags = {"custom_reward_post_process_path": "envkit_slime.post_process_rewards"}
@@ -388,7 +388,7 @@ async def test_slime_fan_out_by_opt_in_gives_siblings_of_one_rollout() -> None:
                 group_of(1, group=1),
             )
     assert [len(members) for members in group] == [3, 3]
-    validate_rollout_id_annotated([group])
+    data_utils.validate_rollout_id_annotated([group])
     for members in group:
         for sample in members:
             check_columns(sample)
@@ -426,7 +426,7 @@ async def test_slime_a_fault_is_one_row_under_fan_out() -> None:
 async def test_slime_an_unexpected_error_under_fan_out_leaves_a_batch_that_slime_flattens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from slime.observability.rollout_data_utils import validate_rollout_id_annotated
+    data_utils = pytest.importorskip("slime.observability.rollout_data_utils")
 
     from envkit_slime import rollout
 
@@ -442,7 +442,7 @@ async def test_slime_an_unexpected_error_under_fan_out_leaves_a_batch_that_slime
         data: Any = [
             await roll_group(served.args({**ECHO, "fan_out": "turns"}, **flags), group_of(2))
         ]
-    validate_rollout_id_annotated(data)
+    data_utils.validate_rollout_id_annotated(data)
     while isinstance(data[0], list):  # slime/ray/rollout.py, _get_rollout_data
         data = list(chain.from_iterable(data))
     assert [sample.status.value for sample in data] == ["failed", *["truncated"] * 3]

@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from datasets import Dataset
 from fakes.codecs import vision_codec
-from fakes.grpo_trainer import Processor
 from fakes.models import tiny_model_dir
 
 from envkit.rollout import EpisodeRequest, ScriptedEngine
@@ -35,13 +33,7 @@ IMAGE_PAD = 151655
 
 
 def make_trainer(folder: Path, rewards: list[Any]) -> Any:
-    model, parts = load_model(str(tiny_model_dir("qwen2_5_vl")), dtype="float32")
-    processor = Processor(
-        image_processor=parts.image_processor,
-        tokenizer=parts.tokenizer,
-        video_processor=SimpleNamespace(merge_size=2),
-        chat_template=parts.tokenizer.chat_template,
-    )
+    model, _ = load_model(str(tiny_model_dir("qwen2_5_vl")), dtype="float32")
 
     def keep(env_reward: Sequence[float | None], **_: Any) -> list[float | None]:
         rewards[:] = env_reward
@@ -68,7 +60,6 @@ def make_trainer(folder: Path, rewards: list[Any]) -> Any:
             bf16=False,
             gradient_checkpointing=False,
         ),
-        processing_class=processor,
         train_dataset=Dataset.from_list([row] * 2),
         reward_funcs=[keep],
         send_weights=send_weights,

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from datasets import Dataset
-from fakes.grpo_trainer import Processor
 from fakes.models import tiny_model_dir
 from fakes.trl_run import (
     async_arguments,
@@ -24,13 +23,11 @@ from fakes.trl_run import (
     text_model,
 )
 from PIL import Image as PilImage
-from transformers import AutoProcessor
 from trl.experimental import async_grpo
 from trl.rewards import think_format_reward
 
 from envkit.registration import register, registry
 from envkit_geo3k import SPEC
-from envkit_transformers.loading import load_model
 
 trl: Any = pytest.importorskip("trl")
 PAGE = (Path(__file__).parents[3] / "docs/trainers/trl.md").read_text("utf-8")
@@ -56,19 +53,6 @@ def flags(script: str) -> list[str]:
     return shlex.split(found[1].replace("\\\n", " "))
 
 
-@pytest.fixture
-def tiny_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Load the processor without torchvision, which this environment lacks."""
-    _, parts = load_model(str(tiny_model_dir("qwen2_5_vl")), dtype="float32")
-    processor = Processor(
-        image_processor=parts.image_processor,
-        tokenizer=parts.tokenizer,
-        video_processor=SimpleNamespace(merge_size=2),
-        chat_template=parts.tokenizer.chat_template,
-    )
-    monkeypatch.setattr(AutoProcessor, "from_pretrained", lambda *_, **__: processor)
-
-
 def published_rows() -> Dataset:
     """Return rows with the columns of lmms-lab/multimodal-open-r1-8k-verified."""
     pixels = np.random.default_rng(0).integers(0, 255, (2, 56, 84, 3), np.uint8)
@@ -86,7 +70,7 @@ def published_rows() -> Dataset:
     )
 
 
-def test_trl_grpo_vlm_example_plays_its_dataset(tmp_path: Path, tiny_processor: None) -> None:
+def test_trl_grpo_vlm_example_plays_its_dataset(tmp_path: Path) -> None:
     if "geo3k-v0" not in registry():
         register(SPEC.id, entry_point=SPEC.entry_point)
     arguments = flags("grpo_vlm.py")

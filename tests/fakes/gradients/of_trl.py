@@ -31,7 +31,7 @@ from fakes.gradients import (
 from fakes.packed_attention import packed_attention
 from safetensors.torch import save_model
 from tokenizers import Tokenizer, models
-from transformers import PreTrainedTokenizerFast, Qwen2_5_VLProcessor, Qwen2VLImageProcessorPil
+from transformers import PreTrainedTokenizerFast, Qwen2VLImageProcessorPil
 from trl import GRPOConfig, GRPOTrainer
 from trl.experimental.async_grpo import AsyncGRPOConfig
 
@@ -44,6 +44,7 @@ from envkit_conformance import Shape
 from envkit_trl.async_trainer import EnvAsyncGRPOTrainer
 from envkit_trl.batch import BatchPlayer
 from envkit_trl.policy import Policy as EnginePolicy
+from envkit_trl.processor import build_processor
 from envkit_trl.rollout import EnvRollout
 from envkit_trl.rows import env_reward
 from envkit_trl.samples import group_samples
@@ -61,13 +62,6 @@ _LOSSES: Final = {
 }
 _EPSILON: Final = 1e-4
 """Epsilon that TRL's GRPOTrainer adds to a standard deviation."""
-
-
-class _Processor(Qwen2_5_VLProcessor):
-    """Processor without torchvision: the video part is a stub."""
-
-    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
-        return argument
 
 
 def _synchronous(
@@ -122,11 +116,8 @@ def _by_trainer(policy: Policy, model: Any, args: GRPOConfig) -> tuple[Any, Batc
     """Return the trainer with images, and its player."""
     processing: Any = _tokenizer(policy)
     if policy.has_images:
-        processing = _Processor(
-            image_processor=Qwen2VLImageProcessorPil(),
-            tokenizer=processing,
-            video_processor=SimpleNamespace(merge_size=2),
-            chat_template=processing.chat_template,
+        processing = build_processor(
+            model.config, tokenizer=processing, image_processor=Qwen2VLImageProcessorPil()
         )
     trainer = EnvGRPOTrainer(
         model,
