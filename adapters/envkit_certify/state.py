@@ -242,19 +242,26 @@ def _closed(bench: Bench, seed: int, episode: Episode) -> list[str]:
 
 
 def _each_on_a_thread(bench: Bench, seed: int, episode: Episode) -> list[str]:
-    """Play every turn on a thread of its own."""
+    """Play each turn on a new thread."""
+    over = threading.Event()
     with _another(bench) as env:
-        made = _threaded(
-            lambda: Player(
-                bench.subject, env, lambda context: episode.replies[context.turn], seed=seed
+        try:
+            made = _threaded(
+                lambda: Player(
+                    bench.subject, env, lambda context: episode.replies[context.turn], seed=seed
+                ),
+                over,
             )
-        )
-        for _ in episode.replies:
-            _threaded(made.turn)
+            for _ in episode.replies:
+                _threaded(made.turn, over)
+        finally:
+            over.set()
         return made.episode().rows()
 
 
-def _threaded(call: Callable[[], T]) -> T:
+def _threaded(call: Callable[[], T], over: threading.Event) -> T:
+    """Call a function on a new thread, which lives until `over`: a later one may take its id."""
+    ended = threading.Event()
     found: list[T] = []
     errors: list[BaseException] = []
 
@@ -263,10 +270,11 @@ def _threaded(call: Callable[[], T]) -> T:
             found.append(call())
         except BaseException as error:  # noqa: BLE001  # raised again below
             errors.append(error)
+        ended.set()
+        over.wait()
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
+    threading.Thread(target=run, daemon=True).start()
+    ended.wait()
     if errors:
         raise errors[0]
     return found[0]
