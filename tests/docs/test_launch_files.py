@@ -11,7 +11,7 @@ import pytest
 from fakes.launch import EXAMPLES, recorded, run
 
 ROOT = Path(__file__).parents[2]
-SHELL = sorted([*EXAMPLES.glob("*.sh"), *EXAMPLES.glob("*/*.sh")])
+SHELL = sorted([*EXAMPLES.glob("*.sh"), *EXAMPLES.parent.glob("*/*/*.sh")])
 FOLDERS = sorted(path.parent for path in EXAMPLES.glob("*/run.sh"))
 
 
@@ -34,7 +34,7 @@ def test_flags_of_a_page_are_those_of_its_launch_file(name: str) -> None:
     assert [flag for flag in sorted(flags - optional) if f"{flag} " not in script] == []
 
 
-@pytest.mark.parametrize("path", SHELL, ids=lambda path: str(path.relative_to(EXAMPLES)))
+@pytest.mark.parametrize("path", SHELL, ids=lambda path: str(path.relative_to(EXAMPLES.parent)))
 def test_a_launch_file_is_strict_bash(path: Path) -> None:
     assert "\nset -euo pipefail\n" in path.read_text()
     subprocess.run(["bash", "-n", str(path)], check=True)

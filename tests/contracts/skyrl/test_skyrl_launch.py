@@ -57,6 +57,18 @@ def test_skyrl_accepts_the_launch_file(tmp_path: Path, script: str, paper: str) 
     assert config.trainer.epochs * config_tasks(script) >= 3000 * config.trainer.train_batch_size
 
 
+@pytest.mark.parametrize("backend", ["", "http://127.0.0.1:8000"])
+def test_skyrl_accepts_the_launch_file_for_search(tmp_path: Path, backend: str) -> None:
+    launch = start("../search/skyrl/run.sh", tmp_path, BACKEND=backend)
+    config: Any = read_config(settings_of(launch))
+    assert config.generator.max_turns == config.envkit["limits"]["max_turns"] == 8
+    assert config.envkit["env_id"] == "search-v0"
+    assert "VL" not in config.trainer.policy.model.path
+    for words in launch.exports:
+        rows = export(words, tmp_path).read_bytes()
+        assert backend.encode() in rows
+
+
 def config_tasks(script: str) -> int:
     """Return the number of tasks that a script exports for training."""
     return 256 if script == "run_small.sh" else 2048

@@ -179,6 +179,20 @@ def test_slime_launch_file_resumes_from_its_checkpoints(
     assert args.use_wandb
 
 
+@pytest.mark.parametrize("backend", ["", "http://127.0.0.1:8000"])
+def test_slime_accepts_the_launch_file_for_search(
+    tmp_path: Path, pinned: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    launch = launched("../search/slime/run.sh", tmp_path, pinned, BACKEND=backend)
+    args = checked("slime", launch, pinned, monkeypatch)
+    config = yaml.safe_load(Path(args.custom_config_path).read_text())["envkit"]
+    assert config["env_kwargs"]["backend"] == (backend or None)
+    assert (config["env_id"], config["limits"]["max_turns"]) == ("search-v0", 8)
+    (words,) = launch.exports
+    assert words[:2] == ["export", "search-v0"]
+    assert (f"--env-kwargs=backend={backend}" in words) == bool(backend)
+
+
 def test_slime_launch_file_refuses_a_slime_that_would_ignore_its_flags(
     tmp_path: Path, head: Path
 ) -> None:

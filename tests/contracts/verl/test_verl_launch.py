@@ -75,6 +75,17 @@ def test_verl_accepts_the_launch_file(tmp_path: Path, script: str, paper: str) -
     assert settings.loss_agg_mode == "seq-mean-token-mean"  # one row per episode
 
 
+def test_verl_accepts_the_launch_file_for_computer_use(tmp_path: Path) -> None:
+    launch = start("../computer_use/verl/run.sh", tmp_path, LEVEL="2")
+    config = checked(overrides_of(launch))
+    settings = VerlSettings.from_config(config)
+    assert (settings.max_turns, settings.response_length) == (15, 8192)
+    for words in launch.exports:
+        assert export(words, tmp_path).exists()
+        assert words[:2] == ["export", "computer-use-v0"]
+        assert {"--env-kwargs=level=2", "--env-kwargs=action=qwen3-vl"} <= set(words)
+
+
 def test_verl_launch_file_takes_further_overrides_and_wandb(tmp_path: Path) -> None:
     launch = start("verl/run.sh", tmp_path, "trainer.save_freq=5", WANDB="1", GPUS="4", NODES="2")
     config = checked(overrides_of(launch))
