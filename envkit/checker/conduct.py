@@ -109,8 +109,8 @@ def episode_problems(episode: Episode, env: Env) -> Iterator[str]:
     for number, step in enumerate(episode.steps, start=1):
         where = f"step() {number}"
         yield from _moment_problems(where, env, step.observation, step.info, number)
-        if type(step.reward) is not float or not math.isfinite(step.reward):
-            yield f"{where}: the reward must be a finite float of Python's, got {step.reward!r}"
+        if not isinstance(step.reward, float) or not math.isfinite(step.reward):
+            yield f"{where}: the reward must be a finite float, got {step.reward!r}"
         flags: dict[str, object] = {"terminated": step.terminated, "truncated": step.truncated}
         for name, flag in flags.items():
             if not isinstance(flag, bool):

@@ -234,7 +234,7 @@ def wrapped(env: Any) -> str:
 
 
 def numpy_reward(_: Any, __: str, step: Step) -> Step:
-    return step._replace(reward=cast(Any, np.float64(step.reward)))
+    return step._replace(reward=cast(Any, np.float32(step.reward)))
 
 
 SUBTLE: Final[tuple[tuple[str, str, Defect], ...]] = (

@@ -143,7 +143,7 @@ class SaysItFailed(Good):
 
 class ScoresInNumpy(Good):
     def step(self, action):
-        return super().step(action)._replace(reward=np.float64(1.0))
+        return super().step(action)._replace(reward=np.float32(1.0))
 
 class SharesItsTask(Good):
     def on_reset(self, task):

@@ -150,6 +150,14 @@ class Overpriced(EchoEnv):
 class NumpyReward(EchoEnv):
     def step(self, action: str) -> Step:
         step = super().step(action)
+        return step._replace(reward=cast(float, np.float32(step.reward)))
+
+
+class WideReward(EchoEnv):
+    """Rewards in NumPy's float64, which is a float, as Gymnasium's own worlds give them."""
+
+    def step(self, action: str) -> Step:
+        step = super().step(action)
         return step._replace(reward=cast(float, np.float64(step.reward)))
 
 
@@ -207,6 +215,7 @@ class ClosesOnce(EchoEnv):
     ("env_class", "said"),
     [
         (EchoEnv, "a return above 0, because no reward threshold is declared"),
+        (WideReward, "a return above 0, because no reward threshold is declared"),
         (Costly, "a return of at least the reward threshold, -1"),
     ],
 )
@@ -237,7 +246,7 @@ def test_check_says_what_a_solved_task_is(env_class: type[Env], said: str) -> No
         (WeakOracle, "oracle", "the oracle must solve its task: seed 0 ended with reward 0"),
         (Misjudged, "oracle", r"ended with reward 1.0.*solved means info\['is_success'\]"),
         (Overpriced, "oracle", "ended with reward 1.0.*at least the reward threshold, 1.5"),
-        (NumpyReward, "replies", "must be a finite float of Python's"),
+        (NumpyReward, "replies", "must be a finite float, got"),
         (NeverEnds, "order of calls", "continues after max_turns=3"),
         (NeverEnds, "replies", "the episode must end at max_turns=3"),
         (OtherKeys, "replies", "an observation must be a dict of text, images and role"),
