@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 
@@ -30,6 +30,8 @@ from envkit.tools import ToolSpec
 from envkit.trajectory.plain import check_plain
 
 T = TypeVar("T")
+_NO_THREAD: Final = "can't start new thread"
+"""What `Thread.start` says when the system refuses one (CPython, Modules/_threadmodule.c)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,8 @@ def _kind_of(error: BaseException) -> FaultKind:
     if isinstance(error, TimeoutError):
         return FaultKind.TIMEOUT
     if isinstance(error, OSError) and not isinstance(error, StorageError):
+        return FaultKind.TRANSIENT
+    if isinstance(error, RuntimeError) and str(error).startswith(_NO_THREAD):
         return FaultKind.TRANSIENT
     return FaultKind.PERMANENT
 

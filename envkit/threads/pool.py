@@ -7,6 +7,7 @@ delay the calls queued after it.
 
 import asyncio
 import itertools
+import logging
 import os
 import threading
 import time
@@ -25,6 +26,9 @@ FEW_THREADS: Final = max(2, min(4, os.cpu_count() or 2))
 """For CPU-bound calls: each may delay the event loop by a switch interval, 5 ms."""
 _PATIENCE_S: Final = 0.002
 """Seconds a call may wait in the queue before another thread takes it."""
+_SHORTAGE_S: Final = 0.1
+"""Seconds until the pool asks again for a thread that the system refused."""
+_LOG: Final = logging.getLogger(__name__)
 _numbers = itertools.count()
 
 
@@ -56,6 +60,8 @@ class WorkerPool:
         self._stuck = 0
         """Threads whose call was abandoned. They exit when it returns; others replace them."""
         self._closed = False
+        self._is_short = False
+        """Whether the system has refused a thread, which is logged once."""
         self._check: asyncio.TimerHandle | None = None
         self._computing: WorkerPool | None = None
 
@@ -126,9 +132,9 @@ class WorkerPool:
         with self._lock:
             self._calls.append(call)
             needed = 1 if self._awake == self._stuck else 0
-        self._wake(needed)
+        started = self._wake(needed)
         if self._check is None:
-            self._check = self._loop.call_later(_PATIENCE_S, self._grow)
+            self._check = self._loop.call_later(_PATIENCE_S if started else _SHORTAGE_S, self._grow)
 
     def _grow(self) -> None:
         """Add a thread for each waiting call, up to the limit."""
@@ -136,11 +142,15 @@ class WorkerPool:
         with self._lock:
             waiting = len(self._calls)
             room = self._max_threads + self._stuck - self._awake
-        self._wake(min(waiting, room))
+        started = self._wake(min(waiting, room))
         if waiting:
-            self._check = self._loop.call_later(_PATIENCE_S, self._grow)
+            self._check = self._loop.call_later(_PATIENCE_S if started else _SHORTAGE_S, self._grow)
 
-    def _wake(self, count: int) -> None:
+    def _wake(self, count: int) -> bool:
+        """Wake idle threads or start new ones; return False if the system refuses one.
+
+        The calls then wait for the threads that there are, and the pool asks again.
+        """
         for _ in range(count):
             with self._lock:
                 self._awake += 1
@@ -149,7 +159,24 @@ class WorkerPool:
                 wake.release()
                 continue
             name = f"envkit-pool-{next(_numbers)}"
-            threading.Thread(target=self._work, name=name, daemon=True).start()
+            try:
+                threading.Thread(target=self._work, name=name, daemon=True).start()
+            except RuntimeError as error:
+                self._refused(error)
+                return False
+        return True
+
+    def _refused(self, error: RuntimeError) -> None:
+        with self._lock:
+            self._awake -= 1
+            awake, is_new, self._is_short = self._awake, not self._is_short, True
+        if is_new:
+            _LOG.warning(
+                "%s: calls wait for %d threads; raise the limit of processes or lower the "
+                "concurrency",
+                error,
+                awake,
+            )
 
     def _work(self) -> None:
         wake = threading.Semaphore(0)

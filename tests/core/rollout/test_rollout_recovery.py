@@ -16,6 +16,7 @@ from envkit.env import Turn
 from envkit.errors import EnvFault, FaultKind
 from envkit.faults import FaultPlan
 from envkit.rollout import Backoff, RetryBudget, RolloutState, ScriptedEngine, play
+from envkit.rollout.boundary import as_env_fault, guarded
 from envkit.trajectory import SegmentKind, StopReason, Trajectory
 
 FAST = RetryBudget(
@@ -57,6 +58,16 @@ async def run(
         seed=5,
     )
     return trajectory, world
+
+
+def test_thread_that_the_system_refuses_is_a_transient_fault() -> None:
+    def refused() -> None:
+        raise RuntimeError("can't start new thread")
+
+    with pytest.raises(EnvFault, match="reset failed") as caught:
+        guarded(refused, "reset")()
+    assert caught.value.kind is FaultKind.TRANSIENT
+    assert as_env_fault(RuntimeError("the thread"), "reset").kind is FaultKind.PERMANENT
 
 
 def assert_exactly_once(trajectory: Trajectory, world: World) -> None:

@@ -70,6 +70,52 @@ async def test_pool_replaces_a_thread_that_hangs() -> None:
     assert pool_threads() - others == set()
 
 
+class Refusing:
+    """Refuses to start threads while `refusals` lasts, as the system does at its limit."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, refusals: int) -> None:
+        self.refusals, self.started, start = refusals, 0, threading.Thread.start
+
+        def refuse(thread: threading.Thread) -> None:
+            if thread.name.startswith("envkit-pool-") and self.refusals > 0:
+                self.refusals -= 1
+                raise RuntimeError("can't start new thread")
+            self.started += 1
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+
+
+@pytest.mark.parametrize("refusals", [1, 5])
+async def test_pool_without_a_thread_waits_for_one_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refusals: int
+) -> None:
+    system, pool = Refusing(monkeypatch, refusals), WorkerPool()
+    assert await asyncio.wait_for(pool.run(lambda: "done"), 20) == "done"
+    assert system.refusals == 0
+    assert len(caplog.records) == 1
+    assert "can't start new thread: calls wait for 0 threads" in caplog.text
+    assert await pool.run(lambda: "again", timeout_s=5) == "again"
+    pool.close()
+
+
+async def test_pool_whose_growth_is_refused_goes_on_with_its_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = WorkerPool(max_threads=8)
+    assert await pool.run(lambda: 1) == 1
+    system = Refusing(monkeypatch, 10**9)
+    for _ in range(10):  # each is refused another thread
+        naps = (pool.run(lambda: time.sleep(0.01)) for _ in range(3))
+        await asyncio.wait_for(asyncio.gather(*naps), 20)
+    assert system.started == 0
+    assert system.refusals < 10**9
+    system.refusals = 0
+    together = threading.Barrier(4, timeout=5)
+    await asyncio.gather(*(pool.run(together.wait) for _ in range(4)))
+    pool.close()
+
+
 async def test_pool_counts_a_deadline_from_the_start_of_the_call() -> None:
     pool = WorkerPool(max_threads=1)
     slow = asyncio.create_task(pool.run(lambda: time.sleep(0.4)))
