@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from envkit.closing import Closing
-from envkit.errors import BusyError, StorageError
+from envkit.errors import BusyError, ConfigurationError, StorageError
 from envkit.writer_notes import WriterNote
 
 CACHE_VARIABLE: Final = "ENVKIT_CACHE"
@@ -38,18 +38,30 @@ def cache_dir() -> Path:
     """Return the folder for everything envkit builds once; it may not exist yet.
 
     `ENVKIT_CACHE` names it; without it, it is "envkit" in the platform's cache folder.
+
+    Raises:
+        ConfigurationError: That folder is in the user's home, and the user has none.
     """
     named = os.environ.get(CACHE_VARIABLE)
-    if named:
-        return Path(named).expanduser()
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "envkit"
-    variable, fallback = (
-        ("LOCALAPPDATA", Path.home() / "AppData" / "Local")
-        if sys.platform == "win32"
-        else ("XDG_CACHE_HOME", Path.home() / ".cache")
-    )
-    return Path(os.environ.get(variable) or fallback) / "envkit"
+    if named and not named.startswith("~"):
+        return Path(named)
+    try:
+        if named:
+            return Path(named).expanduser()
+        if sys.platform == "darwin":
+            return Path.home() / "Library" / "Caches" / "envkit"
+        is_windows = sys.platform == "win32"
+        variable = "LOCALAPPDATA" if is_windows else "XDG_CACHE_HOME"
+        given = os.environ.get(variable)
+        if given:
+            return Path(given) / "envkit"
+        parts = ("AppData", "Local") if is_windows else (".cache",)
+        return Path.home().joinpath(*parts, "envkit")
+    except RuntimeError as error:  # no HOME, and no entry in the list of users, as in containers
+        raise ConfigurationError(
+            f"envkit keeps what it builds once in the user's home folder, and this user has none: "
+            f"{error} Set {CACHE_VARIABLE} to a folder, or set HOME"
+        ) from error
 
 
 def replace_file(target: Path, content: bytes | Iterable[bytes], *, durable: bool = False) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envkit.errors import StorageError
+from envkit.errors import ConfigurationError, StorageError
 from envkit.files import LineFile, cache_dir, replace_file
 
 FIRST = json.dumps({"n": 1}).encode() + b"\n"
@@ -184,3 +184,22 @@ def test_cache_dir_is_named_by_the_environment(
     if sys.platform == "linux":
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
         assert cache_dir() == tmp_path / "envkit"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the variable is Linux's")
+@pytest.mark.parametrize("named", ["", "~/mine"])
+def test_cache_dir_of_a_user_without_a_home_is_an_error_that_names_the_variable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, named: str
+) -> None:
+    def unknown(_: int) -> None:
+        raise KeyError("getpwuid(): uid not found")
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    monkeypatch.setenv("ENVKIT_CACHE", named)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    with pytest.raises(ConfigurationError, match="Set ENVKIT_CACHE to a folder"):
+        cache_dir()
+    monkeypatch.setenv("ENVKIT_CACHE", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_dir() == tmp_path / "envkit"
