@@ -19,6 +19,8 @@ from envkit.writer_notes import WriterNote
 
 CACHE_VARIABLE: Final = "ENVKIT_CACHE"
 _BUSY: Final = (errno.EAGAIN, errno.EACCES)
+_CANNOT_SYNC: Final = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
+"""What fsync says on network and user-space file systems that do not have it (fsync(2))."""
 _BLOCK: Final = 1 << 16
 _ATTEMPTS: Final = 100
 
@@ -76,7 +78,7 @@ def replace_file(target: Path, content: bytes | Iterable[bytes], *, durable: boo
             stream.writelines((content,) if isinstance(content, bytes) else content)
             stream.flush()
             if durable:
-                os.fsync(stream.fileno())
+                _sync(stream.fileno())
             temporary.replace(target)
             if durable:
                 _sync_folder(target.parent)
@@ -169,7 +171,7 @@ class LineFile(Closing):
                         line for number, line in enumerate(source, start=1) if number in wanted
                     )
                     target.flush()
-                    os.fsync(new)
+                    _sync(new)
                 temporary.replace(self.path)
                 _sync_folder(self.path.parent)
             except BaseException:
@@ -284,7 +286,7 @@ class LineFile(Closing):
             while rest:  # one call, unless the write is partial
                 rest = rest[os.write(descriptor, rest) :]
             if self._durable:
-                os.fsync(descriptor)
+                _sync(descriptor)
         except BaseException:
             self._is_torn = True
             with contextlib.suppress(OSError):  # otherwise the next call removes it
@@ -356,10 +358,19 @@ def _is_object(text: bytes) -> bool:
         return False
 
 
+def _sync(descriptor: int) -> None:
+    """Wait until a file or a folder is on disk, where the file system can."""
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC:
+            raise
+
+
 def _sync_folder(folder: Path) -> None:
     """Wait until the folder's entries are on disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        _sync(descriptor)
     finally:
         os.close(descriptor)

@@ -1,5 +1,6 @@
 """Files of lines: whole or not at all, one writer at a time."""
 
+import errno
 import json
 import os
 import signal
@@ -203,3 +204,39 @@ def test_cache_dir_of_a_user_without_a_home_is_an_error_that_names_the_variable(
     monkeypatch.setenv("ENVKIT_CACHE", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_dir() == tmp_path / "envkit"
+
+
+@pytest.mark.parametrize("refusal", [errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_file_system_that_cannot_sync_holds_a_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, refusal: int
+) -> None:
+    """As SMB and FUSE mounts, some for files and some for folders only."""
+
+    def refuse(_: int) -> None:
+        raise OSError(refusal, os.strerror(refusal))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    replace_file(tmp_path / "run.json", b"{}", durable=True)
+    with LineFile(tmp_path / "run.jsonl", durable=True) as file:
+        file.append(FIRST)
+        file.append(LINE)
+        file.keep_lines({2})
+    assert (tmp_path / "run.jsonl").read_bytes() == LINE
+    assert (tmp_path / "run.json").read_bytes() == b"{}"
+
+
+@pytest.mark.parametrize("failure", [errno.EIO, errno.ENOSPC])
+def test_disk_that_fails_to_sync_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failure: int
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(failure, os.strerror(failure))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StorageError, match=os.strerror(failure)):
+        replace_file(tmp_path / "run.json", b"{}", durable=True)
+    assert list(tmp_path.iterdir()) == []
+    with LineFile(tmp_path / "run.jsonl", durable=True) as file:
+        with pytest.raises(StorageError, match=os.strerror(failure)):
+            file.append(LINE)
+        assert (tmp_path / "run.jsonl").read_bytes() == b""
