@@ -232,11 +232,11 @@ def test_disk_that_fails_to_sync_is_an_error(
     def fail(_: int) -> None:
         raise OSError(failure, os.strerror(failure))
 
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(StorageError, match=os.strerror(failure)):
-        replace_file(tmp_path / "run.json", b"{}", durable=True)
-    assert list(tmp_path.iterdir()) == []
     with LineFile(tmp_path / "run.jsonl", durable=True) as file:
+        monkeypatch.setattr(os, "fsync", fail)
+        with pytest.raises(StorageError, match=os.strerror(failure)):
+            replace_file(tmp_path / "run.json", b"{}", durable=True)
+        assert [path.name for path in tmp_path.iterdir()] == ["run.jsonl"]
         with pytest.raises(StorageError, match=os.strerror(failure)):
             file.append(LINE)
         assert (tmp_path / "run.jsonl").read_bytes() == b""
