@@ -14,7 +14,9 @@ from typing import Any, Final
 
 from envkit.rollout import Interrupt
 
-_NAMES: Final = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows lacks the last
+_NAMES: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+"""Windows lacks the last three. Slurm announces the end of a job with the one that `--signal` names,
+by custom USR1 or USR2."""
 
 
 class StopSignals:
@@ -34,7 +36,7 @@ class StopSignals:
 
     @contextmanager
     def installed(self, tell: Callable[[str], None]) -> Generator[None]:
-        """Handle SIGINT, SIGTERM and SIGHUP inside the block; needs a running event loop.
+        """Handle the signals inside the block; needs a running event loop.
 
         The first signal drains the run: running episodes end early and are stored. The second
         cancels their running calls. The third drops unfinished episodes; finished ones are always

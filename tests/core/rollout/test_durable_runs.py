@@ -96,10 +96,12 @@ def test_resume_plays_images_again_that_were_lost_with_the_line(run: Path) -> No
     [
         (signal.SIGINT,),
         (signal.SIGTERM,),
+        (signal.SIGUSR1,),
+        pytest.param((signal.SIGUSR2,), marks=pytest.mark.slow),
         pytest.param((signal.SIGHUP,), marks=pytest.mark.slow),
         pytest.param((signal.SIGTERM, signal.SIGTERM), marks=pytest.mark.slow),
     ],
-    ids=["int", "term", "hup", "term_twice"],
+    ids=["int", "term", "usr1", "usr2", "hup", "term_twice"],
 )
 def test_a_signal_stores_what_is_finished_and_what_is_not(numbers: tuple[int, ...]) -> None:
     sent = Sent(*numbers)
