@@ -15,8 +15,8 @@ from typing import Any, Final
 from envkit.rollout import Interrupt
 
 _NAMES: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
-"""Windows lacks the last three. Slurm announces the end of a job with the one that `--signal` names,
-by custom USR1 or USR2."""
+"""Windows lacks the last three. Slurm announces the end of a job with the signal that `--signal`
+names, by custom USR1 or USR2."""
 
 
 class StopSignals:
