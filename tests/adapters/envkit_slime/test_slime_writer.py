@@ -143,6 +143,124 @@ def test_slime_faulted_sample_keeps_its_tokens_with_mask_zero() -> None:
     assert len(found.rollout_log_probs) == found.response_length == 5
 
 
+class Noting(Plain):
+    """Notes what `annotate` gets, and lets a test set the arguments."""
+
+    def __init__(self) -> None:
+        self.annotated: list[tuple[Any, ...]] = []
+
+    def append(self, args: Namespace, sample: Any, segments: Sequence[Segment]) -> None:
+        super().append(ARGS, sample, segments)
+
+    def fill(self, args: Namespace, sample: Any) -> None:
+        super().fill(ARGS, sample)
+
+    def annotate(self, args: Namespace, sample: Any, trajectory: Trajectory) -> None:
+        self.annotated.append((args, sample, trajectory))
+
+
+def finished(
+    ended: Trajectory, *, row: Row | None = None, evaluation: bool = False, **args: Any
+) -> Any:
+    """Return the sample of a trajectory, written with the trainer's arguments."""
+    form, given_args = Noting(), Namespace(**args)
+    job = Job(form=form, args=given_args, evaluation=evaluation, tokenizer=Tokenizer())
+    found = sample(metadata={FACTS_KEY: {}}, multimodal_inputs=None)
+    row = whole_row(ended, filler_id=FILLER) if row is None else row
+    write_row(job, found, ended, row)
+    assert form.annotated == [(given_args, found, ended)]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "reward"),
+    [
+        (StopReason.TERMINATED, "completed", 2.5),
+        (StopReason.MAX_TURNS, "truncated", 2.5),
+        (StopReason.CONTEXT_TOKENS, "truncated", 2.5),
+        (StopReason.ABORTED, "aborted", None),
+        (StopReason.ENV_FAULT, "failed", 0.0),
+        (StopReason.ENGINE_FAULT, "failed", 0.0),
+    ],
+)
+def test_slime_sample_says_how_its_episode_ended(
+    reason: StopReason, status: str, reward: float | None
+) -> None:
+    ended = build([Reply(reward=2.5)], stop_reason=reason)
+    found = finished(ended)
+    assert (found.status, found.reward) == (status, reward)
+    is_lost = status == "failed"
+    assert found.remove_sample is is_lost
+    assert found.metadata[FACTS_KEY] == ({"removed": True} if is_lost else {})
+
+
+def test_slime_sample_is_removed_only_if_there_is_nothing_to_train_on() -> None:
+    silent = build([], stop_reason=StopReason.CONTEXT_TOKENS)
+    assert finished(silent).remove_sample is True
+    assert finished(silent, row=row_of(1)).remove_sample is False
+    untrained = replace(row_of(1), loss_mask=(0,))
+    assert finished(ENDED, row=untrained).remove_sample is False
+
+
+@pytest.mark.parametrize(
+    ("args", "reward"),
+    [({}, 2.5), ({"group_rm": True}, None), ({"custom_rm_path": "mine.score"}, None)],
+    ids=str,
+)
+def test_slime_sample_has_the_reward_unless_a_function_of_the_user_sets_it(
+    args: dict[str, Any], reward: float | None
+) -> None:
+    assert finished(build([Reply(reward=2.5)]), **args).reward == reward
+    lost = build([Reply()], stop_reason=StopReason.ENV_FAULT)
+    assert finished(lost, **args).reward == (None if "group_rm" in args else 0.0)
+
+
+def test_slime_reward_functions_get_the_images_of_the_row() -> None:
+    shown = build([Reply(observation=replace(SEEN, images=(picture(0),))), Reply(reward=1.0)])
+    assert finished(shown).multimodal_inputs is None  # nobody reads them
+    for name in ("group_rm", "recompute_logprobs_via_prefill"):
+        given_args: dict[str, Any] = {name: True}
+        inputs = finished(shown, **given_args).multimodal_inputs
+        assert [one.size for one in inputs["images"]] == [picture(0).size]
+        assert inputs["videos"] is None
+    assert finished(build([Reply()]), group_rm=True).multimodal_inputs is None  # no image
+    lost = replace(shown, stop_reason=StopReason.ENV_FAULT, reward=None)
+    assert finished(lost, group_rm=True).multimodal_inputs is None  # scores nothing
+
+
+def test_slime_log_says_why_a_sample_is_not_trained(caplog: pytest.LogCaptureFixture) -> None:
+    finished(build([Reply()], stop_reason=StopReason.ENV_FAULT))
+    assert [record.getMessage() for record in caplog.records] == [
+        "sample 4 is excluded from training: timeout in step: no answer in 5 s"
+    ]
+    caplog.clear()
+    finished(ENDED)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        ({"eos_token_id": 7, "pad_token_id": 8}, 7),
+        ({"eos_token_id": None, "pad_token_id": 8}, 8),
+        ({"eos_token_id": [7], "pad_token_id": None}, 0),
+        ({}, 0),
+    ],
+    ids=str,
+)
+def test_slime_filler_is_the_tokenizers_end_or_padding(tokens: Any, expected: int) -> None:
+    assert replace(JOB, tokenizer=SimpleNamespace(**tokens)).filler_id == expected
+
+
+@pytest.mark.parametrize(
+    ("partial", "evaluation"), [(True, False), (True, True), (False, False), (False, True)]
+)
+def test_slime_job_resumes_samples_in_training_only(partial: bool, evaluation: bool) -> None:
+    args = Namespace(partial_rollout=partial)
+    job = Job(form=Plain(), args=args, evaluation=evaluation, tokenizer=None)
+    assert job.keeps_partial is (partial and not evaluation)
+
+
 def test_slime_text_has_wire_ids_and_the_model_gets_the_images() -> None:
     """A placeholder is one wire id, however many train ids an image has."""
     shown = replace(SEEN, images=(picture(0),))
