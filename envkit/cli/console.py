@@ -12,7 +12,6 @@ import threading
 import traceback
 import warnings
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -40,9 +39,8 @@ def say(line: str = "") -> None:
 
 
 def note(line: str = "") -> None:
-    """Write a line to standard error; drop it if nobody reads that any more (`2>&1 | head`)."""
-    with suppress(BrokenPipeError):
-        typer.echo(printable(line), err=True)
+    """Write a line to standard error."""
+    typer.echo(printable(line), err=True)
 
 
 def say_json(data: Any) -> None:  # noqa: ANN401  # any JSON data

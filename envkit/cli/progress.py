@@ -4,7 +4,7 @@ import asyncio
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final, Protocol, Self
 
@@ -110,7 +110,6 @@ class LiveBar(Closing):
 
     Drawing is cheap: a frame is two lines of text, at a third of the CPU time of rich's columns.
     The next frame waits until the process has used a hundred times that time, or for a second.
-    If the terminal goes away, the rollout goes on without a bar.
     """
 
     def __init__(self, state: RolloutState) -> None:
@@ -124,10 +123,9 @@ class LiveBar(Closing):
         self._started = time.monotonic()
         self._shown: tuple[int, ...] = ()
         self._refresher: asyncio.Task[None] | None = None
-        self._is_gone = False
 
     def __enter__(self) -> Self:
-        self._draw(self._live.start)
+        self._live.start()
         self._refresher = asyncio.get_running_loop().create_task(self._refresh())
         return self
 
@@ -135,7 +133,7 @@ class LiveBar(Closing):
         """Remove the bar."""
         if self._refresher is not None:
             self._refresher.cancel()
-        self._draw(self._live.stop)
+        self._live.stop()
 
     def finished(self, episode: Played) -> None:
         """Count the episode; the next refresh shows it."""
@@ -143,7 +141,7 @@ class LiveBar(Closing):
 
     def tell(self, line: str) -> None:
         """Write a line above the bar."""
-        self._draw(lambda: self._live.console.print(line, soft_wrap=True))
+        self._live.console.print(line, soft_wrap=True)
 
     def draw(self) -> None:
         """Draw a frame, unless it equals the last one."""
@@ -162,16 +160,7 @@ class LiveBar(Closing):
             f"{seconds // 60}:{seconds % 60:02}\n",
             self._tally.text(state),
         )
-        self._draw(lambda: self._live.update(frame, refresh=True))
-
-    def _draw(self, call: Callable[[], object]) -> None:
-        """Call rich, unless the terminal has gone, at which rich raises SystemExit."""
-        if self._is_gone:
-            return
-        try:
-            call()
-        except (OSError, SystemExit):
-            self._is_gone = True
+        self._live.update(frame, refresh=True)
 
     async def _refresh(self) -> None:
         while True:
