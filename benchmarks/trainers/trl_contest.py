@@ -15,7 +15,6 @@ import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
@@ -36,7 +35,6 @@ from contest import (
 )
 from datasets import Dataset, disable_progress_bars
 from fakes.codecs import vision_codec
-from fakes.grpo_trainer import Processor
 from fakes.models import tiny_model_dir
 from rooms import register_rooms
 from trl import GRPOConfig, GRPOTrainer
@@ -46,7 +44,7 @@ from trl_server import Replies, Server
 from envkit.rollout import EpisodeRequest
 from envkit.rollout.config import RolloutConfig
 from envkit_transformers.loading import load_model
-from envkit_trl.trainer import EnvGRPOTrainer
+from envkit_trl import EnvGRPOTrainer, load_processor
 
 
 class TrlRooms:
@@ -104,13 +102,9 @@ class Contest:
     def __init__(self, folder: Path, load: Load) -> None:
         self.server = Server()
         self.load = load
-        model, parts = load_model(str(tiny_model_dir("qwen2_5_vl")), dtype="float32")
-        self.processor = Processor(
-            image_processor=parts.image_processor,
-            tokenizer=parts.tokenizer,
-            video_processor=SimpleNamespace(merge_size=2),
-            chat_template=parts.tokenizer.chat_template,
-        )
+        folder_of_model = str(tiny_model_dir("qwen2_5_vl"))
+        model, _ = load_model(folder_of_model, dtype="float32")
+        self.processor = load_processor(folder_of_model)
         # TRL recognises this form of tool calls only by the templates of other Qwen models.
         self.processor.tokenizer.response_template = qwen3_template
         self.model = model
@@ -119,7 +113,6 @@ class Contest:
             "per_device_train_batch_size": 2,
             "num_generations": 2,
             "max_completion_length": 8_000,
-            "max_tool_calling_iterations": load.turns - 1,
             "max_steps": 1,
             "report_to": [],
             "save_strategy": "no",
@@ -133,7 +126,7 @@ class Contest:
         """Return TRL's trainer."""
         trainer: Any = OwnTrainer(
             copy.deepcopy(self.model),
-            args=GRPOConfig(**self.shared),
+            args=GRPOConfig(**self.shared, max_tool_calling_iterations=self.load.turns - 1),
             processing_class=copy.deepcopy(self.processor),
             train_dataset=Dataset.from_list(_rows(range(2))),
             environment_factory=TrlRooms,

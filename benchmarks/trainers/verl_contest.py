@@ -137,10 +137,12 @@ def _reply(_text: str, _images: list[Any]) -> str:
 
 
 class Contest:
-    """One worker for both sides; only the name of the loop differs."""
+    """The worker of one side. They differ in verl's tools, which envkit's loop refuses."""
 
-    def __init__(self, folder: Path, load: Load) -> None:
+    def __init__(self, folder: Path, load: Load, agent_name: str) -> None:
+        self.agent_name = agent_name
         self.server_clock, self.batch_clock = Clock(), Clock()
+        folder.mkdir()
         tools = folder / "tools.yaml"
         entry = {
             "class_name": "verl_contest.LookTool",
@@ -153,10 +155,11 @@ class Contest:
         overrides: dict[str, Any] = {
             f"{rollout}__prompt_length": 1024,
             f"{rollout}__response_length": 16_384,
-            f"{rollout}__multi_turn__tool_config_path": str(tools),
             f"{rollout}__multi_turn__format": "hermes",
             f"{rollout}__multi_turn__max_assistant_turns": load.turns,
         }
+        if agent_name == "tool_agent":
+            overrides[f"{rollout}__multi_turn__tool_config_path"] = str(tools)
         self.bench = Bench(
             "v0",
             folder,
@@ -184,13 +187,13 @@ class Contest:
 
         worker._agent_loop_postprocess, worker._postprocess = counted_finish, counted_collate
 
-    async def side(self, agent_name: str, episodes: Sequence[int]) -> Result:
-        """Play with one of the loops."""
+    async def side(self, episodes: Sequence[int]) -> Result:
+        """Play with the side's loop."""
         server = Server(self.server_clock)
         worker = self.bench.worker
         server.tokenizer, server.processor = worker.tokenizer, worker.processor
         worker.llm_client = make_client(self.bench.config, server)
-        rows = [_row(agent_name, episode) for episode in episodes]
+        rows = [_row(self.agent_name, episode) for episode in episodes]
         batch = DataProto.from_dict(
             tensors={"dummy_tensor": torch.zeros(len(rows), 1, dtype=torch.uint8)},
             non_tensors={key: _column([row[key] for row in rows]) for key in rows[0]},
@@ -227,11 +230,11 @@ def _column(values: list[Any]) -> Any:  # noqa: ANN401  # an array of objects
 async def contest(load: Load) -> tuple[Result, Result]:
     """Return both sides, warmed up."""
     with tempfile.TemporaryDirectory() as folder:
-        game = Contest(Path(folder), load)
-        for name in ("tool_agent", "envkit"):
-            await game.side(name, [WARM_UP])
-        own = await game.side("tool_agent", range(load.episodes))
-        return own, await game.side("envkit", range(load.episodes))
+        games = [Contest(Path(folder) / name, load, name) for name in ("tool_agent", "envkit")]
+        for game in games:
+            await game.side([WARM_UP])
+        own, envkit = [await game.side(range(load.episodes)) for game in games]
+        return own, envkit
 
 
 def main() -> None:
