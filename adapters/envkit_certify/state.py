@@ -7,8 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from queue import SimpleQueue
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 from unittest import mock
 
 from envkit.checker.subject import Episode, Player, play, row
@@ -21,6 +22,7 @@ from envkit.errors import (
     describe,
 )
 from envkit.success import reaches, verdict_in
+from envkit.threads.workers import outcome
 from envkit.toolcalls import parse_tool_calls
 from envkit_certify.bench import Bench, total
 from envkit_certify.lines import Line, judged
@@ -105,6 +107,11 @@ def _again(env: Env, bench: Bench, seed: int, episode: Episode) -> list[str]:
     ).rows()
 
 
+def _player(bench: Bench, env: Env, seed: int, episode: Episode) -> Player:
+    """Begin an episode with recorded replies."""
+    return Player(bench.subject, env, lambda context: episode.replies[context.turn], seed=seed)
+
+
 @contextmanager
 def _another(bench: Bench) -> Generator[Env]:
     env = bench.make()
@@ -131,19 +138,16 @@ def _solved_before(bench: Bench, seed: int, episode: Episode) -> list[str]:
 
 def _later(bench: Bench, seed: int, episode: Episode) -> list[str]:
     """Play on another day."""
-    clocks = {name: getattr(time, name) for name in ("time", "time_ns")}
-    shift = {"time": _MONTHS_S, "time_ns": int(_MONTHS_S * 1e9)}
-    patches = [
-        mock.patch.object(time, name, lambda name=name, clock=clock: clock() + shift[name])
-        for name, clock in clocks.items()
-    ]
-    for patch in patches:
-        patch.start()
-    try:
+    seconds, nanoseconds = time.time, time.time_ns
+
+    def later() -> float:
+        return seconds() + _MONTHS_S
+
+    def later_ns() -> int:
+        return nanoseconds() + int(_MONTHS_S * 1e9)
+
+    with mock.patch.object(time, "time", later), mock.patch.object(time, "time_ns", later_ns):
         return _again(bench.env, bench, seed, episode)
-    finally:
-        for patch in patches:
-            patch.stop()
 
 
 def _rude(bench: Bench, seed: int, episode: Episode) -> list[str]:
@@ -179,17 +183,12 @@ def _beside(bench: Bench, seed: int, episode: Episode) -> list[str]:
     """Play beside an instance that plays other tasks."""
     others = bench.solved or [(seed, episode)]
     with _another(bench) as env, _another(bench) as second:
-        player = Player(
-            bench.subject, env, lambda context: episode.replies[context.turn], seed=seed
-        )
+        player = _player(bench, env, seed, episode)
         number = 0
         while len(player.steps) < len(episode.replies):
             number += 1
             other, known = others[-number % len(others)]
-            beside = Player(
-                bench.subject, second, lambda c, known=known: known.replies[c.turn], seed=other
-            )
-            beside.turn()
+            _player(bench, second, other, known).turn()
             player.turn()
         return player.episode().rows()
 
@@ -197,9 +196,7 @@ def _beside(bench: Bench, seed: int, episode: Episode) -> list[str]:
 def _copied(bench: Bench, seed: int, episode: Episode) -> list[str]:
     """Play on with a deep copy in the middle of an episode, then with the original."""
     half = len(episode.replies) // 2
-    player = Player(
-        bench.subject, bench.env, lambda context: episode.replies[context.turn], seed=seed
-    )
+    player = _player(bench, bench.env, seed, episode)
     for _ in range(half):
         player.turn()
     try:
@@ -219,7 +216,7 @@ def _rendering(bench: Bench, seed: int, episode: Episode) -> list[str]:
     env = bench.env
     mode, env.render_mode = env.render_mode, "ansi"
     try:
-        player = Player(bench.subject, env, lambda c: episode.replies[c.turn], seed=seed)
+        player = _player(bench, env, seed, episode)
         while len(player.steps) < len(episode.replies):
             with suppress(NotImplementedError):
                 env.render()
@@ -231,9 +228,7 @@ def _rendering(bench: Bench, seed: int, episode: Episode) -> list[str]:
 
 def _closed(bench: Bench, seed: int, episode: Episode) -> list[str]:
     """Close another instance in the middle of an episode."""
-    player = Player(
-        bench.subject, bench.env, lambda context: episode.replies[context.turn], seed=seed
-    )
+    player = _player(bench, bench.env, seed, episode)
     while len(player.steps) < len(episode.replies):
         with _another(bench) as env:
             env.reset(seed=seed + 1)
@@ -246,12 +241,7 @@ def _each_on_a_thread(bench: Bench, seed: int, episode: Episode) -> list[str]:
     over = threading.Event()
     with _another(bench) as env:
         try:
-            made = _threaded(
-                lambda: Player(
-                    bench.subject, env, lambda context: episode.replies[context.turn], seed=seed
-                ),
-                over,
-            )
+            made = _threaded(lambda: _player(bench, env, seed, episode), over)
             for _ in episode.replies:
                 _threaded(made.turn, over)
         finally:
@@ -261,23 +251,17 @@ def _each_on_a_thread(bench: Bench, seed: int, episode: Episode) -> list[str]:
 
 def _threaded(call: Callable[[], T], over: threading.Event) -> T:
     """Call a function on a new thread, which lives until `over`: a later one may take its id."""
-    ended = threading.Event()
-    found: list[T] = []
-    errors: list[BaseException] = []
+    ended: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
 
     def run() -> None:
-        try:
-            found.append(call())
-        except BaseException as error:  # noqa: BLE001  # raised again below
-            errors.append(error)
-        ended.set()
+        ended.put(outcome(call))
         over.wait()
 
     threading.Thread(target=run, daemon=True).start()
-    ended.wait()
-    if errors:
-        raise errors[0]
-    return found[0]
+    result, error = ended.get()
+    if error is not None:
+        raise error
+    return cast(T, result)
 
 
 def _at_once(bench: Bench, seed: int, episode: Episode) -> list[str]:
@@ -319,9 +303,7 @@ def _at_once(bench: Bench, seed: int, episode: Episode) -> list[str]:
 
 def _saved(bench: Bench, seed: int, episode: Episode) -> list[str]:
     """Save at every turn, and go on."""
-    player = Player(
-        bench.subject, bench.env, lambda context: episode.replies[context.turn], seed=seed
-    )
+    player = _player(bench, bench.env, seed, episode)
     while len(player.steps) < len(episode.replies):
         bench.env.snapshot()
         player.turn()

@@ -149,33 +149,33 @@ class SkyRLEngine:
     async def _ask(self, request: GenerateRequest) -> Generation:
         version, session = self._weight_version(), request.session_id
         if not request.images:
-            return await self._send(request, list(request.wire_ids), {}, version)
+            return await self._send(request, list(request.wire_ids), None, version)
         if self._renderer is None or self._image_token_id is None:
             raise LedgerFault(
                 f"{len(request.images)} images came for a model without an image placeholder"
             )
         rendered = await self._renderer.render(request.images)
         put = partial(expand, list(request.wire_ids), self._image_token_id, rendered)
-        if self._sent is None:
-            ids, features = put()
-            return await self._send(request, ids, {"mm_features": [features]}, version)
-        cached = self._sent.of(session, version)
-        ids, features = put(cached=cached)
-        self._sent.forget(session)  # until the server has answered
+        cached = () if self._sent is None else self._sent.take(session, version)
         try:
-            answer = await self._send(request, ids, {"mm_features": [features]}, version)
+            answer = await self._send(request, *put(cached=cached), version)
         except (aiohttp.ClientResponseError, EngineFault):
             if not cached:
                 raise
             _LOG.debug("session %s: sending its images again", session, exc_info=True)
-            ids, features = put()
-            answer = await self._send(request, ids, {"mm_features": [features]}, version)
-        self._sent.add(session, version, rendered)
+            answer = await self._send(request, *put(), version)
+        if self._sent is not None:
+            self._sent.add(session, version, rendered)
         return answer
 
     async def _send(
-        self, request: GenerateRequest, ids: list[int], batch: dict[str, Any], version: int | None
+        self,
+        request: GenerateRequest,
+        ids: list[int],
+        features: dict[str, Any] | None,
+        version: int | None,
     ) -> Generation:
+        batch: dict[str, Any] = {} if features is None else {"mm_features": [features]}
         if self._cache_salt is not None and version is not None:
             if request.session_id not in self._salts:
                 self._salts[request.session_id] = self._cache_salt(version)

@@ -127,22 +127,22 @@ class SentImages:
     """
 
     def __init__(self) -> None:
-        self._by_session: dict[str, tuple[int | None, set[str]]] = {}
+        self._by_session: dict[str, tuple[int | None, frozenset[str]]] = {}
 
-    def of(self, session_id: str, version: int | None) -> Collection[str]:
-        """Return the images' identities.
+    def take(self, session_id: str, version: int | None) -> Collection[str]:
+        """Return the images' identities, and forget them until `add`: the request may fail.
 
         Args:
             session_id: Any session.
             version: Current version of the weights; None if unknown.
         """
-        known, identities = self._by_session.get(session_id, (version, set[str]()))
+        known, identities = self._by_session.pop(session_id, (version, frozenset[str]()))
         return identities if known == version else ()
 
     def add(self, session_id: str, version: int | None, rendered: Iterable[RenderedImage]) -> None:
-        """Remember images that the server has answered for."""
-        new = {entry.identity for entry in rendered}
-        self._by_session[session_id] = (version, {*self.of(session_id, version), *new})
+        """Remember the images of a request that the server has answered."""
+        identities = frozenset(entry.identity for entry in rendered)
+        self._by_session[session_id] = (version, identities)
 
     def forget(self, session_id: str) -> None:
         """Send the session's images again; unknown sessions are ignored."""

@@ -132,9 +132,9 @@ class WorkerPool:
         with self._lock:
             self._calls.append(call)
             needed = 1 if self._awake == self._stuck else 0
-        started = self._wake(needed)
+        pause_s = self._wake(needed)
         if self._check is None:
-            self._check = self._loop.call_later(_PATIENCE_S if started else _SHORTAGE_S, self._grow)
+            self._check = self._loop.call_later(pause_s, self._grow)
 
     def _grow(self) -> None:
         """Add a thread for each waiting call, up to the limit."""
@@ -142,14 +142,14 @@ class WorkerPool:
         with self._lock:
             waiting = len(self._calls)
             room = self._max_threads + self._stuck - self._awake
-        started = self._wake(min(waiting, room))
+        pause_s = self._wake(min(waiting, room))
         if waiting:
-            self._check = self._loop.call_later(_PATIENCE_S if started else _SHORTAGE_S, self._grow)
+            self._check = self._loop.call_later(pause_s, self._grow)
 
-    def _wake(self, count: int) -> bool:
-        """Wake idle threads or start new ones; return False if the system refuses one.
+    def _wake(self, count: int) -> float:
+        """Wake idle threads or start new ones; return the seconds until more may be needed.
 
-        The calls then wait for the threads that there are, and the pool asks again.
+        If the system refuses one, the calls wait for the threads that there are.
         """
         for _ in range(count):
             with self._lock:
@@ -163,8 +163,8 @@ class WorkerPool:
                 threading.Thread(target=self._work, name=name, daemon=True).start()
             except RuntimeError as error:
                 self._refused(error)
-                return False
-        return True
+                return _SHORTAGE_S
+        return _PATIENCE_S
 
     def _refused(self, error: RuntimeError) -> None:
         with self._lock:
