@@ -26,6 +26,7 @@ it is counted.
 
 import difflib
 import reprlib
+import sys
 import traceback
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
@@ -144,15 +145,41 @@ class UnknownNameError(ConfigurationError, LookupError):
         return cls(f"no {noun} {name!r} is registered.{hint} Registered: {listed}{rest}")
 
 
+def _is_installed(package: str) -> bool:
+    """Return whether there is a distribution or a module of this name."""
+    from importlib.metadata import PackageNotFoundError, version
+    from importlib.util import find_spec
+
+    try:
+        return bool(version(package))
+    except (PackageNotFoundError, ValueError):
+        pass
+    try:
+        return find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False
+
+
 class MissingDependencyError(ConfigurationError, ImportError):
-    """A feature needs a package that is not installed."""
+    """A feature needs a package that is not installed, or that cannot be imported."""
 
     @classmethod
     def for_extra(cls, feature: str, package: str, extra: str) -> "MissingDependencyError":
-        """Build the error with the command that installs the extra."""
+        """Build the error with the command that installs the extra.
+
+        Called while an exception of an import is handled, it names that cause if the package is
+        installed.
+        """
+        cause = sys.exception()
+        if cause is None or not _is_installed(package):
+            return cls(
+                f"{feature} needs the package {package!r}, which is not installed. "
+                f"Install it with: pip install 'envkit-rl[{extra}]'"
+            )
         return cls(
-            f"{feature} needs the package {package!r}, which is not installed. "
-            f"Install it with: pip install 'envkit-rl[{extra}]'"
+            f"{feature} needs the package {package!r}, which is installed but cannot be imported: "
+            f"{describe(cause)}. Remove this cause, or reinstall it with: "
+            f"pip install --force-reinstall {package} 'envkit-rl[{extra}]'"
         )
 
 

@@ -39,6 +39,8 @@ def load_plugin(
         raise UnknownNameError.suggest(kind, name, known)
     try:
         found: Any = known[name].load()
+    except MissingDependencyError:
+        raise
     except ImportError as error:
         raise MissingDependencyError.for_extra(
             f"{kind} {name!r}", error.name or str(error), extra or name

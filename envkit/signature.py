@@ -9,6 +9,7 @@ import inspect
 import itertools
 import json
 import re
+import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
@@ -40,7 +41,9 @@ def describe(function: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
     name = getattr(function, "__name__", repr(function))
     summary, described = _read_docstring(inspect.getdoc(function) or "")
     if not summary:
-        raise ConfigurationError(f"tool {name!r} needs a docstring: the model reads it")
+        stripped = " Python runs with -OO (or PYTHONOPTIMIZE=2), which removes all docstrings"
+        cause = stripped if sys.flags.optimize > 1 else ""
+        raise ConfigurationError(f"tool {name!r} needs a docstring: the model reads it.{cause}")
     try:
         hints = get_type_hints(function)
     except (NameError, TypeError) as error:

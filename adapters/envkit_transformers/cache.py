@@ -14,27 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from envkit.errors import StorageError
-from envkit.files import CACHE_VARIABLE, cache_dir
+from envkit.files import CACHE_VARIABLE
 
 MARKER: Final = "envkit-folder.json"
-
-
-def check_cache() -> str:
-    """Return the cache folder after a write test; a check of `envkit doctor`.
-
-    Raises:
-        StorageError: It cannot be written.
-    """
-    folder = cache_dir()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return str(folder)
-    except OSError as error:
-        raise StorageError(
-            f"the cache {folder} cannot be written ({error.strerror or error}), so the built-in "
-            f"text model cannot be built. Fix it with: export {CACHE_VARIABLE}=/a/folder/of/yours"
-        ) from error
 
 
 def built_folder(folder: Path, *, recipe: Mapping[str, Any], build: Callable[[Path], None]) -> Path:

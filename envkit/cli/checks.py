@@ -5,6 +5,7 @@ that returns its finding, or raises an EnvkitError whose message says what is wr
 "Fix it with: COMMAND".
 """
 
+import contextlib
 import platform
 import re
 import shutil
@@ -17,7 +18,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from envkit.cli import installed
-from envkit.errors import EnvkitError, MissingDependencyError
+from envkit.errors import (
+    ConfigurationError,
+    ContractError,
+    EnvkitError,
+    MissingDependencyError,
+)
+from envkit.files import CACHE_VARIABLE, cache_dir
 
 GROUP: Final = "envkit.checks"
 _MIN_FREE_BYTES: Final = 1 << 30
@@ -105,32 +112,68 @@ def _extra(extra: str, packages: "list[installed.Package]") -> Check:
 
 def _places() -> Iterator[Check]:
     here = Path.cwd()
+    yield _place(
+        "current folder",
+        here,
+        matters="a rollout writes its run directory there unless --out names another one",
+        fix="cd ~",
+        space=f"du -xh --max-depth=2 {here} | sort -h | tail",
+    )
+    move = f"export {CACHE_VARIABLE}=/a/folder/of/yours"
+    matters = "the built-in model, tokenizers and browsers are kept there"
     try:
-        with tempfile.NamedTemporaryFile(dir=here, prefix=".envkit-"):
-            free = shutil.disk_usage(here).free
-    except OSError as error:
+        cache = cache_dir()
+        with contextlib.suppress(OSError):  # the check below says why
+            cache.mkdir(parents=True, exist_ok=True)
+    except ConfigurationError as error:
         yield Check(
             area="disk",
-            name="current folder",
+            name="cache folder",
             status=Status.FAILED,
-            found=f"{here} cannot be written: {error.strerror or error}",
-            matters="a rollout writes its run directory there unless --out names another one",
-            fix="cd ~",
+            found=str(error),
+            matters=matters,
+            fix=move,
         )
         return
-    is_low = free < _MIN_FREE_BYTES
-    yield Check(
-        area="disk",
-        name="current folder",
-        status=Status.FAILED if is_low else Status.OK,
-        found=f"{free / 2**30:.1f} GiB free",
-        matters="a rollout stops when the disk is full" if is_low else "",
-        fix=f"du -xh --max-depth=2 {here} | sort -h | tail" if is_low else "",
-    )
+    yield _place("cache folder", cache, matters=matters, fix=move, space=move)
+
+
+def _place(name: str, folder: Path, *, matters: str, fix: str, space: str) -> Check:
+    """Return the check of a folder that must be writable and have free space.
+
+    Args:
+        name: Name of the check.
+        folder: The folder.
+        matters: What needs it.
+        fix: Command for a folder that cannot be written.
+        space: Command for a disk that is almost full.
+    """
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".envkit-"):
+            free = shutil.disk_usage(folder).free
+    except OSError as error:
+        found = f"{folder} cannot be written: {error.strerror or error}"
+    else:
+        found, fix = f"{free / 2**30:.1f} GiB free", space
+        if free >= _MIN_FREE_BYTES:
+            return Check(area="disk", name=name, status=Status.OK, found=found)
+    status = Status.FAILED
+    return Check(area="disk", name=name, status=status, found=found, matters=matters, fix=fix)
 
 
 def _graphics() -> Iterator[Check]:
-    torch: Any = installed.torch()
+    try:
+        torch: Any = installed.torch()
+    except (ImportError, OSError) as error:  # OSError: a shared library is missing
+        yield Check(
+            area="torch",
+            name="devices",
+            status=Status.FAILED,
+            found=f"torch is installed, but cannot be imported: {error}",
+            matters="the embedded engine cannot be used",
+            fix="pip install --force-reinstall torch",
+        )
+        return
     if torch is None:
         return
     driver, sees = shutil.which("nvidia-smi"), bool(torch.cuda.is_available())
@@ -198,8 +241,15 @@ def _failed(
         status=Status.OFF if is_off else Status.FAILED,
         found=str(problem),
         matters=matters,
-        fix=_fix_in(str(problem)) or f"pip install --force-reinstall --no-deps {distribution}",
+        fix=_fix_in(str(problem)) or _fix_of(problem, distribution),
     )
+
+
+def _fix_of(problem: EnvkitError, distribution: str) -> str:
+    """Return what fixes an error whose message has no command; pip cures only broken packages."""
+    if isinstance(problem, ContractError):
+        return f"pip install --force-reinstall --no-deps {distribution}"
+    return "do what the message says, then run: envkit doctor"
 
 
 def _plugin_checks() -> Iterator[Check]:
@@ -229,7 +279,7 @@ def _plugin_check(point: EntryPoint) -> Check:
 
 def _fix_in(message: str) -> str:
     """Return the command after "Install it with:" or "Fix it with:" of an error's message."""
-    line = re.search(r"(?:Install|Fix) it with: (.*?)(?: \(or .*)?$", message, re.S)
+    line = re.search(r"(?:[Ii]nstall|Fix) (?:it|them) with: (.*?)(?: \(or .*)?$", message, re.S)
     return "" if line is None else line[1].strip()
 
 

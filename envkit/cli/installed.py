@@ -126,10 +126,16 @@ def cpus() -> str:
 
 
 def torch() -> Any:  # noqa: ANN401  # an optional package, untyped where it is missing
-    """Return torch; None if it is not installed."""
+    """Return torch; None if it is not installed.
+
+    Raises:
+        ImportError: It is installed, but broken, or OSError if a library of it is.
+    """
     try:
         import torch as imported
-    except ImportError:
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
         return None
     return imported
 

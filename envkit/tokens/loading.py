@@ -94,12 +94,12 @@ def _check_folder(folder: Path) -> None:
 
 def _load_tokenizer(name: str) -> Any:  # noqa: ANN401  # transformers is an optional dependency
     try:
-        import transformers
-    except ImportError as error:
+        from transformers import AutoTokenizer
+    except (ImportError, RuntimeError) as error:  # RuntimeError: a module of it fails to load
         raise MissingDependencyError.for_extra(
             "loading a tokenizer", "transformers", "hf"
         ) from error
-    loader: Any = transformers.AutoTokenizer
+    loader: Any = AutoTokenizer
     try:
         return loader.from_pretrained(name)
     except (OSError, ValueError, KeyError, TypeError, json.JSONDecodeError) as error:

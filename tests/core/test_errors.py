@@ -82,6 +82,19 @@ def test_missing_dependency_says_what_to_install() -> None:
     assert isinstance(error, ConfigurationError)
 
 
+@pytest.mark.parametrize("kind", [ImportError, ModuleNotFoundError, RuntimeError])
+def test_broken_dependency_is_not_called_missing(kind: type[Exception]) -> None:
+    try:
+        raise kind("libthings.so.1: cannot open")
+    except kind:
+        broken = MissingDependencyError.for_extra("the page", "pytest", "hf")
+        missing = MissingDependencyError.for_extra("the page", "no-such-thing", "hf")
+
+    assert "libthings.so.1" in str(broken)
+    assert "not installed" not in str(broken)
+    assert "not installed" in str(missing)
+
+
 @pytest.mark.parametrize("error", [MuteError(), OddTextError()])
 def test_an_exception_that_has_no_text_is_described_by_its_type(error: Exception) -> None:
     name = type(error).__name__

@@ -4,6 +4,8 @@ import copy
 import enum
 import json
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -189,6 +191,28 @@ def test_function_without_a_clear_schema_is_refused(
         tool(function)
 
     assert part in str(caught.value)
+
+
+DOCUMENTED = """
+from envkit.tools import tool
+def search(query: str) -> str:
+    '''Search.
+
+    Args:
+        query: Words.
+    '''
+    return query
+tool(search)
+"""
+
+
+def test_docstrings_that_python_removed_are_named_as_the_cause() -> None:
+    done = subprocess.run(
+        [sys.executable, "-OO", "-c", DOCUMENTED], capture_output=True, text=True, check=False
+    )
+
+    assert "ConfigurationError: tool 'search' needs a docstring" in done.stderr
+    assert "-OO" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

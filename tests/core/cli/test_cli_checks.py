@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 import tomllib
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
@@ -119,13 +120,51 @@ class _Usage(NamedTuple):
     free: int
 
 
-def test_a_disk_that_is_almost_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    def almost(path: object) -> _Usage:
-        return _Usage(100, 99, 5_000_000)
+@pytest.mark.parametrize("full", ["current folder", "cache folder"])
+def test_a_disk_that_is_almost_full(
+    full: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folders = {"current folder": tmp_path / "here", "cache folder": tmp_path / "cache"}
+    for folder in folders.values():
+        folder.mkdir()
+    monkeypatch.chdir(folders["current folder"])
+    monkeypatch.setenv("ENVKIT_CACHE", str(folders["cache folder"]))
 
-    monkeypatch.setattr(shutil, "disk_usage", almost)
-    check = _found("disk", "current folder")
+    def usage(path: object) -> _Usage:
+        return _Usage(100, 99, 5_000_000 if path == folders[full] else 5 << 30)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    found = {name: _found("disk", name) for name in folders}
+    check = found.pop(full)
     assert (check.status, check.found) == (Status.FAILED, "0.0 GiB free")
+    assert _is_explained(check)
+    assert [other.status for other in found.values()] == [Status.OK]
+
+
+def test_a_user_without_a_home_is_told_how_to_name_the_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def homeless(cls: type[Path]) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("ENVKIT_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", classmethod(homeless))
+    check = _found("disk", "cache folder")
+    assert check.status is Status.FAILED
+    assert check.fix.startswith("export ENVKIT_CACHE=")
+    assert _is_explained(check)
+
+
+def test_a_torch_that_is_broken_is_not_called_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('libthings.so.1: cannot open')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    check = _found("torch", "devices")
+    assert check.status is Status.FAILED
+    assert "libthings.so.1" in check.found
     assert _is_explained(check)
 
 
@@ -146,6 +185,7 @@ def test_a_gpu_that_torch_does_not_see(monkeypatch: pytest.MonkeyPatch, tmp_path
 def _plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, group: str) -> EntryPoint:
     (tmp_path / "sick_plugin.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "sick_plugin", raising=False)
     return EntryPoint(name="sick", value="sick_plugin:thing", group=group)
 
 
@@ -185,7 +225,7 @@ def test_an_environment_that_cannot_be_imported(
     monkeypatch.setattr(registration, "spec", spec)
     canary, search = _found("environment", "canary-v0"), _found("environment", "search-v0")
     assert (canary.status, canary.found) == (Status.FAILED, "canary-v0 is sick")
-    assert canary.fix == "pip install --force-reinstall --no-deps envkit-rl"
+    assert "pip" not in canary.fix
     assert (search.status, search.fix) == (Status.OFF, "pip install 'envkit-rl[search]'")
     assert _is_explained(canary)
 
@@ -202,10 +242,30 @@ def test_a_browser_missing_from_its_configured_path(
 def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ENVKIT_CACHE", str(tmp_path / "file"))
-    check = _found("plugin", "cache")
+    check = _found("disk", "cache folder")
     assert check.status is Status.FAILED
     assert "cannot be written" in check.found
     assert check.fix.startswith("export ENVKIT_CACHE=")
+
+
+@pytest.mark.parametrize(
+    ("error", "fix"),
+    [
+        ("MissingDependencyError('no xvfb. Install them with: apt-get install xvfb')", "apt-get"),
+        ("MissingDependencyError('the program xvfb is not there')", "do what the message says"),
+        ("StorageError('the disk is gone')", "do what the message says"),
+        ("ContractError('the plugin cannot be read')", "pip install --force-reinstall"),
+    ],
+)
+def test_pip_is_the_cure_only_for_broken_packages(
+    error: str, fix: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = f"from envkit.errors import *\ndef thing():\n    raise {error}\n"
+    point = _plugin(tmp_path, monkeypatch, text, checks.GROUP)
+    monkeypatch.setattr(checks, "entry_points", _only(point))
+    check = _found("plugin", "sick")
+    assert check.fix.startswith(fix)
+    assert _is_explained(check)
 
 
 def test_a_check_that_fails_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
