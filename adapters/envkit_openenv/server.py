@@ -36,6 +36,8 @@ except ImportError as error:
 
 DEFAULT_PORT: Final = 8000
 _IDLE_S: Final = 10.0
+_SHUTDOWN_S: Final = 3
+"""Seconds for open requests once SIGTERM came; containers are killed after 10."""
 """Seconds that a connection may idle before its first request."""
 _SPARE_CONNECTIONS: Final = 64
 """Connections beyond two per session: for health, schemas and rejected clients."""
@@ -249,6 +251,7 @@ def serve(
         log_config=None,  # disabled: a message may contain client data
         ws_max_size=bounds.message_bytes,
         limit_concurrency=2 * bounds.max_sessions + _SPARE_CONNECTIONS,
+        timeout_graceful_shutdown=_SHUTDOWN_S,
     )
     server = _Server(settings, on_ready)
     try:

@@ -53,9 +53,9 @@ def _load_app() -> "typer.Typer":
 
 
 def _leave(number: int, frame: object) -> NoReturn:
-    del number, frame
-    os.write(2, b"envkit: interrupted\n")
-    os._exit(130)
+    del frame
+    os.write(2, b"envkit: interrupted\n" if number == signal.SIGINT else b"envkit: terminated\n")
+    os._exit(128 + number)
 
 
 def _unwritten() -> OSError | None:
@@ -76,6 +76,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: The arguments; None uses those of the process.
     """
+    # A container's first process ignores a signal without a handler (pid_namespaces(7)). An
+    # exception would end neither an import nor a model that loads. While a rollout plays, it has
+    # its own handlers.
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _leave)
     for name, value in _THREAD_DEFAULTS.items():
         os.environ.setdefault(name, value)
     _open_missing_streams()

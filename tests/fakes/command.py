@@ -42,16 +42,19 @@ _HEAR_CTRL_C = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_h
 """A job in a shell's background has the signal ignored, and so would its children."""
 
 
-def start_envkit(*arguments: object, before: str = "") -> "subprocess.Popen[str]":
+def start_envkit(
+    *arguments: object, before: str = "", under: Sequence[str] = ()
+) -> "subprocess.Popen[str]":
     """Start the command in its own process, with pipes for its output.
 
     Args:
         arguments: As on the command line.
         before: Python statements to run first, such as the registration of an environment.
+        under: A program that starts it, with its arguments.
     """
     code = f"{_HEAR_CTRL_C}{before}\nimport sys\nfrom envkit.cli import main\nmain(sys.argv[1:])"
     return subprocess.Popen(
-        [sys.executable, "-c", code, *(str(argument) for argument in arguments)],
+        [*under, sys.executable, "-c", code, *(str(argument) for argument in arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

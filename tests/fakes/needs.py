@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from shutil import which
+from subprocess import run
 from typing import Final
 
 import pytest
@@ -68,6 +69,20 @@ def _passes(check: Callable[[], object]) -> Callable[[], bool]:
     return detect
 
 
+FIRST_PROCESS: Final = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+"""Starts a program as process 1 of its own namespace, as a container does."""
+
+
+def _can_be_first() -> bool:
+    ended = run([*FIRST_PROCESS, "true"], capture_output=True, check=False)
+    return ended.returncode == 0
+
+
+CONTAINED: Final = Need(
+    name="a namespace of processes",
+    command="nothing; run the tests as root, in a container with --privileged",
+    detect=lambda: which("unshare") is not None and _can_be_first(),
+)
 TORCH: Final = packages("torch")
 BUBBLEWRAP: Final = Need(
     name="bubblewrap",

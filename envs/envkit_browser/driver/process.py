@@ -141,6 +141,11 @@ def _end(
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    # The browser's children are ours now if this process is the first one of a container, which
+    # inherits orphans. No child of anyone else is in this group.
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-process.pid, 0)
     for _ in range(20):  # dying processes of the group may still write
         shutil.rmtree(profile, ignore_errors=True)
         if not profile.exists():

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fakes.browsers import family_of, open_page, profiles, running_pool, wait_until_gone
-from fakes.needs import BROWSER
+from fakes.needs import BROWSER, CONTAINED, FIRST_PROCESS
 
 from envkit.errors import ConfigurationError, MissingDependencyError
 from envkit_browser.driver import Browser, BrowserFault, Trouble, find_browser
@@ -22,14 +22,20 @@ from envkit_browser.driver import binary as binary_module
 pytestmark = pytest.mark.slow
 
 START = """
-import asyncio, sys
+import asyncio, glob, subprocess, sys
+from pathlib import Path
 from envkit_browser.driver import Browser
+def members(group):
+    stats = [Path(stat).read_text().rpartition(")")[2] for stat in glob.glob("/proc/[0-9]*/stat")]
+    return [stat for stat in stats if stat.split()[2] == str(group)]
 async def main():
     browser = await Browser.start()
     print(browser.process.pid, browser.process.profile, flush=True)
     %s
 asyncio.run(main())
 """
+OWN_CHILD = "subprocess.Popen(['sh', '-c', 'exit 7'], start_new_session=True)"
+REPORT = "await browser._connection.aclose(); print(len(members(browser.process.pid)), own.wait())"
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +96,17 @@ def test_browser_leaves_nothing_when_the_interpreter_is_killed() -> None:
     finish(child)
     assert wait_until_gone(processes) == []
     assert is_removed(profile)
+
+
+@BROWSER.mark
+@CONTAINED.mark
+@pytest.mark.parametrize("ending", ["await browser.aclose()", "browser.process.kill()"])
+def test_first_process_of_a_container_collects_the_browsers_children(ending: str) -> None:
+    code = START % f"own = {OWN_CHILD}; {ending}; {REPORT}"
+    done = subprocess.run(
+        [*FIRST_PROCESS, sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines()[1:] == ["0 7"], done.stderr
 
 
 @BROWSER.mark
