@@ -23,6 +23,7 @@ from envkit.errors import (
     ContractError,
     EnvkitError,
     MissingDependencyError,
+    RefusedError,
 )
 from envkit.files import CACHE_VARIABLE, cache_dir
 
@@ -234,7 +235,8 @@ def _failed(
     area: str, name: str, problem: EnvkitError, *, matters: str, distribution: str
 ) -> Check:
     """Return the check of a part of a plugin that cannot be used."""
-    is_off = isinstance(problem, MissingDependencyError)
+    is_refused = isinstance(problem, RefusedError)
+    is_off = isinstance(problem, MissingDependencyError) and not is_refused
     return Check(
         area=area,
         name=name,

@@ -2,7 +2,9 @@
 
 from envkit_sandbox.bubblewrap import (
     INSTALL_LINE,
+    Sandbox,
     SandboxSpec,
+    check_sandbox,
     find_bubblewrap,
     first_process,
     spawn,
@@ -16,7 +18,9 @@ __all__ = [
     "Channel",
     "Home",
     "Memory",
+    "Sandbox",
     "SandboxSpec",
+    "check_sandbox",
     "find_bubblewrap",
     "first_process",
     "spawn",
