@@ -119,7 +119,7 @@ def pip_download(requirement: str, folder: Path, *options: str) -> Path:
 
 def npm_download(package: NpmPackage, folder: Path) -> Path:
     """Download one npm package and return its tarball."""
-    import npm_packages  # beside this script, which tests load from its path
+    from envkit_browser import npm_packages
 
     folder.mkdir(parents=True)
     target = folder / "package.tgz"

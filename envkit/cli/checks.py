@@ -281,7 +281,7 @@ def _plugin_check(point: EntryPoint) -> Check:
 
 def _fix_in(message: str) -> str:
     """Return the command after "Install it with:" or "Fix it with:" of an error's message."""
-    line = re.search(r"(?:[Ii]nstall|Fix) (?:it|them) with: (.*?)(?: \(or .*)?$", message, re.S)
+    line = re.search(r"(?:[Ii]nstall|Fix) (?:it|them|one) with: (.*?)(?: \(or .*)?$", message, re.S)
     return "" if line is None else line[1].strip()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from envkit.errors import MissingDependencyError
+from envkit.system_packages import install_line
 from envkit_sandbox import check_sandbox
 
 SYSTEM_PYTHON: Final = "/usr/bin/python3"
@@ -38,7 +39,17 @@ PACKAGES: Final = (
     "chromium",
 )
 """Debian packages of the session and of the applications in its tasks."""
-INSTALL_LINE: Final = f"apt-get install --no-install-recommends {' '.join(PACKAGES)}"
+_FEDORA: Final = (
+    "bubblewrap xorg-x11-server-Xvfb openbox dbus-daemon glib2 python3 at-spi2-core at-spi2-atk "
+    "python3-gobject libseccomp dejavu-sans-fonts adwaita-icon-theme mousepad pcmanfm galculator "
+    "xfce4-settings xterm libreoffice-calc libreoffice-writer libreoffice-impress "
+    "libreoffice-gtk3 chromium"
+)
+INSTALL_LINE: Final = install_line(
+    " ".join(PACKAGES),
+    fedora=_FEDORA,
+    ubuntu=" ".join(PACKAGES[:-1]),  # its Chromium is a snap, which no sandbox can run
+)
 
 
 def missing_programs(programs: Iterable[str] = BASE) -> tuple[str, ...]:

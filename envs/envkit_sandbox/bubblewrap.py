@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from envkit.errors import EnvFault, FaultKind, MissingDependencyError, RefusedError
+from envkit.system_packages import install_line
 from envkit_sandbox.seccomp import filter_program
 
-INSTALL_LINE: Final = "apt-get install --no-install-recommends bubblewrap python3"
+INSTALL_LINE: Final = install_line("bubblewrap python3", fedora="bubblewrap python3 libseccomp")
 NOBODY: Final = 65534
 """The user that runs sandboxes if the driver is root and can switch, because the kernel's process
 limits do not apply to root."""

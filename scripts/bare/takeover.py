@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-import npm_packages
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "envs"))
+from envkit_browser import npm_packages
 
 ENVIRONMENT: Final = re.compile(
     r"PIP_.+|SSL_CERT_(FILE|DIR)|(REQUESTS_CA|CURL_CA)_BUNDLE|NODE_EXTRA_CA_CERTS"

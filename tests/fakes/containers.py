@@ -9,6 +9,10 @@ from typing import Final
 
 ONE_USER: Final = ("unshare", "--user", "--map-root-user")
 """Root in a user namespace with one user, as enroot makes it."""
+_USER: Final = ("setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups")
+_READER: Final = ("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search")
+AS_USER: Final = (*_USER, *_READER) if os.geteuid() == 0 else ()
+"""A user who is not root, but may read root's Python."""
 NO_PTRACE: Final = ("setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace")
 """Root without a capability that containers do not give it."""
 NO_NAMESPACES: Final = (

@@ -27,7 +27,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     import takeover  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
 
     yield SimpleNamespace(run=run, takeover=takeover)
-    for name in ("run", "takeover", "npm_packages"):
+    for name in ("run", "takeover"):
         sys.modules.pop(name, None)
 
 

@@ -8,7 +8,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from envkit_browser.driver.binary import find_browser
+from envkit.errors import RefusedError
+from envkit.system_packages import install_line
+from envkit_browser.driver.binary import find_browser, shell_line
 from envkit_browser.driver.connection import Connection, EventHandler, Reply
 from envkit_browser.driver.process import BrowserProcess
 from envkit_browser.driver.trouble import BrowserFault, Trouble
@@ -16,6 +18,7 @@ from envkit_browser.driver.trouble import BrowserFault, Trouble
 START_S: Final = 30.0
 _CLOSE_S: Final = 2.0
 _NOWHERE: Final = "nowhere.invalid"
+_TEXT_WIDTH: Final = "new OffscreenCanvas(1, 1).getContext('2d').measureText('x').width"
 _FLAGS: Final = (
     # One frame for each beginFrame, everything in it finished.
     "--deterministic-mode",
@@ -66,6 +69,23 @@ _FLAGS: Final = (
 )
 
 
+def check_browser() -> str:
+    """Start a browser as an episode does and return its path, for `envkit doctor`.
+
+    Raises:
+        ConfigurationError: As `find_browser` does.
+        MissingDependencyError: None is installed, or none can start here.
+        BrowserFault: It does not start.
+    """
+
+    async def start() -> str:
+        browser = await Browser.start()
+        await browser.aclose()
+        return str(browser.process.binary)
+
+    return asyncio.run(start())
+
+
 class Browser:
     """A running browser; belongs to the event loop that started it."""
 
@@ -94,7 +114,8 @@ class Browser:
             deadline_s: Startup limit in seconds.
 
         Raises:
-            MissingDependencyError: No browser is installed.
+            MissingDependencyError: No browser is installed, or the first start in this process
+                shows that none can start here.
             BrowserFault: It does not start.
         """
         flags = (*_FLAGS, f"--force-device-scale-factor={scale:g}")
@@ -104,12 +125,13 @@ class Browser:
             connection = await Connection.open(process.take_end())
             browser = cls(process, connection, scale)
             await browser._discover(deadline_s)
-            await browser._require_frames(deadline_s)
+            await browser._require_images(deadline_s)
         except BaseException:
             process.kill()
             if connection is not None:
                 await connection.aclose()
             raise
+        BrowserProcess.has_answered = True
         return browser
 
     @property
@@ -211,18 +233,20 @@ class Browser:
         """Wait until it answers, and subscribe to page crashes.
 
         Raises:
+            MissingDependencyError: See `BrowserProcess.start_error`.
             BrowserFault: It does not answer in time, or has already exited (`START_FAILED`).
         """
         try:
             await self.send("Target.setDiscoverTargets", deadline_s=deadline_s, discover=True)
         except BrowserFault as fault:
-            raise self.process.start_fault() from fault
+            raise self.process.start_error() from fault
 
-    async def _require_frames(self, deadline_s: float) -> None:
-        """Reject a build without frames on request, whose images would depend on the clock.
+    async def _require_images(self, deadline_s: float) -> None:
+        """Reject a build without frames on request, or without fonts.
 
         Raises:
-            BrowserFault: It is such a build (`REFUSED`), or does not answer.
+            RefusedError: Its images would depend on the clock, or show no text.
+            BrowserFault: It does not answer.
         """
         try:
             created = await self.send(
@@ -230,16 +254,22 @@ class Browser:
             )
             target = created["targetId"]
             attached = await self.send("Target.attachToTarget", targetId=target, flatten=True)
-            await self.begin_frame(attached["sessionId"], {}, deadline_s=deadline_s)
+            session = attached["sessionId"]
+            await self.begin_frame(session, {}, deadline_s=deadline_s)
+            width = await self.send("Runtime.evaluate", session, expression=_TEXT_WIDTH)
         except BrowserFault as fault:
             if fault.trouble is not Trouble.REFUSED:
                 raise
-            raise BrowserFault(
-                "this browser draws no frames on request "
-                "(HeadlessExperimental.beginFrame), so its screenshots are not "
-                f"reproducible; install chromium-headless-shell: {fault}",
-                trouble=Trouble.REFUSED,
+            raise RefusedError(
+                f"the browser {str(self.process.binary)!r} draws no frames on request "
+                f"(HeadlessExperimental.beginFrame: {fault}), so its screenshots are not "
+                f"reproducible; a headless shell does. Install it with: {shell_line()}"
             ) from fault
+        if not width["result"].get("value"):
+            line = install_line("fonts-liberation", fedora="liberation-fonts-all")
+            raise RefusedError(
+                f"the browser finds no font, so its pages show no text. Install one with: {line}"
+            )
         await self.send("Target.closeTarget", targetId=target)
 
     async def _wait_for_end(self) -> None:

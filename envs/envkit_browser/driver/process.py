@@ -14,10 +14,17 @@ import tempfile
 import time
 import weakref
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
+from envkit.errors import MissingDependencyError, RefusedError
+from envkit_browser.driver.binary import FONTS, LIBRARIES, libraries_line
 from envkit_browser.driver.trouble import BrowserFault, Trouble
 
+SANDBOX_VARIABLE: Final = "ENVKIT_BROWSER_SANDBOX"
+"""Environment variable that runs Chromium without its own sandbox if it is "off"."""
+_NO_SANDBOX: Final = "No usable sandbox"
+_NO_LIBRARY: Final = "error while loading shared libraries"
+"""What ld.so says (glibc)."""
 PROFILE_PREFIX: Final = "envkit-browser-"
 _GUARD: Final = 'read -r _; kill -KILL "-$1" 2>/dev/null; sleep 0.2; rm -rf -- "$2"'
 _POLL_S: Final = 0.005
@@ -31,6 +38,9 @@ _SMALL_SHARED_MEMORY: Final = 512 * 2**20
 class BrowserProcess:
     """A running browser and its profile folder."""
 
+    has_answered: ClassVar[bool] = False
+    """Whether a browser has started in this process."""
+
     def __init__(self, binary: Path, flags: tuple[str, ...]) -> None:
         """Start it.
 
@@ -40,9 +50,13 @@ class BrowserProcess:
 
         Raises:
             BrowserFault: The operating system refuses.
+            RefusedError: `ENVKIT_BROWSER_SANDBOX` has another value than "off".
         """
+        self.binary = binary
+        is_sandboxed = _is_sandboxed()
         self.profile = Path(tempfile.mkdtemp(prefix=PROFILE_PREFIX))
-        command = [str(binary), *_process_flags(self.profile), *flags, "about:blank"]
+        own = _process_flags(self.profile, is_sandboxed=is_sandboxed)
+        command = [str(binary), *own, *flags, "about:blank"]
         ours, theirs = socket.socketpair()
         try:
             with theirs, (self.profile / _LOG).open("wb") as log:
@@ -51,7 +65,7 @@ class BrowserProcess:
                     stdin=theirs.fileno(),
                     stdout=log,
                     stderr=log,
-                    env=_environment(self.profile),
+                    env=_environment(self.profile, binary),
                     start_new_session=True,
                 )
         except OSError as error:
@@ -82,12 +96,30 @@ class BrowserProcess:
         """Hand over our end of the DevTools socket; can be called once."""
         return self._ends.pop()
 
-    def start_fault(self) -> BrowserFault:
-        """Return the fault of a failed start, with the browser's last output."""
+    def start_error(self) -> BrowserFault | MissingDependencyError:
+        """Return why a start failed, with the browser's last output.
+
+        It is a `MissingDependencyError`, which ends a run before its first episode, if every start
+        fails in this way and none in this process succeeded.
+        """
+        words = self._last_words()
+        if _NO_SANDBOX in words and not BrowserProcess.has_answered:
+            return RefusedError(
+                f"Chromium cannot start its sandbox: user {os.geteuid()} may not create user "
+                "namespaces, which a container's seccomp profile or a setting of the machine "
+                f"forbids. Fix it with: export {SANDBOX_VARIABLE}=off, after which a page that "
+                "breaks out of Chromium has this user's rights; or allow user namespaces, in a "
+                "container with docker run --security-opt seccomp=unconfined, on Ubuntu with "
+                "sysctl kernel.apparmor_restrict_unprivileged_userns=0"
+            )
+        if _NO_LIBRARY in words and not BrowserProcess.has_answered:
+            return MissingDependencyError(
+                f"the browser {str(self.binary)!r} needs a system library, which is not "
+                f"installed: {words}. Install it with: {libraries_line()}"
+            )
         state = "does not answer in time" if self.is_alive else "ended at once"
         return BrowserFault(
-            f"the browser {state}; its last output: {self._last_words()!r}",
-            trouble=Trouble.START_FAILED,
+            f"the browser {state}; its last output: {words!r}", trouble=Trouble.START_FAILED
         )
 
     def memory(self) -> int:
@@ -157,9 +189,9 @@ def _end(
         guard.stdin.close()
 
 
-def _process_flags(profile: Path) -> list[str]:
+def _process_flags(profile: Path, *, is_sandboxed: bool) -> list[str]:
     flags = [f"--user-data-dir={profile}", "--headless", "--remote-debugging-pipe"]
-    if os.geteuid() == 0:  # Chromium cannot sandbox processes started by root
+    if not is_sandboxed:
         flags.append("--no-sandbox")
     try:
         shared = os.statvfs("/dev/shm")
@@ -171,8 +203,23 @@ def _process_flags(profile: Path) -> list[str]:
     return flags
 
 
-def _environment(profile: Path) -> dict[str, str]:
+def _is_sandboxed() -> bool:
+    """Return whether Chromium shall run in its own sandbox, which root cannot start."""
+    chosen = os.environ.get(SANDBOX_VARIABLE, "")
+    if chosen not in ("", "off"):
+        raise RefusedError(
+            f"{SANDBOX_VARIABLE} must be 'off' or unset, got {chosen!r}. "
+            f"Fix it with: unset {SANDBOX_VARIABLE}"
+        )
+    return not chosen and os.geteuid() != 0
+
+
+def _environment(profile: Path, binary: Path) -> dict[str, str]:
     """Return environment variables that keep all files in the profile and set no proxy."""
     kept = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     inside = ("HOME", "TMPDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR")
+    libraries = binary.with_name(LIBRARIES)
+    if (libraries / "libnss3.so").is_file():
+        kept["LD_LIBRARY_PATH"] = str(libraries)
+        kept.setdefault("FONTCONFIG_FILE", str(binary.with_name(FONTS)))
     return {**kept, **dict.fromkeys(inside, str(profile)), "LANG": "C.UTF-8", "TZ": "UTC"}

@@ -15,7 +15,6 @@ import pytest
 from fakes.browsers import family_of, open_page, profiles, running_pool, wait_until_gone
 from fakes.needs import BROWSER, CONTAINED, FIRST_PROCESS
 
-from envkit.errors import ConfigurationError, MissingDependencyError
 from envkit_browser.driver import Browser, BrowserFault, Trouble, find_browser
 from envkit_browser.driver import binary as binary_module
 
@@ -162,25 +161,6 @@ async def test_binary_that_ends_at_once_is_a_typed_fault(monkeypatch: pytest.Mon
     assert caught.value.trouble is Trouble.START_FAILED
     assert caught.value.retryable
     assert not profiles()
-
-
-def test_launcher_script_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = tmp_path / "chromium-headless-shell"
-    script.write_text("#!/bin/sh\nexit 0\n")
-    script.chmod(0o755)
-    monkeypatch.setenv("ENVKIT_BROWSER", str(script))
-    with pytest.raises(ConfigurationError, match="not a launcher script"):
-        find_browser()
-
-
-def test_missing_browser_prints_the_line_that_installs_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("ENVKIT_BROWSER", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(binary_module, "_PLACES", ())
-    with pytest.raises(MissingDependencyError, match=r"apt-get install .*chromium-headless-shell"):
-        find_browser()
 
 
 def test_binary_on_the_path_is_found_behind_a_script(

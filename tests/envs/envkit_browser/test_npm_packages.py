@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,29 +12,27 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from envkit_browser import npm_packages
+
 NAME, VERSION, CONTENT = "@made/words", "1.2.3", b"a tarball"
 INTEGRITY = "sha512-" + base64.b64encode(hashlib.sha512(CONTENT).digest()).decode()
 
 
 @pytest.fixture
-def npm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]:
-    """The script, on a machine without settings of npm."""
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+def npm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """The module, on a machine without settings of npm."""
     for name in ("NPM_CONFIG_REGISTRY", "npm_config_registry", "NODE_EXTRA_CA_CERTS", "PREFIX"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("NPM_CONFIG_GLOBALCONFIG", str(tmp_path / "npmrc"))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     (tmp_path / "home").mkdir()
-    import npm_packages  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
 
     def no_sleep(seconds: float) -> None:
         pass
 
     monkeypatch.setattr(npm_packages.time, "sleep", no_sleep)
-    yield npm_packages
-    del sys.modules["npm_packages"]
+    return npm_packages
 
 
 class Registry:
@@ -44,6 +41,7 @@ class Registry:
     def __init__(self, prefix: str = "/api/npm/") -> None:
         self.requests: list[tuple[str, str | None]] = []
         self.failures = 0
+        self.integrity = INTEGRITY
         self.answers: Callable[[str], tuple[int, bytes, dict[str, str]]] = self.answer
         registry = self
 
@@ -72,7 +70,8 @@ class Registry:
             self.failures -= 1
             return 503, b"busy", {}
         if path == f"{self.prefix}@made%2fwords":
-            index = {"versions": {VERSION: {"dist": {"tarball": self.tarball}}}}
+            dist = {"tarball": self.tarball, "integrity": self.integrity}
+            index = {"dist-tags": {"latest": VERSION}, "versions": {VERSION: {"dist": dist}}}
             return 200, json.dumps(index).encode(), {}
         if path == f"{self.prefix}@made/words/-/words-1.2.3.tgz":
             return 200, CONTENT, {}
@@ -212,6 +211,21 @@ def test_npm_file_with_another_hash_is_refused(
     with pytest.raises(npm.NpmError, match="must have the hash sha512-"):
         npm.download(NAME, VERSION, wrong, tmp_path / "words.tgz")
     assert not (tmp_path / "words.tgz").exists()
+
+
+def test_npm_index_states_the_latest_version_and_its_integrity(
+    npm: Any, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NPM_CONFIG_REGISTRY", registry.url)
+    target = tmp_path / "words.tgz"
+    assert npm.download(NAME, None, None, target) == (VERSION, INTEGRITY)
+    assert target.read_bytes() == CONTENT
+    target.unlink()
+    for wrong in ("", "sha512-" + base64.b64encode(hashlib.sha512(b"other").digest()).decode()):
+        registry.integrity = wrong
+        with pytest.raises(npm.NpmError, match="@made/words latest"):
+            npm.download(NAME, None, None, target)
+        assert not target.exists()
 
 
 def test_npm_registry_that_does_not_answer_is_named_with_the_setting(

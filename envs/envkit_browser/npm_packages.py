@@ -32,13 +32,16 @@ class NpmError(Exception):
     """A package cannot be downloaded."""
 
 
-def download(name: str, version: str, integrity: str, target: Path) -> None:
-    """Download a package's tarball.
+def download(
+    name: str, version: str | None, integrity: str | None, target: Path
+) -> tuple[str, str]:
+    """Download a package's tarball and return its version and integrity.
 
     Args:
         name: With its scope, such as "@scope/name".
-        version: An exact version.
-        integrity: What the file must hash to, as in a lock file: "sha512-" and base64.
+        version: An exact version; None takes the one that the registry calls "latest".
+        integrity: What the file must hash to, as in a lock file: "sha512-" and base64; None takes
+            it from the registry's index.
         target: The file to write.
 
     Raises:
@@ -50,9 +53,9 @@ def download(name: str, version: str, integrity: str, target: Path) -> None:
     for attempt in range(ATTEMPTS):
         time.sleep(3 * attempt)
         try:
-            url = _tarball(name, version, registry, given)
-            target.write_bytes(_checked(_get(url, given), integrity))
-            return
+            found, listed, url = _listed(name, version, registry, given)
+            target.write_bytes(_checked(_get(url, given), integrity or listed))
+            return found, integrity or listed
         except urllib.error.HTTPError as error:
             last = error
             error.close()
@@ -61,9 +64,9 @@ def download(name: str, version: str, integrity: str, target: Path) -> None:
         except (OSError, HTTPException, ValueError, _WrongFileError) as error:
             last = error
     raise NpmError(
-        f"cannot download {name} {version} from {_shown(registry)}: {last}. npm's settings name "
-        "the registry: set NPM_CONFIG_REGISTRY, or a line registry=URL in ~/.npmrc, to one that "
-        "this machine can reach"
+        f"cannot download {name} {version or 'latest'} from {_shown(registry)}: {last}. npm's "
+        "settings name the registry: set NPM_CONFIG_REGISTRY, or a line registry=URL in ~/.npmrc, "
+        "to one that this machine can reach"
     )
 
 
@@ -141,8 +144,10 @@ class _WrongFileError(Exception):
     """A file is not the expected one."""
 
 
-def _tarball(name: str, version: str, registry: str, given: Mapping[str, str]) -> str:
-    """Return the address of a version's tarball, as the registry's index states it."""
+def _listed(
+    name: str, version: str | None, registry: str, given: Mapping[str, str]
+) -> tuple[str, str, str]:
+    """Return a version, and its integrity and tarball's address as the registry's index states."""
     try:
         index = _get(f"{registry}{name.replace('/', '%2f')}", given)
     except urllib.error.HTTPError as error:
@@ -150,14 +155,17 @@ def _tarball(name: str, version: str, registry: str, given: Mapping[str, str]) -
             raise
         error.close()
         index = _get(f"{registry}{name}", given)  # a server of plain files
-    versions: Mapping[str, Any] = json.loads(index).get("versions", {})
-    if version not in versions:
-        raise ValueError(f"the registry does not have version {version}")
-    url = urljoin(registry, str(versions[version]["dist"]["tarball"]))
+    listed: Mapping[str, Any] = json.loads(index)
+    versions: Mapping[str, Any] = listed.get("versions", {})
+    found = version or str(listed.get("dist-tags", {}).get("latest"))
+    if found not in versions:
+        raise ValueError(f"the registry does not have version {found}")
+    entry: Mapping[str, Any] = versions[found]["dist"]
+    url = urljoin(registry, str(entry["tarball"]))
     if url.startswith(PUBLIC_REGISTRY) and registry != PUBLIC_REGISTRY:
         # A mirror that passes the public index on; npm replaces the host in the same way.
-        return registry + url.removeprefix(PUBLIC_REGISTRY)
-    return url
+        url = registry + url.removeprefix(PUBLIC_REGISTRY)
+    return found, str(entry.get("integrity", "")), url
 
 
 def _checked(content: bytes, integrity: str) -> bytes:
