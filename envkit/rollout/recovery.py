@@ -311,21 +311,30 @@ class RecoveringEnv:
                 )
 
     async def _pay(self, fault: EnvFault) -> None:
-        """Count the fault against the budget and wait, or raise it."""
+        """Count the fault against the budget and wait, or raise it.
+
+        A machine without room for all environments costs nothing: the episode waits for others.
+        """
         budget = self._budget
         turn_spent = self.retries.total()
+        if not fault.retryable or self._interrupt.reason is not None:
+            raise fault
+        if await self._wait(self._host.make_room(fault), fault):
+            return
         if (
-            not fault.retryable
-            or self._interrupt.reason is not None
-            or turn_spent >= budget.max_env_retries_per_turn
+            turn_spent >= budget.max_env_retries_per_turn
             or self.spent >= budget.max_env_retries_per_episode
         ):
             raise fault
         self.retries[fault.kind.value] += 1
         self.spent += 1
         pause = asyncio.sleep(budget.backoff.delay(turn_spent, self._rng))
+        await self._wait(pause, fault)
+
+    async def _wait(self, call: Awaitable[T], fault: EnvFault) -> T:
+        """Await a pause after a fault; the end of the episode raises the fault."""
         try:
-            await self._interrupt.cut(pause)
+            return await self._interrupt.cut(call)
         except CallCutError:
             raise fault from None
 
