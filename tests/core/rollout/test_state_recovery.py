@@ -80,6 +80,7 @@ async def test_reset_that_differs_is_a_permanent_fault(kind: type[CountingEnv]) 
         with pytest.raises(EnvFault, match="gave a different observation") as caught:
             await env.step(Reply(text="next"))
     assert caught.value.kind is FaultKind.PERMANENT
+    assert "It was reset after: injected crashed" in str(caught.value)
     assert world.resets == 2
 
 
@@ -98,6 +99,7 @@ async def test_replay_that_differs_is_a_permanent_fault_at_its_turn() -> None:
         with pytest.raises(EnvFault, match="different outcome at turn 0") as caught:
             await env.step(Reply(text="next"))
     assert caught.value.kind is FaultKind.PERMANENT
+    assert "It was replayed after: injected transient" in str(caught.value)
 
 
 class Blamed(ReplayEnv):
