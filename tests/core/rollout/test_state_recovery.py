@@ -274,6 +274,15 @@ async def test_take_over_rebuilds_the_recorded_state(kind: type[CountingEnv]) ->
         assert await state_of(env) == [*(one.text for one in replies), "next"]
 
 
+async def test_take_over_that_differs_says_that_an_earlier_run_is_replayed() -> None:
+    replies, hashes, _, start = await recorded(ReplayEnv)
+    async with hosted(ReplayEnv) as (host, _):
+        env = recovering(host)
+        await env.reset()
+        with pytest.raises(EnvFault, match=r"at turn 1.* replayed after: an earlier run"):
+            await env.take_over(replies, [hashes[0], "another"], None, start)
+
+
 async def test_take_over_without_a_snapshot_replays() -> None:
     replies, hashes, _, start = await recorded(CountingEnv)
     async with hosted(CountingEnv) as (host, world):
