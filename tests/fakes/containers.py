@@ -34,7 +34,7 @@ def small_memory(mib: int) -> tuple[str, ...]:
 def python_inside(
     prefix: Sequence[str], code: str, *words: object
 ) -> "subprocess.CompletedProcess[str]":
-    """Run Python code in a process of its own, begun as the prefix says."""
+    """Run Python code in a new process, begun as the prefix says."""
     return subprocess.run(
         [*prefix, sys.executable, "-c", code, *map(str, words)],
         capture_output=True,
