@@ -11,6 +11,8 @@ ONE_USER: Final = ("unshare", "--user", "--map-root-user")
 """Root in a user namespace with one user, as enroot makes it."""
 NO_PTRACE: Final = ("setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace")
 """Root without a capability that containers do not give it."""
+NO_SWITCH: Final = ("setpriv", "--bounding-set", "-setuid", "--inh-caps", "-setuid")
+"""Root that cannot become another user."""
 NO_NAMESPACES: Final = (
     sys.executable,
     "-c",
