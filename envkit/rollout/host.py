@@ -27,7 +27,7 @@ from envkit.rollout.boundary import (
     step_outcome,
     warmed,
 )
-from envkit.rollout.sessions import Sessions, is_shortage
+from envkit.rollout.sessions import Sessions, shortage_in
 from envkit.tasks import Task
 from envkit.threads.pool import WorkerPool
 from envkit.threads.workers import DeadlineError, Worker
@@ -236,11 +236,12 @@ class EnvHost:
             Whether it waited. If not, the fault is not for lack of room, or no other environment
             uses it.
         """
-        if not is_shortage(fault):
+        shortage = shortage_in(fault)
+        if shortage is None:
             return False
         self._pool.trim()
         sessions = self._sessions
-        if sessions is None or not await sessions.step_aside(fault):
+        if sessions is None or not await sessions.step_aside(shortage):
             return False
         self.has_place = False
         self.mark_broken()

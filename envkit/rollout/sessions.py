@@ -28,18 +28,20 @@ _GROWTH: Final = 2
 has not."""
 
 
-def is_shortage(fault: EnvFault) -> bool:
-    """Return whether a fault says that the machine ran out of threads, processes or descriptors.
+def shortage_in(fault: EnvFault) -> str | None:
+    """Return what the system said if it ran out of threads, processes or descriptors, else None.
 
     Args:
         fault: A fault; its causes count too.
     """
-    error: BaseException | None = fault
+    error: BaseException | None = fault if fault.retryable else None
     while error is not None:
-        if any(words in str(error) for words in _SHORT):
-            return fault.retryable
+        text = str(error)
+        found = next((words for words in _SHORT if words in text), None)
+        if found is not None:
+            return found
         error = error.__cause__
-    return False
+    return None
 
 
 class Sessions:
@@ -96,11 +98,11 @@ class Sessions:
                 self._room, self._ended = self._room + 1, 0
         self._admit()
 
-    async def step_aside(self, fault: EnvFault) -> bool:
+    async def step_aside(self, shortage: str) -> bool:
         """Give the place back because the machine has no room for it, and lower the limit.
 
         Args:
-            fault: What the machine refused.
+            shortage: What the system said.
 
         Returns:
             Whether others hold places, and so may make room. If not, the caller keeps its place.
@@ -113,7 +115,7 @@ class Sessions:
             _LOG.warning(
                 "%s: the machine has no room for more environments, so episodes wait for others "
                 "to end; raise the limits of processes and open files, or lower the concurrency",
-                fault,
+                shortage,
             )
         self._room, self._ended, self._used = others, 0, others
         return True

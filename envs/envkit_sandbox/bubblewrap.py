@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -24,6 +25,7 @@ limits do not apply to root."""
 _SWITCH: Final = sum(1 << number for number in (0, 1, 5, 6, 7))
 """Capabilities for sandboxes of another user: CHOWN, DAC_OVERRIDE, KILL, SETGID, SETUID."""
 _END_SECONDS: Final = 5.0
+_STARTER: Final = "envkit-sandboxes"
 _LOG_BYTES: Final = 4096
 _REASON_CHARACTERS: Final = 300
 _NO_ENV: Final = {"PATH": "/usr/bin:/bin"}
@@ -229,11 +231,18 @@ class _Starter:
 
     def reset(self) -> None:
         """Create an idle starter."""
-        self._thread = ThreadPoolExecutor(1, "envkit-sandboxes")
+        self._lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(1, _STARTER)
 
     def run(self, start: Callable[[], Sandbox]) -> Sandbox:
         """Call the function on the thread."""
-        return self._thread.submit(start).result()
+        with self._lock:
+            try:
+                started = self._thread.submit(start)
+            except RuntimeError:  # no thread can start, and the call must not run later
+                self._thread = ThreadPoolExecutor(1, _STARTER)
+                raise
+        return started.result()
 
 
 def _words(spec: SandboxSpec) -> Iterable[str]:

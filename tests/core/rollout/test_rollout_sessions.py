@@ -23,7 +23,7 @@ from envkit.rollout import (
     RolloutState,
     ScriptedEngine,
 )
-from envkit.rollout.sessions import Sessions, is_shortage
+from envkit.rollout.sessions import Sessions, shortage_in
 from envkit.trajectory import StopReason, Trajectory
 
 ROOM = 3
@@ -231,10 +231,10 @@ async def nothing_idle() -> None:
 
 
 async def test_limit_grows_again_after_a_shortage_has_passed() -> None:
-    sessions, fault = Sessions(nothing_idle), EnvFault(str(no_process()), kind=FaultKind.TRANSIENT)
+    sessions = Sessions(nothing_idle)
     for _ in range(4):
         await sessions.enter()
-    assert await sessions.step_aside(fault)
+    assert await sessions.step_aside("no process")
     waiting = [asyncio.create_task(sessions.enter()) for _ in range(20)]
     await asyncio.sleep(0)
     for _ in range(6):  # two rounds of three
@@ -259,5 +259,8 @@ async def test_cancelled_wait_keeps_no_place() -> None:
 
 
 def test_other_faults_are_no_shortage() -> None:
-    assert not is_shortage(EnvFault("connection refused", kind=FaultKind.TRANSIENT))
-    assert not is_shortage(EnvFault(str(no_process()), kind=FaultKind.PERMANENT))
+    assert shortage_in(EnvFault("connection refused", kind=FaultKind.TRANSIENT)) is None
+    assert shortage_in(EnvFault(str(no_process()), kind=FaultKind.PERMANENT)) is None
+    caused = EnvFault("the reset failed", kind=FaultKind.TRANSIENT)
+    caused.__cause__ = no_descriptor()
+    assert shortage_in(caused) == "Too many open files"

@@ -142,3 +142,36 @@ def test_a_sandbox_that_writes_errors_without_end_fills_no_memory() -> None:
         assert len(str(fault)) < 400
         assert os.fstat(one.log).st_size == 4096
     assert one.log < 0
+
+
+_WITHOUT_THREADS = """
+import threading
+from pathlib import Path
+from envkit.errors import EnvFault
+from envkit_sandbox import SandboxSpec, spawn
+from envkit_sandbox.bubblewrap import end
+
+def refuse(thread):
+    raise RuntimeError("can't start new thread")
+
+start, threading.Thread.start = threading.Thread.start, refuse
+for _ in range(3):
+    try:
+        spawn(SandboxSpec(hostname="x"), ["sleep", "60"])
+    except EnvFault as fault:
+        print(fault.kind, fault)
+threading.Thread.start = start
+sandbox = spawn(SandboxSpec(hostname="x"), ["sleep", "60"])
+tasks = Path("/proc/self/task").glob("*/children")
+print(len([child for task in tasks for child in task.read_text().split()]), "started")
+end(sandbox)
+"""
+
+
+@BUBBLEWRAP.mark
+def test_sandbox_that_found_no_thread_does_not_start_later() -> None:
+    done = python_inside((), _WITHOUT_THREADS)
+    *refusals, last = done.stdout.splitlines()
+    expected = "transient bubblewrap did not start: can't start new thread"
+    assert refusals == [expected] * 3, done.stderr
+    assert last == "1 started"
