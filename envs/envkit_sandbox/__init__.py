@@ -4,13 +4,13 @@ from envkit_sandbox.bubblewrap import (
     INSTALL_LINE,
     Sandbox,
     SandboxSpec,
-    check_sandbox,
     find_bubblewrap,
     first_process,
     spawn,
 )
 from envkit_sandbox.channel import Channel
 from envkit_sandbox.home import Home
+from envkit_sandbox.trial import check_sandbox
 from envkit_sandbox.watchdog import Memory, watch
 
 __all__ = [

@@ -1,12 +1,12 @@
 """Start programs in a bubblewrap sandbox, with no network, no privileges and only chosen files."""
 
-import errno
 import fcntl
 import os
 import re
 import shutil
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from envkit.errors import EnvFault, FaultKind, MissingDependencyError, RefusedError
+from envkit.errors import EnvFault, FaultKind, MissingDependencyError
 from envkit.system_packages import install_line
 from envkit_sandbox.seccomp import filter_program
 
@@ -26,22 +26,9 @@ limits do not apply to root."""
 _SWITCH: Final = sum(1 << number for number in (0, 1, 5, 6, 7))
 """Capabilities for sandboxes of another user: CHOWN, DAC_OVERRIDE, KILL, SETGID, SETUID."""
 _END_SECONDS: Final = 5.0
-_TRIAL_SECONDS: Final = 30.0
+_STARTER: Final = "envkit-sandboxes"
 _LOG_BYTES: Final = 4096
 _REASON_CHARACTERS: Final = 300
-_SCARCE: Final = tuple(map(os.strerror, (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)))
-"""What bubblewrap says where it would start a little later."""
-_IN_CONTAINERS: Final = (
-    "docker run --security-opt seccomp=unconfined --security-opt systempaths=unconfined "
-    "(or podman run --security-opt seccomp=unconfined --security-opt unmask=ALL, or either with "
-    "--privileged; see docs/running/containers.md)"
-)
-_SETTINGS: Final = (
-    ("user.max_user_namespaces", "0", "10000"),
-    ("kernel.unprivileged_userns_clone", "0", "1"),
-    ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
-)
-"""Settings of a machine: name, the value that forbids user namespaces, one that allows them."""
 _NO_ENV: Final = {"PATH": "/usr/bin:/bin"}
 """bubblewrap's own environment, which a sandbox could read."""
 _FIXED: Final = (
@@ -112,58 +99,14 @@ class Sandbox(subprocess.Popen[bytes]):
         return f": {words[-_REASON_CHARACTERS:]}" if words else ""
 
 
-@cache
-def check_sandbox() -> str:
-    """Start a sandbox, once per process, and return as which user sandboxes run.
-
-    Raises:
-        MissingDependencyError: bubblewrap, python3 or pyseccomp is not installed, or the machine
-            refuses sandboxes (`RefusedError`).
-        EnvFault: The machine is out of memory or processes, or does not answer.
-    """
-    spec = SandboxSpec(hostname="trial", folders={"/tmp": 1}, is_first=True)
-    sandbox = spawn(spec, ["/usr/bin/python3", "-I", "-S", "-c", ""])
-    try:
-        code = sandbox.wait(_TRIAL_SECONDS)
-        reason = sandbox.reason or f": bubblewrap ended with exit code {code}"
-    except subprocess.TimeoutExpired:
-        raise EnvFault(
-            f"a sandbox did not start within {_TRIAL_SECONDS:.0f} s", kind=FaultKind.TIMEOUT
-        ) from None
-    finally:
-        end(sandbox)
-    user = NOBODY if _is_switching() else os.geteuid()
-    if code == 0:
-        return f"sandboxes start, as user {user}"
-    if any(text in reason for text in _SCARCE):
-        raise EnvFault(f"no sandbox can start now{reason}", kind=FaultKind.TRANSIENT)
-    raise RefusedError(
-        f"this machine or container refuses sandboxes of user {user}{reason}. "
-        f"Fix it with: {_fix_of(reason)}"
-    )
-
-
-def _fix_of(reason: str) -> str:
-    """Return the command that lets sandboxes start where bubblewrap gave this reason."""
-    if "Unexpected capabilities" in reason:
-        return "docker run --user 0 (or without --cap-add; see docs/running/containers.md)"
-    if os.geteuid() == 0 and "uid map" in reason:
-        return "docker run --user 1000:1000 (or --cap-add SETFCAP)"
-    for name, forbids, allows in _SETTINGS:
-        with suppress(OSError):
-            if Path("/proc/sys", *name.split(".")).read_text().strip() == forbids:
-                return f"sysctl {name}={allows}"
-    return _IN_CONTAINERS
-
-
 def give_to_sandbox(path: Path) -> None:
     """Make a new file or folder belong to the user that sandboxes run as."""
-    if _is_switching():
+    if is_switching():
         os.chown(path, NOBODY, NOBODY)
 
 
 @cache
-def _is_switching() -> bool:
+def is_switching() -> bool:
     """Return whether sandboxes run as `NOBODY`.
 
     Root stays root without the capabilities, or in a user namespace without that user.
@@ -201,7 +144,7 @@ def spawn(
         MissingDependencyError: bubblewrap or pyseccomp is not installed.
     """
     bwrap = find_bubblewrap()
-    user = NOBODY if _is_switching() else None
+    user = NOBODY if is_switching() else None
     with ExitStack() as stack:
         opened: list[int] = []
 
@@ -238,12 +181,11 @@ def spawn(
 
         try:
             return _starter.run(start)
-        except BaseException as error:
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread can start
             os.close(log)
-            if not isinstance(error, OSError):
-                raise
+            reason = getattr(error, "strerror", error)
             raise EnvFault(
-                f"bubblewrap did not start: {error.strerror}", kind=FaultKind.TRANSIENT
+                f"bubblewrap did not start: {reason}", kind=FaultKind.TRANSIENT
             ) from error
 
 
@@ -290,11 +232,18 @@ class _Starter:
 
     def reset(self) -> None:
         """Create an idle starter."""
-        self._thread = ThreadPoolExecutor(1, "envkit-sandboxes")
+        self._lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(1, _STARTER)
 
     def run(self, start: Callable[[], Sandbox]) -> Sandbox:
         """Call the function on the thread."""
-        return self._thread.submit(start).result()
+        with self._lock:
+            try:
+                started = self._thread.submit(start)
+            except RuntimeError:  # no thread can start, and the call must not run later
+                self._thread = ThreadPoolExecutor(1, _STARTER)
+                raise
+        return started.result()
 
 
 def _words(spec: SandboxSpec) -> Iterable[str]:

@@ -17,12 +17,12 @@ from envkit_sandbox.bubblewrap import (
     INSTALL_LINE,
     Sandbox,
     SandboxSpec,
-    check_sandbox,
     end,
     find_bubblewrap,
     spawn,
 )
 from envkit_sandbox.channel import Channel
+from envkit_sandbox.trial import check_sandbox
 
 HOME: Final = "/home/agent"
 _START_SECONDS: Final = 20.0

@@ -60,7 +60,6 @@ ROWS: Final = (
     *("docker run", f"docker run {SECCOMP}", f"docker run {SYSTEM_PATHS}", f"docker run {ADMIN}"),
     f"docker run {SECCOMP} {SYSTEM_PATHS}",
     f"docker run {SECCOMP} {SYSTEM_PATHS} {NO_RIGHTS}",
-    f"docker run {PRIVILEGED}",
     *("podman run", f"podman run {SECCOMP}", f"podman run {UNMASK}", f"podman run {ADMIN}"),
     f"podman run {ADMIN} {UNMASK}",
     f"podman run {SECCOMP} {UNMASK}",
@@ -76,7 +75,7 @@ PLAYS: Final = {
 CROWD: Final = {"linux-desktop": ("computer-use-linux-v0", "-n", "24", *FAMILY)}
 """More desktops at once than fit into the 64 MB of /dev/shm that a container has."""
 CASE: Final = """
-import json, subprocess, sys
+import json, subprocess, sys, tempfile
 
 def run(*words):
     return subprocess.run(["/opt/envkit/bin/envkit", *words], capture_output=True, text=True)
@@ -85,7 +84,7 @@ listed = json.loads(run("doctor", "--json").stdout)["checks"]
 checks = {one["name"]: one for one in listed if one["area"] == "plugin"}
 found = {}
 for name, words in json.loads(sys.argv[1]).items():
-    options = ("--policy", "oracle", "--json", "--overwrite", "--out", f"/tmp/runs/{name}")
+    options = ("--policy", "oracle", "--json", "--out", f"{tempfile.mkdtemp()}/run")
     done = run("rollout", *words, *options)
     metrics = json.loads(done.stdout)["metrics"] if done.stdout else {}
     found[name] = {

@@ -15,6 +15,8 @@ AS_USER: Final = (*_USER, *_READER) if os.geteuid() == 0 else ()
 """A user who is not root, but may read root's Python."""
 NO_PTRACE: Final = ("setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace")
 """Root without a capability that containers do not give it."""
+NO_SWITCH: Final = ("setpriv", "--bounding-set", "-setuid", "--inh-caps", "-setuid")
+"""Root that cannot become another user."""
 NO_NAMESPACES: Final = (
     sys.executable,
     "-c",
@@ -38,7 +40,7 @@ def small_memory(mib: int) -> tuple[str, ...]:
 def python_inside(
     prefix: Sequence[str], code: str, *words: object
 ) -> "subprocess.CompletedProcess[str]":
-    """Run Python code in a process of its own, begun as the prefix says."""
+    """Run Python code in a new process, begun as the prefix says."""
     return subprocess.run(
         [*prefix, sys.executable, "-c", code, *map(str, words)],
         capture_output=True,

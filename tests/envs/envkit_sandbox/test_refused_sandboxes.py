@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from fakes.containers import NO_NAMESPACES, ONE_USER, envkit_inside
+from fakes.containers import NO_NAMESPACES, NO_SWITCH, ONE_USER, envkit_inside, python_inside
 from fakes.needs import BUBBLEWRAP, DESKTOP, packages
 
 from envkit.errors import EnvFault, FaultKind, RefusedError
@@ -22,10 +22,16 @@ ENVIRONMENTS = {
 }
 
 
+_DOCTOR = """
+import dataclasses, json
+from envkit.cli.checks import _plugin_checks
+print(json.dumps({check.name: dataclasses.asdict(check) for check in _plugin_checks()}))
+"""
+"""The part of `envkit doctor` that imports no torch."""
+
+
 def _checked(prefix: tuple[str, ...], name: str) -> dict[str, str]:
-    answer = json.loads(envkit_inside(prefix, "doctor", "--json").stdout)
-    (check,) = [c for c in answer["checks"] if (c["area"], c["name"]) == ("plugin", name)]
-    return check
+    return json.loads(python_inside(prefix, _DOCTOR).stdout)[name]
 
 
 @pytest.mark.parametrize(("plugin", "env_id"), ENVIRONMENTS.values())
@@ -45,14 +51,19 @@ def test_refused_namespaces_end_a_run_before_its_first_episode_as_doctor_says(
 
 
 @BUBBLEWRAP.mark
-def test_root_in_a_namespace_with_one_user_plays_as_doctor_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefix", [ONE_USER, NO_SWITCH])
+def test_root_that_cannot_become_another_user_plays_as_doctor_says(
+    prefix: tuple[str, ...], tmp_path: Path
+) -> None:
+    if prefix is NO_SWITCH and os.geteuid() != 0:
+        pytest.skip("only root can drop a capability")
     done = envkit_inside(
-        ONE_USER, *("rollout", "terminal-v0", "--policy", "oracle", "-n", 2, "--json"),
+        prefix, *("rollout", "terminal-v0", "--policy", "oracle", "-n", 2, "--json"),
         *("--out", tmp_path / "run"),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["metrics"]["reward/mean"] == 1.0
-    check = _checked(ONE_USER, "terminal")
+    check = _checked(prefix, "terminal")
     assert (check["status"], check["found"]) == ("ok", "sandboxes start, as user 0")
 
 
@@ -75,6 +86,7 @@ def _bubblewrap_saying(words: str, code: int, monkeypatch: pytest.MonkeyPatch) -
     [
         ("Can't mount proc on /newroot/proc: Operation not permitted", "unmask=ALL"),
         ("Unexpected capabilities but not setuid", "--user 0"),
+        ("setting up uid map: Operation not permitted", "run --"),
         ("Something that nobody has seen yet", "docs/running/containers.md"),
     ],
 )
@@ -130,3 +142,36 @@ def test_a_sandbox_that_writes_errors_without_end_fills_no_memory() -> None:
         assert len(str(fault)) < 400
         assert os.fstat(one.log).st_size == 4096
     assert one.log < 0
+
+
+_WITHOUT_THREADS = """
+import threading
+from pathlib import Path
+from envkit.errors import EnvFault
+from envkit_sandbox import SandboxSpec, spawn
+from envkit_sandbox.bubblewrap import end
+
+def refuse(thread):
+    raise RuntimeError("can't start new thread")
+
+start, threading.Thread.start = threading.Thread.start, refuse
+for _ in range(3):
+    try:
+        spawn(SandboxSpec(hostname="x"), ["sleep", "60"])
+    except EnvFault as fault:
+        print(fault.kind, fault)
+threading.Thread.start = start
+sandbox = spawn(SandboxSpec(hostname="x"), ["sleep", "60"])
+tasks = Path("/proc/self/task").glob("*/children")
+print(len([child for task in tasks for child in task.read_text().split()]), "started")
+end(sandbox)
+"""
+
+
+@BUBBLEWRAP.mark
+def test_sandbox_that_found_no_thread_does_not_start_later() -> None:
+    done = python_inside((), _WITHOUT_THREADS)
+    *refusals, last = done.stdout.splitlines()
+    expected = "transient bubblewrap did not start: can't start new thread"
+    assert refusals == [expected] * 3, done.stderr
+    assert last == "1 started"
