@@ -258,7 +258,7 @@ class Browser:
             await self.begin_frame(session, {}, deadline_s=deadline_s)
             width = await self.send("Runtime.evaluate", session, expression=_TEXT_WIDTH)
         except BrowserFault as fault:
-            if fault.trouble is not Trouble.REFUSED:
+            if fault.trouble is not Trouble.REFUSED or BrowserProcess.has_answered:
                 raise
             raise RefusedError(
                 f"the browser {str(self.process.binary)!r} draws no frames on request "
