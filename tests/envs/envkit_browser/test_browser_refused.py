@@ -66,6 +66,7 @@ def test_user_without_namespaces_can_choose_to_play_without_the_sandbox(
     assert check["status"] == "ok"
 
 
+@pytest.mark.usefixtures("own_folder")
 @pytest.mark.parametrize("value", ["on", "0", "OFF"])
 async def test_sandbox_setting_that_is_unknown_is_refused(
     value: str, monkeypatch: pytest.MonkeyPatch
