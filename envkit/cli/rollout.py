@@ -97,6 +97,13 @@ def rollout(
         ),
     ] = None,
     retry_faults: RetryFaults = False,
+    resume_or_start: Annotated[
+        bool,
+        typer.Option(
+            "--resume-or-start",
+            help="Resume the run in --out if there is one, else start it, by the same command.",
+        ),
+    ] = False,
     concurrency: Concurrency = None,
     workers: Workers = None,
     ray: RayAddress = None,
@@ -125,7 +132,8 @@ def rollout(
 
     The run directory gets run.json, trajectories.jsonl, images/, metrics.json and report.html. The
     first Ctrl-C, SIGTERM or SIGHUP ends running episodes early and stores them; the second does not
-    wait for running calls. --resume completes the run.
+    wait for running calls. --resume completes the run; so does the same command if it has
+    --resume-or-start.
     """
     given = locals()
     from envkit.cli.remote import on_workers
@@ -172,6 +180,7 @@ def rollout(
         tasks=listed,
         episodes=count or _EPISODES,
         group_size=group or 1,
+        resume_or_start=resume_or_start,
         sinks=sinks,
         output=output,
     )

@@ -18,11 +18,13 @@ from envkit.registration import make
 from envkit.rollout import EpisodeRequest, RolloutConfig, RunPlan, read_requests
 from envkit.rollout.host import AnyEnv, EnvFactory
 from envkit.rollout.run_claim import RunClaim
-from envkit.rollout.run_folder import RunFolder, is_taken, read_settings
+from envkit.rollout.run_folder import RunFolder, changed_settings, is_taken, read_settings
 from envkit.rollout.sources import FunctionSource
 
 RUNS: Final = "runs"
 """Default folder of runs."""
+_WHERE: Final = ("concurrency", "config.ray", "config.workers", "engine.base_url", "tasks.file")
+"""Settings that decide where and how fast a run plays, and may change when it is resumed."""
 
 
 class Output(StrEnum):
@@ -89,6 +91,8 @@ class RolloutPlan:
     overwrite: bool = False
     is_resumed: bool = False
     """Whether `out` holds an interrupted run of this plan."""
+    resume_or_start: bool = False
+    """Whether to resume the run in `out` if there is one; see `begun`."""
     retry_faults: bool = False
     """Whether a resumed run plays its faulted episodes again."""
     recorded: Mapping[str, Any] | None = None
@@ -108,6 +112,12 @@ class RolloutPlan:
                 f"every group needs a task, but {self.tasks.file} has only "
                 f"{len(self.tasks.requests)} for {groups} groups, got -n {self.episodes} "
                 f"--group {self.group_size}"
+            )
+        if self.resume_or_start and (self.out is None or self.overwrite):
+            raise ConfigurationError(
+                "--resume-or-start resumes the run in --out DIR if there is one: add --out"
+                if self.out is None
+                else "--overwrite replaces a run and --resume-or-start resumes it: drop one"
             )
         if self.wrap_kwargs and self.wrap is None:
             raise ConfigurationError("--wrap-kwargs needs a wrapper: add --wrap NAME")
@@ -233,6 +243,26 @@ class RolloutPlan:
             "wrap_kwargs": dict(self.wrap_kwargs),
         }
 
+    def begun(self, claim: RunClaim) -> "RolloutPlan":
+        """Return the plan as resumed if it may resume and the claimed folder holds a run.
+
+        Raises:
+            StorageError: The folder holds trajectories that are not of a run.
+            ConfigurationError: The run has other settings, another version of envkit created it, or
+                it was changed.
+        """
+        if not (self.resume_or_start and claim.had_run):
+            return self
+        recorded = read_settings(claim.path)
+        changed = changed_settings(recorded, self.settings(), besides=_WHERE)
+        if changed:
+            raise ConfigurationError(
+                f"{claim.path} holds a run with other settings, which --resume-or-start cannot "
+                f"change: {'; '.join(changed)}. Repeat the options of that run, or choose another "
+                "--out"
+            )
+        return replace(self, is_resumed=True, recorded=recorded)
+
     def open(self, claim: RunClaim) -> RunFolder:
         """Open the run's folder for writing.
 
@@ -258,7 +288,7 @@ class RolloutPlan:
             return self._claim_numbered()
         self.check_out()
         claim = RunClaim(self.out)
-        if claim.had_run and not (self.overwrite or self.is_resumed):
+        if claim.had_run and not self._may_have_run:
             claim.close()
             raise _taken(self.out)
         return claim
@@ -273,8 +303,13 @@ class RolloutPlan:
             return
         if self.out.exists() and not self.out.is_dir():
             raise StorageError(f"--out must be a folder, got the file {str(self.out)!r}")
-        if is_taken(self.out) and not (self.overwrite or self.is_resumed):
+        if is_taken(self.out) and not self._may_have_run:
             raise _taken(self.out)
+
+    @property
+    def _may_have_run(self) -> bool:
+        """Whether `out` may hold a run already."""
+        return self.overwrite or self.is_resumed or self.resume_or_start
 
     def _claim_numbered(self) -> RunClaim:
         wrap = "" if self.wrap is None else f"-{self.wrap}"

@@ -12,7 +12,7 @@ import hashlib
 import json
 import tempfile
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
@@ -45,6 +45,8 @@ FAULTED_FILE: Final = "faulted.jsonl"
 """Records of faulted episodes that were played again, in the order in which they ended."""
 SCHEMA: Final = 1
 """Version of `run.json`."""
+_SHOWN: Final = 60
+"""Characters of a setting's value in an error."""
 
 
 class RunFolder(Closing):
@@ -299,6 +301,36 @@ def read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
+def changed_settings(
+    recorded: Mapping[str, Any], settings: Mapping[str, Any], *, besides: Collection[str] = ()
+) -> list[str]:
+    """Return a line for each setting that differs, such as "config.seed is 0, got 1".
+
+    Args:
+        recorded: A run's settings.
+        settings: Other settings, as JSON data.
+        besides: Names of settings that may differ, with dots between their parts.
+    """
+    old, new = _flat(recorded), _flat(json.loads(json.dumps(settings)))
+    return [
+        f"{name} is {old.get(name)!r:.{_SHOWN}}, got {new.get(name)!r:.{_SHOWN}}"
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+        and not any(f"{name}.".startswith(f"{other}.") for other in besides)
+    ]
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings by their dotted names."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(cast("Mapping[str, Any]", value), f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
 def _write_settings(path: Path, settings: Mapping[str, Any]) -> None:
     document = {
         "schema": SCHEMA,
@@ -342,12 +374,11 @@ def _recorded(path: Path, settings: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _check_same(path: Path, recorded: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    names = sorted(recorded.keys() | settings.keys())
-    changed = [name for name in names if recorded.get(name) != settings.get(name)]
+    changed = changed_settings(recorded, settings)
     if changed:
         raise ConfigurationError(
-            f"{path} can only be resumed with its own settings, got different values of "
-            f"{', '.join(changed)}; start a new run for them"
+            f"{path} can only be resumed with its own settings: {'; '.join(changed)}; start a new "
+            "run for other ones"
         )
 
 
