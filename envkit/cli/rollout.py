@@ -104,6 +104,13 @@ def rollout(
             help="Resume the run in --out if there is one, else start it, by the same command.",
         ),
     ] = False,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N",
+            help="Play one of N parts of the run, I from 0 to N - 1; `envkit merge` joins them.",
+        ),
+    ] = None,
     concurrency: Concurrency = None,
     workers: Workers = None,
     ray: RayAddress = None,
@@ -139,6 +146,7 @@ def rollout(
     from envkit.cli.remote import on_workers
     from envkit.cli.run_plan import Output, RolloutPlan, TaskList
     from envkit.cli.run_rollout import run_rollout
+    from envkit.rollout.plan import Shard
 
     sinks = SinkChoice(
         tensorboard=tensorboard,
@@ -181,6 +189,7 @@ def rollout(
         episodes=count or _EPISODES,
         group_size=group or 1,
         resume_or_start=resume_or_start,
+        shard=Shard() if shard is None else Shard.parse(shard),
         sinks=sinks,
         output=output,
     )

@@ -17,13 +17,16 @@ from envkit.errors import BusyError, ConfigurationError, StorageError
 from envkit.registration import make
 from envkit.rollout import EpisodeRequest, RolloutConfig, RunPlan, read_requests
 from envkit.rollout.host import AnyEnv, EnvFactory
+from envkit.rollout.plan import Shard
 from envkit.rollout.run_claim import RunClaim
 from envkit.rollout.run_folder import RunFolder, changed_settings, is_taken, read_settings
 from envkit.rollout.sources import FunctionSource
 
 RUNS: Final = "runs"
 """Default folder of runs."""
-_WHERE: Final = ("concurrency", "config.ray", "config.workers", "engine.base_url", "tasks.file")
+SHARD: Final = "shard"
+"""Setting of a run that plays one of several shards."""
+WHERE: Final = ("concurrency", "config.ray", "config.workers", "engine.base_url", "tasks.file")
 """Settings that decide where and how fast a run plays, and may change when it is resumed."""
 
 
@@ -79,6 +82,8 @@ class RolloutPlan:
     episodes: int
     group_size: int
     concurrency: int
+    shard: Shard = field(default_factory=Shard)
+    """The part that is played; `episodes` and `tasks` are those of all shards."""
     tasks: TaskList | None = None
     """Tasks of the groups, in order; None draws tasks with the seed."""
     wrap: str | None = None
@@ -107,6 +112,7 @@ class RolloutPlan:
                 f"--group {self.group_size}"
             )
         groups = self.episodes // self.group_size
+        self.shard.check(groups, self.config.tail)
         if self.tasks is not None and groups > len(self.tasks.requests):
             raise ConfigurationError(
                 f"every group needs a task, but {self.tasks.file} has only "
@@ -192,12 +198,18 @@ class RolloutPlan:
             episodes=settings["episodes"],
             group_size=settings["group_size"],
             concurrency=settings["concurrency"],
+            shard=shard_of(settings),
             tasks=None
             if tasks is None
             else TaskList.read(Path(tasks["file"]), settings["env_id"], sha256=tasks["sha256"]),
             wrap=settings["wrap"],
             wrap_kwargs=settings["wrap_kwargs"],
         )
+
+    @property
+    def to_play(self) -> int:
+        """Number of episodes of the shard."""
+        return len(self.shard.groups(self.episodes // self.group_size)) * self.group_size
 
     def environment(self) -> str | EnvFactory:
         """Return the environment's id, or a source that builds it with its wrapper."""
@@ -219,6 +231,7 @@ class RolloutPlan:
             episodes=self.episodes,
             group_size=self.group_size,
             concurrency=self.concurrency,
+            shard=self.shard,
             tasks=None if self.tasks is None else [one.task for one in self.tasks.requests],
             seeds=None if self.tasks is None else [one.seed for one in self.tasks.requests],
             metadata=metadata,
@@ -241,6 +254,7 @@ class RolloutPlan:
             else {"file": str(self.tasks.file), "sha256": self.tasks.sha256},
             "wrap": self.wrap,
             "wrap_kwargs": dict(self.wrap_kwargs),
+            **({SHARD: str(self.shard)} if self.shard.count > 1 else {}),
         }
 
     def begun(self, claim: RunClaim) -> "RolloutPlan":
@@ -254,7 +268,7 @@ class RolloutPlan:
         if not (self.resume_or_start and claim.had_run):
             return self
         recorded = read_settings(claim.path)
-        changed = changed_settings(recorded, self.settings(), besides=_WHERE)
+        changed = changed_settings(recorded, self.settings(), besides=WHERE)
         if changed:
             raise ConfigurationError(
                 f"{claim.path} holds a run with other settings, which --resume-or-start cannot "
@@ -314,6 +328,8 @@ class RolloutPlan:
     def _claim_numbered(self) -> RunClaim:
         wrap = "" if self.wrap is None else f"-{self.wrap}"
         stem = f"{self.env_id.replace('/', '-')}{wrap}-{self.choice.label}-seed{self.config.seed}"
+        if self.shard.count > 1:
+            stem += f"-shard{self.shard.index}of{self.shard.count}"
         if self.overwrite:
             return RunClaim(Path(RUNS) / stem)
         for folder in numbered_folders(stem):
@@ -327,6 +343,11 @@ class RolloutPlan:
                 return claim
             claim.close()
         raise AssertionError("the numbers do not end")
+
+
+def shard_of(settings: Mapping[str, Any]) -> Shard:
+    """Return the shard of a run's settings; a run of its own is the only one."""
+    return Shard.parse(settings.get(SHARD, str(Shard())))
 
 
 def numbered_folders(stem: str) -> Iterator[Path]:

@@ -103,7 +103,7 @@ def run_rollout(
     with _closed_after(_first_env(plan)) as env, plan.claim() as claim:
         plan = plan.begun(claim)
         if plan.resume_or_start and plan.is_resumed and _is_finished(plan, claim):
-            note(f"{claim.path} is finished: all {plan.episodes} episodes are done")
+            note(f"{claim.path} is finished: all {plan.to_play} episodes are done")
             return EXIT_OK
         signals, state = StopSignals(), RolloutState()
         with _sinks(plan, claim.path, state) as sinks:
@@ -120,7 +120,7 @@ def _is_finished(plan: RolloutPlan, claim: RunClaim) -> bool:
         return False
     with plan.open(claim) as folder:
         return (
-            len(folder.progress.delivered) >= plan.episodes
+            len(folder.progress.delivered) >= plan.to_play
             and (claim.path / REPORT_FILE).exists()
             and any(not one.is_faulted for one in folder.finished())
         )
@@ -321,7 +321,7 @@ def _tell_resumed(plan: RolloutPlan, folder: RunFolder, progress: Progress) -> N
         again = folder.progress.retried
         retried = f", {again} faulted ones play again" if again else ""
         progress.tell(
-            f"resuming: {done} of {plan.episodes} episodes are done, {parts} started{retried}"
+            f"resuming: {done} of {plan.to_play} episodes are done, {parts} started{retried}"
         )
 
 

@@ -168,6 +168,14 @@ class RunFolder(Closing):
         await self._worker.call(self._store_waiting, timeout_s=None)
         return delivery.outcome()
 
+    def copy_line(self, line: bytes) -> None:
+        """Append a record of another run as it is stored there; its images are copied first.
+
+        Raises:
+            StorageError: It cannot be written; the file is unchanged.
+        """
+        self._writer.append(PreparedTrajectory(episode_id="", line=line, images=()))
+
     def rescue(self, episodes: Sequence[Played]) -> Path:
         """Write finished episodes that this folder could not store to a temporary folder.
 
@@ -392,23 +400,38 @@ def _move_faulted(path: Path, writer: TrajectoryWriter) -> int:
     return len(faulted)
 
 
+def read_finished(
+    path: Path, group_size: int
+) -> tuple[dict[int, list[StoredEpisode]], frozenset[int]]:
+    """Return the records of each finished episode by its index, and the lines of unfinished ones.
+
+    Episodes that the tail stopped are in neither.
+
+    Raises:
+        StorageError: A line cannot be read, a run did not write it, or an episode is stored twice.
+    """
+    stored = list(read_index(path))
+    whole = _whole_episodes(path, stored)
+    finished = [one for one in stored if one.is_finished and whole[_episode(one)]]
+    delivered: dict[int, list[StoredEpisode]] = {}
+    for one in finished:
+        if TAIL not in one.metadata:
+            delivered.setdefault(_index(path, one.metadata, group_size), []).append(one)
+    if any(len(set(map(_episode, records))) > 1 for records in delivered.values()):
+        raise _stored_twice(path)
+    return delivered, frozenset(one.line for one in stored) - {one.line for one in finished}
+
+
 def _recover(
     path: Path, writer: TrajectoryWriter, group_size: int, *, retry_faults: bool
 ) -> Progress:
     """Move unfinished episodes to their own file and return the run's progress."""
     _drop_lines_without_images(path, writer)
     retried = _move_faulted(path, writer) if retry_faults else 0
-    stored = list(read_index(path))
-    whole = _whole_episodes(path, stored)
-    finished = [one for one in stored if one.is_finished and whole[_episode(one)]]
-    counted = [one for one in finished if TAIL not in one.metadata]
-    delivered = {_index(path, one.metadata, group_size): one for one in counted}
-    if len(delivered) != len({_episode(one) for one in counted}):
-        raise _stored_twice(path)
-    left = {one.line for one in stored} - {one.line for one in finished}
+    delivered, left = read_finished(path, group_size)
     _set_apart(path, UNFINISHED_FILE, left, writer)
     starts: dict[int, str] = {}
-    for index, one in delivered.items():
+    for index, (*_, one) in delivered.items():
         if one.initial_observation_hash is not None:
             starts.setdefault(index // group_size, one.initial_observation_hash)
     unfinished: dict[int, Trajectory] = {}
@@ -483,7 +506,7 @@ def _index(path: Path, metadata: Mapping[str, Any], group_size: int) -> int:
         ) from error
 
 
-def _set_apart(path: Path, name: str, numbers: set[int], writer: TrajectoryWriter) -> None:
+def _set_apart(path: Path, name: str, numbers: Collection[int], writer: TrajectoryWriter) -> None:
     """Move lines of the trajectory file to another file, which gets each line once."""
     if not numbers:
         return

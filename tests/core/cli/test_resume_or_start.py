@@ -64,10 +64,8 @@ def test_the_same_command_starts_completes_and_then_finds_the_run_finished() -> 
 def test_the_same_command_completes_a_run_that_a_signal_stopped(number: int) -> None:
     RunEnv.arm(Sent(number), at=14)
     assert again().code == 128 + number
-    aborted = len(load(RUN))
     RunEnv.arm(None)
     assert again().code == 0
-    assert aborted > 0
     check_whole()
 
 
