@@ -27,6 +27,7 @@ from envkit.cli.playing import (
     PolicyName,
     Quiet,
     RayAddress,
+    ResumeOrStart,
     RetryFaults,
     RunSeed,
     SettingPairs,
@@ -97,13 +98,7 @@ def rollout(
         ),
     ] = None,
     retry_faults: RetryFaults = False,
-    resume_or_start: Annotated[
-        bool,
-        typer.Option(
-            "--resume-or-start",
-            help="Resume the run in --out if there is one, else start it, by the same command.",
-        ),
-    ] = False,
+    resume_or_start: ResumeOrStart = False,
     shard: Annotated[
         str | None,
         typer.Option(

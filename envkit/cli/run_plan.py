@@ -1,7 +1,7 @@
 """Plan of a run of `envkit rollout` or `envkit eval`: episodes, settings and run directory."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -268,13 +268,7 @@ class RolloutPlan:
         if not (self.resume_or_start and claim.had_run):
             return self
         recorded = read_settings(claim.path)
-        changed = changed_settings(recorded, self.settings(), besides=WHERE)
-        if changed:
-            raise ConfigurationError(
-                f"{claim.path} holds a run with other settings, which --resume-or-start cannot "
-                f"change: {'; '.join(changed)}. Repeat the options of that run, or choose another "
-                "--out"
-            )
+        check_unchanged(claim.path, recorded, self.settings(), besides=WHERE)
         return replace(self, is_resumed=True, recorded=recorded)
 
     def open(self, claim: RunClaim) -> RunFolder:
@@ -343,6 +337,32 @@ class RolloutPlan:
                 return claim
             claim.close()
         raise AssertionError("the numbers do not end")
+
+
+def check_unchanged(
+    folder: Path,
+    recorded: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    *,
+    besides: Sequence[str],
+) -> None:
+    """Check that --resume-or-start was given the settings of what a folder holds.
+
+    Args:
+        folder: The folder.
+        recorded: Its settings.
+        settings: The given ones.
+        besides: As for `changed_settings`.
+
+    Raises:
+        ConfigurationError: They differ.
+    """
+    changed = changed_settings(recorded, settings, besides=besides)
+    if changed:
+        raise ConfigurationError(
+            f"{folder} was begun with other settings, which --resume-or-start cannot change: "
+            f"{'; '.join(changed)}. Repeat its options, or choose another --out"
+        )
 
 
 def shard_of(settings: Mapping[str, Any]) -> Shard:

@@ -316,10 +316,10 @@ def changed_settings(
 
     Args:
         recorded: A run's settings.
-        settings: Other settings, as JSON data.
+        settings: Other settings.
         besides: Names of settings that may differ, with dots between their parts.
     """
-    old, new = _flat(recorded), _flat(json.loads(json.dumps(settings)))
+    old, new = (_flat(json.loads(json.dumps(one))) for one in (recorded, settings))
     return [
         f"{name} is {old.get(name)!r:.{_SHOWN}}, got {new.get(name)!r:.{_SHOWN}}"
         for name in sorted(old.keys() | new.keys())
