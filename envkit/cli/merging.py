@@ -55,7 +55,7 @@ class _Part:
                     f"{path} is shard {shard}, but holds group {index // size}, which that shard "
                     "does not play"
                 )
-        missing = len(groups) * size - len(finished)
+        missing = shard.share(settings["episodes"], size) - len(finished)
         return cls(path=path, settings=settings, shard=shard, finished=finished, missing=missing)
 
 

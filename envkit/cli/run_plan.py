@@ -209,7 +209,7 @@ class RolloutPlan:
     @property
     def to_play(self) -> int:
         """Number of episodes of the shard."""
-        return len(self.shard.groups(self.episodes // self.group_size)) * self.group_size
+        return self.shard.share(self.episodes, self.group_size)
 
     def environment(self) -> str | EnvFactory:
         """Return the environment's id, or a source that builds it with its wrapper."""

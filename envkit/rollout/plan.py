@@ -93,6 +93,15 @@ class Shard:
         """
         return range(self.index, total, self.count)
 
+    def share(self, episodes: int, group_size: int) -> int:
+        """Return the number of the shard's episodes.
+
+        Args:
+            episodes: Number of episodes of the whole run.
+            group_size: Episodes per group.
+        """
+        return len(self.groups(episodes // group_size)) * group_size
+
     def check(self, groups: int, tail: Tail) -> None:
         """Check that every shard has a group and that none needs to know about the others.
 
