@@ -18,6 +18,7 @@ from envkit.rollout.run_folder import (
     read_finished,
     read_settings,
 )
+from envkit.text import counted
 from envkit.trajectory import verify_file
 from envkit.trajectory.image_folder import IMAGE_FOLDER
 from envkit.trajectory.storage import FILE_NAME, StoredEpisode
@@ -109,8 +110,8 @@ def _check_complete(parts: Sequence[_Part]) -> None:
     count = parts[0].shard.count
     absent = set(range(count)) - {part.shard.index for part in parts}
     problems = [
-        f"{part.path} lacks {part.missing} episodes: complete it with envkit rollout --resume "
-        f"{part.path}"
+        f"{part.path} lacks {counted(part.missing, 'episode')}: complete it with envkit rollout "
+        f"--resume {part.path}"
         for part in parts
         if part.missing
     ]
@@ -140,8 +141,7 @@ def _copy(parts: Sequence[_Part], folder: RunFolder) -> None:
             for image in (part.path / IMAGE_FOLDER).glob("*.png"):
                 target = folder.path / IMAGE_FOLDER / image.name
                 target.parent.mkdir(exist_ok=True)
-                if not target.exists():
-                    replace_file(target, image.read_bytes())
+                replace_file(target, image.read_bytes())
     with storage_errors("cannot read the faulted episodes of the shards"):
         faulted = [part.path / FAULTED_FILE for part in parts]
         lines = [file.read_bytes() for file in faulted if file.is_file()]

@@ -21,6 +21,7 @@ from fakes.models import tiny_model_dir
 
 from envkit.errors import EnvFault, FaultKind
 from envkit.files import LineFile
+from envkit.text import counted
 from envkit.trajectory import load, verify_file
 
 pytest_plugins = ["fakes.run_fixtures"]
@@ -169,7 +170,7 @@ def test_missing_episodes_are_named_and_complete_shards_merge(shards: list[Path]
     lacking = 4 - len({row["episode_id"] for row in lines(shards[1]) if is_ended(row)})
     assert lacking
     shown = merge()
-    check_refused(shown, OUT, {}, f"part-1 lacks {lacking} episodes: complete it with envkit")
+    check_refused(shown, OUT, {}, f"part-1 lacks {counted(lacking, 'episode')}: complete it with")
     assert shown.code == 1
     assert not OUT.exists()
     assert run_envkit("rollout", "--resume", shards[1], "-q").code == 0
