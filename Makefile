@@ -21,11 +21,11 @@ PYTEST = $(BIN)/pytest --ignore tests/contracts --numprocesses $(WORKERS) --dist
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev demo test test-slow check format templates contract-sglang contract-vllm \
 	contract-trl contract-verl contract-skyrl contract-slime contract-openenv \
-	contract-verifiers contract-inspect contract-clients contract-ray contract-lowest mutants \
+	contract-verifiers contract-inspect contract-clients contract-ray contract-lowest contract-containers mutants \
 	desktop-deps browser-deps puzzles docs docs-serve bench bench-trainers clean
 
 help:  ## Show the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.ready  ## Make the virtual environment .venv with everything that rollouts need
 
@@ -130,6 +130,9 @@ contract-lowest: $(VENV)/.dev templates  ## Test the core with its lowest direct
 contract-trl contract-verl contract-skyrl contract-slime contract-openenv contract-verifiers \
 contract-inspect contract-clients contract-ray contract-lowest:
 	$(BIN)/python scripts/contracts/run.py $(@:contract-%=%)
+
+contract-containers:  ## Play sandboxed environments in podman's and Docker's containers (as root, Debian)
+	$(PYTHON) scripts/containers/run.py $(ARGS)
 
 docs: $(VENV)/.dev  ## Build the documentation as a site into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -9,16 +9,18 @@ machine counts as the same site to its visitor's browser (DNS rebinding).
 
 import base64
 import binascii
+import errno
 import hmac
 import os
 import secrets
+import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
-from envkit.errors import ConfigurationError
+from envkit.errors import ConfigurationError, ServiceError
 
 _KEY_BYTES: Final = 24
 _MIN_KEY_LENGTH: Final = 16
@@ -166,6 +168,29 @@ def is_loopback(host: str) -> bool:
         return host.lower() == _LOCAL_NAME or ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def cannot_listen(host: str, port: int, error: BaseException | None) -> ServiceError:
+    """Return the error for an address that a server cannot listen on, with what helps.
+
+    Args:
+        host: The address.
+        port: The port.
+        error: What the system said; None if it is not known.
+    """
+    number = error.errno if isinstance(error, OSError) else None
+    if number == errno.EADDRINUSE:
+        return ServiceError(
+            f"port {port} of {host} is in use: choose another one, or --port 0 for any free one"
+        )
+    if number in (errno.EACCES, errno.EPERM):
+        return ServiceError(
+            f"this user may not listen on port {port} of {host}: ports below 1024 are usually "
+            "reserved for root; choose another one, or --port 0 for any free one"
+        )
+    if number == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+        return ServiceError(f"{host} is not an address of this machine: pass one as --host")
+    return ServiceError(f"cannot listen on port {port} of {host}: {error}")
 
 
 def bearer(key: str | None, headers: Mapping[str, str] | None = None) -> dict[str, str]:

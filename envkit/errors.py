@@ -6,6 +6,7 @@ The tree::
     ├── ConfigurationError (ValueError)        an argument or a combination of arguments is wrong
     │   ├── UnknownNameError (LookupError)     a name that is not registered; suggests the nearest
     │   └── MissingDependencyError (ImportError)  an extra is not installed; prints the install line
+    │       └── RefusedError                   the machine refuses what an installed part needs
     ├── ContractError (TypeError)              an environment, engine or plugin broke its contract
     ├── EpisodeStateError (RuntimeError)       step before reset, or after the episode's end
     ├── TemplateError (ValueError)             a chat template cannot express the messages
@@ -154,6 +155,10 @@ class MissingDependencyError(ConfigurationError, ImportError):
             f"{feature} needs the package {package!r}, which is not installed. "
             f"Install it with: pip install 'envkit-rl[{extra}]'"
         )
+
+
+class RefusedError(MissingDependencyError):
+    """The machine or its container refuses what an installed feature needs, such as a sandbox."""
 
 
 def raise_missing(error: BaseException) -> None:

@@ -4,12 +4,13 @@ import contextlib
 import errno
 import fcntl
 import json
+import logging
 import os
 import secrets
 import sys
 import threading
 import weakref
-from collections.abc import Container, Generator, Iterable
+from collections.abc import Callable, Container, Generator, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -18,9 +19,12 @@ from envkit.errors import BusyError, ConfigurationError, StorageError
 from envkit.writer_notes import WriterNote
 
 CACHE_VARIABLE: Final = "ENVKIT_CACHE"
+_LOG: Final = logging.getLogger(__name__)
 _BUSY: Final = (errno.EAGAIN, errno.EACCES)
 _CANNOT_SYNC: Final = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
 """What fsync says on network and user-space file systems that do not have it (fsync(2))."""
+_PASSING: Final = (errno.ESTALE, errno.EIO)
+"""What a network file system says while its server restarts or another one takes over."""
 _BLOCK: Final = 1 << 16
 _ATTEMPTS: Final = 100
 
@@ -72,10 +76,23 @@ def replace_file(target: Path, content: bytes | Iterable[bytes], *, durable: boo
     Raises:
         StorageError: It cannot be written; no partial file is left.
     """
+    with storage_errors(f"cannot write {target}"):
+        if not isinstance(content, bytes):
+            _replace(target, content, durable=durable)
+            return
+        try:
+            _replace(target, (content,), durable=durable)
+        except OSError as error:
+            if error.errno not in _PASSING:
+                raise
+            _replace(target, (content,), durable=durable)
+
+
+def _replace(target: Path, content: Iterable[bytes], *, durable: bool) -> None:
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with storage_errors(f"cannot write {target}"), temporary.open("xb") as stream:
-            stream.writelines((content,) if isinstance(content, bytes) else content)
+        with temporary.open("xb") as stream:
+            stream.writelines(content)
             stream.flush()
             if durable:
                 _sync(stream.fileno())
@@ -188,7 +205,7 @@ class LineFile(Closing):
             StorageError: The file was closed, deleted, replaced or changed by another program.
         """
         with self._lock, storage_errors(f"cannot check {self.path}"):
-            self._check(self._open())
+            self._steadily(self._check)
 
     def append(self, line: bytes) -> None:
         """Append a line completely in one call, or not at all.
@@ -197,11 +214,15 @@ class LineFile(Closing):
             StorageError: The disk is full, or the file was closed, deleted, replaced or changed by
                 another program. Its contents are kept.
         """
+
+        def write(descriptor: int) -> None:
+            self._check(descriptor)
+            self._append(descriptor, line)
+
         with self._lock:
-            descriptor = self._open()
+            self._open()
             with storage_errors(f"cannot write to {self.path}; its contents are kept"):
-                self._check(descriptor)
-                self._append(descriptor, line)
+                self._steadily(write)
 
     def remove(self) -> None:
         """Delete the file while its lock is held; a file that replaced it stays.
@@ -234,6 +255,24 @@ class LineFile(Closing):
             raise StorageError(f"the writer of {self.path} is closed")
         return self._descriptor
 
+    def _steadily(self, call: Callable[[int], None]) -> None:
+        """Call with the descriptor, and once more with a new one if the file system failed."""
+        try:
+            call(self._open())
+        except OSError as error:
+            if error.errno not in _PASSING:
+                raise
+            self._reopen()
+            call(self._open())
+
+    def _reopen(self) -> None:
+        """Open the path again; the server may have forgotten the old descriptor and its lock."""
+        old, self._descriptor = self._open(), None
+        with contextlib.suppress(OSError):
+            os.close(old)
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        self._claim(self._descriptor)
+
     def _open_locked(self) -> int:
         """Open the file that the path names while the lock is held."""
         for _ in range(_ATTEMPTS):
@@ -261,6 +300,12 @@ class LineFile(Closing):
                     "for it to finish, stop it, or choose another directory"
                 ) from error
             if self._note is None:  # a file system without locks, such as some network mounts
+                _LOG.warning(
+                    "the file system of %s has no locks (%s): a note next to the file excludes "
+                    "other writers",
+                    self.path,
+                    error.strerror,
+                )
                 self._note = WriterNote(self.path)
 
     def _check(self, descriptor: int) -> None:
@@ -268,8 +313,7 @@ class LineFile(Closing):
         if not _is_named(descriptor, self.path):
             how = "replaced" if self.path.exists() else "deleted"
             raise StorageError(
-                f"{self.path} was {how} while it was being "
-                "written; further output would be lost. Choose another directory"
+                f"{self.path} was {how} while it was being written, so further output would be lost"
             )
         if self._is_torn and opened.st_size > self._end:
             os.ftruncate(descriptor, self._end)

@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 from aiohttp import ClientConnectionResetError, web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from envkit.access import cannot_listen
 from envkit.errors import EngineFault, LedgerFault
 from envkit.threads.pool import WorkerPool
 from envkit_gateway import anthropic, chat, responses
@@ -50,6 +51,9 @@ class Gateway:
 
         Args:
             port: TCP port; 0 takes a free one.
+
+        Raises:
+            ServiceError: The port cannot be listened on.
         """
         app = web.Application(client_max_size=MAX_BODY)
         for dialect in _DIALECTS:
@@ -70,7 +74,10 @@ class Gateway:
         await runner.setup()
         try:
             site = web.TCPSite(runner, "127.0.0.1", port)
-            await site.start()
+            try:
+                await site.start()
+            except OSError as error:
+                raise cannot_listen("127.0.0.1", port, error) from error
             self._port = cast("tuple[str, int]", runner.addresses[0])[1]
             yield self
         finally:

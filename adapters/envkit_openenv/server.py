@@ -14,13 +14,12 @@ from socket import socket
 from typing import Any, Final, Literal, cast
 
 import envkit
-from envkit.access import Access, check_port
+from envkit.access import Access, cannot_listen, check_port
 from envkit.env import Env, Observation, Step
 from envkit.errors import (
     EnvFault,
     EpisodeStateError,
     MissingDependencyError,
-    ServiceError,
 )
 from envkit.reply import Reply
 from envkit_openenv.guard import Guard, ServerLimits
@@ -254,7 +253,7 @@ def serve(
     try:
         server.run()
     except SystemExit as error:  # uvicorn exits this way if it cannot start
-        raise ServiceError(f"cannot listen on {host}:{port}") from error
+        raise cannot_listen(host, port, error.__context__) from error
     except KeyboardInterrupt:
         return
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from envkit.errors import ConfigurationError
+from envkit.tokens.hub import hub_or_cache
 from envkit_transformers.builtin import BuiltinModel, builtin_model_dir
 from envkit_transformers.dependencies import quiet_transformers, require_hf
 
@@ -149,7 +150,7 @@ def _loading(name: str) -> Generator[None]:
     from safetensors import SafetensorError
 
     try:
-        with quiet_transformers():
+        with quiet_transformers(), hub_or_cache(name):
             yield
     except ConfigurationError:
         raise

@@ -92,7 +92,7 @@ class _Commands(TyperGroup):
         except SystemExit as error:  # raised by an environment or an engine, not by a command
             if isinstance(
                 error.__context__, BrokenPipeError
-            ):  # raised by rich: `envkit ... | head`
+            ):  # raised by rich: `envkit ... --help | head`
                 raise
             if ctx.params.get("debug"):
                 note_traceback(error)

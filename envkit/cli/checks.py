@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from envkit.cli import installed
-from envkit.errors import EnvkitError, MissingDependencyError
+from envkit.errors import EnvkitError, MissingDependencyError, RefusedError
 
 GROUP: Final = "envkit.checks"
 _MIN_FREE_BYTES: Final = 1 << 30
@@ -191,7 +191,8 @@ def _failed(
     area: str, name: str, problem: EnvkitError, *, matters: str, distribution: str
 ) -> Check:
     """Return the check of a part of a plugin that cannot be used."""
-    is_off = isinstance(problem, MissingDependencyError)
+    is_refused = isinstance(problem, RefusedError)
+    is_off = isinstance(problem, MissingDependencyError) and not is_refused
     return Check(
         area=area,
         name=name,

@@ -5,20 +5,25 @@ progress and `envkit view`. All output goes through `printable`: text of models,
 servers must not move the cursor, rename the window or hide a line.
 """
 
+import errno
 import json
 import logging
+import os
 import sys
 import threading
 import traceback
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import typer
 
 if TYPE_CHECKING:
     from envkit.access import Access
 
+_NO_READER: Final = (errno.EPIPE, errno.EIO)
+"""What writing to a pipe, and to a terminal, says after the other end has gone."""
 _DIRECTIONS: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 """Characters that change the reading direction."""
 _UNSEEN: Final = (*range(0x7F, 0xA0), *range(0xD800, 0xE000), *_DIRECTIONS)
@@ -35,20 +40,39 @@ def printable(text: str) -> str:
 
 def say(line: str = "") -> None:
     """Write a line of the result."""
-    typer.echo(printable(line))
+    _write(printable(line), sys.stdout)
 
 
 def note(line: str = "") -> None:
     """Write a line to standard error."""
-    typer.echo(printable(line), err=True)
+    _write(printable(line), sys.stderr)
+
+
+def _write(text: str, stream: IO[str]) -> None:
+    """Write a line; if its reader is gone, as in `2>&1 | head`, drop it and go on."""
+    try:
+        typer.echo(text, stream)
+    except OSError as error:
+        if error.errno not in _NO_READER:
+            raise
+        discard(stream)
+
+
+def discard(stream: IO[str]) -> None:
+    """Drop what was and will be written to a stream, since its reader is gone.
+
+    Python flushes its streams again at the end, and would exit with status 120.
+    """
+    with suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
+        stream.flush()
 
 
 def say_json(data: Any) -> None:  # noqa: ANN401  # any JSON data
     """Write the result as one JSON document, in ASCII."""
     text = json.dumps(data, indent=2, sort_keys=True, default=str)
-    typer.echo(
-        text.replace("\x7f", "\\u007f")
-    )  # the only control character that JSON does not escape
+    # JSON escapes every other control character.
+    _write(text.replace("\x7f", "\\u007f"), sys.stdout)
 
 
 def say_access(access: "Access") -> None:

@@ -3,8 +3,11 @@
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
 from typing import Any, Final
 
 from envkit.cli.engines import GROUP, load_engine
@@ -120,9 +123,47 @@ def engines() -> list[EngineStatus]:
     return statuses
 
 
-def cpus() -> str:
-    """Return the number of processors."""
-    return str(os.cpu_count())
+def cpus(root: Path = Path("/")) -> str:
+    """Return the number of processors, and what this process may use of them.
+
+    Args:
+        root: Where `proc` and `sys` are.
+    """
+    count = os.cpu_count() or 1
+    affinity = getattr(os, "sched_getaffinity", None)
+    usable = count if affinity is None else len(affinity(0))
+    found = str(count) if usable == count else f"{usable} of {count}"
+    quota = min(_quotas(root), default=None)
+    if quota is None or quota >= usable:
+        return found
+    return f"{found}, with a quota of {quota:g}: this container or job gets no more time"
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    """Yield the limits of this process's control groups, in processors.
+
+    Source: the kernel's admin-guide/cgroup-v2.rst (`cpu.max`) and scheduler/sched-bwc.rst (version
+    1). A container sees its own group as the root.
+    """
+    with suppress(OSError, ValueError):
+        for row in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = row.split(":", 2)
+            if controllers not in ("", "cpu", "cpu,cpuacct"):
+                continue
+            base = root / "sys/fs/cgroup" / controllers
+            group = base / path.lstrip("/")
+            for folder in dict.fromkeys((group, *group.parents, base)):
+                if folder.is_relative_to(base):
+                    yield from _quota_of(folder)
+
+
+def _quota_of(group: Path) -> Iterator[float]:
+    files = (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
+    for names in files:
+        with suppress(OSError, ValueError):  # absent, or "max"
+            quota, period = map(int, " ".join((group / n).read_text() for n in names).split())
+            if quota > 0:
+                yield quota / period
 
 
 def torch() -> Any:  # noqa: ANN401  # an optional package, untyped where it is missing

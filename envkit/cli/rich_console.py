@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from envkit.cli.console import printable
+from envkit.cli.console import discard, printable
 
 
 class PrintableConsole(Console):
@@ -14,6 +14,10 @@ class PrintableConsole(Console):
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401  # those of rich's console
         super().__init__(markup=False, emoji=False, highlight=False, **settings)
+
+    def on_broken_pipe(self) -> None:
+        """Drop the output; rich would end the process, and drop standard output in any case."""
+        discard(self.file)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

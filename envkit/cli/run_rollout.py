@@ -1,6 +1,7 @@
 """Run a `RolloutPlan`: play, store, aggregate, verify and report."""
 
 import asyncio
+import errno
 import time
 from collections import Counter
 from collections.abc import Callable, Generator
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 EXIT_OK: Final = 0
 EXIT_ERROR: Final = 1
 EXIT_ALL_FAULTED: Final = 3
+_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SHOWN_FAULTS: Final = 5
 _SHOWN_IDS: Final = 20
 _LOOK_S: Final = 5.0
@@ -289,14 +291,17 @@ def _explain(error: EnvkitError, folder: RunFolder, outcome: _Outcome, run: Run)
     """Add a note to the error about the finished episodes."""
     if (folder.path / FILE_NAME).exists():
         if isinstance(error, StorageError):
-            error.add_note(f"free some space, then complete the run with --resume {folder.path}")
+            is_full = getattr(error.__cause__, "errno", None) in _NO_SPACE
+            first = "free some space, then complete" if is_full else "complete"
+            error.add_note(f"{first} the run with --resume {folder.path}")
         if outcome.count:
             error.add_note(f"{outcome.count} finished trajectories are kept in {folder.path}")
     if not run.undelivered:
         return
     ids = [one.episode_id for played in run.undelivered for one in played]
     try:
-        error.add_note(f"{len(ids)} more are in {folder.rescue(run.undelivered)}")
+        more = "more " if outcome.count else "finished trajectories "
+        error.add_note(f"{len(ids)} {more}are in {folder.rescue(run.undelivered)}")
     except StorageError:
         shown = ", ".join(ids[:_SHOWN_IDS])
         error.add_note(f"{len(ids)} more could not be written anywhere: {shown}")

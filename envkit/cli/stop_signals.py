@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import signal
 import sys
 import threading
@@ -12,6 +11,7 @@ from functools import partial
 from types import FrameType
 from typing import Any, Final
 
+from envkit.cli.console import discard
 from envkit.rollout import Interrupt
 
 _NAMES: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
@@ -89,7 +89,6 @@ class StopSignals:
 
 def _leave_terminal() -> None:
     """Discard output from now on: the terminal is gone, and writes would fail."""
-    with contextlib.suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:
-        for stream in (sys.stdout, sys.stderr):
-            if stream.isatty():
-                os.dup2(nowhere.fileno(), stream.fileno())
+    for stream in (sys.stdout, sys.stderr):
+        if stream.isatty():
+            discard(stream)

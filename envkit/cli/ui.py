@@ -10,6 +10,7 @@ import typer
 from envkit.cli.console import note, say
 from envkit.cli.run_plan import RUNS
 from envkit.cli.stored import TokenModel, decoder
+from envkit.files import storage_errors
 
 
 def ui(
@@ -39,6 +40,9 @@ def ui(
     from envkit.viewer.server import serve
 
     shown = folder or _default()
+    if shown.exists():
+        with storage_errors(f"cannot show {shown}"):
+            os.listdir(shown)
     library = Library(Folder(shown), decode=decoder(model))
     library.step()
     if library.is_empty:

@@ -30,7 +30,7 @@ from envkit.tools import ToolSpec
 from envkit.trajectory.plain import check_plain
 
 T = TypeVar("T")
-_NO_THREAD: Final = "can't start new thread"
+NO_THREAD: Final = "can't start new thread"
 """What `Thread.start` says when the system refuses one (CPython, Modules/_threadmodule.c)."""
 
 
@@ -93,7 +93,7 @@ def _kind_of(error: BaseException) -> FaultKind:
         return FaultKind.TIMEOUT
     if isinstance(error, OSError) and not isinstance(error, StorageError):
         return FaultKind.TRANSIENT
-    if isinstance(error, RuntimeError) and str(error).startswith(_NO_THREAD):
+    if isinstance(error, RuntimeError) and str(error).startswith(NO_THREAD):
         return FaultKind.TRANSIENT
     return FaultKind.PERMANENT
 

@@ -27,6 +27,7 @@ from envkit.rollout.boundary import (
     step_outcome,
     warmed,
 )
+from envkit.rollout.sessions import Sessions, shortage_in
 from envkit.tasks import Task
 from envkit.threads.pool import WorkerPool
 from envkit.threads.workers import DeadlineError, Worker
@@ -61,9 +62,17 @@ class EnvHost:
     """
 
     def __init__(
-        self, pool: WorkerPool, *, env: AnyEnv | None = None, factory: EnvFactory | None = None
+        self,
+        pool: WorkerPool,
+        *,
+        env: AnyEnv | None = None,
+        factory: EnvFactory | None = None,
+        sessions: Sessions | None = None,
     ) -> None:
         self._pool = pool
+        self._sessions = sessions
+        self.has_place = True
+        """Whether it holds a place among the sessions of its pool."""
         self._outer = env
         self._inner: Env | None = None
         self._owned = env is None
@@ -119,7 +128,7 @@ class EnvHost:
             )
         await self._discard()
         async with self._pool.starting.turn():
-            worker = Worker(self._pool.mailbox)
+            worker = self._new_worker("building the environment")
             env, capabilities = await self._build(self._factory, worker, timeout_s)
         self._take(env)
         self._owned, self._broken, self._known = True, False, capabilities
@@ -217,6 +226,30 @@ class EnvHost:
             lambda: hook(env, outer, "shorten")(observation, tokens), finish, timeout_s, "shorten"
         )
 
+    async def make_room(self, fault: EnvFault) -> bool:
+        """Discard the environment and wait for another one to end, if the machine is too full.
+
+        Args:
+            fault: What failed.
+
+        Returns:
+            Whether it waited. If not, the fault is not for lack of room, or no other environment
+            uses it.
+        """
+        shortage = shortage_in(fault)
+        if shortage is None:
+            return False
+        self._pool.trim()
+        sessions = self._sessions
+        if sessions is None or not await sessions.step_aside(shortage):
+            return False
+        self.has_place = False
+        self.mark_broken()
+        await self._discard()
+        await sessions.enter(is_first=True)
+        self.has_place = True
+        return True
+
     def mark_broken(self) -> None:
         """Mark the environment as broken, so that it is not called again."""
         self._broken = True
@@ -301,6 +334,9 @@ class EnvHost:
             if worker is not None:
                 worker.stop()
 
+    def _new_worker(self, where: str) -> Worker:
+        return guarded(lambda: Worker(self._pool.mailbox), where)()
+
     def _end_worker(self) -> None:
         if self._worker is not None:
             self._worker.stop()
@@ -337,7 +373,7 @@ class EnvHost:
                 pool = self._pool.computing if capabilities.compute_bound else self._pool
                 return await pool.run(call, timeout_s=timeout_s)
             if self._worker is None:
-                self._worker = Worker(self._pool.mailbox)
+                self._worker = self._new_worker(name)
             return await self._worker.call(call, timeout_s=timeout_s)
         except asyncio.CancelledError:
             late = self._abandon()

@@ -153,6 +153,7 @@ class Player:
             agent=self.config.play_agent(),
         )
         self._pool = WorkerPool()
+        self._pool.reserve()
         self._env_pools: dict[Source, EnvPool] = {}
         self._episodes = Supervision(
             self._setup.self_check, Breaker(self.config.breaker), engine.name

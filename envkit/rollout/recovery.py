@@ -84,6 +84,8 @@ class RecoveringEnv:
         self._reset_hash = ""
         self._before: bytes | None = None
         self._capabilities = Capabilities()
+        self._replayed_after = "an earlier run"
+        """Why replies are replayed. Lack of memory may also make a replay differ."""
         self.spent = spent
         """Retries in the whole episode so far, including those before a restart."""
         self.attempt = attempt
@@ -266,6 +268,7 @@ class RecoveringEnv:
         """Charge the fault to the budget and restore the state; repeat if restoring fails."""
         while True:
             await self._pay(fault)
+            self._replayed_after = str(fault)
             if self._before is None and not self._capabilities.replay_safe:
                 if self._can_restart:
                     raise EpisodeLostError(str(fault)) from fault
@@ -285,7 +288,8 @@ class RecoveringEnv:
             if reset.hash != self._reset_hash:
                 raise EnvFault(
                     "a reset with the same seed and task gave a different observation, which an "
-                    "environment that declares replay_safe or snapshot must not do",
+                    "environment that declares replay_safe or snapshot must not do. It was reset "
+                    f"after: {self._replayed_after}",
                     kind=FaultKind.PERMANENT,
                 )
         await self._rebuild()
@@ -306,26 +310,36 @@ class RecoveringEnv:
             if outcome.hash != expected:
                 raise EnvFault(
                     f"replaying the recorded replies gave a different outcome at turn {turn}, "
-                    "which an environment that declares replay_safe must not do",
+                    "which an environment that declares replay_safe must not do. It was replayed "
+                    f"after: {self._replayed_after}",
                     kind=FaultKind.PERMANENT,
                 )
 
     async def _pay(self, fault: EnvFault) -> None:
-        """Count the fault against the budget and wait, or raise it."""
+        """Count the fault against the budget and wait, or raise it.
+
+        A machine without room for all environments costs nothing: the episode waits for others.
+        """
         budget = self._budget
         turn_spent = self.retries.total()
+        if not fault.retryable or self._interrupt.reason is not None:
+            raise fault
+        if await self._wait(self._host.make_room(fault), fault):
+            return
         if (
-            not fault.retryable
-            or self._interrupt.reason is not None
-            or turn_spent >= budget.max_env_retries_per_turn
+            turn_spent >= budget.max_env_retries_per_turn
             or self.spent >= budget.max_env_retries_per_episode
         ):
             raise fault
         self.retries[fault.kind.value] += 1
         self.spent += 1
         pause = asyncio.sleep(budget.backoff.delay(turn_spent, self._rng))
+        await self._wait(pause, fault)
+
+    async def _wait(self, call: Awaitable[T], fault: EnvFault) -> T:
+        """Await a pause after a fault; the end of the episode raises the fault."""
         try:
-            await self._interrupt.cut(pause)
+            return await self._interrupt.cut(call)
         except CallCutError:
             raise fault from None
 

@@ -160,12 +160,14 @@ class RunFolder(Closing):
         Raises:
             StorageError: The disk is full or gone; the file is unchanged.
         """
-        if self._worker is None:
-            self._worker = Worker(Mailbox())
-
         delivery = _Delivery(played, then)
         self._waiting.append(delivery)
-        await self._worker.call(self._store_waiting, timeout_s=None)
+        try:
+            self._worker = self._worker or Worker(Mailbox())
+        except RuntimeError:  # the system has no thread left: better a pause than a lost episode
+            self._store_waiting()
+        else:
+            await self._worker.call(self._store_waiting, timeout_s=None)
         return delivery.outcome()
 
     def copy_line(self, line: bytes) -> None:

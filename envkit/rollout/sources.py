@@ -12,6 +12,7 @@ from envkit.errors import ConfigurationError, EnvFault
 from envkit.plugins import load_plugin
 from envkit.registration import make
 from envkit.rollout.host import AnyEnv, EnvFactory, EnvHost
+from envkit.rollout.sessions import Sessions
 from envkit.threads.pool import WorkerPool
 
 
@@ -104,31 +105,30 @@ class EnvPool:
         self._factory, self._pool, self._timeout_s = factory, pool, timeout_s
         self._idle: list[EnvHost] = []
         self._first = asyncio.Lock()
-        self._sessions: asyncio.Semaphore | None = None
+        self._sessions = Sessions(self._close_idle)
         self._is_known = False
-        self._max_sessions: int | None = None
         self._is_closed = False
 
     @asynccontextmanager
     async def lend(self) -> AsyncGenerator[EnvHost]:
-        """Lend a host; wait while all sessions that the environment allows are in use.
+        """Lend a host; wait while all sessions that environment and machine allow are in use.
 
         Raises:
             ConfigurationError: The environment cannot be built with its arguments.
         """
         await self.max_sessions()
-        if self._sessions is not None:
-            await self._sessions.acquire()
-        host = self._idle.pop() if self._idle else EnvHost(self._pool, factory=self._factory)
+        await self._sessions.enter()
+        host = self._idle.pop() if self._idle else self._host()
         try:
             yield host
         finally:
-            if self._is_closed:
-                await host.close()
-            else:
+            if self._is_closed or self._sessions.is_short:
+                await host.close()  # an idle environment would take room from the next
+            if not self._is_closed:
                 self._idle.append(host)
-            if self._sessions is not None:
-                self._sessions.release()
+            if host.has_place:
+                self._sessions.leave()
+            host.has_place = True
 
     async def max_sessions(self) -> int | None:
         """Build the first environment and return its `max_sessions`; None is unlimited or unknown.
@@ -137,26 +137,31 @@ class EnvPool:
             ConfigurationError: The environment cannot be built with its arguments.
         """
         if self._is_known:
-            return self._max_sessions
+            return self._sessions.declared
         async with self._first:
             if self._is_known:
-                return self._max_sessions
-            host = EnvHost(self._pool, factory=self._factory)
+                return self._sessions.declared
+            host = self._host()
             self._idle.append(host)
             try:
                 await host.ensure(timeout_s=self._timeout_s)
             except EnvFault:
                 return None  # the episode retries the build, within the retry budget
-            most = self._max_sessions = host.capabilities.max_sessions
-            self._sessions = None if most is None else asyncio.Semaphore(most)
+            self._sessions.declared = host.capabilities.max_sessions
             self._is_known = True
-            return most
+            return self._sessions.declared
 
     async def close(self) -> None:
         """Close idle hosts now and lent ones when they are returned."""
         self._is_closed = True
+        await self._close_idle()
+
+    async def _close_idle(self) -> None:
         idle, self._idle = self._idle, []
         await asyncio.gather(*(host.close() for host in idle))
+
+    def _host(self) -> EnvHost:
+        return EnvHost(self._pool, factory=self._factory, sessions=self._sessions)
 
 
 def canonical_json(data: object) -> str:

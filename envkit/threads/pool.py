@@ -56,6 +56,7 @@ class WorkerPool:
         self._lock = threading.Lock()
         self._calls: deque[_Call[Any]] = deque()
         self._idle: list[threading.Semaphore] = []
+        self._dismissed = set[threading.Semaphore]()
         self._awake = 0
         self._stuck = 0
         """Threads whose call was abandoned. They exit when it returns; others replace them."""
@@ -95,6 +96,25 @@ class WorkerPool:
         finally:
             if timer is not None:
                 timer.cancel()
+
+    def reserve(self) -> None:
+        """Start the first threads before others take all that the system has.
+
+        Otherwise environments with threads of their own could wait for this pool, and it for them.
+        """
+        self._wake(1)
+        self.computing._wake(1)
+
+    def trim(self) -> None:
+        """End idle threads except one, to leave room for others."""
+        if self._computing is not None:
+            self._computing.trim()
+        with self._lock:
+            idle = self._idle[1:]
+            del self._idle[1:]
+            self._dismissed.update(idle)
+        for wake in idle:
+            wake.release()
 
     def close(self) -> None:
         """Stop the threads once they are idle."""
@@ -184,7 +204,8 @@ class WorkerPool:
             call = self._take(wake)
             if call is None:
                 wake.acquire()
-                if self._closed:
+                if self._closed or wake in self._dismissed:
+                    self._dismissed.discard(wake)
                     return
                 continue
             result, error = outcome(call.function)

@@ -9,6 +9,7 @@ from typing import Any
 
 from envkit.errors import ConfigurationError, MissingDependencyError
 from envkit.tokens.codec import ChatCodec
+from envkit.tokens.hub import hub_or_cache
 from envkit.tokens.light import load_light
 from envkit.tokens.processor_files import load_processor
 from envkit.tools import ToolSpec
@@ -43,15 +44,12 @@ def load_codec(
     elif folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise ConfigurationError(f"there is no model folder {name!r}")
     owner = _load_light(folder, full=not options.get("lazy_features"))
-    if owner is None:
-        owner = _load_owner(name, with_images=options.get("image_processor") is None)
-    options.setdefault("vocabulary_size", vocabulary_size_of(name))
-    return ChatCodec(
-        owner,
-        tools=tools,
-        stop_ids=[*(stop_ids or ()), *_generation_stops(name)],
-        **options,
-    )
+    with hub_or_cache(name):
+        if owner is None:
+            owner = _load_owner(name, with_images=options.get("image_processor") is None)
+        options.setdefault("vocabulary_size", vocabulary_size_of(name))
+        stops = [*(stop_ids or ()), *_generation_stops(name)]
+    return ChatCodec(owner, tools=tools, stop_ids=stops, **options)
 
 
 def _load_light(folder: Path, *, full: bool) -> Any:  # noqa: ANN401  # one of two classes

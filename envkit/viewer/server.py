@@ -22,8 +22,8 @@ from typing import Any, Final, cast
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from envkit.access import Access
-from envkit.errors import ConfigurationError, EnvkitError, ServiceError
+from envkit.access import Access, cannot_listen
+from envkit.errors import ConfigurationError, EnvkitError
 from envkit.text import utf8
 from envkit.viewer.bundle import shell
 from envkit.viewer.diff import compare_rows
@@ -115,9 +115,7 @@ async def serve(
         try:
             await web.TCPSite(runner, HOST, port).start()
         except OSError as error:
-            raise ServiceError(
-                f"port {port} of {HOST} is in use: choose another one, or --port 0 for any free one"
-            ) from error
+            raise cannot_listen(HOST, port, error) from error
         taken = cast("tuple[str, int]", runner.addresses[0])[1]
         on_ready(f"http://{HOST}:{taken}/?{_KEY}={key}")
         await asyncio.Event().wait()

@@ -1,13 +1,16 @@
 """A desk: window manager, D-Bus, accessibility, applications and home folder in one sandbox."""
 
 import base64
+import socket
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from envkit.closing import Closing
+from envkit.errors import EnvFault, FaultKind
 from envkit_linux_desktop.requirements import SYSTEM_PYTHON
 from envkit_sandbox import Channel, Home, SandboxSpec, first_process, spawn, watch
 from envkit_sandbox.bubblewrap import end
@@ -88,11 +91,11 @@ class Ended:
 class Desk(Closing):
     """The sandbox of the applications; `home` reads its files from outside."""
 
-    def __init__(self, socket: Path, template: bytes, limits: Limits) -> None:
+    def __init__(self, display: Path, template: bytes, limits: Limits) -> None:
         """Start the desk without waiting until it is ready.
 
         Args:
-            socket: The display's socket.
+            display: The display's socket.
             template: Initial content of the home folder, as a tar archive.
             limits: Its limits.
 
@@ -115,15 +118,24 @@ class Desk(Closing):
                 "/run/tree.py": (_PROGRAMS / "tree.py").read_bytes(),
                 "/run/template.tar": template,
             },
-            binds={"/tmp/.X11-unix/X0": str(socket)},
+            binds={"/tmp/.X11-unix/X0": str(display)},
             etc=_ETC,
             environment=_ENVIRONMENT,
             folder=HOME,
             is_first=True,
         )
-        program = [SYSTEM_PYTHON, "-I", "/run/supervisor.py", str(limits.processes)]
         self._limits = limits
-        self.sandbox = spawn(spec, program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._parcel, theirs = socket.socketpair()
+        program = [SYSTEM_PYTHON, "-I", "/run/supervisor.py", str(limits.processes)]
+        program.append(str(theirs.fileno()))
+        pipe = subprocess.PIPE
+        try:
+            self.sandbox = spawn(spec, program, stdin=pipe, stdout=pipe, keep=(theirs.fileno(),))
+        except BaseException:
+            self._parcel.close()
+            raise
+        finally:
+            theirs.close()
         self._channel = Channel(self.sandbox, "the desk of the session")
 
     def await_ready(self) -> None:
@@ -133,10 +145,20 @@ class Desk(Closing):
             EnvFault: The desk is gone, or not ready in time.
         """
         self._channel.reply(_START_SECONDS)
-        first = first_process(self.sandbox)
-        self.home = Home(f"/proc/{first}/root{HOME}")
-        self.memory = watch(first, limit_mib=self._limits.memory_mib)
-        self.ask({"seal": True})  # after the home folder has been opened, which needs access to it
+        self.home = Home(self._received())
+        self.memory = watch(first_process(self.sandbox), limit_mib=self._limits.memory_mib)
+
+    def _received(self) -> int:
+        """Return the descriptor of the home folder that the desk sent before it was ready.
+
+        Opening `/proc/PID/root` instead would need SYS_PTRACE, which root in a container lacks.
+        """
+        flags = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+        with self._parcel, suppress(OSError):
+            _, numbers, _, _ = socket.recv_fds(self._parcel, 1, 1, flags)
+            if numbers:
+                return numbers[0]
+        raise EnvFault("the desk of the session sent no home folder", kind=FaultKind.CRASHED)
 
     @property
     def is_alive(self) -> bool:
@@ -188,6 +210,7 @@ class Desk(Closing):
 
     def close(self) -> None:
         """Kill all processes on the desk."""
+        self._parcel.close()
         if self.home is not None:
             self.home.close()
         end(self.sandbox)

@@ -8,7 +8,6 @@ import os
 import select
 import socket
 import struct
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -20,7 +19,7 @@ from PIL import Image as PilImage
 from envkit.closing import Closing
 from envkit.errors import EnvFault, FaultKind, MissingDependencyError
 from envkit.images import Image
-from envkit_sandbox import SandboxSpec, spawn
+from envkit_sandbox import Sandbox, SandboxSpec, spawn
 from envkit_sandbox.bubblewrap import end
 
 _START_SECONDS: Final = 10.0
@@ -60,7 +59,7 @@ class Display(Closing):
         """
         import_xlib()
         self.width, self.height = width, height
-        self.sandbox: subprocess.Popen[bytes] | None = None
+        self.sandbox: Sandbox | None = None
         self.x: Any = None
         self.pointer = (width // 2, height // 2)
         self._pings = 0
@@ -266,7 +265,8 @@ class Display(Closing):
                 os.read(ready, 16) if left > 0 and select.select([ready], [], [], left)[0] else b""
             )
             if not got:
-                raise EnvFault("the display (Xvfb) did not start", kind=FaultKind.CRASHED)
+                reason = "" if self.sandbox is None else self.sandbox.reason
+                raise EnvFault(f"the display (Xvfb) did not start{reason}", kind=FaultKind.CRASHED)
             said += got
 
     def _connect(self, path: Path) -> None:

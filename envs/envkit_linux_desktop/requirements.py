@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from envkit.errors import MissingDependencyError
+from envkit_sandbox import check_sandbox
 
 SYSTEM_PYTHON: Final = "/usr/bin/python3"
 """The interpreter inside, with Debian's modules."""
@@ -61,18 +62,18 @@ def check_programs(programs: Iterable[str] = BASE) -> None:
 
 
 def check_desktop() -> str:
-    """Return which programs of the desktop were found, for `envkit doctor`.
+    """Return which programs of the desktop were found and how it runs, for `envkit doctor`.
 
     Raises:
-        MissingDependencyError: A program or a Python package is not installed.
+        MissingDependencyError: A program or a Python package is not installed, or the machine
+            refuses sandboxes.
+        EnvFault: No sandbox can start now.
     """
     from envkit_linux_desktop.display import import_xlib
-    from envkit_sandbox.seccomp import filter_program
 
     check_programs((*BASE, *APPLICATIONS))
     import_xlib()
-    filter_program()
-    return f"{len(BASE) + len(APPLICATIONS)} programs"
+    return f"{len(BASE) + len(APPLICATIONS)} programs; {check_sandbox()}"
 
 
 APPLICATIONS: Final = (

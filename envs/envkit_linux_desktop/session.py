@@ -19,12 +19,14 @@ from envkit_linux_desktop.display import Display
 from envkit_linux_desktop.drawn import OFFICE, is_drawn
 from envkit_linux_desktop.requirements import SYSTEM_PYTHON, check_programs
 from envkit_linux_desktop.template import full_template, made_paths
-from envkit_sandbox import Home, first_process, watch
+from envkit_sandbox import Home, check_sandbox, first_process, watch
 from envkit_sandbox.bubblewrap import give_to_sandbox
 
 _WINDOW_SECONDS: Final = 45.0
 """Time until an application has opened its window."""
 _PREFIX: Final = "envkit-desk-"
+_MIN_SHARED_MEMORY: Final = 256 << 20
+"""Free bytes of /dev/shm below which frame buffers go to the temporary folder."""
 _STALE_SECONDS: Final = 600.0
 """Age after which a session's folder is left over from a killed driver; a start removes it within
 seconds."""
@@ -57,9 +59,11 @@ class Session(Closing):
 
         Raises:
             EnvFault: It did not start.
-            MissingDependencyError: A program or a package is missing.
+            MissingDependencyError: A program or a package is missing, or the machine refuses
+                sandboxes.
         """
         check_programs()
+        check_sandbox()
         self.display: Display | None = None
         self.desk: Desk | None = None
         _remove_stale()
@@ -238,11 +242,19 @@ def _first_session(plain: bytes) -> bytes:
 
 
 def _remove_stale() -> None:
-    for folder in Path(_memory_folder() or tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with suppress(OSError):
-            if time.time() - folder.stat().st_mtime > _STALE_SECONDS:
-                shutil.rmtree(folder, ignore_errors=True)
+    for place in ("/dev/shm", tempfile.gettempdir()):
+        for folder in Path(place).glob(f"{_PREFIX}*"):
+            with suppress(OSError):
+                if time.time() - folder.stat().st_mtime > _STALE_SECONDS:
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _memory_folder() -> str | None:
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    """Return a folder in memory for frame buffers; None if there is none or it is too small."""
+    try:
+        shared = os.statvfs("/dev/shm")
+    except OSError:
+        return None
+    # Containers have 64 MB there, the frame buffers of 15 sessions; a full one kills displays.
+    has_space = shared.f_bavail * shared.f_frsize >= _MIN_SHARED_MEMORY
+    return "/dev/shm" if has_space and os.access("/dev/shm", os.W_OK) else None

@@ -13,6 +13,7 @@ import os
 import resource
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
@@ -126,6 +127,14 @@ def seal() -> None:
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
+def send_home(socket_number: int) -> None:
+    """Send the driver the open home folder, which it may not have the right to open itself."""
+    home = os.open(HOME, os.O_PATH | os.O_DIRECTORY)
+    with socket.socket(fileno=socket_number) as parcel:
+        socket.send_fds(parcel, [b"."], [home])
+    os.close(home)
+
+
 def obey(order: dict[str, Any]) -> dict[str, Any]:
     """Carry out an order and return the reply."""
     if "launch" in order:
@@ -136,8 +145,6 @@ def obey(order: dict[str, Any]) -> dict[str, Any]:
         return run(order["run"], order["seconds"])
     elif "archive" in order:
         return {"archive": archive(order["archive"])}
-    elif "seal" in order:
-        seal()
     return {"ok": True}
 
 
@@ -187,6 +194,8 @@ def answer(line: bytes, replies: BinaryIO) -> None:
 
 def main() -> None:
     """Move the channel to descriptors that no service inherits, then serve."""
+    seal()
+    send_home(int(sys.argv[2]))
     orders, replies = os.dup(0), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)

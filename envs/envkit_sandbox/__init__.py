@@ -2,6 +2,7 @@
 
 from envkit_sandbox.bubblewrap import (
     INSTALL_LINE,
+    Sandbox,
     SandboxSpec,
     find_bubblewrap,
     first_process,
@@ -9,6 +10,7 @@ from envkit_sandbox.bubblewrap import (
 )
 from envkit_sandbox.channel import Channel
 from envkit_sandbox.home import Home
+from envkit_sandbox.trial import check_sandbox
 from envkit_sandbox.watchdog import Memory, watch
 
 __all__ = [
@@ -16,7 +18,9 @@ __all__ = [
     "Channel",
     "Home",
     "Memory",
+    "Sandbox",
     "SandboxSpec",
+    "check_sandbox",
     "find_bubblewrap",
     "first_process",
     "spawn",

@@ -1,24 +1,33 @@
 """Start programs in a bubblewrap sandbox, with no network, no privileges and only chosen files."""
 
+import fcntl
 import os
+import re
 import shutil
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from envkit.errors import EnvFault, FaultKind, MissingDependencyError
 from envkit_sandbox.seccomp import filter_program
 
 INSTALL_LINE: Final = "apt-get install --no-install-recommends bubblewrap python3"
 NOBODY: Final = 65534
-"""The user that runs sandboxes if the driver is root, because process limits do not apply to
-root."""
+"""The user that runs sandboxes if the driver is root and can switch, because the kernel's process
+limits do not apply to root."""
+_SWITCH: Final = sum(1 << number for number in (0, 1, 5, 6, 7))
+"""Capabilities for sandboxes of another user: CHOWN, DAC_OVERRIDE, KILL, SETGID, SETUID."""
 _END_SECONDS: Final = 5.0
+_STARTER: Final = "envkit-sandboxes"
+_LOG_BYTES: Final = 4096
+_REASON_CHARACTERS: Final = 300
 _NO_ENV: Final = {"PATH": "/usr/bin:/bin"}
 """bubblewrap's own environment, which a sandbox could read."""
 _FIXED: Final = (
@@ -67,10 +76,48 @@ def find_bubblewrap() -> str:
     return found
 
 
+class Sandbox(subprocess.Popen[bytes]):
+    """A started sandbox: bubblewrap's process, and the start of what it and its program report."""
+
+    def __init__(self, command: Sequence[str], *, log: int, **how: Any) -> None:  # noqa: ANN401
+        """Start bubblewrap.
+
+        Args:
+            command: Its command line.
+            log: A memory file for its errors, closed by `end`.
+            how: As for `subprocess.Popen`.
+        """
+        self.log = log
+        super().__init__(command, stderr=log, **how)
+
+    @property
+    def reason(self) -> str:
+        """The last words of a sandbox that ended, as one line after a colon; "" if none."""
+        said = b"" if self.log < 0 else os.pread(self.log, _LOG_BYTES, 0)
+        words = " ".join(said.decode("utf-8", "replace").replace("\0", " ").split()).rstrip(".")
+        return f": {words[-_REASON_CHARACTERS:]}" if words else ""
+
+
 def give_to_sandbox(path: Path) -> None:
     """Make a new file or folder belong to the user that sandboxes run as."""
-    if os.geteuid() == 0:
+    if is_switching():
         os.chown(path, NOBODY, NOBODY)
+
+
+@cache
+def is_switching() -> bool:
+    """Return whether sandboxes run as `NOBODY`.
+
+    Root stays root without the capabilities, or in a user namespace without that user.
+    """
+    found = re.search(r"^CapEff:\s*(\w+)", Path("/proc/self/status").read_text(), re.M)
+    has_rights = found is not None and int(found[1], 16) & _SWITCH == _SWITCH
+    return os.geteuid() == 0 and has_rights and all(map(_is_mapped, ("uid_map", "gid_map")))
+
+
+def _is_mapped(name: str) -> bool:
+    rows = (map(int, row.split()) for row in Path(f"/proc/self/{name}").read_text().splitlines())
+    return any(first <= NOBODY < first + count for first, _, count in rows)
 
 
 def spawn(
@@ -80,12 +127,13 @@ def spawn(
     stdin: int = subprocess.DEVNULL,
     stdout: int = subprocess.DEVNULL,
     keep: Sequence[int] = (),
-) -> "subprocess.Popen[bytes]":
+) -> Sandbox:
     """Start a program in a sandbox; the sandbox ends with this process.
 
     Args:
         spec: The sandbox.
-        program: Command line inside.
+        program: Command line inside. Its standard error is kept for `Sandbox.reason`; give what a
+            policy runs another one.
         stdin: As for `subprocess.Popen`.
         stdout: As for `subprocess.Popen`.
         keep: Open descriptors that the program inherits.
@@ -95,7 +143,7 @@ def spawn(
         MissingDependencyError: bubblewrap or pyseccomp is not installed.
     """
     bwrap = find_bubblewrap()
-    is_root = os.geteuid() == 0
+    user = NOBODY if is_switching() else None
     with ExitStack() as stack:
         opened: list[int] = []
 
@@ -114,30 +162,33 @@ def spawn(
         words += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", spec.folder]
         # Not on the command line, which shows paths of the host to whoever lists processes.
         listed = hold(b"".join(word.encode() + b"\0" for word in words))
+        log = _log_file()
 
-        def start() -> "subprocess.Popen[bytes]":
-            return subprocess.Popen(
+        def start() -> Sandbox:
+            return Sandbox(
                 [bwrap, "--args", listed, "--", *program],
+                log=log,
                 stdin=stdin,
                 stdout=stdout,
-                stderr=subprocess.DEVNULL,
                 env=_NO_ENV,
                 pass_fds=(*opened, *keep),
                 start_new_session=True,  # an interrupt at the terminal is the driver's to handle
-                user=NOBODY if is_root else None,
-                group=NOBODY if is_root else None,
-                extra_groups=[] if is_root else None,
+                user=user,
+                group=user,
+                extra_groups=None if user is None else [],
             )
 
         try:
             return _starter.run(start)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread can start
+            os.close(log)
+            reason = getattr(error, "strerror", error)
             raise EnvFault(
-                f"bubblewrap did not start: {error.strerror}", kind=FaultKind.TRANSIENT
+                f"bubblewrap did not start: {reason}", kind=FaultKind.TRANSIENT
             ) from error
 
 
-def first_process(sandbox: "subprocess.Popen[bytes]") -> int:
+def first_process(sandbox: Sandbox) -> int:
     """Return the id of the sandbox's process 1, as seen from the host.
 
     Raises:
@@ -150,7 +201,7 @@ def first_process(sandbox: "subprocess.Popen[bytes]") -> int:
         raise EnvFault("the sandbox is gone", kind=FaultKind.CRASHED) from error
 
 
-def end(sandbox: "subprocess.Popen[bytes]") -> None:
+def end(sandbox: Sandbox) -> None:
     """Kill a sandbox and everything in it, and wait until it is gone."""
     with suppress(EnvFault, ProcessLookupError):
         # Process 1 takes all others along, and bubblewrap collects it. If bubblewrap died first,
@@ -164,6 +215,9 @@ def end(sandbox: "subprocess.Popen[bytes]") -> None:
         if stream is not None:
             with suppress(OSError):  # unwritten orders to a dead sandbox
                 stream.close()
+    if sandbox.log >= 0:
+        os.close(sandbox.log)
+        sandbox.log = -1
 
 
 class _Starter:
@@ -177,11 +231,18 @@ class _Starter:
 
     def reset(self) -> None:
         """Create an idle starter."""
-        self._thread = ThreadPoolExecutor(1, "envkit-sandboxes")
+        self._lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(1, _STARTER)
 
-    def run(self, start: Callable[[], "subprocess.Popen[bytes]"]) -> "subprocess.Popen[bytes]":
+    def run(self, start: Callable[[], Sandbox]) -> Sandbox:
         """Call the function on the thread."""
-        return self._thread.submit(start).result()
+        with self._lock:
+            try:
+                started = self._thread.submit(start)
+            except RuntimeError:  # no thread can start, and the call must not run later
+                self._thread = ThreadPoolExecutor(1, _STARTER)
+                raise
+        return started.result()
 
 
 def _words(spec: SandboxSpec) -> Iterable[str]:
@@ -207,6 +268,14 @@ def _memory_file(data: bytes) -> int:
     with open(number, "wb", closefd=False) as file:
         file.write(data)
     os.lseek(number, 0, os.SEEK_SET)
+    return number
+
+
+def _log_file() -> int:
+    """Return an empty memory file that never grows beyond its size."""
+    number = os.memfd_create("sandbox", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(number, _LOG_BYTES)
+    fcntl.fcntl(number, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
     return number
 
 

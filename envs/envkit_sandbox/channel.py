@@ -3,12 +3,12 @@
 import json
 import os
 import select
-import subprocess
 import time
 from collections.abc import Mapping
 from typing import Any, Final
 
 from envkit.errors import EnvFault, FaultKind
+from envkit_sandbox.bubblewrap import Sandbox
 
 _MAX_REPLY: Final = 64 << 20
 
@@ -19,9 +19,7 @@ class Channel:
     Unusable after a fault, because a late reply could be taken for that of another order.
     """
 
-    def __init__(
-        self, sandbox: "subprocess.Popen[bytes]", name: str, *, most_reply: int = _MAX_REPLY
-    ) -> None:
+    def __init__(self, sandbox: Sandbox, name: str, *, most_reply: int = _MAX_REPLY) -> None:
         """Wrap the sandbox's pipes.
 
         Args:
@@ -32,7 +30,7 @@ class Channel:
         assert sandbox.stdin is not None
         assert sandbox.stdout is not None
         self._orders, self._replies = sandbox.stdin, sandbox.stdout
-        self._name, self._buffer, self._is_usable = name, b"", True
+        self._sandbox, self._name, self._buffer, self._is_usable = sandbox, name, b"", True
         self._most_reply = most_reply
         os.set_blocking(self._orders.fileno(), False)
 
@@ -100,4 +98,4 @@ class Channel:
 
     def _lost(self, what: str, kind: FaultKind) -> EnvFault:
         self._is_usable = False
-        return EnvFault(f"{self._name} {what}", kind=kind)
+        return EnvFault(f"{self._name} {what}{self._sandbox.reason}", kind=kind)

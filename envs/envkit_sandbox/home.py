@@ -10,7 +10,6 @@ import errno
 import os
 import stat
 import struct
-from pathlib import Path
 from typing import Final
 
 from envkit.closing import Closing
@@ -47,22 +46,13 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 class Home(Closing):
     """A folder held open; it can be read until `close`, even if its name changes."""
 
-    def __init__(self, folder: str | Path) -> None:
-        """Open the folder.
+    def __init__(self, folder: int) -> None:
+        """Take a folder.
 
         Args:
-            folder: A folder, such as `/proc/PID/root/home/user`.
-
-        Raises:
-            EnvFault: It cannot be opened.
+            folder: Its open descriptor, which `close` closes.
         """
-        try:
-            self._folder = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            raise EnvFault(
-                f"the home folder of the session cannot be opened: {error.strerror}",
-                kind=FaultKind.CRASHED,
-            ) from error
+        self._folder = folder
 
     def read(self, path: str, *, limit: int = MAX_BYTES) -> bytes | None:
         """Return the first bytes of a regular file; None if there is none that can be read.

@@ -87,10 +87,17 @@ def processes(first: int) -> list[int]:
 
 
 def proportional_mib(process: int) -> float:
-    """Return the memory of a process, with shared pages divided among their users."""
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        rows = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-        return int(next(row for row in rows if row.startswith("Pss:")).split()[1]) / 1024
+    """Return the memory of a process, with shared pages divided among their users.
+
+    Root without SYS_PTRACE cannot read that of another user's process; then shared memory counts in
+    full, and files do not count.
+    """
+    for name, fields in (("smaps_rollup", ("Pss:",)), ("status", ("RssAnon:", "RssShmem:"))):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            rows = Path(f"/proc/{process}/{name}").read_text().splitlines()
+            found = [int(row.split()[1]) for row in rows if row.startswith(fields)]
+            if found:
+                return sum(found) / 1024
     return 0.0
 
 

@@ -24,8 +24,8 @@ from typing import Any, Final, cast
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from envkit.access import Access, check_port
-from envkit.errors import ConfigurationError, EnvFault, ServiceError
+from envkit.access import Access, cannot_listen, check_port
+from envkit.errors import ConfigurationError, EnvFault
 from envkit_search.contents import contents_of
 from envkit_search.document import Hit, SearchBackend
 
@@ -231,7 +231,7 @@ async def serve(
         try:
             await site.start()
         except OSError as error:
-            raise ServiceError(f"cannot listen on {host}:{port}: {error}") from error
+            raise cannot_listen(host, port, error) from error
         name, taken = cast(tuple[str, int], runner.addresses[0][:2])
         on_ready(f"http://[{name}]:{taken}" if ":" in name else f"http://{name}:{taken}")
         await asyncio.Event().wait()

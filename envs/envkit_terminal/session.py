@@ -13,8 +13,16 @@ from typing import Any, Final
 from envkit.closing import Closing
 from envkit.errors import EnvFault, FaultKind, MissingDependencyError
 from envkit.text import utf8
-from envkit_sandbox.bubblewrap import INSTALL_LINE, SandboxSpec, end, find_bubblewrap, spawn
+from envkit_sandbox.bubblewrap import (
+    INSTALL_LINE,
+    Sandbox,
+    SandboxSpec,
+    end,
+    find_bubblewrap,
+    spawn,
+)
 from envkit_sandbox.channel import Channel
+from envkit_sandbox.trial import check_sandbox
 
 HOME: Final = "/home/agent"
 _START_SECONDS: Final = 20.0
@@ -111,11 +119,13 @@ class ReadFile:
     """None unless it is a regular file of at most 1 MiB."""
 
 
-def check_programs() -> None:
-    """Check that a session can start here.
+def check_programs() -> str:
+    """Return how sessions run here, which a trial start shows.
 
     Raises:
-        MissingDependencyError: bubblewrap or the system's Python is not installed.
+        MissingDependencyError: bubblewrap, the system's Python or pyseccomp is not installed, or
+            the machine refuses sandboxes.
+        EnvFault: No sandbox can start now.
     """
     find_bubblewrap()
     if not os.access("/usr/bin/python3", os.X_OK):
@@ -123,6 +133,7 @@ def check_programs() -> None:
             "a terminal session needs Debian's python3, which is not installed. "
             f"Install it with: {INSTALL_LINE}"
         )
+    return check_sandbox()
 
 
 @dataclass(kw_only=True)
@@ -142,7 +153,7 @@ class TerminalSession(Closing):
     and not in snapshots."""
     scratch: Sequence[str] = ()
     """Additional writable folders that are not in snapshots."""
-    _process: "subprocess.Popen[bytes] | None" = None
+    _process: Sandbox | None = None
     _channel: Channel | None = None
 
     def start(self) -> "TerminalSession":
@@ -150,7 +161,7 @@ class TerminalSession(Closing):
 
         Raises:
             EnvFault: It does not start.
-            MissingDependencyError: bubblewrap or pyseccomp is not installed.
+            MissingDependencyError: Something is not installed, or the machine refuses sandboxes.
         """
         check_programs()
         try:

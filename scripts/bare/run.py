@@ -64,11 +64,7 @@ def main() -> int:
     parser.add_argument("commands", nargs="*", default=COMMANDS, help="shell commands, in order")
     parser.add_argument("--out", type=Path, help="receives what the commands write to $OUT")
     options = parser.parse_args()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if (
-            number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
-        ):  # nohup ignores it
-            signal.signal(number, _interrupt)
+    end_on_signals()
     try:
         if os.geteuid() != 0:
             raise BareError("it needs root, for debootstrap, mount and chroot: run it with sudo")
@@ -81,6 +77,15 @@ def main() -> int:
     except KeyboardInterrupt:
         print("bare: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
+
+
+def end_on_signals() -> None:
+    """Raise KeyboardInterrupt at the first signal that asks this script to end."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if (
+            number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
+        ):  # nohup ignores it
+            signal.signal(number, _interrupt)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -260,7 +265,7 @@ def run_commands(root: Path, commands: list[str], out: Path | None) -> int:
         for command in commands:
             say(f"$ {command}")
             started = time.monotonic()
-            status = _run_inside(root, command)
+            status = run_inside(root, command)
             times.append(f"{command}: {time.monotonic() - started:.0f} s")
             if status:
                 break
@@ -273,7 +278,8 @@ def run_commands(root: Path, commands: list[str], out: Path | None) -> int:
     return EXIT_FAILED if status else 0
 
 
-def _run_inside(root: Path, command: str) -> int:
+def run_inside(root: Path, command: str) -> int:
+    """Run a shell command in the clone and return its exit status."""
     shown = takeover.visible(CHECKOUT)
     for path in shown:
         _check_place(root, path)

@@ -1,12 +1,21 @@
 """Who is let into a server: by key, by origin, by host."""
 
 import base64
+import errno
+import socket
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envkit.access import Access, bearer, check_port, choose_access, is_loopback
+from envkit.access import (
+    Access,
+    bearer,
+    cannot_listen,
+    check_port,
+    choose_access,
+    is_loopback,
+)
 from envkit.errors import ConfigurationError
 
 KEY = "correct-horse-battery"
@@ -156,3 +165,20 @@ def test_client_keeps_its_own_authorization() -> None:
 def test_a_port_out_of_range_is_a_configuration_error(port: int) -> None:
     with pytest.raises(ConfigurationError, match=f"port must be 0 to 65535, got {port}"):
         check_port(port)
+
+
+def test_address_that_cannot_be_listened_on_says_why() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match="in use") as caught:
+            socket.create_server(("127.0.0.1", port))
+        assert "is in use: choose another" in str(cannot_listen("127.0.0.1", port, caught.value))
+    with pytest.raises(OSError, match="assign") as caught:
+        socket.create_server(("203.0.113.7", 0))
+    assert "not an address of this machine" in str(cannot_listen("203.0.113.7", 0, caught.value))
+    with pytest.raises(socket.gaierror) as unknown:
+        socket.getaddrinfo("no.such.host.invalid", 0)
+    assert "not an address of this machine" in str(cannot_listen("no", 0, unknown.value))
+    refused = PermissionError(errno.EACCES, "Permission denied")
+    assert "reserved for root" in str(cannot_listen("127.0.0.1", 80, refused))
+    assert "in use" not in str(cannot_listen("127.0.0.1", 80, OSError(errno.ENOBUFS, "No buffer")))

@@ -29,6 +29,7 @@ from envkit.errors import (
         ("ConfigurationError", ValueError),
         ("UnknownNameError", LookupError),
         ("MissingDependencyError", ImportError),
+        ("RefusedError", ImportError),
         ("ContractError", TypeError),
         ("EpisodeStateError", RuntimeError),
         ("TemplateError", ValueError),

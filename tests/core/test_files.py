@@ -162,8 +162,8 @@ def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
     assert path.read_bytes() == FIRST + FIRST
 
 
-def test_a_file_system_without_locks_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_file_system_without_locks_is_written_and_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def no_locks(descriptor: int, operation: int) -> None:
         raise OSError(95, "Operation not supported")
@@ -173,7 +173,64 @@ def test_a_file_system_without_locks_is_written(
         file.append(FIRST)
         file.clear()
         file.append(LINE)
+        file.keep_lines({1})
     assert (tmp_path / "run.jsonl").read_bytes() == LINE
+    assert caplog.text.count("has no locks (Operation not supported)") == 1
+
+
+class Faltering:
+    """Fails calls of `os` once, as a network file system does while its server restarts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str, failure: int) -> None:
+        self.left, call = 1, getattr(os, name)
+
+        def fail_once(*arguments: object) -> object:
+            if self.left:
+                self.left -= 1
+                raise OSError(failure, os.strerror(failure))
+            return call(*arguments)
+
+        monkeypatch.setattr(os, name, fail_once)
+
+
+@pytest.mark.parametrize("failure", [errno.ESTALE, errno.EIO])
+@pytest.mark.parametrize("call", ["write", "fsync", "fstat"])
+def test_append_survives_one_failure_of_a_network_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, failure: int
+) -> None:
+    path = tmp_path / "run.jsonl"
+    with LineFile(path, durable=True) as file:
+        file.append(FIRST)
+        system = Faltering(monkeypatch, call, failure)
+        file.append(LINE)
+        assert system.left == 0
+        with pytest.raises(StorageError, match="another writer"):
+            LineFile(path)
+        file.append(FIRST)
+    assert path.read_bytes() == FIRST + LINE + FIRST
+
+
+def test_append_after_a_failure_refuses_a_file_that_changed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.jsonl"
+    with LineFile(path) as file:
+        file.append(FIRST)
+        Faltering(monkeypatch, "fstat", errno.ESTALE)
+        path.write_bytes(FIRST + LINE)
+        with pytest.raises(StorageError, match="another program changed it"):
+            file.append(LINE)
+    assert path.read_bytes() == FIRST + LINE
+
+
+@pytest.mark.parametrize("failure", [errno.ESTALE, errno.EIO])
+def test_file_is_replaced_despite_one_failure_of_a_network_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: int
+) -> None:
+    system = Faltering(monkeypatch, "fsync", failure)
+    replace_file(tmp_path / "run.json", b"{}", durable=True)
+    assert system.left == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
 def test_cache_dir_is_named_by_the_environment(

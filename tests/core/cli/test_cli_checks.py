@@ -1,6 +1,7 @@
 """Every red line of `envkit doctor`: made to fail, explained, and fixed by one command."""
 
 import json
+import re
 import shutil
 import tomllib
 from collections.abc import Callable
@@ -51,7 +52,7 @@ def test_doctor_lists_what_is_installed() -> None:
 def test_doctor_writes_json() -> None:
     answer = json.loads(run_envkit("doctor", "--json").out)
     assert answer["is_sound"] is True
-    assert answer["machine"]["cpus"].isdigit()
+    assert re.match(r"\d+", answer["machine"]["cpus"])
     by_name = {(c["area"], c["name"]): c for c in answer["checks"]}
     assert by_name["core", "numpy"]["status"] == "ok"
 
@@ -215,3 +216,38 @@ def test_a_check_that_fails_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert check.status is Status.FAILED
     assert "ZeroDivisionError" in check.found
     assert _is_explained(check)
+
+
+def _version_2(**quotas: str) -> dict[str, str]:
+    return {f"{name.replace('_', '/')}cpu.max": f"{one} 100000" for name, one in quotas.items()}
+
+
+def _version_1(folder: str, quota: str) -> dict[str, str]:
+    names = {"cpu.cfs_quota_us": quota, "cpu.cfs_period_us": "100000"}
+    return {f"{folder}/{name}": one for name, one in names.items()}
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "quota"),
+    [
+        ("0::/", {"cpu.max": "50000 100000"}, "0.5"),
+        ("0::/", {"cpu.max": "max 100000"}, ""),
+        ("0::/job/step", _version_2(job_="15000", job_step_="max"), "0.15"),
+        ("0::/job/step", _version_2(job_="25000", job_step_="90000"), "0.25"),
+        ("4:memory:/a\n1:cpu:/a", _version_1("cpu", "50000"), "0.5"),
+        ("1:cpu:/a", _version_1("cpu/a", "-1"), ""),
+        ("1:cpu,cpuacct:/", _version_1("cpu,cpuacct", "10000"), "0.1"),
+        ("nonsense", {}, ""),
+    ],
+)
+def test_processors_say_what_a_control_group_leaves_of_them(
+    own: str, files: dict[str, str], quota: str, tmp_path: Path
+) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(own)
+    for name, text in files.items():
+        file = tmp_path / "sys/fs/cgroup" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    said = installed.cpus(tmp_path).partition("a quota of ")[2]
+    assert said.partition(":")[0] == quota

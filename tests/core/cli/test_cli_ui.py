@@ -1,5 +1,6 @@
 """`envkit ui`: what it prints, how it ends, and what it refuses."""
 
+import os
 import re
 import signal
 import socket
@@ -83,6 +84,22 @@ def test_ui_refuses_what_is_not_a_folder(name: str, tmp_path: Path) -> None:
     outcome = run_envkit("ui", tmp_path / name, "--no-open")
     assert outcome.code == 1
     assert name in outcome.last_error
+
+
+def test_ui_says_that_a_folder_cannot_be_read(tmp_path: Path) -> None:
+    run_envkit("ui", tmp_path / "missing", "--no-open")  # imports what another user could not
+    folder = tmp_path / "runs"
+    folder.mkdir(mode=0)
+    user = os.geteuid()
+    if user == 0:  # root reads everything
+        os.seteuid(65534)
+    try:
+        outcome = run_envkit("ui", folder, "--port", 0, "--no-open")
+    finally:
+        os.seteuid(user)
+    assert outcome.code == 1
+    assert "runs" in outcome.last_error
+    assert "Permission denied" in outcome.last_error
 
 
 @pytest.mark.slow

@@ -56,6 +56,23 @@ async def test_replay_never_applies_a_step_key_twice() -> None:
     ]  # fmt: skip
 
 
+async def test_waiting_for_room_costs_no_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = [True, False]
+
+    async def make_room(host: EnvHost, fault: EnvFault) -> bool:
+        assert "injected" in str(fault)
+        return waits.pop(0)
+
+    monkeypatch.setattr(EnvHost, "make_room", make_room)
+    failing: Schedule = {("step", "e", 0, 0): "transient", ("step", "e", 0, 1): "transient"}
+    async with hosted(ReplayEnv, failing) as (host, _):
+        env = recovering(host)
+        await env.reset()
+        await env.step(Reply(text="reply"))
+    assert waits == []
+    assert (env.spent, env.retries.total()) == (1, 1)
+
+
 @pytest.mark.parametrize("kind", RECOVERABLE)
 async def test_resampled_reply_never_applies_a_step_key_twice(kind: type[CountingEnv]) -> None:
     async with hosted(kind) as (host, world):

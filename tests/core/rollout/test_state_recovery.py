@@ -80,6 +80,7 @@ async def test_reset_that_differs_is_a_permanent_fault(kind: type[CountingEnv]) 
         with pytest.raises(EnvFault, match="gave a different observation") as caught:
             await env.step(Reply(text="next"))
     assert caught.value.kind is FaultKind.PERMANENT
+    assert "It was reset after: injected crashed" in str(caught.value)
     assert world.resets == 2
 
 
@@ -98,6 +99,7 @@ async def test_replay_that_differs_is_a_permanent_fault_at_its_turn() -> None:
         with pytest.raises(EnvFault, match="different outcome at turn 0") as caught:
             await env.step(Reply(text="next"))
     assert caught.value.kind is FaultKind.PERMANENT
+    assert "It was replayed after: injected transient" in str(caught.value)
 
 
 class Blamed(ReplayEnv):
@@ -270,6 +272,15 @@ async def test_take_over_rebuilds_the_recorded_state(kind: type[CountingEnv]) ->
         await env.take_over(replies, hashes, snapshot, start)
         assert list(world.steps) == ([] if snapshot else [("e", 0, 0), ("e", 1, 0)])
         assert await state_of(env) == [*(one.text for one in replies), "next"]
+
+
+async def test_take_over_that_differs_says_that_an_earlier_run_is_replayed() -> None:
+    replies, hashes, _, start = await recorded(ReplayEnv)
+    async with hosted(ReplayEnv) as (host, _):
+        env = recovering(host)
+        await env.reset()
+        with pytest.raises(EnvFault, match=r"at turn 1.* replayed after: an earlier run"):
+            await env.take_over(replies, [hashes[0], "another"], None, start)
 
 
 async def test_take_over_without_a_snapshot_replays() -> None:

@@ -153,3 +153,18 @@ async def test_worker_cleans_up_after_a_call_that_comes_back_late() -> None:
     assert not cleaned.is_set()
     gate.set()
     assert await asyncio.to_thread(cleaned.wait, 5)
+
+
+async def test_trimmed_pool_keeps_a_thread_and_goes_on() -> None:
+    others = pool_threads()
+    pool = WorkerPool()
+    pool.reserve()
+    await asyncio.gather(*(pool.run(lambda: time.sleep(0.02)) for _ in range(8)))
+    await pool.computing.run(lambda: None)
+    pool.trim()
+    deadline = time.monotonic() + 5
+    while len(pool_threads() - others) > 2 and time.monotonic() < deadline:
+        await asyncio.sleep(0.01)
+    assert len(pool_threads() - others) == 2  # one to wait and one to compute
+    assert await asyncio.gather(*(pool.run(lambda: 1) for _ in range(20))) == [1] * 20
+    pool.close()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fakes.containers import NO_PTRACE, python_inside, small_memory
 from fakes.desktop_runs import children, folders, play, row
 from fakes.needs import DESKTOP
 
@@ -119,6 +120,28 @@ def test_missing_programs_name_the_line_that_installs_them() -> None:
 def test_a_character_without_a_key_is_named() -> None:
     with pytest.raises(UntypableError, match=r"U\+0007"):
         symbol_of("\a")
+
+
+_SMALL_SESSION = """
+import json
+from envkit_linux_desktop.session import start_session
+from envkit_sandbox.watchdog import proportional_mib, processes
+from envkit_sandbox import first_process
+with start_session(1280, 800) as session:
+    session.put({"a/b.txt": b"here"})
+    inside = processes(first_process(session.desk.sandbox))
+    sizes = [proportional_mib(one) for one in inside]
+    print(json.dumps([session.home.read("a/b.txt").decode(), min(sizes) > 0]))
+"""
+
+
+@DESKTOP.mark
+@pytest.mark.parametrize("prefix", [NO_PTRACE if os.geteuid() == 0 else (), small_memory(3)])
+def test_a_session_needs_neither_rights_over_processes_nor_shared_memory(
+    prefix: tuple[str, ...],
+) -> None:
+    done = python_inside(prefix, _SMALL_SESSION)
+    assert (done.stdout, done.stderr) == ('["here", true]\n', "")
 
 
 @DESKTOP.mark

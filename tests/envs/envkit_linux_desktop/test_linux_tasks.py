@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.containers import opened
 from fakes.desktop_files import near_misses, without_formulas
 from PIL import Image
 
@@ -198,7 +199,7 @@ def test_what_cannot_be_read_is_not_gone(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to("nowhere")
     os.mkfifo(tmp_path / "pipe")
-    with SandboxHome(tmp_path) as home:
+    with SandboxHome(opened(tmp_path)) as home:
         for name in ("folder", "link", "pipe"):
             assert not Gone(path=name).holds(home)
         assert Gone(path="pipe/in").holds(home)
@@ -209,7 +210,7 @@ def test_what_is_behind_a_link_is_not_gone(tmp_path: Path) -> None:
     (tmp_path / "moved").mkdir()
     (tmp_path / "moved/zebra.txt").touch()
     (tmp_path / "Documents").symlink_to("moved")
-    with SandboxHome(tmp_path) as home:
+    with SandboxHome(opened(tmp_path)) as home:
         assert not Gone(path="Documents/zebra.txt").holds(home)
         assert not Listing(folder="Documents", expected=frozenset()).holds(home)
         assert not Listing(folder="none", expected=frozenset()).holds(home)
