@@ -28,6 +28,7 @@ from envkit.cli.playing import (
     PolicyName,
     Quiet,
     RayAddress,
+    ResumeOrStart,
     RetryFaults,
     RunSeed,
     SettingPairs,
@@ -108,6 +109,7 @@ def evaluate(
         ),
     ] = None,
     retry_faults: RetryFaults = False,
+    resume_or_start: ResumeOrStart = False,
     paired: Annotated[
         bool,
         typer.Option("--paired", help="Compare two runs or evaluations of the same tasks."),
@@ -214,9 +216,12 @@ def evaluate(
         on_workers(read_config(given), workers, ray),
         episodes=(tasks or _TASKS) * (samples or 1),
         group_size=samples or 1,
+        resume_or_start=resume_or_start,
         output=Output.NOTHING,
     )
     with claimed(run) as folder:
         begun = new_evaluation(run, targets or (), folder)
+        if resume_or_start:
+            begun = begun.continued(base_url=base_url, is_quiet=quiet).on_workers(workers, ray)
         plan = counted_otherwise(begun, counting, prices=prices)
         raise typer.Exit(run_eval(plan, output=output))

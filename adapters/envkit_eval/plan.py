@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 import envkit
 from envkit.cli.remote import on_workers
-from envkit.cli.run_plan import Output, RolloutPlan, numbered_folders
+from envkit.cli.run_plan import WHERE, Output, RolloutPlan, check_unchanged, numbered_folders
 from envkit.errors import BusyError, ConfigurationError, StorageError
 from envkit.files import replace_file, storage_errors
 from envkit.folder_claim import FolderClaim
@@ -98,6 +98,30 @@ class EvalPlan:
             )
         counting = Counting.of_json(data["counting"])
         return cls(folder=folder, runs=runs, counting=counting, is_resumed=True)
+
+    def continued(self, *, base_url: str | None, is_quiet: bool) -> "EvalPlan":
+        """Return the evaluation that the folder holds, which must be of this plan, else this plan.
+
+        Args:
+            base_url: As for `read`.
+            is_quiet: As for `read`.
+
+        Raises:
+            StorageError: The evaluation, or a run in the folder, cannot be read.
+            ConfigurationError: The evaluation has other settings.
+        """
+        if not is_evaluation(self.folder):
+            runs = {name: replace(run, resume_or_start=False) for name, run in self.runs.items()}
+            return replace(self, runs=runs)
+        stored = EvalPlan.read(self.folder, base_url=base_url, is_quiet=is_quiet)
+        names = stored.runs.keys() | self.runs.keys()
+        check_unchanged(
+            self.folder,
+            {name: run.settings() for name, run in stored.runs.items()},
+            {name: run.settings() for name, run in self.runs.items()},
+            besides=[f"{name}.{where}" for name in names for where in WHERE],
+        )
+        return stored
 
     def on_workers(self, workers: int | None, address: str | None) -> "EvalPlan":
         """Return the plan with other workers; None keeps each run's own.
@@ -234,7 +258,7 @@ def claimed(run: RolloutPlan) -> Generator[Path]:
         raise StorageError(f"--out must be a folder, got the file {str(run.out)!r}")
     with ExitStack() as held:
         folder = _claim_numbered(run, held) if run.out is None else _claim(run.out, held)
-        if is_evaluation(folder) and not run.overwrite:
+        if is_evaluation(folder) and not (run.overwrite or run.resume_or_start):
             raise StorageError(
                 f"{folder} already holds an evaluation: name another --out, complete it with "
                 f"--resume {folder}, or add --overwrite"

@@ -16,6 +16,7 @@ from envkit.cli.catalog import info, list_environments
 from envkit.cli.console import note, note_traceback, one_line, printable, say
 from envkit.cli.doctor import doctor
 from envkit.cli.examples import EXAMPLES, epilog, help_text
+from envkit.cli.merge import merge
 from envkit.cli.new import new
 from envkit.cli.person import play
 from envkit.cli.plugin_commands import plugin_commands
@@ -156,6 +157,7 @@ _COMMANDS: Final[dict[str, dict[str, Callable[..., None]]]] = {
     "Look": {"list": list_environments, "info": info, "play": play, "doctor": doctor},
     "Roll out": {
         "rollout": rollout,
+        "merge": merge,
         "ui": ui,
         "report": report,
         "view": view,

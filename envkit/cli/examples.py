@@ -15,8 +15,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "rollout search-v0 --engine sglang --base-url http://127.0.0.1:30000 --model DIR -n 64",
         "rollout canary-v0 --policy oracle --wrap blank-image",
         "rollout geo3k-v0 --policy noisy-oracle --tasks tasks.jsonl --group 8",
+        "rollout geo3k-v0 --policy oracle -n 64 --shard 0/4 --out runs/base-0 --resume-or-start",
         "rollout canary-v0 --policy oracle --tensorboard board --parquet run.parquet --wandb",
     ),
+    "merge": ("merge runs/base-0 runs/base-1 --out runs/base", "merge runs/base-* --out runs/base"),
     "ui": ("ui", "ui runs --port 9000 --no-open"),
     "report": (
         "report runs/oracle",

@@ -154,7 +154,13 @@ Temperature = Annotated[
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a run in --out.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
-
+ResumeOrStart = Annotated[
+    bool,
+    typer.Option(
+        "--resume-or-start",
+        help="Complete what --out holds if it was begun with these options, else start it.",
+    ),
+]
 RetryFaults = Annotated[
     bool,
     typer.Option(

@@ -27,6 +27,7 @@ from envkit.cli.playing import (
     PolicyName,
     Quiet,
     RayAddress,
+    ResumeOrStart,
     RetryFaults,
     RunSeed,
     SettingPairs,
@@ -97,6 +98,14 @@ def rollout(
         ),
     ] = None,
     retry_faults: RetryFaults = False,
+    resume_or_start: ResumeOrStart = False,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N",
+            help="Play one of N parts of the run, I from 0 to N - 1; `envkit merge` joins them.",
+        ),
+    ] = None,
     concurrency: Concurrency = None,
     workers: Workers = None,
     ray: RayAddress = None,
@@ -125,12 +134,14 @@ def rollout(
 
     The run directory gets run.json, trajectories.jsonl, images/, metrics.json and report.html. The
     first Ctrl-C, SIGTERM or SIGHUP ends running episodes early and stores them; the second does not
-    wait for running calls. --resume completes the run.
+    wait for running calls. --resume completes the run; so does the same command if it has
+    --resume-or-start.
     """
     given = locals()
     from envkit.cli.remote import on_workers
     from envkit.cli.run_plan import Output, RolloutPlan, TaskList
     from envkit.cli.run_rollout import run_rollout
+    from envkit.rollout.plan import Shard
 
     sinks = SinkChoice(
         tensorboard=tensorboard,
@@ -172,6 +183,8 @@ def rollout(
         tasks=listed,
         episodes=count or _EPISODES,
         group_size=group or 1,
+        resume_or_start=resume_or_start,
+        shard=Shard() if shard is None else Shard.parse(shard),
         sinks=sinks,
         output=output,
     )

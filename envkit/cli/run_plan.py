@@ -1,7 +1,7 @@
 """Plan of a run of `envkit rollout` or `envkit eval`: episodes, settings and run directory."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -17,12 +17,17 @@ from envkit.errors import BusyError, ConfigurationError, StorageError
 from envkit.registration import make
 from envkit.rollout import EpisodeRequest, RolloutConfig, RunPlan, read_requests
 from envkit.rollout.host import AnyEnv, EnvFactory
+from envkit.rollout.plan import Shard
 from envkit.rollout.run_claim import RunClaim
-from envkit.rollout.run_folder import RunFolder, is_taken, read_settings
+from envkit.rollout.run_folder import RunFolder, changed_settings, is_taken, read_settings
 from envkit.rollout.sources import FunctionSource
 
 RUNS: Final = "runs"
 """Default folder of runs."""
+SHARD: Final = "shard"
+"""Setting of a run that plays one of several shards."""
+WHERE: Final = ("concurrency", "config.ray", "config.workers", "engine.base_url", "tasks.file")
+"""Settings that decide where and how fast a run plays, and may change when it is resumed."""
 
 
 class Output(StrEnum):
@@ -77,6 +82,8 @@ class RolloutPlan:
     episodes: int
     group_size: int
     concurrency: int
+    shard: Shard = field(default_factory=Shard)
+    """The part that is played; `episodes` and `tasks` are those of all shards."""
     tasks: TaskList | None = None
     """Tasks of the groups, in order; None draws tasks with the seed."""
     wrap: str | None = None
@@ -89,6 +96,8 @@ class RolloutPlan:
     overwrite: bool = False
     is_resumed: bool = False
     """Whether `out` holds an interrupted run of this plan."""
+    resume_or_start: bool = False
+    """Whether to resume the run in `out` if there is one; see `begun`."""
     retry_faults: bool = False
     """Whether a resumed run plays its faulted episodes again."""
     recorded: Mapping[str, Any] | None = None
@@ -103,11 +112,18 @@ class RolloutPlan:
                 f"--group {self.group_size}"
             )
         groups = self.episodes // self.group_size
+        self.shard.check(groups, self.config.tail)
         if self.tasks is not None and groups > len(self.tasks.requests):
             raise ConfigurationError(
                 f"every group needs a task, but {self.tasks.file} has only "
                 f"{len(self.tasks.requests)} for {groups} groups, got -n {self.episodes} "
                 f"--group {self.group_size}"
+            )
+        if self.resume_or_start and (self.out is None or self.overwrite):
+            raise ConfigurationError(
+                "--resume-or-start resumes the run in --out DIR if there is one: add --out"
+                if self.out is None
+                else "--overwrite replaces a run and --resume-or-start resumes it: drop one"
             )
         if self.wrap_kwargs and self.wrap is None:
             raise ConfigurationError("--wrap-kwargs needs a wrapper: add --wrap NAME")
@@ -182,12 +198,18 @@ class RolloutPlan:
             episodes=settings["episodes"],
             group_size=settings["group_size"],
             concurrency=settings["concurrency"],
+            shard=shard_of(settings),
             tasks=None
             if tasks is None
             else TaskList.read(Path(tasks["file"]), settings["env_id"], sha256=tasks["sha256"]),
             wrap=settings["wrap"],
             wrap_kwargs=settings["wrap_kwargs"],
         )
+
+    @property
+    def to_play(self) -> int:
+        """Number of episodes of the shard."""
+        return self.shard.share(self.episodes, self.group_size)
 
     def environment(self) -> str | EnvFactory:
         """Return the environment's id, or a source that builds it with its wrapper."""
@@ -209,6 +231,7 @@ class RolloutPlan:
             episodes=self.episodes,
             group_size=self.group_size,
             concurrency=self.concurrency,
+            shard=self.shard,
             tasks=None if self.tasks is None else [one.task for one in self.tasks.requests],
             seeds=None if self.tasks is None else [one.seed for one in self.tasks.requests],
             metadata=metadata,
@@ -231,7 +254,22 @@ class RolloutPlan:
             else {"file": str(self.tasks.file), "sha256": self.tasks.sha256},
             "wrap": self.wrap,
             "wrap_kwargs": dict(self.wrap_kwargs),
+            **({SHARD: str(self.shard)} if self.shard.count > 1 else {}),
         }
+
+    def begun(self, claim: RunClaim) -> "RolloutPlan":
+        """Return the plan as resumed if it may resume and the claimed folder holds a run.
+
+        Raises:
+            StorageError: The folder holds trajectories that are not of a run.
+            ConfigurationError: The run has other settings, another version of envkit created it, or
+                it was changed.
+        """
+        if not (self.resume_or_start and claim.had_run):
+            return self
+        recorded = read_settings(claim.path)
+        check_unchanged(claim.path, recorded, self.settings(), besides=WHERE)
+        return replace(self, is_resumed=True, recorded=recorded)
 
     def open(self, claim: RunClaim) -> RunFolder:
         """Open the run's folder for writing.
@@ -258,7 +296,7 @@ class RolloutPlan:
             return self._claim_numbered()
         self.check_out()
         claim = RunClaim(self.out)
-        if claim.had_run and not (self.overwrite or self.is_resumed):
+        if claim.had_run and not self._may_have_run:
             claim.close()
             raise _taken(self.out)
         return claim
@@ -273,12 +311,19 @@ class RolloutPlan:
             return
         if self.out.exists() and not self.out.is_dir():
             raise StorageError(f"--out must be a folder, got the file {str(self.out)!r}")
-        if is_taken(self.out) and not (self.overwrite or self.is_resumed):
+        if is_taken(self.out) and not self._may_have_run:
             raise _taken(self.out)
+
+    @property
+    def _may_have_run(self) -> bool:
+        """Whether `out` may hold a run already."""
+        return self.overwrite or self.is_resumed or self.resume_or_start
 
     def _claim_numbered(self) -> RunClaim:
         wrap = "" if self.wrap is None else f"-{self.wrap}"
         stem = f"{self.env_id.replace('/', '-')}{wrap}-{self.choice.label}-seed{self.config.seed}"
+        if self.shard.count > 1:
+            stem += f"-shard{self.shard.index}of{self.shard.count}"
         if self.overwrite:
             return RunClaim(Path(RUNS) / stem)
         for folder in numbered_folders(stem):
@@ -292,6 +337,37 @@ class RolloutPlan:
                 return claim
             claim.close()
         raise AssertionError("the numbers do not end")
+
+
+def check_unchanged(
+    folder: Path,
+    recorded: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    *,
+    besides: Sequence[str],
+) -> None:
+    """Check that --resume-or-start was given the settings of what a folder holds.
+
+    Args:
+        folder: The folder.
+        recorded: Its settings.
+        settings: The given ones.
+        besides: As for `changed_settings`.
+
+    Raises:
+        ConfigurationError: They differ.
+    """
+    changed = changed_settings(recorded, settings, besides=besides)
+    if changed:
+        raise ConfigurationError(
+            f"{folder} was begun with other settings, which --resume-or-start cannot change: "
+            f"{'; '.join(changed)}. Repeat its options, or choose another --out"
+        )
+
+
+def shard_of(settings: Mapping[str, Any]) -> Shard:
+    """Return the shard of a run's settings; a run of its own is the only one."""
+    return Shard.parse(settings.get(SHARD, str(Shard())))
 
 
 def numbered_folders(stem: str) -> Iterator[Path]:

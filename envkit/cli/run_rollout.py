@@ -103,6 +103,10 @@ def run_rollout(
         EnvkitError: The error that ended the rollout; finished trajectories are kept.
     """
     with _closed_after(_first_env(plan)) as env, plan.claim() as claim:
+        plan = plan.begun(claim)
+        if plan.resume_or_start and plan.is_resumed and _is_finished(plan, claim):
+            note(f"{claim.path} is finished: all {plan.to_play} episodes are done")
+            return EXIT_OK
         signals, state = StopSignals(), RolloutState()
         with _sinks(plan, claim.path, state) as sinks:
             outcome = asyncio.run(_play(plan, env, claim, signals, state, sinks, also))
@@ -110,6 +114,18 @@ def run_rollout(
                 sinks.write_metrics(outcome.figures())
         code = _finish(plan, claim.path, outcome, signals)
     return EXIT_ERROR if code == EXIT_OK and sinks.failures else code
+
+
+def _is_finished(plan: RolloutPlan, claim: RunClaim) -> bool:
+    """Whether a resumed run has nothing to play or to write, and did not fault throughout."""
+    if plan.output is Output.JSON:  # the figures are the command's output
+        return False
+    with plan.open(claim) as folder:
+        return (
+            len(folder.progress.delivered) >= plan.to_play
+            and (claim.path / REPORT_FILE).exists()
+            and any(not one.is_faulted for one in folder.finished())
+        )
 
 
 def _first_env(plan: RolloutPlan) -> "Env":
@@ -310,7 +326,7 @@ def _tell_resumed(plan: RolloutPlan, folder: RunFolder, progress: Progress) -> N
         again = folder.progress.retried
         retried = f", {again} faulted ones play again" if again else ""
         progress.tell(
-            f"resuming: {done} of {plan.episodes} episodes are done, {parts} started{retried}"
+            f"resuming: {done} of {plan.to_play} episodes are done, {parts} started{retried}"
         )
 
 

@@ -23,7 +23,7 @@ from envkit.rollout.history import (
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.limits import Backoff, Limits, RetryBudget
 from envkit.rollout.multi_agent import can_resume, has_role, rollout_id_of
-from envkit.rollout.plan import Progress, RolloutState, RunPlan
+from envkit.rollout.plan import Progress, RolloutState, RunPlan, Shard
 from envkit.rollout.player import Player, play, play_through, resume
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
 from envkit.rollout.run import Run
@@ -73,6 +73,7 @@ __all__ = [
     "RunPlan",
     "Sampling",
     "ScriptedEngine",
+    "Shard",
     "Stale",
     "Stragglers",
     "Summarise",

@@ -1,12 +1,13 @@
 """The plan of a run, and its progress."""
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from envkit.errors import ConfigurationError
 from envkit.rollout.availability import Watched
-from envkit.rollout.tail import ParkedGroup
+from envkit.rollout.tail import ParkedGroup, Tail
 from envkit.tasks import Task
 from envkit.trajectory.trajectory import Trajectory
 
@@ -47,6 +48,81 @@ class RolloutState:
     """Whether the engine, or the remote workers, answer; None before the run."""
 
 
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One of several jobs that share the episodes of a run; each plays every N-th group."""
+
+    index: int = 0
+    """From 0 to `count` - 1."""
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        """Validate the numbers.
+
+        Raises:
+            ConfigurationError: The index is not below the count.
+        """
+        if not 0 <= self.index < self.count:
+            raise ConfigurationError(
+                f"a shard is I/N with I from 0 to N - 1, such as 0/4 to 3/4, got {self}"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> "Shard":
+        """Return the shard that `str` names, such as "0/4".
+
+        Raises:
+            ConfigurationError: The text names none.
+        """
+        numbers = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
+        if numbers is None:
+            raise ConfigurationError(
+                f"a shard is I/N, two numbers such as 0/4, got {text!r:.80}; an empty number is a "
+                "variable that is not set"
+            )
+        return cls(int(numbers[1]), int(numbers[2]))
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+    def groups(self, total: int) -> range:
+        """Return the numbers of the shard's groups.
+
+        Args:
+            total: Number of groups of the whole run.
+        """
+        return range(self.index, total, self.count)
+
+    def share(self, episodes: int, group_size: int) -> int:
+        """Return the number of the shard's episodes.
+
+        Args:
+            episodes: Number of episodes of the whole run.
+            group_size: Episodes per group.
+        """
+        return len(self.groups(episodes // group_size)) * group_size
+
+    def check(self, groups: int, tail: Tail) -> None:
+        """Check that every shard has a group and that none needs to know about the others.
+
+        Args:
+            groups: Number of groups of the whole run.
+            tail: What happens to the run's long episodes.
+
+        Raises:
+            ConfigurationError: See the message.
+        """
+        if self.count > groups:
+            raise ConfigurationError(
+                f"every shard needs a group to play, got {self.count} shards of {groups} groups"
+            )
+        if self.count > 1 and tail.cuts:
+            raise ConfigurationError(
+                f"tail.then {tail.then.value!r} decides over the whole run, which no shard sees: "
+                "remove it, or play the run as one"
+            )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
     """The episodes that a run plays."""
@@ -61,6 +137,8 @@ class RunPlan:
     """Task of each group, in order; None draws it with the seed."""
     seeds: Sequence[int | None] | None = None
     """Seed of each group, in order; None derives it from the run's seed."""
+    shard: Shard = field(default_factory=Shard)
+    """The groups that this run plays; the other fields describe all of them."""
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """JSON data to store with every record."""
 

@@ -89,7 +89,7 @@ class Run:
 
         Raises:
             ConfigurationError: The configuration has arguments for a function, or the plan has
-                fewer tasks or seeds than the tail may start groups.
+                fewer tasks or seeds than the tail may start groups, or its shard cannot be played.
         """
         self._player, self._plan, self._config = player, plan, player.config
         self._source: Source = source_of(env, self._config.env_kwargs)
@@ -106,7 +106,9 @@ class Run:
         self._parked = dict(enumerate(self.state.parked))
         """Groups of an earlier run that have not started yet, by their number in this run."""
         self._parked_count = len(self._parked)
-        self._started = self._tail.started(plan.episodes // plan.group_size)
+        groups = plan.episodes // plan.group_size
+        plan.shard.check(groups, self._tail)
+        self._started = self._tail.started(groups)
         plan.check(new_groups=self._started - self._parked_count)
         self._unfinished = dict(self._progress.unfinished)
         self._complete = 0
@@ -168,7 +170,8 @@ class Run:
     def _episodes(self) -> int:
         """Return how many episodes the batch has."""
         size = self._plan.group_size
-        return self._tail.needed(self._plan.episodes // size) * size
+        needed = self._tail.needed(self._plan.episodes // size)
+        return len(self._plan.shard.groups(needed)) * size
 
     def _find_missing(self) -> int:
         """Prepare to draw the indices of the episodes to play, in order; return their number.
@@ -176,15 +179,20 @@ class Run:
         They are drawn one by one: a run may have more episodes than fit in memory.
         """
         size = self._plan.group_size
-        planned = range(self._started * size)
+        groups = self._plan.shard.groups(self._started)
         done = self._progress.delivered | {
             number * size + member
             for number, parked in self._parked.items()
             for member, played in parked.members.items()
             if not is_aborted(played)
         }
-        self._indices = (index for index in planned if index not in done)
-        return len(planned) - sum(index in planned for index in done)
+        self._indices = (
+            index
+            for group in groups
+            for index in range(group * size, (group + 1) * size)
+            if index not in done
+        )
+        return len(groups) * size - sum(index // size in groups for index in done)
 
     async def _take_complete(self, deliver: Deliver) -> None:
         """Count the groups that an earlier process delivered; deliver those that were parked."""
@@ -293,8 +301,10 @@ class Run:
         seed = None if plan.seeds is None else plan.seeds[place]
         first = number * plan.group_size
         indices = range(first, first + plan.group_size)
+        # Runs of parts of a task file have the same places, so the task is part of the id.
+        listed = "" if task is None and seed is None else f"-{derive_seed(task, seed):08x}"
         return _Group(
-            group_id=f"{self._config.seed}-{place}",
+            group_id=f"{self._config.seed}-{place}{listed}",
             seed=derive_seed("group", self._config.seed, place) if seed is None else seed,
             task=task,
             start=GroupStart(self._progress.starts.get(number)),

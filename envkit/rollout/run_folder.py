@@ -12,7 +12,7 @@ import hashlib
 import json
 import tempfile
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
@@ -45,6 +45,8 @@ FAULTED_FILE: Final = "faulted.jsonl"
 """Records of faulted episodes that were played again, in the order in which they ended."""
 SCHEMA: Final = 1
 """Version of `run.json`."""
+_SHOWN: Final = 60
+"""Characters of a setting's value in an error."""
 
 
 class RunFolder(Closing):
@@ -167,6 +169,14 @@ class RunFolder(Closing):
         else:
             await self._worker.call(self._store_waiting, timeout_s=None)
         return delivery.outcome()
+
+    def copy_line(self, line: bytes) -> None:
+        """Append a record of another run as it is stored there; its images are copied first.
+
+        Raises:
+            StorageError: It cannot be written; the file is unchanged.
+        """
+        self._writer.append(PreparedTrajectory(episode_id="", line=line, images=()))
 
     def rescue(self, episodes: Sequence[Played]) -> Path:
         """Write finished episodes that this folder could not store to a temporary folder.
@@ -301,6 +311,36 @@ def read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
+def changed_settings(
+    recorded: Mapping[str, Any], settings: Mapping[str, Any], *, besides: Collection[str] = ()
+) -> list[str]:
+    """Return a line for each setting that differs, such as "config.seed is 0, got 1".
+
+    Args:
+        recorded: A run's settings.
+        settings: Other settings.
+        besides: Names of settings that may differ, with dots between their parts.
+    """
+    old, new = (_flat(json.loads(json.dumps(one))) for one in (recorded, settings))
+    return [
+        f"{name} is {old.get(name)!r:.{_SHOWN}}, got {new.get(name)!r:.{_SHOWN}}"
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+        and not any(f"{name}.".startswith(f"{other}.") for other in besides)
+    ]
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings by their dotted names."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(cast("Mapping[str, Any]", value), f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
 def _write_settings(path: Path, settings: Mapping[str, Any]) -> None:
     document = {
         "schema": SCHEMA,
@@ -344,12 +384,11 @@ def _recorded(path: Path, settings: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _check_same(path: Path, recorded: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    names = sorted(recorded.keys() | settings.keys())
-    changed = [name for name in names if recorded.get(name) != settings.get(name)]
+    changed = changed_settings(recorded, settings)
     if changed:
         raise ConfigurationError(
-            f"{path} can only be resumed with its own settings, got different values of "
-            f"{', '.join(changed)}; start a new run for them"
+            f"{path} can only be resumed with its own settings: {'; '.join(changed)}; start a new "
+            "run for other ones"
         )
 
 
@@ -363,23 +402,38 @@ def _move_faulted(path: Path, writer: TrajectoryWriter) -> int:
     return len(faulted)
 
 
+def read_finished(
+    path: Path, group_size: int
+) -> tuple[dict[int, list[StoredEpisode]], frozenset[int]]:
+    """Return the records of each finished episode by its index, and the lines of unfinished ones.
+
+    Episodes that the tail stopped are in neither.
+
+    Raises:
+        StorageError: A line cannot be read, a run did not write it, or an episode is stored twice.
+    """
+    stored = list(read_index(path))
+    whole = _whole_episodes(path, stored)
+    finished = [one for one in stored if one.is_finished and whole[_episode(one)]]
+    delivered: dict[int, list[StoredEpisode]] = {}
+    for one in finished:
+        if TAIL not in one.metadata:
+            delivered.setdefault(_index(path, one.metadata, group_size), []).append(one)
+    if any(len(set(map(_episode, records))) > 1 for records in delivered.values()):
+        raise _stored_twice(path)
+    return delivered, frozenset(one.line for one in stored) - {one.line for one in finished}
+
+
 def _recover(
     path: Path, writer: TrajectoryWriter, group_size: int, *, retry_faults: bool
 ) -> Progress:
     """Move unfinished episodes to their own file and return the run's progress."""
     _drop_lines_without_images(path, writer)
     retried = _move_faulted(path, writer) if retry_faults else 0
-    stored = list(read_index(path))
-    whole = _whole_episodes(path, stored)
-    finished = [one for one in stored if one.is_finished and whole[_episode(one)]]
-    counted = [one for one in finished if TAIL not in one.metadata]
-    delivered = {_index(path, one.metadata, group_size): one for one in counted}
-    if len(delivered) != len({_episode(one) for one in counted}):
-        raise _stored_twice(path)
-    left = {one.line for one in stored} - {one.line for one in finished}
+    delivered, left = read_finished(path, group_size)
     _set_apart(path, UNFINISHED_FILE, left, writer)
     starts: dict[int, str] = {}
-    for index, one in delivered.items():
+    for index, (*_, one) in delivered.items():
         if one.initial_observation_hash is not None:
             starts.setdefault(index // group_size, one.initial_observation_hash)
     unfinished: dict[int, Trajectory] = {}
@@ -454,7 +508,7 @@ def _index(path: Path, metadata: Mapping[str, Any], group_size: int) -> int:
         ) from error
 
 
-def _set_apart(path: Path, name: str, numbers: set[int], writer: TrajectoryWriter) -> None:
+def _set_apart(path: Path, name: str, numbers: Collection[int], writer: TrajectoryWriter) -> None:
     """Move lines of the trajectory file to another file, which gets each line once."""
     if not numbers:
         return

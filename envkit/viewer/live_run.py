@@ -15,8 +15,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, BinaryIO, Final, cast
 
-from envkit.errors import EnvkitError, StorageError
+from envkit.errors import ConfigurationError, EnvkitError, StorageError
 from envkit.files import storage_errors
+from envkit.rollout.plan import Shard
 from envkit.text import counted
 from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
 from envkit.trajectory.storage import FILE_NAME, parse_line
@@ -104,8 +105,14 @@ class LiveRun:
     @property
     def expected(self) -> int | None:
         """Number of episodes that the rollout plays; None if it was not recorded."""
-        value = self.settings.get("episodes")
-        return value if type(value) is int and value > 0 else None
+        value, size = self.settings.get("episodes"), self.settings.get("group_size")
+        if type(value) is not int or value <= 0:
+            return None
+        try:
+            shard = Shard.parse(str(self.settings["shard"]))
+        except (KeyError, ConfigurationError):
+            return value
+        return shard.share(value, size) if type(size) is int and size > 0 else value
 
     @property
     def step(self) -> float | None:

@@ -1,6 +1,7 @@
 """`envkit eval` end to end: figures, faults, Ctrl-C and resume, comparisons, and bad input."""
 
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -9,7 +10,7 @@ from typing import Any
 
 import gymnasium
 import pytest
-from fakes.command import run_envkit, start_envkit
+from fakes.command import Outcome, run_envkit, start_envkit
 from fakes.envs import EchoEnv, register_toys
 from fakes.models import tiny_model_dir
 
@@ -268,6 +269,39 @@ def test_folder_with_an_evaluation_is_not_overwritten_by_itself(model: Path) -> 
     assert "--overwrite" in taken.last_error
     assert evaluate(model, "toy-echo-v0", "-n", 6, "--overwrite").code == 0
     assert lines()[0]["tasks"] == 6
+
+
+def test_the_same_command_starts_completes_and_recounts_an_evaluation(model: Path) -> None:
+    def again(*options: object) -> Outcome:
+        return evaluate(
+            model, "toy-echo-v0", "toy-adder-v0", "-n", 6, "-k", 2, "--resume-or-start", *options
+        )
+
+    assert again().code == 0
+    rows = Path("out/toy-echo-v0/trajectories.jsonl")
+    kept = b"".join(rows.read_bytes().splitlines(keepends=True)[:5])
+    rows.write_bytes(kept)
+    shutil.rmtree("out/toy-adder-v0")
+    assert again("--concurrency", 2).code == 0
+    assert rows.read_bytes().startswith(kept)
+    assert [(line["env_id"], line["episodes"]) for line in lines()] == [
+        ("toy-echo-v0", 12), ("toy-adder-v0", 12),
+    ]  # fmt: skip
+    stored = rows.read_bytes()
+    assert again("--pass-at", 2).code == 0
+    assert rows.read_bytes() == stored
+    assert list(lines()[0]["pass_at"]) == ["2"]
+
+    for options, says in (
+        (("--seed", 5), "toy-adder-v0.config.seed is 0, got 5"),
+        (("toy-slow-v0",), "toy-slow-v0.env_id is None, got 'toy-slow-v0'"),
+        (("--overwrite",), "drop one"),
+    ):
+        shown = again(*options)
+        assert shown.code == 2
+        assert says in shown.last_error
+    assert rows.read_bytes() == stored
+    assert "add --out" in run_envkit("eval", "toy-echo-v0", "--resume-or-start").last_error
 
 
 def test_evaluation_without_its_long_episodes_is_refused(model: Path) -> None:

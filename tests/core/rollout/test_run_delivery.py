@@ -244,6 +244,6 @@ async def test_run_folder_refuses_other_settings_and_a_second_writer(tmp_path: P
             RunFolder.resume(path)
         with pytest.raises(StorageError, match="already holds a run"):
             RunFolder.create(path, {"group_size": 1, "seed": 0})
-    with pytest.raises(ConfigurationError, match="different values of seed"):
+    with pytest.raises(ConfigurationError, match="seed is 0, got 1"):
         RunFolder.resume(path, {"group_size": 1, "seed": 1})
     assert {file: file.read_bytes() for file in path.iterdir()} == before

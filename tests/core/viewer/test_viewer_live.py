@@ -390,6 +390,30 @@ def test_library_reads_every_run_and_sees_new_ones(
     assert runs["c"]["settings"]["engine.policy"] == "oracle"
 
 
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({"group_size": 2, "shard": "0/3"}, 4),
+        ({"group_size": 2, "shard": "1/3"}, 2),
+        ({"group_size": 0, "shard": "1/3"}, 8),
+        ({"group_size": "two", "shard": "1/3"}, 8),
+        ({"group_size": 2, "shard": "3/3"}, 8),
+        ({"group_size": 2, "shard": {"index": []}}, 8),
+        ({"shard": "1/3"}, 8),
+    ],
+)
+def test_library_expects_only_the_episodes_of_a_shard(
+    tmp_path: Path, more: dict[str, Any], expected: int
+) -> None:
+    (tmp_path / "part").mkdir()
+    settings = {"env_id": "canary-v0", "episodes": 8, **more}
+    (tmp_path / "part" / "run.json").write_text(json.dumps({"settings": settings}))
+    library = Library(Folder(tmp_path))
+    settle(library)
+    (run,) = library.overview()["runs"]
+    assert run["expected"] == expected
+
+
 def test_overview_has_no_later_version_than_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
