@@ -180,7 +180,7 @@ class MissingDependencyError(ConfigurationError, ImportError):
         return cls(
             f"{feature} needs the package {package!r}, which is installed but cannot be imported: "
             f"{describe(cause)}. Remove this cause, or reinstall it with: "
-            f"pip install --force-reinstall {package} 'envkit-rl[{extra}]'"
+            f"pip uninstall -y {package} && pip install 'envkit-rl[{extra}]'"
         )
 
 

@@ -206,7 +206,11 @@ class Browser:
         """Return the fault that says why the connection is gone."""
         await self._wait_for_end()
         trouble = self.trouble or Trouble.SOCKET_CLOSED
-        return BrowserFault(f"the browser is gone ({trouble.value}), at {doing}", trouble=trouble)
+        words = self.process.last_words() if trouble is Trouble.BROWSER_DIED else ""
+        said = f"; its last output: {words!r}" if words else ""
+        return BrowserFault(
+            f"the browser is gone ({trouble.value}), at {doing}{said}", trouble=trouble
+        )
 
     def close_socket(self) -> None:
         """Break the connection but keep the process, for tests and fault injection."""

@@ -102,7 +102,7 @@ class BrowserProcess:
         It is a `MissingDependencyError`, which ends a run before its first episode, if every start
         fails in this way and none in this process succeeded.
         """
-        words = self._last_words()
+        words = self.last_words()
         if _NO_SANDBOX in words and not BrowserProcess.has_answered:
             return RefusedError(
                 f"Chromium cannot start its sandbox: user {os.geteuid()} may not create user "
@@ -142,7 +142,8 @@ class BrowserProcess:
         """End the group and remove the profile; takes some milliseconds. Safe to call twice."""
         self._finalizer()
 
-    def _last_words(self) -> str:
+    def last_words(self) -> str:
+        """Return the end of the browser's output; empty after `kill`."""
         try:
             return (self.profile / _LOG).read_text(errors="replace")[-600:].strip()
         except OSError:

@@ -169,4 +169,4 @@ def test_taken_port_is_said(tmp_path: Path) -> None:
         port: int = taken.getsockname()[1]
         done = run_envkit("serve-search", corpus(tmp_path), "--port", port)
     assert done.code == 1
-    assert f"cannot listen on 127.0.0.1:{port}" in done.last_error
+    assert f"port {port} of 127.0.0.1 is in use" in done.last_error
