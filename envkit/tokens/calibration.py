@@ -257,7 +257,22 @@ class Calibrator:
                 "the chat template does not render a user message: "
                 + "; ".join(self.notes or ["its text is nowhere in the output"])
             )
-        return ContentForms(strings=strings, parts=parts)
+        user = {"role": "user", "content": "u" if strings else [{"type": "text", "text": "u"}]}
+        objects = self._shows_call(user, {"a": PROBE})
+        texts = self._shows_call(user, PROBE)
+        if not (objects or texts):  # it writes no calls, so their form does not matter
+            objects = texts = True
+        return ContentForms(strings=strings, parts=parts, objects=objects, texts=texts)
+
+    def _shows_call(self, user: PlainMessage, arguments: str | dict[str, str]) -> bool:
+        function = {"name": "f", "arguments": arguments}
+        calls = [{"type": "function", "id": CALL_ID, "function": function}]
+        called: PlainMessage = {"role": "assistant", "tool_calls": calls}
+        for reply in ({**called, "content": ""}, called):
+            with suppress(TemplateError):
+                if PROBE in self.template.render([user, reply], tools=self.tools):
+                    return True
+        return False
 
     def _shows(self, message: PlainMessage) -> bool:
         try:

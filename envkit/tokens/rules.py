@@ -185,10 +185,14 @@ class ImageSyntax:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContentForms:
-    """The kinds of message content that the template renders."""
+    """The kinds of message content, and of calls' arguments, that the template renders."""
 
     strings: bool
     parts: bool
+    objects: bool = True
+    """Whether arguments may be an object, as servers write them."""
+    texts: bool = True
+    """Whether arguments may be a text that is not JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,8 @@ from envkit.tokens.template import PlainMessage, plain
 
 CALL_ID = "call00000"
 """Nine alphanumeric characters, which Mistral's templates check."""
+_ARGUMENTS: Final = "arguments"
+"""Argument that holds what is not a JSON object, for templates that read objects only."""
 PLAIN_REPLY: Final = Variant(content="mark", calls="none")
 
 
@@ -129,16 +131,38 @@ class Writer:
             flat = not self.forms.parts or (entry["role"] == "tool" and is_text)
             if flat and self.forms.strings:
                 entry["content"] = "".join(_texts(content))  # pyright: ignore[reportUnknownArgumentType]
+        for call in entry.get("tool_calls") or ():
+            function = call.get("function", call)
+            if "arguments" in function:
+                function["arguments"] = self._fit_arguments(function["arguments"])
         return entry
+
+    def _fit_arguments(self, given: Any) -> Any:  # noqa: ANN401  # JSON
+        """Return a call's arguments as servers give them to a template, if it renders that form.
+
+        Servers parse them (vLLM: `_postprocess_messages` in vllm/entrypoints/chat_utils.py) and
+        refuse a conversation whose arguments are not an object. A policy may write anything.
+        """
+        value = _parsed(given) if isinstance(given, str) else given
+        if not isinstance(value, dict):
+            return given if self.forms.texts or not isinstance(given, str) else {_ARGUMENTS: given}
+        if self.forms.objects:
+            return value  # pyright: ignore[reportUnknownVariableType]
+        return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
 
 
 def _object(text: str) -> dict[str, Any]:
     """Parse the JSON arguments of a call; anything but an object becomes empty."""
-    try:
-        value: Any = json.loads(text)
-    except ValueError:
-        return {}
+    value = _parsed(text)
     return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+
+
+def _parsed(text: str) -> Any:  # noqa: ANN401  # JSON
+    """Parse JSON; None if it is not valid."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _texts(parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:

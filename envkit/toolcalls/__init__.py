@@ -35,6 +35,9 @@ class ToolCallFormat(StrEnum):
     """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`: Hermes, Qwen2.5, Qwen3."""
     QWEN_XML = "qwen_xml"
     """`<function=name><parameter=key>value</parameter></function>`: Qwen3-Coder."""
+    GLM = "glm"
+    """`<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>`: GLM-4.5 and
+    later."""
     LLAMA = "llama"
     """`{"name": ..., "parameters": {...}}`, alone or after `<|python_tag|>`: Llama 3."""
     MISTRAL = "mistral"
@@ -98,7 +101,7 @@ def _detect(text: str, tags: Mapping[str, str]) -> ToolCallFormat:
 
 def _read(out: Collector, chosen: ToolCallFormat, tags: Mapping[str, str]) -> None:
     match chosen:
-        case ToolCallFormat.HERMES | ToolCallFormat.QWEN_XML:
+        case ToolCallFormat.HERMES | ToolCallFormat.QWEN_XML | ToolCallFormat.GLM:
             if chosen == ToolCallFormat.QWEN_XML and BLOCK_OPEN not in out.text:
                 read_functions(out)
             else:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from envkit.toolcalls.reply import Collector, arguments_of
 from envkit.toolcalls.tolerant_json import MalformedJson, decode_prefix, skip_space
-from envkit.toolcalls.xml_functions import FUNCTION_OPEN, read_functions
+from envkit.toolcalls.xml_functions import FUNCTION_OPEN, is_glm, read_functions, read_glm
 
 BLOCK_OPEN: Final = "<tool_call>"
 BLOCK_CLOSE: Final = "</tool_call>"
@@ -24,7 +24,7 @@ reply would take quadratic time."""
 
 
 def read_blocks(out: Collector) -> None:
-    """Read `<tool_call>` blocks: JSON as Hermes and Qwen write it, or Qwen3-Coder's functions.
+    """Read `<tool_call>` blocks: JSON of Hermes and Qwen, functions of Qwen3-Coder, GLM's pairs.
 
     An unclosed block is no call, even if its JSON is complete.
     """
@@ -35,11 +35,14 @@ def read_blocks(out: Collector) -> None:
         if 0 <= close < body:
             close = text.find(BLOCK_CLOSE, body)
         limit = len(text) if close < 0 else close
-        if text[body : body + 200].lstrip().startswith(FUNCTION_OPEN):
+        is_functions = text[body : body + 200].lstrip().startswith(FUNCTION_OPEN)
+        if is_functions or is_glm(out, body, limit):
             if close < 0:
                 out.error(_UNCLOSED)
-            else:
+            elif is_functions:
                 read_functions(out, body, limit)
+            else:
+                read_glm(out, body, limit)
             at = min(limit + len(BLOCK_CLOSE), len(text))
         else:
             at = _read_block(out, body, limit, rereads)

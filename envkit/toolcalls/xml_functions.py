@@ -1,4 +1,4 @@
-"""Readers of the call formats that carry raw text: Qwen3-Coder functions and plain tags."""
+"""Readers of the call formats that carry raw text: Qwen3-Coder and GLM functions, plain tags."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,6 +15,10 @@ _PARAMETER_CLOSE: Final = "</parameter>"
 _INSIDE: Final = re.compile("|".join((_FUNCTION_CLOSE, FUNCTION_OPEN, _PARAMETER_OPEN)))
 _PARAMETER_END: Final = re.compile(f"{_PARAMETER_CLOSE}|{_PARAMETER_OPEN}")
 _HEAD: Final = re.compile(r"([^<>\n]{1,200})>")
+_KEY_OPEN: Final = "<arg_key>"
+_KEY: Final = re.compile(rf"\s*+{_KEY_OPEN}([^<>]{{1,200}})</arg_key>\s*+<arg_value>")
+_VALUE_CLOSE: Final = "</arg_value>"
+_GLM_HEAD: Final = re.compile(r"\s*+([\w.:/-]{1,64})\s*+")
 
 
 def read_functions(out: Collector, start: int = 0, end: int | None = None) -> None:
@@ -63,6 +67,51 @@ def _read_function(out: Collector, head: int, limit: int) -> int:
         at = limit
     out.error(problem or f"{FUNCTION_OPEN}...> is not closed by {_FUNCTION_CLOSE}")
     return at
+
+
+def is_glm(out: Collector, body: int, limit: int) -> bool:
+    """Return whether a block is a call as GLM-4.5 and later models write it.
+
+    It is a name, and pairs of `<arg_key>` and `<arg_value>`. Without a pair it is a call only if
+    the name is that of a tool, since the block may be broken JSON.
+
+    Source: zai-org/GLM-4.5, chat_template.jinja.
+
+    Args:
+        out: The collector over the reply.
+        body: Where the block begins, after its opening tag.
+        limit: Where it ends, before its closing tag.
+    """
+    head = _GLM_HEAD.match(out.text, body, limit)
+    if head is None:
+        return False
+    is_named = any(spec.name == head.group(1) for spec in out.tools)
+    return out.text.startswith(_KEY_OPEN, head.end(), limit) or (is_named and head.end() == limit)
+
+
+def read_glm(out: Collector, body: int, limit: int) -> None:
+    """Read a block for which `is_glm` holds; values are read as in `read_functions`."""
+    text, head = out.text, _GLM_HEAD.match(out.text, body, limit)
+    assert head is not None
+    name, at = head.group(1), head.end()
+    types = _declared_types(name, out.tools)
+    arguments: dict[str, Any] = {}
+    while (key := _KEY.match(text, at, limit)) is not None:
+        word = key.group(1).strip()
+        end = text.find(_VALUE_CLOSE, key.end(), limit)
+        if end < 0:
+            out.error(f"argument {word[:40]!r} is not closed by {_VALUE_CLOSE}")
+            return
+        if word in arguments:
+            out.error(f"argument {word[:40]!r} appears twice")
+            return
+        arguments[word] = _value(text[key.end() : end], types.get(word))
+        at = end + len(_VALUE_CLOSE)
+    rest = text[at:limit].strip()
+    if rest:
+        out.error(f"unexpected {rest[:12]!r} in the call of {name[:40]!r}")
+    else:
+        out.call(name, arguments)
 
 
 def _read_parameter(text: str, at: int, limit: int) -> tuple[str, str, int] | str:

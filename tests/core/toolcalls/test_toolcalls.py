@@ -64,6 +64,10 @@ FRAGMENTS = st.lists(
             "</function>",
             "<parameter=a>",
             "</parameter>",
+            "<arg_key>",
+            "</arg_key>",
+            "<arg_value>",
+            "</arg_value>",
             "<|python_tag|>",
             "[TOOL_CALLS]",
             "[ARGS]",
@@ -112,6 +116,57 @@ def test_hermes_round_trip(name: str, arguments: dict[str, Any], before: str) ->
     assert [(call.name, call.arguments) for call in parsed.calls] == [(name, arguments)]
     assert parsed.errors == ()
     assert parsed.text == before.strip()
+
+
+def glm(arguments: dict[str, Any], name: str = "f", *, space: str = "\n") -> str:
+    """Write a call as the templates of GLM-4.5, and without the line breaks of 4.6, do."""
+    pairs = (
+        f"<arg_key>{key}</arg_key>{space}<arg_value>"
+        f"{value if isinstance(value, str) else json.dumps(value)}</arg_value>{space}"
+        for key, value in arguments.items()
+    )
+    return f"<tool_call>{name}{space}{''.join(pairs)}</tool_call>"
+
+
+KEYS = st.from_regex(r"[A-Za-z_][\w. -]{0,20}[\w]", fullmatch=True).filter(str.isascii)
+
+
+@settings(max_examples=examples(50))
+@given(
+    name=NAMES,
+    arguments=st.dictionaries(KEYS, UNTAGGED_TEXT, max_size=4),
+    before=UNTAGGED_TEXT,
+    space=st.sampled_from(["", "\n"]),
+)
+def test_glm_round_trip(name: str, arguments: dict[str, str], before: str, space: str) -> None:
+    tool = ToolSpec(name=name, description="", parameters={"type": "object", "properties": {}})
+    reply = f"{before}{glm(arguments, name, space=space)}"
+    parsed = parse_tool_calls(reply * 2, tools=[tool])
+    assert [(call.name, call.arguments) for call in parsed.calls] == [(name, arguments)] * 2
+    assert parsed.errors == ()
+
+
+def test_glm_values_take_the_declared_type() -> None:
+    given = {"query": "12", "limit": 12, "sites": ["a", "b"], "fast": None}
+    (call,) = parse_tool_calls(glm(given, "search"), tools=[SEARCH]).calls
+    assert call.arguments == given
+
+
+@pytest.mark.parametrize(
+    ("reply", "problem"),
+    [
+        ("<tool_call>f<arg_key>a</arg_key><arg_value>1</tool_call>", "'a' is not closed"),
+        (glm({"a": "1"}).replace("</tool_call>", f"{glm({'a': '2'})[12:]}"), "'a' appears twice"),
+        ("<tool_call>f<arg_key>a</arg_key>\n1</tool_call>", "unexpected '<arg_key>a</'"),
+        ("<tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value>x</tool_call>", "'x' in"),
+        ("<tool_call>f\n<arg_key>a</arg_key><arg_value>1</arg_value>", "not closed by </tool_"),
+        ("<tool_call>f\n</tool_call>", "tool call 1 cannot be read"),
+    ],
+)
+def test_glm_call_that_is_broken_is_an_error(reply: str, problem: str) -> None:
+    parsed = parse_tool_calls(reply)
+    assert parsed.calls == ()
+    assert problem in " ".join(parsed.errors)
 
 
 @settings(max_examples=examples(50))
@@ -353,6 +408,7 @@ WHOLE_CALLS = {
     "hermes": hermes({"a": "rm -r /d/x", "b": [1, {"c": 2}]}),
     "qwen_xml": f"<tool_call>\n{XML}\n</tool_call>",
     "bare_xml": XML,
+    "glm": glm({"a": "rm -r /d/x", "b": "2"}),
     "llama": '{"name": "f", "parameters": {"a": "rm -r /d/x"}}',
     "python_tag": '<|python_tag|>{"name": "f", "parameters": {"a": "rm -r /d/x"}}',
     "mistral": '[TOOL_CALLS][{"name": "f", "arguments": {"a": "rm -r /d/x"}}]',
