@@ -80,6 +80,7 @@ class Message(TypedDict):
     role: Role
     content: str | list[Part]
     tool_calls: NotRequired[list[dict[str, Any]]]  # in the chat-completions wire form
+    reasoning_content: NotRequired[str]  # of a reply that another program quotes
     tool_call_id: NotRequired[str]
     name: NotRequired[str]
     trusted: NotRequired[list[list[int]]]

@@ -1,6 +1,6 @@
 """Find the recorded reply that a request continues, and whether it repeats an earlier request."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from envkit_gateway.messages import AgentMessage, thinking_of
 from envkit_gateway.request import AgentRequest
@@ -22,8 +22,9 @@ class Committed:
     ) -> tuple[Turn | None, int]:
         """Return the reply that a request continues, and how many messages that covers.
 
-        Thinking may be missing from a request, since many clients drop it; edited thinking is
-        another conversation.
+        The thinking of a recorded reply may be missing from a request, since many clients drop it;
+        edited thinking, and other thinking in a reply that the client quotes, is another
+        conversation.
 
         Args:
             keys: Key of each prefix of the request.
@@ -38,15 +39,18 @@ class Committed:
 
 
 def _keeps_thinking(turn: Turn, messages: Sequence[AgentMessage]) -> bool:
-    """Return whether no reply up to a turn comes back with edited thinking."""
+    """Return whether no message up to a turn comes back with other thinking."""
+    expected = [{one} for one in turn.thoughts] + [{""}]
     known: Turn | None = turn
     while known is not None:
-        thinking = thinking_of(messages[known.place])
         assert known.reply is not None  # it was committed
-        if thinking and thinking != thinking_of(known.reply.message):
-            return False
+        expected[known.place] = {"", thinking_of(known.reply.message)}
         known = known.parent
-    return True
+    return all(map(_is_one_of, messages, expected))
+
+
+def _is_one_of(entry: AgentMessage, thoughts: Set[str]) -> bool:
+    return thinking_of(entry) in thoughts
 
 
 def _preference(turn: Turn) -> tuple[bool, int]:

@@ -82,9 +82,9 @@ class PrefixKeys:
                 [numbers.setdefault(call.id, len(numbers)), call.name, _same(call.arguments)]
                 for call in entry.calls
             ]
-            images = [_image_key(part) for part in entry.parts if part["type"] == "image"]
-            return json.dumps(["assistant", _split(entry.text)[1], calls, images])
-        shown = [entry.text, *(_image_key(part) for part in entry.parts)]
+            shown = [*map(_part_key, entry.parts)] if entry.has_images else _split(entry.text)[1]
+            return json.dumps(["assistant", shown, calls])
+        shown = [*map(_part_key, entry.parts)]
         return json.dumps([entry.role, shown, numbers.get(entry.call_id)])
 
 
@@ -116,8 +116,8 @@ def _number(text: str) -> float | int:
     return int(value) if value.is_integer() else value
 
 
-def _image_key(part: Part) -> list[str]:
-    return ["image", part["image"].sha256] if part["type"] == "image" else ["text"]
+def _part_key(part: Part) -> list[str]:
+    return ["image", part["image"].sha256] if part["type"] == "image" else ["text", part["text"]]
 
 
 def codec_messages(
@@ -126,6 +126,7 @@ def codec_messages(
     names: Mapping[str, str],
     is_start: bool,
     takes_tool_images: bool,
+    reads_parts: bool,
 ) -> list[Message]:
     """Return an agent's messages in the form that chat templates take.
 
@@ -137,6 +138,8 @@ def codec_messages(
         names: Names of the conversation's calls by id, for templates that write them into results.
         is_start: Whether they start a conversation.
         takes_tool_images: Whether the template renders images of tool messages.
+        reads_parts: Whether the template reads lists of parts; for others texts are joined by line
+            breaks, as servers do (vLLM: vllm/entrypoints/chat_utils.py).
     """
     todo, found = list(messages), list[Message]()
     system: list[str] = []
@@ -153,16 +156,16 @@ def codec_messages(
             moved += [part for part in entry.parts if part["type"] == "image"]
             texts = tuple(part for part in entry.parts if part["type"] == "text")
             entry = replace(entry, parts=texts)
-        found.append(_codec_message(entry, names))
+        found.append(_codec_message(entry, names, reads_parts=reads_parts))
     return [*found, {"role": "user", "content": moved}] if moved else found
 
 
-def _codec_message(entry: AgentMessage, names: Mapping[str, str]) -> Message:
+def _codec_message(entry: AgentMessage, names: Mapping[str, str], *, reads_parts: bool) -> Message:
     role: Role = "user" if entry.role == "system" else entry.role
-    written: Message = {
-        "role": role,
-        "content": _spaced(entry.parts) if entry.has_images else entry.text,
-    }
+    is_list = entry.has_images or (reads_parts and len(entry.parts) > 1)
+    written: Message = {"role": role, "content": [*entry.parts] if is_list else entry.text}
+    if entry.thinking:
+        written["reasoning_content"] = entry.thinking
     if entry.calls:
         written["tool_calls"] = [call.wire() for call in entry.calls]
     if entry.role == "tool" and entry.call_id:
@@ -170,15 +173,3 @@ def _codec_message(entry: AgentMessage, names: Mapping[str, str]) -> Message:
         if entry.call_id in names:
             written["name"] = names[entry.call_id]
     return written
-
-
-def _spaced(parts: Sequence[Part]) -> list[Part]:
-    """Return parts with neighbouring texts joined by line breaks."""
-    found: list[Part] = []
-    for part in parts:
-        before = found[-1] if found else None
-        if part["type"] == "text" and before is not None and before["type"] == "text":
-            found[-1] = {"type": "text", "text": f"{before['text']}\n{part['text']}"}
-        else:
-            found.append(part)
-    return found

@@ -158,6 +158,11 @@ class ChatCodec:
         return tuple(self._media.values())
 
     @property
+    def reads_parts(self) -> bool:
+        """Whether the template reads content that is a list of parts."""
+        return self._calibration.forms.parts
+
+    @property
     def vocabulary_size(self) -> int:
         """Upper bound of the ids that the model can sample."""
         return self._vocabulary_size

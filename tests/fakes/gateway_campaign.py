@@ -50,7 +50,8 @@ def stripped(messages: Messages, rng: random.Random) -> Messages:
 
 
 def without_thinking(messages: Messages, rng: random.Random) -> Messages:
-    return _at(messages, rng.choice(_replies(messages)), thinking="")
+    """Drop the last reply's: an earlier one may be quoted, and its thinking in the prompt."""
+    return _at(messages, _replies(messages)[-1], thinking="")
 
 
 def reserialised(messages: Messages, rng: random.Random) -> Messages:
@@ -110,8 +111,7 @@ def edited_reply(messages: Messages, rng: random.Random) -> Messages:
 
 
 def edited_thinking(messages: Messages, rng: random.Random) -> Messages:
-    """Change the last reply's: a new prompt does not render the thinking of earlier ones."""
-    return _at(messages, _replies(messages)[-1], thinking="Something else.")
+    return _at(messages, rng.choice(_replies(messages)), thinking="Something else.")
 
 
 def edited_inline(messages: Messages, rng: random.Random) -> Messages:
@@ -149,12 +149,50 @@ def other_image(messages: Messages, rng: random.Random) -> Messages:
     return _at(messages, users[0], parts=parts)
 
 
+def _context(messages: Messages, *, least: int) -> list[int]:
+    """Return the messages before the last reply that have several parts."""
+    end = _replies(messages)[-1]
+    return [n for n in range(end) if len(messages[n].parts) >= least]
+
+
+def moved_part(messages: Messages, rng: random.Random) -> Messages:
+    places = _context(messages, least=2)
+    if not places:
+        return edited_reply(messages, rng)
+    place = rng.choice(places)
+    first, *rest = messages[place].parts
+    return _at(messages, place, parts=(*rest, first))
+
+
+def split_part(messages: Messages, rng: random.Random) -> Messages:
+    """Split a text, which some templates render without a line break."""
+    places = [n for n in _context(messages, least=1) if len(messages[n].text) > 1]
+    places = [n for n in places if n not in _replies(messages)]
+    if not places:
+        return edited_reply(messages, rng)
+    place = rng.choice(places)
+    *parts, last = messages[place].parts
+    if last["type"] != "text" or len(last["text"]) < 2:
+        return edited_reply(messages, rng)
+    text = last["text"]
+    return _at(messages, place, parts=(*parts, *_text(text[:1]), *_text(text[1:])))
+
+
+def merged_parts(messages: Messages, rng: random.Random) -> Messages:
+    places = [n for n in _context(messages, least=2) if not messages[n].has_images]
+    if not places:
+        return edited_reply(messages, rng)
+    place = rng.choice(places)
+    return _at(messages, place, parts=_text(messages[place].text))
+
+
 SAME: tuple[Callable[[Messages, random.Random], Messages], ...] = (
     stripped, without_thinking, reserialised, in_javascript, inlined, renamed, reencoded,
 )  # fmt: skip
 """Rewritings that mean the same: the last reply is continued."""
 OTHER: tuple[Callable[[Messages, random.Random], Messages], ...] = (
     edited_reply, edited_thinking, edited_inline, edited_context, edited_call, dropped, other_image,
+    moved_part, split_part, merged_parts,
 )  # fmt: skip
 """Rewritings that mean something else: the last reply is not continued."""
 
@@ -171,7 +209,7 @@ async def run_conversation(
     )  # fmt: skip
     spec = EpisodeSpec(env_id="campaign", seed=seed)
     session = Session(setup, spec, pool, Interrupt(), env=Silent())
-    messages: Messages = [AgentMessage(role="user", parts=_image(rng) + _text("start"))]
+    messages: Messages = [AgentMessage(role="user", parts=_parts(rng, "start"))]
     for number in range(8):
         request = AgentRequest(messages=tuple(messages), tools=(TOOL,), key=f"{number}")
         turn = await session.open(request)
@@ -217,9 +255,14 @@ def _image(rng: random.Random) -> tuple[Part, ...]:
     return ({"type": "image", "image": picture(rng.randrange(4))},) if rng.random() < 0.3 else ()
 
 
+def _parts(rng: random.Random, text: str) -> tuple[Part, ...]:
+    more = _text("And now:") if rng.random() < 0.3 else ()
+    return (*_image(rng), *_text(text), *more, *_image(rng))
+
+
 def _answers(messages: Sequence[AgentMessage], rng: random.Random) -> Messages:
     """Return results for the open calls, or a user message."""
     calls = messages[-1].calls if messages[-1].role == "assistant" else ()
     if not calls:
-        return [AgentMessage(role="user", parts=_image(rng) + _text("go on"))]
+        return [AgentMessage(role="user", parts=_parts(rng, "go on"))]
     return [AgentMessage(role="tool", parts=_text("3"), call_id=one.id) for one in calls]

@@ -76,6 +76,7 @@ class Recorded:
             prefix="",
             unenforced=(),
             place=len(before),
+            thoughts=tuple(map(thinking_of, before)),
             encoded=nothing,
             state=state,
             reply=Reply(
@@ -135,6 +136,38 @@ def test_request_continues_the_newest_of_equal_replies() -> None:
     run = Recorded()
     turns = [run.reply((user("one"),), agent("a")) for _ in range(3)]
     assert run.longest(user("one"), agent("a"), user("two")) == (turns[2], 2)
+
+
+def test_thinking_of_a_quoted_reply_belongs_to_the_conversation() -> None:
+    run = Recorded()
+    start = (user("one"), agent("quoted", thinking="red"), user("two"))
+    first = run.reply(start, agent("a", thinking="blue"))
+
+    def ask(quoted: AgentMessage, *thinking: str) -> tuple[Turn | None, int]:
+        own = agent("a", thinking="".join(thinking))
+        return run.longest(user("one"), quoted, user("two"), own, user("three"))
+
+    assert ask(start[1]) == ask(start[1], "blue") == (first, 4)
+    assert ask(agent("<think>red</think>quoted")) == (first, 4)
+    for other in (agent("quoted"), agent("quoted", thinking="green")):
+        assert ask(other) == (None, 0)
+
+
+@pytest.mark.parametrize("role", ["user", "system", "tool", "assistant"])
+def test_key_holds_the_sequence_of_parts(role: str) -> None:
+    image, other = picture(1), picture(2)
+    orders = (
+        (image, "a", "b"), ("a", image, "b"), ("a", "b", image), ("ab", image), ("a\nb", image),
+        ("b", image, "a"), (image, other, "a"), (other, image, "a"), (image, image, "a"),
+        (image, "a"), ("a", image), (image,), (),
+    )  # fmt: skip
+    assert len({key(said(role, *parts)) for parts in orders}) == len(orders)
+
+
+def test_key_tells_texts_in_one_part_from_texts_in_two() -> None:
+    keys = {key(user(*parts)) for parts in (("a", "b"), ("ab",), ("a\nb",), ("a\n", "b"))}
+    assert len(keys) == 4
+    assert key(agent("a", "b")) == key(agent("a\nb"))  # clients write replies in either form
 
 
 def test_request_may_drop_thinking_but_not_edit_it() -> None:
@@ -293,6 +326,7 @@ def test_thinking_is_read_from_its_field_or_from_the_text(
 
 def written(*messages: AgentMessage, **options: Any) -> list[Any]:
     given: dict[str, Any] = {"names": {}, "is_start": True, "takes_tool_images": True}
+    given["reads_parts"] = False
     return codec_messages(messages, **{**given, **options})
 
 
@@ -311,18 +345,22 @@ def test_codec_gets_leading_system_messages_as_one() -> None:
     assert written() == []
 
 
-def test_codec_gets_neighbouring_texts_as_one_part() -> None:
-    image = {"type": "image", "image": picture(1)}
-    assert written(user("a", "b", picture(1), "c", "d", "e", picture(1), picture(1)))[0] == {
-        "role": "user",
-        "content": [
-            {"type": "text", "text": "a\nb"},
-            image,
-            {"type": "text", "text": "c\nd\ne"},
-            image,
-            image,
-        ],
-    }
+def test_codec_gets_parts_as_they_are_where_its_template_reads_them() -> None:
+    entries = (user("a", "b"), user("a", picture(1), "c", "d"), user("e"), user(), user(picture(1)))
+    for entry in entries[1], entries[4]:
+        for reads in (True, False):
+            assert written(entry, reads_parts=reads)[0]["content"] == [*entry.parts]
+    assert written(entries[0], reads_parts=True)[0]["content"] == [*entries[0].parts]
+    assert written(entries[0], reads_parts=False)[0]["content"] == "a\nb"
+    for entry, text in ((entries[2], "e"), (entries[3], "")):
+        assert {written(entry, reads_parts=reads)[0]["content"] for reads in (0, 1)} == {text}
+
+
+def test_codec_gets_the_thinking_of_a_quoted_reply() -> None:
+    assert written(agent("a", thinking="red")) == [
+        {"role": "assistant", "content": "a", "reasoning_content": "red"}
+    ]
+    assert "reasoning_content" not in written(agent("<think>red</think>a"))[0]
 
 
 def test_codec_gets_calls_and_the_names_of_their_results() -> None:
