@@ -428,6 +428,9 @@ class _Episode:
         ended = StopReason.TERMINATED
         if session.stop_reason is not None:
             ended = session.stop_reason
+        elif result.error is not None and session.refusal is not None:
+            # The agent failed because of the gateway, for which the policy must not pay.
+            return Outcome(stop_reason=StopReason.LEDGER_FAULT, fault=session.refusal)
         elif result.error is not None or (self._last is not None and self._last.truncated):
             ended = StopReason.ENV_TRUNCATED
         return self._scored(result, ended)

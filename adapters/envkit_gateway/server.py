@@ -117,10 +117,15 @@ class Gateway:
                 session = self._session(http)
                 request = await self._read(http, dialect)
                 turn = await session.open(request)
-            except RequestRefused as refused:
+            except (RequestRefused, RecursionError) as error:
+                refused = (
+                    error
+                    if isinstance(error, RequestRefused)
+                    else bad_request(f"the body is nested too deeply: {error}")
+                )
+                if session is not None:
+                    session.note_refusal(refused)
                 return _refusal(dialect, refused)
-            except RecursionError as error:
-                return _refusal(dialect, bad_request(f"the body is nested too deeply: {error}"))
             except (EngineFault, LedgerFault) as fault:
                 return _refusal(dialect, _failed(fault))
             except Exception as error:  # noqa: BLE001  # no request may end without a JSON answer

@@ -46,6 +46,7 @@ from envkit_gateway.turn import ForkReason, Lane, Turn, TurnState
 
 _UNRENDERABLE: Final = (TemplateError, ImageError, ConfigurationError, RecursionError)
 """What a request's own content raises; deep schemas exceed the interpreter's recursion limit."""
+_BAD_REQUEST: Final = 400
 OVER: Final = "the episode of this API key is over"
 
 
@@ -106,6 +107,8 @@ class Session:
         """The limit that ended the episode; None if none did."""
         self.is_closed = False
         self.error: ConfigurationError | None = None
+        self.refusal: FaultRecord | None = None
+        """The last request, if the gateway could not do what it asked; None after a reply."""
         self._faults: dict[str, FaultRecord] = {}
         self._codec: ChatCodec = setup.codec
         self._pool, self._interrupt = pool, interrupt
@@ -191,6 +194,12 @@ class Session:
             error.__traceback__
         )
         self._faults[""] = FaultRecord.of(FaultPlace.LEDGER, fault)
+
+    def note_refusal(self, error: RequestRefused) -> None:
+        """Note a refused request; a limit, such as that of the context, is none of these."""
+        if error.status == _BAD_REQUEST and error.code is None:
+            fault = LedgerFault(f"the gateway refused what the agent asked for: {error}")
+            self.refusal = FaultRecord.of(FaultPlace.LEDGER, fault)
 
     def client_left(self, turn: Turn) -> None:
         """Note that a client stopped waiting; if it has no reply, it disconnected."""
@@ -460,6 +469,7 @@ class Session:
         said = Reply(text=text, finish=generation.finish_reason, opened=draft.opened or "")
         turn.reply = reply_of(said, generation, request, number=turn.number)
         self._faults.pop(turn.prefix, None)
+        self.refusal = None
 
 
 def _read(future: "asyncio.Future[None]") -> None:

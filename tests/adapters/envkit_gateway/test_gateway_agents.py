@@ -116,6 +116,27 @@ async def test_agent_that_fails_truncates_the_episode(name: str) -> None:
     assert found.turns[-1].info["agent_error"]
 
 
+async def test_agent_that_fails_after_a_refused_request_is_a_fault() -> None:
+    found = await played("fakes.own_agents:refused")
+    assert (found.stop_reason, found.reward) == (StopReason.LEDGER_FAULT, None)
+    assert found.fault is not None
+    assert "n must be 1, got 2" in found.fault.message
+
+
+@pytest.mark.parametrize(
+    ("name", "ended", "reward"),
+    [
+        ("refused_once", StopReason.ENV_TRUNCATED, 0.0),
+        ("refused_last", StopReason.TERMINATED, 0.5),
+    ],
+)
+async def test_agent_that_recovers_from_a_refusal_is_scored(
+    name: str, ended: StopReason, reward: float
+) -> None:
+    found = await played(f"fakes.own_agents:{name}")
+    assert (found.stop_reason, found.reward) == (ended, reward)
+
+
 @pytest.mark.parametrize("name", ["unfinished", "strange"])
 async def test_reward_that_is_no_finite_number_is_a_fault(name: str) -> None:
     found = await played(f"fakes.own_agents:{name}")
