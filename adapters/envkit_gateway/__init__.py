@@ -1,6 +1,7 @@
 """An exact gateway for external agents: they speak HTTP, and envkit records tokens."""
 
 from envkit_gateway.agents import AgentResult, AgentSettings, AgentTask
+from envkit_gateway.kinds import Train
 from envkit_gateway.playing import AgentPlayer
 from envkit_gateway.server import Gateway
 from envkit_gateway.session import Session, SessionLimits
@@ -13,4 +14,5 @@ __all__ = [
     "Gateway",
     "Session",
     "SessionLimits",
+    "Train",
 ]

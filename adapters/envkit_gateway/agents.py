@@ -15,6 +15,7 @@ from envkit.messages import Message, images_of, text_of
 from envkit.rollout.setting_types import check_types
 from envkit.threads.pool import WorkerPool
 from envkit.tools import ToolSpec
+from envkit_gateway.kinds import Train
 
 _QUIET: Final[Mapping[str, str]] = {
     "ANONYMIZED_TELEMETRY": "false",
@@ -128,9 +129,8 @@ class AgentSettings:
     max_sequences: int = 512
     """Maximum sequences per episode. An agent that rewrites its history at every step needs one per
     turn."""
-    train_side: bool = False
-    """Whether to train replies to requests without tools in an episode with tools: titles,
-    summaries, judges."""
+    train: Train = Train.RULE
+    """Which sequences of an episode are trained: `rule`, `main` or `all`."""
 
     @classmethod
     def read(cls, setting: object) -> "AgentSettings":
@@ -159,6 +159,8 @@ class AgentSettings:
         return cls(**values)
 
     def __post_init__(self) -> None:
+        train = next((one for one in Train if one.value == self.train), self.train)
+        object.__setattr__(self, "train", train)  # the dataclass is frozen
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "function"}
         check_types(AgentSettings, own, "agent")
         if (self.function is None) == (self.command is None):

@@ -88,6 +88,11 @@ class PrefixKeys:
         return json.dumps([entry.role, shown, numbers.get(entry.call_id)])
 
 
+def said_key(text: str, calls: Sequence[AgentCall]) -> str:
+    """Return what a reply says, equal however a client writes it back."""
+    return json.dumps([_split(text)[1], [[one.name, _same(one.arguments)] for one in calls]])
+
+
 def thinking_of(entry: AgentMessage) -> str:
     """Return the thinking of a reply, even if a client wrote it into the text."""
     return (entry.thinking or _split(entry.text)[0]).strip()

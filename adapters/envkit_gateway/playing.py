@@ -211,7 +211,7 @@ class _Episode:
             session,
             outcome,
             record,
-            trains_side=self._settings.train_side,
+            train=self._settings.train,
             env_restarts=self._restarts,
         )
 

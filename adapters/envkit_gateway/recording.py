@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from envkit.messages import Message, text_of
 from envkit.rollout.record import EpisodeRecord
@@ -11,16 +11,9 @@ from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.sequence import Branch
 from envkit.trajectory.stop import FaultRecord, StopReason
 from envkit.trajectory.trajectory import AGENT, Trajectory
+from envkit_gateway.kinds import MAIN, Train, kinds_of
 from envkit_gateway.session import Session
 from envkit_gateway.turn import Lane, Turn, TurnState
-
-MAIN: Final = "main"
-"""Kind of a sequence: the agent's own conversation."""
-SUB_AGENT: Final = "sub-agent"
-"""Kind of a sequence with another system prompt, or with a sub-agent's header."""
-SIDE: Final = "side"
-"""Kind of a sequence without tools in a session with tools, and the purpose of its untrained turns:
-titles, summaries, judges."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,23 +33,23 @@ def trajectory_of(
     outcome: Outcome,
     record: EpisodeRecord,
     *,
-    trains_side: bool = False,
+    train: Train = Train.RULE,
     env_restarts: int = 0,
 ) -> Trajectory:
     """Return the record of a session.
 
     Sequences are in the order in which they began. Replies that the agent never saw or rejected
-    stay in the record with mask 0, as do those to side requests.
+    stay in the record with mask 0, as do those of sequences that are not trained.
 
     Args:
         session: A closed session.
         outcome: How it ended.
         record: Record of the environment's reset (task, info, start); this function completes it.
-        trains_side: Whether replies to side requests are trained.
+        train: Which sequences are trained.
         env_restarts: How often the episode started over in a new environment.
     """
     lanes = [lane for lane in session.lanes if any(one.reply is not None for one in lane.turns)]
-    writer = _Writer(session, record, kinds=_kinds(lanes), trains_side=trains_side)
+    writer = _Writer(session, record, kinds=kinds_of(lanes), train=train)
     for lane in lanes:
         writer.add(lane)
     _reward(record, writer.last, outcome)
@@ -97,9 +90,9 @@ class _Writer:
         record: EpisodeRecord,
         *,
         kinds: Mapping[int, str],
-        trains_side: bool,
+        train: Train,
     ) -> None:
-        self._record, self._trains_side = record, trains_side
+        self._record, self._train = record, train
         self.kinds = kinds
         """Kinds of the lanes, by identity."""
         self._kept = _kept(session.turns)
@@ -131,8 +124,8 @@ class _Writer:
         number = len(record.turns)
         kind = self.kinds[id(lane)]
         reason = None if turn in self._kept else turn.state.value
-        if kind == SIDE and not self._trains_side:
-            reason = SIDE
+        if self._train.leaves_out(kind):
+            reason = kind
         own = lane.record.ledger.segments[start : turn.segments]
         record.ledger.segments += [
             _numbered(one, number, is_context=reason is not None) for one in own
@@ -182,18 +175,6 @@ class _Writer:
         for one in messages:
             self._places[id(one)] = len(self._record.messages)
             self._record.messages.append(one)
-
-
-def _kinds(lanes: Sequence[Lane]) -> dict[int, str]:
-    """Return what each lane is to the agent, by identity: its own conversation or another."""
-    has_tools = any(lane.has_tools for lane in lanes)
-    sides = {id(lane) for lane in lanes if has_tools and not lane.has_tools}
-    main = next((lane for lane in lanes if id(lane) not in sides), None)
-    kinds: dict[int, str] = {}
-    for lane in lanes:
-        is_main = main is not None and (lane.system, lane.label) == (main.system, main.label)
-        kinds[id(lane)] = SIDE if id(lane) in sides else MAIN if is_main else SUB_AGENT
-    return kinds
 
 
 def _kept(turns: Sequence[Turn]) -> set[Turn]:

@@ -413,7 +413,7 @@ async def test_output_of_a_command_is_bounded(tmp_path: Path) -> None:
      {"command": "x", "function": "y:z"}, {"command": "x", "timeout_s": 0},
      {"command": "x", "max_disk_mb": 0},
      {"command": "x", "timeout_s": "60"}, {"command": 5}, {"command": ["x", 1]},
-     {"command": "x", "train_side": "no"}, {"function": 5}],
+     {"command": "x", "train": "no"}, {"function": 5}],
 )  # fmt: skip
 async def test_wrong_setting_is_refused_before_any_episode(agent: Any) -> None:
     with pytest.raises(ConfigurationError, match="agent"):

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from envkit.threads.pool import WorkerPool
+from envkit_gateway import Train
 
 
 def rewritten(said: Said, rng: random.Random) -> Said:
@@ -82,7 +83,7 @@ async def test_random_conversations_are_exact(seed: int) -> None:
                 echo=echo,
             )
             await converse(client, rng, 4)
-    trajectory = run.trajectory(trains_side=True)
+    trajectory = run.trajectory(train=Train.ALL)
 
     assert set(trajectory.metadata["agent"]["untrained"]) <= {"superseded"}
 
@@ -140,7 +141,7 @@ async def test_wrong_bodies_are_refused_and_leave_a_sound_record(seed: int) -> N
                 _check_answer(kind, got.status, await got.text())
                 statuses[got.status] += 1
         assert run.session.fault is None
-    run.trajectory(trains_side=True)
+    run.trajectory(train=Train.ALL)
 
     assert statuses[200]
     assert statuses[400]

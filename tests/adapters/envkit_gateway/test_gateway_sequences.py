@@ -10,6 +10,7 @@ from fakes.trajectories import picture
 from envkit.metrics import aggregate
 from envkit.viewer.episodes import episode
 from envkit.viewer.turn_text import rewritten, summary
+from envkit_gateway import Train
 
 
 async def test_edited_reply_starts_a_sequence_and_trains_nothing_twice() -> None:
@@ -62,7 +63,7 @@ async def test_side_requests_have_mask_zero_unless_asked_for() -> None:
         await title.ask("one")
         client = run.client(ChatClient, tools=True)
         await client.ask("one")
-    trajectory, whole = run.trajectory(), run.trajectory(trains_side=True)
+    trajectory, whole = run.trajectory(), run.trajectory(train=Train.ALL)
 
     assert trajectory.turns[0].purpose == "side"
     assert trajectory.turns[1].reward == 1.0

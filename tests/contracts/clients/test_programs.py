@@ -13,6 +13,8 @@ from fakes.gateway_run import Run
 from fakes.needs import AGENT_PROGRAMS
 from fakes.trajectories import picture
 
+from envkit_gateway import Train
+
 PROGRAMS = os.environ.get("ENVKIT_AGENT_PROGRAMS")
 pytestmark = AGENT_PROGRAMS.mark
 
@@ -82,7 +84,7 @@ async def test_program_keeps_one_conversation(
         )  # fmt: skip
         output, _ = await asyncio.wait_for(process.communicate(), 120)
         assert process.returncode == 0, output
-    trajectory = run.trajectory(trains_side=True)
+    trajectory = run.trajectory(train=Train.ALL)
 
     assert len(trajectory.sequences()) == sequences
     assert trajectory.image_count == images
