@@ -14,6 +14,7 @@ from envkit_gateway.messages import (
     AgentMessage,
     PrefixKeys,
     codec_messages,
+    said_key,
     thinking_of,
 )
 from envkit_gateway.request import AgentRequest
@@ -322,6 +323,18 @@ def test_thinking_is_read_from_its_field_or_from_the_text(
     entry: AgentMessage, thinking: str
 ) -> None:
     assert thinking_of(entry) == thinking
+
+
+def test_reply_says_the_same_however_a_client_writes_it() -> None:
+    same = {said_key(text, ()) for text in ("a", " a\n", "<think>red</think>\na")}
+    assert len(same) == 1
+    calls = (
+        (call('{"a": 2.0, "b": 1}'),), (call('{"b":1,"a":2}', number="c9"),),
+        (call('{"a": 2}'),), (call('{"a": 2, "b": 1}', name="sub"),), (call(), call()), (),
+    )  # fmt: skip
+    keys = [said_key("a", one) for one in calls]
+    assert keys[0] == keys[1]
+    assert len({*keys, said_key("b", ()), said_key("", ())}) == 7
 
 
 def written(*messages: AgentMessage, **options: Any) -> list[Any]:
