@@ -172,6 +172,12 @@ def events(
     yield _event("message_stop")
 
 
+def closing_events(request: AgentRequest) -> int:
+    """Return how many events are left from the one that says why a reply ended."""
+    del request
+    return 2
+
+
 def error(refused: RequestRefused) -> dict[str, Any]:
     """Return an error as Anthropic's SDK reads it."""
     kinds = {401: "authentication_error", 403: "permission_error", 413: "request_too_large"}

@@ -170,6 +170,11 @@ def events(
     yield "data: [DONE]\n\n"
 
 
+def closing_events(request: AgentRequest) -> int:
+    """Return how many events are left from the one that says why a reply ended."""
+    return 3 if request.wants_usage else 2
+
+
 def error(refused: RequestRefused) -> dict[str, Any]:
     """Return an error as OpenAI's SDK reads it."""
     kind = "invalid_request_error" if refused.status < 500 else "server_error"

@@ -54,7 +54,7 @@ def _is_one_of(entry: AgentMessage, thoughts: Set[str]) -> bool:
 
 
 def _preference(turn: Turn) -> tuple[bool, int]:
-    return turn.state is TurnState.DELIVERED, turn.number
+    return turn.state in (TurnState.DELIVERED, TurnState.READ), turn.number
 
 
 def is_retry(request: AgentRequest, earlier: Turn) -> bool:
@@ -63,7 +63,7 @@ def is_retry(request: AgentRequest, earlier: Turn) -> bool:
     An equal body alone proves nothing: agents resend a request to get a new sample, and identical
     sub-agents send identical prompts.
     """
-    return request.is_retry or earlier.state is TurnState.LOST
+    return request.is_retry or earlier.state in (TurnState.LOST, TurnState.READ)
 
 
 def is_rejected(earlier: Turn) -> bool:

@@ -181,7 +181,7 @@ def _kept(turns: Sequence[Turn]) -> set[Turn]:
     """Return the turns whose reply the agent received or continued from."""
     kept: set[Turn] = set()
     for turn in reversed(turns):  # children come after their parents
-        if turn.state is TurnState.DELIVERED or turn in kept:
+        if turn.state in (TurnState.DELIVERED, TurnState.READ) or turn in kept:
             kept.add(turn)
             if turn.parent is not None:
                 kept.add(turn.parent)

@@ -228,6 +228,12 @@ def _item_events(index: int, item: Mapping[str, Any]) -> Iterator[dict[str, Any]
     yield {"type": "response.output_item.done", "output_index": index, "item": item}
 
 
+def closing_events(request: AgentRequest) -> int:
+    """Return how many events are left from the one that says why a reply ended."""
+    del request
+    return 1
+
+
 def error(refused: RequestRefused) -> dict[str, Any]:
     """Return an error as OpenAI's SDK reads it."""
     return chat.error(refused)

@@ -227,6 +227,8 @@ class _Delivery:
         self._response: web.StreamResponse | None = None
         self._was_first = False
         """Whether this client is the first to get the reply."""
+        self._is_read = False
+        """Whether the client has the whole reply, but not the end of the stream."""
 
     async def run(self) -> web.StreamResponse:
         """Return the answer, or the part that was sent before the client left."""
@@ -235,7 +237,9 @@ class _Delivery:
         try:
             return await (self._streamed() if self._request.is_streamed else self._whole())
         except (ConnectionError, asyncio.CancelledError) as error:
-            if isinstance(error, ClientConnectionResetError) and self._was_first:
+            if self._is_read and self._was_first:
+                turn.state = TurnState.READ
+            elif isinstance(error, ClientConnectionResetError) and self._was_first:
                 turn.state = TurnState.RUNNING  # the last byte was not written
             if isinstance(error, asyncio.CancelledError) or self._response is None:
                 raise
@@ -272,10 +276,14 @@ class _Delivery:
         parts = list(
             self._dialect.events(self._turn, reply, self._request, self._session.token_text)
         )
-        for part in parts[:-1]:
+        last = len(parts) - self._dialect.closing_events(self._request)
+        for part in parts[:last]:
             await response.write(part.encode())
         self._delivered()
-        await response.write(parts[-1].encode())
+        await response.write(parts[last].encode())
+        self._is_read = True  # clients leave once they know why the reply ended
+        for part in parts[last + 1 :]:
+            await response.write(part.encode())
         await response.write_eof()
         return response
 

@@ -17,6 +17,9 @@ class TurnState(StrEnum):
     RUNNING = "running"
     DELIVERED = "delivered"
     """The client has the reply."""
+    READ = "read"
+    """The client had the whole reply, but left before the stream ended. If it asks the same again,
+    it gets the reply."""
     LOST = "lost"
     """The client left before it had the whole reply. A retry gets it; otherwise it is untrained."""
     SUPERSEDED = "superseded"

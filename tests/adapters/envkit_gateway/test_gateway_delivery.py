@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import ClientConnectionResetError, web
-from fakes.agent_clients import CLIENTS, ChatClient, Client, Said
+from fakes.agent_clients import CLIENTS, AnthropicClient, ChatClient, Client, Said
 from fakes.gateway_run import Run, serving
 from fakes.odd_engine import OddEngine
 from fakes.trajectories import picture
@@ -62,6 +62,62 @@ async def test_stream_cut_at_any_event_is_given_again_and_sampled_once(
     assert len(run.engine.seen) == len(trajectory.turns) == 2
     assert [turn.purpose for turn in trajectory.turns] == [None, None]
     assert len(trajectory.sequences()) == 1
+
+
+@pytest.mark.parametrize("kind", [ChatClient, AnthropicClient])
+@pytest.mark.parametrize("usage", [False, True])
+async def test_client_that_leaves_when_it_knows_the_end_has_the_reply(
+    kind: type[Client], usage: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = web.StreamResponse.write
+
+    async def written_slowly(self: web.StreamResponse, data: Any) -> None:
+        await write(self, data)
+        await asyncio.sleep(0.02)  # the client leaves before the next event
+
+    monkeypatch.setattr(web.StreamResponse, "write", written_slowly)
+    async with serving(lambda _: "yes") as run:
+        for number in range(5):
+            client: Any = run.client(kind, stream=True)
+            client.user(f"question {number}", None)
+            extra = {"stream_options": {"include_usage": usage}} if kind is ChatClient else {}
+            await _read_to_the_end_of_the_reply(run, client, {**client.body(), **extra})
+        await asyncio.sleep(0.2)
+    trajectory = run.trajectory()
+    assert [turn.purpose for turn in trajectory.turns] == [None] * 5
+    assert trajectory.trained_token_count == trajectory.sampled_token_count
+
+
+async def _read_to_the_end_of_the_reply(run: Run, client: Client, body: dict[str, Any]) -> None:
+    """Close the connection, without a word, after the event that says why the reply ended."""
+    host = run.gateway.url.removeprefix("http://")
+    reader, writer = await asyncio.open_connection(*host.split(":"))
+    data = json.dumps(body).encode()
+    head = (
+        f"POST {client.path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {client.key}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    )
+    writer.write(head.encode() + data)
+    seen = b""
+    while b'"finish_reason": "stop"' not in seen and b'"stop_reason": "end_turn"' not in seen:
+        seen += (part := await reader.read(1))
+        assert part, seen
+    writer.transport.abort()
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+@pytest.mark.parametrize("mark", [{}, {"x-stainless-retry-count": "1"}])
+async def test_reply_whose_stream_broke_after_its_end_is_trained_and_given_again(
+    kind: type[Client], mark: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving() as run:
+        client = await broken(run, kind, monkeypatch, EVENTS[kind.__name__] - 1)
+        assert len(run.trajectory().turns) == 1
+        client.headers |= mark
+        await client.post(client.body())
+    trajectory = run.trajectory()
+    assert [turn.purpose for turn in trajectory.turns] == [None]
+    assert len(run.engine.seen) == 1
 
 
 @pytest.mark.parametrize("kind", CLIENTS)

@@ -123,12 +123,15 @@ def test_request_continues_a_reply_that_begins_the_conversation() -> None:
     assert run.longest(agent("a"), user("two")) == (first, 1)
 
 
-@pytest.mark.parametrize("states", [["DELIVERED", "RUNNING"], ["RUNNING", "DELIVERED"]])
+@pytest.mark.parametrize(
+    "states",
+    [["DELIVERED", "RUNNING"], ["RUNNING", "DELIVERED"], ["READ", "LOST"], ["LOST", "READ"]],
+)
 def test_request_continues_the_reply_that_was_delivered(states: list[str]) -> None:
     run = Recorded()
     turns = [run.reply((user("one"),), agent("a"), state=TurnState[name]) for name in states]
     assert run.longest(user("one"), agent("a"), user("two")) == (
-        turns[states.index("DELIVERED")],
+        next(turn for turn in turns if turn.state.value in ("delivered", "read")),
         2,
     )
 
@@ -200,7 +203,7 @@ def test_request_continues_an_older_equal_reply_with_its_thinking() -> None:
 def test_equal_request_is_a_retry_if_marked_or_if_its_reply_was_lost(state: TurnState) -> None:
     earlier = Recorded().reply((user("one"),), agent("a"), state=state)
     request = AgentRequest(messages=(user("one"),))
-    assert is_retry(request, earlier) is (state is TurnState.LOST)
+    assert is_retry(request, earlier) is (state in (TurnState.LOST, TurnState.READ))
     assert is_retry(replace(request, is_retry=True), earlier)
 
 
