@@ -111,7 +111,8 @@ def edited_reply(messages: Messages, rng: random.Random) -> Messages:
 
 
 def edited_thinking(messages: Messages, rng: random.Random) -> Messages:
-    return _at(messages, rng.choice(_replies(messages)), thinking="Something else.")
+    other = f"Something else {rng.random()}."  # an earlier edit may have written the same
+    return _at(messages, rng.choice(_replies(messages)), thinking=other)
 
 
 def edited_inline(messages: Messages, rng: random.Random) -> Messages:
