@@ -4,7 +4,7 @@ Contract: https://docs.anthropic.com/en/api/messages, and what its SDK 2.x and C
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from envkit.messages import Part
@@ -35,12 +35,17 @@ _KNOWN: Final = {
 _FINISH: Final = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
-def read(body: Mapping[str, Any]) -> AgentRequest:
+def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
     """Return a body as a request.
+
+    Args:
+        body: The body.
+        turns: The session's; this dialect refers to none.
 
     Raises:
         RequestRefused: It asks for something that the gateway cannot do exactly.
     """
+    del turns
     refuse_unknown(body, _KNOWN)
     messages: list[AgentMessage] = []
     system = parts_of(body.get("system"), _part, name="system")

@@ -5,7 +5,7 @@ Contract: https://platform.openai.com/docs/api-reference/chat, and what its SDK 
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from envkit.messages import Part
@@ -37,12 +37,17 @@ _KNOWN: Final = {
 }  # fmt: skip
 
 
-def read(body: Mapping[str, Any]) -> AgentRequest:
+def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
     """Return a body as a request.
+
+    Args:
+        body: The body.
+        turns: The session's; this dialect refers to none.
 
     Raises:
         RequestRefused: It asks for something that the gateway cannot do exactly.
     """
+    del turns
     refuse_unknown(body, _KNOWN)
     if take(body, "n", int, default=1) != 1:
         raise bad_request(f"n must be 1, got {body['n']}: ask n times for n samples")

@@ -39,6 +39,8 @@ class AgentRequest:
     may_call: bool = True
     """Whether the client accepts calls; otherwise they stay text. The prompt has the tools in any
     case, so the conversation continues."""
+    has_instructions: bool = False
+    """Whether the first message is a response's `instructions`."""
     model: str = ""
     """Reported back; it never selects a model."""
     key: str = ""

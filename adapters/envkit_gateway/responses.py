@@ -1,12 +1,13 @@
 """OpenAI's Responses.
 
 Contract: https://platform.openai.com/docs/api-reference/responses, and what its SDK 3.x,
-openai-agents and Codex send. Nothing is stored: a client sends its whole history.
+openai-agents and Codex send. A session has all its responses, whether a client asks to store them
+or not.
 """
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from envkit.messages import Part
@@ -32,34 +33,34 @@ _KNOWN: Final = {
     "model", "input", "instructions", "tools", "tool_choice", "stream", "max_output_tokens",
     "temperature", "top_p", "metadata", "store", "include", "parallel_tool_calls", "reasoning",
     "text", "truncation", "user", "service_tier", "safety_identifier", "prompt_cache_key",
-    "stream_options", "client_metadata", "prompt_cache_retention",
+    "stream_options", "client_metadata", "prompt_cache_retention", "previous_response_id",
 }  # fmt: skip
 
 _HOSTED: Final = ("web_search", "web_search_preview")
 """Tools of the provider that are not offered to the model, which the record says."""
 
 
-def read(body: Mapping[str, Any]) -> AgentRequest:
+def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
     """Return a body as a request.
+
+    Args:
+        body: The body.
+        turns: The session's, whose replies a body may refer to by their ids.
 
     Raises:
         RequestRefused: It asks for something that the gateway cannot do exactly.
     """
-    if body.get("previous_response_id") is not None:
-        raise bad_request(
-            "previous_response_id is not supported, because nothing is stored: send the whole "
-            "conversation as input"
-        )
     refuse_unknown(body, _KNOWN)
     messages: list[AgentMessage] = []
     instructions = take(body, "instructions", str, default="")
     if instructions:
         messages.append(AgentMessage(role="system", parts=parts_of(instructions, _part)))
+    messages += _before(take(body, "previous_response_id", str, default=""), turns)
     given = body.get("input")
     if isinstance(given, str):
         messages.append(AgentMessage(role="user", parts=parts_of(given, _part)))
     else:
-        messages += _items(objects(body, "input"))
+        messages += _items(_recalled(objects(body, "input"), turns))
     if not any(one.role != "system" for one in messages):
         raise bad_request("input must hold at least one message, got none")
     refuse_inexact(messages)
@@ -75,12 +76,42 @@ def read(body: Mapping[str, Any]) -> AgentRequest:
         messages=tuple(messages),
         tools=tuple(read_tool(one) for one in tools if one["type"] not in _HOSTED),
         may_call=choice != "none",
+        has_instructions=bool(instructions),
         model=take(body, "model", str, default=""),
         is_streamed=take(body, "stream", bool, default=False),
         max_tokens=token_limit(body, "max_output_tokens"),
         wants_logprobs="message.output_text.logprobs" in take(body, "include", list, default=[]),
         unenforced=tuple(name for name, is_wanted in wishes.items() if is_wanted),
     )
+
+
+def _before(response: str, turns: Sequence[Turn]) -> list[AgentMessage]:
+    """Return the conversation that ends with an earlier response, without its instructions."""
+    if not response:
+        return []
+    for turn in turns:
+        if turn.reply is not None and _response_id(turn) == response:
+            return [*turn.asked[turn.has_instructions :], turn.reply.message]
+    raise bad_request(f"this session has no response {response!r:.80}: send the whole conversation")
+
+
+def _recalled(items: list[Mapping[str, Any]], turns: Sequence[Turn]) -> list[Mapping[str, Any]]:
+    """Return items with those of earlier replies in place of references to them."""
+    if all(one.get("type") != "item_reference" for one in items):
+        return items
+    known = {
+        item["id"]: item
+        for turn in turns
+        if turn.reply is not None
+        for item in _output(turn, turn.reply, None)
+    }
+    found: list[Mapping[str, Any]] = []
+    for one in items:
+        is_reference = one.get("type") == "item_reference"
+        if is_reference and one.get("id") not in known:
+            raise bad_request(f"this session has no item {one.get('id')!r:.80}: send the item")
+        found.append(known[one["id"]] if is_reference else one)
+    return found
 
 
 def _format(body: Mapping[str, Any]) -> str:
@@ -246,9 +277,13 @@ def stream_error(refused: RequestRefused) -> str:
     return f"event: error\ndata: {data}\n\n"
 
 
+def _response_id(turn: Turn) -> str:
+    return f"resp_{turn.number}"
+
+
 def _base(turn: Turn, request: AgentRequest) -> dict[str, Any]:
     return {
-        "id": f"resp_{turn.number}",
+        "id": _response_id(turn),
         "object": "response",
         "created_at": int(time.time()),
         "model": request.model,

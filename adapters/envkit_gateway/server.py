@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import ModuleType
 from typing import Any, Final, cast
@@ -115,7 +115,7 @@ class Gateway:
             session: Session | None = None
             try:
                 session = self._session(http)
-                request = await self._read(http, dialect)
+                request = await self._read(http, dialect, session)
                 turn = await session.open(request)
             except (RequestRefused, RecursionError) as error:
                 refused = (
@@ -136,7 +136,7 @@ class Gateway:
 
         return handle
 
-    async def _read(self, http: web.Request, dialect: ModuleType) -> AgentRequest:
+    async def _read(self, http: web.Request, dialect: ModuleType, session: Session) -> AgentRequest:
         if http.headers.get("content-encoding", "identity") != "identity":
             raise bad_request("send the body uncompressed, without Content-Encoding")
         try:
@@ -153,8 +153,10 @@ class Gateway:
         is_retry = http.headers.get("x-stainless-retry-count", "0") not in ("", "0")
         label = next((http.headers[one] for one in _LABELS if one in http.headers), "")
 
+        turns = tuple(session.turns)
+
         def read() -> AgentRequest:
-            return _parsed(data, dialect, is_retry=is_retry, label=label)
+            return _parsed(data, dialect, turns, is_retry=is_retry, label=label)
 
         return read() if len(data) < _LARGE else await self._pool.computing.run(read)
 
@@ -167,7 +169,7 @@ class Gateway:
     async def _count_tokens(self, http: web.Request) -> web.StreamResponse:
         try:
             session = self._session(http)
-            request = await self._read(http, anthropic)
+            request = await self._read(http, anthropic, session)
             tokens = await session.count(request)
         except RequestRefused as refused:
             return _refusal(anthropic, refused)
@@ -193,7 +195,9 @@ def _is_ours(record: logging.LogRecord) -> bool:
 _LOGGER.addFilter(_is_ours)
 
 
-def _parsed(data: bytes, dialect: ModuleType, *, is_retry: bool, label: str) -> AgentRequest:
+def _parsed(
+    data: bytes, dialect: ModuleType, turns: Sequence[Turn], *, is_retry: bool, label: str
+) -> AgentRequest:
     try:
         body: object = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -202,7 +206,7 @@ def _parsed(data: bytes, dialect: ModuleType, *, is_retry: bool, label: str) -> 
         raise bad_request(f"the body must be a JSON object, got {type(body).__name__}")
     fields = cast("dict[str, Any]", body)
     try:
-        request: AgentRequest = dialect.read(fields)
+        request: AgentRequest = dialect.read(fields, turns)
     except RecursionError as error:
         raise bad_request("the body is nested too deeply") from error
     same = {k: v for k, v in fields.items() if k not in ("stream", "stream_options")}

@@ -39,7 +39,7 @@ from envkit.tokens import ChatCodec
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit_gateway.lanes import Lanes
 from envkit_gateway.matching import Committed, is_rejected, is_retry
-from envkit_gateway.messages import PrefixKeys, codec_messages, thinking_of
+from envkit_gateway.messages import PrefixKeys, codec_messages
 from envkit_gateway.replies import reply_of
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request
 from envkit_gateway.turn import ForkReason, Lane, Turn, TurnState
@@ -244,7 +244,8 @@ class Session:
             request_key=request.key,
             prefix=keys[-1],
             place=len(keys),
-            thoughts=tuple(map(thinking_of, request.messages)),
+            asked=request.messages,
+            has_instructions=request.has_instructions,
             unenforced=request.unenforced,
             encoded=asyncio.get_running_loop().create_future(),
         )

@@ -100,8 +100,10 @@ class Turn:
     """Settings that the client requested and the engine cannot enforce."""
     place: int
     """Index of the reply among the conversation's messages."""
-    thoughts: tuple[str, ...]
-    """Thinking of each message before it, as the client sent them."""
+    asked: tuple[AgentMessage, ...]
+    """The conversation before it, as the client sent it."""
+    has_instructions: bool
+    """Whether `asked` begins with instructions, which a following response does not inherit."""
     encoded: "asyncio.Future[None]"
     """Done once the request is in the ledger; raises if it was refused."""
     state: TurnState = TurnState.RUNNING

@@ -184,7 +184,7 @@ async def test_errors_come_in_the_dialect_of_the_client() -> None:
         assert answer["type"] == "error"
         responses = run.client(ResponsesClient)
         _, answer = await responses.post({"input": "a", "previous_response_id": "resp_1"})
-        assert "previous_response_id" in answer["error"]["message"]
+        assert "no response 'resp_1'" in answer["error"]["message"]
         for key, status in (("wrong", 401), (run.session.key, 200)):
             client = ChatClient(run.gateway.url, key)
             client.user("one", None)

@@ -77,7 +77,8 @@ class Recorded:
             prefix="",
             unenforced=(),
             place=len(before),
-            thoughts=tuple(map(thinking_of, before)),
+            asked=tuple(before),
+            has_instructions=False,
             encoded=nothing,
             state=state,
             reply=Reply(
