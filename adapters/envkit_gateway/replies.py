@@ -1,6 +1,7 @@
 """A sampled reply in the form that agents read: text, thinking, tool calls."""
 
 import json
+from collections.abc import Sequence
 
 import envkit
 from envkit.rollout.engine import FinishReason, Generation
@@ -8,6 +9,15 @@ from envkit.toolcalls import parse_tool_calls
 from envkit_gateway.messages import AgentCall, AgentMessage
 from envkit_gateway.request import AgentRequest
 from envkit_gateway.turn import Reply
+
+
+def _stop_in(text: str, stops: Sequence[str]) -> tuple[str | None, str]:
+    """Return the stop string that ended a reply, and what its last token says after it."""
+    found = [(place, one) for one in stops if (place := text.find(one)) >= 0]
+    if not found:
+        return None, ""
+    place, stop = min(found)
+    return stop, text[place + len(stop) :]
 
 
 def reply_of(
@@ -26,7 +36,7 @@ def reply_of(
             them into the prompt. Ids have nine characters, because Mistral's templates accept no
             others.
     """
-    stop_string = next((one for one in request.stop if said.text.endswith(one)), None)
+    stop_string, after = _stop_in(said.text, request.stop)
     is_cut = said.finish is FinishReason.LENGTH
     thinking = said.thinking
     body = said.answer.removeprefix("\n\n") if thinking else said.answer
@@ -46,7 +56,7 @@ def reply_of(
                 for n, call in enumerate(parsed.calls)
             )
     if stop_string is not None:
-        body = body.removesuffix(stop_string)
+        body = body.removesuffix(after).removesuffix(stop_string)
     finish = "length" if is_cut else "tool_calls" if calls else "stop"
     message = AgentMessage(
         role="assistant",

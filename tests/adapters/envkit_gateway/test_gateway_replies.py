@@ -55,3 +55,29 @@ def test_a_stop_string_may_close_a_call() -> None:
     assert [one.name for one in reply.calls] == ["run"]
     assert reply.stop_string == "</tool_call>"
     assert given("Five. END", stop=("END",)).message.parts == ({"type": "text", "text": "Five. "},)
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "shown", "ended_by"),
+    [
+        ("Five. END", ("END",), "Five. ", "END"),
+        ("Five. ENDING", ("END",), "Five. ", "END"),
+        ("Five.\n\nUser", ("\n\nUs", "\n"), "Five.", "\n"),
+        ("Five.</s> Six", ("Six", "</s>"), "Five.", "</s>"),
+        ("Five.", ("END",), "Five.", None),
+        ("Five.", (), "Five.", None),
+    ],
+)
+def test_agent_sees_nothing_from_the_stop_string_on(
+    text: str, stop: tuple[str, ...], shown: str, ended_by: str | None
+) -> None:
+    """A stop string may end inside the last token, which then says more."""
+    reply = given(text, stop=stop)
+    assert reply.stop_string == ended_by
+    assert reply.message.parts == ({"type": "text", "text": shown},)
+
+
+def test_call_before_a_stop_string_in_the_last_token_is_handed_on() -> None:
+    reply = given(f"Now.\n{CALL}.", stop=("</tool_call>",))
+    assert [one.name for one in reply.calls] == ["run"]
+    assert reply.message.text.strip() == "Now."
