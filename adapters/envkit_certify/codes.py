@@ -2,7 +2,7 @@
 
 import base64
 import binascii
-import codecs
+import contextlib
 import hashlib
 import re
 import string
@@ -128,6 +128,22 @@ def _folded(text: str) -> str:
     return "".join(c for c in plain if unicodedata.category(c) not in ("Cf", "Mn"))
 
 
+_ESCAPE: Final = re.compile(
+    r"\\(?:x([\da-fA-F]{2})|u([\da-fA-F]{4})|U000([\da-fA-F]{5})|([0-7]{1,3})|N\{([\w -]+)\})",
+    re.ASCII,
+)
+"""An escape of Python or JSON; the `unicode_escape` codec warns of what it does not know."""
+
+
+def _escaped(found: re.Match[str]) -> str:
+    *codes, octal, name = found.groups()
+    if name is not None:
+        with contextlib.suppress(KeyError):
+            return unicodedata.lookup(name)
+        return found.group()
+    return chr(int(octal, 8) if octal is not None else int(next(filter(None, codes)), 16))
+
+
 def _from_words(text: str) -> str:
     value = {word: str(number) for number, word in enumerate(_ONES)} | {
         word: str(20 + 10 * number) for number, word in enumerate(_TENS)
@@ -184,10 +200,7 @@ VIEWS: Final[Mapping[str, tuple[Callable[[str], str], str]]] = MappingProxyType(
             "morse",
         ),
         "URL quoting": (unquote, "url|encod|decod"),
-        "escapes": (
-            lambda text: codecs.decode(text.encode("ascii", "backslashreplace"), "unicode_escape"),
-            "escape|unicode|encod|decod",
-        ),
+        "escapes": (lambda text: _ESCAPE.sub(_escaped, text), "escape|unicode|encod|decod"),
         "look-alike or invisible characters": (_folded, "unicode"),
         "spaced letters": (_spaced, "letter|space|join|concat|jumble"),
         "words for characters": (_from_words, "spell|word"),

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from envkit_certify.codes import MORSE, VIEWS, forms_of, shows
@@ -52,8 +52,12 @@ def test_a_code_shows_its_answer_and_no_other(name: str, gold: str, other: str) 
     assert other[:5] in gold or not shows(name, text, other)
 
 
+ESCAPED = st.lists(st.sampled_from([*"\\xuUN{}018fF", "a"]), max_size=40).map("".join)
+
+
 @settings(max_examples=10)
-@given(gold=st.text(min_size=0, max_size=12), text=st.text(max_size=200))
+@example(gold="000", text=r"\8")
+@given(gold=st.text(min_size=0, max_size=12), text=st.text(max_size=200) | ESCAPED)
 def test_no_text_makes_a_code_raise(gold: str, text: str) -> None:
     for name in VIEWS:
         assert shows(name, text, gold) in (True, False)
@@ -83,3 +87,16 @@ def test_numbers_have_forms_of_their_own() -> None:
 )
 def test_form_writes_an_answer_as_its_place_needs(form: Form, answer: str, reply: str) -> None:
     assert form.reply(answer) == reply
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        (r"\x66\u006f\U0000006f", "foo"),
+        (r"\U0001f600 \146\157", "\N{GRINNING FACE} fo"),
+        (r"\N{LATIN SMALL LETTER F}o", "fo"),
+        (r"\N{NO SUCH NAME} \8 \x6 \.", r"\N{NO SUCH NAME} \8 \x6 \."),
+    ],
+)
+def test_escapes_are_read_and_what_is_none_stays(text: str, read: str) -> None:
+    assert VIEWS["escapes"][0](text) == read
