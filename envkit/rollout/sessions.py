@@ -10,8 +10,7 @@ import errno
 import logging
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol
 
 from envkit.errors import EnvFault
 from envkit.rollout.boundary import NO_THREAD
@@ -44,16 +43,36 @@ def shortage_in(fault: EnvFault) -> str | None:
     return None
 
 
+class IdleEnv(Protocol):
+    """An environment that holds something of the machine."""
+
+    async def close(self) -> None:
+        """Give it back."""
+        ...
+
+
+class IdleEnvs(Protocol):
+    """A list of them."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        ...
+
+    def pop(self) -> IdleEnv:
+        """Take the last one."""
+        ...
+
+
 class Sessions:
     """The places of one pool of environments, for one event loop."""
 
-    def __init__(self, close_idle: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, idle: IdleEnvs) -> None:
         """Allow any number until told otherwise.
 
         Args:
-            close_idle: Closes environments that nobody uses.
+            idle: The pool's list of environments that nobody uses; a shortage empties it.
         """
-        self._close_idle = close_idle
+        self._idle = idle
         self.declared: int | None = None
         """The environment's own limit; None is unlimited."""
         self._room: int | None = None
@@ -107,7 +126,8 @@ class Sessions:
         Returns:
             Whether others hold places, and so may make room. If not, the caller keeps its place.
         """
-        await self._close_idle()
+        while len(self._idle):
+            await self._idle.pop().close()
         others = self._used - 1
         if others < 1:
             return False

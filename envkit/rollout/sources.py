@@ -105,7 +105,7 @@ class EnvPool:
         self._factory, self._pool, self._timeout_s = factory, pool, timeout_s
         self._idle: list[EnvHost] = []
         self._first = asyncio.Lock()
-        self._sessions = Sessions(self._close_idle)
+        self._sessions = Sessions(self._idle)
         self._is_known = False
         self._is_closed = False
 
@@ -154,10 +154,8 @@ class EnvPool:
     async def close(self) -> None:
         """Close idle hosts now and lent ones when they are returned."""
         self._is_closed = True
-        await self._close_idle()
-
-    async def _close_idle(self) -> None:
-        idle, self._idle = self._idle, []
+        idle = [*self._idle]
+        self._idle.clear()
         await asyncio.gather(*(host.close() for host in idle))
 
     def _host(self) -> EnvHost:

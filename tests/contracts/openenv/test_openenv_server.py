@@ -264,7 +264,7 @@ async def test_command_serves_until_interrupted() -> None:
 def test_address_in_use_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ServiceError, match=f"cannot listen on 127.0.0.1:{port}"):
+        with pytest.raises(ServiceError, match=f"port {port} of 127.0.0.1 is in use"):
             serve("canary-v0", access=ACCESS, port=port)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import re
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -183,7 +184,7 @@ def test_rollout_stops_after_32_faults_in_a_row(model: Path, tmp_path: Path) -> 
             "-n", 4000, "--concurrency", 2, "--out", tmp_path / "run",
         )  # fmt: skip
     assert shown.code == 1
-    assert "32 episodes in a row faulted" in shown.err
+    assert re.search(r"3[23] episodes in a row faulted", shown.err)  # two end at a time
     kept = load(tmp_path / "run")
     assert sum(not t.is_faulted for t in kept) >= 1
     assert len(kept) < 50

@@ -226,12 +226,8 @@ async def test_stop_ends_an_episode_that_waits_for_room() -> None:
     assert machine.used == 0
 
 
-async def nothing_idle() -> None:
-    """Close no environment, since none is idle."""
-
-
 async def test_limit_grows_again_after_a_shortage_has_passed() -> None:
-    sessions = Sessions(nothing_idle)
+    sessions = Sessions([])
     for _ in range(4):
         await sessions.enter()
     assert await sessions.step_aside("no process")
@@ -246,7 +242,7 @@ async def test_limit_grows_again_after_a_shortage_has_passed() -> None:
 
 
 async def test_cancelled_wait_keeps_no_place() -> None:
-    sessions = Sessions(nothing_idle)
+    sessions = Sessions([])
     sessions.declared = 1
     await sessions.enter()
     waiting = [asyncio.create_task(sessions.enter()) for _ in range(2)]

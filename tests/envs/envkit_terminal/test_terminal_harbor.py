@@ -1,9 +1,11 @@
 """Task folders of Harbor and Terminal-Bench: played where they need no image, else refused."""
 
+from importlib.metadata import distribution
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import py
 import pytest
 from fakes.needs import BUBBLEWRAP
 
@@ -275,6 +277,12 @@ def with_pytest(root: Path, script: str) -> dict[str, Any]:
             to = folder / "tests/site" / name / path.relative_to(source)
             to.parent.mkdir(parents=True, exist_ok=True)
             to.write_bytes(path.read_bytes())
+    (folder / "tests/site/py.py").write_bytes(Path(py.__file__).read_bytes())  # is pytest's own
+    for name in ("pytest", "pluggy"):  # which pytest looks up by their metadata
+        found = distribution(name)
+        to = folder / f"tests/site/{name}-{found.version}.dist-info/METADATA"
+        to.parent.mkdir()
+        to.write_text(found.read_text("METADATA") or "")
     return read_folder(folder, has_pytest=True)
 
 
