@@ -22,7 +22,7 @@ import typer
 if TYPE_CHECKING:
     from envkit.access import Access
 
-_NO_READER: Final = (errno.EPIPE, errno.EIO)
+NO_READER: Final = (errno.EPIPE, errno.EIO)
 """What writing to a pipe, and to a terminal, says after the other end has gone."""
 _DIRECTIONS: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 """Characters that change the reading direction."""
@@ -53,7 +53,7 @@ def _write(text: str, stream: IO[str]) -> None:
     try:
         typer.echo(text, stream)
     except OSError as error:
-        if error.errno not in _NO_READER:
+        if error.errno not in NO_READER:
             raise
         discard(stream)
 

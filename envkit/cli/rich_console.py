@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from envkit.cli.console import discard, printable
+from envkit.cli.console import NO_READER, discard, printable
 
 
 class PrintableConsole(Console):
@@ -14,6 +14,15 @@ class PrintableConsole(Console):
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401  # those of rich's console
         super().__init__(markup=False, emoji=False, highlight=False, **settings)
+
+    def print(self, *objects: Any, **settings: Any) -> None:  # noqa: ANN401  # as rich does
+        """Print as rich does; drop the output if nobody reads it."""
+        try:
+            super().print(*objects, **settings)
+        except OSError as error:  # of a terminal, or of a pipe before rich 13.8
+            if error.errno not in NO_READER:
+                raise
+            discard(self.file)
 
     def on_broken_pipe(self) -> None:
         """Drop the output; rich would end the process, and drop standard output in any case."""

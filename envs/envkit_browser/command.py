@@ -1,6 +1,7 @@
 """`envkit browser`: install a headless Chromium where the system has no package of it."""
 
-from typing import Annotated, Literal
+from enum import StrEnum
+from typing import Annotated
 
 import typer
 
@@ -8,10 +9,14 @@ from envkit.cli.console import note, say
 from envkit.cli.examples import with_examples
 
 
+class _Action(StrEnum):
+    INSTALL = "install"
+
+
 @with_examples("browser install", "browser install --version 153.0.0", group="Look")
 def browser(
     action: Annotated[
-        Literal["install"],
+        _Action,
         typer.Argument(metavar="install", help="Download Chromium and keep it in the cache."),
     ],
     version: Annotated[

@@ -75,6 +75,15 @@ def test_lines_to_a_terminal_that_went_away_are_dropped(monkeypatch: pytest.Monk
     stream.close()
 
 
+def test_drawing_to_a_terminal_that_went_away_is_dropped() -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w", buffering=1) as stream:
+        os.close(ours)
+        console = PrintableConsole(file=stream, force_terminal=True)
+        for _ in range(3):
+            console.print("a bar")
+
+
 def test_output_to_a_full_disk_is_still_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with open("/dev/full", "w", buffering=1) as full:
         monkeypatch.setattr(sys, "stdout", full)
