@@ -122,13 +122,15 @@ class EnvPool:
         try:
             yield host
         finally:
-            if self._is_closed or self._sessions.is_short:
-                await host.close()  # an idle environment would take room from the next
-            if not self._is_closed:
-                self._idle.append(host)
-            if host.has_place:
-                self._sessions.leave()
-            host.has_place = True
+            try:
+                if self._is_closed or self._sessions.is_short:
+                    await host.close()  # an idle environment would take room from the next
+            finally:
+                if not self._is_closed:
+                    self._idle.append(host)
+                if host.has_place:
+                    self._sessions.leave()
+                host.has_place = True
 
     async def max_sessions(self) -> int | None:
         """Build the first environment and return its `max_sessions`; None is unlimited or unknown.

@@ -23,7 +23,10 @@ from envkit.rollout import (
     RolloutState,
     ScriptedEngine,
 )
+from envkit.rollout.host import EnvHost
 from envkit.rollout.sessions import Sessions, shortage_in
+from envkit.rollout.sources import EnvPool
+from envkit.threads.pool import WorkerPool
 from envkit.trajectory import StopReason, Trajectory
 
 ROOM = 3
@@ -260,3 +263,29 @@ def test_other_faults_are_no_shortage() -> None:
     caused = EnvFault("the reset failed", kind=FaultKind.TRANSIENT)
     caused.__cause__ = no_descriptor()
     assert shortage_in(caused) == "Too many open files"
+
+
+async def test_place_is_given_back_though_closing_an_environment_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def cancelled(host: EnvHost) -> None:
+        raise asyncio.CancelledError
+
+    threads, world = WorkerPool(), World()
+    pool = EnvPool(lambda: CountingEnv(world, FaultPlan(0.0)), threads, timeout_s=20)
+    one, other = pool.lend(), pool.lend()
+    await one.__aenter__()
+    refused = await other.__aenter__()
+    waiting = asyncio.create_task(
+        refused.make_room(EnvFault(str(no_process()), kind=FaultKind.TRANSIENT))
+    )
+    await asyncio.sleep(0.05)
+    with monkeypatch.context() as patch:
+        patch.setattr(EnvHost, "close", cancelled)
+        with pytest.raises(asyncio.CancelledError):
+            await one.__aexit__(None, None, None)
+    assert await asyncio.wait_for(waiting, 20)
+    await other.__aexit__(None, None, None)
+    await pool.close()
+    threads.close()
+    assert world.open_envs == 0
