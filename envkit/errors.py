@@ -26,6 +26,8 @@ it is counted.
 """
 
 import difflib
+import errno
+import os
 import reprlib
 import sys
 import traceback
@@ -94,6 +96,16 @@ def shown(value: Any) -> str:  # noqa: ANN401  # foreign data
         return f"{name}: {_brief.repr(value):.{_SHOWN_CHARACTERS}}"
     except BaseException:  # noqa: BLE001  # foreign code, or an integer too long to print
         return f"{name} (its __repr__ raises)"
+
+
+NO_THREAD: Final = "can't start new thread"
+"""What `Thread.start` says when the system refuses one (CPython, Modules/_threadmodule.c)."""
+SHORTAGES: Final = (
+    NO_THREAD,
+    *map(os.strerror, (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)),
+)
+"""What the system says when it refuses a thread, a process, a descriptor or memory. Programs that
+an environment starts report it as text."""
 
 
 class FaultKind(StrEnum):

@@ -1,4 +1,4 @@
-"""What each sequence is to its agent: its own conversation, a sub-agent's, or something beside."""
+"""Kinds of sequences: the agent's own conversation, a sub-agent's, or a side request."""
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum

@@ -152,7 +152,7 @@ def _quotas(root: Path) -> Iterator[float]:
                 continue
             base = root / "sys/fs/cgroup" / controllers
             group = base / path.lstrip("/")
-            for folder in dict.fromkeys((group, *group.parents, base)):
+            for folder in (group, *group.parents):
                 if folder.is_relative_to(base):
                     yield from _quota_of(folder)
 

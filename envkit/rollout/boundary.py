@@ -8,12 +8,13 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from envkit.env import Capabilities, Env, Observation, Reset, Step
 from envkit.errors import (
+    NO_THREAD,
     ConfigurationError,
     ContractError,
     EnvFault,
@@ -30,8 +31,6 @@ from envkit.tools import ToolSpec
 from envkit.trajectory.plain import check_plain
 
 T = TypeVar("T")
-NO_THREAD: Final = "can't start new thread"
-"""What `Thread.start` says when the system refuses one (CPython, Modules/_threadmodule.c)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

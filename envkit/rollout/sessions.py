@@ -6,22 +6,13 @@ and goes on when one of them has ended.
 """
 
 import asyncio
-import errno
 import logging
-import os
 from collections import deque
 from typing import Final, Protocol
 
-from envkit.errors import EnvFault
-from envkit.rollout.boundary import NO_THREAD
+from envkit.errors import SHORTAGES, EnvFault
 
 _LOG: Final = logging.getLogger(__name__)
-_SHORT: Final = (
-    NO_THREAD,
-    *map(os.strerror, (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)),
-)
-"""What the system says when it refuses a thread, a process, a descriptor or memory. Programs that
-an environment starts report it as text."""
 _GROWTH: Final = 2
 """Rounds of finished episodes until one more may run: a shortage may pass, and costs a retry if it
 has not."""
@@ -36,7 +27,7 @@ def shortage_in(fault: EnvFault) -> str | None:
     error: BaseException | None = fault if fault.retryable else None
     while error is not None:
         text = str(error)
-        found = next((words for words in _SHORT if words in text), None)
+        found = next((words for words in SHORTAGES if words in text), None)
         if found is not None:
             return found
         error = error.__cause__

@@ -126,8 +126,8 @@ class Desk(Closing):
         )
         self._limits = limits
         self._parcel, theirs = socket.socketpair()
-        program = [SYSTEM_PYTHON, "-I", "/run/supervisor.py", str(limits.processes)]
-        program.append(str(theirs.fileno()))
+        arguments = (str(limits.processes), str(theirs.fileno()))
+        program = [SYSTEM_PYTHON, "-I", "/run/supervisor.py", *arguments]
         pipe = subprocess.PIPE
         try:
             self.sandbox = spawn(spec, program, stdin=pipe, stdout=pipe, keep=(theirs.fileno(),))

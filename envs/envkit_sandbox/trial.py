@@ -1,6 +1,5 @@
 """Find out whether this machine, or the container on it, lets a sandbox start."""
 
-import errno
 import os
 import subprocess
 from contextlib import suppress
@@ -8,12 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from envkit.errors import EnvFault, FaultKind, RefusedError
+from envkit.errors import SHORTAGES, EnvFault, FaultKind, RefusedError
 from envkit_sandbox.bubblewrap import NOBODY, SandboxSpec, end, is_switching, spawn
 
 _SECONDS: Final = 30.0
-_SCARCE: Final = tuple(map(os.strerror, (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)))
-"""What bubblewrap says where it would start a little later."""
 _IN_CONTAINERS: Final = (
     "docker run --security-opt seccomp=unconfined --security-opt systempaths=unconfined "
     "(or podman run --security-opt seccomp=unconfined --security-opt unmask=ALL, or either with "
@@ -50,7 +47,7 @@ def check_sandbox() -> str:
     user = NOBODY if is_switching() else os.geteuid()
     if code == 0:
         return f"sandboxes start, as user {user}"
-    if any(text in reason for text in _SCARCE):
+    if any(text in reason for text in SHORTAGES):
         raise EnvFault(f"no sandbox can start now{reason}", kind=FaultKind.TRANSIENT)
     raise RefusedError(
         f"this machine or container refuses sandboxes of user {user}{reason}. "

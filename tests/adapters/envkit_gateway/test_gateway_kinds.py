@@ -1,4 +1,4 @@
-"""Which requests belong to the conversation that is trained, and which stand beside it."""
+"""Which requests belong to the trained conversation, and which are side requests."""
 
 from typing import Any
 
