@@ -207,12 +207,15 @@ class _Episode:
             raise session.error
         if outcome.fault is not None and outcome.fault.where is FaultPlace.STEP:
             self.breaks_env = True
-        return trajectory_of(
-            session,
-            outcome,
-            record,
-            train=self._settings.train,
-            env_restarts=self._restarts,
+        # Hundreds of sequences are compared for quotes, which takes seconds.
+        return await self._pool.computing.run(
+            lambda: trajectory_of(
+                session,
+                outcome,
+                record,
+                train=self._settings.train,
+                env_restarts=self._restarts,
+            )
         )
 
     async def _outcome(self, session: Session, reset: ResetOutcome, folder: Path) -> Outcome:
