@@ -432,16 +432,14 @@ def test_a_grader_that_only_the_final_files_break_scores_zero(
 @pytest.mark.slow
 def test_a_pool_replaces_a_session_that_died_and_leaves_none() -> None:
     before = children()
-    pool = Pool(800, 600, size=2, limits=Limits())
-    first = pool.take()
-    ready = pool._coming[0].result()
-    assert ready.display is not None
-    ready.display.kill()
-    second = pool.take()
-    second.check()
-    first.close()
-    second.close()
-    pool.close()
+    with Pool(800, 600, size=2, limits=Limits()) as pool, pool.take():
+        ready = pool._coming[0].result()
+        assert ready.display is not None
+        assert ready.display.sandbox is not None
+        ready.display.kill()
+        ready.display.sandbox.wait(timeout=10)  # a killed process lives until the kernel ends it
+        with pool.take() as second:
+            second.check()
     assert await_none([*(children() - before)]) == []
 
 
