@@ -49,6 +49,7 @@ from envkit_gateway.command import (
 from envkit_gateway.recording import Outcome, trajectory_of
 from envkit_gateway.server import Gateway
 from envkit_gateway.session import Session, SessionLimits
+from envkit_gateway.text_session import TextSession
 
 T = TypeVar("T")
 
@@ -186,7 +187,7 @@ class _Episode:
                 StopReason.ENV_FAULT, self._spec, env_restarts=self._restarts, engine=name
             )
         limits = SessionLimits(max_sequences=self._settings.max_sequences)
-        session = Session(
+        session = (TextSession if self._setup.codec is None else Session)(
             self._setup,
             self._spec,
             self._pool,
