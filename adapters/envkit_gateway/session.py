@@ -43,6 +43,7 @@ from envkit_gateway.matching import Committed, is_rejected, is_retry
 from envkit_gateway.messages import PrefixKeys, codec_messages
 from envkit_gateway.replies import reply_of
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request
+from envkit_gateway.trace import Trace
 from envkit_gateway.turn import ForkReason, Lane, Turn, TurnState
 
 _UNRENDERABLE: Final = (TemplateError, ImageError, ConfigurationError, RecursionError)
@@ -74,6 +75,7 @@ class Session:
         env: Env,
         task: Task | None = None,
         limits: SessionLimits | None = None,
+        trace: Trace | None = None,
     ) -> None:
         """Open an episode.
 
@@ -86,11 +88,12 @@ class Session:
             env: For engines that read the environment, such as a scripted policy.
             task: The environment's, for the same engines.
             limits: None takes the defaults.
+            trace: Gets every committed reply; None keeps no trace.
 
         """
         self.key = f"sk-envkit-{secrets.token_hex(16)}"
         self.setup, self.spec, self.env = setup, spec, env
-        self.limits = limits or SessionLimits()
+        self.limits, self.trace = limits or SessionLimits(), trace
         self._lanes = Lanes(task or {})
         self.turns: list[Turn] = []
         self.counts: Counter[str] = Counter()
@@ -419,6 +422,9 @@ class Session:
         self._commit(turn, request, draft, generation)
         assert turn.reply is not None
         self._committed.add(prefix.add(turn.reply.message), turn)
+        if self.trace is not None:
+            self.trace.add(turn)
+            await self.trace.flush()
 
     def _note(self, turn: Turn, error: BaseException) -> None:
         """Record what failed; a refused request is the agent's to handle."""
