@@ -47,6 +47,7 @@ _ADDED_LATER: Final = frozenset(
         "neutralised",
         "sanity",
         "branches",
+        "call",
         "origin",
         "purpose",
         "opened",
