@@ -152,6 +152,12 @@ class AgentSettings:
     trace remains if envkit is killed. None writes no traces."""
     train: Train = Train.RULE
     """Which sequences of an episode are trained: `rule`, `main` or `all`."""
+    steps: bool = False
+    """Whether the command takes the environment's steps over HTTP, with the key on its standard
+    input. Its standard output is then no answer."""
+    rewards: bool = False
+    """Whether the command gives rewards over HTTP, with the same key, and sees those of its
+    steps."""
 
     @classmethod
     def read(cls, setting: object) -> "AgentSettings":
@@ -197,6 +203,11 @@ class AgentSettings:
             if self.grade is not None:
                 raise ConfigurationError(
                     "agent.grade runs in the folder of agent.command; a function returns its reward"
+                )
+            if self.steps or self.rewards:
+                raise ConfigurationError(
+                    "agent.steps and agent.rewards are for agent.command; a function calls "
+                    "AgentTask.step and AgentTask.reward"
                 )
             self.load()
         else:

@@ -48,6 +48,7 @@ from envkit_gateway.command import (
     run_command,
     untouched_folder,
 )
+from envkit_gateway.control import Control
 from envkit_gateway.credit import Credit, is_finite
 from envkit_gateway.recording import Outcome, trajectory_of
 from envkit_gateway.server import Gateway
@@ -206,8 +207,9 @@ class _Episode:
         has_folder = self._settings.command is not None  # a function needs none
         async with agent_folder(self._pool) if has_folder else nullcontext(Path()) as folder:
             task = self._task(session, reset)
-            async with self._gateway.serving(session):
-                outcome = await self._outcome(session, task, folder)
+            control = self._control(session, task)
+            async with self._gateway.serving(session, control):
+                outcome = await self._outcome(session, task, control, folder)
             if self._settings.grade is not None and outcome.reward is not None:
                 outcome = await self._graded(outcome, task, folder)
         if trace is not None:
@@ -239,14 +241,29 @@ class _Episode:
         trace.add({"started": time.time(), "episode_id": spec.episode_id, **about})
         return trace
 
-    async def _outcome(self, session: Session, task: AgentTask, folder: Path) -> Outcome:
-        running = asyncio.ensure_future(self._run(task, folder))
+    def _control(self, session: Session, task: AgentTask) -> Control | None:
+        settings = self._settings
+        if not (settings.steps or settings.rewards):
+            return None
+        return Control(
+            task,
+            partial(self._step, session),
+            takes_steps=settings.steps,
+            takes_rewards=settings.rewards,
+        )
+
+    async def _outcome(
+        self, session: Session, task: AgentTask, control: Control | None, folder: Path
+    ) -> Outcome:
+        running = asyncio.ensure_future(self._run(task, control, folder))
         try:
             result, is_late = await self._awaited(running)
             if result is None and self._stepping.locked():
                 self._env_fault = EnvFault(
                     "a deadline passed while the environment took a step", kind=FaultKind.TIMEOUT
                 )
+            if result is None and control is not None:
+                await control.close()
         finally:
             await self._stop(running)
         was_sampling = session.is_sampling
@@ -292,14 +309,21 @@ class _Episode:
             _reward=partial(self._give, session),
         )
 
-    async def _run(self, task: AgentTask, folder: Path) -> AgentResult:
+    async def _run(self, task: AgentTask, control: Control | None, folder: Path) -> AgentResult:
         function = self._settings.load()
         try:
             if function is not None:
                 return await call_agent(function, task, self._pool)
             argv = argv_of("agent.command", self._settings.command or ())
-            limit = self._settings.max_disk_mb
-            return await run_command(argv, task, folder, self._pool, max_disk_mb=limit)
+            return await run_command(
+                argv,
+                task,
+                folder,
+                self._pool,
+                max_disk_mb=self._settings.max_disk_mb,
+                key="" if control is None else control.key,
+                says_answer=not self._settings.steps,
+            )
         except BaseException as error:  # an agent may be anybody's code
             if is_own_cancellation(error):
                 raise

@@ -1,4 +1,4 @@
-"""Which turn a reward is on, and what per-turn credit makes of it over several conversations."""
+"""Which turn a reward is on, and credit by turn over several conversations."""
 
 import asyncio
 import math
