@@ -46,6 +46,7 @@ _ADDED_LATER: Final = frozenset(
         "neutralised",
         "sanity",
         "branches",
+        "call",
         "origin",
         "purpose",
         "opened",
