@@ -19,7 +19,7 @@ from envkit.tokens.delta import DeltaRenderer, ToolSchemas
 from envkit.tokens.linearity import measure_linearity
 from envkit.tokens.placeholders import find_image_syntax
 from envkit.tokens.probes import Cases
-from envkit.tokens.proof import check_own_reply, prove, render_cases, shorten
+from envkit.tokens.proof import check_own_reply, prove, render_cases, shorten, widen
 from envkit.tokens.rules import (
     CALL_KEYS,
     Calibration,
@@ -156,7 +156,11 @@ class Calibrator:
         self._compare_forms(rules, after_calls)
         rules, after_calls = (
             {
-                role: shorten(self.renderer, cases, rule, self.notes, images=images is not None)
+                role: widen(
+                    self.renderer,
+                    cases,
+                    shorten(self.renderer, cases, rule, self.notes, images=images is not None),
+                )
                 for role, rule in each.items()
             }
             for each in (rules, after_calls)

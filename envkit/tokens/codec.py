@@ -423,6 +423,8 @@ class ChatCodec:
         if len(messages) != 1 or (tools is not None and Dependency.TOOLS in rule.depends):
             return None
         message = messages[0]
+        if message["role"] == "system":
+            return None
         content: Any = message["content"]
         shape, text = rule.shape, content
         if type(content) is not str:

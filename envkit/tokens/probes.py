@@ -12,16 +12,19 @@ whole conversation.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import Any, Final
 
 from envkit.errors import TemplateError
 from envkit.tokens.delta import ToolSchemas
 from envkit.tokens.digest import Words
-from envkit.tokens.rules import RoleRule, Variant
+from envkit.tokens.rules import LATE_SYSTEM, RoleRule, Variant
 from envkit.tokens.template import ChatTemplate, PlainMessage
 from envkit.tokens.writer import PLAIN_REPLY, Writer
 
 MARKER: Final = "Rm7Kq"
+NOTE: Final = "Sy3Nt."
+"""A system message after the first message."""
 PROBE_TOOLS: Final[list[dict[str, Any]]] = [
     {
         "type": "function",
@@ -79,6 +82,12 @@ _LONG: Final = tuple(
 )
 _LONG_IMAGES: Final = (("text/i", "text/u", "text/ii", "call/t") * 3,)
 _FOLLOWERS: Final = {"user": ("u", "uu"), "tool": ("t", "tu", "tt", "tuu")}
+_WITH_SYSTEM: Final = {
+    "user": ("s", "su", "us", "/s u", "text/us u"),
+    "tool": ("ts", "tsu", "/s t", "call/ts t"),
+}
+"""Followers with a system message, and courses with one before a follower."""
+_MIXED: Final = {"user": (), "tool": ("tut", "tutu")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +150,24 @@ class Cases:
             course = self._course(role)
             for others in ((), ("text/u",)):
                 yield self._saying(role, word, (course, *others), rule)
+
+    def beside(self, rule: RoleRule) -> Iterator[tuple[str, list[Case]]]:
+        """Yield forms of conversations that some agents send, each with the cases that prove it."""
+        kinds = [(one, (one,)) for one in _MIXED[rule.role]]
+        for name, followers in [(LATE_SYSTEM, _WITH_SYSTEM[rule.role]), *kinds]:
+            cases: list[Case] = []
+            for written in followers:
+                course, _, follower = written.rpartition(" ")
+                for form, head, tools in product(
+                    _forms(rule), (None, "Be terse."), (None, self.tools)
+                ):
+                    steps = (course,) if course.partition("/")[0] else ()
+                    case = self._case(steps, form, follower, 2, system=head, tools=tools)
+                    if course and not steps:
+                        case.history.insert(1 + (head is not None), self.writer.say("system", NOTE))
+                    cases.append(case)
+            if cases:
+                yield name, cases
 
     def long(self, rule: RoleRule, *, images: bool) -> Iterator[Case]:
         """Yield conversations of many turns, in which no two texts are equal."""
@@ -301,6 +328,8 @@ class Cases:
             if kind == "t":
                 second = place and form == "calls"
                 seen.append(self.writer.result(text, call_id=f"call{number + bool(second):05d}"))
+            elif kind == "s":
+                seen.append(self.writer.say("system", NOTE))
             elif kind == "i":
                 parts = [{"type": "image"}, {"type": "text", "text": text or "x"}]
                 seen.append({"role": "user", "content": parts})

@@ -12,7 +12,7 @@ from typing import Any, Final
 from envkit.errors import TemplateError
 from envkit.tokens.delta import DeltaRenderer
 from envkit.tokens.digest import Counted, Digest
-from envkit.tokens.probes import MARKER, Case, Cases
+from envkit.tokens.probes import MARKER, NOTE, Case, Cases
 from envkit.tokens.rules import Dependency, RoleRule
 
 _LADDER: Final = tuple(
@@ -179,6 +179,24 @@ def shorten(
         (one for one in (rule, wider) if not any(map(_Trial(renderer, one).problem, rendered))),
         rule,
     )
+
+
+def widen(renderer: DeltaRenderer, cases: Cases, rule: RoleRule) -> RoleRule:
+    """Return the rule with the forms beside the usual ones for which it equals full renders too."""
+    for name, some in cases.beside(rule):
+        wider = replace(rule, proven=rule.proven | {name})
+        if all(_holds(renderer, wider, case) for case in some if case.form in rule.proven):
+            rule = wider
+    return rule
+
+
+def _holds(renderer: DeltaRenderer, rule: RoleRule, case: Case) -> bool:
+    """Return whether a rule equals the full render of a case, with its system messages in place."""
+    entry = _render(renderer, case, rule.role, [])
+    if entry is None or _Trial(renderer, rule.within(case.history)).problem(entry):
+        return False
+    notes = sum(one["role"] == "system" for one in case.observations)
+    return entry.text[entry.text.rfind(MARKER) :].count(NOTE) == notes
 
 
 class _Trial:

@@ -47,6 +47,8 @@ CONTEXT_PARTS: Final = TURN_PARTS | {Dependency.SYSTEM}
 """Dependencies that need the conversation's earlier messages."""
 EARLIER_PARTS: Final = CONTEXT_PARTS - {Dependency.LAST}
 """Dependencies on messages before the last reply."""
+LATE_SYSTEM: Final = "late system"
+"""A proven form: conversations with system messages after the first message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,13 +100,14 @@ class RoleRule:
     def within(self, history: Sequence[Mapping[str, Any]]) -> "RoleRule":
         """Return the rule for a conversation: one with a later system message is read as a whole.
 
-        The proof has one system message, which is the first message. A rule that reads it would
-        move a later one to the front, where a template treats it differently.
+        A rule that reads the system prompt would move a later one to the front, where a template
+        treats it differently. Other rules are proven for later ones, or read the whole too.
         """
-        if not self.depends & EARLIER_PARTS:
+        is_proven = LATE_SYSTEM in self.proven
+        if is_proven and not self.depends & EARLIER_PARTS:
             return self
         roles = [entry["role"] for entry in history]
-        if Dependency.SYSTEM not in self.depends or "system" not in roles[1:]:
+        if "system" not in roles[1:] or (is_proven and Dependency.SYSTEM not in self.depends):
             return self
         return replace(self, depends=self.depends | {Dependency.HISTORY}, digest=None)
 
@@ -134,8 +137,12 @@ class RoleRule:
 
     def unproven(self, roles: Sequence[str], reply: Mapping[str, Any] | None) -> str:
         """Describe the part of an observation and its reply that is not proven, or return ""."""
+        if "system" in roles and LATE_SYSTEM not in self.proven:
+            return "a system message after a reply"
         for one, other in pairwise(roles):
-            if not any(one[0] + other[0] in kind for kind in self.proven):
+            if "system" not in (one, other) and not any(
+                one[0] + other[0] in kind for kind in self.proven
+            ):
                 return f"a {other} message right after a {one} message"
         calls = reply.get("tool_calls") if reply else None
         if reply is None or not calls:
@@ -233,9 +240,9 @@ class Calibration:
             TemplateError: The messages are not an observation, or the template was not proven exact
                 for them.
         """
-        first = roles[0] if roles else None
-        others = roles[roles.count("tool") :] if first == "tool" else roles
-        if first not in ("user", "tool") or any(role != "user" for role in others):
+        first = "tool" if roles and roles[0] == "tool" else "user"
+        known = {"user", "system", "tool"} if first == "tool" else {"user", "system"}
+        if not roles or not known.issuperset(roles):
             raise TemplateError(
                 "an observation must be user messages, or tool results followed by user messages, "
                 f"got roles {list(roles)}"

@@ -144,7 +144,7 @@ def test_codec_control_tokens_in_an_observation_do_not_move_the_cut(control: str
 
 
 @pytest.mark.parametrize(
-    "roles", [["user", "tool"], ["system"], ["assistant"], [], ["tool", "user", "tool"]]
+    "roles", [["user", "tool"], ["developer"], ["assistant"], [], ["tool", "assistant"]]
 )
 def test_codec_refuses_invalid_observations(roles: list[Any]) -> None:
     messages: list[Any] = [{"role": role, "content": "x"} for role in roles]
