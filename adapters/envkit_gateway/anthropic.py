@@ -7,10 +7,11 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from envkit.messages import Part
+from envkit.messages import Part, TextPart
 from envkit_gateway.images import image_part
 from envkit_gateway.messages import AgentCall, AgentMessage
 from envkit_gateway.reading import (
+    has_header,
     object_of,
     objects,
     parts_of,
@@ -20,6 +21,7 @@ from envkit_gateway.reading import (
     role_of,
     stop_strings,
     token_limit,
+    variables_of,
 )
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request, take
 from envkit_gateway.turn import Reply, Turn
@@ -30,7 +32,7 @@ _KNOWN: Final = {
     "model", "messages", "system", "tools", "tool_choice", "stream", "max_tokens",
     "stop_sequences", "temperature", "top_p", "top_k", "metadata", "thinking", "service_tier",
     "context_management", "output_config", "betas", "cache_control", "inference_geo", "speed",
-    "diagnostics",
+    "diagnostics", "chat_template_kwargs",
 }  # fmt: skip
 _FINISH: Final = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
@@ -47,10 +49,7 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
     """
     del turns
     refuse_unknown(body, _KNOWN)
-    messages: list[AgentMessage] = []
-    system = parts_of(body.get("system"), _part, name="system")
-    if system:
-        messages.append(AgentMessage(role="system", parts=system))
+    messages = list(_system(body, "system"))
     for entry in objects(body, "messages"):
         messages += _messages(entry)
     if not any(one.role != "system" for one in messages):
@@ -62,12 +61,17 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
         "tool_choice": choice not in ("auto", "none"),
         "disable_parallel_tool_use": bool(given.get("disable_parallel_tool_use")),
     }
+    stops = take(body, "thinking", dict, default={}).get("type") == "disabled"
+    output = take(body, "output_config", dict, default={})
     return AgentRequest(
         messages=tuple(messages),
         tools=tuple(
             read_tool(_custom(entry), schema="input_schema") for entry in objects(body, "tools")
         ),
         may_call=choice != "none",
+        variables=variables_of(body, None if stops else output.get("effort")),
+        stops_thinking=stops,
+        leads_with_system=True,
         model=take(body, "model", str, default=""),
         is_streamed=take(body, "stream", bool, default=False),
         max_tokens=token_limit(body, "max_tokens"),
@@ -80,44 +84,76 @@ def _custom(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     kind = tool.get("type")
     if kind not in (None, "custom"):
         raise bad_request(f"tools must be your own, of type 'custom', got {kind!r}")
-    return tool
+    schema = object_of(tool.get("input_schema") or {}, "a tool's input_schema")
+    return {**tool, "input_schema": schema if "type" in schema else {**schema, "type": "object"}}
+
+
+def _system(entry: Mapping[str, Any], name: str) -> Iterator[AgentMessage]:
+    """Yield a system message with its texts as one, without Claude Code's header."""
+    parts = parts_of(entry.get(name), _text, name=name)
+    text = "".join(part["text"] for part in parts if not has_header(part["text"]))
+    if text:
+        yield AgentMessage(role="system", parts=({"type": "text", "text": text},))
 
 
 def _messages(entry: Mapping[str, Any]) -> Iterator[AgentMessage]:
-    """Yield a message's tool results, then the rest of it."""
+    """Yield a message as vLLM converts it: its tool results, each with its images, then the rest.
+
+    Source: vllm/entrypoints/anthropic/serving.py.
+    """
     role = role_of(entry, _ROLES)
-    content = entry.get("content")
-    if isinstance(content, str):
-        yield AgentMessage(role=role, parts=parts_of(content, _part))
+    if role == "system":
+        yield from _system(entry, "content")
+        return
+    if isinstance(entry.get("content"), str):
+        yield AgentMessage(role=role, parts=({"type": "text", "text": entry["content"]},))
         return
     blocks = objects(entry, "content")
-    rest = [one for one in blocks if one.get("type") != "tool_result"]
     for block in blocks:
         if block.get("type") == "tool_result":
-            yield AgentMessage(
-                role="tool",
-                parts=parts_of(block.get("content"), _part, name="tool_result"),
-                call_id=take(block, "tool_use_id", str, default=""),
-            )
+            yield from _result(block)
     calls = tuple(
         AgentCall(
             id=take(one, "id", str, default=""),
             name=take(one, "name", str, default=""),
             arguments=json.dumps(one.get("input") or {}, ensure_ascii=False),
         )
-        for one in rest
+        for one in blocks
         if one.get("type") == "tool_use"
     )
-    shown = [one for one in rest if one.get("type") not in _HIDDEN]
-    thinking = "".join(
-        take(one, "thinking", str, default="") for one in rest if one.get("type") == "thinking"
+    thoughts = [
+        take(one, "thinking", str, default="") for one in blocks if one.get("type") == "thinking"
+    ]
+    shown = [one for one in blocks if one.get("type") not in _HIDDEN and one.get("text") != ""]
+    if shown or role == "assistant":
+        yield AgentMessage(
+            role=role,
+            parts=tuple(_part(one) for one in shown),
+            calls=calls,
+            thinking="".join(thoughts) if thoughts else None,
+        )
+
+
+def _result(block: Mapping[str, Any]) -> Iterator[AgentMessage]:
+    """Yield a tool result, and a user message with its images."""
+    parts = parts_of(block.get("content"), _part, name="tool_result")
+    yield AgentMessage(
+        role="tool",
+        parts=tuple(part for part in parts if part["type"] == "text"),
+        call_id=take(block, "tool_use_id", str, default=""),
     )
-    if rest or not blocks:
-        parts = tuple(_part(one) for one in shown)
-        yield AgentMessage(role=role, parts=parts, calls=calls, thinking=thinking)
+    images = tuple(part for part in parts if part["type"] == "image")
+    if images:
+        yield AgentMessage(role="user", parts=images)
 
 
-_HIDDEN: Final = ("tool_use", "thinking", "redacted_thinking")
+_HIDDEN: Final = ("tool_result", "tool_use", "thinking", "redacted_thinking")
+
+
+def _text(block: Mapping[str, Any]) -> TextPart:
+    if block.get("type") != "text":
+        raise bad_request(f"a system prompt must be text, got {block.get('type')!r}")
+    return {"type": "text", "text": take(block, "text", str, default="")}
 
 
 def _part(block: Mapping[str, Any]) -> Part:

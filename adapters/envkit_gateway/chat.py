@@ -21,6 +21,8 @@ from envkit_gateway.reading import (
     role_of,
     stop_strings,
     token_limit,
+    variables_of,
+    without_header,
 )
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request, take
 from envkit_gateway.turn import Reply, Turn
@@ -68,6 +70,7 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
         messages=messages,
         tools=tuple(read_tool(_function(entry)) for entry in objects(body, "tools")),
         may_call=body.get("tool_choice") != "none",
+        variables=variables_of(body, body.get("reasoning_effort")),
         model=take(body, "model", str, default=""),
         is_streamed=take(body, "stream", bool, default=False),
         wants_usage=bool(options.get("include_usage")),
@@ -89,13 +92,19 @@ def _message(entry: Mapping[str, Any]) -> AgentMessage:
         if entry.get(name):
             raise bad_request(f"a message with {name} is not supported: send content or tool_calls")
     calls = tuple(_call(call) for call in objects(entry, "tool_calls"))
-    thinking = entry.get("reasoning_content") or entry.get("reasoning") or ""
+    role = role_of(entry, _ROLES)
+    thinking = entry.get("reasoning")
+    thinking = entry.get("reasoning_content") if thinking is None else thinking
+    name = entry.get("name")
+    parts = parts_of(entry.get("content"), _part)
     return AgentMessage(
-        role=role_of(entry, _ROLES),
-        parts=parts_of(entry.get("content"), _part),
+        role=role,
+        parts=without_header(parts) if entry["role"] == "system" else parts,
         calls=calls,
         call_id=take(entry, "tool_call_id", str, default=""),
-        thinking=thinking if isinstance(thinking, str) else "",
+        name=name if isinstance(name, str) else "",
+        is_developer=entry["role"] == "developer",
+        thinking=thinking if isinstance(thinking, str) and role == "assistant" else None,
     )
 
 
@@ -105,6 +114,7 @@ def _call(call: Mapping[str, Any]) -> AgentCall:
         id=take(call, "id", str, default=""),
         name=take(function, "name", str, default=""),
         arguments=take(function, "arguments", str, default="{}"),
+        extras={key: value for key, value in function.items() if key not in ("name", "arguments")},
     )
 
 

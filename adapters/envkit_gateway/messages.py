@@ -7,10 +7,11 @@ these forms. They are used for matching only and never rendered.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from envkit.errors import TemplateError
 from envkit.messages import Message, Part, Role
 
 _THINK: Final = "<think>"
@@ -25,11 +26,21 @@ class AgentCall:
     name: str
     arguments: str
     """JSON text, as the client sent it."""
+    namespace: str = ""
+    """The part of the name that Responses reports on its own; empty in a history."""
+
+    extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Other fields of its function, which some templates write."""
+    is_name_first: bool = False
+    """The order in which servers pass the fields, which some templates write: that of vLLM's types,
+    or of Responses."""
 
     def wire(self) -> dict[str, Any]:
         """Return the call as chat completions and chat templates write it."""
-        function = {"name": self.name, "arguments": self.arguments}
-        return {"id": self.id, "type": "function", "function": function}
+        function = {"arguments": self.arguments, "name": self.name, **self.extras}
+        if self.is_name_first:
+            function = {"name": self.name, **function}
+        return {"id": self.id, "function": function, "type": "function"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +52,18 @@ class AgentMessage:
     calls: tuple[AgentCall, ...] = ()
     call_id: str = ""
     """For a tool result, the id of the call that it answers."""
-    thinking: str = ""
+    name: str = ""
+    """The name that the client gives it."""
+    is_developer: bool = False
+    """Whether a system message is of the role `developer`."""
+    thinking: str | None = None
+    """None if the client sent none."""
+    quoted_thinking: str = ""
+    """The client's own message with the thinking of a reply, if it is one."""
 
     @property
     def text(self) -> str:
-        """The text parts, joined by line breaks as they are rendered."""
+        """The text parts, joined by line breaks as servers join them."""
         return "\n".join(part["text"] for part in self.parts if part["type"] == "text")
 
     @property
@@ -85,7 +103,7 @@ class PrefixKeys:
             shown = [*map(_part_key, entry.parts)] if entry.has_images else _split(entry.text)[1]
             return json.dumps(["assistant", shown, calls])
         shown = [*map(_part_key, entry.parts)]
-        return json.dumps([entry.role, shown, numbers.get(entry.call_id)])
+        return json.dumps([entry.role, shown, numbers.get(entry.call_id), entry.name])
 
 
 def said_key(text: str, calls: Sequence[AgentCall]) -> str:
@@ -125,56 +143,103 @@ def _part_key(part: Part) -> list[str]:
     return ["image", part["image"].sha256] if part["type"] == "image" else ["text", part["text"]]
 
 
-def codec_messages(
-    messages: Sequence[AgentMessage],
-    *,
-    names: Mapping[str, str],
-    is_start: bool,
-    takes_tool_images: bool,
-    reads_parts: bool,
-) -> list[Message]:
-    """Return an agent's messages in the form that chat templates take.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptForm:
+    """How messages are written for a template or an endpoint; see `ServedTemplate`."""
 
-    Leading system messages become one, later ones user messages. Images of tool results go into one
-    user message after the results if the template does not render them there.
+    takes_parts: bool = True
+    flattens: bool = True
+    leads_with_system: bool = False
+    knows_developer: bool = False
+    merges_developer: bool = True
+    """Whether developer messages that become system messages move to the start, with all others."""
+    takes_tool_images: bool = False
+
+
+def codec_messages(
+    messages: Sequence[AgentMessage], *, covered: int, form: PromptForm, leads_with_system: bool
+) -> list[Message]:
+    """Return an agent's messages as a server passes them to a chat template.
+
+    Source: vLLM 0.32, `vllm/renderers/chat_utils.py`. Images of tool results go into one user
+    message after the results if the template does not render them there, where vLLM fails.
 
     Args:
         messages: In order.
-        names: Names of the conversation's calls by id, for templates that write them into results.
-        is_start: Whether they start a conversation.
-        takes_tool_images: Whether the template renders images of tool messages.
-        reads_parts: Whether the template reads lists of parts; for others texts are joined by line
-            breaks, as servers do (vLLM: vllm/entrypoints/chat_utils.py).
+        covered: How many of them are recorded; only the others are returned.
+        form: What the template takes.
+        leads_with_system: Whether system messages become one if the template needs that.
+
+    Raises:
+        TemplateError: A new message changes the start of the conversation.
     """
-    todo, found = list(messages), list[Message]()
-    system: list[str] = []
-    while is_start and todo and todo[0].role == "system":
-        system.append(todo.pop(0).text)
-    if system:
-        found.append({"role": "system", "content": "\n\n".join(system)})
+    todo, found = list(messages[covered:]), list[Message]()
+    names = {call.id: call.name for entry in messages for call in entry.calls} if covered else {}
+    separator = _system_separator(messages, form, leads_with_system=leads_with_system)
+    if separator is not None:
+        if any(one.role == "system" for one in todo) and covered:
+            raise TemplateError("a new system message belongs to the start of the conversation")
+        todo = todo if covered else _with_one_system(todo, separator)
     moved: list[Part] = []
     for entry in todo:
         if entry.role != "tool" and moved:
             found.append({"role": "user", "content": moved})
             moved = []
-        if entry.role == "tool" and not takes_tool_images:
+        if entry.role == "tool" and not form.takes_tool_images:
             moved += [part for part in entry.parts if part["type"] == "image"]
             texts = tuple(part for part in entry.parts if part["type"] == "text")
             entry = replace(entry, parts=texts)
-        found.append(_codec_message(entry, names, reads_parts=reads_parts))
+        found += _codec_message(entry, names, form)
     return [*found, {"role": "user", "content": moved}] if moved else found
 
 
-def _codec_message(entry: AgentMessage, names: Mapping[str, str], *, reads_parts: bool) -> Message:
-    role: Role = "user" if entry.role == "system" else entry.role
-    is_list = entry.has_images or (reads_parts and len(entry.parts) > 1)
-    written: Message = {"role": role, "content": [*entry.parts] if is_list else entry.text}
-    if entry.thinking:
+def _system_separator(
+    messages: Sequence[AgentMessage], form: PromptForm, *, leads_with_system: bool
+) -> str | None:
+    """Return what joins system messages at the start; None if they stay where they are."""
+    if leads_with_system and form.leads_with_system:
+        return ""
+    merges = form.merges_developer and not form.knows_developer
+    if merges and any(one.is_developer for one in messages):
+        return "\n\n"
+    return None
+
+
+def _with_one_system(messages: Sequence[AgentMessage], separator: str) -> list[AgentMessage]:
+    """Return messages with one system message at the start, if any is at another place."""
+    system = [one for one in messages if one.role == "system"]
+    if not any(one.role == "system" for one in messages[1:]):
+        return list(messages)
+    text = separator.join(filter(None, (one.text for one in system)))
+    first = AgentMessage(role="system", parts=({"type": "text", "text": text},))
+    return [first, *(one for one in messages if one.role != "system")]
+
+
+def _codec_message(
+    entry: AgentMessage, names: Mapping[str, str], form: PromptForm
+) -> Iterator[Message]:
+    if entry.quoted_thinking:
+        yield {"role": "assistant", "content": entry.quoted_thinking}
+    role: Any = "developer" if entry.is_developer and form.knows_developer else entry.role
+    written: Message = {"role": role, "content": _content(entry, form)}
+    if entry.thinking is not None and not entry.quoted_thinking:
         written["reasoning_content"] = entry.thinking
     if entry.calls:
         written["tool_calls"] = [call.wire() for call in entry.calls]
     if entry.role == "tool" and entry.call_id:
         written["tool_call_id"] = entry.call_id
-        if entry.call_id in names:
-            written["name"] = names[entry.call_id]
-    return written
+    name = entry.name or (names.get(entry.call_id, "") if entry.role == "tool" else "")
+    if name:
+        written["name"] = name
+    yield written
+
+
+def _content(entry: AgentMessage, form: PromptForm) -> str | list[Part]:
+    if entry.has_images:
+        return [*entry.parts]
+    if not form.takes_parts:
+        texts = (part["text"] for part in entry.parts if part["type"] == "text")
+        return "\n".join(filter(None, texts))
+    is_empty = bool(entry.calls and entry.parts) and not entry.text  # servers tell it from no part
+    is_text = entry.role == "tool" or (form.flattens and len(entry.parts) <= 1 and not is_empty)
+    return entry.text if is_text else [*entry.parts]

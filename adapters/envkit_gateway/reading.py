@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from itertools import takewhile
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from envkit.errors import ConfigurationError
-from envkit.messages import Part, Role
-from envkit.tools import ToolSpec
+from envkit.messages import Part, Role, TextPart
 from envkit_gateway.messages import AgentMessage
-from envkit_gateway.request import bad_request, take
+from envkit_gateway.request import AgentTool, bad_request, take
 
 
 def object_of(value: object, what: str) -> Mapping[str, Any]:
@@ -36,6 +35,16 @@ def objects(body: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     return [object_of(one, f"an entry of {name}") for one in cast("list[object]", value)]
 
 
+NAMESPACE_END: Final = "__"
+"""Between a namespace and a tool's name (vLLM: vllm/tool_parsers/utils.py)."""
+_HEADER: Final = "x-anthropic-billing-header"
+_RESERVED: Final = {
+    "chat_template", "tokenize", "conversation", "messages", "tools", "documents",
+    "add_generation_prompt", "continue_final_message", "padding", "truncation", "max_length",
+    "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs",
+}  # fmt: skip
+"""What transformers' `apply_chat_template` reads itself."""
+P = TypeVar("P", bound=Part)
 ROLES: Final[Mapping[str, Role]] = {
     "system": "system",
     "developer": "system",
@@ -62,8 +71,8 @@ def role_of(entry: Mapping[str, Any], roles: Sequence[str]) -> Role:
 
 
 def parts_of(
-    content: object, read_part: Callable[[Mapping[str, Any]], Part], *, name: str = "content"
-) -> tuple[Part, ...]:
+    content: object, read_part: Callable[[Mapping[str, Any]], P], *, name: str = "content"
+) -> tuple[P | TextPart, ...]:
     """Return content given as a text, a list of parts or nothing.
 
     Args:
@@ -74,7 +83,7 @@ def parts_of(
     Raises:
         RequestRefused: It is something else.
     """
-    if content is None or content == "":
+    if content is None:
         return ()
     if isinstance(content, str):
         return ({"type": "text", "text": content},)
@@ -134,22 +143,81 @@ def stop_strings(value: object) -> tuple[str, ...]:
     return tuple(cast("Sequence[str]", texts))
 
 
-def read_tool(function: Mapping[str, Any], *, schema: str = "parameters") -> ToolSpec:
+def read_tool(
+    function: Mapping[str, Any], *, schema: str = "parameters", namespace: str = ""
+) -> AgentTool:
     """Return a tool of a request.
 
     Args:
         function: Its name, description and schema.
         schema: The field with the schema.
+        namespace: Precedes its name.
 
     Raises:
         RequestRefused: It cannot be offered to a model.
     """
-    parameters = function.get(schema) or {"type": "object", "properties": {}}
+    own = str(function.get("name", ""))
+    given = take(function, schema, dict)
+    written = {
+        "name": f"{namespace}{NAMESPACE_END}{own}" if namespace else own,
+        "description": take(function, "description", str),
+        "parameters": given,
+    }
+    written |= {
+        name: function[name]
+        for name in ("strict", "defer_loading")
+        if function.get(name) is not None
+    }
     try:
-        return ToolSpec(
-            name=str(function.get("name", "")),
-            description=str(function.get("description") or ""),
-            parameters=object_of(parameters, f"a tool's {schema}"),
+        return AgentTool(
+            name=written["name"],
+            description=written["description"] or "",
+            parameters=given or {"type": "object", "properties": {}},
+            written=written,
+            namespace=namespace,
         )
     except ConfigurationError as error:
         raise bad_request(str(error)) from error
+
+
+def variables_of(body: Mapping[str, Any], effort: object) -> dict[str, Any]:
+    """Return the variables for the chat template, as vLLM derives them (`build_chat_params`).
+
+    Args:
+        body: May have `chat_template_kwargs`.
+        effort: The dialect's reasoning effort; None and "auto" set nothing.
+
+    Raises:
+        RequestRefused: They would change more than the template's variables.
+    """
+    found: dict[str, Any] = dict(take(body, "chat_template_kwargs", dict, default={}))
+    refused = [name for name in found if name in _RESERVED or name.endswith(("_token", "_tokens"))]
+    if refused:
+        raise bad_request(
+            f"chat_template_kwargs must hold variables of the chat template, got {refused}"
+        )
+    if isinstance(effort, str) and effort != "auto":
+        found.setdefault("enable_thinking", effort != "none")
+        found["reasoning_effort"] = effort
+    return found
+
+
+def has_header(text: str) -> bool:
+    """Return whether a system text starts with Claude Code's header, which may change each time."""
+    return text.startswith(_HEADER)
+
+
+def without_header(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """Return a system message's parts without Claude Code's header, as servers do.
+
+    Source: vllm/renderers/chat_utils.py.
+    """
+    found: list[Part] = []
+    for part in parts:
+        if part["type"] == "text" and has_header(part["text"]):
+            rest = part["text"].partition("\n")[2]
+            if rest:
+                found.append({"type": "text", "text": rest})
+        else:
+            found.append(part)
+    return tuple(found)

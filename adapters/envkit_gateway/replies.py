@@ -47,11 +47,13 @@ def reply_of(
         is_bad = is_bad or bool(parsed.errors)
         if parsed.calls and not parsed.errors:
             body = parsed.text
+            spaces = {tool.name: tool.namespace for tool in request.tools}
             calls = tuple(
                 AgentCall(
                     id=f"c{number % 100_000:05d}{n % 1000:03d}",
                     name=call.name,
                     arguments=json.dumps(call.arguments, ensure_ascii=False),
+                    namespace=spaces.get(call.name, ""),
                 )
                 for n, call in enumerate(parsed.calls)
             )
@@ -62,7 +64,7 @@ def reply_of(
         role="assistant",
         parts=({"type": "text", "text": body},) if body else (),
         calls=calls,
-        thinking=thinking,
+        thinking=thinking or None,
     )
     return Reply(
         message=message,

@@ -1,7 +1,8 @@
 """A request of an agent, read from any dialect, and the errors that refuse one."""
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
 
@@ -30,15 +31,36 @@ def bad_request(message: str, *, code: str | None = None) -> RequestRefused:
     return RequestRefused(400, message, code=code)
 
 
+@dataclass(frozen=True, kw_only=True)
+class AgentTool(ToolSpec):
+    """A tool of a request, which a template reads as a server passes it."""
+
+    written: Mapping[str, Any] = field(hash=False)
+    """Its function in the chat-completions form."""
+    namespace: str = ""
+    """Of Responses; part of the name."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the tool as vLLM passes it to a template (`FunctionDefinition`)."""
+        return {"type": "function", "function": dict(self.written)}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRequest:
     """What an agent asks for."""
 
     messages: tuple[AgentMessage, ...]
-    tools: tuple[ToolSpec, ...] = ()
+    tools: tuple[AgentTool, ...] = ()
     may_call: bool = True
     """Whether the client accepts calls; otherwise they stay text. The prompt has the tools in any
     case, so the conversation continues."""
+    variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Variables for the chat template."""
+    stops_thinking: bool = False
+    """Whether thinking is turned off, in the way that the template has for it."""
+    leads_with_system: bool = False
+    """Whether all system messages become one at the start if the template needs that (vLLM:
+    vllm/entrypoints/anthropic/serving.py)."""
     has_instructions: bool = False
     """Whether the first message is a response's `instructions`."""
     model: str = ""
@@ -68,6 +90,13 @@ class AgentRequest:
         """The system prompt: all system messages at the start."""
         leading = takewhile(lambda one: one.role == "system", self.messages)
         return "\n\n".join(one.text for one in leading)
+
+    @property
+    def asks_of_template(self) -> str:
+        """What it asks of the chat template, as text; empty if nothing."""
+        if not (self.variables or self.stops_thinking):
+            return ""
+        return json.dumps([self.variables, self.stops_thinking], sort_keys=True)
 
     @property
     def tools_text(self) -> str:

@@ -8,6 +8,7 @@ or not.
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from envkit.messages import Part
@@ -15,6 +16,7 @@ from envkit_gateway import chat
 from envkit_gateway.images import image_part
 from envkit_gateway.messages import AgentCall, AgentMessage
 from envkit_gateway.reading import (
+    NAMESPACE_END,
     object_of,
     objects,
     parts_of,
@@ -23,6 +25,8 @@ from envkit_gateway.reading import (
     refuse_unknown,
     role_of,
     token_limit,
+    variables_of,
+    without_header,
 )
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request, take
 from envkit_gateway.turn import Reply, Turn
@@ -34,6 +38,7 @@ _KNOWN: Final = {
     "temperature", "top_p", "metadata", "store", "include", "parallel_tool_calls", "reasoning",
     "text", "truncation", "user", "service_tier", "safety_identifier", "prompt_cache_key",
     "stream_options", "client_metadata", "prompt_cache_retention", "previous_response_id",
+    "chat_template_kwargs",
 }  # fmt: skip
 
 _HOSTED: Final = ("web_search", "web_search_preview")
@@ -70,12 +75,15 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
         "tool_choice": choice not in (None, "auto", "none"),
         "parallel_tool_calls": body.get("parallel_tool_calls") is False,
         "text.format": _format(body) != "text",
-        **{f"tools: {one['type']}": True for one in tools if one["type"] in _HOSTED},
+        **{f"tools: {one['type']}": True for one, _ in tools if one["type"] in _HOSTED},
     }
     return AgentRequest(
         messages=tuple(messages),
-        tools=tuple(read_tool(one) for one in tools if one["type"] not in _HOSTED),
+        tools=tuple(
+            read_tool(one, namespace=name) for one, name in tools if one["type"] not in _HOSTED
+        ),
         may_call=choice != "none",
+        variables=variables_of(body, take(body, "reasoning", dict, default={}).get("effort")),
         has_instructions=bool(instructions),
         model=take(body, "model", str, default=""),
         is_streamed=take(body, "stream", bool, default=False),
@@ -119,70 +127,90 @@ def _format(body: Mapping[str, Any]) -> str:
     return str(take(text, "format", dict, default={}).get("type", "text"))
 
 
-def _tools(tool: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the functions of a tool, which Codex nests in namespaces, and hosted tools.
+def _tools(tool: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Yield the functions of a tool, each with its namespace, and hosted tools.
 
     A hosted tool runs at the provider. Codex sends one with every request, so it is not refused.
     """
     kind = tool.get("type")
     if kind == "function" or kind in _HOSTED:
-        yield tool
+        yield tool, ""
     elif kind == "namespace":
         for inner in objects(tool, "tools"):
-            yield from _tools(inner)
+            if inner.get("type") != "function":
+                raise bad_request(f"a namespace must hold functions, got {inner.get('type')!r}")
+            yield inner, take(tool, "name", str, default="")
     else:
         raise bad_request(f"tools must be of type 'function', got {kind!r}")
 
 
-def _items(items: list[Mapping[str, Any]]) -> Iterator[AgentMessage]:
-    """Yield messages; the consecutive items of one reply are one message."""
-    reply: list[Mapping[str, Any]] = []
+def _items(items: list[Mapping[str, Any]]) -> list[AgentMessage]:
+    """Return messages; consecutive items of one reply are one message, as vLLM joins them.
+
+    Source: vllm/entrypoints/openai/responses/utils.py, which reads the first part of a reply's
+    message, and the first text of its reasoning.
+    """
+    found: list[AgentMessage] = []
     for item in items:
         kind = item.get("type", "message")
+        last = found[-1] if found and found[-1].role == "assistant" else None
         if kind in ("reasoning", "function_call") or item.get("role") == "assistant":
-            reply.append(item)
-            continue
-        if reply:
-            yield _reply(reply)
-            reply = []
-        if kind == "message":
-            role = role_of(item, _ROLES)
-            yield AgentMessage(role=role, parts=parts_of(item.get("content"), _part))
-        elif kind == "function_call_output":
-            call_id = take(item, "call_id", str, default="")
-            yield AgentMessage(
-                role="tool", parts=parts_of(item.get("output"), _part), call_id=call_id
-            )
-        else:
-            raise bad_request(f"input of type {kind!r} is not supported")
-    if reply:
-        yield _reply(reply)
-
-
-def _reply(items: list[Mapping[str, Any]]) -> AgentMessage:
-    parts: list[Part] = []
-    calls: list[AgentCall] = []
-    thinking = ""
-    for item in items:
-        if item.get("type") == "reasoning":
-            shown = objects(item, "content") or objects(item, "summary")
-            thinking += "".join(take(one, "text", str, default="") for one in shown)
-        elif item.get("type") == "function_call":
-            calls.append(
-                AgentCall(
-                    id=take(item, "call_id", str, default=""),
-                    name=take(item, "name", str, default=""),
-                    arguments=take(item, "arguments", str, default="{}"),
+            joined = None if last is None else _joined(last, _reply(item))
+            found = found if joined is None else found[:-1]
+            found.append(joined or _reply(item))
+        elif kind == "message":
+            parts = parts_of(item.get("content"), _part)
+            found.append(
+                AgentMessage(
+                    role=role_of(item, _ROLES),
+                    parts=without_header(parts) if item["role"] == "system" else parts,
+                    is_developer=item["role"] == "developer",
                 )
             )
+        elif kind == "function_call_output":
+            call_id = take(item, "call_id", str, default="")
+            parts = parts_of(item.get("output"), _part)
+            found.append(AgentMessage(role="tool", parts=parts, call_id=call_id))
         else:
-            said = parts_of(item.get("content"), _part)
-            text = "\n".join(part["text"] for part in said if part["type"] == "text").strip()
-            if text.startswith("<think>") and text.endswith("</think>"):
-                thinking += text.removeprefix("<think>").removesuffix("</think>").strip()
-            else:
-                parts += said
-    return AgentMessage(role="assistant", parts=tuple(parts), calls=tuple(calls), thinking=thinking)
+            raise bad_request(f"input of type {kind!r} is not supported")
+    return found
+
+
+def _reply(item: Mapping[str, Any]) -> AgentMessage:
+    """Return one item of a reply as a message."""
+    if item.get("type") == "reasoning":
+        if item.get("encrypted_content"):
+            raise bad_request("reasoning must be text, got encrypted_content")
+        shown = objects(item, "content") or objects(item, "summary")
+        text = take(shown[0], "text", str, default="") if shown else ""
+        return AgentMessage(role="assistant", thinking=text)
+    if item.get("type") == "function_call":
+        name, namespace = take(item, "name", str, default=""), take(item, "namespace", str)
+        call = AgentCall(
+            id=take(item, "call_id", str, default=""),
+            name=f"{namespace}{NAMESPACE_END}{name}" if namespace else name,
+            arguments=take(item, "arguments", str, default="{}"),
+            is_name_first=True,
+        )
+        return AgentMessage(role="assistant", calls=(call,))
+    parts = parts_of(item.get("content"), _part)[:1]
+    said = AgentMessage(role="assistant", parts=parts)
+    text = said.text.strip()
+    if text.startswith("<think>") and text.endswith("</think>"):
+        thinking = text.removeprefix("<think>").removesuffix("</think>").strip()
+        return AgentMessage(role="assistant", thinking=thinking, quoted_thinking=said.text)
+    return said
+
+
+def _joined(last: AgentMessage, new: AgentMessage) -> AgentMessage | None:
+    """Return two messages of the same reply as one; None if the second starts another one."""
+    if new.calls:
+        return replace(last, calls=(*last.calls, *new.calls))
+    if new.parts:
+        return None if last.parts else replace(last, parts=new.parts)
+    if new.quoted_thinking or last.thinking is not None:
+        return None
+    return replace(last, thinking=new.thinking)
 
 
 def _part(part: Mapping[str, Any]) -> Part:
@@ -324,12 +352,20 @@ def _output(
                 "type": "function_call",
                 "id": f"fc_{call.id}",
                 "call_id": call.id,
-                "name": call.name,
+                **_named(call),
                 "arguments": call.arguments,
                 "status": "completed",
             }
         )
     return items
+
+
+def _named(call: AgentCall) -> dict[str, str]:
+    """Return the name of a call, apart from its namespace."""
+    if not call.namespace:
+        return {"name": call.name}
+    own = call.name.removeprefix(f"{call.namespace}{NAMESPACE_END}")
+    return {"name": own, "namespace": call.namespace}
 
 
 def _usage(reply: Reply) -> dict[str, Any]:

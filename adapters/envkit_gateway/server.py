@@ -213,7 +213,7 @@ class Gateway:
         try:
             session = self._session(http)
             request = await self._read(http, anthropic, session)
-            tokens = await session.count(request)
+            tokens = len((await session.prompt(request)).train_ids)
         except RequestRefused as refused:
             return _refusal(anthropic, refused)
         except Exception as error:  # noqa: BLE001  # no request may end without a JSON answer

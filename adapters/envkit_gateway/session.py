@@ -6,6 +6,7 @@ request starts a sequence with its own prompt, which is always exact.
 """
 
 import asyncio
+import json
 import secrets
 import time
 from collections import Counter
@@ -36,11 +37,11 @@ from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
 from envkit.threads.pool import WorkerPool
-from envkit.tokens import ChatCodec
+from envkit.tokens import ChatCodec, Encoded
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit_gateway.lanes import Lanes
 from envkit_gateway.matching import Committed, is_rejected, is_retry
-from envkit_gateway.messages import PrefixKeys, codec_messages
+from envkit_gateway.messages import PrefixKeys, PromptForm, codec_messages
 from envkit_gateway.replies import reply_of
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request
 from envkit_gateway.trace import Trace
@@ -49,6 +50,7 @@ from envkit_gateway.turn import ForkReason, Lane, Turn, TurnState
 _UNRENDERABLE: Final = (TemplateError, ImageError, ConfigurationError, RecursionError)
 """What a request's own content raises; deep schemas exceed the interpreter's recursion limit."""
 _BAD_REQUEST: Final = 400
+_MOST_CODECS: Final = 8
 OVER: Final = "the episode of this API key is over"
 
 
@@ -112,6 +114,8 @@ class Session:
         self._requests: dict[str, Turn] = {}
         self._numbers = count()
         self._asked: Counter[str] = Counter()
+        self._codecs: dict[str, asyncio.Task[ChatCodec]] = {}
+        """By what requests ask of the chat template."""
 
     @property
     def lanes(self) -> Sequence[Lane]:
@@ -145,6 +149,7 @@ class Session:
         if self.is_closed:
             raise RequestRefused(403, OVER)
         try:
+            await self._prepare(request)
             return await self._opened(request)
         except RequestRefused:
             self.counts["refused"] += 1
@@ -158,7 +163,7 @@ class Session:
         self._check_limits()
         if earlier is not None and is_rejected(earlier):
             earlier.state = TurnState.SUPERSEDED
-        prefix = PrefixKeys(request.tools_text, request.messages)
+        prefix = PrefixKeys(self._start_text(request), request.messages)
         turn, covered = self._placed(request, prefix.keys)
         turn.task = asyncio.create_task(self._answer(turn, request, prefix, covered))
         try:
@@ -171,29 +176,64 @@ class Session:
             raise
         return turn
 
+    async def _prepare(self, request: AgentRequest) -> None:
+        """Make the codec that renders a request.
+
+        Raises:
+            RequestRefused: The template cannot be encoded exactly in the way that it asks for.
+        """
+        if not request.asks_of_template:
+            return
+        making = self._codecs.get(request.asks_of_template)
+        if making is None:
+            if len(self._codecs) >= _MOST_CODECS:
+                raise bad_request(
+                    f"an episode may use {_MOST_CODECS} different settings of the chat template"
+                )
+            making = asyncio.create_task(self._made_codec(request))
+            self._codecs[request.asks_of_template] = making
+        await asyncio.shield(making)
+
+    async def _made_codec(self, request: AgentRequest) -> ChatCodec:
+        codec = self._own_codec
+        try:
+            return await self._pool.computing.run(lambda: _codec_for(codec, request))
+        except _UNRENDERABLE as error:
+            raise bad_request(f"the chat template takes no such variables: {error}") from error
+
     @property
-    def _codec(self) -> ChatCodec:
+    def _own_codec(self) -> ChatCodec:
         assert self.setup.codec is not None  # a `TextSession` does not ask for it
         return self.setup.codec
 
-    def _encoder(self, record: EpisodeRecord) -> EpisodeEncoder:
-        return EpisodeEncoder(self.setup, self._codec, self.spec, self._pool, record)
+    def _codec(self, request: AgentRequest) -> ChatCodec:
+        asked = request.asks_of_template
+        return self._codecs[asked].result() if asked else self._own_codec
+
+    def _start_text(self, request: AgentRequest) -> str:
+        """Return what a conversation depends on in addition to its messages."""
+        variables = self._codec(request).variables
+        return f"{request.tools_text}{json.dumps(variables, sort_keys=True, default=repr)}"
+
+    def _encoder(self, record: EpisodeRecord, codec: ChatCodec) -> EpisodeEncoder:
+        return EpisodeEncoder(self.setup, codec, self.spec, self._pool, record)
 
     def token_text(self, token: int) -> str:
         """Return the text of one token."""
-        return self._codec.decode_all([token])
+        return self._own_codec.decode_all([token])
 
-    async def count(self, request: AgentRequest) -> int:
-        """Return the length of a request's prompt in tokens, without recording it.
+    async def prompt(self, request: AgentRequest) -> Encoded:
+        """Return a request's prompt as that of a first request, without recording it.
 
         Raises:
             RequestRefused: The chat template cannot render it.
         """
+        await self._prepare(request)
         record = EpisodeRecord()
         record.messages += self._codec_messages(request, 0)
         record.tools = request.tools
         try:
-            return len((await self._encoder(record).prompt()).train_ids)
+            return await self._encoder(record, self._codec(request)).prompt()
         except _UNRENDERABLE as error:
             raise bad_request(f"the chat template cannot render this: {error}") from error
 
@@ -223,7 +263,7 @@ class Session:
         tasks = [one.task for one in self.turns if one.task is not None and not one.task.done()]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, *self._codecs.values(), return_exceptions=True)
 
     def _give_up(self, turn: Turn) -> None:
         if turn.state is TurnState.LOST and turn.task is not None and not turn.waiting:
@@ -313,7 +353,7 @@ class Session:
         lane = turn.lane
         pending = self._codec_messages(request, 0)
         lane.record.messages += pending
-        encoded = await self._encoder(lane.record).prompt()
+        encoded = await self._encoder(lane.record, self._codec(request)).prompt()
         length, images = len(encoded.train_ids), len(images_of(pending))
         room = self._room(request, context_tokens=length, response_tokens=0, images=images)
         lane.record.ledger.start(encoded, turn=0)
@@ -334,7 +374,7 @@ class Session:
         pending = tuple(self._codec_messages(request, covered))
         before = len(record.messages)
         record.messages += pending
-        encoder = self._encoder(record)
+        encoder = self._encoder(record, self._codec(request))
         try:
             encoded = await encoder.observation(pending)
             if encoded.is_prompt:
@@ -357,15 +397,22 @@ class Session:
         return room
 
     def _codec_messages(self, request: AgentRequest, covered: int) -> list[Message]:
-        names = {call.id: call.name for entry in request.messages for call in entry.calls}
-        written = codec_messages(
-            request.messages[covered:],
-            names=names,
-            is_start=covered == 0,
-            takes_tool_images="tool" in self._codec.audit().image_roles,
-            reads_parts=self._codec.reads_parts,
+        codec = self._codec(request)
+        served = codec.served
+        form = PromptForm(
+            takes_parts=served.takes_parts,
+            flattens=served.flattens,
+            leads_with_system=served.leads_with_system,
+            knows_developer=served.knows_developer,
+            takes_tool_images="tool" in codec.audit().image_roles,
         )
-        return [self._codec.readable(entry) for entry in written]
+        written = codec_messages(
+            request.messages,
+            covered=covered,
+            form=form,
+            leads_with_system=request.leads_with_system,
+        )
+        return [codec.readable(entry, follows_call=covered == 0) for entry in written]
 
     def _room(
         self, request: AgentRequest, *, context_tokens: int, response_tokens: int, images: int
@@ -484,9 +531,19 @@ class Session:
             weight_version=generation.weight_version,
             extras=generation.extras or {},
         )
-        encoder = self._encoder(record)
+        encoder = self._encoder(record, self._own_codec)
         draft.opened = encoder.opened(draft.turn)
         return encoder.decode(draft.turn)
+
+
+def _codec_for(codec: ChatCodec, request: AgentRequest) -> ChatCodec:
+    """Return the codec with the variables that a request asks for."""
+    variables = dict(request.variables)
+    if request.stops_thinking:
+        effort = codec.served.effort_without_thinking
+        variables["reasoning_effort"] = effort
+        variables.setdefault("enable_thinking", effort != "none")
+    return codec.with_variables(variables)
 
 
 def _read(future: "asyncio.Future[None]") -> None:

@@ -7,8 +7,9 @@ from envkit.messages import Message, images_of
 from envkit.rollout.engine import Generation
 from envkit.rollout.limits import Room
 from envkit.rollout.record import EpisodeRecord, TurnDraft
+from envkit.tokens import Encoded
 from envkit.trajectory.stop import FaultPlace, FaultRecord
-from envkit_gateway.messages import codec_messages
+from envkit_gateway.messages import PromptForm, codec_messages
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request
 from envkit_gateway.session import Session
 from envkit_gateway.turn import Turn
@@ -24,7 +25,7 @@ class TextSession(Session):
         """Return nothing: no token is known."""
         return ""
 
-    async def count(self, request: AgentRequest) -> int:
+    async def prompt(self, request: AgentRequest) -> Encoded:
         """Refuse to count: only the endpoint knows its tokenizer."""
         raise RequestRefused(404, "a chat endpoint counts no tokens")
 
@@ -41,13 +42,14 @@ class TextSession(Session):
         return self._room(request, context_tokens=0, response_tokens=0, images=images)
 
     def _codec_messages(self, request: AgentRequest, covered: int) -> list[Message]:
-        return codec_messages(
-            request.messages[covered:],
-            names={},
-            is_start=covered == 0,
-            takes_tool_images=False,
-            reads_parts=True,
-        )
+        form = PromptForm(merges_developer=False)
+        return codec_messages(request.messages, covered=covered, form=form, leads_with_system=False)
+
+    async def _prepare(self, request: AgentRequest) -> None:
+        """Prepare nothing: the endpoint has the chat template."""
+
+    def _start_text(self, request: AgentRequest) -> str:
+        return request.tools_text
 
     def _add_reply(self, record: EpisodeRecord, draft: TurnDraft, generation: Generation) -> str:
         return generation.text or ""

@@ -9,9 +9,11 @@ few hundred short renders), and about a millisecond afterwards: calibrations are
 tokenizer. All methods are synchronous and thread-safe; a codec holds no conversation state.
 """
 
+import json
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any, Final, Literal, get_args
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from envkit.errors import TemplateError
 from envkit.images import Image
@@ -42,11 +44,16 @@ from envkit.tokens.texts import TextPolicy, Write
 from envkit.tokens.thoughts import thought_ending
 from envkit.tools import ToolSpec
 
+if TYPE_CHECKING:
+    from envkit.tokens.served import ServedTemplate
+
 HistoryPolicy = Literal["keep", "rerender"]
 StopMismatch = Literal["accept", "append", "raise"]
 _PLAIN_KEYS = frozenset({"role", "content", "name", "tool_call_id"})
 _CHECKED_IMAGES: Final = 8
 """Images above which a check skips the processor, which works on all their pixels."""
+_VARIANTS: Final = 8
+"""Codecs with other variables that one keeps."""
 
 
 class ChatCodec:
@@ -94,6 +101,20 @@ class ChatCodec:
             TemplateError: The template cannot be encoded exactly; the message gives the reason and
                 the fix.
         """
+        self.variables = dict(template_kwargs or {})
+        self._variants: OrderedDict[str, ChatCodec] = OrderedDict()
+        self._with = partial(
+            ChatCodec,
+            tokenizer_or_processor,
+            tools=tools,
+            stop_ids=stop_ids,
+            history=history,
+            image_processor=image_processor,
+            stop_mismatch=stop_mismatch,
+            neutralise=neutralise,
+            lazy_features=lazy_features,
+            vocabulary_size=vocabulary_size,
+        )
         processor, tokenizer = split_processor(tokenizer_or_processor)
         check_repeatable(tokenizer)
         check_choice("history", history, get_args(HistoryPolicy))
@@ -157,10 +178,42 @@ class ChatCodec:
         """Placeholder ids of images and other media, never to be sampled; empty for text."""
         return tuple(self._media.values())
 
-    @property
-    def reads_parts(self) -> bool:
-        """Whether the template reads content that is a list of parts."""
-        return self._calibration.forms.parts
+    @cached_property
+    def served(self) -> "ServedTemplate":
+        """What a server decides about the template."""
+        from envkit.tokens.served import ServedTemplate  # jinja2 is slow to import
+
+        return ServedTemplate(self._template)
+
+    def with_variables(self, given: Mapping[str, Any]) -> "ChatCodec":
+        """Return a codec with other variables for the template, whose texts are foreign.
+
+        Args:
+            given: Values by name. Names that the template does not read are ignored.
+
+        Returns:
+            This codec if nothing changes. Others are made once, in up to a second.
+
+        Raises:
+            TemplateError: The template cannot be encoded exactly with them.
+        """
+        read = {name: given[name] for name in sorted(self.served.variables & given.keys())}
+        (clean,) = self._texts.schemas([read])
+        changed = {
+            name: value
+            for name, value in clean.items()
+            if name not in self.variables or json.dumps(value) != json.dumps(self.variables[name])
+        }
+        if not changed:
+            return self
+        key = json.dumps(changed)
+        found = self._variants.pop(key, None)
+        if found is None:
+            found = self._with(template_kwargs={**self.variables, **changed})
+        self._variants[key] = found
+        while len(self._variants) > _VARIANTS:
+            self._variants.popitem(last=False)
+        return found
 
     @property
     def vocabulary_size(self) -> int:
@@ -199,15 +252,20 @@ class ChatCodec:
         """
         return self._encoder().rules
 
-    def readable(self, entry: Message) -> Message:
+    def readable(self, entry: Message, *, follows_call: bool = False) -> Message:
         """Return a message in a role that the template renders.
 
         A tool message becomes a user message if the template has no tool role (Gemma 3, Mistral
         7B), or drops images of tool messages.
+
+        Args:
+            entry: The message.
+            follows_call: Whether the message before it has structured calls, after which some
+                templates have a tool role (Gemma 4).
         """
         if entry["role"] != "tool":
             return entry
-        has_role = "tool" in self._calibration.rules
+        has_role = "tool" in self._calibration.rules or (follows_call and self.served.takes_results)
         if has_role and ("tool" in self._calibration.image_roles or not images_of([entry])):
             return entry
         return {**entry, "role": "user"}

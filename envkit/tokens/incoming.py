@@ -7,7 +7,7 @@ from envkit.errors import TemplateError
 from envkit.images import Image
 from envkit.messages import Message
 
-ROLES: Final = ("system", "user", "assistant", "tool")
+ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 
 
 def check_prompt(messages: Sequence[Message]) -> None:

@@ -140,8 +140,9 @@ class Writer:
     def _fit_arguments(self, given: Any) -> Any:  # noqa: ANN401  # JSON
         """Return a call's arguments as servers give them to a template, if it renders that form.
 
-        Servers parse them (vLLM: `_postprocess_messages` in vllm/entrypoints/chat_utils.py) and
-        refuse a conversation whose arguments are not an object. A policy may write anything.
+        Servers parse them (vLLM: `_postprocess_messages` in vllm/renderers/chat_utils.py). Where
+        they are not an object, vLLM writes an empty one and SGLang refuses the conversation. Here
+        the policy reads what it wrote.
         """
         value = _parsed(given) if isinstance(given, str) else given
         if not isinstance(value, dict):

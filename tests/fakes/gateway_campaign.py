@@ -22,16 +22,16 @@ from envkit.rollout.record import EpisodeRecord
 from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.threads.pool import WorkerPool
 from envkit.tokens import ChatCodec
-from envkit.tools import ToolSpec
 from envkit.trajectory import StopReason, check_trajectory
 from envkit_gateway import Session, anthropic, chat, responses
 from envkit_gateway.messages import AgentCall, AgentMessage
+from envkit_gateway.reading import read_tool
 from envkit_gateway.recording import Outcome, trajectory_of
 from envkit_gateway.request import AgentRequest
 from envkit_gateway.turn import TurnState
 
 Messages = list[AgentMessage]
-TOOL = ToolSpec(name="add", description="Add.")
+TOOL = read_tool({"name": "add", "description": "Add."})
 DIALECTS: tuple[Any, ...] = (chat, responses, anthropic)
 
 
@@ -86,7 +86,7 @@ def inlined(messages: Messages, rng: random.Random) -> Messages:
     one = messages[place]
     if one.text.strip().startswith("<think>"):
         return messages
-    text = f"<think>\n{one.thinking}\n</think>\n\n{one.text}"
+    text = f"<think>\n{one.thinking or ''}\n</think>\n\n{one.text}"
     return _at(messages, place, thinking="", parts=_text(text))
 
 
@@ -267,7 +267,8 @@ async def run_conversation(
         follow.state = TurnState.DELIVERED
         is_continued = follow.parent is turn
         counts[f"{change.__name__}: {'continued' if is_continued else 'new'}"] += 1
-        assert is_continued is (change in SAME), (seed, number, change.__name__)
+        is_same = change in SAME or _read(dialect, sent) == _read(dialect, history)
+        assert is_continued is is_same, (seed, number, change.__name__)
         messages += [follow.reply.message]
         messages += _answers(messages, rng)
     await session.close()
@@ -278,6 +279,20 @@ async def run_conversation(
     assert trajectory.trained_token_count == trajectory.sampled_token_count
     counts["requests"] += len(session.turns)
     counts["sequences"] += len(trajectory.sequences())
+
+
+def _read(dialect: Any, messages: Messages) -> list[Any]:
+    """Return what a dialect tells of messages: Anthropic's joins a result's texts, for example."""
+    asked = [*messages, AgentMessage(role="user", parts=_text("?"))]
+    request: AgentRequest = dialect.read(body_of(dialect, asked, TOOL), ())
+    return [
+        (one.role, [*map(_shown, one.parts)], one.calls, one.call_id, one.thinking)
+        for one in request.messages
+    ]
+
+
+def _shown(part: Part) -> str:
+    return part["text"] if part["type"] == "text" else part["image"].sha256
 
 
 def _reply(rng: random.Random) -> str:
@@ -298,8 +313,10 @@ def _parts(rng: random.Random, text: str) -> tuple[Part, ...]:
 
 
 def _answers(messages: Sequence[AgentMessage], rng: random.Random) -> Messages:
-    """Return results for the open calls, or a user message."""
+    """Return results for the open calls, or a user message; sometimes with a system message."""
     calls = messages[-1].calls if messages[-1].role == "assistant" else ()
+    notes = [AgentMessage(role="system", parts=_text("Note."))] if rng.random() < 0.1 else []
     if not calls:
-        return [AgentMessage(role="user", parts=_parts(rng, "go on"))]
-    return [AgentMessage(role="tool", parts=_parts(rng, "3"), call_id=one.id) for one in calls]
+        return [*notes, AgentMessage(role="user", parts=_parts(rng, "go on"))]
+    results = [AgentMessage(role="tool", parts=_parts(rng, "3"), call_id=one.id) for one in calls]
+    return [*results, *notes]

@@ -6,14 +6,14 @@ import pytest
 
 from envkit.messages import message
 from envkit.tokens import Encoded
-from envkit.tools import ToolSpec
 from envkit.trajectory import TurnRecord
 from envkit_gateway.lanes import Lanes
 from envkit_gateway.messages import AgentMessage
-from envkit_gateway.request import AgentRequest
+from envkit_gateway.reading import read_tool
+from envkit_gateway.request import AgentRequest, AgentTool
 from envkit_gateway.turn import ForkReason, Lane, Turn
 
-ADD = ToolSpec(name="add", description="", parameters={"type": "object", "properties": {}})
+ADD = read_tool({"name": "add"})
 TASK = {"word": "alpha"}
 
 
@@ -21,7 +21,7 @@ def lanes() -> Lanes:
     return Lanes(TASK)
 
 
-def request(*roles: Any, system: str = "", tools: tuple[ToolSpec, ...] = ()) -> AgentRequest:
+def request(*roles: Any, system: str = "", tools: tuple[AgentTool, ...] = ()) -> AgentRequest:
     found = [AgentMessage(role="system", parts=({"type": "text", "text": system},))]
     found += [AgentMessage(role=role) for role in roles or ("user",)]
     return AgentRequest(messages=tuple(found), tools=tools, label="label")

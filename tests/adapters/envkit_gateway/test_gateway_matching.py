@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from fakes.trajectories import picture
 
+from envkit.errors import TemplateError
 from envkit.rollout.engine import FinishReason, Generation
 from envkit_gateway.matching import Committed, is_rejected, is_retry
 from envkit_gateway.messages import (
     AgentCall,
     AgentMessage,
     PrefixKeys,
+    PromptForm,
     codec_messages,
     said_key,
     thinking_of,
@@ -341,36 +343,72 @@ def test_reply_says_the_same_however_a_client_writes_it() -> None:
     assert len({*keys, said_key("b", ()), said_key("", ())}) == 7
 
 
-def written(*messages: AgentMessage, **options: Any) -> list[Any]:
-    given: dict[str, Any] = {"names": {}, "is_start": True, "takes_tool_images": True}
-    given["reads_parts"] = False
-    return codec_messages(messages, **{**given, **options})
+def written(
+    *messages: AgentMessage, covered: int = 0, leads: bool = False, **form: Any
+) -> list[Any]:
+    options = {"takes_tool_images": True, "takes_parts": False, **form}
+    return codec_messages(
+        messages, covered=covered, form=PromptForm(**options), leads_with_system=leads
+    )
 
 
-def test_codec_gets_leading_system_messages_as_one() -> None:
+def test_codec_gets_system_messages_where_they_are() -> None:
     messages = (said("system", "a"), said("system", "b", "c"), user("d"), said("system", "e"))
-    assert written(*messages) == [
-        {"role": "system", "content": "a\n\nb\nc"},
+    expected = [
+        {"role": "system", "content": "a"},
+        {"role": "system", "content": "b\nc"},
         {"role": "user", "content": "d"},
-        {"role": "user", "content": "e"},
+        {"role": "system", "content": "e"},
     ]
-    assert written(*messages, is_start=False) == [
-        {"role": "user", "content": text} for text in ("a", "b\nc", "d", "e")
-    ]
-    assert written(said("system", "a")) == [{"role": "system", "content": "a"}]
+    assert written(*messages) == expected
+    assert written(*messages, leads=True) == expected
+    assert written(*messages, covered=2) == expected[2:]
     assert written(user("d")) == [{"role": "user", "content": "d"}]
     assert written() == []
 
 
-def test_codec_gets_parts_as_they_are_where_its_template_reads_them() -> None:
+def test_codec_gets_one_system_message_where_its_template_takes_no_other() -> None:
+    messages = (said("system", "a"), user("d"), said("system", "b"))
+    once = [{"role": "system", "content": "ab"}, {"role": "user", "content": "d"}]
+    assert written(*messages, leads=True, leads_with_system=True) == once
+    assert written(*messages, leads=True, leads_with_system=True, covered=3) == []
+    with pytest.raises(TemplateError, match="start of the conversation"):
+        written(*messages, leads=True, leads_with_system=True, covered=2)
+    alone = (said("system", "a", "b"), user("d"))
+    whole = {"role": "system", "content": [*alone[0].parts]}
+    assert written(*alone, leads=True, leads_with_system=True, takes_parts=True)[0] == whole
+
+
+def test_codec_gets_developer_messages_as_one_system_message() -> None:
+    note = said("system", "b", is_developer=True)
+    messages = (said("system", "a", "c"), user("d"), note, user("e"))
+    assert written(*messages) == [
+        {"role": "system", "content": "a\nc\n\nb"},
+        {"role": "user", "content": "d"},
+        {"role": "user", "content": "e"},
+    ]
+    assert written(*messages, covered=3) == [{"role": "user", "content": "e"}]
+    with pytest.raises(TemplateError, match="start of the conversation"):
+        written(*messages, covered=2)
+    assert written(note, user("d"))[0] == {"role": "system", "content": "b"}
+    assert written(*messages, knows_developer=True)[2] == {"role": "developer", "content": "b"}
+    assert written(*messages, merges_developer=False)[2] == {"role": "system", "content": "b"}
+
+
+def test_codec_gets_parts_as_servers_pass_them() -> None:
     entries = (user("a", "b"), user("a", picture(1), "c", "d"), user("e"), user(), user(picture(1)))
     for entry in entries[1], entries[4]:
-        for reads in (True, False):
-            assert written(entry, reads_parts=reads)[0]["content"] == [*entry.parts]
-    assert written(entries[0], reads_parts=True)[0]["content"] == [*entries[0].parts]
-    assert written(entries[0], reads_parts=False)[0]["content"] == "a\nb"
+        for takes in (True, False):
+            assert written(entry, takes_parts=takes)[0]["content"] == [*entry.parts]
+    assert written(entries[0], takes_parts=True)[0]["content"] == [*entries[0].parts]
+    assert written(entries[0])[0]["content"] == "a\nb"
+    assert written(user("a", "", "b"))[0]["content"] == "a\nb"
+    result = said("tool", "a", "", "b")
+    assert written(result, takes_parts=True)[0]["content"] == "a\n\nb"
     for entry, text in ((entries[2], "e"), (entries[3], "")):
-        assert {written(entry, reads_parts=reads)[0]["content"] for reads in (0, 1)} == {text}
+        assert {written(entry, takes_parts=takes)[0]["content"] for takes in (0, 1)} == {text}
+        one = written(entry, takes_parts=True, flattens=False)
+        assert one[0]["content"] == [*entry.parts]
 
 
 def test_codec_gets_the_thinking_of_a_quoted_reply() -> None:
@@ -378,6 +416,18 @@ def test_codec_gets_the_thinking_of_a_quoted_reply() -> None:
         {"role": "assistant", "content": "a", "reasoning_content": "red"}
     ]
     assert "reasoning_content" not in written(agent("<think>red</think>a"))[0]
+    assert written(agent("a", thinking=""))[0]["reasoning_content"] == ""
+    assert written(agent("a", thinking="red", quoted_thinking="<think>red</think>")) == [
+        {"role": "assistant", "content": "<think>red</think>"},
+        {"role": "assistant", "content": "a"},
+    ]
+
+
+def test_codec_gets_the_names_that_a_client_gives() -> None:
+    assert written(said("user", "a", name="Ann"))[0]["name"] == "Ann"
+    result = said("tool", "3", call_id="c1", name="own")
+    messages = (user("a"), agent(calls=(call(),)), result)
+    assert written(*messages, covered=2)[0]["name"] == "own"
 
 
 def test_codec_gets_calls_and_the_names_of_their_results() -> None:
@@ -389,13 +439,15 @@ def test_codec_gets_calls_and_the_names_of_their_results() -> None:
         said("tool", "5"),
         said("user", "6", call_id="c1"),
     )
-    assert written(*messages, names={"c1": "add"}, is_start=False) == [
-        {"role": "assistant", "content": "a", "tool_calls": [wire]},
-        {"role": "tool", "content": "3", "tool_call_id": "c1", "name": "add"},
+    results = [
+        {"role": "tool", "content": "3", "tool_call_id": "c1"},
         {"role": "tool", "content": "4", "tool_call_id": "c2"},
         {"role": "tool", "content": "5"},
         {"role": "user", "content": "6"},
     ]
+    reply = {"role": "assistant", "content": "a", "tool_calls": [wire]}
+    assert written(*messages) == [reply, *results]  # servers add no name to a result
+    assert written(*messages, covered=1) == [{**results[0], "name": "add"}, *results[1:]]
 
 
 def test_codec_gets_images_of_results_where_its_template_renders_them() -> None:

@@ -6,14 +6,16 @@ import pytest
 
 from envkit.reply import THOUGHTS, FinishReason, Reply
 from envkit.rollout import Generation
-from envkit.tools import ToolSpec
+from envkit_gateway.reading import read_tool
 from envkit_gateway.replies import reply_of
 from envkit_gateway.request import AgentRequest
 
-RUN = ToolSpec(
-    name="run",
-    description="Run a command.",
-    parameters={"type": "object", "properties": {"command": {"type": "string"}}},
+RUN = read_tool(
+    {
+        "name": "run",
+        "description": "Run a command.",
+        "parameters": {"type": "object", "properties": {"command": {"type": "string"}}},
+    }
 )
 CALL = '<tool_call>\n{"name": "run", "arguments": {"command": "rm -r /d/old"}}\n</tool_call>'
 XML = "<tool_call>\n<function=run>\n<parameter=command>\nrm -r /d/old\n</parameter>\n"
