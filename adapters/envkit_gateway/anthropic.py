@@ -30,9 +30,18 @@ _KNOWN: Final = {
     "model", "messages", "system", "tools", "tool_choice", "stream", "max_tokens",
     "stop_sequences", "temperature", "top_p", "top_k", "metadata", "thinking", "service_tier",
     "context_management", "output_config", "betas", "cache_control", "inference_geo", "speed",
-    "diagnostics",
+    "diagnostics", "thread",
 }  # fmt: skip
+_NO_THREAD: Final = "thread_not_found"
+"""The SDK answers this code with the whole conversation."""
 _FINISH: Final = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+
+_ERRORS: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+}
 
 
 def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
@@ -40,14 +49,16 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
 
     Args:
         body: The body.
-        turns: The session's; this dialect refers to none.
+        turns: The session's, one of which a body may continue by its id.
 
     Raises:
         RequestRefused: It asks for something that the gateway cannot do exactly.
     """
-    del turns
     refuse_unknown(body, _KNOWN)
+    held = _held(body, turns)
     messages: list[AgentMessage] = []
+    if held is not None and held.reply is not None:
+        messages += [*held.asked, held.reply.message]
     system = parts_of(body.get("system"), _part, name="system")
     if system:
         messages.append(AgentMessage(role="system", parts=system))
@@ -66,7 +77,9 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
         messages=tuple(messages),
         tools=tuple(
             read_tool(_custom(entry), schema="input_schema") for entry in objects(body, "tools")
-        ),
+        )
+        if held is None
+        else held.tools,
         may_call=choice != "none",
         model=take(body, "model", str, default=""),
         is_streamed=take(body, "stream", bool, default=False),
@@ -74,6 +87,27 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
         stop=stop_strings(body.get("stop_sequences")),
         unenforced=tuple(name for name, is_wanted in wishes.items() if is_wanted),
     )
+
+
+def _held(body: Mapping[str, Any], turns: Sequence[Turn]) -> Turn | None:
+    """Return the reply that a body continues, which sends only what is new; None without one.
+
+    The SDK's `tool_runner` and `thread` send a whole conversation with `create`, then `continue`.
+    """
+    thread = take(body, "thread", dict, default={})
+    kind = thread.get("type", "create")
+    if kind == "create":
+        return None
+    if kind != "continue":
+        raise bad_request(f"thread.type must be 'create' or 'continue', got {kind!r:.80}")
+    repeated = [name for name in ("system", "tools") if body.get(name)]
+    if repeated:
+        raise bad_request(f"a thread keeps its {' and '.join(repeated)}: leave them out")
+    name = take(thread, "previous_message_id", str, default="")
+    for turn in turns:
+        if turn.reply is not None and _message_id(turn) == name:
+            return turn
+    raise RequestRefused(404, f"this session has no message {name!r:.80}", code=_NO_THREAD)
 
 
 def _custom(tool: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -185,10 +219,10 @@ def closing_events(request: AgentRequest) -> int:
 
 def error(refused: RequestRefused) -> dict[str, Any]:
     """Return an error as Anthropic's SDK reads it."""
-    kinds = {401: "authentication_error", 403: "permission_error", 413: "request_too_large"}
-    kind = kinds.get(refused.status, "invalid_request_error")
+    kind = _ERRORS.get(refused.status, "invalid_request_error")
     kind = "overloaded_error" if refused.status >= 500 else kind
-    return {"type": "error", "error": {"type": kind, "message": str(refused)}}
+    details = {} if refused.code is None else {"details": {"error_code": refused.code}}
+    return {"type": "error", "error": {"type": kind, "message": str(refused), **details}}
 
 
 def stream_error(refused: RequestRefused) -> str:
@@ -202,11 +236,15 @@ def _event(kind: str, **fields: Any) -> str:  # noqa: ANN401  # JSON
 
 def _base(turn: Turn, request: AgentRequest) -> dict[str, Any]:
     return {
-        "id": f"msg_{turn.number}",
+        "id": _message_id(turn),
         "type": "message",
         "role": "assistant",
         "model": request.model,
     }
+
+
+def _message_id(turn: Turn) -> str:
+    return f"msg_{turn.number}"
 
 
 def _stop_reason(reply: Reply) -> str:

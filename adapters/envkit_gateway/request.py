@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any
+from typing import Any, Final
 
 from envkit.errors import EnvkitError
 from envkit.tools import ToolSpec
 from envkit_gateway.messages import AgentMessage
+
+TOO_LONG: Final = "context_length_exceeded"
+"""Code of a refusal that clients answer with a shorter history."""
 
 
 class RequestRefused(EnvkitError):

@@ -92,7 +92,10 @@ def _before(response: str, turns: Sequence[Turn]) -> list[AgentMessage]:
     for turn in turns:
         if turn.reply is not None and _response_id(turn) == response:
             return [*turn.asked[turn.has_instructions :], turn.reply.message]
-    raise bad_request(f"this session has no response {response!r:.80}: send the whole conversation")
+    raise bad_request(
+        f"this session has no response {response!r:.80}: send the whole conversation",
+        code="previous_response_not_found",
+    )
 
 
 def _recalled(items: list[Mapping[str, Any]], turns: Sequence[Turn]) -> list[Mapping[str, Any]]:

@@ -41,12 +41,13 @@ from envkit_gateway.lanes import Lanes
 from envkit_gateway.matching import Committed, is_rejected, is_retry
 from envkit_gateway.messages import PrefixKeys, codec_messages
 from envkit_gateway.replies import reply_of
-from envkit_gateway.request import AgentRequest, RequestRefused, bad_request
+from envkit_gateway.request import TOO_LONG, AgentRequest, RequestRefused, bad_request
 from envkit_gateway.turn import ForkReason, Lane, Turn, TurnState
 
 _UNRENDERABLE: Final = (TemplateError, ImageError, ConfigurationError, RecursionError)
 """What a request's own content raises; deep schemas exceed the interpreter's recursion limit."""
-_BAD_REQUEST: Final = 400
+_UNABLE: Final = (400, 404)
+"""Statuses of requests that the gateway cannot answer, whatever the episode has left."""
 OVER: Final = "the episode of this API key is over"
 
 
@@ -197,7 +198,7 @@ class Session:
 
     def note_refusal(self, error: RequestRefused) -> None:
         """Note a refused request; a limit, such as that of the context, is none of these."""
-        if error.status == _BAD_REQUEST and error.code is None:
+        if error.status in _UNABLE and error.code != TOO_LONG:
             fault = LedgerFault(f"the gateway refused what the agent asked for: {error}")
             self.refusal = FaultRecord.of(FaultPlace.LEDGER, fault)
 
@@ -246,6 +247,7 @@ class Session:
             place=len(keys),
             asked=request.messages,
             has_instructions=request.has_instructions,
+            tools=request.tools,
             unenforced=request.unenforced,
             encoded=asyncio.get_running_loop().create_future(),
         )
@@ -377,7 +379,7 @@ class Session:
         if limits.max_images is not None and images > limits.max_images:
             raise bad_request(
                 f"the context has {images} images, limits.max_images is {limits.max_images}",
-                code="context_length_exceeded",
+                code=TOO_LONG,
             )
         wanted = self.setup.sampling.max_new_tokens
         room = room_for_reply(
@@ -395,7 +397,7 @@ class Session:
             raise bad_request(  # clients look for these words and shorten their history
                 f"prompt is too long: {context_tokens} tokens > {most} maximum "
                 f"(maximum context length is {most} tokens)",
-                code="context_length_exceeded",
+                code=TOO_LONG,
             )
         raise self._ended(room.reason or StopReason.TURN_TOKENS, f"{room.reason}")
 

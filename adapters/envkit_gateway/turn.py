@@ -8,6 +8,7 @@ from envkit.messages import Message
 from envkit.rollout.encoding import EpisodeEncoder
 from envkit.rollout.engine import Generation
 from envkit.rollout.record import EpisodeRecord
+from envkit.tools import ToolSpec
 from envkit_gateway.messages import AgentCall, AgentMessage
 
 
@@ -104,6 +105,8 @@ class Turn:
     """The conversation before it, as the client sent it."""
     has_instructions: bool
     """Whether `asked` begins with instructions, which a following response does not inherit."""
+    tools: tuple[ToolSpec, ...]
+    """The tools that the client offered."""
     encoded: "asyncio.Future[None]"
     """Done once the request is in the ledger; raises if it was refused."""
     state: TurnState = TurnState.RUNNING

@@ -79,6 +79,7 @@ class Recorded:
             place=len(before),
             asked=tuple(before),
             has_instructions=False,
+            tools=(),
             encoded=nothing,
             state=state,
             reply=Reply(

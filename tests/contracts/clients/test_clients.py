@@ -14,7 +14,7 @@ from agents import (
     function_tool,
     set_tracing_disabled,
 )
-from anthropic import AsyncAnthropic
+from anthropic import AsyncAnthropic, beta_async_tool
 from fakes.client_scripts import ANSWER, calling, gateway
 from fakes.gateway_run import Run
 from fakes.trajectories import picture
@@ -167,6 +167,28 @@ async def test_anthropic_keeps_one_sequence(stream: bool) -> None:
 
     assert len(trajectory.sequences()) == 1
     assert [image.sha256 for image in trajectory.images()] == [picture(2).sha256]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_anthropic_tool_runner_keeps_one_sequence(stream: bool) -> None:
+    """Its default is a thread, in which a request has only what is new."""
+
+    @beta_async_tool
+    async def add(a: float, b: float) -> str:
+        """Add two numbers."""
+        return str(a + b)
+
+    async with serve() as run:
+        messages: Any = [{"role": "user", "content": "one"}]
+        runner = anthropic_of(run).beta.messages.tool_runner(
+            model="m", max_tokens=500, messages=messages, tools=[add], system="Be exact.",
+            stream=stream,
+        )  # fmt: skip
+        async for answer in runner:
+            if stream:
+                await answer.get_final_message()
+    assert run.session.counts == {"new": 1, "continued": 1}
+    assert len(run.trajectory().sequences()) == 1
 
 
 def _shown() -> dict[str, Any]:
