@@ -22,7 +22,7 @@ from envkit_gateway.reading import (
     token_limit,
 )
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request, take
-from envkit_gateway.turn import Reply, Turn
+from envkit_gateway.turn import Choice, Reply, Turn
 
 PATH: Final = "/v1/messages"
 _ROLES: Final = ("system", "user", "assistant")
@@ -179,10 +179,11 @@ def _usage(reply: Reply) -> dict[str, Any]:
 
 
 def answer(
-    turn: Turn, reply: Reply, request: AgentRequest, decode: Callable[[int], str]
+    choices: Sequence[Choice], request: AgentRequest, decode: Callable[[int], str]
 ) -> dict[str, Any]:
     """Return the whole answer."""
     del decode  # this dialect reports no log-probabilities
+    turn, reply = choices[0]  # it asks for one
     return {
         **_base(turn, request),
         "content": _blocks(turn, reply),
@@ -193,10 +194,11 @@ def answer(
 
 
 def events(
-    turn: Turn, reply: Reply, request: AgentRequest, decode: Callable[[int], str]
+    choices: Sequence[Choice], request: AgentRequest, decode: Callable[[int], str]
 ) -> Iterator[str]:
     """Yield the answer as server-sent events."""
     del decode
+    turn, reply = choices[0]
     used = _usage(reply)
     start = {**_base(turn, request), "content": [], "stop_reason": None, "stop_sequence": None}
     yield _event("message_start", message={**start, "usage": {**used, "output_tokens": 0}})

@@ -23,9 +23,10 @@ from envkit_gateway.reading import (
     token_limit,
 )
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request, take
-from envkit_gateway.turn import Reply, Turn
+from envkit_gateway.turn import Choice, Reply, Turn
 
 PATH: Final = "/v1/chat/completions"
+_MOST_CHOICES: Final = 128
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 _KNOWN: Final = {
     "model", "messages", "tools", "tool_choice", "stream", "stream_options", "max_tokens",
@@ -49,8 +50,9 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
     """
     del turns
     refuse_unknown(body, _KNOWN)
-    if take(body, "n", int, default=1) != 1:
-        raise bad_request(f"n must be 1, got {body['n']}: ask n times for n samples")
+    choices = take(body, "n", int, default=1)
+    if not 1 <= choices <= _MOST_CHOICES:
+        raise bad_request(f"n must be between 1 and {_MOST_CHOICES}, got {choices}")
     if take(body, "top_logprobs", int, default=0):
         raise bad_request("top_logprobs is not supported: the gateway knows sampled tokens only")
     messages = tuple(_message(entry) for entry in objects(body, "messages"))
@@ -73,6 +75,7 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
         wants_usage=bool(options.get("include_usage")),
         max_tokens=token_limit(body, "max_completion_tokens", "max_tokens"),
         stop=stop_strings(body.get("stop")),
+        choices=choices,
         wants_logprobs=take(body, "logprobs", bool, default=False),
         unenforced=tuple(name for name, is_wanted in wishes.items() if is_wanted),
     )
@@ -119,10 +122,11 @@ def _part(part: Mapping[str, Any]) -> Part:
     raise bad_request(f"content of type {kind!r} is not supported: send text or image_url")
 
 
-def usage(reply: Reply) -> dict[str, Any]:
-    """Return the token counts as chat completions report them."""
-    generation = reply.generation
-    prompt, sampled = generation.prompt_tokens or 0, len(generation.token_ids)
+def usage(choices: Sequence[Choice]) -> dict[str, Any]:
+    """Return the token counts as chat completions report them: of a shared prompt once."""
+    generation = choices[0].reply.generation
+    prompt = generation.prompt_tokens or 0
+    sampled = sum(len(one.reply.generation.token_ids) for one in choices)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": sampled,
@@ -132,44 +136,44 @@ def usage(reply: Reply) -> dict[str, Any]:
 
 
 def answer(
-    turn: Turn, reply: Reply, request: AgentRequest, decode: Callable[[int], str]
+    choices: Sequence[Choice], request: AgentRequest, decode: Callable[[int], str]
 ) -> dict[str, Any]:
     """Return the whole answer."""
-    message = _said(reply)
-    if reply.calls:
-        message["tool_calls"] = [call.wire() for call in reply.calls]
-    choice = {
-        "index": 0,
-        "message": {**message, "refusal": None},
-        "finish_reason": reply.finish,
-        "logprobs": _logprobs(reply, request, decode),
-    }
-    return {**_base(turn, request, "chat.completion"), "choices": [choice], "usage": usage(reply)}
+    found: list[dict[str, Any]] = []
+    for index, (_, reply) in enumerate(choices):
+        message = _said(reply)
+        if reply.calls:
+            message["tool_calls"] = [call.wire() for call in reply.calls]
+        choice = {
+            "index": index,
+            "message": {**message, "refusal": None},
+            "finish_reason": reply.finish,
+            "logprobs": _logprobs(reply, request, decode),
+        }
+        found.append(choice)
+    base = _base(choices[0].turn, request, "chat.completion")
+    return {**base, "choices": found, "usage": usage(choices)}
 
 
 def events(
-    turn: Turn, reply: Reply, request: AgentRequest, decode: Callable[[int], str]
+    choices: Sequence[Choice], request: AgentRequest, decode: Callable[[int], str]
 ) -> Iterator[str]:
     """Yield the answer as server-sent events."""
-    base = _base(turn, request, "chat.completion.chunk")
-    delta = _said(reply)
-    if reply.calls:
-        delta["tool_calls"] = [{"index": n, **call.wire()} for n, call in enumerate(reply.calls)]
-    chunks: list[dict[str, Any]] = [
-        {
-            "choices": [
-                {
-                    "index": 0,
-                    "delta": delta,
-                    "finish_reason": None,
-                    "logprobs": _logprobs(reply, request, decode),
-                }
-            ]
-        },
-        {"choices": [{"index": 0, "delta": {}, "finish_reason": reply.finish}]},
-    ]
+    base = _base(choices[0].turn, request, "chat.completion.chunk")
+    deltas: list[dict[str, Any]] = []
+    ends: list[dict[str, Any]] = []
+    for index, (_, reply) in enumerate(choices):
+        delta = _said(reply)
+        if reply.calls:
+            calls = [{"index": n, **call.wire()} for n, call in enumerate(reply.calls)]
+            delta["tool_calls"] = calls
+        logprobs = _logprobs(reply, request, decode)
+        said = {"index": index, "delta": delta, "finish_reason": None, "logprobs": logprobs}
+        deltas.append({"choices": [said]})
+        ends.append({"choices": [{"index": index, "delta": {}, "finish_reason": reply.finish}]})
+    chunks = [*deltas, *ends]
     if request.wants_usage:
-        chunks.append({"choices": [], "usage": usage(reply)})
+        chunks.append({"choices": [], "usage": usage(choices)})
     for chunk in chunks:
         yield f"data: {json.dumps({**base, **chunk})}\n\n"
     yield "data: [DONE]\n\n"

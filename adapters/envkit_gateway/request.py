@@ -57,6 +57,8 @@ class AgentRequest:
     """Whether a stream of chat completions ends with the usage."""
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    choices: int = 1
+    """Number of replies to sample for one answer."""
     wants_logprobs: bool = False
     unenforced: tuple[str, ...] = ()
     """Requested settings that the engine cannot enforce, such as `tool_choice`; recorded with the

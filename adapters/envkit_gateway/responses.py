@@ -25,7 +25,7 @@ from envkit_gateway.reading import (
     token_limit,
 )
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request, take
-from envkit_gateway.turn import Reply, Turn
+from envkit_gateway.turn import Choice, Reply, Turn
 
 PATH: Final = "/v1/responses"
 _ROLES: Final = ("system", "developer", "user", "assistant")
@@ -201,24 +201,25 @@ def _part(part: Mapping[str, Any]) -> Part:
 
 
 def answer(
-    turn: Turn, reply: Reply, request: AgentRequest, decode: Callable[[int], str]
+    choices: Sequence[Choice], request: AgentRequest, decode: Callable[[int], str]
 ) -> dict[str, Any]:
     """Return the whole answer."""
+    turn, reply = choices[0]  # this dialect asks for one
     is_cut = reply.finish == "length"
     return {
         **_base(turn, request),
         "status": "incomplete" if is_cut else "completed",
         "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
         "output": _output(turn, reply, chat.logprobs(reply, request, decode)),
-        "usage": _usage(reply),
+        "usage": _usage(choices),
     }
 
 
 def events(
-    turn: Turn, reply: Reply, request: AgentRequest, decode: Callable[[int], str]
+    choices: Sequence[Choice], request: AgentRequest, decode: Callable[[int], str]
 ) -> Iterator[str]:
     """Yield the answer as server-sent events."""
-    whole = answer(turn, reply, request, decode)
+    whole = answer(choices, request, decode)
     started = {**whole, "status": "in_progress", "incomplete_details": None}
     started |= {"output": [], "usage": None}
     parts: list[dict[str, Any]] = [
@@ -335,8 +336,8 @@ def _output(
     return items
 
 
-def _usage(reply: Reply) -> dict[str, Any]:
-    used = chat.usage(reply)
+def _usage(choices: Sequence[Choice]) -> dict[str, Any]:
+    used = chat.usage(choices)
     return {
         "input_tokens": used["prompt_tokens"],
         "input_tokens_details": {**used["prompt_tokens_details"], "cache_write_tokens": 0},

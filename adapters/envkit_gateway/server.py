@@ -18,7 +18,7 @@ from envkit.threads.pool import WorkerPool
 from envkit_gateway import anthropic, chat, responses
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request
 from envkit_gateway.session import OVER, Session
-from envkit_gateway.turn import Reply, Turn, TurnState
+from envkit_gateway.turn import Choice, Turn, TurnState
 
 MAX_BODY: Final = 128 << 20
 """Maximum bytes of a request's body, including images."""
@@ -116,7 +116,7 @@ class Gateway:
             try:
                 session = self._session(http)
                 request = await self._read(http, dialect, session)
-                turn = await session.open(request)
+                turns = await session.open(request)
             except (RequestRefused, RecursionError) as error:
                 refused = (
                     error
@@ -132,7 +132,7 @@ class Gateway:
                 if session is not None:
                     session.note_defect(error)
                 return _refusal(dialect, _failed(error))
-            return await _Delivery(http, session, request, turn, dialect).run()
+            return await _Delivery(http, session, request, turns, dialect).run()
 
         return handle
 
@@ -216,47 +216,49 @@ def _parsed(
 
 
 class _Delivery:
-    """Brings one reply to one client."""
+    """Brings one answer to one client."""
 
     def __init__(
         self,
         http: web.Request,
         session: Session,
         request: AgentRequest,
-        turn: Turn,
+        turns: Sequence[Turn],
         dialect: ModuleType,
     ) -> None:
-        self._http, self._session, self._turn = http, session, turn
+        self._http, self._session, self._turns = http, session, turns
         self._request, self._dialect = request, dialect
         self._response: web.StreamResponse | None = None
-        self._was_first = False
-        """Whether this client is the first to get the reply."""
+        self._first: list[Turn] = []
+        """Turns whose reply no other client had before this one."""
         self._is_read = False
-        """Whether the client has the whole reply, but not the end of the stream."""
+        """Whether the client has the whole answer, but not the end of the stream."""
 
     async def run(self) -> web.StreamResponse:
         """Return the answer, or the part that was sent before the client left."""
-        turn = self._turn
-        turn.waiting += 1
+        for turn in self._turns:
+            turn.waiting += 1
         try:
             return await (self._streamed() if self._request.is_streamed else self._whole())
         except (ConnectionError, asyncio.CancelledError) as error:
-            if self._is_read and self._was_first:
-                turn.state = TurnState.READ
-            elif isinstance(error, ClientConnectionResetError) and self._was_first:
-                turn.state = TurnState.RUNNING  # the last byte was not written
+            for turn in self._first:
+                if self._is_read:
+                    turn.state = TurnState.READ
+                elif isinstance(error, ClientConnectionResetError):
+                    turn.state = TurnState.RUNNING  # the last byte was not written
             if isinstance(error, asyncio.CancelledError) or self._response is None:
                 raise
             return self._response
         finally:
-            turn.waiting -= 1
-            self._session.client_left(turn)
+            for turn in self._turns:
+                turn.waiting -= 1
+                self._session.client_left(turn)
 
     async def _whole(self) -> web.StreamResponse:
-        reply = await self._reply()
-        if isinstance(reply, RequestRefused):
-            return _refusal(self._dialect, reply)
-        body = self._dialect.answer(self._turn, reply, self._request, self._session.token_text)
+        choices = await self._choices()
+        if isinstance(choices, RequestRefused):
+            return _refusal(self._dialect, choices)
+        body = self._dialect.answer(choices, self._request, self._session.token_text)
         self._response = response = web.json_response(body)
         await response.prepare(self._http)
         self._delivered()
@@ -267,19 +269,16 @@ class _Delivery:
         headers = {"content-type": "text/event-stream", "cache-control": "no-cache"}
         self._response = response = web.StreamResponse(headers=headers)
         await response.prepare(self._http)
-        task = self._turn.task
-        while task is not None and not task.done():
-            await asyncio.wait([task], timeout=_KEEPALIVE_S)
-            if not task.done():
+        while waiting := [one.task for one in self._turns if one.task and not one.task.done()]:
+            done, _ = await asyncio.wait(waiting, timeout=_KEEPALIVE_S)
+            if not done:
                 await response.write(b": keepalive\n\n")
-        reply = await self._reply()
-        if isinstance(reply, RequestRefused):
-            await response.write(self._dialect.stream_error(reply).encode())
+        choices = await self._choices()
+        if isinstance(choices, RequestRefused):
+            await response.write(self._dialect.stream_error(choices).encode())
             await response.write_eof()
             return response
-        parts = list(
-            self._dialect.events(self._turn, reply, self._request, self._session.token_text)
-        )
+        parts = list(self._dialect.events(choices, self._request, self._session.token_text))
         last = len(parts) - self._dialect.closing_events(self._request)
         for part in parts[:last]:
             await response.write(part.encode())
@@ -291,21 +290,26 @@ class _Delivery:
         await response.write_eof()
         return response
 
-    async def _reply(self) -> Reply | RequestRefused:
-        turn = self._turn
-        if turn.task is not None:
-            await asyncio.wait([turn.task])
-        if turn.reply is not None:
-            return turn.reply
-        if self._session.is_closed:
-            return RequestRefused(403, OVER)  # any other status would be retried
-        return _failed(turn.error)
+    async def _choices(self) -> list[Choice] | RequestRefused:
+        tasks = [one.task for one in self._turns if one.task is not None]
+        if tasks:
+            await asyncio.wait(tasks)
+        found: list[Choice] = []
+        for turn in self._turns:
+            if turn.reply is None:
+                # Of an episode that is over, any other status would be retried.
+                is_over = self._session.is_closed
+                return RequestRefused(403, OVER) if is_over else _failed(turn.error)
+            found.append(Choice(turn, turn.reply))
+        return found
 
     def _delivered(self) -> None:
         """Note the delivery before its last byte: an agent may end as soon as it has that."""
-        if self._turn.state is not TurnState.SUPERSEDED:
-            self._was_first = self._turn.state is not TurnState.DELIVERED
-            self._turn.state = TurnState.DELIVERED
+        for turn in self._turns:
+            if turn.state is not TurnState.SUPERSEDED:
+                if turn.state is not TurnState.DELIVERED:
+                    self._first.append(turn)
+                turn.state = TurnState.DELIVERED
 
 
 def _failed(error: BaseException | None) -> RequestRefused:

@@ -9,7 +9,7 @@ import asyncio
 import secrets
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final
@@ -133,10 +133,10 @@ class Session:
         """Whether a reply is being sampled now."""
         return any(one.task is not None and not one.task.done() for one in self.turns)
 
-    async def open(self, request: AgentRequest) -> Turn:
-        """Return the turn that answers a request: a new turn, or the existing one for a retry.
+    async def open(self, request: AgentRequest) -> tuple[Turn, ...]:
+        """Return the turns that answer a request: new ones, or the existing ones for a retry.
 
-        Await `turn.task`; then the turn has a `reply`, or an `error`.
+        Await each `turn.task`; then the turn has a `reply`, or an `error`.
 
         Raises:
             RequestRefused: It cannot be answered; nothing was sampled.
@@ -149,25 +149,48 @@ class Session:
             self.counts["refused"] += 1
             raise
 
-    async def _opened(self, request: AgentRequest) -> Turn:
-        earlier = self._requests.get(request.key)
-        if earlier is not None and is_retry(request, earlier):
+    async def _opened(self, request: AgentRequest) -> tuple[Turn, ...]:
+        wanted = [replace(request, key=key) for key in _choice_keys(request)]
+        known = [self._retried(one) for one in wanted]
+        missing = known.count(None)
+        if missing:
+            self._check_limits(missing)
+        if missing < len(known):
             self.counts["replayed"] += 1
-            return earlier
-        self._check_limits()
+        pairs = zip(wanted, known, strict=True)
+        turns = tuple(turn or self._begun(one) for one, turn in pairs)
+        begun = [turn for turn, earlier in zip(turns, known, strict=True) if earlier is None]
+        try:
+            for turn in begun:
+                await asyncio.shield(turn.encoded)
+        except asyncio.CancelledError as error:
+            if self.is_closed and not is_own_cancellation(error):
+                raise RequestRefused(403, OVER) from error
+            for turn in begun:
+                self.client_left(turn)
+            raise
+        except BaseException:
+            for turn in begun:  # nobody will get the other choices
+                self.client_left(turn)
+                if turn.task is not None:
+                    turn.task.cancel()
+            raise
+        return turns
+
+    def _retried(self, request: AgentRequest) -> Turn | None:
+        """Return the earlier turn that a request asks for again; None if it is a new one."""
+        earlier = self._requests.get(request.key)
+        return earlier if earlier is not None and is_retry(request, earlier) else None
+
+    def _begun(self, request: AgentRequest) -> Turn:
+        """Return a new turn, which is being encoded."""
+        earlier = self._requests.get(request.key)
         if earlier is not None and is_rejected(earlier):
             earlier.state = TurnState.SUPERSEDED
         prefix = PrefixKeys(request.tools_text, request.messages)
         turn, covered = self._placed(request, prefix.keys)
+        turn.encoded.add_done_callback(_read)
         turn.task = asyncio.create_task(self._answer(turn, request, prefix, covered))
-        try:
-            await asyncio.shield(turn.encoded)
-        except asyncio.CancelledError as error:
-            if self.is_closed and not is_own_cancellation(error):
-                raise RequestRefused(403, OVER) from error
-            turn.encoded.add_done_callback(_read)
-            self.client_left(turn)
-            raise
         return turn
 
     def token_text(self, token: int) -> str:
@@ -221,11 +244,16 @@ class Session:
         if turn.state is TurnState.LOST and turn.task is not None and not turn.waiting:
             turn.task.cancel()
 
-    def _check_limits(self) -> None:
+    def _check_limits(self, replies: int) -> None:
+        """Check whether the session may have a number of further replies.
+
+        Raises:
+            RequestRefused: It may not.
+        """
         most = self.setup.limits.max_turns
-        if most is not None and len(self.turns) >= most:
+        if most is not None and len(self.turns) + replies > most:
             raise self._ended(StopReason.MAX_TURNS, f"limits.max_turns is {most}")
-        if len(self.lanes) >= self.limits.max_sequences:
+        if len(self.lanes) + replies > self.limits.max_sequences:
             why = f"agent.max_sequences is {self.limits.max_sequences}"
             raise self._ended(StopReason.MAX_SEQUENCES, why)
 
@@ -268,7 +296,6 @@ class Session:
         except BaseException as error:  # the request's own answer says what failed
             self._withdraw(turn, error)
             turn.encoded.set_exception(error)
-            turn.encoded.add_done_callback(_read)
             if is_own_cancellation(error):
                 raise
             return
@@ -473,6 +500,13 @@ class Session:
         turn.reply = reply_of(said, generation, request, number=turn.number)
         self._faults.pop(turn.prefix, None)
         self.refusal = None
+
+
+def _choice_keys(request: AgentRequest) -> Iterator[str]:
+    """Yield a key for each reply that a request asks for."""
+    yield request.key
+    for number in range(1, request.choices):
+        yield f"{request.key}/{number}"
 
 
 def _read(future: "asyncio.Future[None]") -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from envkit.messages import Message
 from envkit.rollout.encoding import EpisodeEncoder
@@ -125,3 +126,10 @@ class Turn:
     task: "asyncio.Task[None] | None" = None
     waiting: int = 0
     """Number of clients waiting for the reply."""
+
+
+class Choice(NamedTuple):
+    """One reply of an answer, which has several if the client asked for them."""
+
+    turn: Turn
+    reply: Reply

@@ -213,7 +213,7 @@ async def run_conversation(
     messages: Messages = [AgentMessage(role="user", parts=_parts(rng, "start"))]
     for number in range(8):
         request = AgentRequest(messages=tuple(messages), tools=(TOOL,), key=f"{number}")
-        turn = await session.open(request)
+        (turn,) = await session.open(request)
         assert turn.task is not None
         await turn.task
         assert turn.reply is not None
@@ -222,7 +222,7 @@ async def run_conversation(
         change = rng.choice((*SAME, *OTHER))
         sent = change(history, rng)
         messages = [*sent, *_answers(sent, rng)]
-        follow = await session.open(
+        (follow,) = await session.open(
             AgentRequest(messages=tuple(messages), tools=(TOOL,), key=f"{number} follow")
         )
         assert follow.task is not None

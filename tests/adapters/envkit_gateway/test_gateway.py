@@ -155,7 +155,7 @@ BAD: list[dict[str, Any]] = [
     {"messages": [{"role": "king", "content": "a"}]},
     {"messages": "text"},
     {"messages": [{"role": "user", "content": {"a": 1}}]},
-    {"messages": [{"role": "user", "content": "a"}], "n": 2},
+    {"messages": [{"role": "user", "content": "a"}], "n": 0},
     {"messages": [{"role": "user", "content": "a"}], "top_logprobs": 3},
     {"messages": [{"role": "user", "content": "a"}], "stop": [1]},
     {"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function"}]},

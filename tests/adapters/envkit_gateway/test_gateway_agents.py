@@ -120,7 +120,7 @@ async def test_agent_that_fails_after_a_refused_request_is_a_fault() -> None:
     found = await played("fakes.own_agents:refused")
     assert (found.stop_reason, found.reward) == (StopReason.LEDGER_FAULT, None)
     assert found.fault is not None
-    assert "n must be 1, got 2" in found.fault.message
+    assert "n must be between 1 and 128, got 0" in found.fault.message
 
 
 @pytest.mark.parametrize(
