@@ -6,7 +6,6 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from envkit.messages import Message
-from envkit.rollout.encoding import EpisodeEncoder
 from envkit.rollout.engine import Generation
 from envkit.rollout.record import EpisodeRecord
 from envkit.tools import ToolSpec
@@ -68,7 +67,6 @@ class Lane:
     """One sequence of tokens while the agent runs."""
 
     record: EpisodeRecord
-    encoder: EpisodeEncoder
     reason: ForkReason | None
     """None for the first one."""
     system: str
