@@ -21,6 +21,7 @@ from envkit_gateway.reading import (
     role_of,
     stop_strings,
     token_limit,
+    top_logprobs,
 )
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request, take
 from envkit_gateway.turn import Choice, Reply, Turn
@@ -53,8 +54,7 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
     choices = take(body, "n", int, default=1)
     if not 1 <= choices <= _MOST_CHOICES:
         raise bad_request(f"n must be between 1 and {_MOST_CHOICES}, got {choices}")
-    if take(body, "top_logprobs", int, default=0):
-        raise bad_request("top_logprobs is not supported: the gateway knows sampled tokens only")
+    wants_logprobs = take(body, "logprobs", bool, default=False)
     messages = tuple(_message(entry) for entry in objects(body, "messages"))
     if not messages:
         raise bad_request("messages must hold at least one message, got none")
@@ -76,7 +76,8 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
         max_tokens=token_limit(body, "max_completion_tokens", "max_tokens"),
         stop=stop_strings(body.get("stop")),
         choices=choices,
-        wants_logprobs=take(body, "logprobs", bool, default=False),
+        wants_logprobs=wants_logprobs,
+        top_logprobs=top_logprobs(body, is_asked=wants_logprobs),
         unenforced=tuple(name for name, is_wanted in wishes.items() if is_wanted),
     )
 
@@ -228,13 +229,17 @@ def logprobs(
     """Return the log-probabilities of the sampled tokens; None if the client wants none."""
     if not request.wants_logprobs:
         return None
+    known: dict[int, str] = {}
+
+    def shown(token: int, logprob: float) -> dict[str, Any]:
+        text = known[token] if token in known else known.setdefault(token, decode(token))
+        return {"token": text, "logprob": logprob, "bytes": [*text.encode("utf-8", "replace")]}
+
     generation = reply.generation
+    ranked = generation.top_logprobs or [()] * len(generation.token_ids)
     return [
-        {
-            "token": (text := decode(token)),
-            "logprob": logprob,
-            "bytes": list(text.encode("utf-8", "replace")),
-            "top_logprobs": [],
-        }
-        for token, logprob in zip(generation.token_ids, generation.logprobs, strict=True)
+        {**shown(token, logprob), "top_logprobs": [shown(*one) for one in row]}
+        for token, logprob, row in zip(
+            generation.token_ids, generation.logprobs, ranked, strict=True
+        )
     ]

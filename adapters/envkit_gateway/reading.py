@@ -36,6 +36,8 @@ def objects(body: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     return [object_of(one, f"an entry of {name}") for one in cast("list[object]", value)]
 
 
+_MOST_RANKED: Final = 20
+"""OpenAI's limit."""
 ROLES: Final[Mapping[str, Role]] = {
     "system": "system",
     "developer": "system",
@@ -105,6 +107,24 @@ def token_limit(body: Mapping[str, Any], *names: str) -> int | None:
     most: int = take(body, given, int)
     if most < 1:
         raise bad_request(f"{given} must be at least 1, got {most}")
+    return most
+
+
+def top_logprobs(body: Mapping[str, Any], *, is_asked: bool) -> int:
+    """Return how many of the most probable tokens a client wants at each position.
+
+    Args:
+        body: The body.
+        is_asked: Whether it asks for log-probabilities, without which the service refuses them.
+
+    Raises:
+        RequestRefused: It is out of range.
+    """
+    most: int = take(body, "top_logprobs", int, default=0)
+    if not 0 <= most <= _MOST_RANKED:
+        raise bad_request(f"top_logprobs must be between 0 and {_MOST_RANKED}, got {most}")
+    if most and not is_asked:
+        raise bad_request("top_logprobs needs a request for log-probabilities")
     return most
 
 

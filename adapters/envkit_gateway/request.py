@@ -60,6 +60,8 @@ class AgentRequest:
     choices: int = 1
     """Number of replies to sample for one answer."""
     wants_logprobs: bool = False
+    top_logprobs: int = 0
+    """Number of most probable tokens to report at each position."""
     unenforced: tuple[str, ...] = ()
     """Requested settings that the engine cannot enforce, such as `tool_choice`; recorded with the
     turn."""

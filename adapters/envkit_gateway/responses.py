@@ -23,6 +23,7 @@ from envkit_gateway.reading import (
     refuse_unknown,
     role_of,
     token_limit,
+    top_logprobs,
 )
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request, take
 from envkit_gateway.turn import Choice, Reply, Turn
@@ -34,6 +35,7 @@ _KNOWN: Final = {
     "temperature", "top_p", "metadata", "store", "include", "parallel_tool_calls", "reasoning",
     "text", "truncation", "user", "service_tier", "safety_identifier", "prompt_cache_key",
     "stream_options", "client_metadata", "prompt_cache_retention", "previous_response_id",
+    "top_logprobs",
 }  # fmt: skip
 
 _HOSTED: Final = ("web_search", "web_search_preview")
@@ -65,6 +67,7 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
         raise bad_request("input must hold at least one message, got none")
     refuse_inexact(messages)
     choice = body.get("tool_choice")
+    wants_logprobs = "message.output_text.logprobs" in take(body, "include", list, default=[])
     tools = [one for entry in objects(body, "tools") for one in _tools(entry)]
     wishes = {
         "tool_choice": choice not in (None, "auto", "none"),
@@ -80,7 +83,8 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
         model=take(body, "model", str, default=""),
         is_streamed=take(body, "stream", bool, default=False),
         max_tokens=token_limit(body, "max_output_tokens"),
-        wants_logprobs="message.output_text.logprobs" in take(body, "include", list, default=[]),
+        wants_logprobs=wants_logprobs,
+        top_logprobs=top_logprobs(body, is_asked=wants_logprobs),
         unenforced=tuple(name for name, is_wanted in wishes.items() if is_wanted),
     )
 

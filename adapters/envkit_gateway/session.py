@@ -27,7 +27,7 @@ from envkit.messages import Message, images_of, message
 from envkit.reply import Reply
 from envkit.rollout.boundary import is_own_cancellation
 from envkit.rollout.encoding import EpisodeEncoder
-from envkit.rollout.engine import FinishReason, Generation
+from envkit.rollout.engine import FinishReason, Generation, RankingEngine
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.limits import Room, room_for_reply
 from envkit.rollout.record import EpisodeRecord, TurnDraft
@@ -146,6 +146,7 @@ class Session:
             raise
 
     async def _opened(self, request: AgentRequest) -> tuple[Turn, ...]:
+        self._check_ranks(request)
         wanted = [replace(request, key=key) for key in _choice_keys(request)]
         known = [self._retried(one) for one in wanted]
         missing = known.count(None)
@@ -172,6 +173,20 @@ class Session:
                     turn.task.cancel()
             raise
         return turns
+
+    def _check_ranks(self, request: AgentRequest) -> None:
+        """Check whether the engine can report as many log-probabilities as a client wants.
+
+        Raises:
+            RequestRefused: It cannot.
+        """
+        engine = self.setup.engine
+        most = engine.max_top_logprobs if isinstance(engine, RankingEngine) else 0
+        if request.top_logprobs > most:
+            raise bad_request(
+                f"top_logprobs can be at most {most} with engine {engine.name!r}, "
+                f"got {request.top_logprobs}"
+            )
 
     def _retried(self, request: AgentRequest) -> Turn | None:
         """Return the earlier turn that a request asks for again; None if it is a new one."""
@@ -479,7 +494,7 @@ class Session:
             sampling = replace(sampling, stop=stop)
         if sampling is not setup.sampling:
             setup = replace(setup, sampling=sampling)
-        return Sampler(setup, self.spec, self._interrupt)
+        return Sampler(setup, self.spec, self._interrupt, top_logprobs=request.top_logprobs)
 
     def _commit(
         self, turn: Turn, request: AgentRequest, draft: TurnDraft, generation: Generation

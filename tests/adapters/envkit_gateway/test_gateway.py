@@ -9,9 +9,10 @@ import aiohttp
 import pytest
 from fakes.agent_clients import CLIENTS, AnthropicClient, ChatClient, Client, ResponsesClient, Said
 from fakes.gateway_run import Run, serving
+from fakes.odd_engine import OddEngine
 from fakes.trajectories import picture
 
-from envkit.rollout.engine import Sampling
+from envkit.rollout.engine import GenerateRequest, Generation, Sampling
 from envkit.rollout.limits import Limits
 from envkit.trajectory import SegmentKind, StopReason
 from envkit_gateway import SessionLimits
@@ -335,6 +336,54 @@ async def test_logprobs_come_from_the_record() -> None:
     (segment,) = [one for one in run.trajectory().segments if one.kind is SegmentKind.MODEL]
     content = answer["choices"][0]["logprobs"]["content"]
     assert [one["logprob"] for one in content] == list(segment.logprobs)
+
+
+class Ranking(OddEngine):
+    """Reports the neighbours of each sampled token as the most probable ones."""
+
+    max_top_logprobs = 5
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        found = await super().generate(request)
+        most = range(request.top_logprobs)
+        ranked = [[(token + n, -1.0 - n) for n in most] for token in found.token_ids]
+        return replace(found, top_logprobs=ranked)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "extra"),
+    [
+        (ChatClient, {"logprobs": True}),
+        (ResponsesClient, {"include": ["message.output_text.logprobs"]}),
+    ],
+)
+async def test_most_probable_tokens_come_from_the_engine(
+    kind: type[Client], extra: dict[str, Any], stream: bool
+) -> None:
+    from fakes.codecs import vision_codec
+
+    codec = vision_codec()
+    engine = Ranking(codec, lambda _: "ab")
+    async with serving(engine=engine, codec=codec) as run:
+        client = run.client(kind, stream=stream, extra={**extra, "top_logprobs": 2})
+        client.user("one", None)
+        status, answer = await client.post(client.body())
+        client.extra["top_logprobs"] = 6
+        refused, why = await client.post(client.body())
+    (segment,) = [one for one in run.trajectory().segments if one.kind is SegmentKind.MODEL]
+    assert status == 200
+    if kind is ChatClient:
+        content = (answer[0] if stream else answer)["choices"][0]["logprobs"]["content"]
+    else:
+        whole = answer[-1]["response"] if stream else answer
+        content = whole["output"][0]["content"][0]["logprobs"]
+    shown = [[(one["token"], one["logprob"]) for one in row["top_logprobs"]] for row in content]
+    assert shown == [
+        [(codec.decode_all([token + n]), -1.0 - n) for n in range(2)] for token in segment.wire_ids
+    ]
+    assert refused == 400
+    assert "top_logprobs can be at most 5 with engine 'odd', got 6" in why["error"]["message"]
 
 
 async def test_usage_counts_the_expanded_prompt() -> None:
