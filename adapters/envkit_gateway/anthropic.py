@@ -11,6 +11,7 @@ from envkit.messages import Part
 from envkit_gateway.images import image_part
 from envkit_gateway.messages import AgentCall, AgentMessage
 from envkit_gateway.reading import (
+    check_continued,
     object_of,
     objects,
     parts_of,
@@ -57,8 +58,8 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
     refuse_unknown(body, _KNOWN)
     held = _held(body, turns)
     messages: list[AgentMessage] = []
-    if held is not None and held.reply is not None:
-        messages += [*held.asked, held.reply.message]
+    if held is not None:
+        messages += held.conversation
     system = parts_of(body.get("system"), _part, name="system")
     if system:
         messages.append(AgentMessage(role="system", parts=system))
@@ -67,6 +68,11 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
     if not any(one.role != "system" for one in messages):
         raise bad_request("messages must hold at least one message, got none")
     refuse_inexact(messages)
+    continues_reply = messages[-1].role == "assistant"
+    if continues_reply:
+        check_continued(messages[-1])
+        if messages[-1].text != messages[-1].text.rstrip():  # the service's own rule
+            raise bad_request("the assistant's last message must not end with white space")
     given = take(body, "tool_choice", dict, default={})
     choice = given.get("type", "auto")
     wishes = {
@@ -80,6 +86,7 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
         )
         if held is None
         else held.tools,
+        continues_reply=continues_reply,
         may_call=choice != "none",
         model=take(body, "model", str, default=""),
         is_streamed=take(body, "stream", bool, default=False),

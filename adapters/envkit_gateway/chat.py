@@ -12,6 +12,7 @@ from envkit.messages import Part
 from envkit_gateway.images import image_part
 from envkit_gateway.messages import AgentCall, AgentMessage
 from envkit_gateway.reading import (
+    check_continued,
     object_of,
     objects,
     parts_of,
@@ -36,6 +37,7 @@ _KNOWN: Final = {
     "frequency_penalty", "presence_penalty", "logit_bias", "reasoning_effort", "service_tier",
     "safety_identifier", "prompt_cache_key", "verbosity", "repetition_penalty", "min_p",
     "chat_template_kwargs", "prompt_cache_retention",
+    "continue_final_message", "add_generation_prompt",
 }  # fmt: skip
 
 
@@ -59,6 +61,9 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
     if not messages:
         raise bad_request("messages must hold at least one message, got none")
     refuse_inexact(messages)
+    continues_reply = _continues(body)
+    if continues_reply:
+        check_continued(messages[-1])
     options = take(body, "stream_options", dict, default={})
     wishes = {
         "tool_choice": body.get("tool_choice") not in (None, "auto", "none"),
@@ -69,6 +74,7 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
     return AgentRequest(
         messages=messages,
         tools=tuple(read_tool(_function(entry)) for entry in objects(body, "tools")),
+        continues_reply=continues_reply,
         may_call=body.get("tool_choice") != "none",
         model=take(body, "model", str, default=""),
         is_streamed=take(body, "stream", bool, default=False),
@@ -80,6 +86,20 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
         top_logprobs=top_logprobs(body, is_asked=wants_logprobs),
         unenforced=tuple(name for name, is_wanted in wishes.items() if is_wanted),
     )
+
+
+def _continues(body: Mapping[str, Any]) -> bool:
+    """Return whether a body asks to continue its last message, with vLLM's fields and rules.
+
+    Source: vllm/entrypoints/openai/chat_completion/protocol.py.
+    """
+    continues = take(body, "continue_final_message", bool, default=False)
+    opens = take(body, "add_generation_prompt", bool, default=True)
+    if continues and opens:
+        raise bad_request("continue_final_message needs add_generation_prompt=false")
+    if not continues and not opens:
+        raise bad_request("add_generation_prompt=false needs continue_final_message=true")
+    return continues
 
 
 def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:

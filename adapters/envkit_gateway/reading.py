@@ -87,12 +87,22 @@ def refuse_inexact(messages: Sequence[AgentMessage]) -> None:
     """Refuse a conversation that a chat template would not render unchanged.
 
     Raises:
-        RequestRefused: The last message is the assistant's, or the system prompt has an image.
+        RequestRefused: The system prompt has an image.
     """
-    if messages[-1].role == "assistant":
-        raise bad_request("the last message must not be the assistant's: prefill is not supported")
     if any(one.has_images for one in takewhile(lambda one: one.role == "system", messages)):
         raise bad_request("a system prompt must be text, got an image: send it in a user message")
+
+
+def check_continued(last: AgentMessage) -> None:
+    """Refuse to continue what no template renders as the start of a reply.
+
+    Raises:
+        RequestRefused: It is not the assistant's, or is anything but text.
+    """
+    if last.role != "assistant":
+        raise bad_request(f"only the assistant's last message can continue, got one of {last.role}")
+    if last.calls or last.thinking or last.has_images or not last.text.strip():
+        raise bad_request("the assistant's last message must be text to continue it")
 
 
 def token_limit(body: Mapping[str, Any], *names: str) -> int | None:

@@ -57,6 +57,8 @@ class AgentRequest:
     """Whether a stream of chat completions ends with the usage."""
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    continues_reply: bool = False
+    """Whether the last message is the start of the reply."""
     choices: int = 1
     """Number of replies to sample for one answer."""
     wants_logprobs: bool = False

@@ -226,7 +226,8 @@ class Session:
         record.messages += self._codec_messages(request, 0)
         record.tools = request.tools
         try:
-            return len((await self._encoder(record).prompt()).train_ids)
+            after = "continue" if request.continues_reply else "answer"
+            return len((await self._encoder(record).prompt(after)).train_ids)
         except _UNRENDERABLE as error:
             raise bad_request(f"the chat template cannot render this: {error}") from error
 
@@ -290,10 +291,11 @@ class Session:
             parent=parent,
             request_key=request.key,
             prefix=keys[-1],
-            place=len(keys),
+            place=len(keys) - request.continues_reply,
             asked=request.messages,
             has_instructions=request.has_instructions,
             tools=request.tools,
+            continues_reply=request.continues_reply,
             unenforced=request.unenforced,
             encoded=asyncio.get_running_loop().create_future(),
         )
@@ -351,7 +353,8 @@ class Session:
         lane = turn.lane
         pending = self._codec_messages(request, 0)
         lane.record.messages += pending
-        encoded = await self._encoder(lane.record).prompt()
+        after = "continue" if request.continues_reply else "answer"
+        encoded = await self._encoder(lane.record).prompt(after)
         length, images = len(encoded.train_ids), len(images_of(pending))
         room = self._room(request, context_tokens=length, response_tokens=0, images=images)
         lane.record.ledger.start(encoded, turn=0)
@@ -465,7 +468,11 @@ class Session:
         draft.add_generation(generation, time.perf_counter() - started)
         self._commit(turn, request, draft, generation)
         assert turn.reply is not None
-        self._committed.add(prefix.add(turn.reply.message), turn)
+        if turn.continues_reply:
+            prefix = PrefixKeys(request.tools_text, turn.conversation)
+            self._committed.add(prefix.keys[-1], turn)
+        else:
+            self._committed.add(prefix.add(turn.reply.message), turn)
         if self.trace is not None:
             self.trace.add(turn)
             await self.trace.flush()

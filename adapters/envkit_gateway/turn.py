@@ -1,7 +1,7 @@
 """The replies of a session: a forest of turns, and the sequences with their tokens."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -106,6 +106,8 @@ class Turn:
     """Whether `asked` begins with instructions, which a following response does not inherit."""
     tools: tuple[ToolSpec, ...]
     """The tools that the client offered."""
+    continues_reply: bool
+    """Whether the last message of `asked` is the start of the reply."""
     encoded: "asyncio.Future[None]"
     """Done once the request is in the ledger; raises if it was refused."""
     state: TurnState = TurnState.RUNNING
@@ -124,6 +126,16 @@ class Turn:
     task: "asyncio.Task[None] | None" = None
     waiting: int = 0
     """Number of clients waiting for the reply."""
+
+    @property
+    def conversation(self) -> tuple[AgentMessage, ...]:
+        """The messages up to and including the reply, which is one message with its start."""
+        assert self.reply is not None  # the caller chose a turn that has one
+        said = self.reply.message
+        if not self.continues_reply:
+            return (*self.asked, said)
+        text = f"{self.asked[-1].text}{said.text}"
+        return (*self.asked[:-1], replace(said, parts=({"type": "text", "text": text},)))
 
 
 class Choice(NamedTuple):

@@ -149,7 +149,7 @@ async def test_lost_reply_is_recorded_and_not_trained() -> None:
 URL = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
 BAD: list[dict[str, Any]] = [
     {"messages": []},
-    {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
+    {"messages": [{"role": "user", "content": "a"}], "add_generation_prompt": False},
     {"messages": [{"role": "user", "content": [URL]}]},
     {"messages": [{"role": "user", "content": [{"type": "video", "url": "x"}]}]},
     {"messages": [{"role": "user", "content": "<|image_pad|>"}]},

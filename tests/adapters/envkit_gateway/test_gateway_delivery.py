@@ -202,7 +202,7 @@ async def test_request_that_is_encoded_at_the_end_of_its_episode_gets_403(
 ) -> None:
     begun = asyncio.Event()
 
-    async def slowly(self: EpisodeEncoder) -> Any:
+    async def slowly(self: EpisodeEncoder, _after: str) -> Any:
         begun.set()
         await asyncio.Event().wait()
 

@@ -80,6 +80,7 @@ class Recorded:
             asked=tuple(before),
             has_instructions=False,
             tools=(),
+            continues_reply=False,
             encoded=nothing,
             state=state,
             reply=Reply(
