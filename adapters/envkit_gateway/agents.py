@@ -4,9 +4,11 @@ import inspect
 import pkgutil
 import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from numbers import Real
 from typing import Any, Final, cast
+from urllib.parse import urlsplit
 
 from envkit.env import Step
 from envkit.errors import ConfigurationError, EnvFault, FaultKind, did_you_mean
@@ -29,6 +31,8 @@ _QUIET: Final[Mapping[str, str]] = {
     "no_proxy": "127.0.0.1,localhost",
 }
 """Switches that keep known agents from calling home, or the gateway through a proxy."""
+LOOPBACK: Final = "127.0.0.1"
+_EVERYWHERE: Final = ("0.0.0.0", "::")  # compared, not bound
 MODEL: Final = "envkit"
 """Model name for clients; the gateway accepts any other name too."""
 
@@ -132,6 +136,12 @@ class AgentSettings:
     traces: str | None = None
     """Folder in which each episode appends every reply to `EPISODE_ID.jsonl` as it is sampled; a
     trace remains if envkit is killed. None writes no traces."""
+    bind: str = LOOPBACK
+    """Address on which the gateway listens, `HOST` or `HOST:PORT`; without a port a free one. It
+    speaks plain HTTP, and each episode has its own key."""
+    url: str | None = None
+    """Address at which agents reach the gateway, such as that of a proxy with TLS; None takes
+    `bind`."""
     train: Train = Train.RULE
     """Which sequences of an episode are trained: `rule`, `main` or `all`."""
 
@@ -175,6 +185,15 @@ class AgentSettings:
                 raise ConfigurationError(
                     f"agent.{name} must be at least 1, got {getattr(self, name)!r}"
                 )
+        host, _ = self.listens_on()
+        if self.url is None and host in _EVERYWHERE:
+            raise ConfigurationError(
+                f"agent.bind {self.bind!r} is no address that an agent can ask: set agent.url"
+            )
+        if self.url is not None and not self.url.startswith(("http://", "https://")):
+            raise ConfigurationError(
+                f"agent.url must start with http:// or https://, got {self.url!r}"
+            )
         if self.command is None:
             if self.grade is not None:
                 raise ConfigurationError(
@@ -185,6 +204,23 @@ class AgentSettings:
             argv_of("agent.command", self.command)
         if self.grade is not None:
             argv_of("agent.grade", self.grade)
+
+    def listens_on(self) -> tuple[str, int]:
+        """Return the host and port of the gateway; port 0 takes a free one.
+
+        Raises:
+            ConfigurationError: `bind` has another form.
+        """
+        host, port = None, None
+        with suppress(ValueError):
+            parts = urlsplit(f"//{self.bind}")
+            if parts.netloc == self.bind and "@" not in self.bind:
+                host, port = parts.hostname, parts.port
+        if not host:
+            raise ConfigurationError(
+                f"agent.bind must be HOST or HOST:PORT, such as 10.0.0.5:8700, got {self.bind!r}"
+            )
+        return host, port or 0
 
     def load(self) -> AgentFunction | None:
         """Return the function; None for a command.

@@ -31,7 +31,7 @@ _KNOWN: Final = {
     "model", "messages", "system", "tools", "tool_choice", "stream", "max_tokens",
     "stop_sequences", "temperature", "top_p", "top_k", "metadata", "thinking", "service_tier",
     "context_management", "output_config", "betas", "cache_control", "inference_geo", "speed",
-    "diagnostics", "thread",
+    "diagnostics", "thread", "output_format",
 }  # fmt: skip
 _NO_THREAD: Final = "thread_not_found"
 """The SDK answers this code with the whole conversation."""
@@ -78,6 +78,7 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
     wishes = {
         "tool_choice": choice not in ("auto", "none"),
         "disable_parallel_tool_use": bool(given.get("disable_parallel_tool_use")),
+        "output_config.format": _has_format(body),
     }
     return AgentRequest(
         messages=tuple(messages),
@@ -117,6 +118,12 @@ def _held(body: Mapping[str, Any], turns: Sequence[Turn]) -> Turn | None:
     raise RequestRefused(404, f"this session has no message {name!r:.80}", code=_NO_THREAD)
 
 
+def _has_format(body: Mapping[str, Any]) -> bool:
+    """Return whether the reply shall follow a schema, which older SDKs send as `output_format`."""
+    config = take(body, "output_config", dict, default={})
+    return bool(config.get("format") or body.get("output_format"))
+
+
 def _custom(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     kind = tool.get("type")
     if kind not in (None, "custom"):
@@ -139,6 +146,7 @@ def _messages(entry: Mapping[str, Any]) -> Iterator[AgentMessage]:
                 role="tool",
                 parts=parts_of(block.get("content"), _part, name="tool_result"),
                 call_id=take(block, "tool_use_id", str, default=""),
+                is_error=take(block, "is_error", bool, default=False),
             )
     calls = tuple(
         AgentCall(
@@ -182,6 +190,7 @@ def _usage(reply: Reply) -> dict[str, Any]:
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": cached,
         "output_tokens": len(generation.token_ids),
+        "output_tokens_details": {"thinking_tokens": reply.reasoning_tokens},
     }
 
 
@@ -208,7 +217,8 @@ def events(
     turn, reply = choices[0]
     used = _usage(reply)
     start = {**_base(turn, request), "content": [], "stop_reason": None, "stop_sequence": None}
-    yield _event("message_start", message={**start, "usage": {**used, "output_tokens": 0}})
+    none = {**used, "output_tokens": 0, "output_tokens_details": {"thinking_tokens": 0}}
+    yield _event("message_start", message={**start, "usage": none})
     for index, block in enumerate(_blocks(turn, reply)):
         empty, deltas = _streamed(block)
         yield _event("content_block_start", index=index, content_block=empty)

@@ -153,6 +153,9 @@ def usage(choices: Sequence[Choice]) -> dict[str, Any]:
         "completion_tokens": sampled,
         "total_tokens": prompt + sampled,
         "prompt_tokens_details": {"cached_tokens": generation.cached_tokens},
+        "completion_tokens_details": {
+            "reasoning_tokens": sum(one.reply.reasoning_tokens for one in choices)
+        },
     }
 
 

@@ -41,6 +41,8 @@ class AgentMessage:
     calls: tuple[AgentCall, ...] = ()
     call_id: str = ""
     """For a tool result, the id of the call that it answers."""
+    is_error: bool = False
+    """Whether a tool result is marked as an error, which no template renders."""
     thinking: str = ""
 
     @property
@@ -85,7 +87,8 @@ class PrefixKeys:
             shown = [*map(_part_key, entry.parts)] if entry.has_images else _split(entry.text)[1]
             return json.dumps(["assistant", shown, calls])
         shown = [*map(_part_key, entry.parts)]
-        return json.dumps([entry.role, shown, numbers.get(entry.call_id)])
+        failed = ["error"] if entry.is_error else []
+        return json.dumps([entry.role, shown, numbers.get(entry.call_id), *failed])
 
 
 def said_key(text: str, calls: Sequence[AgentCall]) -> str:

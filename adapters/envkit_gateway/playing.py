@@ -124,7 +124,9 @@ class AgentPlayer:
         ready: asyncio.Future[Gateway] = asyncio.get_running_loop().create_future()
 
         async def serve() -> None:  # a context is entered and left in one task
-            async with Gateway().running() as gateway:
+            host, port = self._settings.listens_on()
+            url = None if self._settings.url is None else self._settings.url.rstrip("/")
+            async with Gateway().running(host=host, port=port, url=url) as gateway:
                 ready.set_result(gateway)
                 await closing.wait()
 

@@ -73,7 +73,7 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
         "tool_choice": choice not in (None, "auto", "none"),
         "parallel_tool_calls": body.get("parallel_tool_calls") is False,
         "text.format": _format(body) != "text",
-        **{f"tools: {one['type']}": True for one in tools if one["type"] in _HOSTED},
+        **{f"tools.{one['type']}": True for one in tools if one["type"] in _HOSTED},
     }
     return AgentRequest(
         messages=tuple(messages),
@@ -346,6 +346,6 @@ def _usage(choices: Sequence[Choice]) -> dict[str, Any]:
         "input_tokens": used["prompt_tokens"],
         "input_tokens_details": {**used["prompt_tokens_details"], "cache_write_tokens": 0},
         "output_tokens": used["completion_tokens"],
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": used["completion_tokens_details"],
         "total_tokens": used["total_tokens"],
     }

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import ModuleType
@@ -16,8 +17,9 @@ from envkit.access import cannot_listen
 from envkit.errors import EngineFault, LedgerFault
 from envkit.threads.pool import WorkerPool
 from envkit_gateway import anthropic, chat, responses
+from envkit_gateway.agents import LOOPBACK
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request
-from envkit_gateway.session import OVER, Session
+from envkit_gateway.session import KEY_PREFIX, OVER, Session
 from envkit_gateway.turn import Choice, Turn, TurnState
 
 MAX_BODY: Final = 128 << 20
@@ -40,17 +42,21 @@ class Gateway:
 
     def __init__(self) -> None:
         """Prepare the server; `running` starts it."""
-        self._sessions: dict[str, Session | None] = {}
-        """By key; None once the episode is over."""
+        self._sessions: dict[str, Session] = {}
+        """By key, as long as the episode runs."""
         self._pool = WorkerPool()
-        self._port = 0
+        self._url = ""
 
     @asynccontextmanager
-    async def running(self, *, port: int = 0) -> AsyncGenerator["Gateway"]:
-        """Serve on loopback until the context ends.
+    async def running(
+        self, *, host: str = LOOPBACK, port: int = 0, url: str | None = None
+    ) -> AsyncGenerator["Gateway"]:
+        """Serve plain HTTP until the context ends.
 
         Args:
+            host: Address to listen on.
             port: TCP port; 0 takes a free one.
+            url: Address at which agents reach the server; None takes host and port.
 
         Raises:
             ServiceError: The port cannot be listened on.
@@ -63,6 +69,7 @@ class Gateway:
         app.router.add_post(f"{anthropic.PATH}/count_tokens", self._count_tokens)
         app.router.add_route("*", "/", self._root)
         app.router.add_route("*", "/{rest:.*}", self._unknown)
+        app.on_response_prepare.append(_name_request)
         runner = web.AppRunner(
             app,
             access_log=None,
@@ -73,12 +80,13 @@ class Gateway:
         )
         await runner.setup()
         try:
-            site = web.TCPSite(runner, "127.0.0.1", port)
+            site = web.TCPSite(runner, host, port)
             try:
                 await site.start()
             except OSError as error:
-                raise cannot_listen("127.0.0.1", port, error) from error
-            self._port = cast("tuple[str, int]", runner.addresses[0])[1]
+                raise cannot_listen(host, port, error) from error
+            taken = cast("tuple[str, int]", runner.addresses[0])[1]
+            self._url = url or f"http://{f'[{host}]' if ':' in host else host}:{taken}"
             yield self
         finally:
             await runner.cleanup()
@@ -86,8 +94,8 @@ class Gateway:
 
     @property
     def url(self) -> str:
-        """Address of the server, without `/v1`."""
-        return f"http://127.0.0.1:{self._port}"
+        """Address of the server for agents, without `/v1`."""
+        return self._url
 
     @asynccontextmanager
     async def serving(self, session: Session) -> AsyncGenerator[Session]:
@@ -97,18 +105,17 @@ class Gateway:
             yield session
         finally:
             await session.close()
-            self._sessions[session.key] = None  # a late process must not sample on
+            self._sessions.pop(session.key, None)
 
     def _session(self, request: web.Request) -> Session:
         given = [request.headers.get("authorization", "").rpartition(" ")[2]]
         given += [request.headers.get(name, "") for name in ("x-api-key", "api-key")]
-        key = next((one for one in given if one in self._sessions), None)
-        if key is None:
-            raise RequestRefused(401, "unknown API key: use the one of the episode")
-        session = self._sessions[key]
-        if session is None:
+        session = next((self._sessions[one] for one in given if one in self._sessions), None)
+        if session is not None:
+            return session
+        if any(one.startswith(KEY_PREFIX) for one in given):  # of a process that ends late
             raise RequestRefused(403, OVER)
-        return session
+        raise RequestRefused(401, "unknown API key: use the one of the episode")
 
     def _handler(self, dialect: ModuleType) -> Callable[[web.Request], Any]:
         async def handle(http: web.Request) -> web.StreamResponse:
@@ -183,7 +190,14 @@ class Gateway:
     async def _unknown(self, http: web.Request) -> web.StreamResponse:
         known = ", ".join(dialect.PATH for dialect in _DIALECTS)
         refused = RequestRefused(404, f"no {http.method} {http.path} here; POST to {known}")
-        return _refusal(anthropic if "anthropic-version" in http.headers else chat, refused)
+        is_anthropic = "anthropic-version" in http.headers or http.path.startswith(anthropic.PATH)
+        return _refusal(anthropic if is_anthropic else chat, refused)
+
+
+async def _name_request(_http: web.Request, response: web.StreamResponse) -> None:
+    """Give an answer the id that SDKs report with it, under OpenAI's and Anthropic's names."""
+    name = f"req_{secrets.token_hex(12)}"
+    response.headers["x-request-id"] = response.headers["request-id"] = name
 
 
 def _is_ours(record: logging.LogRecord) -> bool:

@@ -41,7 +41,7 @@ from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit_gateway.lanes import Lanes
 from envkit_gateway.matching import Committed, is_rejected, is_retry
 from envkit_gateway.messages import PrefixKeys, codec_messages
-from envkit_gateway.replies import reply_of
+from envkit_gateway.replies import reasoning_tokens, reply_of
 from envkit_gateway.request import TOO_LONG, AgentRequest, RequestRefused, bad_request
 from envkit_gateway.trace import Trace
 from envkit_gateway.turn import ForkReason, Lane, Turn, TurnState
@@ -50,6 +50,7 @@ _UNRENDERABLE: Final = (TemplateError, ImageError, ConfigurationError, Recursion
 """What a request's own content raises; deep schemas exceed the interpreter's recursion limit."""
 _UNABLE: Final = (400, 404)
 """Statuses of requests that the gateway cannot answer, whatever the episode has left."""
+KEY_PREFIX: Final = "sk-envkit-"
 OVER: Final = "the episode of this API key is over"
 
 
@@ -92,7 +93,7 @@ class Session:
             trace: Gets every committed reply; None keeps no trace.
 
         """
-        self.key = f"sk-envkit-{secrets.token_hex(16)}"
+        self.key = f"{KEY_PREFIX}{secrets.token_hex(16)}"
         self.setup, self.spec, self.env = setup, spec, env
         self.limits, self.trace = limits or SessionLimits(), trace
         self._lanes = Lanes(task or {})
@@ -112,6 +113,7 @@ class Session:
         self._committed = Committed()
         self._requests: dict[str, Turn] = {}
         self._numbers = count()
+        self._timers: list[asyncio.TimerHandle] = []
         self._asked: Counter[str] = Counter()
 
     @property
@@ -249,11 +251,14 @@ class Session:
         if turn.state is TurnState.RUNNING and not turn.waiting:
             turn.state = TurnState.LOST
             loop = asyncio.get_running_loop()
-            loop.call_later(self.limits.grace_s, self._give_up, turn)
+            timer = loop.call_later(self.limits.grace_s, self._give_up, turn)
+            self._timers.append(timer)
 
     async def close(self) -> None:
         """End the episode: later requests get 403, running ones are cancelled."""
         self.is_closed = True
+        for timer in self._timers:  # the event loop would keep this session until then
+            timer.cancel()
         tasks = [one.task for one in self.turns if one.task is not None and not one.task.done()]
         for task in tasks:
             task.cancel()
@@ -515,7 +520,11 @@ class Session:
         turn.local, turn.said = record.turn - 1, len(record.messages)
         turn.segments = len(record.ledger.segments)
         said = Reply(text=text, finish=generation.finish_reason, opened=draft.opened or "")
-        turn.reply = reply_of(said, generation, request, number=turn.number)
+        ids = generation.token_ids
+        thoughts = reasoning_tokens(said, ids, self._codec.decode_all) if ids else 0
+        turn.reply = reply_of(
+            said, generation, request, number=turn.number, reasoning_tokens=thoughts
+        )
         self._faults.pop(turn.prefix, None)
         self.refusal = None
 

@@ -55,6 +55,8 @@ class Reply:
     is_bad: bool
     """Cut, empty, or with a call that cannot be read: clients may ask again."""
     generation: Generation
+    reasoning_tokens: int = 0
+    """Sampled tokens that are thoughts."""
 
     @property
     def calls(self) -> tuple[AgentCall, ...]:

@@ -1,9 +1,11 @@
 """The gateway: exact continuation whatever a client rewrites, images, refusals, retries."""
 
 import asyncio
+import gc
 import json
 from dataclasses import replace
 from typing import Any
+from weakref import WeakSet
 
 import aiohttp
 import pytest
@@ -12,10 +14,11 @@ from fakes.gateway_run import Run, serving
 from fakes.odd_engine import OddEngine
 from fakes.trajectories import picture
 
+from envkit.metrics import aggregate
 from envkit.rollout.engine import GenerateRequest, Generation, Sampling
 from envkit.rollout.limits import Limits
 from envkit.trajectory import SegmentKind, StopReason
-from envkit_gateway import SessionLimits
+from envkit_gateway import Gateway, Session, SessionLimits
 from envkit_gateway.turn import TurnState
 
 
@@ -194,6 +197,83 @@ async def test_errors_come_in_the_dialect_of_the_client() -> None:
         assert (await client.post(client.body()))[0] == 403
 
 
+async def test_result_marked_as_an_error_is_another_conversation() -> None:
+    async with serving() as run:
+        client = run.client(AnthropicClient, tools=True)
+        said = await client.ask("one")
+        client.result(said.calls[0], "3")
+        await client.ask()
+        await client.ask("two")
+        client.items.pop()
+        (block,) = client.items[2]["content"]
+        for marked in (False, True):
+            block["is_error"] = marked
+            assert (await client.post(client.body()))[0] == 200
+    assert run.session.counts == {"new": 2, "continued": 3}
+    run.trajectory()
+
+
+async def test_every_answer_has_the_ids_that_sdks_report() -> None:
+    names: set[str] = set()
+    async with serving() as run, aiohttp.ClientSession() as http:
+        for kind, stream in ((one, stream) for one in CLIENTS for stream in (False, True)):
+            client = run.client(kind, stream=stream)
+            client.user("one", None)
+            for key in (run.session.key, "wrong"):
+                headers = {"authorization": f"Bearer {key}"}
+                url = run.gateway.url + kind.path
+                async with http.post(url, json=client.body(), headers=headers) as answer:
+                    names.add(answer.headers["x-request-id"])
+                    assert answer.headers["request-id"] == answer.headers["x-request-id"]
+        async with http.get(f"{run.gateway.url}/v1/models") as answer:
+            names.add(answer.headers["x-request-id"])
+    assert len(names) == 13
+    run.trajectory()
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/v1/nothing", "invalid_request_error"),
+        ("/v1/responses/resp_9", "invalid_request_error"),
+        ("/v1/messages/batches", "not_found_error"),
+    ],
+)
+async def test_unknown_path_is_not_found_in_the_form_of_its_dialect(path: str, kind: str) -> None:
+    async with (
+        serving() as run,
+        aiohttp.ClientSession() as http,
+        http.get(run.gateway.url + path) as answer,
+    ):
+        assert answer.status == 404
+        assert (await answer.json())["error"]["type"] == kind
+
+
+async def test_unknown_response_has_the_code_of_the_service() -> None:
+    async with serving() as run:
+        client = run.client(ResponsesClient, extra={"previous_response_id": "resp_9"})
+        client.user("one", None)
+        _, answer = await client.post(client.body())
+    assert answer["error"]["code"] == "previous_response_not_found"
+
+
+async def test_sessions_are_released_at_their_end() -> None:
+    """Also those whose client left, whose replies wait for a retry."""
+    alive = WeakSet[Session]()
+    async with Gateway().running() as gateway:
+        for _ in range(50):
+            async with serving() as run, gateway.serving(run.session):
+                alive.add(run.session)
+                await run.client(ChatClient).ask("one")
+                (turn,) = run.session.turns
+                turn.state = TurnState.RUNNING
+                run.session.client_left(turn)
+            del run, turn
+        gc.collect()
+        assert not alive
+        assert not vars(gateway)["_sessions"]
+
+
 async def test_body_that_is_not_json_or_too_large_is_refused() -> None:
     async with serving() as run, aiohttp.ClientSession() as http:
         url = f"{run.gateway.url}/v1/chat/completions"
@@ -267,11 +347,29 @@ async def test_response_limit_counts_what_a_request_adds() -> None:
     assert sum(one.token_count for one in responses) <= 120
 
 
-async def test_wishes_that_are_not_enforced_are_recorded() -> None:
+SCHEMA: dict[str, Any] = {"type": "json_schema", "schema": {"type": "object"}}
+WISHES: list[tuple[type[Client], dict[str, Any], str]] = [
+    (ChatClient, {"tool_choice": "required"}, "tool_choice"),
+    (ChatClient, {"response_format": {"type": "json_schema"}}, "response_format"),
+    (ResponsesClient, {"tool_choice": "required"}, "tool_choice"),
+    (ResponsesClient, {"text": {"format": SCHEMA}}, "text.format"),
+    (AnthropicClient, {"tool_choice": {"type": "any"}}, "tool_choice"),
+    (AnthropicClient, {"tool_choice": {"type": "tool", "name": "add"}}, "tool_choice"),
+    (AnthropicClient, {"output_config": {"format": SCHEMA}}, "output_config.format"),
+    (AnthropicClient, {"output_format": SCHEMA}, "output_config.format"),
+]
+
+
+@pytest.mark.parametrize(("kind", "extra", "name"), WISHES, ids=str)
+async def test_wishes_that_are_not_enforced_are_recorded(
+    kind: type[Client], extra: dict[str, Any], name: str
+) -> None:
     async with serving() as run:
-        client = run.client(ChatClient, tools=True, extra={"tool_choice": "required"})
-        await client.ask("one")
-    assert run.trajectory().turns[0].info["unenforced"] == ["tool_choice"]
+        await run.client(kind, tools=True, extra=extra).ask("one")
+        await run.client(kind, tools=True).ask("two")
+    trajectory = run.trajectory()
+    assert [turn.info.get("unenforced") for turn in trajectory.turns] == [[name], None]
+    assert aggregate([trajectory])[f"agent/unenforced/{name}"] == 1.0
 
 
 async def test_key_of_an_episode_that_is_over_gets_403() -> None:
@@ -392,6 +490,26 @@ async def test_usage_counts_the_expanded_prompt() -> None:
             said = await run.client(kind).ask("look", picture(1))
             used = said.usage.get("prompt_tokens", said.usage.get("input_tokens"))
             assert used == run.engine.requests[-1].train_length
+
+
+@pytest.mark.parametrize(
+    "reply", ["<think>a b\nc</think>\n\nyes", "é" * 99 + "</think>no", "<think>open", "none"]
+)
+async def test_usage_counts_the_tokens_of_thoughts(reply: str) -> None:
+    end = reply.find("</think>") + len("</think>") if "</think>" in reply else 0
+    thought = reply if reply.endswith("open") else reply[:end]
+    details = {
+        ChatClient: ("completion_tokens_details", "reasoning_tokens"),
+        ResponsesClient: ("output_tokens_details", "reasoning_tokens"),
+        AnthropicClient: ("output_tokens_details", "thinking_tokens"),
+    }
+    async with serving(lambda _: reply) as run:
+        encode = run.engine.codec.encode_reply
+        expected = sum(len(encode(letter)) - 1 for letter in thought)
+        for kind, (name, key) in details.items():
+            said = await run.client(kind).ask("one")
+            assert said.usage[name] == {key: expected}
+    run.trajectory()
 
 
 async def test_models_and_token_counts_are_answered_and_not_recorded() -> None:

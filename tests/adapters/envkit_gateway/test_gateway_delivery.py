@@ -284,7 +284,7 @@ async def test_hosted_tools_that_the_model_never_sees_are_recorded() -> None:
         client = run.client(ResponsesClient, extra={"tools": [{"type": "web_search"}]})
         await client.ask("one")
     trajectory = run.trajectory()
-    assert trajectory.turns[0].info["unenforced"] == ["tools: web_search"]
+    assert trajectory.turns[0].info["unenforced"] == ["tools.web_search"]
     assert trajectory.stop_reason is StopReason.TERMINATED
 
 
