@@ -25,6 +25,7 @@ sys.meta_path.insert(0, Slow())
 SLOW_BUILD = """
 import time
 from fakes.envs import EchoEnv, register_toys
+from fakes.matrix import share
 class SlowEnv(EchoEnv):
     def __init__(self):
         print("waiting", flush=True)
@@ -59,14 +60,17 @@ def first_process(
 
 @pytest.mark.parametrize(
     ("arguments", "before"),
-    [
-        (("list",), SLOW_IMPORT),
-        (("rollout", "toy-slow-v0", "-n", "1"), SLOW_BUILD),
-        (("rollout", "canary-v0", "-n", "1"), SLOW_MODEL),
-        (("ui", ".", "--port", "0", "--no-open"), ""),
-        (("serve-search", "facts", "--port", "0"), ""),
-    ],
-    ids=["import", "environment", "model", "ui", "search"],
+    share(
+        [
+            (("ui", ".", "--port", "0", "--no-open"), ""),
+            (("list",), SLOW_IMPORT),
+            (("rollout", "toy-slow-v0", "-n", "1"), SLOW_BUILD),
+            (("rollout", "canary-v0", "-n", "1"), SLOW_MODEL),
+            (("serve-search", "facts", "--port", "0"), ""),
+        ],
+        of=5,
+    ),
+    ids=["ui", "import", "environment", "model", "search"],
 )
 def test_first_process_of_a_container_ends_at_sigterm(
     arguments: tuple[str, ...], before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
