@@ -209,7 +209,8 @@ async def test_result_marked_as_an_error_is_another_conversation() -> None:
         for marked in (False, True):
             block["is_error"] = marked
             assert (await client.post(client.body()))[0] == 200
-    assert run.session.counts == {"new": 2, "continued": 3}
+    counts = run.session.counts
+    assert (counts["new"], counts["continued"]) == (2, 3)
     run.trajectory()
 
 
