@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from fakes.command import start_envkit
+from fakes.matrix import share
 from fakes.needs import CONTAINED, FIRST_PROCESS
 
 pytestmark = CONTAINED.mark
@@ -25,7 +26,6 @@ sys.meta_path.insert(0, Slow())
 SLOW_BUILD = """
 import time
 from fakes.envs import EchoEnv, register_toys
-from fakes.matrix import share
 class SlowEnv(EchoEnv):
     def __init__(self):
         print("waiting", flush=True)
