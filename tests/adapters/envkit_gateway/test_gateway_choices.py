@@ -7,15 +7,20 @@ from typing import Any
 import pytest
 from fakes.agent_clients import ChatClient
 from fakes.gateway_run import Run, serving
+from fakes.odd_engine import Write
 
 from envkit.rollout.limits import Limits
 from envkit.trajectory import StopReason
 
 
-def numbered() -> Any:
+def numbered() -> Write:
     """Return a script whose replies all differ."""
     numbers = count()
-    return lambda _: f"reply {next(numbers)}"
+
+    def write(_context: str) -> str:
+        return f"reply {next(numbers)}"
+
+    return write
 
 
 async def choices(client: ChatClient, n: int = 3) -> list[str]:
