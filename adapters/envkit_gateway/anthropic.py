@@ -58,8 +58,6 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
     refuse_unknown(body, _KNOWN)
     held = _held(body, turns)
     messages: list[AgentMessage] = []
-    if held is not None:
-        messages += held.conversation
     system = parts_of(body.get("system"), _part, name="system")
     if system:
         messages.append(AgentMessage(role="system", parts=system))
@@ -81,7 +79,7 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
         "output_config.format": _has_format(body),
     }
     return AgentRequest(
-        messages=tuple(messages),
+        messages=(*(() if held is None else held.conversation), *messages),
         tools=tuple(
             read_tool(_custom(entry), schema="input_schema") for entry in objects(body, "tools")
         )

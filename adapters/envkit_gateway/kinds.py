@@ -9,7 +9,7 @@ from envkit_gateway.messages import AgentCall, said_key
 from envkit_gateway.turn import Lane
 
 MAIN: Final = "main"
-"""Kind of a sequence: the conversation that the reward belongs to."""
+"""Kind of a sequence: the conversation that the agent began with."""
 SUB_AGENT: Final = "sub-agent"
 """Kind of a sequence with another system prompt, or with a sub-agent's header."""
 SIDE: Final = "side"
@@ -26,7 +26,7 @@ class Train(StrEnum):
     """Main conversation and sub-agents. A request without tools belongs to a conversation if one
     quotes a reply of the other, as last answers, summaries and plans do."""
     MAIN = "main"
-    """Only the conversation that the reward belongs to."""
+    """Only the conversation that the agent began with; not what it handed off."""
     ALL = "all"
     """Side requests too."""
 

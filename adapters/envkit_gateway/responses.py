@@ -57,7 +57,7 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
     instructions = take(body, "instructions", str, default="")
     if instructions:
         messages.append(AgentMessage(role="system", parts=parts_of(instructions, _part)))
-    messages += _before(take(body, "previous_response_id", str, default=""), turns)
+    earlier = _before(take(body, "previous_response_id", str, default=""), turns)
     given = body.get("input")
     if isinstance(given, str):
         messages.append(AgentMessage(role="user", parts=parts_of(given, _part)))
@@ -65,6 +65,7 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
         messages += _items(_recalled(objects(body, "input"), turns))
     if not any(one.role != "system" for one in messages):
         raise bad_request("input must hold at least one message, got none")
+    messages[bool(instructions) : bool(instructions)] = earlier
     refuse_inexact(messages)
     choice = body.get("tool_choice")
     wants_logprobs = "message.output_text.logprobs" in take(body, "include", list, default=[])

@@ -50,7 +50,7 @@ _UNRENDERABLE: Final = (TemplateError, ImageError, ConfigurationError, Recursion
 """What a request's own content raises; deep schemas exceed the interpreter's recursion limit."""
 _UNABLE: Final = (400, 404)
 """Statuses of requests that the gateway cannot answer, whatever the episode has left."""
-KEY_PREFIX: Final = "sk-envkit-"
+KEY_PREFIX: Final = "sk-envkit-model-"
 OVER: Final = "the episode of this API key is over"
 
 
@@ -125,6 +125,12 @@ class Session:
     def fault(self) -> FaultRecord | None:
         """A failure that reached the agent and that no retry resolved."""
         return next(iter(self._faults.values()), None)
+
+    @property
+    def latest(self) -> Turn | None:
+        """The latest call that has a reply; None before the first reply. Safe on any thread."""
+        replied = (one for one in [*self.turns] if one.reply is not None)
+        return max(replied, key=lambda one: one.number, default=None)
 
     @property
     def is_sampling(self) -> bool:

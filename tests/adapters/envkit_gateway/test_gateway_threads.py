@@ -66,6 +66,15 @@ async def test_unknown_message_is_reported_as_the_sdk_reads_it() -> None:
     assert answer["error"]["details"] == {"error_code": "thread_not_found"}
 
 
+async def test_thread_needs_a_new_message() -> None:
+    """A reply is continued only where the client sends its start."""
+    async with serving(lambda _: "yes") as run:
+        first = await asked(run, {"type": "create"}, user("one"))
+        client = run.client(AnthropicClient, extra={"thread": after(first)})
+        status, _ = await client.post(client.body())
+    assert status == 400
+
+
 @pytest.mark.parametrize(
     ("thread", "fields", "why"),
     [
