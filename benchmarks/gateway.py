@@ -4,11 +4,20 @@ A client in its own process holds conversations of many turns over chat completi
 whole history each time. An engine that answers at once samples the replies. The same conversations
 are played by the rollout loop. CPU time of this process, divided by turns; the difference is the
 gateway: HTTP, JSON, matching.
+
+Another client begins with 201 messages. It either continues them, or edits one in the middle before
+each request, so that each request starts a sequence. The last figure is 128 sessions of 20 turns at
+once. `--before` measures another checkout in turn with this one.
+
+    git worktree add --detach ../before d1a091a3
+    python benchmarks/gateway.py --before ../before [--json FILE]
 """
 
 import argparse
 import asyncio
 import json
+import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -37,6 +46,26 @@ for turn in range(int(sys.argv[1])):
 print("done")
 """
 
+LONG = """
+import http.client, json, os, sys
+url = os.environ["OPENAI_BASE_URL"].removeprefix("http://").removesuffix("/v1")
+head = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+connection = http.client.HTTPConnection(url)
+said = [{"role": "assistant", "content": "I open the door and look behind it."}]
+messages = [{"role": "user", "content": sys.argv[2]}]
+for turn in range(100):
+    messages += said + [{"role": "user", "content": f"{turn}. {sys.argv[2]}"}]
+for turn in range(int(sys.argv[1])):
+    if sys.argv[3] == "edit":
+        messages[100]["content"] = f"Note {turn}: {sys.argv[2]}"
+    connection.request("POST", "/v1/chat/completions",
+                       json.dumps({"model": "m", "messages": messages}), head)
+    reply = json.load(connection.getresponse())["choices"][0]["message"]["content"]
+    if sys.argv[3] == "continue":
+        messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": "Next."}]
+print("done")
+"""
+
 
 class Corridor(Env):
     """Says something of constant length after each reply."""
@@ -57,17 +86,24 @@ def say(context: PolicyContext) -> str:
     return f"I open door {context.turn} and look behind it, then I come back to the corridor."
 
 
-async def seconds_per_turn(agent: object, turns: int, episodes: int) -> float:
+async def seconds_per_turn(
+    agent: object, turns: int, episodes: int, *, at_once: int = 1, sequences: int = 1
+) -> float:
     """Return this process's CPU seconds per turn."""
     codec = load_codec(builtin_model_dir("builtin-text"))
     config = RolloutConfig.from_mapping({"agent": agent, "sanity": "off"})
     player = Player(ScriptedEngine(codec, say), codec, config)
     await player.play(lambda: Corridor(max_turns=turns), EpisodeSpec(seed=0))
     started = time.process_time()
-    for seed in range(episodes):
-        (found,) = await player.play(lambda: Corridor(max_turns=turns), EpisodeSpec(seed=seed))
+    places = asyncio.Semaphore(at_once)
+
+    async def play(seed: int) -> None:
+        async with places:
+            (found,) = await player.play(lambda: Corridor(max_turns=turns), EpisodeSpec(seed=seed))
         assert len(found.turns) == turns, found.fault
-        assert len(found.sequences()) == 1
+        assert len(found.sequences()) == sequences
+
+    await asyncio.gather(*map(play, range(episodes)))
     used = time.process_time() - started
     await player.aclose()
     return used / (turns * episodes)
@@ -87,20 +123,59 @@ async def measure(turns: int, episodes: int) -> dict[str, Any]:
     }
 
 
+async def measure_others() -> dict[str, float]:
+    """Return CPU milliseconds per request of long histories, and of many sessions."""
+    long = [sys.executable, "-ISc", LONG, "50", ANSWER]
+    continued = await seconds_per_turn({"command": [*long, "continue"]}, 50, 4)
+    edited = await seconds_per_turn({"command": [*long, "edit"]}, 50, 4, sequences=50)
+    held = {"command": [sys.executable, "-ISc", CLIENT, "20", ANSWER]}
+    many = await seconds_per_turn(held, 20, 128, at_once=128)
+    return {
+        "continued_from_201_ms": 1000 * continued,
+        "edited_at_201_ms": 1000 * edited,
+        "sessions_128_ms": 1000 * many,
+    }
+
+
+def others_of(checkout: Path) -> dict[str, float]:
+    """Return the figures of `measure_others` for a checkout, with this file."""
+    folders = os.pathsep.join(str(checkout / name) for name in ("", "envs", "adapters"))
+    done = subprocess.run(
+        [sys.executable, __file__, "--others"],
+        env={**os.environ, "PYTHONPATH": folders},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
 def main() -> None:
     """Print and store the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--episodes", type=int, default=20)
+    parser.add_argument("--before", type=Path, help="a checkout to compare with")
     parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--others", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.others:
+        print(json.dumps(asyncio.run(measure_others())))
+        return
     found = [asyncio.run(measure(turns, options.episodes)) for turns in (5, 25, 50)]
     for one in found:
         print(
             f"up to {one['messages']:3} messages: {one['gateway_ms']:.2f} ms per turn, "
             f"{one['loop_ms']:.2f} by the loop, {one['added_ms']:.2f} added"
         )
+    others: dict[str, dict[str, float]] = {}
+    for name, checkout in (("before", options.before), ("now", Path(__file__).parents[1])):
+        if checkout is not None:
+            others[name] = others_of(checkout)
+            for what, value in others[name].items():
+                print(f"{name}: {what} {value:.2f}")
     if options.json is not None:
-        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        stored = {"conversations": found, "others": others}
+        options.json.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

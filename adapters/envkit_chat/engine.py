@@ -129,9 +129,8 @@ class ChatEngine:
 
     async def _reply(self, request: GenerateRequest) -> ChatReply:
         assert request.context is not None
-        env = request.context.env
-        messages = wire_messages(request.context.messages, env.tools)
-        tools = {"tools": [spec.to_json() for spec in env.tools]} if env.tools else {}
+        messages = wire_messages(request.context.messages, request.tools)
+        tools = {"tools": [spec.to_json() for spec in request.tools]} if request.tools else {}
         while True:
             field = self._length_field
             fields = {**self._sampling(request.sampling, field), **tools}

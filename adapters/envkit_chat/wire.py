@@ -47,17 +47,22 @@ def wire_message(entry: Message) -> dict[str, Any]:
 def wire_messages(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
     """Return a conversation in the form that endpoints require.
 
-    A reply's calls become structured calls, each with the result that endpoints require. A tool
-    message that answers no call becomes a user message.
+    Calls in a reply's text become structured calls, each with the result that endpoints require. A
+    tool message that answers no call becomes a user message. Messages of another program, which
+    have structured calls and the ids of the calls that they answer, keep both.
 
     Args:
-        messages: As an episode records them, with calls in the text of replies.
+        messages: As an episode records them, with calls in the text of replies, or another
+            program's.
         tools: Tools that the request offers; without any, replies are plain text.
     """
     found: list[dict[str, Any]] = []
     pending: tuple[str, ...] = ()
     count = 0
     for number, entry in enumerate(messages):
+        if "tool_calls" in entry or "tool_call_id" in entry:
+            found.append(_structured(entry))
+            continue
         if entry["role"] == "assistant":
             calls = _calls(entry, tools) if number + 1 < len(messages) else ()
             wired, pending = _reply(entry, calls, count)
@@ -67,6 +72,15 @@ def wire_messages(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> lis
         found += _answer(entry, pending)
         pending = ()
     return found
+
+
+def _structured(entry: Message) -> dict[str, Any]:
+    """Return another program's call or result."""
+    if "tool_calls" in entry:
+        text = text_of(entry) or None
+        return {"role": "assistant", "content": text, "tool_calls": entry["tool_calls"]}
+    text = _safe(entry, text_of(entry))
+    return {"role": "tool", "tool_call_id": entry.get("tool_call_id"), "content": text}
 
 
 def _reply(

@@ -135,6 +135,9 @@ class AgentSettings:
     max_sequences: int = 512
     """Maximum sequences per episode. An agent that rewrites its history at every step needs one per
     turn."""
+    traces: str | None = None
+    """Folder in which each episode appends every reply to `EPISODE_ID.jsonl` as it is sampled; a
+    trace remains if envkit is killed. None writes no traces."""
     train: Train = Train.RULE
     """Which sequences of an episode are trained: `rule`, `main` or `all`."""
 

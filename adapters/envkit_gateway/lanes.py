@@ -1,11 +1,7 @@
 """The sequences of a running session: how they start, continue and are undone."""
 
-from envkit.rollout.encoding import EpisodeEncoder
 from envkit.rollout.record import EpisodeRecord
-from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.tasks import Task
-from envkit.threads.pool import WorkerPool
-from envkit.tokens import ChatCodec
 from envkit_gateway.request import AgentRequest
 from envkit_gateway.turn import ForkReason, Lane, Turn
 
@@ -13,17 +9,10 @@ from envkit_gateway.turn import ForkReason, Lane, Turn
 class Lanes:
     """Starts sequences, in the order of the record."""
 
-    def __init__(
-        self, setup: Setup, codec: ChatCodec, spec: EpisodeSpec, pool: WorkerPool, task: Task
-    ) -> None:
-        """Take what encodes the messages of every sequence."""
-        self._setup, self._codec, self._spec, self._pool = setup, codec, spec, pool
+    def __init__(self, task: Task) -> None:
+        """Take the environment's task, which every record has."""
         self._task = task
         self.all: list[Lane] = []
-
-    def encoder(self, record: EpisodeRecord) -> EpisodeEncoder:
-        """Return an encoder of messages for a record."""
-        return EpisodeEncoder(self._setup, self._codec, self._spec, self._pool, record)
 
     def start(self, request: AgentRequest, reason: ForkReason | None = None) -> Lane:
         """Start a sequence.
@@ -33,10 +22,9 @@ class Lanes:
             reason: Why it does not continue another sequence; None determines the reason.
         """
         record = EpisodeRecord()
-        record.task = self._task
+        record.task, record.tools = self._task, request.tools
         lane = Lane(
             record=record,
-            encoder=self.encoder(record),
             reason=reason or self._reason(request),
             system=request.system_text,
             tools=request.tools_text,
@@ -71,7 +59,8 @@ class Lanes:
             lane.turns.remove(turn)
             if parent is not None and parent.lane is lane:
                 record = lane.record
-                record.ledger.drop_observation()
+                if record.ledger.segments:  # a chat endpoint's has none
+                    record.ledger.drop_observation()
                 record.turns[-1] = record.turns[-1].without_observation()
                 del record.messages[parent.said :]
         if parent is not None:

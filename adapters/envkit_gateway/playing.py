@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
@@ -49,6 +50,8 @@ from envkit_gateway.command import (
 from envkit_gateway.recording import Outcome, trajectory_of
 from envkit_gateway.server import Gateway
 from envkit_gateway.session import Session, SessionLimits
+from envkit_gateway.text_session import TextSession
+from envkit_gateway.trace import Trace
 
 T = TypeVar("T")
 
@@ -185,8 +188,9 @@ class _Episode:
             return record.trajectory(
                 StopReason.ENV_FAULT, self._spec, env_restarts=self._restarts, engine=name
             )
+        trace = self._trace()
         limits = SessionLimits(max_sequences=self._settings.max_sequences)
-        session = Session(
+        session = (TextSession if self._setup.codec is None else Session)(
             self._setup,
             self._spec,
             self._pool,
@@ -194,6 +198,7 @@ class _Episode:
             env=self._env.env,
             task=record.task,
             limits=limits,
+            trace=trace,
         )
         has_folder = self._settings.function is None  # a function needs none
         async with agent_folder(self._pool) if has_folder else nullcontext(Path()) as folder:
@@ -201,6 +206,9 @@ class _Episode:
                 outcome = await self._outcome(session, reset, folder)
             if self._settings.grade is not None and outcome.reward is not None:
                 outcome = await self._graded(outcome, self._task(session, reset), folder)
+        if trace is not None:
+            trace.add({"ended": outcome.stop_reason.value, "reward": outcome.reward})
+            await trace.flush()
         if self._lost is not None:  # the agent may have caught it
             raise self._lost
         if session.error is not None:
@@ -217,6 +225,15 @@ class _Episode:
                 env_restarts=self._restarts,
             )
         )
+
+    def _trace(self) -> Trace | None:
+        if self._settings.traces is None:
+            return None
+        spec = self._spec
+        trace = Trace(Path(self._settings.traces), spec.episode_id, self._pool)
+        about = {"env_id": spec.env_id, "seed": spec.seed, "env_restarts": self._restarts}
+        trace.add({"started": time.time(), "episode_id": spec.episode_id, **about})
+        return trace
 
     async def _outcome(self, session: Session, reset: ResetOutcome, folder: Path) -> Outcome:
         running = asyncio.ensure_future(self._run(self._task(session, reset), folder))

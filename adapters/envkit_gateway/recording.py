@@ -110,6 +110,8 @@ class _Writer:
         turns = [one for one in lane.turns if one.reply is not None]
         if record.ledger.segments:
             record.ledger.branches.append(self._branch(lane))
+        elif record.turns:  # of a chat endpoint, which has no ledger
+            self._say(_news(lane))
         else:
             self._say(_without_replies(lane.prompt))
         self._sequences[id(lane)] = len(self._sequences)
@@ -160,7 +162,7 @@ class _Writer:
         """Describe where a lane starts, after adding what is new in its prompt to the messages."""
         record, trunk = self._record, lane.trunk
         assert lane.reason is not None  # only the first lane has none
-        self._say(_tail(lane.prompt) if trunk is None else lane.prompt[trunk.said :])
+        self._say(_news(lane))
         parent = None if trunk is None else self._sequences[id(trunk.lane)]
         return Branch(
             segment=len(record.ledger.segments),
@@ -186,6 +188,11 @@ def _kept(turns: Sequence[Turn]) -> set[Turn]:
             if turn.parent is not None:
                 kept.add(turn.parent)
     return kept
+
+
+def _news(lane: Lane) -> Sequence[Message]:
+    """Return what a lane's prompt adds to the conversations before it."""
+    return _tail(lane.prompt) if lane.trunk is None else lane.prompt[lane.trunk.said :]
 
 
 def _tail(prompt: Sequence[Message]) -> list[Message]:

@@ -26,6 +26,7 @@ from envkit.errors import (
 from envkit.messages import Message, images_of, message
 from envkit.reply import Reply
 from envkit.rollout.boundary import is_own_cancellation
+from envkit.rollout.encoding import EpisodeEncoder
 from envkit.rollout.engine import FinishReason, Generation
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.limits import Room, room_for_reply
@@ -42,6 +43,7 @@ from envkit_gateway.matching import Committed, is_rejected, is_retry
 from envkit_gateway.messages import PrefixKeys, codec_messages
 from envkit_gateway.replies import reply_of
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request
+from envkit_gateway.trace import Trace
 from envkit_gateway.turn import ForkReason, Lane, Turn, TurnState
 
 _UNRENDERABLE: Final = (TemplateError, ImageError, ConfigurationError, RecursionError)
@@ -73,6 +75,7 @@ class Session:
         env: Env,
         task: Task | None = None,
         limits: SessionLimits | None = None,
+        trace: Trace | None = None,
     ) -> None:
         """Open an episode.
 
@@ -85,19 +88,13 @@ class Session:
             env: For engines that read the environment, such as a scripted policy.
             task: The environment's, for the same engines.
             limits: None takes the defaults.
+            trace: Gets every committed reply; None keeps no trace.
 
-        Raises:
-            ConfigurationError: The engine returns text instead of tokens.
         """
-        if setup.codec is None:
-            raise ConfigurationError(
-                "an agent's episode needs an engine that returns token ids, got a chat endpoint: "
-                "choose an engine such as sglang, vllm or transformers"
-            )
         self.key = f"sk-envkit-{secrets.token_hex(16)}"
         self.setup, self.spec, self.env = setup, spec, env
-        self.limits = limits or SessionLimits()
-        self._lanes = Lanes(setup, setup.codec, spec, pool, task or {})
+        self.limits, self.trace = limits or SessionLimits(), trace
+        self._lanes = Lanes(task or {})
         self.turns: list[Turn] = []
         self.counts: Counter[str] = Counter()
         """Outcomes of requests: "continued", "new", "replayed", "refused", and why a chat template
@@ -110,7 +107,6 @@ class Session:
         self.refusal: FaultRecord | None = None
         """The last request, if the gateway could not do what it asked; None after a reply."""
         self._faults: dict[str, FaultRecord] = {}
-        self._codec: ChatCodec = setup.codec
         self._pool, self._interrupt = pool, interrupt
         self._committed = Committed()
         self._requests: dict[str, Turn] = {}
@@ -169,6 +165,14 @@ class Session:
             raise
         return turn
 
+    @property
+    def _codec(self) -> ChatCodec:
+        assert self.setup.codec is not None  # a `TextSession` does not ask for it
+        return self.setup.codec
+
+    def _encoder(self, record: EpisodeRecord) -> EpisodeEncoder:
+        return EpisodeEncoder(self.setup, self._codec, self.spec, self._pool, record)
+
     def token_text(self, token: int) -> str:
         """Return the text of one token."""
         return self._codec.decode_all([token])
@@ -181,10 +185,9 @@ class Session:
         """
         record = EpisodeRecord()
         record.messages += self._codec_messages(request, 0)
-        encoder = self._lanes.encoder(record)
-        encoder.tools = request.tools
+        record.tools = request.tools
         try:
-            return len((await encoder.prompt()).train_ids)
+            return len((await self._encoder(record).prompt()).train_ids)
         except _UNRENDERABLE as error:
             raise bad_request(f"the chat template cannot render this: {error}") from error
 
@@ -304,8 +307,7 @@ class Session:
         lane = turn.lane
         pending = self._codec_messages(request, 0)
         lane.record.messages += pending
-        lane.encoder.tools = request.tools
-        encoded = await lane.encoder.prompt()
+        encoded = await self._encoder(lane.record).prompt()
         length, images = len(encoded.train_ids), len(images_of(pending))
         room = self._room(request, context_tokens=length, response_tokens=0, images=images)
         lane.record.ledger.start(encoded, turn=0)
@@ -326,9 +328,9 @@ class Session:
         pending = tuple(self._codec_messages(request, covered))
         before = len(record.messages)
         record.messages += pending
-        lane.encoder.tools = request.tools
+        encoder = self._encoder(record)
         try:
-            encoded = await lane.encoder.observation(pending)
+            encoded = await encoder.observation(pending)
             if encoded.is_prompt:
                 raise TemplateError("the template renders the history in another form")
             length = len(encoded.train_ids)
@@ -338,7 +340,7 @@ class Session:
                 response_tokens=ledger.response_tokens + length,
                 images=len(ledger.images) + len(encoded.images),
             )
-            await lane.encoder.check(pending, encoded)
+            await encoder.check(pending, encoded)
         except BaseException:
             del record.messages[before:]
             raise
@@ -420,6 +422,9 @@ class Session:
         self._commit(turn, request, draft, generation)
         assert turn.reply is not None
         self._committed.add(prefix.add(turn.reply.message), turn)
+        if self.trace is not None:
+            self.trace.add(turn)
+            await self.trace.flush()
 
     def _note(self, turn: Turn, error: BaseException) -> None:
         """Record what failed; a refused request is the agent's to handle."""
@@ -451,18 +456,9 @@ class Session:
         self, turn: Turn, request: AgentRequest, draft: TurnDraft, generation: Generation
     ) -> None:
         """Record a reply. Nothing is awaited until later requests can continue it."""
-        record, lane = turn.lane.record, turn.lane
-        record.ledger.add_reply(
-            generation.token_ids,
-            generation.logprobs,
-            turn=draft.turn,
-            finish_reason=generation.finish_reason.value,
-            weight_version=generation.weight_version,
-            extras=generation.extras or {},
-        )
-        self.sampled_tokens += len(generation.token_ids)
-        text = lane.encoder.decode(draft.turn)
-        draft.response_text, draft.opened = text, lane.encoder.opened(draft.turn)
+        record = turn.lane.record
+        text = draft.response_text = self._add_reply(record, draft, generation)
+        self.sampled_tokens += draft.response_tokens
         record.say(message("assistant", text))
         record.close_turn()
         turn.local, turn.said = record.turn - 1, len(record.messages)
@@ -471,6 +467,20 @@ class Session:
         turn.reply = reply_of(said, generation, request, number=turn.number)
         self._faults.pop(turn.prefix, None)
         self.refusal = None
+
+    def _add_reply(self, record: EpisodeRecord, draft: TurnDraft, generation: Generation) -> str:
+        """Append a reply to the ledger and return its text."""
+        record.ledger.add_reply(
+            generation.token_ids,
+            generation.logprobs,
+            turn=draft.turn,
+            finish_reason=generation.finish_reason.value,
+            weight_version=generation.weight_version,
+            extras=generation.extras or {},
+        )
+        encoder = self._encoder(record)
+        draft.opened = encoder.opened(draft.turn)
+        return encoder.decode(draft.turn)
 
 
 def _read(future: "asyncio.Future[None]") -> None:

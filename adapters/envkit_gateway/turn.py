@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from envkit.messages import Message
-from envkit.rollout.encoding import EpisodeEncoder
 from envkit.rollout.engine import Generation
 from envkit.rollout.record import EpisodeRecord
 from envkit_gateway.messages import AgentCall, AgentMessage
@@ -66,7 +65,6 @@ class Lane:
     """One sequence of tokens while the agent runs."""
 
     record: EpisodeRecord
-    encoder: EpisodeEncoder
     reason: ForkReason | None
     """None for the first one."""
     system: str

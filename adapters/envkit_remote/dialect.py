@@ -117,6 +117,10 @@ class Dialect(ABC):
         """
 
     @abstractmethod
+    def answered(self, answer: Mapping[str, Any]) -> str | None:
+        """Return the id of the request that an answer names; None if it names none."""
+
+    @abstractmethod
     def prompt_ids(self, answer: Mapping[str, Any]) -> Any:  # noqa: ANN401  # whatever JSON holds
         """Return the prompt as the server used it, images expanded; None if unreported."""
 

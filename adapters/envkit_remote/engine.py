@@ -6,10 +6,11 @@ The server's `Dialect` writes and reads messages; `call` handles deadlines and a
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
-from envkit.errors import ConfigurationError, ContractError, EngineFault
+from envkit.errors import ConfigurationError, ContractError, EngineFault, FaultKind
 from envkit.images import Image
 from envkit.rollout.engine import (
     FinishReason,
@@ -28,6 +29,8 @@ from envkit_remote.probe import ServerProbe
 from envkit_remote.transport import Answer, Transport
 
 _INLINE_BYTES: Final = 1 << 20
+_COMPARE_EACH: Final = 16
+"""One request in this many has its prompt's ids compared, if answers do not name their request."""
 
 
 class RemoteEngine:
@@ -66,7 +69,7 @@ class RemoteEngine:
                 counts as aborted without tokens.
             max_connections: Requests in flight; more wait for a free connection.
             compare_prompts: Number of first requests whose prompt ids are fetched and compared with
-                ours.
+                ours. If the answers do not name their requests, one in 16 of the others is too.
             check_logprobs: Ask the server once which log-probabilities it reports, before the first
                 request for which that matters.
             api_key: Sent as a bearer token.
@@ -86,6 +89,9 @@ class RemoteEngine:
         self._image_token_id = image_token_id
         self._vocabulary_size = vocabulary_size
         self._compare_left = compare_prompts
+        self._names_requests = False
+        """Whether an answer has named its request; a proxy may replace ids by its own."""
+        self._requests = count(1)
         self._live: dict[str, Call] = {}
         self._background: set[asyncio.Task[None]] = set()
         authorization = {"Authorization": f"Bearer {api_key}"} if api_key else {}
@@ -133,7 +139,8 @@ class RemoteEngine:
             EngineFault: TRANSIENT, TIMEOUT, CRASHED or PERMANENT. `is_unavailable` if the server is
                 unreachable or currently accepts no requests.
             LedgerFault: The request's ids and images, or the server's counts, disagree.
-            ConfigurationError: `sampling.extras` holds an unknown key.
+            ConfigurationError: `sampling.extras` holds an unknown key, or the server serves another
+                model than before.
             ContractError: A request with this id is already running.
         """
         if request.request_id in self._live:
@@ -145,7 +152,9 @@ class RemoteEngine:
             prompt_length=request.train_length,
             context_length=info.context_length,
         )
-        compare = self._compare_left > 0
+        compare = self._compare_left > 0 or (
+            not self._names_requests and next(self._requests) % _COMPARE_EACH == 0
+        )
         fields = self._dialect.generate_fields(
             request, max_new_tokens=max_new_tokens, with_prompt_ids=compare
         )
@@ -174,7 +183,9 @@ class RemoteEngine:
                 extras={"rid": call.rid},
             )
         parsed = await self._parse(answer)
-        if compare and prompt.check_prompt_ids(
+        self._check_answered(parsed, call.rid)
+        # Even ids that were not requested: the answer may be that to another request.
+        if prompt.check_prompt_ids(
             self._dialect.prompt_ids(parsed),
             request.wire_ids,
             image_token_id=self._image_token_id,
@@ -182,6 +193,22 @@ class RemoteEngine:
         ):
             self._compare_left = max(0, self._compare_left - 1)
         return self._dialect.generation(parsed, train_length=request.train_length, rid=call.rid)
+
+    def _check_answered(self, answer: Mapping[str, Any], rid: str) -> None:
+        """Refuse the answer to another request, which a faulty router may deliver.
+
+        Raises:
+            EngineFault: It names another request, although earlier answers named theirs.
+        """
+        found = self._dialect.answered(answer)
+        if found == rid:
+            self._names_requests = True
+        elif found is not None and self._names_requests:
+            raise EngineFault(
+                f"{self._url} answered request {rid} with the reply to {found!r:.80}: a router or "
+                "proxy before the server mixes up its answers",
+                kind=FaultKind.TRANSIENT,
+            )
 
     def _check(self, ids: Sequence[int], images: Sequence[Image]) -> None:
         prompt.check_ids(

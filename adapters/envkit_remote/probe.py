@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from envkit.errors import EngineFault, FaultKind
+from envkit.errors import ConfigurationError, EngineFault, FaultKind
 from envkit.rollout.engine import LogprobKind, Sampling
 from envkit_remote import faults
 from envkit_remote.dialect import Dialect
@@ -17,6 +17,8 @@ from envkit_remote.transport import Answer, Transport
 _TIMEOUT_S: Final = 30.0
 _ASK_AGAIN_S: Final = 30.0
 """Seconds before asking again a server that did not report its facts."""
+_REFRESH_S: Final = 300.0
+"""Seconds after which a server that reported them is asked again: its model may be another."""
 
 
 class ServerProbe:
@@ -52,10 +54,12 @@ class ServerProbe:
             token: Any token id of the served model, for a probe.
 
         Raises:
-            EngineFault: The server reports log-probabilities of the wrong kind, or serves another
-                model than before.
+            EngineFault: The server reports log-probabilities of the wrong kind.
+            ConfigurationError: It serves another model than before.
         """
         wants_kind = self._dialect.kind_matters(sampling)
+        if self._asks_for_info and self._is_info_known and time.monotonic() >= self._ask_again_at:
+            self.forget()
         if self._is_info_known and (self._is_kind_known or not wants_kind):
             return self._info
         async with self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
@@ -74,18 +78,19 @@ class ServerProbe:
             return
         self._check_model(info.served_model_name)
         self._info, self._is_info_known = info, True
+        self._ask_again_at = time.monotonic() + _REFRESH_S
 
     def _check_model(self, name: str | None) -> None:
         """Reject a server whose model has changed.
 
         Raises:
-            EngineFault: It serves another model now.
+            ConfigurationError: It serves another model now.
         """
         if self._served is None:
             self._served = name
         elif name is not None and name != self._served:
             self._ask_again_at = 0.0
-            raise EngineFault(
+            raise ConfigurationError(
                 f"the {self._dialect.title} server at {self._http.base_url} came back as another "
                 f"model, {name!r}; it was {self._served!r} before. Start it with the same model, "
                 "or with the same --served-model-name if the weights are the right ones"

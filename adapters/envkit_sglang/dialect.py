@@ -89,6 +89,10 @@ class SGLangDialect(Dialect):
         """Return what was sampled; see `response`."""
         return response.parse_generation(answer, train_length=train_length, rid=rid)
 
+    def answered(self, answer: Mapping[str, Any]) -> str | None:
+        """Return the id in `meta_info`."""
+        return _text(answer["meta_info"].get("id"))
+
     def prompt_ids(self, answer: Mapping[str, Any]) -> Any:  # noqa: ANN401  # whatever JSON holds
         """Return the prompt; None from older servers and aborted requests."""
         return answer.get("prompt_token_ids")

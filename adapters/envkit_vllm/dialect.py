@@ -131,6 +131,11 @@ class VLLMDialect(Dialect):
         """Return the sampled reply; see `response`."""
         return response.parse_generation(answer, train_length=train_length, rid=rid)
 
+    def answered(self, answer: Mapping[str, Any]) -> str | None:
+        """Return the id in our form."""
+        found = answer.get("request_id")
+        return found.removeprefix(_NAME_PREFIX) if isinstance(found, str) else None
+
     def prompt_ids(self, answer: Mapping[str, Any]) -> Any:  # noqa: ANN401  # whatever JSON holds
         """Return the expanded prompt, if it was requested."""
         return answer.get("prompt_token_ids")

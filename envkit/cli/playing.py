@@ -243,12 +243,13 @@ def read_config(given: Options, *, env_id: str | None = None) -> "RolloutConfig"
             data[name] = value
     if given["agent"] is not None and given["agent_command"] is not None:
         raise ConfigurationError("give --agent or --agent-command, not both")
-    if given["agent"] is not None:
-        data["agent"] = given["agent"]
-    elif given["agent_command"] is not None:
+    agents = {"function": given["agent"], "command": given["agent_command"]}
+    agent = {name: value for name, value in agents.items() if value is not None}
+    if agent:
         before = data.get("agent")
         earlier = cast("dict[str, Any]", before) if isinstance(before, dict) else {}
-        data["agent"] = {**earlier, "command": given["agent_command"]}
+        kept = {name: value for name, value in earlier.items() if name not in agents}
+        data["agent"] = {**kept, **agent}
     config = RolloutConfig.from_mapping(data)
     default = _DEFAULT_NEW_TOKENS if given["policy"] is None else _WHOLE_REPLY
     limit = config.limits.max_tokens_per_turn or default

@@ -13,7 +13,6 @@ from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.threads.pool import WorkerPool
 from envkit.tokens import ChatCodec, Encoded
 from envkit.tokens.thoughts import TAIL_IDS, closing_of, opened_thought
-from envkit.tools import ToolSpec
 from envkit.trajectory.segment import Segment
 from envkit.trajectory.stop import StopReason
 
@@ -36,8 +35,6 @@ class EpisodeEncoder:
     ) -> None:
         self._setup, self._codec, self._spec, self._pool = setup, codec, spec, pool
         self._record = record
-        self.tools: tuple[ToolSpec, ...] | None = None
-        """Tools after the reset; None uses the codec's own."""
 
     def decode(self, turn: int) -> str:
         """Return the text of a turn's sampled ids."""
@@ -136,7 +133,7 @@ class EpisodeEncoder:
         return max(0, min(bounds, default=sys.maxsize))
 
     def _prompt(self) -> Encoded:
-        return self._codec.encode_prompt(self._record.view, tools=self.tools)
+        return self._codec.encode_prompt(self._record.view, tools=self._record.tools)
 
     def _delta(self, pending: tuple[Message, ...]) -> Encoded:
         """Encode an observation as a continuation of the ledger, or as a new prompt.
@@ -176,7 +173,7 @@ class EpisodeEncoder:
         return {
             "sampled_ids": ledger.reply_ids(ledger.segments[-1].turn),
             "history": self._record.view[: -len(pending)],
-            "tools": self.tools,
+            "tools": self._record.tools,
         }
 
     async def _encode(self, messages: Sequence[Message], encode: Callable[[], Encoded]) -> Encoded:

@@ -15,6 +15,7 @@ from envkit.images import Image
 from envkit.reply import FinishReason
 from envkit.tokens import ChatCodec
 from envkit.tokens.encoded import ImageFeatures
+from envkit.tools import ToolSpec
 
 
 class LogprobKind(StrEnum):
@@ -71,6 +72,8 @@ class GenerateRequest:
     sampling: Sampling
     context: PolicyContext | None = None
     """For engines that read messages instead of ids: scripts and chat endpoints."""
+    tools: Sequence[ToolSpec] = ()
+    """The tools that the model sees, for chat endpoints; the context's ids contain them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,8 +151,7 @@ class Episode:
         if self._spec.group_start is not None:
             self._spec.group_start.compare(reset.hash)
         self._rewriter.choose(reset.history, type(self.env.env).__name__)
-        if encoder is not None:
-            encoder.tools = reset.tools or None
+        record.tools = reset.tools or None
         if self._earlier is not None:
             ended = await self._take_over(self._earlier)
             self._earlier = None

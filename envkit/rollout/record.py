@@ -14,6 +14,7 @@ from envkit.rollout.engine import Generation
 from envkit.rollout.setup import EpisodeSpec
 from envkit.tasks import Task
 from envkit.tokens import Encoded, SanityStatus
+from envkit.tools import ToolSpec
 from envkit.trajectory.ledger import Ledger
 from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.sequence import TEMPLATE, Origin, branch_history
@@ -106,6 +107,8 @@ class EpisodeRecord:
         """Number of turns that answered a history policy, not the environment."""
         self.draft: TurnDraft | None = None
         self.task: Task = {}
+        self.tools: tuple[ToolSpec, ...] | None = None
+        """Tools that the model sees; None uses the codec's own."""
         self.reset_info: dict[str, Any] = {}
         self.initial_observation_hash: str | None = None
         self.fault: FaultRecord | None = None

@@ -215,6 +215,7 @@ class Sampler:
             features=tuple(ledger.features),
             train_length=ledger.train_length,
             sampling=self._sampling(draft, room.tokens),
+            tools=record.tools or (),
             context=PolicyContext(
                 env=env,
                 task=record.task,

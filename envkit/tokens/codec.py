@@ -232,7 +232,7 @@ class ChatCodec:
         """
         check_prompt(messages)
         text, neutralised = self._texts.render(messages, self._prompt_writer(tools))
-        ids = self._template.encode(text)
+        ids = self._template.encode_prompt(text)
         return self._encoded(text, ids, images_of(messages), neutralised)
 
     def encode_observation(

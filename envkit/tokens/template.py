@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from envkit.errors import TemplateError
+from envkit.tokens.chunks import Chunks, cutting_marks
 
 if TYPE_CHECKING:
     from jinja2 import Template, nodes
@@ -188,6 +189,18 @@ class ChatTemplate:
         if backend is None or backend.truncation is not None or backend.padding is not None:
             return list(self.tokenizer.encode(text, add_special_tokens=False))
         return backend.encode(text, add_special_tokens=False).ids
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """Turn a rendered conversation into ids; parts of earlier ones are remembered."""
+        return self._chunks.encode(text)
+
+    @cached_property
+    def _chunks(self) -> Chunks:
+        turns: list[PlainMessage] = [{"role": "user", "content": "a"}]
+        turns += [{"role": "assistant", "content": "b"}, *turns]
+        sample = "" if self._backend is None else _outcome(lambda: self.render(turns)) or ""
+        marks = cutting_marks(self.tokenizer, self.encode, sample, ("", *_SAMPLES))
+        return Chunks(self.encode, marks)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Turn ids into text, special tokens written out."""

@@ -117,7 +117,7 @@ WAYS: dict[str, Way] = {
 }
 
 
-@pytest.mark.parametrize("name", share(WAYS, of=2))
+@pytest.mark.parametrize("name", share(WAYS, of=4))
 def test_environment_survives_malformed_replies(name: str) -> None:
     if name == "reasoning_gym":
         REASONING_GYM.require()
@@ -139,7 +139,7 @@ def test_environment_survives_its_share_of_a_hundred_thousand(name: str) -> None
     assert feed(way.make(), replies).replies == count
 
 
-@pytest.mark.parametrize("name", share(WAYS, of=3))
+@pytest.mark.parametrize("name", share(WAYS, of=6))
 def test_environment_survives_replies_of_10_megabytes(name: str) -> None:
     if name == "reasoning_gym":
         REASONING_GYM.require()

@@ -69,7 +69,9 @@ def run(project: Path, *arguments: str, bare: bool) -> subprocess.CompletedProce
     )
 
 
-@pytest.mark.parametrize("workers", [(), ("--numprocesses", "2")])
+@pytest.mark.parametrize(
+    "workers", [(), pytest.param(("--numprocesses", "2"), marks=pytest.mark.slow)]
+)
 def test_skipped_tests_of_one_run_are_the_only_ones_of_the_next(
     project: Path, workers: tuple[str, ...]
 ) -> None:

@@ -15,12 +15,10 @@ from envkit_gateway.turn import ForkReason, Lane, Turn
 
 ADD = ToolSpec(name="add", description="", parameters={"type": "object", "properties": {}})
 TASK = {"word": "alpha"}
-PARTS: Any = ("setup", "codec", "spec", "pool")
 
 
 def lanes() -> Lanes:
-    setup, codec, spec, pool = PARTS
-    return Lanes(setup, codec, spec, pool, TASK)
+    return Lanes(TASK)
 
 
 def request(*roles: Any, system: str = "", tools: tuple[ToolSpec, ...] = ()) -> AgentRequest:
@@ -81,19 +79,11 @@ def test_lane_keeps_what_its_first_request_says() -> None:
     assert found.all == [lane]
     assert (lane.reason, lane.system, lane.label) == (None, "Lead.", "label")
     assert (lane.has_tools, lane.tools) == (True, request(tools=(ADD,)).tools_text)
-    assert lane.record.task == TASK
+    assert (lane.record.task, lane.record.tools) == (TASK, (ADD,))
     assert (lane.trunk, lane.shared, lane.turns) == (None, 0, [])
     other = found.start(request())
     assert not other.has_tools
     assert found.all == [lane, other]
-
-
-def test_lane_encodes_its_own_record_with_the_rollouts_parts() -> None:
-    lane = lanes().start(request())
-    encoder: Any = lane.encoder
-    names = ("_setup", "_codec", "_spec", "_pool")
-    assert tuple(getattr(encoder, name) for name in names) == PARTS
-    assert encoder._record is lane.record
 
 
 @pytest.mark.parametrize(

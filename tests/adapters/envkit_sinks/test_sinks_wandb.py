@@ -119,6 +119,7 @@ def test_mode_follows_the_key_and_the_environment(
     assert chosen_mode(None) == "online"
 
 
+@pytest.mark.slow
 def test_online_without_a_key_is_refused_and_not_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -45,6 +45,7 @@ def _play(out: Path) -> tuple[int, str, dict[str, str]]:
 
 @BROWSER.mark
 @packages("pyseccomp").mark
+@pytest.mark.slow
 def test_user_without_namespaces_plays_nothing_and_is_told_the_choice(out: Path) -> None:
     code, errors, check = _play(out)
     assert code == 2, errors
@@ -57,6 +58,7 @@ def test_user_without_namespaces_plays_nothing_and_is_told_the_choice(out: Path)
 
 @BROWSER.mark
 @packages("pyseccomp").mark
+@pytest.mark.slow
 def test_user_without_namespaces_can_choose_to_play_without_the_sandbox(
     out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,64 @@
+"""An agent's episode with a chat endpoint, which reads messages and returns text."""
+
+from typing import Final
+
+from envkit.errors import EngineFault, FaultKind
+from envkit.messages import Message, images_of
+from envkit.rollout.engine import Generation
+from envkit.rollout.limits import Room
+from envkit.rollout.record import EpisodeRecord, TurnDraft
+from envkit.trajectory.stop import FaultPlace, FaultRecord
+from envkit_gateway.messages import codec_messages
+from envkit_gateway.request import AgentRequest, RequestRefused, bad_request
+from envkit_gateway.session import Session
+from envkit_gateway.turn import Turn
+
+_TOO_LONG: Final = ("context_length_exceeded", "maximum context length", "prompt is too long")
+"""What OpenAI, vLLM and SGLang, and Anthropic say of a conversation beyond the context."""
+
+
+class TextSession(Session):
+    """Sends the agent's own messages to the endpoint. The record has no ledger."""
+
+    def token_text(self, token: int) -> str:
+        """Return nothing: no token is known."""
+        return ""
+
+    async def count(self, request: AgentRequest) -> int:
+        """Refuse to count: only the endpoint knows its tokenizer."""
+        raise RequestRefused(404, "a chat endpoint counts no tokens")
+
+    async def _encode(self, turn: Turn, request: AgentRequest, covered: int) -> Room:
+        lane, record = turn.lane, turn.lane.record
+        whole = self._codec_messages(request, 0)
+        record.messages += self._codec_messages(request, covered)
+        if not lane.turns:
+            lane.prompt = list(record.messages)
+        record.view = whole
+        lane.turns.append(turn)
+        self.counts["new" if turn.parent is None else "continued"] += 1
+        images = len(images_of(whole))
+        return self._room(request, context_tokens=0, response_tokens=0, images=images)
+
+    def _codec_messages(self, request: AgentRequest, covered: int) -> list[Message]:
+        return codec_messages(
+            request.messages[covered:],
+            names={},
+            is_start=covered == 0,
+            takes_tool_images=False,
+            reads_parts=True,
+        )
+
+    def _add_reply(self, record: EpisodeRecord, draft: TurnDraft, generation: Generation) -> str:
+        return generation.text or ""
+
+    def _note(self, turn: Turn, error: BaseException) -> None:
+        """Pass the endpoint's refusal on to the agent, which may shorten its history."""
+        if not (isinstance(error, EngineFault) and error.kind is FaultKind.PERMANENT):
+            super()._note(turn, error)
+            return
+        if any(words in str(error) for words in _TOO_LONG):
+            turn.error = bad_request(str(error), code="context_length_exceeded")
+        else:
+            turn.error = bad_request(str(error))
+            self.refusal = FaultRecord.of(FaultPlace.GENERATE, error)
