@@ -23,6 +23,7 @@ _QUIET: Final[Mapping[str, str]] = {
     "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_TELEMETRY": "1",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "MSWEA_CONFIGURED": "true",  # no questions on its first start
     "MSWEA_COST_TRACKING": "ignore_errors",  # the model has no price
     "NO_PROXY": "127.0.0.1,localhost",
@@ -31,7 +32,7 @@ _QUIET: Final[Mapping[str, str]] = {
     "OPENCODE_DISABLE_MODELS_FETCH": "1",
     "no_proxy": "127.0.0.1,localhost",
 }
-"""Switches that keep known agents from calling home or asking, or the gateway from a proxy."""
+"""Switches that keep known agents from calling home, or the gateway through a proxy."""
 MODEL: Final = "envkit"
 """Model name for clients; the gateway accepts any other name too."""
 

@@ -31,7 +31,7 @@ def ensure_programs(name: str, packages: Sequence[str] = PACKAGES) -> Path | Non
     found = folder / "node_modules" / ".bin"
     npm = shutil.which("npm")
     with locked("npm"):
-        if found.exists():
+        if folder.exists():
             return found
         if npm is None:
             say(name, f"npm is not installed: no tests of {', '.join(packages)}")

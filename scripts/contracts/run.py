@@ -46,6 +46,8 @@ CORE_OPTIONS = (
     *("-m", "not slow", "--hypothesis-profile", "fast"),
     *("-W", "ignore::DeprecationWarning"),  # of old packages, about new ones below them
 )
+OPEN_CONNECTIONS = ("-p", "no:unraisableexception")
+"""Some clients leave their connections to the end of the process."""
 IMPORT_FOLDERS = (".", "envs", "adapters", "tests")
 
 
@@ -110,13 +112,14 @@ def run_client(name: str, arguments: Sequence[str]) -> int:
         if folder is None:
             raise EnvironmentBuildError("npm could not install it")
         found[PROGRAMS] = str(folder)
+    tests = [f"tests/contracts/clients/{one}" for one in client.tests]
     with tempfile.TemporaryDirectory() as folder:
         notes = Path(folder, "notes.json")
         status = run_tests(
             CLIENTS.name,
             str(python),
             "tests/contracts/clients",
-            [*(f"tests/contracts/clients/{one}" for one in client.tests), *arguments],
+            [*OPEN_CONNECTIONS, *tests, *arguments],
             variables={**found, NOTES: str(notes)},
             timeout_s=TESTS_TIMEOUT_S,
         )

@@ -113,7 +113,7 @@ DEBIAN_CHROMIUM: Final = Need(
 VERCEL_AI: Final = Need(
     name="Vercel's ai from npm",
     command="make contract-clients CLIENT=vercel-ai, on a machine with npm",
-    detect=lambda: Path(os.environ.get("ENVKIT_AGENT_PROGRAMS", "."), "../ai").is_dir(),
+    detect=lambda: Path(os.environ.get("ENVKIT_AGENT_PROGRAMS", "."), "../ai").resolve().is_dir(),
 )
 BROWSER_USE: Final = Need(
     name="browser-use",

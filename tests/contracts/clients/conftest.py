@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from envkit.trajectory import Trajectory
 
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it looks for prices on import
 FILE: Final = "ENVKIT_CLIENT_NOTES"
 """Names the file for the notes of a run that passes."""
 NEEDS: Final = {

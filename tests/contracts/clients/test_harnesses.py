@@ -18,7 +18,7 @@ from envkit.env import Env, Turn
 from envkit.errors import MissingDependencyError
 from envkit.rollout import EpisodeSpec, Player, RolloutConfig
 from envkit.tasks import Task
-from envkit.trajectory import check_trajectory
+from envkit.trajectory import Trajectory, check_trajectory
 from envkit_gateway.harnesses import HARNESSES
 
 PROGRAMS = os.environ.get("ENVKIT_AGENT_PROGRAMS", "")
@@ -103,28 +103,38 @@ CASES: Final = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
-async def test_harness_plays_an_episode(
-    name: str, note: Note, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(install_metadata(tmp_path)))
-    monkeypatch.setenv("PATH", os.pathsep.join(filter(None, (PROGRAMS, os.environ["PATH"]))))
+async def played(setting: str, replies: Sequence[str]) -> Trajectory:
+    """Play an episode, if the harness is installed."""
+    name = setting.split()[0]
     try:
         HARNESSES[name].check(name)
     except MissingDependencyError as error:
         pytest.skip(str(error))
-    case = CASES[name]
-    engine = OddEngine(codec(), saying(*case.replies))
-    config = RolloutConfig(agent=name, sampling={"max_new_tokens": 4096})
+    engine = OddEngine(codec(), saying(*replies))
+    config = RolloutConfig(agent=setting, sampling={"max_new_tokens": 4096})
     player = Player(engine, codec(), config)
     try:
         (found,) = await player.play(Chore, EpisodeSpec(seed=3))
     finally:
         await player.aclose()
-
     assert check_trajectory(found) == ()
     assert found.reward == 1.0, (found.fault, json.dumps(dict(found.turns[-1].info))[:2000])
     assert_exact(found, engine)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the programs from npm and envkit's plugins known."""
+    monkeypatch.setenv("PATH", os.pathsep.join(filter(None, (PROGRAMS, os.environ["PATH"]))))
+    monkeypatch.syspath_prepend(str(install_metadata(tmp_path)))
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_harness_plays_an_episode(name: str, note: Note) -> None:
+    case = CASES[name]
+    found = await played(name, case.replies)
+
     results = [str(one["content"]) for one in found.messages if one["role"] == "tool"]
     assert all("hello" in one for one in results[:1]), results  # its command ran
     assert len(found.turns) == len(case.replies)
@@ -132,6 +142,24 @@ async def test_harness_plays_an_episode(
     assert found.image_count >= case.images
     assert found.trained_token_count == found.sampled_token_count
     note(found, dialect=case.dialect, does=f"`agent: {name}`")
+
+
+GRAPH: Final = """
+import os
+from langchain.agents import create_agent
+from langchain_openai import ChatOpenAI
+
+graph = create_agent(ChatOpenAI(model=os.environ["ENVKIT_MODEL"]), [], system_prompt="My own.")
+"""
+
+
+async def test_langgraph_runs_a_given_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_graph.py").write_text(GRAPH, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found = await played("langgraph my_graph:graph", [DONE])
+    assert found.messages[0] == {"role": "system", "content": "My own."}
 
 
 def test_every_harness_has_a_case() -> None:
