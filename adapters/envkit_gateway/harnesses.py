@@ -59,6 +59,11 @@ _OPENCODE: Final = (
     # A window that it never fills: the gateway says when the real one is full.
     '"models":{"envkit":{"limit":{"context":1000000,"output":32000}}}}}}'
 )
+# Its memories would be further conversations, for a home that is removed.
+_QWEN: Final = (
+    '{"memory":{"enableManagedAutoMemory":false,"enableManagedAutoDream":false,'
+    '"enableAutoSkill":false},"privacy":{"usageStatisticsEnabled":false}}'
+)
 HARNESSES: Final = {
     "claude-code": Harness(
         line='claude -p --allowedTools "Bash,Edit,Glob,Grep,Read,Write" "$@" < instructions.txt',
@@ -80,7 +85,8 @@ HARNESSES: Final = {
         programs=("opencode",),
     ),
     "qwen-code": Harness(
-        line='qwen --yolo --auth-type openai -m envkit "$@" < instructions.txt',
+        line=f"mkdir ~/.qwen && echo '{_QWEN}' > ~/.qwen/settings.json && "
+        'qwen --yolo --auth-type openai -m envkit "$@" < instructions.txt',
         install="npm install -g @qwen-code/qwen-code",
         programs=("qwen",),
     ),

@@ -58,7 +58,8 @@ def saying(*replies: str) -> Callable[[str], str]:
 
     def write(context: str) -> str:
         folder = re.search(r"/[\w/.-]*/envkit-agent-\w+/work", context)
-        return left.pop(0).replace("WORK", folder.group() if folder else ".")
+        reply = left.pop(0) if left else "Nobody should ask for this."
+        return reply.replace("WORK", folder.group() if folder else ".")
 
     return write
 
