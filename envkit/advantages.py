@@ -8,7 +8,7 @@ that cannot exclude a member get the mean of the others instead.
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import fmean, stdev
 from typing import Final
 
@@ -65,7 +65,7 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRewards:
-    """The rewarded turns of one row. Axes: R response tokens."""
+    """The rewarded turns of one episode. Axes: R response tokens of its rows, joined."""
 
     length: int
     """R."""
@@ -75,14 +75,25 @@ class TurnRewards:
     """One reward per turn."""
 
     @classmethod
-    def of_row(cls, row: Row) -> "TurnRewards | None":
-        """Build from a ledger row; None for a row without a reward."""
-        if row.reward is None:
+    def of_rows(cls, rows: Sequence[Row]) -> "TurnRewards | None":
+        """Build from the rows of an episode; None without a reward.
+
+        Args:
+            rows: At least one, with their turns in the order in which the model was asked. For an
+                episode of several rows these are `envkit.trajectory.call_rows`.
+        """
+        if rows[-1].reward is None:
             return None
+        starts = [0, *accumulate(len(row.response_ids) for row in rows)]
+        found = [
+            (start + index + 1, reward)
+            for start, row in zip(starts, rows, strict=False)
+            for index, reward in row.turn_rewards
+        ]
         return cls(
-            length=len(row.response_ids),
-            ends=tuple(index + 1 for index, _ in row.turn_rewards),
-            rewards=tuple(reward for _, reward in row.turn_rewards),
+            length=starts[-1],
+            ends=tuple(end for end, _ in found),
+            rewards=tuple(reward for _, reward in found),
         )
 
     @classmethod
@@ -134,15 +145,15 @@ def turn_advantages(
     belong to the turn that they precede.
 
     Args:
-        turns: One per row; None for a row without a reward, which gets a single 0.0.
-        groups: The group key of each row.
+        turns: One per episode; None for one without a reward, which gets a single 0.0.
+        groups: The group key of each episode.
         discount: Discount per turn; with 0 each turn has only its own reward, with 1 the sum of its
             own and all later ones.
         is_scaled: Whether to divide by the deviation of the group's returns.
         epsilon: Added to the deviation.
 
     Returns:
-        (R,) per row. A turn that no other member of the group reached has 0.0.
+        (R,) per episode. A turn that no other member of the group reached has 0.0.
     """
     found = [np.zeros(1 if one is None else one.length, np.float32) for one in turns]
     returns = [[] if one is None else one.returns(discount) for one in turns]

@@ -12,6 +12,7 @@ from envkit.env import Step
 from envkit.errors import ConfigurationError, EnvFault, FaultKind, did_you_mean
 from envkit.images import Image
 from envkit.messages import Message, images_of, text_of
+from envkit.rollout.boundary import StepOutcome
 from envkit.rollout.setting_types import check_types
 from envkit.threads.pool import WorkerPool
 from envkit.tools import ToolSpec
@@ -50,7 +51,8 @@ class AgentTask:
     url: str
     """The gateway's address, without `/v1`."""
     api_key: str
-    _step: Callable[[str], Awaitable[Step]] = field(repr=False)
+    _step: Callable[[str], Awaitable[StepOutcome]] = field(repr=False)
+    _reward: Callable[[object], None] = field(repr=False)
 
     @property
     def prompt(self) -> str:
@@ -71,13 +73,29 @@ class AgentTask:
         """Send a reply to the environment and return its step.
 
         Args:
-            text: As `Env.step` reads it. The step's reward counts towards the episode's.
+            text: As `Env.step` reads it. The step's reward counts towards the episode's, on the
+                model's latest reply.
 
         Raises:
             EnvFault: The environment failed; do not catch it.
             EpisodeStateError: The environment has ended the episode.
         """
-        return await self._step(text)
+        return (await self._step(text)).step
+
+    def reward(self, value: float) -> None:
+        """Reward the model's latest reply.
+
+        It adds to the episode's final reward, whether that is the environment's, the one that the
+        agent returns or the grade. Works on any thread.
+
+        Args:
+            value: A finite number.
+
+        Raises:
+            EnvFault: It is something else, so the episode's reward would not be known.
+            EpisodeStateError: The model has not replied yet, or the episode is over.
+        """
+        self._reward(value)
 
     def environ(self) -> dict[str, str]:
         """Return environment variables that point clients at the gateway."""
@@ -141,6 +159,12 @@ class AgentSettings:
     trace remains if envkit is killed. None writes no traces."""
     train: Train = Train.RULE
     """Which sequences of an episode are trained: `rule`, `main` or `all`."""
+    steps: bool = False
+    """Whether the command takes the environment's steps over HTTP, with the key on its standard
+    input. Its standard output is then no answer."""
+    rewards: bool = False
+    """Whether the command gives rewards over HTTP, with the same key, and sees those of its
+    steps."""
 
     @classmethod
     def read(cls, setting: object) -> "AgentSettings":
@@ -184,6 +208,11 @@ class AgentSettings:
                 raise ConfigurationError(
                     f"agent.{name} must be at least 1, got {getattr(self, name)!r}"
                 )
+        if self.command is None and (self.steps or self.rewards):
+            raise ConfigurationError(
+                "agent.steps and agent.rewards are for agent.command; a function calls "
+                "AgentTask.step and AgentTask.reward"
+            )
         if self.argv() is None:
             if self.grade is not None:
                 raise ConfigurationError(

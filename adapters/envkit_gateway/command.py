@@ -72,7 +72,14 @@ async def untouched_folder(pool: WorkerPool, task: AgentTask) -> AsyncGenerator[
 
 
 async def run_command(
-    argv: Sequence[str], task: AgentTask, folder: Path, pool: WorkerPool, *, max_disk_mb: int
+    argv: Sequence[str],
+    task: AgentTask,
+    folder: Path,
+    pool: WorkerPool,
+    *,
+    max_disk_mb: int,
+    key: str = "",
+    says_answer: bool = True,
 ) -> AgentResult:
     """Run an agent's command in a folder and return how it ended.
 
@@ -88,6 +95,8 @@ async def run_command(
         folder: An empty folder.
         pool: Threads for its files.
         max_disk_mb: Maximum size of the folder in MB, including home and temporary files.
+        key: The only line of its standard input, which is empty without it. Nothing else has it.
+        says_answer: Whether standard output is the answer, without `answer.txt`.
 
     Raises:
         EnvFault: No process can be started.
@@ -99,8 +108,10 @@ async def run_command(
         "HOME": str(folder / "home"),
         "TMPDIR": str(folder / "tmp"),
     }
-    ended = await _supervised(argv, folder, variables, logs=folder, max_disk_mb=max_disk_mb)
-    return await pool.run(lambda: _result(folder, ended, max_disk_mb))
+    ended = await _supervised(
+        argv, folder, variables, logs=folder, max_disk_mb=max_disk_mb, key=key
+    )
+    return await pool.run(lambda: _result(folder, ended, max_disk_mb, says_answer=says_answer))
 
 
 async def grade_command(
@@ -149,17 +160,22 @@ async def _supervised(
     *,
     logs: Path,
     max_disk_mb: int,
+    key: str = "",
 ) -> "_Ended":
     """Run a command to its end and kill what it leaves behind, even if this is cancelled."""
     inherited = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
     # Their paths may name anything later, so they are read through these handles.
     with (logs / "stdout.log").open("w+b") as out, (logs / "stderr.log").open("w+b") as err:
         try:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-ISB", str(_SUPERVISOR), str(max_disk_mb << 20), *argv,
-                stdin=asyncio.subprocess.PIPE, stdout=out, stderr=err,
-                cwd=folder / "work", env={**inherited, **variables}, start_new_session=True,
-            )  # fmt: skip
+            given = _input_of(key)
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable, "-ISB", str(_SUPERVISOR), str(max_disk_mb << 20), str(given),
+                    *argv, stdin=asyncio.subprocess.PIPE, stdout=out, stderr=err, pass_fds=[given],
+                    cwd=folder / "work", env={**inherited, **variables}, start_new_session=True,
+                )  # fmt: skip
+            finally:
+                os.close(given)
         except OSError as error:
             raise EnvFault(
                 f"a command cannot run in the agent's folder: {error}",
@@ -175,6 +191,16 @@ async def _supervised(
             if process.returncode is None or process.returncode < 0:
                 await asyncio.to_thread(_kill_orphans, logs)  # it looks at every process
         return _Ended(status, _end_of(out), _end_of(err), _start_of(out))
+
+
+def _input_of(key: str) -> int:
+    """Return an open file with a key as its only line; it is in no folder."""
+    if not key:
+        return os.open(os.devnull, os.O_RDONLY)
+    source, sink = os.pipe()
+    os.write(sink, f"{key}\n".encode())  # a pipe holds it until somebody reads
+    os.close(sink)
+    return source
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:
@@ -242,10 +268,10 @@ def _write(folder: Path, task: AgentTask) -> None:
     (folder / "work" / "instructions.txt").write_text(whole, encoding="utf-8")
 
 
-def _result(folder: Path, ended: "_Ended", max_disk_mb: int) -> AgentResult:
+def _result(folder: Path, ended: "_Ended", max_disk_mb: int, *, says_answer: bool) -> AgentResult:
     status = ended.status
     answer = _read(folder / "work" / "answer.txt")
-    if answer is None and status == 0:
+    if answer is None and status == 0 and says_answer:
         answer = ended.said
     reward: float | None = None
     ungraded: str | None = None

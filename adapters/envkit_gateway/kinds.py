@@ -9,7 +9,7 @@ from envkit_gateway.messages import AgentCall, said_key
 from envkit_gateway.turn import Lane
 
 MAIN: Final = "main"
-"""Kind of a sequence: the conversation that the reward belongs to."""
+"""Kind of a sequence: the conversation that the agent began with."""
 SUB_AGENT: Final = "sub-agent"
 """Kind of a sequence with another system prompt, or with a sub-agent's header."""
 SIDE: Final = "side"
@@ -27,7 +27,7 @@ class Train(StrEnum):
     quotes a reply of the other, as last answers, summaries and plans do, or if it begins with the
     conversation's system prompt and first user message."""
     MAIN = "main"
-    """Only the conversation that the reward belongs to."""
+    """Only the conversation that the agent began with; not what it handed off."""
     ALL = "all"
     """Side requests too."""
 

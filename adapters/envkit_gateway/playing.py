@@ -1,11 +1,11 @@
 """Play an environment's episode with an agent that drives itself."""
 
 import asyncio
-import math
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -19,11 +19,12 @@ from envkit.errors import (
     FaultKind,
     describe,
     raise_missing,
+    shown,
 )
 from envkit.grading import UNGRADED, UngradedError, asettle
 from envkit.messages import Message, message
 from envkit.reply import Reply
-from envkit.rollout.boundary import ResetOutcome, is_own_cancellation
+from envkit.rollout.boundary import ResetOutcome, StepOutcome, is_own_cancellation
 from envkit.rollout.host import EnvHost, StepDeadlineError
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.record import EpisodeRecord
@@ -35,7 +36,7 @@ from envkit.rollout.recovery import (
     play_with_restarts,
 )
 from envkit.rollout.setup import EpisodeSpec, Setup
-from envkit.success import IS_SUCCESS, OWN_REWARD, own_reward
+from envkit.success import IS_SUCCESS, OWN_REWARD, finite, own_reward
 from envkit.threads.pool import WorkerPool
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit.trajectory.trajectory import Trajectory
@@ -47,6 +48,8 @@ from envkit_gateway.command import (
     run_command,
     untouched_folder,
 )
+from envkit_gateway.control import Control
+from envkit_gateway.credit import Credit, is_finite
 from envkit_gateway.recording import Outcome, trajectory_of
 from envkit_gateway.server import Gateway
 from envkit_gateway.session import Session, SessionLimits
@@ -154,7 +157,8 @@ class _Episode:
         self._record = EpisodeRecord()
         self._record.started = attempt.started
         self._last: Step | None = None
-        self._earned = self._own = 0.0  # with and without what wrappers changed
+        self._earned: list[Credit] = []  # of the environment's steps
+        self._given: list[Credit] = []  # of the agent
         self._env_fault: Fault | None = None
         self._agent_error: BaseException | None = None
         self._lost: EpisodeLostError | None = None
@@ -202,12 +206,14 @@ class _Episode:
         )
         has_folder = self._settings.function is None  # a function needs none
         async with agent_folder(self._pool) if has_folder else nullcontext(Path()) as folder:
-            async with self._gateway.serving(session):
-                outcome = await self._outcome(session, reset, folder)
+            task = self._task(session, reset)
+            control = self._control(session, task)
+            async with self._gateway.serving(session, control):
+                outcome = await self._outcome(session, task, control, folder)
             if self._settings.grade is not None and outcome.reward is not None:
-                outcome = await self._graded(outcome, self._task(session, reset), folder)
+                outcome = await self._graded(outcome, task, folder)
         if trace is not None:
-            trace.add({"ended": outcome.stop_reason.value, "reward": outcome.reward})
+            trace.add({"ended": outcome.stop_reason.value, "reward": outcome.total})
             await trace.flush()
         if self._lost is not None:  # the agent may have caught it
             raise self._lost
@@ -235,20 +241,35 @@ class _Episode:
         trace.add({"started": time.time(), "episode_id": spec.episode_id, **about})
         return trace
 
-    async def _outcome(self, session: Session, reset: ResetOutcome, folder: Path) -> Outcome:
-        running = asyncio.ensure_future(self._run(self._task(session, reset), folder))
+    def _control(self, session: Session, task: AgentTask) -> Control | None:
+        settings = self._settings
+        if not (settings.steps or settings.rewards):
+            return None
+        return Control(
+            task,
+            partial(self._step, session),
+            takes_steps=settings.steps,
+            takes_rewards=settings.rewards,
+        )
+
+    async def _outcome(
+        self, session: Session, task: AgentTask, control: Control | None, folder: Path
+    ) -> Outcome:
+        running = asyncio.ensure_future(self._run(task, control, folder))
         try:
             result, is_late = await self._awaited(running)
             if result is None and self._stepping.locked():
                 self._env_fault = EnvFault(
                     "a deadline passed while the environment took a step", kind=FaultKind.TIMEOUT
                 )
+            if result is None and control is not None:
+                await control.close()
         finally:
             await self._stop(running)
         was_sampling = session.is_sampling
         await session.close()
         if result is not None and result.answer is not None and self._is_running:
-            await self._answer(result.answer)
+            await self._answer(session, result.answer)
         async with self._stepping:  # the environment belongs to the next episode from here on
             self._is_over = True
         for error in filter(None, (self._agent_error, self._env_fault)):
@@ -284,17 +305,24 @@ class _Episode:
             tools=reset.tools,
             url=self._gateway.url,
             api_key=session.key,
-            _step=self._step,
+            _step=partial(self._step, session),
+            _reward=partial(self._give, session),
         )
 
-    async def _run(self, task: AgentTask, folder: Path) -> AgentResult:
+    async def _run(self, task: AgentTask, control: Control | None, folder: Path) -> AgentResult:
         function = self._settings.load()
         try:
             if function is not None:
                 return await call_agent(function, task, self._pool)
-            argv = self._settings.argv() or ()
-            limit = self._settings.max_disk_mb
-            return await run_command(argv, task, folder, self._pool, max_disk_mb=limit)
+            return await run_command(
+                self._settings.argv() or (),
+                task,
+                folder,
+                self._pool,
+                max_disk_mb=self._settings.max_disk_mb,
+                key="" if control is None else control.key,
+                says_answer=not self._settings.steps,
+            )
         except BaseException as error:  # an agent may be anybody's code
             if is_own_cancellation(error):
                 raise
@@ -325,7 +353,7 @@ class _Episode:
             found = FaultRecord.of(FaultPlace.REWARDS, fault)
             return Outcome(stop_reason=StopReason.ENV_FAULT, fault=found)
         info = {**_without_verdict(outcome.info or {}), "grade_output": output, **settled.info()}
-        return replace(outcome, reward=settled.score, info=info)
+        return _rewarded(replace(outcome, info=info), settled.score, self._given)
 
     async def _grade(self, task: AgentTask, folder: Path) -> Grade:
         """Run the command that grades in a folder.
@@ -374,7 +402,8 @@ class _Episode:
             return running.result(), False
         return None, not done
 
-    async def _step(self, text: str) -> Step:
+    async def _step(self, session: Session, text: str) -> StepOutcome:
+        turn = session.latest
         async with self._stepping:  # an environment takes one reply at a time
             if not self._is_running:
                 raise EpisodeStateError("the environment has ended the episode")
@@ -386,14 +415,29 @@ class _Episode:
             except Fault as fault:
                 self._env_fault = self._env_fault or fault
                 raise
-            self._last = outcome.step
-            self._earned += outcome.step.reward
-            self._own += own_reward(outcome.step.info, outcome.step.reward)
-            return outcome.step
+            self._last = step = outcome.step
+            own = own_reward(step.info, step.reward)
+            self._earned.append(Credit(turn=turn, reward=step.reward, own=own))
+            return outcome
 
-    async def _answer(self, text: str) -> None:
+    def _give(self, session: Session, value: object) -> None:
+        """Add a reward of the agent's to the latest call."""
+        reward = finite(int(value) if isinstance(value, bool) else value)
+        if reward is None:
+            raise EnvFault(
+                f"a reward must be a finite number, got {shown(value)}",
+                kind=FaultKind.PERMANENT,
+                retryable=False,
+            )
+        if self._is_over:
+            raise EpisodeStateError("the episode is over: reward it before the agent ends")
+        if session.latest is None:
+            raise EpisodeStateError("there is no reply to reward yet: ask the model first")
+        self._given.append(Credit(turn=session.latest, reward=reward, own=0.0))
+
+    async def _answer(self, session: Session, text: str) -> None:
         try:
-            await self._step(text)
+            await self._step(session, text)
         except (Fault, EpisodeLostError):
             return  # `_step` keeps it
 
@@ -456,23 +500,27 @@ class _Episode:
         return self._scored(result, ended)
 
     def _scored(self, result: AgentResult, ended: StopReason) -> Outcome:
-        reward = self._earned if result.reward is None else result.reward
+        reward, earlier = 0.0, [*self._given, *self._earned]
         info = dict(self._last.info) if self._last is not None else {}
         if result.reward is not None:
-            info = _without_verdict(info)
-        elif OWN_REWARD in info or self._own != self._earned:
-            info[OWN_REWARD] = self._own
+            reward, earlier, info = result.reward, self._given, _without_verdict(info)
         if result.error is not None:
             info["agent_error"] = result.error
         if result.info:
             info["agent_output"] = dict(result.info)
         if result.ungraded is not None:
-            reward, info = 0.0, {**info, UNGRADED: result.ungraded}
-        if not math.isfinite(reward):
-            error = ContractError(f"an agent's reward must be finite, got {reward!r}")
-            found = FaultRecord.of(FaultPlace.REWARDS, error)
-            return Outcome(stop_reason=StopReason.ENV_FAULT, fault=found)
-        return Outcome(stop_reason=ended, reward=reward, info=info)
+            reward, earlier, info = 0.0, self._given, {**info, UNGRADED: result.ungraded}
+        return _rewarded(Outcome(stop_reason=ended, info=info), reward, earlier)
+
+
+def _rewarded(outcome: Outcome, final: float, earlier: Sequence[Credit]) -> Outcome:
+    """Return an outcome with its rewards; a fault if they are not finite, or not together."""
+    if is_finite(final, earlier):
+        return replace(outcome, reward=final, earlier=tuple(earlier))
+    rewards = [*(one.reward for one in earlier), final]
+    error = ContractError(f"an agent's rewards must be finite, and their sum, got {shown(rewards)}")
+    found = FaultRecord.of(FaultPlace.REWARDS, error)
+    return Outcome(stop_reason=StopReason.ENV_FAULT, fault=found)
 
 
 def _without_verdict(info: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.sequence import Branch
 from envkit.trajectory.stop import FaultRecord, StopReason
 from envkit.trajectory.trajectory import AGENT, Trajectory
+from envkit_gateway.credit import Credit, credit_turns, number_calls
 from envkit_gateway.kinds import MAIN, Train, kinds_of
 from envkit_gateway.session import Session
 from envkit_gateway.turn import Lane, Turn, TurnState
@@ -22,10 +23,20 @@ class Outcome:
 
     stop_reason: StopReason
     reward: float | None = None
-    """None after a fault or an abort; else finite."""
+    """The reward of the last call, in addition to the earlier ones. None after a fault or an
+    abort; else finite."""
+    earlier: tuple[Credit, ...] = ()
+    """Rewards that were given while the agent ran; finite, and so are all sums with `reward`."""
     fault: FaultRecord | None = None
     info: Mapping[str, Any] | None = None
-    """Info of the environment's last step, for the last turn."""
+    """Info of the environment's last step, for the last call."""
+
+    @property
+    def total(self) -> float | None:
+        """The episode's reward; None after a fault or an abort."""
+        if self.reward is None:
+            return None
+        return self.reward + sum(one.reward for one in self.earlier)
 
 
 def trajectory_of(
@@ -38,8 +49,9 @@ def trajectory_of(
 ) -> Trajectory:
     """Return the record of a session.
 
-    Sequences are in the order in which they began. Replies that the agent never saw or rejected
-    stay in the record with mask 0, as do those of sequences that are not trained.
+    Sequences are in the order in which they began; `Trajectory.call_order` is that of the calls.
+    Replies that the agent never saw or rejected stay in the record with mask 0, as do those of
+    sequences that are not trained.
 
     Args:
         session: A closed session.
@@ -52,7 +64,15 @@ def trajectory_of(
     writer = _Writer(session, record, kinds=kinds_of(lanes), train=train)
     for lane in lanes:
         writer.add(lane)
-    _reward(record, writer.last, outcome)
+    number_calls(record, writer.numbers)
+    if outcome.reward is not None:
+        credit_turns(
+            record,
+            writer.numbers,
+            final=outcome.reward,
+            earlier=outcome.earlier,
+            info=outcome.info or {},
+        )
     record.fault = outcome.fault
     spec = session.spec
     about = {
@@ -66,19 +86,6 @@ def trajectory_of(
         env_restarts=env_restarts,
         engine=session.setup.engine.name,
     )
-
-
-def _reward(record: EpisodeRecord, last: int | None, outcome: Outcome) -> None:
-    """Put the episode's reward on the last turn of the main conversation."""
-    if outcome.reward is None:
-        return
-    for number, turn in enumerate(record.turns):
-        record.turns[number] = replace(turn, reward=0.0)
-    if record.turns:
-        place = -1 if last is None else last  # nothing is trained then; the reward still counts
-        turn = record.turns[place]
-        info = {**turn.info, **(outcome.info or {})}
-        record.turns[place] = replace(turn, reward=outcome.reward, info=info)
 
 
 class _Writer:
@@ -98,9 +105,8 @@ class _Writer:
         self._kept = _kept(session.turns)
         self._places: dict[int, int] = {}  # index in the record of a lane's message, by identity
         self._sequences: dict[int, int] = {}  # index of a lane's sequence, by identity
-        self._newest = (False, -1)
-        self.last: int | None = None
-        """Index of the main conversation's last turn."""
+        self.numbers: list[int] = []
+        """The number of each turn's request in the session."""
         self.untrained: Counter[str] = Counter()
         """Sampled tokens that are not trained, by reason."""
 
@@ -146,10 +152,9 @@ class _Writer:
                 info=info,
             )
         )
+        self.numbers.append(turn.number)
         if reason is not None:
             self.untrained[reason] += len(reply.generation.token_ids)
-        elif (kind == MAIN, turn.number) > self._newest:
-            self._newest, self.last = (kind == MAIN, turn.number), number
         said = lane.record.messages
         first = (
             len(lane.prompt)

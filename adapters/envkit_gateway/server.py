@@ -16,6 +16,7 @@ from envkit.access import cannot_listen
 from envkit.errors import EngineFault, LedgerFault
 from envkit.threads.pool import WorkerPool
 from envkit_gateway import anthropic, chat, responses
+from envkit_gateway.control import PATH, Control
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request
 from envkit_gateway.session import OVER, Session
 from envkit_gateway.turn import Reply, Turn, TurnState
@@ -42,6 +43,8 @@ class Gateway:
         """Prepare the server; `running` starts it."""
         self._sessions: dict[str, Session | None] = {}
         """By key; None once the episode is over."""
+        self._controls: dict[str, tuple[Session, Control] | None] = {}
+        """By key; None once the episode is over."""
         self._pool = WorkerPool()
         self._port = 0
 
@@ -58,6 +61,7 @@ class Gateway:
         app = web.Application(client_max_size=MAX_BODY)
         for dialect in _DIALECTS:
             app.router.add_post(dialect.PATH, self._handler(dialect))
+        app.router.add_post(f"{PATH}/{{name}}", self._control)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/v1/models/{name:.*}", self._model)
         app.router.add_post(f"{anthropic.PATH}/count_tokens", self._count_tokens)
@@ -90,19 +94,29 @@ class Gateway:
         return f"http://127.0.0.1:{self._port}"
 
     @asynccontextmanager
-    async def serving(self, session: Session) -> AsyncGenerator[Session]:
-        """Answer requests with a session's key inside the block; afterwards they get 403."""
+    async def serving(
+        self, session: Session, control: Control | None = None
+    ) -> AsyncGenerator[Session]:
+        """Answer requests with a session's key inside the block; afterwards they get 403.
+
+        Args:
+            session: The session.
+            control: What the agent's process may do with its own key; None allows nothing.
+        """
         self._sessions[session.key] = session
+        if control is not None:
+            self._controls[control.key] = session, control
         try:
             yield session
         finally:
             await session.close()
             self._sessions[session.key] = None  # a late process must not sample on
+            if control is not None:
+                self._controls[control.key] = None
+                await control.close()
 
     def _session(self, request: web.Request) -> Session:
-        given = [request.headers.get("authorization", "").rpartition(" ")[2]]
-        given += [request.headers.get(name, "") for name in ("x-api-key", "api-key")]
-        key = next((one for one in given if one in self._sessions), None)
+        key = next((one for one in _keys(request) if one in self._sessions), None)
         if key is None:
             raise RequestRefused(401, "unknown API key: use the one of the episode")
         session = self._sessions[key]
@@ -136,20 +150,49 @@ class Gateway:
 
         return handle
 
-    async def _read(self, http: web.Request, dialect: ModuleType, session: Session) -> AgentRequest:
+    async def _control(self, http: web.Request) -> web.StreamResponse:
+        session: Session | None = None
+        try:
+            key = next((one for one in _keys(http) if one in self._controls), None)
+            if key is None:
+                raise RequestRefused(401, f"{PATH} needs the key of the agent's standard input")
+            known = self._controls[key]
+            if known is None:
+                raise RequestRefused(403, OVER)
+            session, control = known
+            body = _object_of(await self._data(http))
+            answer = await control.answer(http.match_info["name"], body)
+            session.refusal = None
+            return web.json_response(answer)
+        except RequestRefused as refused:
+            if session is not None:
+                session.note_refusal(refused)
+            return _refusal(_dialect_of(http), refused)
+        except Exception as error:  # noqa: BLE001  # no request may end without a JSON answer
+            return _refusal(_dialect_of(http), RequestRefused(500, f"the step failed: {error}"))
+
+    async def _data(self, http: web.Request) -> bytes:
+        """Return a request's body.
+
+        Raises:
+            RequestRefused: It is compressed, too large, cut or late.
+        """
         if http.headers.get("content-encoding", "identity") != "identity":
             raise bad_request("send the body uncompressed, without Content-Encoding")
         try:
             if (http.content_length or 0) > MAX_BODY:
                 raise web.HTTPRequestEntityTooLarge(MAX_BODY, http.content_length or 0)
             async with asyncio.timeout(_BODY_S):
-                data = await http.read()
+                return await http.read()
         except TimeoutError as error:
             raise bad_request(f"the body did not arrive within {_BODY_S:g} s") from error
         except web.HTTPRequestEntityTooLarge as error:
             raise RequestRefused(413, f"a request may have {MAX_BODY >> 20} MiB") from error
         except web.RequestPayloadError as error:
             raise bad_request(f"the body is malformed: {error}") from error
+
+    async def _read(self, http: web.Request, dialect: ModuleType, session: Session) -> AgentRequest:
+        data = await self._data(http)
         is_retry = http.headers.get("x-stainless-retry-count", "0") not in ("", "0")
         label = next((http.headers[one] for one in _LABELS if one in http.headers), "")
 
@@ -183,7 +226,18 @@ class Gateway:
     async def _unknown(self, http: web.Request) -> web.StreamResponse:
         known = ", ".join(dialect.PATH for dialect in _DIALECTS)
         refused = RequestRefused(404, f"no {http.method} {http.path} here; POST to {known}")
-        return _refusal(anthropic if "anthropic-version" in http.headers else chat, refused)
+        return _refusal(_dialect_of(http), refused)
+
+
+def _keys(http: web.Request) -> list[str]:
+    """Return what a request may have as its key, in the headers of all dialects."""
+    given = [http.headers.get("authorization", "").rpartition(" ")[2]]
+    return given + [http.headers.get(name, "") for name in ("x-api-key", "api-key")]
+
+
+def _dialect_of(http: web.Request) -> ModuleType:
+    """Return the dialect of a request whose path does not say it."""
+    return anthropic if "anthropic-version" in http.headers else chat
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
@@ -198,13 +252,7 @@ _LOGGER.addFilter(_is_ours)
 def _parsed(
     data: bytes, dialect: ModuleType, turns: Sequence[Turn], *, is_retry: bool, label: str
 ) -> AgentRequest:
-    try:
-        body: object = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise bad_request(f"the body is not valid JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise bad_request(f"the body must be a JSON object, got {type(body).__name__}")
-    fields = cast("dict[str, Any]", body)
+    fields = _object_of(data)
     try:
         request: AgentRequest = dialect.read(fields, turns)
     except RecursionError as error:
@@ -213,6 +261,21 @@ def _parsed(
     text = dialect.PATH + json.dumps(same, sort_keys=True)
     key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     return request.of_client(key=key, is_retry=is_retry, label=label)
+
+
+def _object_of(data: bytes) -> dict[str, Any]:
+    """Return the JSON object of a body.
+
+    Raises:
+        RequestRefused: It is something else.
+    """
+    try:
+        body: object = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise bad_request(f"the body is not valid JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise bad_request(f"the body must be a JSON object, got {type(body).__name__}")
+    return cast("dict[str, Any]", body)
 
 
 class _Delivery:

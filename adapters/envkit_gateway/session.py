@@ -124,6 +124,12 @@ class Session:
         return next(iter(self._faults.values()), None)
 
     @property
+    def latest(self) -> Turn | None:
+        """The latest call that has a reply; None before the first reply. Safe on any thread."""
+        replied = (one for one in [*self.turns] if one.reply is not None)
+        return max(replied, key=lambda one: one.number, default=None)
+
+    @property
     def is_sampling(self) -> bool:
         """Whether a reply is being sampled now."""
         return any(one.task is not None and not one.task.done() for one in self.turns)

@@ -1,6 +1,7 @@
 """Run a command, and kill everything it started when it ends.
 
-Usage: `python -ISB supervise.py BYTES COMMAND...`. The supervisor adopts every descendant,
+Usage: `python -ISB supervise.py BYTES INPUT COMMAND...`. INPUT is the number of an open file, which
+is the command's standard input. The supervisor adopts every descendant,
 including those that left their process group. When the command ends, when standard input closes
 (the parent is gone), on SIGTERM, or when the folder above the working directory holds more than
 BYTES, it kills all of them. Linux only. It imports nothing from envkit, so it starts quickly.
@@ -26,7 +27,7 @@ def main(argv: list[str]) -> int:
 
     A command that wrote too much, to one file or many, gets the status of SIGXFSZ.
     """
-    most, command = int(argv[0]), argv[1:]
+    most, given, command = int(argv[0]), int(argv[1]), argv[2:]
     libc = ctypes.CDLL(None)
     libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     stop_read, stop_write = os.pipe()
@@ -39,13 +40,14 @@ def main(argv: list[str]) -> int:
     try:
         child = subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=given,
             start_new_session=True,
             preexec_fn=lambda: libc.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0),  # noqa: PLW1509
         )
     except OSError as error:
         print(f"cannot start {command[0]!r}: {error.strerror}", file=sys.stderr)  # noqa: T201
         return _NOT_STARTED
+    os.close(given)
     try:
         return _wait(child, stop_read, most)
     finally:

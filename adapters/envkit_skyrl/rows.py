@@ -16,7 +16,7 @@ import torch
 from envkit.advantages import Baseline
 from envkit.errors import ConfigurationError
 from envkit.rollout.engine import FinishReason
-from envkit.trajectory import MergeTally, Trajectory, merge_rows, step_rows
+from envkit.trajectory import MergeTally, Trajectory, call_rows, merge_rows, step_rows
 from envkit.trajectory.projection import RewardPlacement, Row, placeholder_row
 from envkit.trajectory.stop import StopReason
 from envkit_skyrl.validation import GeneratorOutput, ImageSettings, TrajectoryId
@@ -105,7 +105,9 @@ class Played:
 
 
 def _is_clean(trajectory: Trajectory) -> bool:
-    cut = trajectory.turns and trajectory.turns[-1].finish_reason != FinishReason.STOP
+    turns = [trajectory.turns[n] for n in trajectory.call_order]
+    last = next((turn for turn in reversed(turns) if turn.purpose is None), None)
+    cut = last is not None and last.finish_reason != FinishReason.STOP
     ends = (StopReason.TERMINATED, StopReason.ENV_TRUNCATED)
     return trajectory.stop_reason in ends and not cut
 
@@ -170,8 +172,9 @@ def _rows_of(sample: Played, plan: RowPlan, mean: float, rows: Rows) -> tuple[Ro
             )
         return merged
     found: list[Row] = []
+    by_turn = plan.placement is RewardPlacement.TURNS  # the turns of joined rows must be in order
     for trajectory in sample.trajectories:
-        single = step_rows(trajectory, filler_id=plan.filler_id)
+        single = (call_rows if by_turn else step_rows)(trajectory, filler_id=plan.filler_id)
         joined, tally = merge_rows(single)
         rows.count(tally if plan.merge else replace(tally, merged=0))
         found += joined if plan.merge else single

@@ -174,7 +174,7 @@ class EnvGRPOTrainer(GRPOTrainer):
         """Return each token's advantage, (B, T)."""
         size = group_size(self)
         found = turn_advantages(
-            [TurnRewards.of_row(row) for row in self._rows],
+            [TurnRewards.of_rows([row]) for row in self._rows],
             [number // size for number in range(len(self._rows))],
             discount=discount,
             is_scaled=self.scale_rewards == "group",

@@ -30,12 +30,14 @@ def credit(trajectory: Trajectory, amount: float) -> Trajectory:
 def with_total(trajectory: Trajectory, total: float) -> Trajectory:
     """Return the trajectory with another total reward in its record and ledger.
 
-    The difference goes to the last turn that has a reward, else to the last one with a reply. A
-    trajectory without a reply has no token to reward and stays unchanged.
+    The difference goes to the last turn, in call order, that has a reward, else to the last one
+    with a reply. A trajectory without a reply has no token to reward and stays unchanged.
     """
     spoken = {s.turn for s in trajectory.segments if s.kind is SegmentKind.MODEL}
     turns = list(trajectory.turns)
-    known = [n for n, turn in enumerate(turns) if turn.turn in spoken and turn.purpose is None]
+    known = [
+        n for n in trajectory.call_order if turns[n].turn in spoken and turns[n].purpose is None
+    ]
     if not known:
         return trajectory
     rewarded = [n for n in known if turns[n].reward is not None]

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from envkit.errors import ConfigurationError
 from envkit.grading import UNGRADED
+from envkit.success import finite
 from envkit.trajectory.segment import SegmentKind
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.success import success_of
@@ -109,7 +110,7 @@ class EpisodeFacts:
             else {"where": fault.where.value, "kind": fault.kind.value, "message": fault.message},
             reward=trajectory.reward,
             success=success_of(trajectory),
-            reward_terms=_reward_terms(trajectory),
+            reward_terms=reward_terms(trajectory),
             is_ungraded=any(turn.info.get(UNGRADED) for turn in trajectory.turns),
             turns=trajectory.step_count,
             sequences=_sequences(trajectory),
@@ -201,7 +202,11 @@ def _agent_counts(trajectory: Trajectory, name: str) -> dict[str, int]:
     if not isinstance(found, dict):
         return {}
     counts = cast("dict[object, object]", found)
-    return {str(key): value for key, value in counts.items() if isinstance(value, int)}
+    return {
+        str(key): value
+        for key, value in counts.items()
+        if isinstance(value, int) and finite(value) is not None
+    }
 
 
 def _prompt_length(trajectory: Trajectory) -> int | None:
@@ -210,12 +215,14 @@ def _prompt_length(trajectory: Trajectory) -> int | None:
     return None if trajectory.has_ledger else trajectory.turns[0].prompt_tokens
 
 
-def _reward_terms(trajectory: Trajectory) -> dict[str, float]:
+def reward_terms(trajectory: Trajectory) -> dict[str, float]:
+    """Return the sums of the finite reward terms that an environment reported, by name."""
     terms: defaultdict[str, float] = defaultdict(float)
     for turn in trajectory.turns:
         given: Any = turn.info.get("reward_terms")
         named = cast("dict[object, object]", given) if isinstance(given, dict) else {}
         for name, value in named.items():
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                terms[str(name)] += value
+            number = finite(value)
+            if number is not None:
+                terms[str(name)] += number
     return dict(terms)

@@ -24,6 +24,7 @@ from envkit.trajectory.trajectory import (
     REWARD_THRESHOLD,
     Trajectory,
     TurnRecord,
+    call_rows,
     step_rows,
     whole_row,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "TrajectoryWriter",
     "TurnRecord",
     "VerifyReport",
+    "call_rows",
     "certify",
     "check_certificate",
     "check_trajectory",

@@ -114,6 +114,9 @@ def _ledger(trajectory: Trajectory) -> Iterator[str]:
     numbers = [turn.turn for turn in trajectory.turns]
     if numbers != list(range(len(numbers))):
         yield f"turn records must be numbered from 0 without gaps, got {numbers}"
+    calls = [turn.call for turn in trajectory.turns if turn.call is not None]
+    if calls and sorted(calls) != list(range(len(numbers))):
+        yield f"calls must be numbered from 0 without gaps or not at all, got {calls}"
     upcoming = 0
     after_reply = False
     for index, segment in enumerate(segments):

@@ -126,11 +126,15 @@ def rows_of(
         else:
             rows.append(row)
         end = (number, last + 1)
-    rows = rows or untrained
+    return with_reward(rows or untrained, reward)
+
+
+def with_reward(rows: Sequence[Row], reward: float | None) -> tuple[Row, ...]:
+    """Return the rows of one trajectory with its reward on the last one, which is marked."""
     others = None if reward is None else 0.0
     return (
         *(replace(row, reward=others, is_last=False) for row in rows[:-1]),
-        *(replace(row, reward=reward) for row in rows[-1:]),
+        *(replace(row, reward=reward, is_last=True) for row in rows[-1:]),
     )
 
 

@@ -7,7 +7,6 @@ the images.
 """
 
 import base64
-import binascii
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +46,7 @@ _ADDED_LATER: Final = frozenset(
         "neutralised",
         "sanity",
         "branches",
+        "call",
         "origin",
         "purpose",
         "opened",
@@ -261,13 +261,20 @@ def _enum(cls: type[StrEnum], old: Mapping[str, StrEnum] | None = None) -> _Kind
 def _write_number(value: Any, where: str, _: object) -> Any:  # noqa: ANN401
     if not isinstance(value, int | float | np.number):
         raise _wrong(where, "a number", value)
-    return plain_number(value)
+    return _sized(plain_number(value), where)
 
 
 def _read_number(value: Any, where: str, find: Find) -> float:  # noqa: ANN401
     number = from_plain(value, where, find)
     if type(number) not in (int, float):
         raise _wrong(where, "a number", value)
+    return _sized(number, where)
+
+
+def _sized(number: Any, where: str) -> Any:  # noqa: ANN401
+    """Return a number unless it is an integer that no float may be able to hold."""
+    if type(number) is int and abs(number) >= _MAX_INTEGER:
+        raise _wrong(where, "a number of at most 63 bits", f"one of {number.bit_length()} bits")
     return number
 
 
@@ -340,10 +347,8 @@ def _read_mapping(value: Any, where: str, find: Find) -> dict[str, Any]:  # noqa
 
 
 def _read_counts(value: Any, where: str, find: Find) -> dict[str, int]:  # noqa: ANN401
-    found = _read_mapping(value, where, find)
-    if not all(type(count) is int for count in found.values()):
-        raise _wrong(where, "an object of integers", value)
-    return found
+    found = _object(value, where)
+    return {name: _INTEGER.read(count, f"{where}.{name}", find) for name, count in found.items()}
 
 
 def _read_message(value: Any, where: str, find: Find) -> Message:  # noqa: ANN401
@@ -361,7 +366,7 @@ def _write_bytes(value: Any, where: str, _: object) -> str:  # noqa: ANN401
 def _read_bytes(value: Any, where: str, find: Find) -> bytes:  # noqa: ANN401
     try:
         return base64.b64decode(_TEXT.read(value, where, find), validate=True)
-    except binascii.Error as error:
+    except ValueError as error:  # binascii.Error is one; other characters than ASCII are another
         raise StorageError(f"{where} is not valid base64: {error}") from error
 
 

@@ -14,7 +14,7 @@ from envkit.messages import Message, images_of
 from envkit.reply import THOUGHTS, FinishReason, Reply
 from envkit.tokens.encoded import Encoded, Tensors, join_features
 from envkit.tokens.sanity import SanityStatus
-from envkit.trajectory.projection import Row, placeholder_row, rows_of
+from envkit.trajectory.projection import Row, placeholder_row, rows_of, with_reward
 from envkit.trajectory.segment import Segment, SegmentKind, column_of
 from envkit.trajectory.sequence import (
     Branch,
@@ -54,6 +54,9 @@ class TurnRecord:
     """Context length of the turn, images expanded."""
     purpose: str | None = None
     """Purpose of a reply that did not go to the environment, such as "summary"; else None."""
+    call: int | None = None
+    """Place in the order in which the model was asked, counted from 0. None if that is `turn`: only
+    an agent that asks in several conversations has another order."""
     cached_tokens: int = 0
     """Prompt tokens that the engine took from its prefix cache."""
     response_tokens: int = 0
@@ -220,6 +223,12 @@ class Trajectory:
         own = self.own_segments
         return sum(segment.token_count for segment in own if segment.kind is SegmentKind.MODEL)
 
+    @property
+    def call_order(self) -> tuple[int, ...]:
+        """Indices of the turns in the order in which the model was asked."""
+        calls = [turn.turn if turn.call is None else turn.call for turn in self.turns]
+        return tuple(sorted(range(len(calls)), key=calls.__getitem__))
+
     def train_ids(self) -> tuple[int, ...]:
         """Return the whole sequence, (T,), placeholders expanded."""
         return column_of(self._single(), "train_ids")
@@ -349,3 +358,19 @@ def step_rows(trajectory: Trajectory, *, filler_id: int, merge: bool = False) ->
     sequences = trajectory.sequences()
     prompt = sequences[-1].segments if sequences else ()
     return (placeholder_row(prompt, reward, filler_id=filler_id),)
+
+
+def call_rows(trajectory: Trajectory, *, filler_id: int) -> tuple[Row, ...]:
+    """Return one row per turn, in the order in which the model was asked.
+
+    Rewards of turns are then in order too, whatever sequences the turns belong to. The last row is
+    marked and carries the trajectory's reward.
+
+    Args:
+        trajectory: Any trajectory; it may be faulted.
+        filler_id: As for `whole_row`.
+    """
+    rows = step_rows(trajectory, filler_id=filler_id)
+    places = {turn: place for place, turn in enumerate(trajectory.call_order)}
+    ordered = sorted(rows, key=lambda row: places[row.turns[0]] if row.turns else 0)
+    return with_reward(ordered, rows[-1].reward)

@@ -114,7 +114,7 @@ def _recorded(
         "reward": to_plain(record.reward, "reward", keep),
         "terms": to_plain(record.info.get("reward_terms") or {}, "reward_terms", keep),
         "info": to_plain(info, "info", keep),
-        "parse_error": record.parse_error,
+        "parse_error": to_plain(record.parse_error, "parse_error", keep),
         "times": {part: plain_float(round(s, 6)) for part, s in record.seconds.items()},
         "finish": record.finish_reason,
         "version": record.weight_version,
@@ -201,25 +201,28 @@ def _said(mark: Any) -> dict[str, Any]:  # noqa: ANN401  # what a file holds
     return {**mark, "words": words(mark)}
 
 
-def call_words(call: Mapping[str, Any]) -> str:
+def call_words(given: object) -> str:
     """Return a tool call as text: name and arguments, or JSON if it has an unknown shape."""
-    function = call.get("function")
-    source = cast("Mapping[str, Any]", function) if isinstance(function, dict) else call
+    call = to_plain(given, "tool_call", lambda _: None)
+    outer = _mapping(call)
+    source = _mapping(outer.get("function")) or outer
     if "name" not in source:
-        return json.dumps(call, ensure_ascii=False, default=str)[:MAX_TEXT_BYTES]
-    given = source.get("arguments")
-    if isinstance(given, str):
+        return json.dumps(call, ensure_ascii=False)[:MAX_TEXT_BYTES]
+    arguments = source.get("arguments")
+    if isinstance(arguments, str):
         try:
-            given = json.loads(given)
+            arguments = json.loads(arguments)
         except (ValueError, RecursionError):
-            given = {"": given}
-    values: Sequence[object] = (
-        list(cast("dict[str, object]", given).values()) if isinstance(given, dict) else []
-    )
+            arguments = {"": arguments}
     shown = ", ".join(
-        f"“{v}”" if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in values
+        f"“{v}”" if isinstance(v, str) else json.dumps(v, ensure_ascii=False)
+        for v in _mapping(arguments).values()
     )
     return f"{source['name']}({shown})"[:MAX_TEXT_BYTES]
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def thought_of(turn: TurnRecord, *, has_actions: bool) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from envkit.images import Image
 from envkit.messages import Message, images_of, text_of
+from envkit.metrics.facts import reward_terms
 from envkit.rollout.multi_agent import ROLLOUT_ID
 from envkit.trajectory.checks import Problem
 from envkit.trajectory.plain import plain_float, to_plain
@@ -191,7 +192,7 @@ def episode_row(
         seconds=trajectory.duration_seconds,
         slowest=_slowest(trajectory),
         not_understood=sum(turn.parse_error is not None for turn in own),
-        terms=_terms(trajectory),
+        terms=reward_terms(trajectory),
         thumbnail=_last_image(trajectory.messages),
         flags=_flags(trajectory, is_broken=is_broken),
         note=" ".join(said)[:_NOTE],
@@ -229,17 +230,6 @@ def _slowest(trajectory: Trajectory) -> str:
     turn = max(trajectory.own_turns, key=lambda one: sum(one.seconds.values()))
     parts = turn.seconds
     return f"turn {turn.turn + 1}, {max(parts, key=lambda part: parts[part])}"
-
-
-def _terms(trajectory: Trajectory) -> dict[str, float]:
-    terms: dict[str, float] = {}
-    for turn in trajectory.turns:
-        given = turn.info.get("reward_terms")
-        if isinstance(given, dict):
-            for name, value in given.items():  # pyright: ignore[reportUnknownVariableType]
-                if isinstance(name, str) and type(value) in (int, float):  # pyright: ignore[reportUnknownArgumentType]
-                    terms[name] = terms.get(name, 0.0) + value  # pyright: ignore[reportUnknownArgumentType]
-    return terms
 
 
 def _last_image(messages: tuple[Message, ...]) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from envkit.metrics.aggregate import Aggregator
 from envkit.sinks.jsonl import METRICS_FILE
+from envkit.success import finite
 from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
 from envkit.trajectory.storage import FILE_NAME, StoredLine, read_lines, trajectory_file
 from envkit.trajectory.trajectory import Trajectory
@@ -109,7 +110,9 @@ def numbers_of(text: bytes) -> dict[str, float]:
     if not isinstance(found, dict):
         return {}
     entries = cast("dict[str, Any]", found)
-    return {k: float(v) for k, v in entries.items() if type(v) in (int, float)}
+    return {
+        name: number for name, value in entries.items() if (number := finite(value)) is not None
+    }
 
 
 class RunData:

@@ -34,9 +34,12 @@ def stop_words(stop: str) -> str:
 
 
 def numeric(value: object) -> float:
-    """Return a number of JSON data; NaN for anything else."""
+    """Return a number of JSON data; NaN for anything else, such as an integer beyond any float."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return value
+        try:
+            return float(value)
+        except OverflowError:
+            return math.nan
     if isinstance(value, dict):
         return _NUMBERS.get(str(cast("dict[str, Any]", value).get("$float")), math.nan)
     return math.nan

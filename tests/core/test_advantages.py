@@ -33,7 +33,7 @@ def row(rewards: list[float], *, is_fault: bool = False, behind: int = 0) -> Row
 
 def advantages(*rows: Row, **options: Any) -> list[NDArray[np.float32]]:
     given: dict[str, Any] = {"discount": 0.0, "is_scaled": False, "groups": [0] * len(rows)}
-    return turn_advantages([TurnRewards.of_row(one) for one in rows], **{**given, **options})
+    return turn_advantages([TurnRewards.of_rows([one]) for one in rows], **{**given, **options})
 
 
 @given(rewards=st.lists(st.none() | st.floats(-4, 4), max_size=8))
@@ -130,7 +130,7 @@ def test_turn_rewards_of_columns_are_those_of_the_row(rewards: list[float], seed
         turns=tuple(range(len(rewards))),
         is_last=True,
     )
-    assert TurnRewards.of_columns(mask, column) == TurnRewards.of_row(whole)
+    assert TurnRewards.of_columns(mask, column) == TurnRewards.of_rows([whole])
 
 
 def test_turn_rewards_of_columns_keep_a_reward_after_the_last_reply() -> None:

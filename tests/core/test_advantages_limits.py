@@ -90,9 +90,9 @@ def test_turn_of_a_row_ends_after_its_rewarded_token() -> None:
         turns=(0, 1),
         is_last=True,
     )
-    assert TurnRewards.of_row(row) == turns(5, (1, 0.25), (4, 0.5))
-    assert TurnRewards.of_row(replace(row, reward=0.0)) == turns(5, (1, 0.25), (4, 0.5))
-    assert TurnRewards.of_row(replace(row, reward=None)) is None
+    assert TurnRewards.of_rows([row]) == turns(5, (1, 0.25), (4, 0.5))
+    assert TurnRewards.of_rows([replace(row, reward=0.0)]) == turns(5, (1, 0.25), (4, 0.5))
+    assert TurnRewards.of_rows([replace(row, reward=None)]) is None
 
 
 @pytest.mark.parametrize(

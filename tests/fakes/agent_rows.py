@@ -1,10 +1,14 @@
-"""What a trainer must have of the episodes of `own_agents.titled` and `own_agents.delegating`."""
+"""What a trainer must have of the episodes of agents in `own_agents`."""
 
 from collections.abc import Sequence
 
 TITLED = [2]
 """Trained replies of each row; the title has mask 0 and makes none."""
 DELEGATING = [2, 1, 1]
+RELAYING = [2, 1]
+"""Rows of `own_agents.relaying`, whose sub-agent replies between the two of the first row."""
+PRAISED = 111.0
+"""Reward of `own_agents.relaying` and `own_agents.praising` if each reply is "good"."""
 
 
 def runs(mask: Sequence[int]) -> list[tuple[int, int]]:

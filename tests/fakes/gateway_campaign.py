@@ -5,7 +5,10 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
+from fakes.agent_wire import body_of
 from fakes.gateway_run import Silent
 from fakes.odd_engine import OddEngine, assert_exact
 from fakes.trajectories import picture
@@ -21,7 +24,7 @@ from envkit.threads.pool import WorkerPool
 from envkit.tokens import ChatCodec
 from envkit.tools import ToolSpec
 from envkit.trajectory import StopReason, check_trajectory
-from envkit_gateway import Session
+from envkit_gateway import Session, anthropic, chat, responses
 from envkit_gateway.messages import AgentCall, AgentMessage
 from envkit_gateway.recording import Outcome, trajectory_of
 from envkit_gateway.request import AgentRequest
@@ -29,6 +32,7 @@ from envkit_gateway.turn import TurnState
 
 Messages = list[AgentMessage]
 TOOL = ToolSpec(name="add", description="Add.")
+DIALECTS: tuple[Any, ...] = (chat, responses, anthropic)
 
 
 def _text(text: str) -> tuple[Part, ...]:
@@ -180,11 +184,32 @@ def split_part(messages: Messages, rng: random.Random) -> Messages:
 
 
 def merged_parts(messages: Messages, rng: random.Random) -> Messages:
-    places = [n for n in _context(messages, least=2) if not messages[n].has_images]
-    if not places:
+    """Merge two neighbouring texts, as they stand."""
+    pairs = [
+        (place, n)
+        for place in _context(messages, least=2)
+        for n, (one, other) in enumerate(pairwise(messages[place].parts))
+        if one["type"] == other["type"] == "text"
+    ]
+    if not pairs:
         return edited_reply(messages, rng)
-    place = rng.choice(places)
-    return _at(messages, place, parts=_text(messages[place].text))
+    place, n = rng.choice(pairs)
+    parts = messages[place].parts
+    joined = "".join(one["text"] for one in parts[n : n + 2] if one["type"] == "text")
+    return _at(messages, place, parts=(*parts[:n], *_text(joined), *parts[n + 2 :]))
+
+
+def moved_to_another(messages: Messages, rng: random.Random) -> Messages:
+    """Move the last part of a message to the beginning of another one."""
+    places = _context(messages, least=2)
+    users = [n for n in range(_replies(messages)[-1]) if messages[n].role == "user"]
+    others = [(source, target) for source in places for target in users if source != target]
+    if not others:
+        return edited_reply(messages, rng)
+    source, target = rng.choice(others)
+    *kept, moved = messages[source].parts
+    found = _at(messages, source, parts=tuple(kept))
+    return _at(found, target, parts=(moved, *messages[target].parts))
 
 
 SAME: tuple[Callable[[Messages, random.Random], Messages], ...] = (
@@ -193,7 +218,7 @@ SAME: tuple[Callable[[Messages, random.Random], Messages], ...] = (
 """Rewritings that mean the same: the last reply is continued."""
 OTHER: tuple[Callable[[Messages, random.Random], Messages], ...] = (
     edited_reply, edited_thinking, edited_inline, edited_context, edited_call, dropped, other_image,
-    moved_part, split_part, merged_parts,
+    moved_part, moved_to_another, split_part, merged_parts,
 )  # fmt: skip
 """Rewritings that mean something else: the last reply is not continued."""
 
@@ -201,7 +226,14 @@ OTHER: tuple[Callable[[Messages, random.Random], Messages], ...] = (
 async def run_conversation(
     codec: ChatCodec, seed: int, pool: WorkerPool, counts: Counter[str]
 ) -> None:
-    """Hold a conversation of random rewritings and check its record."""
+    """Hold a conversation of random rewritings and check its record.
+
+    Args:
+        codec: Of the model.
+        seed: Chooses the rewritings and the dialect.
+        pool: Threads for tokenization and images.
+        counts: Gets the outcomes.
+    """
     rng = random.Random(seed)
     engine = OddEngine(codec, lambda _: _reply(rng))
     setup = Setup(
@@ -210,10 +242,16 @@ async def run_conversation(
     )  # fmt: skip
     spec = EpisodeSpec(env_id="campaign", seed=seed)
     session = Session(setup, spec, pool, Interrupt(), env=Silent())
+    dialect = DIALECTS[seed % len(DIALECTS)]
     messages: Messages = [AgentMessage(role="user", parts=_parts(rng, "start"))]
+
+    def asked(key: str) -> AgentRequest:
+        """Read the conversation as the dialect's client writes it."""
+        request: AgentRequest = dialect.read(body_of(dialect, messages, TOOL), tuple(session.turns))
+        return request.of_client(key=key, is_retry=False, label="")
+
     for number in range(8):
-        request = AgentRequest(messages=tuple(messages), tools=(TOOL,), key=f"{number}")
-        turn = await session.open(request)
+        turn = await session.open(asked(f"{number}"))
         assert turn.task is not None
         await turn.task
         assert turn.reply is not None
@@ -222,9 +260,7 @@ async def run_conversation(
         change = rng.choice((*SAME, *OTHER))
         sent = change(history, rng)
         messages = [*sent, *_answers(sent, rng)]
-        follow = await session.open(
-            AgentRequest(messages=tuple(messages), tools=(TOOL,), key=f"{number} follow")
-        )
+        follow = await session.open(asked(f"{number} follow"))
         assert follow.task is not None
         await follow.task
         assert follow.reply is not None, follow.error
@@ -266,4 +302,4 @@ def _answers(messages: Sequence[AgentMessage], rng: random.Random) -> Messages:
     calls = messages[-1].calls if messages[-1].role == "assistant" else ()
     if not calls:
         return [AgentMessage(role="user", parts=_parts(rng, "go on"))]
-    return [AgentMessage(role="tool", parts=_text("3"), call_id=one.id) for one in calls]
+    return [AgentMessage(role="tool", parts=_parts(rng, "3"), call_id=one.id) for one in calls]

@@ -19,6 +19,7 @@ from envkit.tokens import ChatCodec
 from envkit.trajectory import StopReason, Trajectory, check_trajectory
 from envkit.turns import Turn as EnvTurn
 from envkit_gateway import Gateway, Session, SessionLimits
+from envkit_gateway.credit import Credit
 from envkit_gateway.recording import Outcome, trajectory_of
 
 CALL = (
@@ -53,9 +54,11 @@ class Run:
     def client(self, kind: Callable[..., Any], **options: Any) -> Any:
         return kind(self.gateway.url, self.session.key, **options)
 
-    def trajectory(self, reward: float = 1.0, **options: Any) -> Trajectory:
+    def trajectory(
+        self, reward: float = 1.0, *, earlier: tuple[Credit, ...] = (), **options: Any
+    ) -> Trajectory:
         """Return the sound record of the session."""
-        outcome = Outcome(stop_reason=StopReason.TERMINATED, reward=reward)
+        outcome = Outcome(stop_reason=StopReason.TERMINATED, reward=reward, earlier=earlier)
         record = EpisodeRecord()
         trajectory = trajectory_of(self.session, outcome, record, **options)
         assert check_trajectory(trajectory) == ()

@@ -188,3 +188,17 @@ async def delegating(task: AgentTask) -> float:
     client.items = [{"role": "assistant", "content": "I have looked."}]
     await client.ask("Sum up.")
     return 0.5
+
+
+async def praising(task: AgentTask, expert: ChatClient | None = None) -> None:
+    """Reward each "good" of three replies, the second one of an expert if there is one."""
+    lead = client_of(task)
+    lead.tools = True
+    for number, client in enumerate((lead, expert or lead, lead)):
+        said = await client.ask(f"{task.prompt} {number}")
+        task.reward(10.0**number if said.text == "good" else 0)
+
+
+async def relaying(task: AgentTask) -> None:
+    """As `praising`, with a sub-agent as the expert."""
+    await praising(task, ChatClient(task.url, task.api_key, system="Solve.", tools=True))

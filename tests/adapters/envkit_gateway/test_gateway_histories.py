@@ -7,6 +7,7 @@ import aiohttp
 import pytest
 from fakes import templates
 from fakes.gateway_run import Run, serving
+from fakes.matrix import share
 
 from envkit.tokens import ChatCodec
 from envkit.trajectory import StopReason
@@ -64,7 +65,9 @@ def prompt_of(run: Run) -> str:
 
 
 @pytest.mark.parametrize("template", [*OBJECTS_ONLY, "glm4moe", "qwen3"])
-@pytest.mark.parametrize("arguments", ['{"a": 12345}', "12345", "not JSON 12345", "[12345"])
+@pytest.mark.parametrize(
+    "arguments", share(['{"a": 12345}', "12345", "not JSON 12345", "[12345"], of=2)
+)
 async def test_call_in_a_history_is_rendered_whatever_its_arguments_are(
     template: str, arguments: str
 ) -> None:

@@ -139,9 +139,10 @@ async def test_answer_of_a_sub_agent_without_tools_stays_the_sub_agents() -> Non
         await once(run, *child, said("assistant", text), said("user", "Report."))
     trajectory = run.trajectory()
     assert [turn.info.get("agent") for turn in trajectory.turns] == [None, *["sub-agent"] * 2]
-    assert trajectory.turns[0].reward == 1.0
+    assert [turn.reward for turn in trajectory.turns] == [0.0, 0.0, 1.0]
     main_only = run.trajectory(train=Train.MAIN)
     assert purposes(main_only) == [None, "sub-agent", "sub-agent"]
+    assert [turn.reward for turn in main_only.turns] == [1.0, 0.0, 0.0]
     assert main_only.metadata["agent"]["untrained"].keys() == {"sub-agent"}
 
 

@@ -87,7 +87,7 @@ async def test_both_continuations_of_a_side_request_have_mask_zero() -> None:
     assert [turn.purpose for turn in trajectory.turns] == ["side", "side", "side", None]
 
 
-async def test_subagents_are_labelled_and_do_not_get_the_reward() -> None:
+async def test_subagents_are_labelled_and_the_last_call_gets_the_reward() -> None:
     async with serving(lambda _: "yes") as run:
         await run.client(ChatClient, system="Write a title.").ask("one")
         client = run.client(ChatClient, system="Lead.", tools=True)
@@ -105,7 +105,7 @@ async def test_subagents_are_labelled_and_do_not_get_the_reward() -> None:
     assert infos == [
         {"agent": "side"}, {}, {"agent": "sub-agent"}, {"agent": "sub-agent a7"},
     ]  # fmt: skip
-    assert [turn.reward for turn in trajectory.turns] == [0.0, 1.0, 0.0, 0.0]
+    assert [turn.reward for turn in trajectory.turns] == [0.0, 0.0, 0.0, 1.0]
     shown = {name: value for name, value in metrics.items() if name.startswith("agent/")}
     assert shown == {
         "agent/sequences/main": 1,

@@ -47,6 +47,35 @@ async def test_skyrl_counts_an_episode_once_however_many_rows_it_has(
     assert found[0] == -found[-1] < 0
 
 
+@pytest.mark.parametrize(
+    ("merge", "by_trainer"),
+    [(False, False), (True, False), (False, True)],
+    ids=["steps", "merged by envkit", "merged by SkyRL"],
+)
+async def test_skyrl_credits_the_turns_of_an_agent_in_the_order_of_its_calls(
+    run: MakeRun, merge: bool, by_trainer: bool
+) -> None:
+    """The sub-agent's call comes between two of the main conversation, whatever rows they are."""
+    words = (("good", "bad", "good"), ("bad", "good", "bad"))
+    made = run(
+        policy=lambda ask: words[ask.member][ask.turn],
+        env="toy-echo-v0",
+        step_wise=True,
+        envkit={"agent": "fakes.own_agents:relaying", "merge": merge, "turn_discount": 0.5},
+    )
+    made.cfg.trainer.algorithm.grpo_norm_by_std = False
+    output = await made.generate()
+    assert [sum(row) for row in output["rewards"]] == [1.0, 0.0, 100.0, 0.0, 10.0, 0.0]
+    prompts = [request["ids"] for request in made.client.requests]
+    rows = ("prompt_token_ids", "response_ids", "loss_masks")
+    for prompt, response, mask in zip(*(output[name] for name in rows), strict=True):
+        check_sampled([*prompt, *response], mask, prompts)
+
+    batch = await made.train(output, merge=by_trainer)
+    # The returns are 26, 50 and 100, and 5, 10 and 0.
+    assert advantages(batch) == [10.5, 20.0, 50.0, -10.5, -20.0, -50.0]
+
+
 async def test_skyrl_whole_rows_refuse_agents_by_name(run: MakeRun) -> None:
     with pytest.raises(ConfigurationError, match="step_wise_trajectories"):
         await run(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.agent_rows import DELEGATING, TITLED, check_sampled, runs
+from fakes.agent_rows import DELEGATING, PRAISED, RELAYING, TITLED, check_sampled, runs
 from fakes.installed import install_metadata
 from fakes.slime_groups import (
     group_of,
@@ -36,11 +36,13 @@ def played_by(agent: str, env: dict[str, Any], **options: Any) -> dict[str, Any]
     return {**env, "agent": f"fakes.own_agents:{agent}", **options}
 
 
-def check_episode(samples: list[Any], replies: list[int], served: Served) -> None:
+def check_episode(
+    samples: list[Any], replies: list[int], served: Served, *, reward: float = 0.5
+) -> None:
     """Check the samples of one episode against what the server was asked."""
     prompts = [payload["input_ids"] for payload in served.fake.payloads()]
     assert [len(runs(one.loss_mask)) for one in samples] == replies
-    assert {one.reward for one in samples} == {0.5}
+    assert {one.reward for one in samples} == {reward}
     for one in samples:
         assert len(one.loss_mask) == len(one.rollout_log_probs) == one.response_length
         check_sampled(one.tokens, one.loss_mask, prompts)
@@ -74,6 +76,14 @@ async def test_slime_gets_a_sample_of_each_sequence(
     _, advantages = post_process_rewards(args, flat)
     assert len(set(advantages[: len(replies)])) == 1  # once per episode, however many samples
     assert advantages[0] == -advantages[-1] > 0
+
+
+@pytest.mark.usefixtures("needs_slime")
+async def test_slime_gives_each_sample_of_an_agent_the_sum_of_its_rewards() -> None:
+    envkit = played_by("relaying", ECHO, fan_out="sequences")
+    with text_server(lambda _: "good") as served:
+        for samples in await roll_group(served.args(envkit, **NORMALISE), group_of()):
+            check_episode(samples, RELAYING, served, reward=PRAISED)
 
 
 @pytest.mark.usefixtures("needs_slime")
@@ -124,6 +134,15 @@ async def test_miles_gets_a_sample_of_each_sequence() -> None:
         for index, samples in enumerate(group):
             check_episode(samples, DELEGATING, served)
             assert {one.rollout_id for one in samples} == {index}
+
+
+@pytest.mark.usefixtures("needs_miles_main")
+async def test_miles_gives_each_sample_of_an_agent_the_sum_of_its_rewards() -> None:
+    envkit = played_by("relaying", ECHO, fan_out="sequences")
+    with text_server(lambda _: "good") as served:
+        args = miles_args(served, envkit, **NORMALISE)
+        for samples in await roll_miles(miles_state(args), miles_group()):
+            check_episode(samples, RELAYING, served, reward=PRAISED)
 
 
 @pytest.mark.usefixtures("needs_miles")

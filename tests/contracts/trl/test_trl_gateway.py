@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.agent_rows import DELEGATING, TITLED, runs
+from fakes.agent_rows import DELEGATING, PRAISED, RELAYING, TITLED, runs
 from fakes.grpo_trainer import CANARY_REQUEST, Bench, benches, prepare
 from fakes.installed import install_metadata
 from fakes.trl_run import async_arguments, byte_tokenizer
@@ -67,15 +67,22 @@ def test_trl_refuses_an_agent_of_several_rows_and_names_the_trainer_that_takes_i
         made.train()
 
 
-@pytest.mark.parametrize(("agent", "replies"), [("titled", TITLED), ("delegating", DELEGATING)])
+@pytest.mark.parametrize(
+    ("agent", "replies", "reward"),
+    [
+        ("titled", TITLED, 0.5),
+        ("delegating", DELEGATING, 0.5),
+        ("relaying", RELAYING, PRAISED),
+    ],
+)
 def test_trl_worker_gives_every_row_the_reward_of_its_episode(
-    agent: str, replies: list[int], tmp_path: Path
+    agent: str, replies: list[int], reward: float, tmp_path: Path
 ) -> None:
     codec = ChatCodec(byte_tokenizer())
     worker = EnvRolloutWorker(
         async_arguments(tmp_path),
         request_dataset([EpisodeRequest(env_id="toy-echo-v0")]),
-        engine=ScriptedEngine(codec, lambda context: "yes"),
+        engine=ScriptedEngine(codec, lambda context: "good"),
         codec=codec,
         config={"agent": f"fakes.own_agents:{agent}", "sampling": {"max_new_tokens": 64}},
     )
@@ -87,4 +94,4 @@ def test_trl_worker_gives_every_row_the_reward_of_its_episode(
 
     masks = [one.completion_mask for one in samples]
     assert [len(runs(mask)) for mask in masks] == replies * 2
-    assert {one.metrics["reward"] for one in samples} == {0.5}
+    assert {one.metrics["reward"] for one in samples} == {reward}

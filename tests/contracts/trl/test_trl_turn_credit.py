@@ -9,9 +9,10 @@ import pytest
 import torch
 from fakes.codecs import vision_codec
 from fakes.grpo_trainer import CANARY, Bench, benches, prepare
+from fakes.installed import install_metadata
 
 from envkit.errors import ConfigurationError
-from envkit.rollout import ScriptedEngine
+from envkit.rollout import RolloutConfig, ScriptedEngine
 from envkit_canary import CanaryEnv
 
 pytestmark = [
@@ -70,6 +71,32 @@ def test_trl_turns_get_their_own_advantages(bench: Any) -> None:
         scaled = (rewards - rewards.mean(0)) / (rewards.std(0) + 1e-4)
         expected += [_changes(row) for row in scaled]
     assert sorted(found) == sorted(expected)  # TRL shuffles the rows
+    assert len({tuple(row) for row in expected}) > 2
+
+
+def test_trl_turns_of_an_agent_get_their_own_advantages(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of three replies of one conversation is rewarded by the agent itself."""
+    monkeypatch.syspath_prepend(str(install_metadata(tmp_path)))
+    words = cycle(["good", "bad", "bad", "good", "good"])
+    made = bench(
+        engine=ScriptedEngine(vision_codec(), lambda context: next(words)),
+        config=RolloutConfig.from_mapping({"agent": "fakes.own_agents:praising"}),
+        options={"turn_discount": 0.5, "send_weights": _no_weights},
+        scale_rewards="none",
+    )
+    made.train()
+    inputs = made.losses[0]
+    mask = (inputs["completion_mask"] * inputs["tool_mask"]).bool()
+    expected: list[list[float]] = []
+    for first in (0, 2):
+        pair = made.trainer.trajectories[first : first + 2]
+        one, two, three = torch.tensor([[turn.reward for turn in t.turns] for t in pair]).T
+        returns = torch.stack([one + two / 2 + three / 4, two + three / 2, three], dim=1)
+        expected += [_changes(row) for row in returns - returns.mean(0)]
+    found = [_changes(row[one]) for row, one in zip(inputs["advantages"], mask, strict=True)]
+    assert sorted(found) == sorted(expected)
     assert len({tuple(row) for row in expected}) > 2
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fakes.agent_rows import DELEGATING, TITLED, check_sampled, runs
+from fakes.agent_rows import DELEGATING, PRAISED, RELAYING, TITLED, check_sampled, runs
 from fakes.installed import install_metadata
 from fakes.verl_checks import check_row
 from fakes.verl_worker import Bench, Sample
@@ -39,6 +39,34 @@ async def test_verl_v1_gets_a_row_of_each_trained_sequence(
         assert row["reward_score"] == 0.5
         tokens = [*row["prompts"].tolist(), *row["responses"].tolist()]
         check_sampled(tokens, row["response_mask"].tolist(), prompts)
+
+
+@pytest.mark.parametrize(
+    ("agent", "replies", "expected"),
+    [("praising", [3], [[1.0, 10.0, 100.0]]), ("relaying", RELAYING, [[0.0, PRAISED], [PRAISED]])],
+)
+async def test_verl_v1_rewards_turns_of_one_row_and_each_of_several(
+    bench: Make, agent: str, replies: list[int], expected: list[list[float]]
+) -> None:
+    made = bench("v1", lambda *_: "good", loop={"envkit": {"agent": f"fakes.own_agents:{agent}"}})
+    run = await made.run([Sample(envkit=ECHO)], n=2)
+    rows = sorted(run.rows, key=lambda row: row["key"])
+
+    assert [row["reward_score"] for row in rows] == [PRAISED] * 2 * len(replies)
+    for row, rewards in zip(rows, expected * 2, strict=True):
+        check_row(row)
+        ends = [end - 1 for _, end in runs(row["response_mask"].tolist())]
+        assert [float(row["rm_scores"][end]) for end in ends] == rewards
+        assert float(row["rm_scores"].sum()) == PRAISED
+
+
+async def test_verl_turn_estimator_refuses_agents(
+    bench: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop = {"envkit": {"agent": "fakes.own_agents:praising"}}
+    made = bench("v1", lambda *_: "good", loop=loop, algorithm__adv_estimator="envkit_turns")
+    assert (await made.run([Sample(envkit=ECHO)])).rows == []
+    assert "envkit_turns compares rows" in caplog.text
 
 
 async def test_verl_v0_refuses_agents_by_name(bench: Make) -> None:

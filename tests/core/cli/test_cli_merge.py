@@ -17,6 +17,7 @@ from fakes.hostile_runs import (
     check_refused,
     register_dialogue,
 )
+from fakes.matrix import share
 from fakes.models import tiny_model_dir
 
 from envkit.errors import EnvFault, FaultKind
@@ -99,7 +100,7 @@ def write_tasks() -> Path:
     return file
 
 
-@pytest.mark.parametrize("kind", ["seeds", "tasks", "dialogue"])
+@pytest.mark.parametrize("kind", share(["seeds", "tasks", "dialogue"], of=3))
 def test_merged_shards_equal_the_run_of_one_command(kind: str) -> None:
     register_dialogue()
     env_id = "toy-dialogue-v0" if kind == "dialogue" else RUN_ID

@@ -8,6 +8,7 @@ from typing import IO
 
 import pytest
 from fakes.command import start_envkit
+from fakes.matrix import share
 from fakes.models import tiny_model_dir
 
 from envkit.cli.console import note, say
@@ -18,7 +19,8 @@ BEFORE = "from fakes.envs import register_toys\nregister_toys()"
 
 
 @pytest.mark.parametrize(
-    ("lines", "closed"), [(2, ("stderr",)), (0, ("stdout",)), (0, ("stdout", "stderr"))]
+    ("lines", "closed"),
+    share([(2, ("stderr",)), (0, ("stdout",)), (0, ("stdout", "stderr"))], of=3),
 )
 def test_rollout_goes_on_when_nobody_reads_its_output(
     tmp_path: Path, lines: int, closed: tuple[str, ...]

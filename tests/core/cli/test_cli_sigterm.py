@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from fakes.command import start_envkit
+from fakes.matrix import share
 from fakes.needs import CONTAINED, FIRST_PROCESS
 
 pytestmark = CONTAINED.mark
@@ -59,14 +60,17 @@ def first_process(
 
 @pytest.mark.parametrize(
     ("arguments", "before"),
-    [
-        (("list",), SLOW_IMPORT),
-        (("rollout", "toy-slow-v0", "-n", "1"), SLOW_BUILD),
-        (("rollout", "canary-v0", "-n", "1"), SLOW_MODEL),
-        (("ui", ".", "--port", "0", "--no-open"), ""),
-        (("serve-search", "facts", "--port", "0"), ""),
-    ],
-    ids=["import", "environment", "model", "ui", "search"],
+    share(
+        [
+            (("ui", ".", "--port", "0", "--no-open"), ""),
+            (("list",), SLOW_IMPORT),
+            (("rollout", "toy-slow-v0", "-n", "1"), SLOW_BUILD),
+            (("rollout", "canary-v0", "-n", "1"), SLOW_MODEL),
+            (("serve-search", "facts", "--port", "0"), ""),
+        ],
+        of=5,
+    ),
+    ids=["ui", "import", "environment", "model", "search"],
 )
 def test_first_process_of_a_container_ends_at_sigterm(
     arguments: tuple[str, ...], before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -13,6 +13,7 @@ from fakes.agents import GuessEnv
 from fakes.codecs import text_codec
 from fakes.command import run_envkit
 from fakes.envs import EchoEnv, register_toys
+from fakes.matrix import share
 from fakes.models import tiny_model_dir
 
 from envkit.env import Turn
@@ -157,7 +158,7 @@ async def test_missing_module_after_a_success_costs_only_its_episode() -> None:
 
 
 @pytest.mark.parametrize(("command", "extra"), [("rollout", ("--policy", "oracle")), ("eval", ())])
-@pytest.mark.parametrize("place", ["build", "reset", "step"])
+@pytest.mark.parametrize("place", share(["build", "reset", "step"], of=3))
 def test_command_ends_with_2_and_says_what_to_install(
     command: str, extra: tuple[str, ...], place: str, tmp_path: Path
 ) -> None:

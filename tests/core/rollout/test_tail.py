@@ -250,6 +250,7 @@ async def test_resumed_run_completes_its_batch() -> None:
     assert len(kept) == 5
 
 
+@pytest.mark.slow
 def test_command_reports_what_the_tail_cut(tmp_path: Path) -> None:
     done = run_envkit(
         "rollout", "canary-v0", "--policy", "oracle", "-n", "8", "--out", str(tmp_path / "run"),

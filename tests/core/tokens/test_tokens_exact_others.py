@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from fakes.budget import examples
+from fakes.matrix import share
 from fakes.templates import OTHER_SPECS, SPECS
 from fakes.templates_checks import (
     check_append_only_ledger,
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 NAMES = [spec.name for spec in OTHER_SPECS]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", share(NAMES, of=3))
 @settings(max_examples=examples(12), deadline=None)
 @given(data=st.data())
 def test_codec_delta_equals_the_full_render_invariant_3(name: str, data: Any) -> None:

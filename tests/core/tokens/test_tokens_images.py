@@ -347,8 +347,13 @@ def test_lazy_features_refuse_a_processor_whose_counts_do_not_follow_sizes() -> 
         _ = lazy.tensors["pixel_values"]
 
 
+MORE_SIZES = ((300, 90), (672, 448), (61, 700), (20, 20))
+
+
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("size", [(84, 56), (300, 90), (672, 448), (61, 700), (20, 20)])
+@pytest.mark.parametrize(
+    "size", [(84, 56), *(pytest.param(size, marks=pytest.mark.slow) for size in MORE_SIZES)]
+)
 def test_planned_images_have_every_bit_of_the_processor(name: str, size: tuple[int, int]) -> None:
     codec = make_codec(name, image_processor=image_processor(name))
     encoder: Any = codec._image_encoder

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes.matrix import share
 from fakes.templates import SPECS, load_tokenizer
 from PIL import Image as PilImage
 
@@ -51,7 +52,7 @@ def full() -> Any:
     return loader.from_pretrained(str(SEEING))
 
 
-@pytest.mark.parametrize("name", sorted(SPECS))
+@pytest.mark.parametrize("name", share(sorted(SPECS), of=3))
 def test_compiled_template_renders_as_transformers_does(name: str) -> None:
     """A template whose renders differ falls back to the tokenizer and has no syntax tree."""
     tokenizer = load_tokenizer(name)

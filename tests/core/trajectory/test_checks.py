@@ -152,6 +152,21 @@ def test_check_refuses_turn_records_with_gaps(number: int) -> None:
     assert found == [f"turn records must be numbered from 0 without gaps, got {[0, number]}"]
 
 
+@pytest.mark.parametrize("calls", [(0, 0), (1, 2), (None, 1), (0, None), (-1, 0)])
+def test_check_refuses_calls_with_gaps(calls: tuple[int | None, int | None]) -> None:
+    numbered = line(2)
+    for index, call in enumerate(calls):
+        numbered = _turn(numbered, index, call=call)
+    known = [call for call in calls if call is not None]
+    expected = f"calls must be numbered from 0 without gaps or not at all, got {known}"
+    assert _only(numbered, Rule.LEDGER) == [expected]
+
+
+def test_check_accepts_calls_in_any_order() -> None:
+    swapped = _turn(_turn(line(2), 0, call=1), 1, call=0)
+    assert (_found(swapped), swapped.call_order, line(2).call_order) == ([], (1, 0), (0, 1))
+
+
 @pytest.mark.parametrize(
     ("index", "turn", "upcoming"),
     [(0, 1, 0), (1, 1, 0), (2, 0, 1), (2, 2, 1), (3, 0, 1), (3, 2, 1)],

@@ -17,6 +17,7 @@ from envkit.trajectory import (
     SegmentKind,
     StopReason,
     Trajectory,
+    call_rows,
     merge_rows,
     step_rows,
     whole_row,
@@ -128,6 +129,26 @@ def test_fault_of_several_sequences_is_one_masked_row() -> None:
     row = whole_row(faulted, filler_id=FILLER)
     assert not any(row.loss_mask)
     assert row.reward is None
+
+
+@pytest.mark.parametrize("stop", [StopReason.TERMINATED, StopReason.ENV_FAULT])
+def test_call_rows_of_a_loop_are_its_step_rows(stop: StopReason) -> None:
+    whole = example()
+    if stop.is_fault:
+        whole = replace(whole, stop_reason=stop, reward=None)
+    for trajectory in (whole, replace(whole, segments=(), turns=(), branches=())):
+        rows = call_rows(trajectory, filler_id=FILLER)
+        assert rows == step_rows(trajectory, filler_id=FILLER)
+
+
+def test_call_rows_are_in_call_order_and_the_last_one_has_the_reward() -> None:
+    whole = example()
+    count = len(whole.turns)
+    swapped = tuple(replace(one, call=count - 1 - one.turn) for one in whole.turns)
+    rows = call_rows(replace(whole, turns=swapped), filler_id=FILLER)
+    assert [row.turns for row in rows] == [(n,) for n in reversed(range(count))]
+    assert [row.is_last for row in rows] == [False] * (count - 1) + [True]
+    assert [row.reward for row in rows] == [0.0] * (count - 1) + [whole.reward]
 
 
 def test_step_rows_join_a_reply_that_an_abort_had_cut_in_two() -> None:
