@@ -15,6 +15,8 @@ TOOLS: Any = [
 ]  # fmt: skip
 FLAT: Any = [{"type": "function", **TOOLS[0]["function"], "strict": False}]
 USER: Any = {"role": "user", "content": "one"}
+IMAGE: Any = {"type": "image_url", "image_url": {"url": "https://example.org/one.png"}}
+ELSEWHERE: Any = {"role": "user", "content": [IMAGE]}
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -46,8 +48,8 @@ async def test_openai_chat_keeps_one_sequence(stream: bool, note: Note) -> None:
 
 async def test_openai_reads_errors_and_retries_engine_faults() -> None:
     async with gateway(ADD, faults=(0,)) as run, AsyncOpenAI(**openai_api(run)) as client:
-        with pytest.raises(BadRequestError, match="ask n times"):
-            await client.chat.completions.create(model="m", messages=[USER], n=2)
+        with pytest.raises(BadRequestError, match="data"):
+            await client.chat.completions.create(model="m", messages=[ELSEWHERE])
         answer = await client.chat.completions.create(model="m", messages=[USER])
         assert answer.choices[0].message.content == ANSWER
         assert run.session.fault is None  # the SDK's retry made up for it
