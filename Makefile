@@ -104,6 +104,7 @@ check: $(VENV)/.dev  ## Lint, check types, layers and prose
 	$(BIN)/python scripts/docs/phrases.py
 	$(BIN)/python scripts/docs/architecture.py --check
 	$(BIN)/python scripts/docs/figures.py --check
+	$(BIN)/python scripts/docs/clients.py --check
 	$(BIN)/python scripts/docs/launch.py --check
 	$(BIN)/python scripts/docs/invariants.py
 	$(BIN)/pyright
@@ -124,12 +125,12 @@ contract-slime: $(VENV)/.dev templates  ## Test against slime's real classes; SL
 contract-openenv: $(VENV)/.dev  ## Test against OpenEnv's real package
 contract-verifiers: $(VENV)/.dev  ## Test against the real package verifiers
 contract-inspect: $(VENV)/.dev  ## Test against Inspect's real package
-contract-clients: $(VENV)/.dev  ## Test the gateway with real agents' packages
+contract-clients: $(VENV)/.dev  ## Test the gateway with real agents' packages, or with one CLIENT alone
 contract-ray: $(VENV)/.dev templates  ## Test against a real Ray cluster of three simulated nodes
 contract-lowest: $(VENV)/.dev templates  ## Test the core with its lowest direct dependencies
 contract-trl contract-verl contract-skyrl contract-slime contract-openenv contract-verifiers \
 contract-inspect contract-clients contract-ray contract-lowest:
-	$(BIN)/python scripts/contracts/run.py $(@:contract-%=%)
+	$(BIN)/python scripts/contracts/run.py $(@:contract-%=%) $(if $(CLIENT),--client $(CLIENT))
 
 contract-containers:  ## Play sandboxed environments in podman's and Docker's containers (as root, Debian)
 	$(PYTHON) scripts/containers/run.py $(ARGS)

@@ -70,6 +70,8 @@ class _Parts(NamedTuple):
     answer: str
     closing: str
     """The mark that would close the thought in which the reply ends; "" if it ends in none."""
+    spans: tuple[tuple[int, int], ...]
+    """Where the thoughts are in the text, with their marks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +137,11 @@ class Reply:
         """The mark that would close the thought in which the text ends; "" if it ends in none."""
         return self._parts.closing
 
+    @property
+    def thought_spans(self) -> tuple[tuple[int, int], ...]:
+        """Start and end of each thought in the text, in characters, with its marks."""
+        return self._parts.spans
+
     @cached_property
     def _parts(self) -> _Parts:
         return _split(self.text, self.opened)
@@ -170,30 +177,35 @@ class Reply:
 def _split(text: str, opened: str) -> _Parts:
     """Split a reply into its thoughts and the rest, in time linear in its length."""
     if not opened and _MARK.search(text) is None:
-        return _Parts("", text, "")
+        return _Parts("", text, "", ())
     before: list[str] = []  # pieces up to a stray mark: joining them at each would be quadratic
     thoughts: list[str] = []
     answer: list[str] = []
-    at, closing = 0, THOUGHTS.get(opened, "")
+    spans: list[tuple[int, int]] = []
+    at, begin, closing = 0, 0, THOUGHTS.get(opened, "")
     for kind, start, end in _spans(text, closing):
         match kind:
             case "open":
                 answer.append(text[at:start])
-                closing = THOUGHTS[text[start:end]]
+                begin, closing = start, THOUGHTS[text[start:end]]
             case "close":
                 thoughts.append(text[at:start])
+                spans.append((begin, end))
                 closing = ""
             case "stray":  # the prompt had opened a thought, and nobody said so
                 before += [*thoughts, *answer, text[at:start]]
                 thoughts, answer, closing = [], [], ""
+                spans = [(0, end)]
         at = end
     (thoughts if closing else answer).append(text[at:])
+    if closing:
+        spans.append((begin, len(text)))
     if before:
         thoughts.insert(0, "".join(before))
     if opened and thoughts:  # the model may repeat the mark
         thoughts[0] = thoughts[0].removeprefix(opened)
     inside = "\n".join(filter(None, (thought.strip() for thought in thoughts)))
-    return _Parts(inside, "".join(answer), closing)
+    return _Parts(inside, "".join(answer), closing, tuple(spans))
 
 
 def _spans(text: str, closing: str) -> Iterator[tuple[Literal["open", "close", "stray"], int, int]]:

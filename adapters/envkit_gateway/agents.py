@@ -4,9 +4,11 @@ import inspect
 import pkgutil
 import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from numbers import Real
 from typing import Any, Final, cast
+from urllib.parse import urlsplit
 
 from envkit.env import Step
 from envkit.errors import ConfigurationError, EnvFault, FaultKind, did_you_mean
@@ -16,6 +18,7 @@ from envkit.rollout.boundary import StepOutcome
 from envkit.rollout.setting_types import check_types
 from envkit.threads.pool import WorkerPool
 from envkit.tools import ToolSpec
+from envkit_gateway.harnesses import HARNESSES, harness_argv
 from envkit_gateway.kinds import Train
 
 _QUIET: Final[Mapping[str, str]] = {
@@ -23,6 +26,9 @@ _QUIET: Final[Mapping[str, str]] = {
     "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_TELEMETRY": "1",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "MSWEA_CONFIGURED": "true",  # no questions on its first start
+    "MSWEA_COST_TRACKING": "ignore_errors",  # the model has no price
     "NO_PROXY": "127.0.0.1,localhost",
     "OPENAI_AGENTS_DISABLE_TRACING": "1",
     "OPENCODE_DISABLE_AUTOUPDATE": "1",
@@ -30,6 +36,8 @@ _QUIET: Final[Mapping[str, str]] = {
     "no_proxy": "127.0.0.1,localhost",
 }
 """Switches that keep known agents from calling home, or the gateway through a proxy."""
+LOOPBACK: Final = "127.0.0.1"
+_EVERYWHERE: Final = ("0.0.0.0", "::")  # compared, not bound
 MODEL: Final = "envkit"
 """Model name for clients; the gateway accepts any other name too."""
 
@@ -126,7 +134,7 @@ AgentFunction = Callable[[AgentTask], Awaitable[object] | object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """The agent that plays the episodes: a function or a command."""
+    """The agent that plays the episodes: a function, a command or a known harness."""
 
     function: str | AgentFunction | None = None
     """A function or its path, `module:function`. It takes an `AgentTask` and returns its answer, a
@@ -134,6 +142,9 @@ class AgentSettings:
     command: str | tuple[str, ...] | None = None
     """Runs with the variables of `AgentTask.environ` in its own folder, which also holds its home
     and its temporary files."""
+    harness: str | None = None
+    """A known harness, such as `claude-code`, and further arguments for it. It runs as a `command`
+    does."""
     grade: str | tuple[str, ...] | None = None
     """Runs in the folder of `command` after the agent and everything that it started are gone. Its
     exit status is the episode's reward: 1 for status 0, else 0. A number in
@@ -150,6 +161,12 @@ class AgentSettings:
     traces: str | None = None
     """Folder in which each episode appends every reply to `EPISODE_ID.jsonl` as it is sampled; a
     trace remains if envkit is killed. None writes no traces."""
+    bind: str = LOOPBACK
+    """Address on which the gateway listens, `HOST` or `HOST:PORT`; without a port a free one. It
+    speaks plain HTTP, and each episode has its own key."""
+    url: str | None = None
+    """Address at which agents reach the gateway, such as that of a proxy with TLS; None takes
+    `bind`."""
     train: Train = Train.RULE
     """Which sequences of an episode are trained: `rule`, `main` or `all`."""
     steps: bool = False
@@ -164,18 +181,20 @@ class AgentSettings:
         """Return the settings of a configuration.
 
         Args:
-            setting: The function or its path, or a mapping of this class's fields.
+            setting: The function or its path, a harness, or a mapping of this class's fields.
 
         Raises:
             ConfigurationError: It names no agent or two, `grade` without a command, or an unknown
                 field.
         """
+        if isinstance(setting, str) and (":" not in setting or setting.split()[0] in HARNESSES):
+            return cls(harness=setting)
         if isinstance(setting, str) or callable(setting):
             return cls(function=setting)
         if not isinstance(setting, Mapping):
             raise ConfigurationError(
-                "agent must be 'module:function' or a mapping such as {command: python agent.py}, "
-                f"got {setting!r:.80}"
+                "agent must be 'module:function', a harness or a mapping such as "
+                f"{{command: python agent.py}}, got {setting!r:.80}"
             )
         values = cast("Mapping[str, Any]", setting)
         known = [one.name for one in fields(cls)]
@@ -190,8 +209,8 @@ class AgentSettings:
         object.__setattr__(self, "train", train)  # the dataclass is frozen
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "function"}
         check_types(AgentSettings, own, "agent")
-        if (self.function is None) == (self.command is None):
-            raise ConfigurationError("agent needs either a function or a command")
+        if sum(one is not None for one in (self.function, self.command, self.harness)) != 1:
+            raise ConfigurationError("agent needs one of function, command and harness")
         if not self.timeout_s > 0:
             raise ConfigurationError(f"agent.timeout_s must be positive, got {self.timeout_s!r}")
         for name in ("max_disk_mb", "max_sequences"):
@@ -199,21 +218,59 @@ class AgentSettings:
                 raise ConfigurationError(
                     f"agent.{name} must be at least 1, got {getattr(self, name)!r}"
                 )
-        if self.command is None:
+        self._check_address()
+        if self.command is None and (self.steps or self.rewards):
+            raise ConfigurationError(
+                "agent.steps and agent.rewards are for agent.command; a function calls "
+                "AgentTask.step and AgentTask.reward"
+            )
+        if self.argv() is None:
             if self.grade is not None:
                 raise ConfigurationError(
                     "agent.grade runs in the folder of agent.command; a function returns its reward"
                 )
-            if self.steps or self.rewards:
-                raise ConfigurationError(
-                    "agent.steps and agent.rewards are for agent.command; a function calls "
-                    "AgentTask.step and AgentTask.reward"
-                )
             self.load()
-        else:
-            argv_of("agent.command", self.command)
         if self.grade is not None:
             argv_of("agent.grade", self.grade)
+
+    def _check_address(self) -> None:
+        host, _ = self.listens_on()
+        if self.url is None and host in _EVERYWHERE:
+            raise ConfigurationError(
+                f"agent.bind {self.bind!r} is no address that an agent can ask: set agent.url"
+            )
+        if self.url is not None and not self.url.startswith(("http://", "https://")):
+            raise ConfigurationError(
+                f"agent.url must start with http:// or https://, got {self.url!r}"
+            )
+
+    def listens_on(self) -> tuple[str, int]:
+        """Return the host and port of the gateway; port 0 takes a free one.
+
+        Raises:
+            ConfigurationError: `bind` has another form.
+        """
+        host, port = None, None
+        with suppress(ValueError):
+            parts = urlsplit(f"//{self.bind}")
+            if parts.netloc == self.bind and "@" not in self.bind:
+                host, port = parts.hostname, parts.port
+        if not host:
+            raise ConfigurationError(
+                f"agent.bind must be HOST or HOST:PORT, such as 10.0.0.5:8700, got {self.bind!r}"
+            )
+        return host, port or 0
+
+    def argv(self) -> Sequence[str] | None:
+        """Return the command; None for a function.
+
+        Raises:
+            ConfigurationError: It is empty or has unbalanced quotes, or the harness is unknown or
+                not installed.
+        """
+        if self.harness is not None:
+            return harness_argv(self.harness)
+        return None if self.command is None else argv_of("agent.command", self.command)
 
     def load(self) -> AgentFunction | None:
         """Return the function; None for a command.

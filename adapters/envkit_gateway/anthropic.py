@@ -11,6 +11,7 @@ from envkit.messages import Part, TextPart
 from envkit_gateway.images import image_part
 from envkit_gateway.messages import AgentCall, AgentMessage
 from envkit_gateway.reading import (
+    check_continued,
     has_header,
     object_of,
     objects,
@@ -24,7 +25,7 @@ from envkit_gateway.reading import (
     variables_of,
 )
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request, take
-from envkit_gateway.turn import Reply, Turn
+from envkit_gateway.turn import Choice, Reply, Turn
 
 PATH: Final = "/v1/messages"
 _ROLES: Final = ("system", "user", "assistant")
@@ -32,9 +33,18 @@ _KNOWN: Final = {
     "model", "messages", "system", "tools", "tool_choice", "stream", "max_tokens",
     "stop_sequences", "temperature", "top_p", "top_k", "metadata", "thinking", "service_tier",
     "context_management", "output_config", "betas", "cache_control", "inference_geo", "speed",
-    "diagnostics", "chat_template_kwargs",
+    "diagnostics", "thread", "output_format", "chat_template_kwargs",
 }  # fmt: skip
+_NO_THREAD: Final = "thread_not_found"
+"""The SDK answers this code with the whole conversation."""
 _FINISH: Final = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+
+_ERRORS: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+}
 
 
 def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
@@ -42,32 +52,41 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
 
     Args:
         body: The body.
-        turns: The session's; this dialect refers to none.
+        turns: The session's, one of which a body may continue by its id.
 
     Raises:
         RequestRefused: It asks for something that the gateway cannot do exactly.
     """
-    del turns
     refuse_unknown(body, _KNOWN)
+    held = _held(body, turns)
     messages = list(_system(body, "system"))
     for entry in objects(body, "messages"):
         messages += _messages(entry)
     if not any(one.role != "system" for one in messages):
         raise bad_request("messages must hold at least one message, got none")
     refuse_inexact(messages)
+    continues_reply = messages[-1].role == "assistant"
+    if continues_reply:
+        check_continued(messages[-1])
+        if messages[-1].text != messages[-1].text.rstrip():  # the service's own rule
+            raise bad_request("the assistant's last message must not end with white space")
     given = take(body, "tool_choice", dict, default={})
     choice = given.get("type", "auto")
     wishes = {
         "tool_choice": choice not in ("auto", "none"),
         "disable_parallel_tool_use": bool(given.get("disable_parallel_tool_use")),
+        "output_config.format": _has_format(body),
     }
     stops = take(body, "thinking", dict, default={}).get("type") == "disabled"
     output = take(body, "output_config", dict, default={})
     return AgentRequest(
-        messages=tuple(messages),
+        messages=(*(() if held is None else held.conversation), *messages),
         tools=tuple(
             read_tool(_custom(entry), schema="input_schema") for entry in objects(body, "tools")
-        ),
+        )
+        if held is None
+        else held.tools,
+        continues_reply=continues_reply,
         may_call=choice != "none",
         variables=variables_of(body, None if stops else output.get("effort")),
         stops_thinking=stops,
@@ -78,6 +97,33 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
         stop=stop_strings(body.get("stop_sequences")),
         unenforced=tuple(name for name, is_wanted in wishes.items() if is_wanted),
     )
+
+
+def _held(body: Mapping[str, Any], turns: Sequence[Turn]) -> Turn | None:
+    """Return the reply that a body continues, which sends only what is new; None without one.
+
+    The SDK's `tool_runner` and `thread` send a whole conversation with `create`, then `continue`.
+    """
+    thread = take(body, "thread", dict, default={})
+    kind = thread.get("type", "create")
+    if kind == "create":
+        return None
+    if kind != "continue":
+        raise bad_request(f"thread.type must be 'create' or 'continue', got {kind!r:.80}")
+    repeated = [name for name in ("system", "tools") if body.get(name)]
+    if repeated:
+        raise bad_request(f"a thread keeps its {' and '.join(repeated)}: leave them out")
+    name = take(thread, "previous_message_id", str, default="")
+    for turn in turns:
+        if turn.reply is not None and _message_id(turn) == name:
+            return turn
+    raise RequestRefused(404, f"this session has no message {name!r:.80}", code=_NO_THREAD)
+
+
+def _has_format(body: Mapping[str, Any]) -> bool:
+    """Return whether the reply shall follow a schema, which older SDKs send as `output_format`."""
+    config = take(body, "output_config", dict, default={})
+    return bool(config.get("format") or body.get("output_format"))
 
 
 def _custom(tool: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -141,6 +187,7 @@ def _result(block: Mapping[str, Any]) -> Iterator[AgentMessage]:
         role="tool",
         parts=tuple(part for part in parts if part["type"] == "text"),
         call_id=take(block, "tool_use_id", str, default=""),
+        is_error=take(block, "is_error", bool, default=False),
     )
     images = tuple(part for part in parts if part["type"] == "image")
     if images:
@@ -177,14 +224,16 @@ def _usage(reply: Reply) -> dict[str, Any]:
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": cached,
         "output_tokens": len(generation.token_ids),
+        "output_tokens_details": {"thinking_tokens": reply.reasoning_tokens},
     }
 
 
 def answer(
-    turn: Turn, reply: Reply, request: AgentRequest, decode: Callable[[int], str]
+    choices: Sequence[Choice], request: AgentRequest, decode: Callable[[int], str]
 ) -> dict[str, Any]:
     """Return the whole answer."""
     del decode  # this dialect reports no log-probabilities
+    turn, reply = choices[0]  # it asks for one
     return {
         **_base(turn, request),
         "content": _blocks(turn, reply),
@@ -195,13 +244,15 @@ def answer(
 
 
 def events(
-    turn: Turn, reply: Reply, request: AgentRequest, decode: Callable[[int], str]
+    choices: Sequence[Choice], request: AgentRequest, decode: Callable[[int], str]
 ) -> Iterator[str]:
     """Yield the answer as server-sent events."""
     del decode
+    turn, reply = choices[0]
     used = _usage(reply)
     start = {**_base(turn, request), "content": [], "stop_reason": None, "stop_sequence": None}
-    yield _event("message_start", message={**start, "usage": {**used, "output_tokens": 0}})
+    none = {**used, "output_tokens": 0, "output_tokens_details": {"thinking_tokens": 0}}
+    yield _event("message_start", message={**start, "usage": none})
     for index, block in enumerate(_blocks(turn, reply)):
         empty, deltas = _streamed(block)
         yield _event("content_block_start", index=index, content_block=empty)
@@ -221,10 +272,10 @@ def closing_events(request: AgentRequest) -> int:
 
 def error(refused: RequestRefused) -> dict[str, Any]:
     """Return an error as Anthropic's SDK reads it."""
-    kinds = {401: "authentication_error", 403: "permission_error", 413: "request_too_large"}
-    kind = kinds.get(refused.status, "invalid_request_error")
+    kind = _ERRORS.get(refused.status, "invalid_request_error")
     kind = "overloaded_error" if refused.status >= 500 else kind
-    return {"type": "error", "error": {"type": kind, "message": str(refused)}}
+    details = {} if refused.code is None else {"details": {"error_code": refused.code}}
+    return {"type": "error", "error": {"type": kind, "message": str(refused), **details}}
 
 
 def stream_error(refused: RequestRefused) -> str:
@@ -238,11 +289,15 @@ def _event(kind: str, **fields: Any) -> str:  # noqa: ANN401  # JSON
 
 def _base(turn: Turn, request: AgentRequest) -> dict[str, Any]:
     return {
-        "id": f"msg_{turn.number}",
+        "id": _message_id(turn),
         "type": "message",
         "role": "assistant",
         "model": request.model,
     }
+
+
+def _message_id(turn: Turn) -> str:
+    return f"msg_{turn.number}"
 
 
 def _stop_reason(reply: Reply) -> str:

@@ -12,6 +12,7 @@ from envkit.messages import Part
 from envkit_gateway.images import image_part
 from envkit_gateway.messages import AgentCall, AgentMessage
 from envkit_gateway.reading import (
+    check_continued,
     object_of,
     objects,
     parts_of,
@@ -21,13 +22,15 @@ from envkit_gateway.reading import (
     role_of,
     stop_strings,
     token_limit,
+    top_logprobs,
     variables_of,
     without_header,
 )
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request, take
-from envkit_gateway.turn import Reply, Turn
+from envkit_gateway.turn import Choice, Reply, Turn
 
 PATH: Final = "/v1/chat/completions"
+_MOST_CHOICES: Final = 128
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 _KNOWN: Final = {
     "model", "messages", "tools", "tool_choice", "stream", "stream_options", "max_tokens",
@@ -36,6 +39,7 @@ _KNOWN: Final = {
     "frequency_penalty", "presence_penalty", "logit_bias", "reasoning_effort", "service_tier",
     "safety_identifier", "prompt_cache_key", "verbosity", "repetition_penalty", "min_p",
     "chat_template_kwargs", "prompt_cache_retention",
+    "continue_final_message", "add_generation_prompt",
 }  # fmt: skip
 
 
@@ -51,14 +55,17 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
     """
     del turns
     refuse_unknown(body, _KNOWN)
-    if take(body, "n", int, default=1) != 1:
-        raise bad_request(f"n must be 1, got {body['n']}: ask n times for n samples")
-    if take(body, "top_logprobs", int, default=0):
-        raise bad_request("top_logprobs is not supported: the gateway knows sampled tokens only")
+    choices = take(body, "n", int, default=1)
+    if not 1 <= choices <= _MOST_CHOICES:
+        raise bad_request(f"n must be between 1 and {_MOST_CHOICES}, got {choices}")
+    wants_logprobs = take(body, "logprobs", bool, default=False)
     messages = tuple(_message(entry) for entry in objects(body, "messages"))
     if not messages:
         raise bad_request("messages must hold at least one message, got none")
     refuse_inexact(messages)
+    continues_reply = _continues(body)
+    if continues_reply:
+        check_continued(messages[-1])
     options = take(body, "stream_options", dict, default={})
     wishes = {
         "tool_choice": body.get("tool_choice") not in (None, "auto", "none"),
@@ -69,6 +76,7 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
     return AgentRequest(
         messages=messages,
         tools=tuple(read_tool(_function(entry)) for entry in objects(body, "tools")),
+        continues_reply=continues_reply,
         may_call=body.get("tool_choice") != "none",
         variables=variables_of(body, body.get("reasoning_effort")),
         model=take(body, "model", str, default=""),
@@ -76,9 +84,25 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
         wants_usage=bool(options.get("include_usage")),
         max_tokens=token_limit(body, "max_completion_tokens", "max_tokens"),
         stop=stop_strings(body.get("stop")),
-        wants_logprobs=take(body, "logprobs", bool, default=False),
+        choices=choices,
+        wants_logprobs=wants_logprobs,
+        top_logprobs=top_logprobs(body, is_asked=wants_logprobs),
         unenforced=tuple(name for name, is_wanted in wishes.items() if is_wanted),
     )
+
+
+def _continues(body: Mapping[str, Any]) -> bool:
+    """Return whether a body asks to continue its last message, with vLLM's fields and rules.
+
+    Source: vllm/entrypoints/openai/chat_completion/protocol.py.
+    """
+    continues = take(body, "continue_final_message", bool, default=False)
+    opens = take(body, "add_generation_prompt", bool, default=True)
+    if continues and opens:
+        raise bad_request("continue_final_message needs add_generation_prompt=false")
+    if not continues and not opens:
+        raise bad_request("add_generation_prompt=false needs continue_final_message=true")
+    return continues
 
 
 def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -129,57 +153,61 @@ def _part(part: Mapping[str, Any]) -> Part:
     raise bad_request(f"content of type {kind!r} is not supported: send text or image_url")
 
 
-def usage(reply: Reply) -> dict[str, Any]:
-    """Return the token counts as chat completions report them."""
-    generation = reply.generation
-    prompt, sampled = generation.prompt_tokens or 0, len(generation.token_ids)
+def usage(choices: Sequence[Choice]) -> dict[str, Any]:
+    """Return the token counts as chat completions report them: of a shared prompt once."""
+    generation = choices[0].reply.generation
+    prompt = generation.prompt_tokens or 0
+    sampled = sum(len(one.reply.generation.token_ids) for one in choices)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": sampled,
         "total_tokens": prompt + sampled,
         "prompt_tokens_details": {"cached_tokens": generation.cached_tokens},
+        "completion_tokens_details": {
+            "reasoning_tokens": sum(one.reply.reasoning_tokens for one in choices)
+        },
     }
 
 
 def answer(
-    turn: Turn, reply: Reply, request: AgentRequest, decode: Callable[[int], str]
+    choices: Sequence[Choice], request: AgentRequest, decode: Callable[[int], str]
 ) -> dict[str, Any]:
     """Return the whole answer."""
-    message = _said(reply)
-    if reply.calls:
-        message["tool_calls"] = [call.wire() for call in reply.calls]
-    choice = {
-        "index": 0,
-        "message": {**message, "refusal": None},
-        "finish_reason": reply.finish,
-        "logprobs": _logprobs(reply, request, decode),
-    }
-    return {**_base(turn, request, "chat.completion"), "choices": [choice], "usage": usage(reply)}
+    found: list[dict[str, Any]] = []
+    for index, (_, reply) in enumerate(choices):
+        message = _said(reply)
+        if reply.calls:
+            message["tool_calls"] = [call.wire() for call in reply.calls]
+        choice = {
+            "index": index,
+            "message": {**message, "refusal": None},
+            "finish_reason": reply.finish,
+            "logprobs": _logprobs(reply, request, decode),
+        }
+        found.append(choice)
+    base = _base(choices[0].turn, request, "chat.completion")
+    return {**base, "choices": found, "usage": usage(choices)}
 
 
 def events(
-    turn: Turn, reply: Reply, request: AgentRequest, decode: Callable[[int], str]
+    choices: Sequence[Choice], request: AgentRequest, decode: Callable[[int], str]
 ) -> Iterator[str]:
     """Yield the answer as server-sent events."""
-    base = _base(turn, request, "chat.completion.chunk")
-    delta = _said(reply)
-    if reply.calls:
-        delta["tool_calls"] = [{"index": n, **call.wire()} for n, call in enumerate(reply.calls)]
-    chunks: list[dict[str, Any]] = [
-        {
-            "choices": [
-                {
-                    "index": 0,
-                    "delta": delta,
-                    "finish_reason": None,
-                    "logprobs": _logprobs(reply, request, decode),
-                }
-            ]
-        },
-        {"choices": [{"index": 0, "delta": {}, "finish_reason": reply.finish}]},
-    ]
+    base = _base(choices[0].turn, request, "chat.completion.chunk")
+    deltas: list[dict[str, Any]] = []
+    ends: list[dict[str, Any]] = []
+    for index, (_, reply) in enumerate(choices):
+        delta = _said(reply)
+        if reply.calls:
+            calls = [{"index": n, **call.wire()} for n, call in enumerate(reply.calls)]
+            delta["tool_calls"] = calls
+        logprobs = _logprobs(reply, request, decode)
+        said = {"index": index, "delta": delta, "finish_reason": None, "logprobs": logprobs}
+        deltas.append({"choices": [said]})
+        ends.append({"choices": [{"index": index, "delta": {}, "finish_reason": reply.finish}]})
+    chunks = [*deltas, *ends]
     if request.wants_usage:
-        chunks.append({"choices": [], "usage": usage(reply)})
+        chunks.append({"choices": [], "usage": usage(choices)})
     for chunk in chunks:
         yield f"data: {json.dumps({**base, **chunk})}\n\n"
     yield "data: [DONE]\n\n"
@@ -234,13 +262,17 @@ def logprobs(
     """Return the log-probabilities of the sampled tokens; None if the client wants none."""
     if not request.wants_logprobs:
         return None
+    known: dict[int, str] = {}
+
+    def shown(token: int, logprob: float) -> dict[str, Any]:
+        text = known[token] if token in known else known.setdefault(token, decode(token))
+        return {"token": text, "logprob": logprob, "bytes": [*text.encode("utf-8", "replace")]}
+
     generation = reply.generation
+    ranked = generation.top_logprobs or [()] * len(generation.token_ids)
     return [
-        {
-            "token": (text := decode(token)),
-            "logprob": logprob,
-            "bytes": list(text.encode("utf-8", "replace")),
-            "top_logprobs": [],
-        }
-        for token, logprob in zip(generation.token_ids, generation.logprobs, strict=True)
+        {**shown(token, logprob), "top_logprobs": [shown(*one) for one in row]}
+        for token, logprob, row in zip(
+            generation.token_ids, generation.logprobs, ranked, strict=True
+        )
     ]

@@ -83,10 +83,11 @@ async def run_command(
 ) -> AgentResult:
     """Run an agent's command in a folder and return how it ended.
 
-    The command starts in `work`, which has `task.json`, `prompt.txt` and `image-1.png`, ... It
-    writes its answer to `answer.txt` or standard output, and may write a number to `reward.txt`.
-    Everything that it started is killed when it ends, when its folder grows too large, or when the
-    caller is cancelled.
+    The command starts in `work`, which has `task.json`, `prompt.txt`, `instructions.txt` (the
+    system prompt, the prompt and the names of the images) and `image-1.png`, ... It writes its
+    answer to `answer.txt` or standard output, and may write a number to `reward.txt`. Everything
+    that it started is killed when it ends, when its folder grows too large, or when the caller is
+    cancelled.
 
     Args:
         argv: The command.
@@ -262,6 +263,9 @@ def _write(folder: Path, task: AgentTask) -> None:
     text = json.dumps(about, ensure_ascii=False, indent=1)
     (folder / "work" / "task.json").write_text(text, encoding="utf-8")
     (folder / "work" / "prompt.txt").write_text(task.prompt, encoding="utf-8")
+    seen = f"The images of the task: {', '.join(images)}" if images else ""
+    whole = "\n\n".join(filter(None, (about["system"], task.prompt, seen)))
+    (folder / "work" / "instructions.txt").write_text(whole, encoding="utf-8")
 
 
 def _result(folder: Path, ended: "_Ended", max_disk_mb: int, *, says_answer: bool) -> AgentResult:

@@ -13,8 +13,8 @@ MAIN: Final = "main"
 SUB_AGENT: Final = "sub-agent"
 """Kind of a sequence with another system prompt, or with a sub-agent's header."""
 SIDE: Final = "side"
-"""Kind of a sequence without tools in a session with tools that shares no reply with the others:
-titles, judges of something else."""
+"""Kind of a sequence without tools in a session with tools that shares neither a reply nor a task
+with the others: titles, judges of something else."""
 _LEAST_QUOTE: Final = 20
 """Characters of a reply that are a quote where they occur in a text; fewer may occur by chance."""
 
@@ -24,7 +24,8 @@ class Train(StrEnum):
 
     RULE = "rule"
     """Main conversation and sub-agents. A request without tools belongs to a conversation if one
-    quotes a reply of the other, as last answers, summaries and plans do."""
+    quotes a reply of the other, as last answers, summaries and plans do, or if it begins with the
+    conversation's system prompt and first user message."""
     MAIN = "main"
     """Only the conversation that the agent began with; not what it handed off."""
     ALL = "all"
@@ -55,7 +56,7 @@ def kinds_of(lanes: Sequence[Lane]) -> dict[int, str]:
         while members and rest:  # what quotes a reply of a new member is a member too
             one = quotes[id(members.pop())]
             for lane in [*rest]:
-                if one.shares_a_reply(quotes[id(lane)]):
+                if one.belongs_with(quotes[id(lane)]):
                     kinds[id(lane)] = kind
                     rest.remove(lane)
                     members.append(lane)
@@ -73,6 +74,8 @@ class _Quotes:
         own = {turn.said - 1 for turn in lane.turns if turn.reply is not None}
         messages = lane.record.messages
         first = 0 if lane.trunk is None else lane.trunk.said
+        asked = next((text_of(one) for one in messages if one["role"] == "user"), "")
+        self._opening = (lane.system, asked) if lane.system else None
         for place in sorted({*range(first, len(messages))} - own):
             entry, before = messages[place], messages[max(place - 1, 0) : place]
             heard.append(text_of(entry))
@@ -84,11 +87,13 @@ class _Quotes:
                 before = messages[max(turn.said - 2, 0) : turn.said - 1]
                 self._replies.update(_keys(said.text, said.calls, before))
                 self._texts += [said.text.strip()] if _is_long(said.text) else []
+                self._texts += [call.id for call in said.calls]
         self._heard = "\0".join(heard)
 
-    def shares_a_reply(self, other: "_Quotes") -> bool:
-        """Return whether one of the two continues or quotes a reply of the other."""
-        return self._continues(other) or other._continues(self)
+    def belongs_with(self, other: "_Quotes") -> bool:
+        """Return whether one of the two continues or quotes the other, or both have one task."""
+        has_same_task = self._opening is not None and self._opening == other._opening
+        return has_same_task or self._continues(other) or other._continues(self)
 
     def _continues(self, other: "_Quotes") -> bool:
         return (
@@ -105,7 +110,9 @@ def _is_long(text: str) -> bool:
 def _keys(text: str, calls: Sequence[AgentCall], before: Sequence[Message]) -> Iterator[str]:
     """Yield what identifies a reply; short words do only together with what they answer."""
     said = said_key(text, calls)
-    if calls or _is_long(text):
+    if calls:  # some clients drop the words beside a call
+        yield said_key("", calls)
+    elif _is_long(text):
         yield said
     if before and before[-1]["role"] != "assistant":
         yield f"{text_of(before[-1])}\0{said}"

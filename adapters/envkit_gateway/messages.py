@@ -54,6 +54,8 @@ class AgentMessage:
     """For a tool result, the id of the call that it answers."""
     name: str = ""
     """The name that the client gives it."""
+    is_error: bool = False
+    """Whether a tool result is marked as an error, which no template renders."""
     is_developer: bool = False
     """Whether a system message is of the role `developer`."""
     thinking: str | None = None
@@ -103,7 +105,8 @@ class PrefixKeys:
             shown = [*map(_part_key, entry.parts)] if entry.has_images else _split(entry.text)[1]
             return json.dumps(["assistant", shown, calls])
         shown = [*map(_part_key, entry.parts)]
-        return json.dumps([entry.role, shown, numbers.get(entry.call_id), entry.name])
+        failed = ["error"] if entry.is_error else []
+        return json.dumps([entry.role, shown, numbers.get(entry.call_id), entry.name, *failed])
 
 
 def said_key(text: str, calls: Sequence[AgentCall]) -> str:

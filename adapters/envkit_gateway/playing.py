@@ -127,7 +127,9 @@ class AgentPlayer:
         ready: asyncio.Future[Gateway] = asyncio.get_running_loop().create_future()
 
         async def serve() -> None:  # a context is entered and left in one task
-            async with Gateway().running() as gateway:
+            host, port = self._settings.listens_on()
+            url = None if self._settings.url is None else self._settings.url.rstrip("/")
+            async with Gateway().running(host=host, port=port, url=url) as gateway:
                 ready.set_result(gateway)
                 await closing.wait()
 
@@ -204,7 +206,7 @@ class _Episode:
             limits=limits,
             trace=trace,
         )
-        has_folder = self._settings.command is not None  # a function needs none
+        has_folder = self._settings.function is None  # a function needs none
         async with agent_folder(self._pool) if has_folder else nullcontext(Path()) as folder:
             task = self._task(session, reset)
             control = self._control(session, task)
@@ -285,7 +287,7 @@ class _Episode:
         """Kill a command; cancel a function, and stop waiting for it if it does not return."""
         running.cancel()
         running.add_done_callback(lambda one: one.cancelled() or one.exception())
-        await asyncio.wait([running], timeout=None if self._settings.command else _STOP_S)
+        await asyncio.wait([running], timeout=_STOP_S if self._settings.function else None)
 
     @property
     def _is_running(self) -> bool:
@@ -314,9 +316,8 @@ class _Episode:
         try:
             if function is not None:
                 return await call_agent(function, task, self._pool)
-            argv = argv_of("agent.command", self._settings.command or ())
             return await run_command(
-                argv,
+                self._settings.argv() or (),
                 task,
                 folder,
                 self._pool,

@@ -45,6 +45,8 @@ _RESERVED: Final = {
 }  # fmt: skip
 """What transformers' `apply_chat_template` reads itself."""
 P = TypeVar("P", bound=Part)
+_MOST_RANKED: Final = 20
+"""OpenAI's limit."""
 ROLES: Final[Mapping[str, Role]] = {
     "system": "system",
     "developer": "system",
@@ -94,12 +96,22 @@ def refuse_inexact(messages: Sequence[AgentMessage]) -> None:
     """Refuse a conversation that a chat template would not render unchanged.
 
     Raises:
-        RequestRefused: The last message is the assistant's, or the system prompt has an image.
+        RequestRefused: The system prompt has an image.
     """
-    if messages[-1].role == "assistant":
-        raise bad_request("the last message must not be the assistant's: prefill is not supported")
     if any(one.has_images for one in takewhile(lambda one: one.role == "system", messages)):
         raise bad_request("a system prompt must be text, got an image: send it in a user message")
+
+
+def check_continued(last: AgentMessage) -> None:
+    """Refuse to continue what no template renders as the start of a reply.
+
+    Raises:
+        RequestRefused: It is not the assistant's, or is anything but text.
+    """
+    if last.role != "assistant":
+        raise bad_request(f"only the assistant's last message can continue, got one of {last.role}")
+    if last.calls or last.thinking or last.has_images or not last.text.strip():
+        raise bad_request("the assistant's last message must be text to continue it")
 
 
 def token_limit(body: Mapping[str, Any], *names: str) -> int | None:
@@ -114,6 +126,24 @@ def token_limit(body: Mapping[str, Any], *names: str) -> int | None:
     most: int = take(body, given, int)
     if most < 1:
         raise bad_request(f"{given} must be at least 1, got {most}")
+    return most
+
+
+def top_logprobs(body: Mapping[str, Any], *, is_asked: bool) -> int:
+    """Return how many of the most probable tokens a client wants at each position.
+
+    Args:
+        body: The body.
+        is_asked: Whether it asks for log-probabilities, without which the service refuses them.
+
+    Raises:
+        RequestRefused: It is out of range.
+    """
+    most: int = take(body, "top_logprobs", int, default=0)
+    if not 0 <= most <= _MOST_RANKED:
+        raise bad_request(f"top_logprobs must be between 0 and {_MOST_RANKED}, got {most}")
+    if most and not is_asked:
+        raise bad_request("top_logprobs needs a request for log-probabilities")
     return most
 
 

@@ -78,6 +78,7 @@ def trajectory_of(
     about = {
         "sequences": dict(Counter(writer.kinds[id(lane)] for lane in lanes)),
         "untrained": dict(writer.untrained),
+        "unenforced": dict(writer.unenforced),
         "requests": dict(session.counts),
     }
     return record.trajectory(
@@ -109,6 +110,8 @@ class _Writer:
         """The number of each turn's request in the session."""
         self.untrained: Counter[str] = Counter()
         """Sampled tokens that are not trained, by reason."""
+        self.unenforced: Counter[str] = Counter()
+        """Replies whose request wanted what no engine enforces, by setting."""
 
     def add(self, lane: Lane) -> None:
         """Append a lane's own segments, turns and messages."""
@@ -144,6 +147,7 @@ class _Writer:
         info: dict[str, Any] = {} if kind == MAIN else {"agent": f"{kind} {label}".strip()}
         if turn.unenforced:
             info["unenforced"] = list(turn.unenforced)
+            self.unenforced.update(turn.unenforced)
         record.turns.append(
             replace(
                 known if is_followed else known.without_observation(),

@@ -1,7 +1,8 @@
 """A sampled reply in the form that agents read: text, thinking, tool calls."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import envkit
 from envkit.rollout.engine import FinishReason, Generation
@@ -9,6 +10,40 @@ from envkit.toolcalls import parse_tool_calls
 from envkit_gateway.messages import AgentCall, AgentMessage
 from envkit_gateway.request import AgentRequest
 from envkit_gateway.turn import Reply
+
+_CHUNK: Final = 64
+"""Tokens that are decoded at once to find a place in a reply."""
+
+
+def reasoning_tokens(
+    said: envkit.Reply, token_ids: Sequence[int], decode: Callable[[Sequence[int]], str]
+) -> int:
+    """Return how many sampled tokens are thoughts, with their marks.
+
+    Args:
+        said: The reply.
+        token_ids: Its tokens.
+        decode: Returns the text of tokens.
+    """
+    return sum(
+        _tokens_up_to(end, token_ids, decode) - _tokens_up_to(start, token_ids, decode)
+        for start, end in said.thought_spans
+    )
+
+
+def _tokens_up_to(
+    place: int, token_ids: Sequence[int], decode: Callable[[Sequence[int]], str]
+) -> int:
+    """Return how many tokens write the first `place` characters."""
+    at = length = 0
+    while length < place and at < len(token_ids):
+        chunk = token_ids[at : at + _CHUNK]
+        size = len(decode(chunk))
+        if length + size >= place:
+            needed = (n for n in range(1, _CHUNK) if length + len(decode(chunk[:n])) >= place)
+            return at + next(needed, len(chunk))
+        at, length = at + len(chunk), length + size
+    return at
 
 
 def _stop_in(text: str, stops: Sequence[str]) -> tuple[str | None, str]:
@@ -21,7 +56,12 @@ def _stop_in(text: str, stops: Sequence[str]) -> tuple[str | None, str]:
 
 
 def reply_of(
-    said: envkit.Reply, generation: Generation, request: AgentRequest, *, number: int
+    said: envkit.Reply,
+    generation: Generation,
+    request: AgentRequest,
+    *,
+    number: int,
+    reasoning_tokens: int = 0,
 ) -> Reply:
     """Return a reply in the form that all dialects share.
 
@@ -35,6 +75,7 @@ def reply_of(
         number: Number of the turn, which determines the ids of calls, because some clients write
             them into the prompt. Ids have nine characters, because Mistral's templates accept no
             others.
+        reasoning_tokens: How many of its tokens are thoughts.
     """
     stop_string, after = _stop_in(said.text, request.stop)
     is_cut = said.finish is FinishReason.LENGTH
@@ -72,4 +113,5 @@ def reply_of(
         stop_string=stop_string,
         is_bad=is_bad or not (body.strip() or calls),
         generation=generation,
+        reasoning_tokens=reasoning_tokens,
     )

@@ -4,11 +4,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import Any
+from typing import Any, Final
 
 from envkit.errors import EnvkitError
 from envkit.tools import ToolSpec
 from envkit_gateway.messages import AgentMessage
+
+TOO_LONG: Final = "context_length_exceeded"
+"""Code of a refusal that clients answer with a shorter history."""
 
 
 class RequestRefused(EnvkitError):
@@ -76,7 +79,13 @@ class AgentRequest:
     """Whether a stream of chat completions ends with the usage."""
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    continues_reply: bool = False
+    """Whether the last message is the start of the reply."""
+    choices: int = 1
+    """Number of replies to sample for one answer."""
     wants_logprobs: bool = False
+    top_logprobs: int = 0
+    """Number of most probable tokens to report at each position."""
     unenforced: tuple[str, ...] = ()
     """Requested settings that the engine cannot enforce, such as `tool_choice`; recorded with the
     turn."""

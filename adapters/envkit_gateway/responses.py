@@ -25,11 +25,12 @@ from envkit_gateway.reading import (
     refuse_unknown,
     role_of,
     token_limit,
+    top_logprobs,
     variables_of,
     without_header,
 )
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request, take
-from envkit_gateway.turn import Reply, Turn
+from envkit_gateway.turn import Choice, Reply, Turn
 
 PATH: Final = "/v1/responses"
 _ROLES: Final = ("system", "developer", "user", "assistant")
@@ -38,7 +39,7 @@ _KNOWN: Final = {
     "temperature", "top_p", "metadata", "store", "include", "parallel_tool_calls", "reasoning",
     "text", "truncation", "user", "service_tier", "safety_identifier", "prompt_cache_key",
     "stream_options", "client_metadata", "prompt_cache_retention", "previous_response_id",
-    "chat_template_kwargs",
+    "top_logprobs", "chat_template_kwargs",
 }  # fmt: skip
 
 _HOSTED: Final = ("web_search", "web_search_preview")
@@ -60,7 +61,7 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
     instructions = take(body, "instructions", str, default="")
     if instructions:
         messages.append(AgentMessage(role="system", parts=parts_of(instructions, _part)))
-    messages += _before(take(body, "previous_response_id", str, default=""), turns)
+    earlier = _before(take(body, "previous_response_id", str, default=""), turns)
     given = body.get("input")
     if isinstance(given, str):
         messages.append(AgentMessage(role="user", parts=parts_of(given, _part)))
@@ -68,14 +69,16 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
         messages += _items(_recalled(objects(body, "input"), turns))
     if not any(one.role != "system" for one in messages):
         raise bad_request("input must hold at least one message, got none")
+    messages[bool(instructions) : bool(instructions)] = earlier
     refuse_inexact(messages)
     choice = body.get("tool_choice")
+    wants_logprobs = "message.output_text.logprobs" in take(body, "include", list, default=[])
     tools = [one for entry in objects(body, "tools") for one in _tools(entry)]
     wishes = {
         "tool_choice": choice not in (None, "auto", "none"),
         "parallel_tool_calls": body.get("parallel_tool_calls") is False,
         "text.format": _format(body) != "text",
-        **{f"tools: {one['type']}": True for one, _ in tools if one["type"] in _HOSTED},
+        **{f"tools.{one['type']}": True for one, _ in tools if one["type"] in _HOSTED},
     }
     return AgentRequest(
         messages=tuple(messages),
@@ -88,7 +91,8 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
         model=take(body, "model", str, default=""),
         is_streamed=take(body, "stream", bool, default=False),
         max_tokens=token_limit(body, "max_output_tokens"),
-        wants_logprobs="message.output_text.logprobs" in take(body, "include", list, default=[]),
+        wants_logprobs=wants_logprobs,
+        top_logprobs=top_logprobs(body, is_asked=wants_logprobs),
         unenforced=tuple(name for name, is_wanted in wishes.items() if is_wanted),
     )
 
@@ -99,8 +103,11 @@ def _before(response: str, turns: Sequence[Turn]) -> list[AgentMessage]:
         return []
     for turn in turns:
         if turn.reply is not None and _response_id(turn) == response:
-            return [*turn.asked[turn.has_instructions :], turn.reply.message]
-    raise bad_request(f"this session has no response {response!r:.80}: send the whole conversation")
+            return [*turn.conversation[turn.has_instructions :]]
+    raise bad_request(
+        f"this session has no response {response!r:.80}: send the whole conversation",
+        code="previous_response_not_found",
+    )
 
 
 def _recalled(items: list[Mapping[str, Any]], turns: Sequence[Turn]) -> list[Mapping[str, Any]]:
@@ -226,24 +233,25 @@ def _part(part: Mapping[str, Any]) -> Part:
 
 
 def answer(
-    turn: Turn, reply: Reply, request: AgentRequest, decode: Callable[[int], str]
+    choices: Sequence[Choice], request: AgentRequest, decode: Callable[[int], str]
 ) -> dict[str, Any]:
     """Return the whole answer."""
+    turn, reply = choices[0]  # this dialect asks for one
     is_cut = reply.finish == "length"
     return {
         **_base(turn, request),
         "status": "incomplete" if is_cut else "completed",
         "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
         "output": _output(turn, reply, chat.logprobs(reply, request, decode)),
-        "usage": _usage(reply),
+        "usage": _usage(choices),
     }
 
 
 def events(
-    turn: Turn, reply: Reply, request: AgentRequest, decode: Callable[[int], str]
+    choices: Sequence[Choice], request: AgentRequest, decode: Callable[[int], str]
 ) -> Iterator[str]:
     """Yield the answer as server-sent events."""
-    whole = answer(turn, reply, request, decode)
+    whole = answer(choices, request, decode)
     started = {**whole, "status": "in_progress", "incomplete_details": None}
     started |= {"output": [], "usage": None}
     parts: list[dict[str, Any]] = [
@@ -368,12 +376,12 @@ def _named(call: AgentCall) -> dict[str, str]:
     return {"name": own, "namespace": call.namespace}
 
 
-def _usage(reply: Reply) -> dict[str, Any]:
-    used = chat.usage(reply)
+def _usage(choices: Sequence[Choice]) -> dict[str, Any]:
+    used = chat.usage(choices)
     return {
         "input_tokens": used["prompt_tokens"],
         "input_tokens_details": {**used["prompt_tokens_details"], "cache_write_tokens": 0},
         "output_tokens": used["completion_tokens"],
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": used["completion_tokens_details"],
         "total_tokens": used["total_tokens"],
     }

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import ModuleType
@@ -16,10 +17,11 @@ from envkit.access import cannot_listen
 from envkit.errors import EngineFault, LedgerFault
 from envkit.threads.pool import WorkerPool
 from envkit_gateway import anthropic, chat, responses
+from envkit_gateway.agents import LOOPBACK
 from envkit_gateway.control import PATH, Control
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request
-from envkit_gateway.session import OVER, Session
-from envkit_gateway.turn import Reply, Turn, TurnState
+from envkit_gateway.session import KEY_PREFIX, OVER, Session
+from envkit_gateway.turn import Choice, Turn, TurnState
 
 MAX_BODY: Final = 128 << 20
 """Maximum bytes of a request's body, including images."""
@@ -41,19 +43,23 @@ class Gateway:
 
     def __init__(self) -> None:
         """Prepare the server; `running` starts it."""
-        self._sessions: dict[str, Session | None] = {}
-        """By key; None once the episode is over."""
-        self._controls: dict[str, tuple[Session, Control] | None] = {}
-        """By key; None once the episode is over."""
+        self._sessions: dict[str, Session] = {}
+        """By key, as long as the episode runs."""
+        self._controls: dict[str, tuple[Session, Control]] = {}
+        """The same."""
         self._pool = WorkerPool()
-        self._port = 0
+        self._url = ""
 
     @asynccontextmanager
-    async def running(self, *, port: int = 0) -> AsyncGenerator["Gateway"]:
-        """Serve on loopback until the context ends.
+    async def running(
+        self, *, host: str = LOOPBACK, port: int = 0, url: str | None = None
+    ) -> AsyncGenerator["Gateway"]:
+        """Serve plain HTTP until the context ends.
 
         Args:
+            host: Address to listen on.
             port: TCP port; 0 takes a free one.
+            url: Address at which agents reach the server; None takes host and port.
 
         Raises:
             ServiceError: The port cannot be listened on.
@@ -67,6 +73,7 @@ class Gateway:
         app.router.add_post(f"{anthropic.PATH}/count_tokens", self._count_tokens)
         app.router.add_route("*", "/", self._root)
         app.router.add_route("*", "/{rest:.*}", self._unknown)
+        app.on_response_prepare.append(_name_request)
         runner = web.AppRunner(
             app,
             access_log=None,
@@ -77,12 +84,13 @@ class Gateway:
         )
         await runner.setup()
         try:
-            site = web.TCPSite(runner, "127.0.0.1", port)
+            site = web.TCPSite(runner, host, port)
             try:
                 await site.start()
             except OSError as error:
-                raise cannot_listen("127.0.0.1", port, error) from error
-            self._port = cast("tuple[str, int]", runner.addresses[0])[1]
+                raise cannot_listen(host, port, error) from error
+            taken = cast("tuple[str, int]", runner.addresses[0])[1]
+            self._url = url or f"http://{f'[{host}]' if ':' in host else host}:{taken}"
             yield self
         finally:
             await runner.cleanup()
@@ -90,8 +98,8 @@ class Gateway:
 
     @property
     def url(self) -> str:
-        """Address of the server, without `/v1`."""
-        return f"http://127.0.0.1:{self._port}"
+        """Address of the server for agents, without `/v1`."""
+        return self._url
 
     @asynccontextmanager
     async def serving(
@@ -110,19 +118,19 @@ class Gateway:
             yield session
         finally:
             await session.close()
-            self._sessions[session.key] = None  # a late process must not sample on
+            self._sessions.pop(session.key, None)
             if control is not None:
-                self._controls[control.key] = None
+                del self._controls[control.key]
                 await control.close()
 
     def _session(self, request: web.Request) -> Session:
-        key = next((one for one in _keys(request) if one in self._sessions), None)
-        if key is None:
-            raise RequestRefused(401, "unknown API key: use the one of the episode")
-        session = self._sessions[key]
-        if session is None:
+        given = _keys(request)
+        session = next((self._sessions[one] for one in given if one in self._sessions), None)
+        if session is not None:
+            return session
+        if any(one.startswith(KEY_PREFIX) for one in given):  # of a process that ends late
             raise RequestRefused(403, OVER)
-        return session
+        raise RequestRefused(401, "unknown API key: use the one of the episode")
 
     def _handler(self, dialect: ModuleType) -> Callable[[web.Request], Any]:
         async def handle(http: web.Request) -> web.StreamResponse:
@@ -130,7 +138,7 @@ class Gateway:
             try:
                 session = self._session(http)
                 request = await self._read(http, dialect, session)
-                turn = await session.open(request)
+                turns = await session.open(request)
             except (RequestRefused, RecursionError) as error:
                 refused = (
                     error
@@ -146,7 +154,7 @@ class Gateway:
                 if session is not None:
                     session.note_defect(error)
                 return _refusal(dialect, _failed(error))
-            return await _Delivery(http, session, request, turn, dialect).run()
+            return await _Delivery(http, session, request, turns, dialect).run()
 
         return handle
 
@@ -156,10 +164,7 @@ class Gateway:
             key = next((one for one in _keys(http) if one in self._controls), None)
             if key is None:
                 raise RequestRefused(401, f"{PATH} needs the key of the agent's standard input")
-            known = self._controls[key]
-            if known is None:
-                raise RequestRefused(403, OVER)
-            session, control = known
+            session, control = self._controls[key]
             body = _object_of(await self._data(http))
             answer = await control.answer(http.match_info["name"], body)
             session.refusal = None
@@ -229,6 +234,12 @@ class Gateway:
         return _refusal(_dialect_of(http), refused)
 
 
+async def _name_request(_http: web.Request, response: web.StreamResponse) -> None:
+    """Give an answer the id that SDKs report with it, under OpenAI's and Anthropic's names."""
+    name = f"req_{secrets.token_hex(12)}"
+    response.headers["x-request-id"] = response.headers["request-id"] = name
+
+
 def _keys(http: web.Request) -> list[str]:
     """Return what a request may have as its key, in the headers of all dialects."""
     given = [http.headers.get("authorization", "").rpartition(" ")[2]]
@@ -236,8 +247,9 @@ def _keys(http: web.Request) -> list[str]:
 
 
 def _dialect_of(http: web.Request) -> ModuleType:
-    """Return the dialect of a request whose path does not say it."""
-    return anthropic if "anthropic-version" in http.headers else chat
+    """Return the dialect of a request that none of the dialects serves."""
+    is_anthropic = "anthropic-version" in http.headers or http.path.startswith(anthropic.PATH)
+    return anthropic if is_anthropic else chat
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
@@ -279,47 +291,49 @@ def _object_of(data: bytes) -> dict[str, Any]:
 
 
 class _Delivery:
-    """Brings one reply to one client."""
+    """Brings one answer to one client."""
 
     def __init__(
         self,
         http: web.Request,
         session: Session,
         request: AgentRequest,
-        turn: Turn,
+        turns: Sequence[Turn],
         dialect: ModuleType,
     ) -> None:
-        self._http, self._session, self._turn = http, session, turn
+        self._http, self._session, self._turns = http, session, turns
         self._request, self._dialect = request, dialect
         self._response: web.StreamResponse | None = None
-        self._was_first = False
-        """Whether this client is the first to get the reply."""
+        self._first: list[Turn] = []
+        """Turns whose reply no other client had before this one."""
         self._is_read = False
-        """Whether the client has the whole reply, but not the end of the stream."""
+        """Whether the client has the whole answer, but not the end of the stream."""
 
     async def run(self) -> web.StreamResponse:
         """Return the answer, or the part that was sent before the client left."""
-        turn = self._turn
-        turn.waiting += 1
+        for turn in self._turns:
+            turn.waiting += 1
         try:
             return await (self._streamed() if self._request.is_streamed else self._whole())
         except (ConnectionError, asyncio.CancelledError) as error:
-            if self._is_read and self._was_first:
-                turn.state = TurnState.READ
-            elif isinstance(error, ClientConnectionResetError) and self._was_first:
-                turn.state = TurnState.RUNNING  # the last byte was not written
+            for turn in self._first:
+                if self._is_read:
+                    turn.state = TurnState.READ
+                elif isinstance(error, ClientConnectionResetError):
+                    turn.state = TurnState.RUNNING  # the last byte was not written
             if isinstance(error, asyncio.CancelledError) or self._response is None:
                 raise
             return self._response
         finally:
-            turn.waiting -= 1
-            self._session.client_left(turn)
+            for turn in self._turns:
+                turn.waiting -= 1
+                self._session.client_left(turn)
 
     async def _whole(self) -> web.StreamResponse:
-        reply = await self._reply()
-        if isinstance(reply, RequestRefused):
-            return _refusal(self._dialect, reply)
-        body = self._dialect.answer(self._turn, reply, self._request, self._session.token_text)
+        choices = await self._choices()
+        if isinstance(choices, RequestRefused):
+            return _refusal(self._dialect, choices)
+        body = self._dialect.answer(choices, self._request, self._session.token_text)
         self._response = response = web.json_response(body)
         await response.prepare(self._http)
         self._delivered()
@@ -330,19 +344,16 @@ class _Delivery:
         headers = {"content-type": "text/event-stream", "cache-control": "no-cache"}
         self._response = response = web.StreamResponse(headers=headers)
         await response.prepare(self._http)
-        task = self._turn.task
-        while task is not None and not task.done():
-            await asyncio.wait([task], timeout=_KEEPALIVE_S)
-            if not task.done():
+        while waiting := [one.task for one in self._turns if one.task and not one.task.done()]:
+            done, _ = await asyncio.wait(waiting, timeout=_KEEPALIVE_S)
+            if not done:
                 await response.write(b": keepalive\n\n")
-        reply = await self._reply()
-        if isinstance(reply, RequestRefused):
-            await response.write(self._dialect.stream_error(reply).encode())
+        choices = await self._choices()
+        if isinstance(choices, RequestRefused):
+            await response.write(self._dialect.stream_error(choices).encode())
             await response.write_eof()
             return response
-        parts = list(
-            self._dialect.events(self._turn, reply, self._request, self._session.token_text)
-        )
+        parts = list(self._dialect.events(choices, self._request, self._session.token_text))
         last = len(parts) - self._dialect.closing_events(self._request)
         for part in parts[:last]:
             await response.write(part.encode())
@@ -354,21 +365,26 @@ class _Delivery:
         await response.write_eof()
         return response
 
-    async def _reply(self) -> Reply | RequestRefused:
-        turn = self._turn
-        if turn.task is not None:
-            await asyncio.wait([turn.task])
-        if turn.reply is not None:
-            return turn.reply
-        if self._session.is_closed:
-            return RequestRefused(403, OVER)  # any other status would be retried
-        return _failed(turn.error)
+    async def _choices(self) -> list[Choice] | RequestRefused:
+        tasks = [one.task for one in self._turns if one.task is not None]
+        if tasks:
+            await asyncio.wait(tasks)
+        found: list[Choice] = []
+        for turn in self._turns:
+            if turn.reply is None:
+                # Of an episode that is over, any other status would be retried.
+                is_over = self._session.is_closed
+                return RequestRefused(403, OVER) if is_over else _failed(turn.error)
+            found.append(Choice(turn, turn.reply))
+        return found
 
     def _delivered(self) -> None:
         """Note the delivery before its last byte: an agent may end as soon as it has that."""
-        if self._turn.state is not TurnState.SUPERSEDED:
-            self._was_first = self._turn.state is not TurnState.DELIVERED
-            self._turn.state = TurnState.DELIVERED
+        for turn in self._turns:
+            if turn.state is not TurnState.SUPERSEDED:
+                if turn.state is not TurnState.DELIVERED:
+                    self._first.append(turn)
+                turn.state = TurnState.DELIVERED
 
 
 def _failed(error: BaseException | None) -> RequestRefused:

@@ -10,7 +10,7 @@ import json
 import secrets
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final
@@ -28,7 +28,7 @@ from envkit.messages import Message, images_of, message
 from envkit.reply import Reply
 from envkit.rollout.boundary import is_own_cancellation
 from envkit.rollout.encoding import EpisodeEncoder
-from envkit.rollout.engine import FinishReason, Generation
+from envkit.rollout.engine import FinishReason, Generation, RankingEngine
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.limits import Room, room_for_reply
 from envkit.rollout.record import EpisodeRecord, TurnDraft
@@ -42,15 +42,17 @@ from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit_gateway.lanes import Lanes
 from envkit_gateway.matching import Committed, is_rejected, is_retry
 from envkit_gateway.messages import PrefixKeys, PromptForm, codec_messages
-from envkit_gateway.replies import reply_of
-from envkit_gateway.request import AgentRequest, RequestRefused, bad_request
+from envkit_gateway.replies import reasoning_tokens, reply_of
+from envkit_gateway.request import TOO_LONG, AgentRequest, RequestRefused, bad_request
 from envkit_gateway.trace import Trace
 from envkit_gateway.turn import ForkReason, Lane, Turn, TurnState
 
 _UNRENDERABLE: Final = (TemplateError, ImageError, ConfigurationError, RecursionError)
 """What a request's own content raises; deep schemas exceed the interpreter's recursion limit."""
-_BAD_REQUEST: Final = 400
+_UNABLE: Final = (400, 404)
+"""Statuses of requests that the gateway cannot answer, whatever the episode has left."""
 _MOST_CODECS: Final = 8
+KEY_PREFIX: Final = "sk-envkit-model-"
 OVER: Final = "the episode of this API key is over"
 
 
@@ -93,7 +95,7 @@ class Session:
             trace: Gets every committed reply; None keeps no trace.
 
         """
-        self.key = f"sk-envkit-{secrets.token_hex(16)}"
+        self.key = f"{KEY_PREFIX}{secrets.token_hex(16)}"
         self.setup, self.spec, self.env = setup, spec, env
         self.limits, self.trace = limits or SessionLimits(), trace
         self._lanes = Lanes(task or {})
@@ -113,6 +115,7 @@ class Session:
         self._committed = Committed()
         self._requests: dict[str, Turn] = {}
         self._numbers = count()
+        self._timers: list[asyncio.TimerHandle] = []
         self._asked: Counter[str] = Counter()
         self._codecs: dict[str, asyncio.Task[ChatCodec]] = {}
         """By what requests ask of the chat template."""
@@ -138,10 +141,10 @@ class Session:
         """Whether a reply is being sampled now."""
         return any(one.task is not None and not one.task.done() for one in self.turns)
 
-    async def open(self, request: AgentRequest) -> Turn:
-        """Return the turn that answers a request: a new turn, or the existing one for a retry.
+    async def open(self, request: AgentRequest) -> tuple[Turn, ...]:
+        """Return the turns that answer a request: new ones, or the existing ones for a retry.
 
-        Await `turn.task`; then the turn has a `reply`, or an `error`.
+        Await each `turn.task`; then the turn has a `reply`, or an `error`.
 
         Raises:
             RequestRefused: It cannot be answered; nothing was sampled.
@@ -155,25 +158,63 @@ class Session:
             self.counts["refused"] += 1
             raise
 
-    async def _opened(self, request: AgentRequest) -> Turn:
-        earlier = self._requests.get(request.key)
-        if earlier is not None and is_retry(request, earlier):
+    async def _opened(self, request: AgentRequest) -> tuple[Turn, ...]:
+        self._check_ranks(request)
+        wanted = [replace(request, key=key) for key in _choice_keys(request)]
+        known = [self._retried(one) for one in wanted]
+        missing = known.count(None)
+        if missing:
+            self._check_limits(missing)
+        if missing < len(known):
             self.counts["replayed"] += 1
-            return earlier
-        self._check_limits()
+        pairs = zip(wanted, known, strict=True)
+        turns = tuple(turn or self._begun(one) for one, turn in pairs)
+        begun = [turn for turn, earlier in zip(turns, known, strict=True) if earlier is None]
+        try:
+            for turn in begun:
+                await asyncio.shield(turn.encoded)
+        except asyncio.CancelledError as error:
+            if self.is_closed and not is_own_cancellation(error):
+                raise RequestRefused(403, OVER) from error
+            for turn in begun:
+                self.client_left(turn)
+            raise
+        except BaseException:
+            for turn in begun:  # nobody will get the other choices
+                self.client_left(turn)
+                if turn.task is not None:
+                    turn.task.cancel()
+            raise
+        return turns
+
+    def _check_ranks(self, request: AgentRequest) -> None:
+        """Check whether the engine can report as many log-probabilities as a client wants.
+
+        Raises:
+            RequestRefused: It cannot.
+        """
+        engine = self.setup.engine
+        most = engine.max_top_logprobs if isinstance(engine, RankingEngine) else 0
+        if request.top_logprobs > most:
+            raise bad_request(
+                f"top_logprobs can be at most {most} with engine {engine.name!r}, "
+                f"got {request.top_logprobs}"
+            )
+
+    def _retried(self, request: AgentRequest) -> Turn | None:
+        """Return the earlier turn that a request asks for again; None if it is a new one."""
+        earlier = self._requests.get(request.key)
+        return earlier if earlier is not None and is_retry(request, earlier) else None
+
+    def _begun(self, request: AgentRequest) -> Turn:
+        """Return a new turn, which is being encoded."""
+        earlier = self._requests.get(request.key)
         if earlier is not None and is_rejected(earlier):
             earlier.state = TurnState.SUPERSEDED
         prefix = PrefixKeys(self._start_text(request), request.messages)
         turn, covered = self._placed(request, prefix.keys)
+        turn.encoded.add_done_callback(_read)
         turn.task = asyncio.create_task(self._answer(turn, request, prefix, covered))
-        try:
-            await asyncio.shield(turn.encoded)
-        except asyncio.CancelledError as error:
-            if self.is_closed and not is_own_cancellation(error):
-                raise RequestRefused(403, OVER) from error
-            turn.encoded.add_done_callback(_read)
-            self.client_left(turn)
-            raise
         return turn
 
     async def _prepare(self, request: AgentRequest) -> None:
@@ -233,7 +274,8 @@ class Session:
         record.messages += self._codec_messages(request, 0)
         record.tools = request.tools
         try:
-            return await self._encoder(record, self._codec(request)).prompt()
+            after = "continue" if request.continues_reply else "answer"
+            return await self._encoder(record, self._codec(request)).prompt(after)
         except _UNRENDERABLE as error:
             raise bad_request(f"the chat template cannot render this: {error}") from error
 
@@ -246,7 +288,7 @@ class Session:
 
     def note_refusal(self, error: RequestRefused) -> None:
         """Note a refused request; a limit, such as that of the context, is none of these."""
-        if error.status == _BAD_REQUEST and error.code is None:
+        if error.status in _UNABLE and error.code != TOO_LONG:
             fault = LedgerFault(f"the gateway refused what the agent asked for: {error}")
             self.refusal = FaultRecord.of(FaultPlace.LEDGER, fault)
 
@@ -255,11 +297,14 @@ class Session:
         if turn.state is TurnState.RUNNING and not turn.waiting:
             turn.state = TurnState.LOST
             loop = asyncio.get_running_loop()
-            loop.call_later(self.limits.grace_s, self._give_up, turn)
+            timer = loop.call_later(self.limits.grace_s, self._give_up, turn)
+            self._timers.append(timer)
 
     async def close(self) -> None:
         """End the episode: later requests get 403, running ones are cancelled."""
         self.is_closed = True
+        for timer in self._timers:  # the event loop would keep this session until then
+            timer.cancel()
         tasks = [one.task for one in self.turns if one.task is not None and not one.task.done()]
         for task in tasks:
             task.cancel()
@@ -269,11 +314,16 @@ class Session:
         if turn.state is TurnState.LOST and turn.task is not None and not turn.waiting:
             turn.task.cancel()
 
-    def _check_limits(self) -> None:
+    def _check_limits(self, replies: int) -> None:
+        """Check whether the session may have a number of further replies.
+
+        Raises:
+            RequestRefused: It may not.
+        """
         most = self.setup.limits.max_turns
-        if most is not None and len(self.turns) >= most:
+        if most is not None and len(self.turns) + replies > most:
             raise self._ended(StopReason.MAX_TURNS, f"limits.max_turns is {most}")
-        if len(self.lanes) >= self.limits.max_sequences:
+        if len(self.lanes) + replies > self.limits.max_sequences:
             why = f"agent.max_sequences is {self.limits.max_sequences}"
             raise self._ended(StopReason.MAX_SEQUENCES, why)
 
@@ -292,9 +342,11 @@ class Session:
             parent=parent,
             request_key=request.key,
             prefix=keys[-1],
-            place=len(keys),
+            place=len(keys) - request.continues_reply,
             asked=request.messages,
             has_instructions=request.has_instructions,
+            tools=request.tools,
+            continues_reply=request.continues_reply,
             unenforced=request.unenforced,
             encoded=asyncio.get_running_loop().create_future(),
         )
@@ -315,7 +367,6 @@ class Session:
         except BaseException as error:  # the request's own answer says what failed
             self._withdraw(turn, error)
             turn.encoded.set_exception(error)
-            turn.encoded.add_done_callback(_read)
             if is_own_cancellation(error):
                 raise
             return
@@ -353,7 +404,8 @@ class Session:
         lane = turn.lane
         pending = self._codec_messages(request, 0)
         lane.record.messages += pending
-        encoded = await self._encoder(lane.record, self._codec(request)).prompt()
+        after = "continue" if request.continues_reply else "answer"
+        encoded = await self._encoder(lane.record, self._codec(request)).prompt(after)
         length, images = len(encoded.train_ids), len(images_of(pending))
         room = self._room(request, context_tokens=length, response_tokens=0, images=images)
         lane.record.ledger.start(encoded, turn=0)
@@ -432,7 +484,7 @@ class Session:
         if limits.max_images is not None and images > limits.max_images:
             raise bad_request(
                 f"the context has {images} images, limits.max_images is {limits.max_images}",
-                code="context_length_exceeded",
+                code=TOO_LONG,
             )
         wanted = self.setup.sampling.max_new_tokens
         room = room_for_reply(
@@ -450,7 +502,7 @@ class Session:
             raise bad_request(  # clients look for these words and shorten their history
                 f"prompt is too long: {context_tokens} tokens > {most} maximum "
                 f"(maximum context length is {most} tokens)",
-                code="context_length_exceeded",
+                code=TOO_LONG,
             )
         raise self._ended(room.reason or StopReason.TURN_TOKENS, f"{room.reason}")
 
@@ -474,7 +526,11 @@ class Session:
         draft.add_generation(generation, time.perf_counter() - started)
         self._commit(turn, request, draft, generation)
         assert turn.reply is not None
-        self._committed.add(prefix.add(turn.reply.message), turn)
+        if turn.continues_reply:
+            prefix = PrefixKeys(self._start_text(request), turn.conversation)
+            self._committed.add(prefix.keys[-1], turn)
+        else:
+            self._committed.add(prefix.add(turn.reply.message), turn)
         if self.trace is not None:
             self.trace.add(turn)
             await self.trace.flush()
@@ -503,7 +559,7 @@ class Session:
             sampling = replace(sampling, stop=stop)
         if sampling is not setup.sampling:
             setup = replace(setup, sampling=sampling)
-        return Sampler(setup, self.spec, self._interrupt)
+        return Sampler(setup, self.spec, self._interrupt, top_logprobs=request.top_logprobs)
 
     def _commit(
         self, turn: Turn, request: AgentRequest, draft: TurnDraft, generation: Generation
@@ -517,7 +573,11 @@ class Session:
         turn.local, turn.said = record.turn - 1, len(record.messages)
         turn.segments = len(record.ledger.segments)
         said = Reply(text=text, finish=generation.finish_reason, opened=draft.opened or "")
-        turn.reply = reply_of(said, generation, request, number=turn.number)
+        ids = generation.token_ids
+        thoughts = reasoning_tokens(said, ids, self._own_codec.decode_all) if ids else 0
+        turn.reply = reply_of(
+            said, generation, request, number=turn.number, reasoning_tokens=thoughts
+        )
         self._faults.pop(turn.prefix, None)
         self.refusal = None
 
@@ -544,6 +604,13 @@ def _codec_for(codec: ChatCodec, request: AgentRequest) -> ChatCodec:
         variables["reasoning_effort"] = effort
         variables.setdefault("enable_thinking", effort != "none")
     return codec.with_variables(variables)
+
+
+def _choice_keys(request: AgentRequest) -> Iterator[str]:
+    """Yield a key for each reply that a request asks for."""
+    yield request.key
+    for number in range(1, request.choices):
+        yield f"{request.key}/{number}"
 
 
 def _read(future: "asyncio.Future[None]") -> None:

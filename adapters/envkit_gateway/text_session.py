@@ -30,6 +30,8 @@ class TextSession(Session):
         raise RequestRefused(404, "a chat endpoint counts no tokens")
 
     async def _encode(self, turn: Turn, request: AgentRequest, covered: int) -> Room:
+        if request.continues_reply:
+            raise bad_request("a chat endpoint starts a new message: leave out the start of one")
         lane, record = turn.lane, turn.lane.record
         whole = self._codec_messages(request, 0)
         record.messages += self._codec_messages(request, covered)

@@ -1,13 +1,15 @@
 """The replies of a session: a forest of turns, and the sequences with their tokens."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from envkit.messages import Message
 from envkit.rollout.engine import Generation
 from envkit.rollout.record import EpisodeRecord
 from envkit_gateway.messages import AgentCall, AgentMessage
+from envkit_gateway.request import AgentTool
 
 
 class TurnState(StrEnum):
@@ -53,6 +55,8 @@ class Reply:
     is_bad: bool
     """Cut, empty, or with a call that cannot be read: clients may ask again."""
     generation: Generation
+    reasoning_tokens: int = 0
+    """Sampled tokens that are thoughts."""
 
     @property
     def calls(self) -> tuple[AgentCall, ...]:
@@ -102,6 +106,10 @@ class Turn:
     """The conversation before it, as the client sent it."""
     has_instructions: bool
     """Whether `asked` begins with instructions, which a following response does not inherit."""
+    tools: tuple[AgentTool, ...]
+    """The tools that the client offered."""
+    continues_reply: bool
+    """Whether the last message of `asked` is the start of the reply."""
     encoded: "asyncio.Future[None]"
     """Done once the request is in the ledger; raises if it was refused."""
     state: TurnState = TurnState.RUNNING
@@ -120,3 +128,20 @@ class Turn:
     task: "asyncio.Task[None] | None" = None
     waiting: int = 0
     """Number of clients waiting for the reply."""
+
+    @property
+    def conversation(self) -> tuple[AgentMessage, ...]:
+        """The messages up to and including the reply, which is one message with its start."""
+        assert self.reply is not None  # the caller chose a turn that has one
+        said = self.reply.message
+        if not self.continues_reply:
+            return (*self.asked, said)
+        text = f"{self.asked[-1].text}{said.text}"
+        return (*self.asked[:-1], replace(said, parts=({"type": "text", "text": text},)))
+
+
+class Choice(NamedTuple):
+    """One reply of an answer, which has several if the client asked for them."""
+
+    turn: Turn
+    reply: Reply

@@ -105,6 +105,32 @@ class AnswerReader:
             raise LedgerFault(f"log-probabilities must be finite, got {reprlib.repr(logprobs)}")
         return tuple(ids), values
 
+    def ranked(
+        self,
+        rows: object,
+        logprob: int | str,
+        token: int | str,
+        wanted: str,
+    ) -> tuple[tuple[tuple[int, float], ...], ...]:
+        """Return the ids and log-probabilities of the most probable tokens of each position.
+
+        Args:
+            rows: A list per token; entries as for `tokens`.
+            logprob: As for `tokens`.
+            token: As for `tokens`.
+            wanted: As for `tokens`.
+
+        Raises:
+            EngineFault: As for `tokens`.
+            LedgerFault: As for `tokens`.
+        """
+        if not isinstance(rows, list):
+            raise self.malformed(wanted, rows)
+        found = (self.tokens(row, logprob, token, wanted) for row in cast("list[Any]", rows))
+        return tuple(
+            tuple(sorted(zip(*pair, strict=True), key=lambda one: -one[1])) for pair in found
+        )
+
 
 def check_tokens(
     token_ids: Sequence[int], output_ids: object, completion_tokens: int | None

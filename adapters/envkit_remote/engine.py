@@ -132,6 +132,11 @@ class RemoteEngine:
         """SAMPLED; a server that reports others is rejected."""
         return LogprobKind.SAMPLED
 
+    @property
+    def max_top_logprobs(self) -> int:
+        """The default limit of a vLLM server, and that of OpenAI's API."""
+        return 20
+
     async def generate(self, request: GenerateRequest) -> Generation:
         """Sample one turn.
 

@@ -81,6 +81,11 @@ class RoutedEngine:
         """SAMPLED; a server that reports others is refused."""
         return LogprobKind.SAMPLED
 
+    @property
+    def max_top_logprobs(self) -> int:
+        """As the replicas' engines."""
+        return self._replicas[0].engine.max_top_logprobs
+
     async def generate(self, request: GenerateRequest) -> Generation:
         """Sample one turn on the session's server, or on another if that is unavailable.
 

@@ -67,6 +67,8 @@ def generate_fields(
         "return_logprob": True,
         **RULES.request_fields(request.sampling.extras),
     }
+    if request.top_logprobs:
+        fields["top_logprobs_num"] = request.top_logprobs
     if return_prompt_token_ids:
         fields["return_prompt_token_ids"] = True
     return fields

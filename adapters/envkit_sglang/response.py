@@ -71,6 +71,7 @@ def parse_generation(answer: Mapping[str, Any], *, train_length: int, rid: str) 
         cached_tokens=_READER.count(meta, "cached_tokens") or 0,
         weight_version=_weight_version(meta.get("weight_version")),
         queue_seconds=_seconds(meta.get("queue_time")),
+        top_logprobs=_top_logprobs(meta.get("output_top_logprobs")),
         extras={"rid": rid, **extras},
     )
 
@@ -99,6 +100,11 @@ def _tokens(
     token_ids, logprobs = _READER.tokens(entries, 0, 1, wanted)
     check_tokens(token_ids, answer.get("output_ids"), _READER.count(meta, "completion_tokens"))
     return token_ids, logprobs
+
+
+def _top_logprobs(rows: object) -> tuple[tuple[tuple[int, float], ...], ...]:
+    wanted = "meta_info.output_top_logprobs with [log-probability, id, ...] for every token"
+    return () if rows is None else _READER.ranked(rows, 0, 1, wanted)
 
 
 def _given_up(status: int, message: object) -> EngineFault:

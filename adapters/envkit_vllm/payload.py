@@ -66,6 +66,8 @@ def generate_fields(
         "sampling_params": sampling_params(request.sampling, max_new_tokens=max_new_tokens),
         **RULES.request_fields(request.sampling.extras),
     }
+    if request.top_logprobs:
+        fields["sampling_params"]["logprobs"] = request.top_logprobs
     if with_prompt_ids:
         fields["return_token_ids"] = True
     return fields

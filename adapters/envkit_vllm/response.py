@@ -66,6 +66,7 @@ def parse_generation(answer: Mapping[str, Any], *, train_length: int, rid: str) 
         prompt_tokens=prompt_tokens,
         cached_tokens=cached or 0,
         weight_version=versions[-1] if versions else None,
+        top_logprobs=_top_logprobs(choice),
         extras=extras,
     )
 
@@ -87,6 +88,14 @@ def _tokens(
             "vLLM reported -9999.0 as a log-probability, which means NaN or unreported"
         )
     return token_ids, logprobs
+
+
+def _top_logprobs(choice: Mapping[str, Any]) -> tuple[tuple[tuple[int, float], ...], ...]:
+    """Return the most probable tokens of each position, which are empty unless asked for."""
+    wanted = "choices[0].logprobs.content with top_logprobs for every token"
+    content: list[Any] = (choice.get("logprobs") or {}).get("content") or []
+    rows = [entry.get("top_logprobs") or [] for entry in content]
+    return _READER.ranked(rows, "logprob", "token_id", wanted)
 
 
 def _versions(spans: Any) -> list[str]:  # noqa: ANN401  # whatever JSON holds

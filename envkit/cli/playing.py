@@ -119,8 +119,9 @@ FaultChoice = Annotated[
 AgentPath = Annotated[
     str | None,
     typer.Option(
-        metavar="MODULE:FUNCTION",
-        help="An agent that plays the episodes; the model answers it through a gateway.",
+        metavar="AGENT",
+        help="What plays the episodes, as MODULE:FUNCTION or a harness such as claude-code; "
+        "the model answers it through a gateway.",
         rich_help_panel=_SETTINGS,
     ),
 ]

@@ -39,6 +39,7 @@ class Aggregator:
         self._rewrites: Counter[str] = Counter()
         self._agent_sequences: Counter[str] = Counter()
         self._agent_untrained: Counter[str] = Counter()
+        self._agent_unenforced: Counter[str] = Counter()
         self._distributions: defaultdict[str, Distribution] = defaultdict(Distribution)
         self._groups: defaultdict[str, Moments] = defaultdict(Moments)
         self._terms: defaultdict[str, Moments] = defaultdict(Moments)
@@ -137,6 +138,7 @@ class Aggregator:
         self._rewrites.update(facts.rewrites)
         self._agent_sequences.update(facts.agent_sequences)
         self._agent_untrained.update(facts.agent_untrained)
+        self._agent_unenforced.update(facts.agent_unenforced)
         named["seconds/episode"].add(facts.duration_seconds)
         for part, values in facts.seconds.items():
             for value in values:
@@ -180,6 +182,7 @@ class Aggregator:
             "rewrite": self._rewrites,
             "agent/sequences": self._agent_sequences,
             "agent/untrained_tokens": self._agent_untrained,
+            "agent/unenforced": self._agent_unenforced,
         }
         for name, counter in counters.items():
             metrics |= {f"{name}/{key}": float(n) for key, n in sorted(counter.items())}

@@ -53,6 +53,8 @@ class EpisodeFacts:
     """Sequences of an agent behind the gateway by kind: "main", "sub-agent", "side"."""
     agent_untrained: Mapping[str, int] = field(default_factory=dict[str, int])
     """Its sampled tokens with mask 0, by reason: "side", "lost", "superseded"."""
+    agent_unenforced: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Its requests that asked for what no engine enforces, by setting, such as "tool_choice"."""
     tool_calls: int = 0
     parse_errors: int = 0
     images: int = 0
@@ -117,6 +119,7 @@ class EpisodeFacts:
             rewrites=_rewrites(trajectory),
             agent_sequences=_agent_counts(trajectory, "sequences"),
             agent_untrained=_agent_counts(trajectory, "untrained"),
+            agent_unenforced=_agent_counts(trajectory, "unenforced"),
             tool_calls=sum(turn.tool_call is not None for turn in trajectory.turns),
             parse_errors=sum(turn.parse_error is not None for turn in trajectory.turns),
             images=sum(len(segment.images) for segment in segments)

@@ -26,6 +26,7 @@ METRICS: Final[Mapping[str, str]] = {
     "rewrite/<reason>": "sequences started by a history policy, the template or a caller",
     "agent/sequences/<kind>": "sequences of an agent behind the gateway: main, sub-agent or side",
     "agent/untrained_tokens/<reason>": "its sampled tokens with mask 0: side, lost or superseded",
+    "agent/unenforced/<setting>": "its replies whose request wanted a schema or a call, unenforced",
     "tokens/prompt/mean": "tokens of an episode's first prompt, images expanded",
     "tokens/response/mean": "sampled tokens per episode",
     "tokens/response/p95": "95th percentile of sampled tokens per episode",

@@ -12,6 +12,7 @@ from envkit.rollout.record import EpisodeRecord
 from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.threads.pool import WorkerPool
 from envkit.tokens import ChatCodec, Encoded
+from envkit.tokens.incoming import AfterReply
 from envkit.tokens.thoughts import TAIL_IDS, closing_of, opened_thought
 from envkit.trajectory.segment import Segment
 from envkit.trajectory.stop import StopReason
@@ -62,9 +63,13 @@ class EpisodeEncoder:
             self._record.drop_message()
             self._record.say(message("assistant", text + closing))
 
-    async def prompt(self) -> Encoded:
-        """Encode all messages so far as the start of a sequence."""
-        return await self._encode(self._record.view, self._prompt)
+    async def prompt(self, after_reply: AfterReply = "refuse") -> Encoded:
+        """Encode all messages so far as the start of a sequence.
+
+        Args:
+            after_reply: As for `ChatCodec.encode_prompt`.
+        """
+        return await self._encode(self._record.view, lambda: self._prompt(after_reply))
 
     async def observation(self, pending: tuple[Message, ...]) -> Encoded:
         """Encode the pending messages as a continuation of the ledger, or as a new prompt."""
@@ -132,8 +137,9 @@ class EpisodeEncoder:
         bounds = [bound - count - 1 for bound, count in used if bound is not None]
         return max(0, min(bounds, default=sys.maxsize))
 
-    def _prompt(self) -> Encoded:
-        return self._codec.encode_prompt(self._record.view, tools=self._record.tools)
+    def _prompt(self, after_reply: AfterReply = "refuse") -> Encoded:
+        record = self._record
+        return self._codec.encode_prompt(record.view, tools=record.tools, after_reply=after_reply)
 
     def _delta(self, pending: tuple[Message, ...]) -> Encoded:
         """Encode an observation as a continuation of the ledger, or as a new prompt.

@@ -70,6 +70,8 @@ class GenerateRequest:
     train_length: int
     """Length of the context with placeholders expanded; `prompt_tokens` must equal it."""
     sampling: Sampling
+    top_logprobs: int = 0
+    """Number of most probable tokens to report at each position; only for a `RankingEngine`."""
     context: PolicyContext | None = None
     """For engines that read messages instead of ids: scripts and chat endpoints."""
     tools: Sequence[ToolSpec] = ()
@@ -99,6 +101,8 @@ class Generation:
     without a codec accepts it, and its trajectories have no ledger."""
     text_tokens: int = 0
     """Length of `text` as the engine counts it; 0 if it does not."""
+    top_logprobs: Sequence[Sequence[tuple[int, float]]] = ()
+    """(T, k) ids and log-probabilities in descending order, if the request asks for them."""
     extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Anything else the engine reported (routed experts, speculative statistics), unchanged."""
 
@@ -152,6 +156,19 @@ class ProbingEngine(Protocol):
         Raises:
             EngineFault: It does not; `is_unavailable` is set.
         """
+        ...
+
+
+@runtime_checkable
+class RankingEngine(Protocol):
+    """An engine that can report the most probable tokens at each position.
+
+    Optional. A rollout never asks for them; clients of an agent's gateway may.
+    """
+
+    @property
+    def max_top_logprobs(self) -> int:
+        """The most that a request may ask for."""
         ...
 
 

@@ -87,6 +87,7 @@ def checked(
         cached_tokens=_count(value.cached_tokens, "cached_tokens", engine),
         weight_version=_weight_version(value.weight_version, engine),
         queue_seconds=_seconds(value.queue_seconds, engine),
+        top_logprobs=_top_logprobs(value.top_logprobs, request, len(ids), engine),
         extras=_extras(value.extras, engine),
     )
     return generation, clamped
@@ -170,6 +171,24 @@ def _seconds(value: object, engine: str) -> float:
             if 0 <= seconds < math.inf:
                 return seconds
     _refuse(engine, "a finite number of at least 0 as queue_seconds", value)
+
+
+def _top_logprobs(
+    value: object, request: GenerateRequest, count: int, engine: str
+) -> tuple[tuple[tuple[int, float], ...], ...]:
+    """Return the most probable tokens of each position; none if the request asks for none."""
+    if not request.top_logprobs:
+        return ()
+    try:
+        rows = tuple(
+            tuple((operator.index(token), _real(logprob)) for token, logprob in row)
+            for row in cast("Iterable[Any]", value)
+        )
+    except (TypeError, ValueError, OverflowError):
+        _refuse(engine, "pairs of an id and a number as top_logprobs", value)
+    if len(rows) != count:
+        _refuse(engine, f"top_logprobs for each of {count} tokens", value)
+    return rows
 
 
 def _extras(value: object, engine: str) -> Mapping[str, Any]:

@@ -47,8 +47,11 @@ _NOT_SENT: Final = Generation(
 class Sampler:
     """The engine's side of one episode."""
 
-    def __init__(self, setup: Setup, spec: EpisodeSpec, interrupt: Interrupt) -> None:
+    def __init__(
+        self, setup: Setup, spec: EpisodeSpec, interrupt: Interrupt, *, top_logprobs: int = 0
+    ) -> None:
         self._setup, self._spec, self._interrupt = setup, spec, interrupt
+        self._top_logprobs = top_logprobs
         self._availability = availability_of(setup.engine)
         self._rng = random.Random(spec.episode_id)
         self._policy_seed = derive_seed(spec.seed, spec.member)
@@ -215,6 +218,7 @@ class Sampler:
             features=tuple(ledger.features),
             train_length=ledger.train_length,
             sampling=self._sampling(draft, room.tokens),
+            top_logprobs=self._top_logprobs,
             tools=record.tools or (),
             context=PolicyContext(
                 env=env,

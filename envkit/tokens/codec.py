@@ -28,12 +28,13 @@ from envkit.tokens.arguments import (
 )
 from envkit.tokens.audit import TemplateAudit, make_audit
 from envkit.tokens.calibration import calibrate
+from envkit.tokens.continuing import continued
 from envkit.tokens.controls import open_shapes
 from envkit.tokens.delta import ToolSchemas, join, unless_rejected
 from envkit.tokens.encoded import Encoded, ImageFeatures
 from envkit.tokens.expansion import Expansion, ImageRules
 from envkit.tokens.features import ImageEncoder, make_image_encoder
-from envkit.tokens.incoming import check_messages, check_prompt
+from envkit.tokens.incoming import AfterReply, check_messages, check_prompt
 from envkit.tokens.placeholders import check_count, image_token_id, media_tokens
 from envkit.tokens.replies import ReplyEncoder
 from envkit.tokens.rules import Dependency, RoleRule
@@ -277,19 +278,24 @@ class ChatCodec:
         messages: Sequence[Message],
         *,
         tools: Sequence[ToolSpec | Mapping[str, Any]] | None = None,
+        after_reply: AfterReply = "refuse",
     ) -> Encoded:
         """Render messages in full and encode them, ready for a reply.
 
         Args:
             messages: A conversation that ends with the message to answer.
             tools: Replaces the codec's own tools; None uses those.
+            after_reply: What a prompt that ends with a reply means: an error, an answer to it, or
+                the start of the reply to sample.
 
         Raises:
             TemplateError: The template rejects the messages, or they cannot be encoded exactly.
             ImageError: An image cannot be read or processed.
         """
-        check_prompt(messages)
-        text, neutralised = self._texts.render(messages, self._prompt_writer(tools))
+        check_prompt(messages, after_reply=after_reply)
+        is_continued = after_reply == "continue" and messages[-1]["role"] == "assistant"
+        write = self._continued_writer(tools) if is_continued else self._prompt_writer(tools)
+        text, neutralised = self._texts.render(messages, write)
         ids = self._template.encode_prompt(text)
         return self._encoded(text, ids, images_of(messages), neutralised)
 
@@ -467,6 +473,11 @@ class ChatCodec:
         """Return a function that renders cleaned messages in full."""
         given = self._given(tools)
         return lambda clean, _: self._template.render(self._writer.fit(clean), tools=given)
+
+    def _continued_writer(self, tools: Sequence[ToolSpec | Mapping[str, Any]] | None) -> Write:
+        """Return a function that renders cleaned messages up to the end of the last one's text."""
+        render = partial(self._template.render, generation_prompt=False, tools=self._given(tools))
+        return lambda clean, _: continued(self._writer.fit(clean), render)
 
     def _direct_tail(
         self,

@@ -1,28 +1,44 @@
 """Check the messages that a codec gets, before anything reads them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 from envkit.errors import TemplateError
 from envkit.images import Image
 from envkit.messages import Message
 
+AfterReply = Literal["refuse", "answer", "continue"]
+"""What a prompt that ends with a reply means."""
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 
 
-def check_prompt(messages: Sequence[Message]) -> None:
+def check_prompt(messages: Sequence[Message], *, after_reply: AfterReply = "refuse") -> None:
     """Reject messages that no reply can follow.
 
+    Args:
+        messages: A conversation.
+        after_reply: What a reply at its end means.
+
     Raises:
-        TemplateError: There are none, one has the wrong form, or the last one is a reply itself.
+        TemplateError: There are none, one has the wrong form, or the last one is a reply that
+            cannot be answered or continued.
     """
     if not messages:
         raise TemplateError("a prompt needs at least one message, got none")
     check_messages(messages)
-    if messages[-1]["role"] == "assistant":
+    last: Any = messages[-1]
+    if last["role"] != "assistant" or after_reply == "answer":
+        return
+    if after_reply == "refuse":
         raise TemplateError(
             "a prompt must end with a message for the model to answer, got an assistant message"
         )
+    content: Any = last.get("content")
+    ends_with_text = bool(content) and (
+        isinstance(content, str) or _mapping(content[-1]).get("type") == "text"
+    )
+    if not ends_with_text or last.get("tool_calls"):
+        raise TemplateError(f"only a reply that ends with text can continue, got {_shown(last)}")
 
 
 def check_messages(messages: Sequence[Message]) -> None:

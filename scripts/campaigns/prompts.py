@@ -37,8 +37,6 @@ from envkit_gateway import anthropic, chat, responses  # noqa: E402
 from envkit_gateway.request import RequestRefused  # noqa: E402
 
 DIALECTS = {one.PATH: one for one in (chat, responses, anthropic)}
-KNOWN = {"n must be 1": "n above 1"}
-"""What the gateway refuses for a reason other than the prompt."""
 
 
 def main() -> int:
@@ -135,8 +133,7 @@ def _kind(own: Mapping[str, Any], known: Mapping[str, Any]) -> str:
     if "error" in own and "error" in known:
         return "both refuse"
     if "error" in own:
-        reason = next((KNOWN[words] for words in KNOWN if words in own["error"]), None)
-        return f"gateway refuses: {reason}" if reason else "only the gateway refuses"
+        return "only the gateway refuses"
     if "error" in known:
         return "vLLM refuses"
     if known["ids"][:1] == known["ids"][1:2] and own["ids"] == known["ids"][1:]:

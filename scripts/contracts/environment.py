@@ -5,7 +5,8 @@ An environment's folder is named after a hash of its recipe and interpreter, so 
 creates a new one. It is built under a temporary name and renamed once its imports work.
 
 Packages are installed with `--no-deps`: for `torchvision` or `qwen-vl-utils` a resolver would
-install gigabytes of CUDA packages, and trainers reject combinations that work.
+install gigabytes of CUDA packages, and trainers reject combinations that work. Only a recipe that
+`resolves` gets dependencies that it does not list.
 """
 
 import fcntl
@@ -72,6 +73,7 @@ class Recipe:
         variables: Environment variables of `check` and of the tests.
         cost: Download and disk size of a build, for its first progress line.
         has_torch: Whether the packages include torch, which must be a CPU build.
+        resolves: Let pip add the dependencies of what is listed, from wheels only.
     """
 
     name: str
@@ -83,6 +85,7 @@ class Recipe:
     variables: tuple[tuple[str, str], ...] = ()
     cost: str = "downloads about 0.5 GB, takes 1.7 GB of disk"
     has_torch: bool = True
+    resolves: bool = False
 
     def whole_check(self) -> str:
         """Return the code that must run at the end of a build."""
@@ -184,7 +187,8 @@ class _Build:
         venv = [sys.executable, "-m", "venv", str(self._folder)]
         self._step("creating a virtual environment", venv)
         python = str(self._folder / "bin" / "python")
-        pip = [python, "-m", "pip", "install", "--no-deps", "--no-compile", "--progress-bar", "off"]
+        pip = [python, "-m", "pip", "install", "--no-compile", "--progress-bar", "off"]
+        pip += ["--only-binary", ":all:"] if self._recipe.resolves else ["--no-deps"]
         listed = ["--requirement", str(self._recipe.requirements)]
         self._step("installing packages", [*pip, *self._recipe.pip_options, *listed])
         self._copy_files(python)

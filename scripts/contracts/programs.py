@@ -1,54 +1,54 @@
 """Agents from npm for the clients' contract tests: installed once, kept outside the checkout."""
 
+import hashlib
 import shutil
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from environment import cache_root, locked, say
 
 PACKAGES: Final = (
-    "@anthropic-ai/claude-code@2.1.197",
-    "@openai/codex@0.169.0",
+    "@anthropic-ai/claude-code@2.1.332",
+    "@openai/codex@0.171.0",
     "opencode-ai@1.18.33",
+    "@qwen-code/qwen-code@0.24.4",
 )
 _INSTALL_TIMEOUT_S: Final = 10 * 60
 
 
-def ensure_programs(name: str) -> Path | None:
+def ensure_programs(name: str, packages: Sequence[str] = PACKAGES) -> Path | None:
     """Return the folder of the programs, installing them if needed; None if npm cannot.
 
     Args:
         name: The recipe whose tests use them, for its lock and lines of progress.
+        packages: Pinned packages.
     """
-    version = "-".join(package.rpartition("@")[2] for package in PACKAGES)
-    folder = cache_root() / f"npm-{version}"
+    digest = hashlib.sha256(" ".join(packages).encode()).hexdigest()[:12]
+    folder = cache_root() / f"npm-{digest}"
     found = folder / "node_modules" / ".bin"
     npm = shutil.which("npm")
     with locked("npm"):
-        if found.exists():
+        if folder.exists():
             return found
         if npm is None:
-            say(name, "npm is not installed: no tests of Claude Code, Codex and opencode")
+            say(name, f"npm is not installed: no tests of {', '.join(packages)}")
             return None
         started = time.monotonic()
-        say(name, f"npm: installing {', '.join(PACKAGES)}; takes 1 GB of disk")
+        say(name, f"npm: installing {', '.join(packages)}; takes up to 1.4 GB of disk")
         partial = folder.with_name(folder.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)
+        options = ["--no-audit", "--no-fund", "--prefix", str(partial)]
         try:
             partial.mkdir(parents=True)
-            command = [
-                npm,
-                "install",
-                "--no-audit",
-                "--no-fund",
-                "--prefix",
-                str(partial),
-                *PACKAGES,
-            ]
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_INSTALL_TIMEOUT_S, check=False
+                [npm, "install", *options, *packages],
+                capture_output=True,
+                text=True,
+                timeout=_INSTALL_TIMEOUT_S,
+                check=False,
             )
             problem = done.stderr if done.returncode else None
         except (OSError, subprocess.TimeoutExpired) as error:

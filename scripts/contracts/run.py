@@ -4,17 +4,20 @@
     python scripts/contracts/run.py verl -- -k images -x   pass options, or files, to pytest
     python scripts/contracts/run.py skyrl --build-only
     python scripts/contracts/run.py lowest                 the core's tests, lowest dependencies
+    python scripts/contracts/run.py clients --client NAME  one client, in its own environment
 
 slime is not on a package index: name a checkout of its repository in SLIME_SRC; MILES_SRC names one
 of miles instead of the released package. The clients' tests also run the agents from npm, if npm
 can install them; ENVKIT_AGENT_PROGRAMS names a folder that has them. TRL trains a browser-use agent
-if the clients' environment exists.
+if the clients' environment exists. `--client` writes what the client did to
+`scripts/contracts/clients/results`; `python scripts/docs/clients.py` makes the page of it.
 
 Exit status: 0 passed, 1 tests failed, 3 the environment could not be built (not a failure of
 envkit's adapter), 130 interrupted.
 """
 
 import argparse
+import json
 import os
 import signal
 import subprocess
@@ -25,6 +28,7 @@ from pathlib import Path
 from types import FrameType
 
 from environment import EnvironmentBuildError, Recipe, ensure_environment, say
+from matrix import MATRIX
 from programs import ensure_programs
 from recipes import CLIENTS, LOWEST, RECIPES, TESTED, TRL
 from testing import EXIT_TESTS, ROOT, run_tests
@@ -32,6 +36,7 @@ from testing import EXIT_TESTS, ROOT, run_tests
 TESTS_TIMEOUT_S = 20 * 60
 EXIT_ENVIRONMENT, EXIT_INTERRUPTED = 3, 130
 PROGRAMS = "ENVKIT_AGENT_PROGRAMS"
+NOTES, RESULTS = "ENVKIT_CLIENT_NOTES", ROOT / "scripts" / "contracts" / "clients" / "results"
 BROWSER_USE = "ENVKIT_BROWSER_USE_PYTHON"
 # The tests of the rollout take as long as all others, and use no package that the others do not.
 # Exports and sinks need their extras.
@@ -41,6 +46,8 @@ CORE_OPTIONS = (
     *("-m", "not slow", "--hypothesis-profile", "fast"),
     *("-W", "ignore::DeprecationWarning"),  # of old packages, about new ones below them
 )
+OPEN_CONNECTIONS = ("-p", "no:unraisableexception")
+"""Some clients leave their connections to the end of the process."""
 IMPORT_FOLDERS = (".", "envs", "adapters", "tests")
 
 
@@ -50,12 +57,17 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("name", choices=TESTED)
+    parser.add_argument("--client", choices=MATRIX, help="with clients: only this one")
     parser.add_argument("--build-only", action="store_true", help="only build the environment")
     parser.add_argument("pytest_arguments", nargs="*", help="passed to pytest, after --")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, _interrupt)
     recipe: Recipe = RECIPES[options.name]
     try:
+        if options.client is not None:
+            if recipe is not CLIENTS:
+                parser.error("--client goes with clients")
+            return run_client(options.client, options.pytest_arguments)
         python = ensure_environment(recipe)
         programs = _programs(recipe)
         if options.build_only:
@@ -83,6 +95,39 @@ def run_project(
         variables={**variables(recipe), **programs},
         timeout_s=TESTS_TIMEOUT_S,
     )
+
+
+def run_client(name: str, arguments: Sequence[str]) -> int:
+    """Run the tests of one client of the matrix, write what it did, and return the exit status.
+
+    Raises:
+        EnvironmentBuildError: Its environment could not be built.
+    """
+    client = MATRIX[name]
+    recipe = client.recipe(name)
+    python = ensure_environment(recipe)
+    found = variables(recipe)
+    if client.module is None:
+        folder = ensure_programs(f"client-{name}", client.packages)
+        if folder is None:
+            raise EnvironmentBuildError("npm could not install it")
+        found[PROGRAMS] = str(folder)
+    tests = [f"tests/contracts/clients/{one}" for one in client.tests]
+    with tempfile.TemporaryDirectory() as folder:
+        notes = Path(folder, "notes.json")
+        status = run_tests(
+            CLIENTS.name,
+            str(python),
+            "tests/contracts/clients",
+            [*OPEN_CONNECTIONS, *tests, *arguments],
+            variables={**found, NOTES: str(notes)},
+            timeout_s=TESTS_TIMEOUT_S,
+        )
+        if status == 0 and not arguments and notes.exists():
+            result = {"packages": client.packages, "notes": json.loads(notes.read_text())}
+            text = json.dumps(result, indent=1) + "\n"
+            (RESULTS / f"{name}.json").write_text(text, encoding="utf-8")
+    return EXIT_TESTS if status else 0
 
 
 def run_core(

@@ -30,6 +30,16 @@ def test_pages_state_the_published_figures() -> None:
         assert figures.written(page, known, blocks) == page
 
 
+def test_page_of_clients_states_their_results() -> None:
+    clients = script("scripts/docs/clients.py")
+    assert clients.PAGE.read_text(encoding="utf-8") == clients.page()
+    played = {name: tuple(one["packages"]) for name, one in clients.results().items()}
+    assert played == clients.pins()
+    assert [
+        note for one in clients.results().values() for note in one["notes"] if note["refused"]
+    ] == []
+
+
 @pytest.mark.parametrize(
     ("path", "pages"),
     [

@@ -41,3 +41,25 @@ async def gateway(script: Callable[[str], str], **options: Any) -> AsyncGenerato
     """Serve one session with the script."""
     async with serving(script, codec=codec(), **options) as run:
         yield run
+
+
+def call_of(tool: str, arguments: str = '{"b":  2.0, "a": 1}', said: str = "I will use it.") -> str:
+    """Return a reply that thinks and calls a tool, with JSON that no client would write."""
+    call = f'<tool_call>\n{{"name": "{tool}", "arguments": {arguments}}}\n</tool_call>'
+    return f"I think  hard \n</think>\n\n{said}\n{call}"
+
+
+def saying(*replies: str) -> Callable[[str], str]:
+    """Return a script that gives the replies in turn, and the answer from then on."""
+    left = list(replies)
+    return lambda _context: left.pop(0) if left else ANSWER
+
+
+def openai_api(run: Run) -> dict[str, Any]:
+    """Return where an OpenAI client finds the session."""
+    return {"base_url": f"{run.gateway.url}/v1", "api_key": run.session.key}
+
+
+def anthropic_api(run: Run) -> dict[str, Any]:
+    """Return where an Anthropic client finds the session."""
+    return {"base_url": run.gateway.url, "api_key": run.session.key}

@@ -251,7 +251,7 @@ async def run_conversation(
         return request.of_client(key=key, is_retry=False, label="")
 
     for number in range(8):
-        turn = await session.open(asked(f"{number}"))
+        (turn,) = await session.open(asked(f"{number}"))
         assert turn.task is not None
         await turn.task
         assert turn.reply is not None
@@ -260,7 +260,7 @@ async def run_conversation(
         change = rng.choice((*SAME, *OTHER))
         sent = change(history, rng)
         messages = [*sent, *_answers(sent, rng)]
-        follow = await session.open(asked(f"{number} follow"))
+        (follow,) = await session.open(asked(f"{number} follow"))
         assert follow.task is not None
         await follow.task
         assert follow.reply is not None, follow.error

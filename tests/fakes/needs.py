@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
+from pathlib import Path
 from shutil import which
 from subprocess import run
 from typing import Final
@@ -109,10 +110,10 @@ DEBIAN_CHROMIUM: Final = Need(
     command="make desktop-deps",
     detect=lambda: which("chromium") is not None,
 )
-AGENT_PROGRAMS: Final = Need(
-    name="agents from npm",
-    command="make contract-clients, on a machine with npm",
-    detect=lambda: "ENVKIT_AGENT_PROGRAMS" in os.environ,
+VERCEL_AI: Final = Need(
+    name="Vercel's ai from npm",
+    command="make contract-clients CLIENT=vercel-ai, on a machine with npm",
+    detect=lambda: Path(os.environ.get("ENVKIT_AGENT_PROGRAMS", "."), "../ai").resolve().is_dir(),
 )
 BROWSER_USE: Final = Need(
     name="browser-use",

@@ -57,7 +57,7 @@ async def refused(task: AgentTask) -> None:
     """Fail because the gateway refuses a second request."""
     client = client_of(task)
     await client.ask(task.prompt)
-    status, _ = await client.post({**client.body(), "n": 2})
+    status, _ = await client.post({**client.body(), "n": 0})
     assert status == 400
     raise KeyError("no choices")
 
@@ -66,7 +66,7 @@ async def refused_once(task: AgentTask) -> None:
     """Ask otherwise after a refusal, then fail."""
     client = client_of(task)
     client.user(task.prompt, None)
-    assert (await client.post({**client.body(), "n": 2}))[0] == 400
+    assert (await client.post({**client.body(), "n": 0}))[0] == 400
     assert (await client.post(client.body()))[0] == 200
     raise KeyError("lost")
 
@@ -75,7 +75,7 @@ async def refused_last(task: AgentTask) -> float:
     """End well although the gateway refuses a last request."""
     client = client_of(task)
     await client.ask(task.prompt)
-    assert (await client.post({**client.body(), "n": 2}))[0] == 400
+    assert (await client.post({**client.body(), "n": 0}))[0] == 400
     return 0.5
 
 

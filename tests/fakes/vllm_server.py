@@ -287,6 +287,15 @@ class FakeVLLM(PortServer):
         reason = None if matched in settings.eos_ids else matched
         return {"finish_reason": reply.finish["type"], "stop_reason": reason}
 
+    @staticmethod
+    def _ranked(token: int, logprob: float, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the most probable tokens in the server's order: the sampled one comes first."""
+        others = range(1, params.get("logprobs") or 1)
+        return [
+            {"token_id": token + rank, "logprob": logprob + rank / 64, "rank": rank + 1}
+            for rank in (0, *others)
+        ]
+
     def _answer(
         self,
         body: Mapping[str, Any],
@@ -301,7 +310,7 @@ class FakeVLLM(PortServer):
         values = [logprob_of(state) for state in states]
         content = [
             {"token_id": token, "logprob": self._logprob(value, params), "rank": 1,
-             "top_logprobs": []}
+             "top_logprobs": self._ranked(token, self._logprob(value, params), params)}
             for token, value in zip(live.sampled, values[len(ids) :], strict=True)
         ]  # fmt: skip
         cached = self._cached(states, len(ids), body.get("cache_salt"))

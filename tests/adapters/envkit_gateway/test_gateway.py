@@ -1,20 +1,24 @@
 """The gateway: exact continuation whatever a client rewrites, images, refusals, retries."""
 
 import asyncio
+import gc
 import json
 from dataclasses import replace
 from typing import Any
+from weakref import WeakSet
 
 import aiohttp
 import pytest
 from fakes.agent_clients import CLIENTS, AnthropicClient, ChatClient, Client, ResponsesClient, Said
 from fakes.gateway_run import Run, serving
+from fakes.odd_engine import OddEngine
 from fakes.trajectories import picture
 
-from envkit.rollout.engine import Sampling
+from envkit.metrics import aggregate
+from envkit.rollout.engine import GenerateRequest, Generation, Sampling
 from envkit.rollout.limits import Limits
 from envkit.trajectory import SegmentKind, StopReason
-from envkit_gateway import SessionLimits
+from envkit_gateway import Gateway, Session, SessionLimits
 from envkit_gateway.turn import TurnState
 
 
@@ -148,14 +152,14 @@ async def test_lost_reply_is_recorded_and_not_trained() -> None:
 URL = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
 BAD: list[dict[str, Any]] = [
     {"messages": []},
-    {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
+    {"messages": [{"role": "user", "content": "a"}], "add_generation_prompt": False},
     {"messages": [{"role": "user", "content": [URL]}]},
     {"messages": [{"role": "user", "content": [{"type": "video", "url": "x"}]}]},
     {"messages": [{"role": "user", "content": "<|image_pad|>"}]},
     {"messages": [{"role": "king", "content": "a"}]},
     {"messages": "text"},
     {"messages": [{"role": "user", "content": {"a": 1}}]},
-    {"messages": [{"role": "user", "content": "a"}], "n": 2},
+    {"messages": [{"role": "user", "content": "a"}], "n": 0},
     {"messages": [{"role": "user", "content": "a"}], "top_logprobs": 3},
     {"messages": [{"role": "user", "content": "a"}], "stop": [1]},
     {"messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function"}]},
@@ -191,6 +195,84 @@ async def test_errors_come_in_the_dialect_of_the_client() -> None:
             assert (await client.post(client.body()))[0] == status
         await run.session.close()
         assert (await client.post(client.body()))[0] == 403
+
+
+async def test_result_marked_as_an_error_is_another_conversation() -> None:
+    async with serving() as run:
+        client = run.client(AnthropicClient, tools=True)
+        said = await client.ask("one")
+        client.result(said.calls[0], "3")
+        await client.ask()
+        await client.ask("two")
+        client.items.pop()
+        (block,) = client.items[2]["content"]
+        for marked in (False, True):
+            block["is_error"] = marked
+            assert (await client.post(client.body()))[0] == 200
+    counts = run.session.counts
+    assert (counts["new"], counts["continued"]) == (2, 3)
+    run.trajectory()
+
+
+async def test_every_answer_has_the_ids_that_sdks_report() -> None:
+    names: set[str] = set()
+    async with serving() as run, aiohttp.ClientSession() as http:
+        for kind, stream in ((one, stream) for one in CLIENTS for stream in (False, True)):
+            client = run.client(kind, stream=stream)
+            client.user("one", None)
+            for key in (run.session.key, "wrong"):
+                headers = {"authorization": f"Bearer {key}"}
+                url = run.gateway.url + kind.path
+                async with http.post(url, json=client.body(), headers=headers) as answer:
+                    names.add(answer.headers["x-request-id"])
+                    assert answer.headers["request-id"] == answer.headers["x-request-id"]
+        async with http.get(f"{run.gateway.url}/v1/models") as answer:
+            names.add(answer.headers["x-request-id"])
+    assert len(names) == 13
+    run.trajectory()
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/v1/nothing", "invalid_request_error"),
+        ("/v1/responses/resp_9", "invalid_request_error"),
+        ("/v1/messages/batches", "not_found_error"),
+    ],
+)
+async def test_unknown_path_is_not_found_in_the_form_of_its_dialect(path: str, kind: str) -> None:
+    async with (
+        serving() as run,
+        aiohttp.ClientSession() as http,
+        http.get(run.gateway.url + path) as answer,
+    ):
+        assert answer.status == 404
+        assert (await answer.json())["error"]["type"] == kind
+
+
+async def test_unknown_response_has_the_code_of_the_service() -> None:
+    async with serving() as run:
+        client = run.client(ResponsesClient, extra={"previous_response_id": "resp_9"})
+        client.user("one", None)
+        _, answer = await client.post(client.body())
+    assert answer["error"]["code"] == "previous_response_not_found"
+
+
+async def test_sessions_are_released_at_their_end() -> None:
+    """Also those whose client left, whose replies wait for a retry."""
+    alive = WeakSet[Session]()
+    async with Gateway().running() as gateway:
+        for _ in range(50):
+            async with serving() as run, gateway.serving(run.session):
+                alive.add(run.session)
+                await run.client(ChatClient).ask("one")
+                (turn,) = run.session.turns
+                turn.state = TurnState.RUNNING
+                run.session.client_left(turn)
+            del run, turn
+        gc.collect()
+        assert not alive
+        assert not vars(gateway)["_sessions"]
 
 
 async def test_body_that_is_not_json_or_too_large_is_refused() -> None:
@@ -266,11 +348,29 @@ async def test_response_limit_counts_what_a_request_adds() -> None:
     assert sum(one.token_count for one in responses) <= 120
 
 
-async def test_wishes_that_are_not_enforced_are_recorded() -> None:
+SCHEMA: dict[str, Any] = {"type": "json_schema", "schema": {"type": "object"}}
+WISHES: list[tuple[type[Client], dict[str, Any], str]] = [
+    (ChatClient, {"tool_choice": "required"}, "tool_choice"),
+    (ChatClient, {"response_format": {"type": "json_schema"}}, "response_format"),
+    (ResponsesClient, {"tool_choice": "required"}, "tool_choice"),
+    (ResponsesClient, {"text": {"format": SCHEMA}}, "text.format"),
+    (AnthropicClient, {"tool_choice": {"type": "any"}}, "tool_choice"),
+    (AnthropicClient, {"tool_choice": {"type": "tool", "name": "add"}}, "tool_choice"),
+    (AnthropicClient, {"output_config": {"format": SCHEMA}}, "output_config.format"),
+    (AnthropicClient, {"output_format": SCHEMA}, "output_config.format"),
+]
+
+
+@pytest.mark.parametrize(("kind", "extra", "name"), WISHES, ids=str)
+async def test_wishes_that_are_not_enforced_are_recorded(
+    kind: type[Client], extra: dict[str, Any], name: str
+) -> None:
     async with serving() as run:
-        client = run.client(ChatClient, tools=True, extra={"tool_choice": "required"})
-        await client.ask("one")
-    assert run.trajectory().turns[0].info["unenforced"] == ["tool_choice"]
+        await run.client(kind, tools=True, extra=extra).ask("one")
+        await run.client(kind, tools=True).ask("two")
+    trajectory = run.trajectory()
+    assert [turn.info.get("unenforced") for turn in trajectory.turns] == [[name], None]
+    assert aggregate([trajectory])[f"agent/unenforced/{name}"] == 1.0
 
 
 async def test_key_of_an_episode_that_is_over_gets_403() -> None:
@@ -337,12 +437,80 @@ async def test_logprobs_come_from_the_record() -> None:
     assert [one["logprob"] for one in content] == list(segment.logprobs)
 
 
+class Ranking(OddEngine):
+    """Reports the neighbours of each sampled token as the most probable ones."""
+
+    max_top_logprobs = 5
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        found = await super().generate(request)
+        most = range(request.top_logprobs)
+        ranked = [[(token + n, -1.0 - n) for n in most] for token in found.token_ids]
+        return replace(found, top_logprobs=ranked)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "extra"),
+    [
+        (ChatClient, {"logprobs": True}),
+        (ResponsesClient, {"include": ["message.output_text.logprobs"]}),
+    ],
+)
+async def test_most_probable_tokens_come_from_the_engine(
+    kind: type[Client], extra: dict[str, Any], stream: bool
+) -> None:
+    from fakes.codecs import vision_codec
+
+    codec = vision_codec()
+    engine = Ranking(codec, lambda _: "ab")
+    async with serving(engine=engine, codec=codec) as run:
+        client = run.client(kind, stream=stream, extra={**extra, "top_logprobs": 2})
+        client.user("one", None)
+        status, answer = await client.post(client.body())
+        client.extra["top_logprobs"] = 6
+        refused, why = await client.post(client.body())
+    (segment,) = [one for one in run.trajectory().segments if one.kind is SegmentKind.MODEL]
+    assert status == 200
+    if kind is ChatClient:
+        content = (answer[0] if stream else answer)["choices"][0]["logprobs"]["content"]
+    else:
+        whole = answer[-1]["response"] if stream else answer
+        content = whole["output"][0]["content"][0]["logprobs"]
+    shown = [[(one["token"], one["logprob"]) for one in row["top_logprobs"]] for row in content]
+    assert shown == [
+        [(codec.decode_all([token + n]), -1.0 - n) for n in range(2)] for token in segment.wire_ids
+    ]
+    assert refused == 400
+    assert "top_logprobs can be at most 5 with engine 'odd', got 6" in why["error"]["message"]
+
+
 async def test_usage_counts_the_expanded_prompt() -> None:
     async with serving() as run:
         for kind in CLIENTS:
             said = await run.client(kind).ask("look", picture(1))
             used = said.usage.get("prompt_tokens", said.usage.get("input_tokens"))
             assert used == run.engine.requests[-1].train_length
+
+
+@pytest.mark.parametrize(
+    "reply", ["<think>a b\nc</think>\n\nyes", "é" * 99 + "</think>no", "<think>open", "none"]
+)
+async def test_usage_counts_the_tokens_of_thoughts(reply: str) -> None:
+    end = reply.find("</think>") + len("</think>") if "</think>" in reply else 0
+    thought = reply if reply.endswith("open") else reply[:end]
+    details = {
+        ChatClient: ("completion_tokens_details", "reasoning_tokens"),
+        ResponsesClient: ("output_tokens_details", "reasoning_tokens"),
+        AnthropicClient: ("output_tokens_details", "thinking_tokens"),
+    }
+    async with serving(lambda _: reply) as run:
+        encode = run.engine.codec.encode_reply
+        expected = sum(len(encode(letter)) - 1 for letter in thought)
+        for kind, (name, key) in details.items():
+            said = await run.client(kind).ask("one")
+            assert said.usage[name] == {key: expected}
+    run.trajectory()
 
 
 async def test_models_and_token_counts_are_answered_and_not_recorded() -> None:

@@ -12,6 +12,7 @@ import gymnasium
 import psutil
 import pytest
 from fakes import own_agents
+from fakes.agent_clients import ChatClient
 from fakes.agent_runs import command, played
 from fakes.codecs import vision_codec
 
@@ -30,6 +31,7 @@ from envkit.trajectory import (
     success_of,
     threshold_of,
 )
+from envkit_gateway import AgentSettings
 from envkit_notebook.branching import check_branch
 
 
@@ -120,7 +122,7 @@ async def test_agent_that_fails_after_a_refused_request_is_a_fault() -> None:
     found = await played("fakes.own_agents:refused")
     assert (found.stop_reason, found.reward) == (StopReason.LEDGER_FAULT, None)
     assert found.fault is not None
-    assert "n must be 1, got 2" in found.fault.message
+    assert "n must be between 1 and 128, got 0" in found.fault.message
 
 
 @pytest.mark.parametrize(
@@ -418,3 +420,32 @@ async def test_output_of_a_command_is_bounded(tmp_path: Path) -> None:
 async def test_wrong_setting_is_refused_before_any_episode(agent: Any) -> None:
     with pytest.raises(ConfigurationError, match="agent"):
         await played(agent)
+
+
+async def test_gateway_listens_where_the_setting_says(unused_tcp_port: int) -> None:
+    port = unused_tcp_port
+    found: list[str] = []
+
+    async def agent(task: Any) -> float:
+        found.append(task.base_url)
+        await ChatClient(f"http://127.0.0.2:{port}", task.api_key).ask(task.prompt)
+        return 1.0
+
+    await played({"function": agent, "bind": f"127.0.0.2:{port}", "url": "https://proxy.test/a/"})
+    await played({"function": agent, "bind": f"127.0.0.2:{port}"})
+    assert found == ["https://proxy.test/a/v1", f"http://127.0.0.2:{port}/v1"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        ({"bind": "0.0.0.0:8700"}, "set agent.url"),
+        ({"bind": "http://10.0.0.5"}, "must be HOST or HOST:PORT"),
+        ({"bind": "10.0.0.5:many"}, "must be HOST or HOST:PORT"),
+        ({"bind": ""}, "must be HOST or HOST:PORT"),
+        ({"url": "10.0.0.5:8700"}, "must start with http"),
+    ],
+)
+def test_address_of_the_gateway_is_checked(setting: dict[str, str], why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        AgentSettings.read({"function": own_agents.trivial, **setting})

@@ -202,7 +202,7 @@ async def test_request_that_is_encoded_at_the_end_of_its_episode_gets_403(
 ) -> None:
     begun = asyncio.Event()
 
-    async def slowly(self: EpisodeEncoder) -> Any:
+    async def slowly(self: EpisodeEncoder, _after: str) -> Any:
         begun.set()
         await asyncio.Event().wait()
 
@@ -284,7 +284,7 @@ async def test_hosted_tools_that_the_model_never_sees_are_recorded() -> None:
         client = run.client(ResponsesClient, extra={"tools": [{"type": "web_search"}]})
         await client.ask("one")
     trajectory = run.trajectory()
-    assert trajectory.turns[0].info["unenforced"] == ["tools: web_search"]
+    assert trajectory.turns[0].info["unenforced"] == ["tools.web_search"]
     assert trajectory.stop_reason is StopReason.TERMINATED
 
 

@@ -80,6 +80,49 @@ async def test_chain_of_requests_without_tools_belongs_to_the_conversation() -> 
     assert purposes(run.trajectory()) == [None, None, None]
 
 
+CALL = '<tool_call>\n{"name": "add", "arguments": {"a":  1, "b": 2}}\n</tool_call>'
+
+
+async def called(run: Run, *before: dict[str, Any]) -> dict[str, Any]:
+    """Play a turn that calls the tool and says a few words; return the call."""
+    client = run.client(ChatClient, tools=True)
+    client.items = [*before, said("user", "Add.")]
+    (call,) = (await client.ask()).calls
+    return {"id": call["id"], "type": "function",
+            "function": {"name": call["name"], "arguments": call["arguments"]}}  # fmt: skip
+
+
+async def test_call_without_the_words_beside_it_is_a_quote() -> None:
+    replies = iter([f"I will.\n{CALL}", ANSWER])
+    async with serving(lambda _: next(replies)) as run:
+        call = await called(run)
+        await once(
+            run, said("system", "Last step."),
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": call["id"], "content": "3"},
+            said("user", "Answer now."),
+        )  # fmt: skip
+    assert purposes(run.trajectory()) == [None, None]
+
+
+async def test_id_of_a_call_in_a_text_is_a_quote() -> None:
+    replies = iter([CALL, ANSWER])
+    async with serving(lambda _: next(replies)) as run:
+        call = await called(run)
+        await once(run, said("user", f"You called {call!r}. Answer now."))
+    assert purposes(run.trajectory()) == [None, None]
+
+
+async def test_request_with_the_same_system_prompt_and_task_belongs_to_the_conversation() -> None:
+    replies = iter([CALL, ANSWER, "Sums"])
+    system = said("system", "Be exact.")
+    async with serving(lambda _: next(replies)) as run:
+        await called(run, system)
+        await once(run, system, said("user", "Add."), said("user", "You took too many steps."))
+        await once(run, system, said("user", "Write a title for: Add."))
+    assert purposes(run.trajectory()) == [None, None, "side"]
+
+
 async def test_short_words_that_two_conversations_share_do_not_join_them() -> None:
     async with serving(lambda _: "yes") as run:
         await once(run, said("user", "yes?"), tools=True)

@@ -32,7 +32,7 @@ def opened(lane: Lane, parent: Turn | None) -> Turn:
     nothing: Any = None
     turn = Turn(
         number=0, lane=lane, parent=parent, request_key="", prefix="", unenforced=(), place=0,
-        asked=(), has_instructions=False, encoded=nothing,
+        asked=(), has_instructions=False, tools=(), continues_reply=False, encoded=nothing,
     )  # fmt: skip
     if parent is not None:
         parent.children.append(turn)

@@ -81,6 +81,8 @@ class Recorded:
             place=len(before),
             asked=tuple(before),
             has_instructions=False,
+            tools=(),
+            continues_reply=False,
             encoded=nothing,
             state=state,
             reply=Reply(

@@ -16,6 +16,7 @@ from fakes.trajectories import picture
 from envkit.tokens import ChatCodec
 from envkit_gateway import anthropic, chat, responses
 from envkit_gateway.request import RequestRefused
+from envkit_gateway.turn import Choice
 
 ADD: dict[str, Any] = {"name": "add", "parameters": {"type": "object", "properties": {}}}
 USER = {"role": "user", "content": "Hi"}
@@ -33,7 +34,7 @@ async def prompt(codec: ChatCodec | str, dialect: ModuleType, **body: Any) -> st
 async def asked(run: Any, *messages: Any, dialect: ModuleType = chat, **fields: Any) -> Any:
     """Return the turn that answers a request."""
     name = "input" if dialect is responses else "messages"
-    turn = await run.session.open(dialect.read({name: [*messages], **fields}, run.session.turns))
+    (turn,) = await run.session.open(dialect.read({name: [*messages], **fields}, run.session.turns))
     await turn.task
     assert turn.reply is not None, turn.error
     return turn
@@ -156,9 +157,8 @@ async def test_namespace_is_part_of_a_tools_name() -> None:
 
     async with serving(write, codec=make_codec("qwen3")) as run:
         turn = await asked(run, USER, dialect=responses, tools=[tool])
-        (item,) = responses.answer(turn, turn.reply, responses.read({"input": "Hi"}, ()), str)[
-            "output"
-        ]
+        request = responses.read({"input": "Hi"}, ())
+        (item,) = responses.answer([Choice(turn, turn.reply)], request, str)["output"]
         assert (item["name"], item["namespace"]) == ("add", "math")
         result = {"type": "function_call_output", "call_id": item["call_id"], "output": "3"}
         after = await asked(run, USER, item, result, dialect=responses, tools=[tool])

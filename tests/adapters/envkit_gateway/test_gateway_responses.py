@@ -70,6 +70,14 @@ async def test_instructions_are_those_of_the_request_itself() -> None:
     assert run.session.counts == {"new": 3, "continued": 2}
 
 
+async def test_response_needs_new_input() -> None:
+    async with serving(lambda _: "yes") as run:
+        first = await asked(run, [user("one")])
+        client = run.client(ResponsesClient, extra={"previous_response_id": first["id"]})
+        status, _ = await client.post(client.body())
+    assert status == 400
+
+
 async def test_two_responses_after_one_share_it() -> None:
     async with serving(lambda _: "yes") as run:
         first = await asked(run, [user("one")])

@@ -76,7 +76,7 @@ async def test_client_that_left_while_its_request_was_encoded_may_retry(
 ) -> None:
     begun, gate, encode = asyncio.Event(), asyncio.Event(), EpisodeEncoder.prompt
 
-    async def slowly(self: EpisodeEncoder) -> Any:
+    async def slowly(self: EpisodeEncoder, _after: str) -> Any:
         begun.set()
         await gate.wait()
         return await encode(self)
@@ -120,7 +120,7 @@ async def test_key_is_read_from_any_clients_header(headers: dict[str, str]) -> N
 async def test_token_count_that_fails_is_an_error_of_the_dialect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def broken(self: EpisodeEncoder) -> Any:
+    def broken(self: EpisodeEncoder, _after: str) -> Any:
         raise RuntimeError("a defect")
 
     async with serving() as run, aiohttp.ClientSession() as http:

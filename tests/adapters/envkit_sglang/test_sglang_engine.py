@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,6 +43,13 @@ async def test_generate_returns_ids_and_logprobs_with_the_stop_token() -> None:
     assert generation.finish_reason is FinishReason.STOP
     assert generation.prompt_tokens == 3
     assert generation.weight_version == "default"
+
+
+async def test_most_probable_tokens_come_with_each_sampled_one() -> None:
+    async with FakeSGLang(reply) as server:
+        found = (await one(server, replace(ask(), top_logprobs=3))).top_logprobs
+        assert server.log[0].payload["top_logprobs_num"] == 3
+    assert [[token for token, _ in row] for row in found] == [[0, 1, 2]] * 4
 
 
 async def test_request_sends_ids_images_budget_and_routing_key_and_never_text() -> None:

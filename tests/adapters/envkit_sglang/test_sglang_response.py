@@ -224,6 +224,16 @@ def test_input_logprobs_start_with_none() -> None:
         parse_input_logprobs(answer([]))
 
 
+def test_most_probable_tokens_are_pairs_in_descending_order() -> None:
+    top = [[[-2.0, 8, None], [-1.0, 9, "x"]], [[-0.5, 7, None]]]
+    found = parse(answer([8, 7], output_top_logprobs=top)).top_logprobs
+    assert found == (((9, -1.0), (8, -2.0)), ((7, -0.5),))
+    assert parse(answer([8])).top_logprobs == ()
+    for broken in ("x", [None], [[["a", 1, None]]]):
+        with pytest.raises(EngineFault, match="output_top_logprobs"):
+            parse(answer([8], output_top_logprobs=broken))
+
+
 def test_server_info_is_read_from_both_layouts() -> None:
     flat = {"version": "0.5.23", "context_length": 99, "max_req_input_len": 93}
     nested = {"context_length": None, "scheduler_info": {"max_req_input_len": 93}}

@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -48,6 +49,16 @@ async def test_generate_returns_ids_and_logprobs_with_the_stop_token() -> None:
     assert generation.weight_version == "default"
     assert engine.name == "vllm"
     assert engine.logprob_kind is LogprobKind.SAMPLED
+
+
+async def test_most_probable_tokens_come_in_descending_order() -> None:
+    async with FakeVLLM(reply) as server, engine_for(server) as engine:
+        found = (await engine.generate(replace(ask(), top_logprobs=3))).top_logprobs
+        assert server.requests[-1]["sampling_params"]["logprobs"] == 3
+    assert [[token for token, _ in row] for row in found] == [
+        [token + 2, token + 1, token] for token in (20, 21, 22, 2)
+    ]
+    assert all(row == tuple(sorted(row, key=lambda one: -one[1])) for row in found)
 
 
 async def test_request_writes_out_every_parameter_and_names_images_by_their_pixels() -> None:

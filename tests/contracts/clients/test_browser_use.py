@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from fakes.client_notes import Note
 from fakes.client_scripts import gateway
 from fakes.needs import DEBIAN_CHROMIUM
 
@@ -67,18 +68,18 @@ def shown(body: bytes) -> list[str]:
     return [Image.from_bytes(base64.b64decode(data)).sha256 for data in uris]
 
 
-async def test_browser_use_is_exact_in_a_sequence_per_step(tmp_path: Path) -> None:
+async def test_browser_use_is_exact_in_a_sequence_per_step(note: Note, tmp_path: Path) -> None:
     from browser_use import Agent, BrowserProfile, ChatOpenAI
 
     sent: list[list[str]] = []
 
-    async def note(request: httpx.Request) -> None:
+    async def keep(request: httpx.Request) -> None:
         sent.append(shown(request.content))
 
     with served("<h1>Canary</h1><button>Press</button>") as page:
         async with (
             gateway(acting(page)) as run,
-            httpx.AsyncClient(event_hooks={"request": [note]}) as http,
+            httpx.AsyncClient(event_hooks={"request": [keep]}) as http,
         ):
             model = ChatOpenAI(
                 model="m", base_url=f"{run.gateway.url}/v1", api_key=run.session.key,
@@ -105,3 +106,4 @@ async def test_browser_use_is_exact_in_a_sequence_per_step(tmp_path: Path) -> No
     ]
     assert recorded == sent
     assert len([images for images in sent if images]) >= 2
+    note(trajectory, dialect="chat completions", does="`Agent`")

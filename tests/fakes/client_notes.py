@@ -1,0 +1,23 @@
+"""What a client did and how the gateway recorded it, for the page of clients."""
+
+from typing import Any, Protocol
+
+from envkit.trajectory import Trajectory
+
+
+class Note(Protocol):
+    """Adds a line to the notes."""
+
+    def __call__(self, trajectory: Trajectory, *, dialect: str, does: str) -> None: ...
+
+
+def line_of(trajectory: Trajectory) -> dict[str, Any]:
+    """Return the figures of an agent's episode."""
+    about = trajectory.metadata["agent"]
+    return {
+        "replies": len(trajectory.turns),
+        "sequences": len(trajectory.sequences()),
+        "starts": [one.reason for one in trajectory.branches],
+        "untrained": about["untrained"],
+        "refused": about["requests"].get("refused", 0),
+    }
