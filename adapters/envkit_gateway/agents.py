@@ -237,7 +237,7 @@ class AgentSettings:
         host, _ = self.listens_on()
         if self.url is None and host in _EVERYWHERE:
             raise ConfigurationError(
-                f"agent.bind {self.bind!r} is no address that an agent can ask: set agent.url"
+                f"agents cannot reach agent.bind {self.bind!r}: set agent.url too"
             )
         if self.url is not None and not self.url.startswith(("http://", "https://")):
             raise ConfigurationError(
