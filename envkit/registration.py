@@ -31,6 +31,7 @@ from envkit.errors import (
     UnknownNameError,
     did_you_mean,
 )
+from envkit.secrets import stored
 from envkit.signature import known_arguments, takes, wrong_types
 from envkit.success import checked_threshold, finite
 
@@ -301,7 +302,8 @@ def make(
 def _refused_arguments(
     found: EnvSpec, creator: Creator, given: Mapping[str, Any], reason: str
 ) -> ConfigurationError:
-    known, typed = known_arguments(creator), " ".join(f"{name}={given[name]}" for name in given)
+    known = known_arguments(creator)
+    typed = " ".join(f"{name}={value}" for name, value in stored(given).items())
     unknown = [name for name in given if name not in known]
     if not unknown:
         return ConfigurationError(

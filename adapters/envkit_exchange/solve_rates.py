@@ -17,6 +17,7 @@ from envkit.metrics.intervals import Interval, wilson_interval
 from envkit.rollout import ENVKIT_COLUMN, EpisodeRequest
 from envkit.rollout.run_folder import RUN_FILE, read_settings
 from envkit.rollout.sources import canonical_json
+from envkit.secrets import without_secrets
 from envkit.success import UNDECLARED
 from envkit.trajectory import StopReason, Trajectory, read_trajectories, success_of
 from envkit.trajectory.storage import Source
@@ -162,7 +163,7 @@ def _env_kwargs(source: Source) -> Mapping[str, Any]:
     folder = Path(source)
     if not (folder / RUN_FILE).is_file():
         return {}
-    return read_settings(folder)["config"]["env_kwargs"]
+    return without_secrets(read_settings(folder)["config"]["env_kwargs"])
 
 
 def _request(trajectory: Trajectory, arguments: Mapping[str, Any]) -> EpisodeRequest:

@@ -12,6 +12,7 @@ from envkit.errors import ConfigurationError, UnknownNameError
 from envkit.messages import Message, message
 from envkit.registration import make
 from envkit.rollout.request import EpisodeRequest
+from envkit.secrets import without_secrets
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
 from envkit_exchange.tables import image_column, write_folder, write_table
@@ -127,7 +128,7 @@ class TaskDraw(Closing):
             task = self._env.tasks.task(index)
         return EpisodeRequest(
             env_id=self._env_id,
-            env_kwargs=self._arguments,
+            env_kwargs=without_secrets(self._arguments),
             task=task,
             seed=derive_seed("dataset", self._seed, self.split, index) if seed is None else seed,
         )

@@ -19,6 +19,8 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import typer
 
+from envkit.secrets import hidden
+
 if TYPE_CHECKING:
     from envkit.access import Access
 
@@ -44,8 +46,8 @@ def say(line: str = "") -> None:
 
 
 def note(line: str = "") -> None:
-    """Write a line to standard error."""
-    _write(printable(line), sys.stderr)
+    """Write a line to standard error, without secrets."""
+    _write(printable(hidden(line)), sys.stderr)
 
 
 def _write(text: str, stream: IO[str]) -> None:
@@ -105,7 +107,7 @@ def note_traceback(error: BaseException) -> None:
 
 
 def make_standard_error_printable() -> None:
-    """Pass warnings, log lines and thread errors through `printable` too.
+    """Pass warnings, log lines and thread errors through `printable` too, without secrets.
 
     Characters that a stream cannot encode are escaped.
     """
@@ -116,7 +118,7 @@ def make_standard_error_printable() -> None:
     as_warning = warnings.formatwarning
 
     def printable_warning(*args: Any, **kwargs: Any) -> str:  # noqa: ANN401  # as the original
-        return printable(as_warning(*args, **kwargs))
+        return printable(hidden(as_warning(*args, **kwargs)))
 
     warnings.formatwarning = printable_warning
     if logging.lastResort is not None:
@@ -127,7 +129,7 @@ def make_standard_error_printable() -> None:
 
 class _PrintableFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
+        return printable(hidden(super().format(record)))
 
 
 def _note_thread_error(failed: threading.ExceptHookArgs) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from envkit.errors import ConfigurationError, ContractError, EnvkitError, describe
+from envkit.secrets import restored, stored
 
 if TYPE_CHECKING:
     from envkit.env import Env
@@ -100,7 +101,8 @@ def parse_env_kwargs(
     """Parse the arguments of an environment or wrapper.
 
     Raises:
-        ConfigurationError: A pair has no "=" or no valid name.
+        ConfigurationError: A pair has no "=" or no valid name, or a value `env:NAME` refers to a
+            variable that is not set.
     """
     arguments: dict[str, Any] = {}
     for pair in pairs or ():
@@ -111,7 +113,7 @@ def parse_env_kwargs(
             arguments[name] = json.loads(value)
         except ValueError:
             arguments[name] = value
-    return arguments
+    return restored(arguments)
 
 
 def make_env(env_id: str, arguments: dict[str, Any]) -> "Env":
@@ -130,7 +132,7 @@ def make_env(env_id: str, arguments: dict[str, Any]) -> "Env":
         raise
     except BaseException as error:  # foreign code; SystemExit would look like success
         if isinstance(error, TypeError | ValueError) and arguments:
-            typed = " ".join(f"{name}={value}" for name, value in arguments.items())
+            typed = " ".join(f"{name}={value}" for name, value in stored(arguments).items())
             raise ConfigurationError(
                 f"{env_id} cannot be built with {typed}: {describe(error)}. "
                 f"See `envkit info {env_id}`"

@@ -24,6 +24,7 @@ from envkit.files import replace_file, storage_errors
 from envkit.folder_claim import FolderClaim
 from envkit.rollout.multi_agent import ROLLOUT_ID, SIBLINGS, can_resume
 from envkit.rollout.plan import Played, Progress
+from envkit.secrets import hidden, stored, unnamed
 from envkit.threads.workers import Mailbox, Worker
 from envkit.trajectory.image_folder import IMAGE_FOLDER
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
@@ -316,12 +317,15 @@ def changed_settings(
 ) -> list[str]:
     """Return a line for each setting that differs, such as "config.seed is 0, got 1".
 
+    Secrets are equal.
+
     Args:
         recorded: A run's settings.
         settings: Other settings.
         besides: Names of settings that may differ, with dots between their parts.
     """
     old, new = (_flat(json.loads(json.dumps(one))) for one in (recorded, settings))
+    old, new = ({name: unnamed(one) for name, one in flat.items()} for flat in (old, new))
     return [
         f"{name} is {old.get(name)!r:.{_SHOWN}}, got {new.get(name)!r:.{_SHOWN}}"
         for name in sorted(old.keys() | new.keys())
@@ -342,11 +346,12 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _write_settings(path: Path, settings: Mapping[str, Any]) -> None:
+    written = stored(settings)
     document = {
         "schema": SCHEMA,
         "envkit": envkit.__version__,
-        "settings": settings,
-        "seal": _seal(settings),
+        "settings": written,
+        "seal": _seal(written),
     }
     text = json.dumps(document, indent=2).encode() + b"\n"
     replace_file(path / RUN_FILE, text, durable=True)
@@ -384,7 +389,7 @@ def _recorded(path: Path, settings: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _check_same(path: Path, recorded: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    changed = changed_settings(recorded, settings)
+    changed = changed_settings(recorded, stored(settings))
     if changed:
         raise ConfigurationError(
             f"{path} can only be resumed with its own settings: {'; '.join(changed)}; start a new "
@@ -528,7 +533,8 @@ def _set_apart(path: Path, name: str, numbers: Collection[int], writer: Trajecto
 
 def _emptied(trajectory: Trajectory, error: StorageError) -> Trajectory:
     """Return a faulted record to replace one that cannot be stored."""
-    fault = FaultRecord(where=FaultPlace.LEDGER, kind=FaultKind.PERMANENT, message=str(error))
+    message = hidden(str(error))
+    fault = FaultRecord(where=FaultPlace.LEDGER, kind=FaultKind.PERMANENT, message=message)
     metadata = {
         name: trajectory.metadata[name]
         for name in ("group", "member", ROLE, ROLLOUT_ID, SIBLINGS)

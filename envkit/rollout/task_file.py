@@ -10,6 +10,7 @@ from typing import Final
 
 from envkit.errors import ConfigurationError, DatasetError
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
+from envkit.secrets import stored
 from envkit.tasks import read_tasks
 
 _SHOWN: Final = 120
@@ -50,7 +51,7 @@ def read_requests(path: str | os.PathLike[str], env_id: str) -> tuple[EpisodeReq
         if request.env_kwargs != found[0].env_kwargs:
             raise ConfigurationError(
                 f"{str(path)!r}: all tasks of a run must have the same env_kwargs, got "
-                f"{dict(found[0].env_kwargs)!s:.{_SHOWN}} for task 1 and "
-                f"{dict(request.env_kwargs)!s:.{_SHOWN}} for task {number}; split the file"
+                f"{stored(found[0].env_kwargs)!s:.{_SHOWN}} for task 1 and "
+                f"{stored(request.env_kwargs)!s:.{_SHOWN}} for task {number}; split the file"
             )
     return tuple(found)

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Final, Self
 
 from envkit.errors import Fault, FaultKind, describe, message_of, traceback_of
+from envkit.secrets import hidden
 
 MAX_TEXT: Final = 16_384
 """Characters kept from the start of a fault's message and from the end of its traceback."""
@@ -98,7 +99,7 @@ class FaultRecord:
 
     @classmethod
     def of(cls, where: FaultPlace, error: BaseException) -> Self:
-        """Describe any exception, even a huge one or one whose `__str__` raises.
+        """Describe any exception without secrets, even a huge one or one whose `__str__` raises.
 
         Args:
             where: What the episode was doing.
@@ -110,6 +111,6 @@ class FaultRecord:
         return cls(
             where=where,
             kind=error.kind if isinstance(error, Fault) else FaultKind.PERMANENT,
-            message=message[:MAX_TEXT],
-            traceback=traceback_of(error)[-MAX_TEXT:],
+            message=hidden(message[: 2 * MAX_TEXT])[:MAX_TEXT],
+            traceback=hidden(traceback_of(error)[-2 * MAX_TEXT :])[-MAX_TEXT:],
         )

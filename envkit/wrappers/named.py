@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from envkit.errors import ConfigurationError, EnvkitError, UnknownNameError, did_you_mean
 from envkit.faults import FaultPlan
+from envkit.secrets import stored
 from envkit.wrappers.budget_text import BudgetText
 from envkit.wrappers.curriculum import Curriculum
 from envkit.wrappers.env_wrapper import AnyEnv
@@ -98,4 +99,4 @@ def _refusal(name: str, arguments: Mapping[str, Any], error: TypeError) -> Confi
         if argument not in ("env", "plan", "progress")
     }
     meant = "".join(did_you_mean(one, known) for one in arguments if one not in known)
-    return ConfigurationError(f"{name} cannot be built with {dict(arguments)}: {error}.{meant}")
+    return ConfigurationError(f"{name} cannot be built with {stored(arguments)}: {error}.{meant}")
