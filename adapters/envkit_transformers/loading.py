@@ -92,11 +92,14 @@ def load_model(
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     with _loading(name):
-        config: Any = AutoConfig.from_pretrained(name)
+        config: Any = AutoConfig.from_pretrained(name, trust_remote_code=False)
         has_vision = getattr(config, "vision_config", None) is not None
         factory: Any = AutoModelForImageTextToText if has_vision else AutoModelForCausalLM
         model, details = factory.from_pretrained(
-            name, dtype=_dtype(dtype, config, torch.device(device)), output_loading_info=True
+            name,
+            dtype=_dtype(dtype, config, torch.device(device)),
+            output_loading_info=True,
+            trust_remote_code=False,
         )
         if details["missing_keys"]:
             raise ConfigurationError(
@@ -119,11 +122,13 @@ def load_processor(name: str) -> ModelProcessor:
     from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer
 
     with _loading(name):
-        config: Any = AutoConfig.from_pretrained(name)
-        tokenizer: Any = AutoTokenizer.from_pretrained(name)
+        config: Any = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        tokenizer: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         images: Any = None
         if getattr(config, "vision_config", None) is not None:
-            images = AutoImageProcessor.from_pretrained(name, backend="pil")
+            images = AutoImageProcessor.from_pretrained(
+                name, backend="pil", trust_remote_code=False
+            )
         return ModelProcessor(tokenizer=tokenizer, image_processor=images)
 
 

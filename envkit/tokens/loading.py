@@ -99,7 +99,7 @@ def _load_tokenizer(name: str) -> Any:  # noqa: ANN401  # transformers is an opt
         ) from error
     loader: Any = AutoTokenizer
     try:
-        return loader.from_pretrained(name)
+        return loader.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise ConfigurationError(
             f"no tokenizer can be loaded from {name!r}; pass a model folder or a hub name: "
