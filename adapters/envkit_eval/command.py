@@ -17,6 +17,7 @@ from envkit.cli.options import (
     complete_id,
 )
 from envkit.cli.playing import (
+    CONFIRMING,
     RESUMED,
     AgentCommand,
     AgentPath,
@@ -33,10 +34,12 @@ from envkit.cli.playing import (
     RunSeed,
     SettingPairs,
     Temperature,
+    Trust,
     Workers,
     WrapKwargs,
     WrapName,
     check_retry_faults,
+    confirmation_of,
     read_config,
     refuse_options,
 )
@@ -46,7 +49,7 @@ _SHOWN: Final = {"by", "reward_threshold", "quiet", "as_json"}
 _BESIDE_PAIRED: Final = {"targets", "paired", *_SHOWN}
 _BESIDE_RESUME: Final = {
     "resume", "retry_faults", "paired", "base_url", "workers", "ray", "pass_at", "max_faults",
-    "prices", *_SHOWN,
+    "prices", *CONFIRMING, *_SHOWN,
 }  # fmt: skip
 
 
@@ -108,6 +111,7 @@ def evaluate(
             help="Complete an interrupted evaluation, or recount a complete one.",
         ),
     ] = None,
+    trust: Trust = None,
     retry_faults: RetryFaults = False,
     resume_or_start: ResumeOrStart = False,
     paired: Annotated[
@@ -206,11 +210,17 @@ def evaluate(
         refuse_options(ctx, given, RESUMED, besides=_BESIDE_RESUME)
         with claimed_again(resume):
             begun = EvalPlan.read(
-                resume, base_url=base_url, is_quiet=quiet, retry_faults=retry_faults
+                resume,
+                confirmation_of(given),
+                base_url=base_url,
+                is_quiet=quiet,
+                retry_faults=retry_faults,
             )
             begun = begun.on_workers(workers, ray)
             plan = counted_otherwise(begun, counting, prices=prices)
             raise typer.Exit(run_eval(plan, output=output))
+    if trust:
+        raise typer.BadParameter("--trust confirms what an evaluation names: add --resume DIR")
     run = RolloutPlan.of_options(
         given,
         on_workers(read_config(given), workers, ray),
@@ -222,6 +232,6 @@ def evaluate(
     with claimed(run) as folder:
         begun = new_evaluation(run, targets or (), folder)
         if resume_or_start:
-            begun = begun.continued(base_url=base_url, is_quiet=quiet).on_workers(workers, ray)
+            begun = begun.continued()
         plan = counted_otherwise(begun, counting, prices=prices)
         raise typer.Exit(run_eval(plan, output=output))

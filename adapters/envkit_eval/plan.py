@@ -11,12 +11,13 @@ from typing import Any, Final, cast
 import envkit
 from envkit.cli.remote import on_workers
 from envkit.cli.run_plan import WHERE, Output, RolloutPlan, check_unchanged, numbered_folders
+from envkit.cli.trust import Confirmation, trust_options
 from envkit.errors import BusyError, ConfigurationError, StorageError
 from envkit.files import replace_file, storage_errors
 from envkit.folder_claim import FolderClaim
 from envkit.registration import spec
 from envkit.rollout.config import FaultPolicy
-from envkit.rollout.run_folder import is_taken
+from envkit.rollout.run_folder import is_taken, read_settings
 from envkit_eval import TAGS, Line, Price, check_pass_at, price_of, read_price
 
 EVAL_FILE: Final = "eval.json"
@@ -66,32 +67,38 @@ class EvalPlan:
 
     @classmethod
     def read(
-        cls, folder: Path, *, base_url: str | None, is_quiet: bool, retry_faults: bool = False
+        cls,
+        folder: Path,
+        confirmation: Confirmation,
+        *,
+        base_url: str | None,
+        is_quiet: bool,
+        retry_faults: bool = False,
     ) -> "EvalPlan":
         """Return the plan of an existing evaluation, whose runs are resumed.
 
         Args:
             folder: Holds `eval.json`.
+            confirmation: Confirms what the runs name.
             base_url: Current address of the server; None uses the recorded one.
             is_quiet: Whether to hide progress.
             retry_faults: Whether to play faulted episodes again.
 
         Raises:
             StorageError: The folder is not an evaluation.
-            ConfigurationError: Another version of envkit made it.
+            ConfigurationError: Another version of envkit made it, or a run names something that is
+                not confirmed.
         """
         data = read_evaluation(folder)
+        recorded = _recorded_runs(folder, data)
+        known = {name: data["runs"][name] if one is None else one for name, one in recorded.items()}
         runs: dict[str, RolloutPlan] = {}
-        for name, settings in data["runs"].items():
-            place = folder / name
-            plan = (
-                RolloutPlan.resumed(place, base_url=base_url)
-                if is_taken(place)
-                else RolloutPlan.of_settings(settings, base_url=base_url)
-            )
+        for name, settings in confirmation.confirm(folder, known).items():
             runs[name] = replace(
-                plan,
-                out=place,
+                RolloutPlan.of_settings(settings, base_url=base_url),
+                out=folder / name,
+                is_resumed=recorded[name] is not None,
+                recorded=recorded[name],
                 is_quiet=is_quiet,
                 output=Output.NOTHING,
                 retry_faults=retry_faults,
@@ -99,12 +106,12 @@ class EvalPlan:
         counting = Counting.of_json(data["counting"])
         return cls(folder=folder, runs=runs, counting=counting, is_resumed=True)
 
-    def continued(self, *, base_url: str | None, is_quiet: bool) -> "EvalPlan":
-        """Return the evaluation that the folder holds, which must be of this plan, else this plan.
+    def resume_options(self) -> str:
+        """Return the options that resuming the evaluation needs besides its folder."""
+        return trust_options(run.settings() for run in self.runs.values())
 
-        Args:
-            base_url: As for `read`.
-            is_quiet: As for `read`.
+    def continued(self) -> "EvalPlan":
+        """Return the plan with what the folder holds of it, which must have the same settings.
 
         Raises:
             StorageError: The evaluation, or a run in the folder, cannot be read.
@@ -113,15 +120,24 @@ class EvalPlan:
         if not is_evaluation(self.folder):
             runs = {name: replace(run, resume_or_start=False) for name, run in self.runs.items()}
             return replace(self, runs=runs)
-        stored = EvalPlan.read(self.folder, base_url=base_url, is_quiet=is_quiet)
-        names = stored.runs.keys() | self.runs.keys()
-        check_unchanged(
-            self.folder,
-            {name: run.settings() for name, run in stored.runs.items()},
-            {name: run.settings() for name, run in self.runs.items()},
-            besides=[f"{name}.{where}" for name in names for where in WHERE],
-        )
-        return stored
+        data = read_evaluation(self.folder)
+        recorded = _recorded_runs(self.folder, data)
+        own = {name: run.settings() for name, run in self.runs.items()}
+        besides = [f"{name}.{where}" for name in own.keys() | recorded.keys() for where in WHERE]
+        begun = {name: one for name, one in recorded.items() if one is not None}
+        for known in (data["runs"], {**data["runs"], **begun}):
+            check_unchanged(self.folder, known, own, besides=besides)
+        runs = {
+            name: replace(
+                run,
+                resume_or_start=False,
+                is_resumed=recorded[name] is not None,
+                recorded=recorded[name],
+            )
+            for name, run in self.runs.items()
+        }
+        counting = Counting.of_json(data["counting"])
+        return replace(self, runs=runs, counting=counting, is_resumed=True)
 
     def on_workers(self, workers: int | None, address: str | None) -> "EvalPlan":
         """Return the plan with other workers; None keeps each run's own.
@@ -176,12 +192,24 @@ def read_evaluation(folder: Path) -> dict[str, Any]:
         is_whole = isinstance(data["runs"], dict) and isinstance(data["counting"], dict)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise StorageError(f"{file} does not describe an evaluation: {error}") from error
+    for name in data["runs"] if is_whole else ():
+        if Path(name).name != name or not name:
+            raise StorageError(
+                f"{file} does not describe an evaluation: a run's folder must be in its own, "
+                f"got {name!r:.80}"
+            )
     if schema != SCHEMA or version != envkit.__version__ or not is_whole:
         raise ConfigurationError(
             f"{file} was made by envkit {version} (format {schema}); this is {envkit.__version__} "
             f"(format {SCHEMA}): use the version that made it, or start a new evaluation"
         )
     return data
+
+
+def _recorded_runs(folder: Path, evaluation: Mapping[str, Any]) -> dict[str, dict[str, Any] | None]:
+    """Return the settings of an evaluation's runs by name; None for one that did not begin."""
+    places = {name: folder / name for name in evaluation["runs"]}
+    return {name: read_settings(p) if is_taken(p) else None for name, p in places.items()}
 
 
 def _not_evaluation(folder: Path) -> StorageError:

@@ -49,7 +49,8 @@ def run_eval(plan: EvalPlan, *, output: Output) -> int:
         _show_lines(lines)
         say(str(plan.folder / EVAL_FILE))
     if not is_complete:
-        note(f"complete the evaluation with: envkit eval --resume {plan.folder}")
+        more = plan.resume_options()
+        note(f"complete the evaluation with: envkit eval --resume {plan.folder}{more}")
     if error is not None:
         raise error
     return _exit_code(plan, lines, codes)

@@ -11,6 +11,7 @@ from envkit.cli.console import note, say
 from envkit.cli.counting import CountingBar
 from envkit.cli.examples import with_examples
 from envkit.cli.options import EnvKwargs, parse_env_kwargs
+from envkit.cli.trust import check_rows
 from envkit.errors import ConfigurationError
 from envkit.registration import registry
 from envkit.rollout import read_requests
@@ -160,14 +161,18 @@ def export(
         _export_trajectories(source, out, kind, selection, is_quiet=quiet)
         return
     _refuse(for_trajectories, "tasks")
+    arguments = parse_env_kwargs(env_kwargs)
+    listed = None if tasks is None else read_requests(tasks, source)
+    if tasks is not None and listed:
+        check_rows(tasks, arguments, listed[0].env_kwargs)
     with TaskDraw(
         source,
         count=count,
         start=start,
         seed=seed or 0,
         split=split,
-        env_kwargs=parse_env_kwargs(env_kwargs),
-        tasks=None if tasks is None else read_requests(tasks, source),
+        env_kwargs=arguments,
+        tasks=listed,
     ) as draw:
         _export_tasks(draw, out, kind, with_images=images, is_quiet=quiet)
 

@@ -11,6 +11,7 @@ import typer
 from envkit.cli.options import parse_env_kwargs
 
 if TYPE_CHECKING:
+    from envkit.cli.trust import Confirmation
     from envkit.rollout import RolloutConfig
 
 DEFAULT_CONCURRENCY: Final = 16
@@ -23,6 +24,10 @@ Options = Mapping[str, Any]
 """Values of a command's options, by the names of its parameters."""
 RESUMED: Final = "--resume takes its settings from the run"
 """Why other options are rejected with --resume."""
+CONFIRMING: Final = frozenset(
+    {"trust", "policy", "config", "settings", "env_kwargs", "wrap_kwargs", "agent", "agent_command"}
+)
+"""Options that confirm with --resume what the run names."""
 
 
 class OnFault(StrEnum):
@@ -170,6 +175,16 @@ RetryFaults = Annotated[
     ),
 ]
 
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust",
+        metavar="REFERENCE",
+        help="With --resume or --tasks, run or contact this too; written as the error lists it. "
+        "Repeatable.",
+    ),
+]
+
 
 def check_retry_faults(retry_faults: bool, resume: Path | None) -> None:  # an option
     """Reject `--retry-faults` without `--resume`.
@@ -206,6 +221,57 @@ def refuse_options(
         raise typer.BadParameter(f"{why}: drop {', '.join(wrong)}")
 
 
+def confirmation_of(given: Options) -> "Confirmation":
+    """Return what the options of a command with --resume confirm of its runs.
+
+    Args:
+        given: As for `read_config`.
+
+    Raises:
+        ConfigurationError: An option cannot be read.
+    """
+    from envkit.cli.trust import Confirmation
+    from envkit.secrets import restored
+
+    engine = {"policy": given["policy"]} if given["policy"] is not None else {}
+    config = restored(_given_settings(given))
+    wrap = parse_env_kwargs(given["wrap_kwargs"], option="--wrap-kwargs")
+    replaced = {
+        "engine.base_url": given["base_url"] is not None,
+        "engine.chat": given["base_url"] is not None,
+        "config.ray.address": given["ray"] is not None,
+        "config.ray": given["workers"] == 0,
+    }
+    return Confirmation(
+        repeated={"engine": engine, "config": config, "wrap_kwargs": wrap},
+        trusted=tuple(given["trust"] or ()),
+        replaced=tuple(name for name, is_given in replaced.items() if is_given),
+    )
+
+
+def _given_settings(given: Options) -> dict[str, Any]:
+    """Return the settings of --config, --set, --env-kwargs and the options for agents."""
+    from envkit.errors import ConfigurationError
+    from envkit.rollout.config import read_settings, with_overrides
+
+    file: Path | None = given["config"]
+    data = with_overrides({} if file is None else read_settings(file), given["settings"] or ())
+    arguments = parse_env_kwargs(given["env_kwargs"])
+    before: object = data.get("env_kwargs") or {}
+    if arguments and isinstance(before, dict):
+        data["env_kwargs"] = {**cast("dict[str, Any]", before), **arguments}
+    if given["agent"] is not None and given["agent_command"] is not None:
+        raise ConfigurationError("give --agent or --agent-command, not both")
+    agents = {"function": given["agent"], "command": given["agent_command"]}
+    agent = {name: value for name, value in agents.items() if value is not None}
+    if agent:
+        before = data.get("agent")
+        earlier = cast("dict[str, Any]", before) if isinstance(before, dict) else {}
+        kept = {name: value for name, value in earlier.items() if name not in agents}
+        data["agent"] = {**kept, **agent}
+    return data
+
+
 def read_config(given: Options, *, env_id: str | None = None) -> "RolloutConfig":
     """Return the settings from --config, overridden by --set, then by named options.
 
@@ -216,21 +282,18 @@ def read_config(given: Options, *, env_id: str | None = None) -> "RolloutConfig"
     Raises:
         ConfigurationError: A key is unknown, or a value is invalid.
     """
-    from envkit.errors import ConfigurationError
     from envkit.rollout import RolloutConfig
-    from envkit.rollout.config import read_settings, with_overrides
+    from envkit.secrets import restored
 
-    file: Path | None = given["config"]
     on_fault: OnFault | None = given["on_fault"]
     overrides: dict[str, Any] = {
         "env_id": env_id,
         "seed": given["seed"],
         "on_fault": None if on_fault is None else on_fault.value,
-        "env_kwargs": parse_env_kwargs(given["env_kwargs"]),
         "limits": {"max_turns": given["max_turns"]},
         "sampling": {name: given[name] for name in ("max_new_tokens", "temperature")},
     }
-    data = with_overrides({} if file is None else read_settings(file), given["settings"] or ())
+    data = _given_settings(given)
     for name, value in overrides.items():
         if isinstance(value, dict):
             entries = cast("dict[str, Any]", value).items()
@@ -241,16 +304,7 @@ def read_config(given: Options, *, env_id: str | None = None) -> "RolloutConfig"
             data[name] = {**cast("dict[str, Any]", before), **section}
         elif value is not None:
             data[name] = value
-    if given["agent"] is not None and given["agent_command"] is not None:
-        raise ConfigurationError("give --agent or --agent-command, not both")
-    agents = {"function": given["agent"], "command": given["agent_command"]}
-    agent = {name: value for name, value in agents.items() if value is not None}
-    if agent:
-        before = data.get("agent")
-        earlier = cast("dict[str, Any]", before) if isinstance(before, dict) else {}
-        kept = {name: value for name, value in earlier.items() if name not in agents}
-        data["agent"] = {**kept, **agent}
-    config = RolloutConfig.from_mapping(data)
+    config = RolloutConfig.from_mapping(restored(data))
     default = _DEFAULT_NEW_TOKENS if given["policy"] is None else _WHOLE_REPLY
     limit = config.limits.max_tokens_per_turn or default
     return replace(config, sampling={"max_new_tokens": limit, **config.sampling})

@@ -15,6 +15,7 @@ from envkit.cli.options import (
     complete_id,
 )
 from envkit.cli.playing import (
+    CONFIRMING,
     RESUMED,
     AgentCommand,
     AgentPath,
@@ -33,10 +34,12 @@ from envkit.cli.playing import (
     SettingPairs,
     TaskFile,
     Temperature,
+    Trust,
     Workers,
     WrapKwargs,
     WrapName,
     check_retry_faults,
+    confirmation_of,
     read_config,
     refuse_options,
 )
@@ -54,7 +57,7 @@ _EPISODES: Final = 8
 
 _BESIDE_RESUME: Final = {
     "resume", "retry_faults", "base_url", "workers", "ray", "quiet", "as_json",
-    "tensorboard", "wandb", "wandb_project", "parquet", "metrics_port", "otel",
+    "tensorboard", "wandb", "wandb_project", "parquet", "metrics_port", "otel", *CONFIRMING,
 }  # fmt: skip
 
 
@@ -97,6 +100,7 @@ def rollout(
             help="Complete an interrupted run: resume unfinished episodes, play missing ones.",
         ),
     ] = None,
+    trust: Trust = None,
     retry_faults: RetryFaults = False,
     resume_or_start: ResumeOrStart = False,
     shard: Annotated[
@@ -141,6 +145,7 @@ def rollout(
     from envkit.cli.remote import on_workers
     from envkit.cli.run_plan import Output, RolloutPlan, TaskList
     from envkit.cli.run_rollout import run_rollout
+    from envkit.cli.trust import check_rows
     from envkit.rollout.plan import Shard
 
     sinks = SinkChoice(
@@ -155,7 +160,7 @@ def rollout(
     check_retry_faults(retry_faults, resume)
     if resume is not None:
         refuse_options(ctx, given, RESUMED, besides=_BESIDE_RESUME)
-        plan = RolloutPlan.resumed(resume, base_url=base_url)
+        plan = RolloutPlan.resumed(resume, confirmation_of(given), base_url=base_url)
         played = on_workers(plan.config, workers, ray)
         raise typer.Exit(
             run_rollout(
@@ -169,6 +174,8 @@ def rollout(
                 )
             )
         )
+    if trust and tasks is None:
+        raise typer.BadParameter("--trust confirms what a run or its tasks name: add --resume DIR")
     read = on_workers(read_config(given, env_id=env_id), workers, ray)
     if read.env_id is None:
         raise typer.BadParameter("name an environment, or an interrupted run with --resume")
@@ -176,6 +183,7 @@ def rollout(
     if listed is not None:
         count = count or len(listed.requests) * (group or 1)
         shared = listed.requests[0].env_kwargs
+        check_rows(listed.file, read.env_kwargs, shared, trusted=trust or ())
         read = replace(read, env_kwargs={**shared, **read.env_kwargs})
     plan = RolloutPlan.of_options(
         given,

@@ -13,6 +13,7 @@ from envkit.cli.engines import EngineChoice
 from envkit.cli.options import parse_env_kwargs
 from envkit.cli.playing import DEFAULT_CONCURRENCY
 from envkit.cli.sinks import SinkChoice
+from envkit.cli.trust import Confirmation, trust_options
 from envkit.errors import BusyError, ConfigurationError, StorageError
 from envkit.registration import make
 from envkit.rollout import EpisodeRequest, RolloutConfig, RunPlan, read_requests
@@ -21,6 +22,7 @@ from envkit.rollout.plan import Shard
 from envkit.rollout.run_claim import RunClaim
 from envkit.rollout.run_folder import RunFolder, changed_settings, is_taken, read_settings
 from envkit.rollout.sources import FunctionSource
+from envkit.secrets import restored, stored
 
 RUNS: Final = "runs"
 """Default folder of runs."""
@@ -151,6 +153,7 @@ class RolloutPlan:
             key_env=given.get("key_env"),
             **{name: given[name] for name in ("model", "base_url", "policy")},
         )
+        choice = EngineChoice(**restored(asdict(choice)))
         return cls(
             env_id=config.env_id or "",
             config=config,
@@ -165,19 +168,24 @@ class RolloutPlan:
         )
 
     @classmethod
-    def resumed(cls, folder: Path, *, base_url: str | None) -> "RolloutPlan":
+    def resumed(
+        cls, folder: Path, confirmation: Confirmation, *, base_url: str | None
+    ) -> "RolloutPlan":
         """Return the plan of an interrupted run.
 
         Args:
             folder: The run's folder.
+            confirmation: Confirms what the run names.
             base_url: New address of its server; None uses the recorded one.
 
         Raises:
             StorageError: The folder is not a run.
-            ConfigurationError: Another version of envkit created the run, or it was changed.
+            ConfigurationError: Another version of envkit created the run, it was changed, or the
+                run names something that is not confirmed.
         """
         recorded = read_settings(folder)
-        plan = cls.of_settings(recorded, base_url=base_url)
+        settings = confirmation.confirm(folder, {"": recorded})[""]
+        plan = cls.of_settings(settings, base_url=base_url)
         return replace(plan, out=folder, is_resumed=True, recorded=recorded)
 
     @classmethod
@@ -187,7 +195,7 @@ class RolloutPlan:
         """Return the plan from an earlier plan's `settings`.
 
         Args:
-            settings: JSON data.
+            settings: JSON data, which `Confirmation.confirm` returned.
             base_url: New address of its server; None uses the recorded one.
         """
         tasks = settings["tasks"]
@@ -238,13 +246,10 @@ class RolloutPlan:
         )
 
     def settings(self) -> dict[str, Any]:
-        """Return everything that determines the episodes, as JSON data."""
-        return {
+        """Return everything that determines the episodes, as JSON data without secrets."""
+        settings = {
             "env_id": self.env_id,
-            "config": {
-                **self.config.to_mapping(),
-                "env_kwargs": _without_keys(self.config.env_kwargs),
-            },
+            "config": self.config.to_mapping(),
             "engine": asdict(self.choice),
             "episodes": self.episodes,
             "group_size": self.group_size,
@@ -256,6 +261,11 @@ class RolloutPlan:
             "wrap_kwargs": dict(self.wrap_kwargs),
             **({SHARD: str(self.shard)} if self.shard.count > 1 else {}),
         }
+        return stored(settings)
+
+    def resume_options(self) -> str:
+        """Return the options that resuming the run needs besides its folder."""
+        return trust_options([self.settings()])
 
     def begun(self, claim: RunClaim) -> "RolloutPlan":
         """Return the plan as resumed if it may resume and the claimed folder holds a run.
@@ -386,15 +396,6 @@ def _taken(out: Path) -> StorageError:
         f"{out} already holds a run: choose another --out, complete it with --resume {out}, or add "
         "--overwrite"
     )
-
-
-def _without_keys(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove secrets from the record; a resumed run reads them from environment variables."""
-    return {
-        name: value
-        for name, value in arguments.items()
-        if name != "key" and not name.endswith("_key")
-    }
 
 
 def _wrapped(

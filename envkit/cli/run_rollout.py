@@ -27,6 +27,7 @@ from envkit.rollout.plan import Played
 from envkit.rollout.player import AnyPlayer
 from envkit.rollout.run_claim import RunClaim
 from envkit.rollout.run_folder import RunFolder
+from envkit.secrets import stored
 from envkit.sinks import GuardedSinks, SinkRun
 from envkit.sinks.jsonl import METRICS_FILE
 from envkit.trajectory import StopReason, Trajectory
@@ -338,7 +339,8 @@ def _drop_old_figures(directory: Path) -> None:
 
 
 def _metadata(plan: RolloutPlan, built: Playing) -> dict[str, object]:
-    wrap = {} if plan.wrap is None else {"wrap": plan.wrap, "wrap_kwargs": dict(plan.wrap_kwargs)}
+    arguments = stored(dict(plan.wrap_kwargs))
+    wrap = {} if plan.wrap is None else {"wrap": plan.wrap, "wrap_kwargs": arguments}
     return {"model": built.model, "rollout_seed": plan.config.seed, **wrap}
 
 
@@ -356,7 +358,8 @@ def _finish(plan: RolloutPlan, directory: Path, outcome: _Outcome, signals: Stop
     is_sound = summarise(directory, outcome.figures(), outcome.decode, output=plan.output)
     if signals.was_stopped:
         if plan.output is not Output.NOTHING:
-            note(f"complete the run with: envkit rollout --resume {directory}")
+            more = plan.resume_options()
+            note(f"complete the run with: envkit rollout --resume {directory}{more}")
         return signals.exit_code
     if outcome.failure is not None:
         raise outcome.failure
