@@ -6,6 +6,7 @@ import fcntl
 import json
 import logging
 import os
+import re
 import secrets
 import sys
 import threading
@@ -27,6 +28,7 @@ _PASSING: Final = (errno.ESTALE, errno.EIO)
 """What a network file system says while its server restarts or another one takes over."""
 _BLOCK: Final = 1 << 16
 _ATTEMPTS: Final = 100
+_TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
 
 
 @contextlib.contextmanager
@@ -88,10 +90,36 @@ def replace_file(target: Path, content: bytes | Iterable[bytes], *, durable: boo
             _replace(target, (content,), durable=durable)
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Delete the temporary files of processes that were killed while they replaced a file there.
+
+    A file that a process still writes is locked, and stays.
+    """
+    for path in folder.glob(".*.tmp"):
+        if not _TEMPORARY.fullmatch(path.name):
+            continue
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+            finally:
+                os.close(descriptor)
+
+
+def _temporary_of(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+
+
 def _replace(target: Path, content: Iterable[bytes], *, durable: bool) -> None:
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    temporary = _temporary_of(target)
     try:
         with temporary.open("xb") as stream:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(stream, fcntl.LOCK_EX)
+            if not os.fstat(stream.fileno()).st_nlink:  # `remove_leftovers` came first
+                _replace(target, content, durable=durable)
+                return
             stream.writelines(content)
             stream.flush()
             if durable:
@@ -176,7 +204,7 @@ class LineFile(Closing):
         Raises:
             StorageError: It cannot be replaced; it is unchanged.
         """
-        temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.tmp")
+        temporary = _temporary_of(self.path)
         with self._lock, storage_errors(f"cannot rewrite {self.path}"):
             old = self._open()
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC

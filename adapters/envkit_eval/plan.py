@@ -13,7 +13,7 @@ from envkit.cli.remote import on_workers
 from envkit.cli.run_plan import WHERE, Output, RolloutPlan, check_unchanged, numbered_folders
 from envkit.cli.trust import Confirmation, trust_options
 from envkit.errors import BusyError, ConfigurationError, StorageError
-from envkit.files import replace_file, storage_errors
+from envkit.files import remove_leftovers, replace_file, storage_errors
 from envkit.folder_claim import FolderClaim
 from envkit.registration import spec
 from envkit.rollout.config import FaultPolicy
@@ -311,6 +311,7 @@ def claimed_again(folder: Path) -> Generator[None]:
 def _claim(folder: Path, held: ExitStack) -> Path:
     claim = FolderClaim(folder, LOCK_FILE)
     held.callback(claim.remove, also_found=True)
+    remove_leftovers(folder)
     return folder
 
 

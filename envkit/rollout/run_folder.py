@@ -20,7 +20,7 @@ from typing import Any, Final, cast
 import envkit
 from envkit.closing import Closing
 from envkit.errors import ConfigurationError, FaultKind, StorageError
-from envkit.files import replace_file, storage_errors
+from envkit.files import remove_leftovers, replace_file, storage_errors
 from envkit.folder_claim import FolderClaim
 from envkit.rollout.multi_agent import ROLLOUT_ID, SIBLINGS, can_resume
 from envkit.rollout.plan import Played, Progress
@@ -363,9 +363,14 @@ def _seal(settings: Mapping[str, Any]) -> str:
 
 @contextlib.contextmanager
 def _held(path: Path, claim: FolderClaim | None) -> Generator[FolderClaim]:
-    """Claim the folder if the caller did not; after an error, remove what that created."""
+    """Claim the folder if the caller did not, and remove temporary files of killed writers.
+
+    After an error, what the claim created is removed.
+    """
     held = claim or FolderClaim(path, FILE_NAME)
     try:
+        for folder in (path, path / IMAGE_FOLDER):
+            remove_leftovers(folder)
         yield held
     except BaseException:
         if claim is None:

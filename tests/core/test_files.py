@@ -1,17 +1,20 @@
 """Files of lines: whole or not at all, one writer at a time."""
 
 import errno
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from envkit.errors import ConfigurationError, StorageError
-from envkit.files import LineFile, cache_dir, replace_file
+from envkit.files import LineFile, cache_dir, remove_leftovers, replace_file
 
 FIRST = json.dumps({"n": 1}).encode() + b"\n"
 LAST = json.dumps({"n": 2, "text": "é\u2028𝄞", "list": [1, [2.5, None]]}, ensure_ascii=False)
@@ -138,7 +141,9 @@ def test_a_second_writer_is_refused_until_the_first_one_closes(tmp_path: Path) -
 
 _WRITER = """
 import sys, time
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 from envkit.files import LineFile
 file = LineFile(Path(sys.argv[1]))
 file.append(b'{"n": 1}\\n')
@@ -297,3 +302,62 @@ def test_disk_that_fails_to_sync_is_an_error(
         with pytest.raises(StorageError, match=os.strerror(failure)):
             file.append(LINE)
         assert (tmp_path / "run.jsonl").read_bytes() == b""
+
+
+@pytest.mark.parametrize("name", ["run.json", "trajectories.jsonl", "metrics.json"])
+def test_killed_writer_leaves_no_temporary_file(name: str, tmp_path: Path) -> None:
+    code = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from envkit.files import replace_file\n"
+        "def lines():\n"
+        "    yield b'x'\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "replace_file(Path(sys.argv[1]), lines())\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / name)], check=False)
+    assert [path.name[: len(name) + 1] for path in tmp_path.iterdir()] == [f".{name}"]
+    remove_leftovers(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_leftovers_do_not_include_a_file_being_written(tmp_path: Path) -> None:
+    target = tmp_path / "run.json"
+
+    def lines() -> Generator[bytes]:
+        yield b"a"
+        remove_leftovers(tmp_path)
+        yield b"b"
+
+    replace_file(target, lines())
+    assert target.read_bytes() == b"ab"
+
+
+def test_leftovers_do_not_include_other_files(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("kept")
+    link = tmp_path / ".run.json.01234567.tmp"
+    link.symlink_to(elsewhere)
+    others = ["x.tmp", ".x.tmp", ".a.0123456.tmp", ".a.0123456g.tmp", "a.01234567.tmp"]
+    for name in others:
+        (tmp_path / name).write_text("kept")
+    remove_leftovers(tmp_path)
+    remove_leftovers(tmp_path / "missing")
+    assert {path.name for path in tmp_path.iterdir()} == {*others, link.name, "elsewhere"}
+
+
+def test_temporary_file_removed_too_early_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, removed = fcntl.flock, list[str]()
+
+    def late(stream: Any, how: int) -> None:
+        if not removed:
+            removed.append("once")
+            remove_leftovers(tmp_path)
+        before(stream, how)
+
+    monkeypatch.setattr("envkit.files.fcntl.flock", late)
+    replace_file(tmp_path / "run.json", b"whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+    assert (tmp_path / "run.json").read_bytes() == b"whole"
