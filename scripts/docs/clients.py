@@ -39,8 +39,10 @@ COLUMNS: Final = (
 def pins() -> dict[str, tuple[str, ...]]:
     """Return the packages of each client, in the order of the page."""
     sys.path.insert(0, str(CONTRACTS))
-    from matrix import MATRIX
-
+    try:
+        from matrix import MATRIX
+    finally:  # its folders have the names of packages, such as skyrl
+        sys.path.remove(str(CONTRACTS))
     return {name: client.packages for name, client in MATRIX.items()}
 
 
