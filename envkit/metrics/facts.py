@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, cast
 
-from envkit.errors import ConfigurationError
+from envkit.errors import ConfigurationError, LedgerFault
 from envkit.grading import UNGRADED
 from envkit.success import finite
 from envkit.trajectory.segment import SegmentKind
@@ -187,11 +187,11 @@ def _sequences(trajectory: Trajectory) -> int:
     """Return the number of contexts in which the episode's own tokens were sampled, at least 1."""
     if not trajectory.branches:
         return 1
-    sampled = (
-        any(segment.kind is SegmentKind.MODEL for segment in one.own)
-        for one in trajectory.sequences()
-    )
-    return max(1, sum(sampled))
+    try:
+        sequences = trajectory.sequences()
+    except LedgerFault:  # an invalid tree, which verify reports
+        return 1 + len(trajectory.branches)
+    return max(1, sum(any(one.kind is SegmentKind.MODEL for one in each.own) for each in sequences))
 
 
 def _rewrites(trajectory: Trajectory) -> dict[str, int]:

@@ -90,30 +90,40 @@ def _is_flat(entries: dict[object, object]) -> bool:
     return True
 
 
-def from_plain(value: Any, where: str, image: Find) -> Any:  # noqa: ANN401
+def from_plain(value: Any, where: str, image: Find, depth: int = 0) -> Any:  # noqa: ANN401
     """Return the value that `to_plain` converted.
 
     Args:
         value: JSON data.
         where: Its place in the record, for the error.
         image: Returns the image with a given hash.
+        depth: How many lists and objects hold the value.
 
     Raises:
-        StorageError: An object has an unknown tag or an invalid value for it.
+        StorageError: An object has an unknown tag or an invalid value for it, or the value is
+            nested too deeply, so that `to_plain` would not have written it.
     """
+    if not isinstance(value, list | dict):
+        return value
+    if depth >= MAX_DEPTH:
+        raise _too_deep(where)
     if isinstance(value, list):
         items = cast("list[Any]", value)
-        return [from_plain(item, f"{where}[{n}]", image) for n, item in enumerate(items)]
-    if not isinstance(value, dict):
-        return value
+        return [from_plain(item, f"{where}[{n}]", image, depth + 1) for n, item in enumerate(items)]
     entries = cast("dict[str, Any]", value)
     if len(entries) == 1 and next(iter(entries)).startswith(TAG):
         tag, content = next(iter(entries.items()))
         try:
-            return _untag(tag, content, where, image)
+            return _untag(tag, content, where, image, depth)
         except (TypeError, ValueError, KeyError, binascii.Error) as error:
             raise StorageError(f"{where} has an invalid {tag!r} value: {error}") from error
-    return {key: from_plain(item, f"{where}.{key}", image) for key, item in entries.items()}
+    return {
+        key: from_plain(item, f"{where}.{key}", image, depth + 1) for key, item in entries.items()
+    }
+
+
+def _too_deep(where: str) -> StorageError:
+    return StorageError(f"{where[:80]}... can be nested at most {MAX_DEPTH} levels deep, got more")
 
 
 def detached(value: Any) -> Any:  # noqa: ANN401
@@ -261,9 +271,7 @@ class _Plain:
     def _count(self, number: int, where: str, depth: int) -> None:
         self._values += number
         if depth >= MAX_DEPTH:
-            raise StorageError(
-                f"{where[:80]}... can be nested at most {MAX_DEPTH} levels deep, got more"
-            )
+            raise _too_deep(where)
         if self._values > MAX_VALUES:
             raise StorageError(
                 f"a free-form part of a record can have at most {MAX_VALUES} values, got more at "
@@ -304,7 +312,7 @@ def _array(value: NDArray[Any], where: str) -> dict[str, list[Any]]:
     return {"$array": [value.dtype.str, list(value.shape), payload]}
 
 
-def _untag(tag: str, content: Any, where: str, image: Find) -> Any:  # noqa: ANN401
+def _untag(tag: str, content: Any, where: str, image: Find, depth: int) -> Any:  # noqa: ANN401
     if tag == "$image":
         return image(content)
     if tag == "$float":
@@ -316,8 +324,10 @@ def _untag(tag: str, content: Any, where: str, image: Find) -> Any:  # noqa: ANN
         data = base64.b64decode(payload, validate=True)
         return np.frombuffer(data, dtype=np.dtype(dtype)).reshape(shape)
     if tag == "$pairs":
-        pairs = ((from_plain(key, f"{where} key", image), item) for key, item in content)
-        return {_key(key): from_plain(item, f"{where}.{key}", image) for key, item in pairs}
+        pairs = ((from_plain(key, f"{where} key", image, depth + 1), item) for key, item in content)
+        return {
+            _key(key): from_plain(item, f"{where}.{key}", image, depth + 1) for key, item in pairs
+        }
     raise StorageError(f"{where} has the unknown tag {tag!r}; a newer envkit may have written it")
 
 

@@ -353,7 +353,7 @@ def _read_counts(value: Any, where: str, find: Find) -> dict[str, int]:  # noqa:
 
 def _read_message(value: Any, where: str, find: Find) -> Message:  # noqa: ANN401
     row = _object(value, where)
-    entry = {key: from_plain(item, f"{where}.{key}", find) for key, item in row.items()}
+    entry = {key: from_plain(item, f"{where}.{key}", find, 1) for key, item in row.items()}
     return check_message(cast("Message", entry), source=where)
 
 

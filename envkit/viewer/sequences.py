@@ -34,6 +34,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
+from envkit.errors import LedgerFault
 from envkit.messages import images_of, text_of
 from envkit.trajectory.plain import Keep
 from envkit.trajectory.segment import Segment, SegmentKind
@@ -54,7 +55,10 @@ def sequences(trajectory: Trajectory, said: Conversation, keep: Keep) -> list[di
     """
     found: list[dict[str, Any]] = []
     is_agents = AGENT in trajectory.metadata
-    tree = trajectory.sequences() or (TokenSequence(segments=(), owned=0),)
+    try:
+        tree = trajectory.sequences() or (TokenSequence(segments=(), owned=0),)
+    except LedgerFault:  # an invalid tree, which is among the episode's problems
+        tree = (TokenSequence(segments=trajectory.segments, owned=0),)
     starts = [0, *(one.segments[one.at].turn for one in tree[1:])]
     ends = [*starts[1:], len(said.turns)]
     for number, (one, start, end) in enumerate(zip(tree, starts, ends, strict=True)):
