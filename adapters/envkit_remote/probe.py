@@ -59,19 +59,27 @@ class ServerProbe:
         """
         wants_kind = self._dialect.kind_matters(sampling)
         if self._asks_for_info and self._is_info_known and time.monotonic() >= self._ask_again_at:
-            self.forget()
+            await self._learn_info(_REFRESH_S)  # the other requests go on with what is known
         if self._is_info_known and (self._is_kind_known or not wants_kind):
             return self._info
         async with self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
             if not self._is_info_known and time.monotonic() >= self._ask_again_at:
-                await self._learn_info()
+                await self._learn_info(_ASK_AGAIN_S)
             if wants_kind and not self._is_kind_known:
                 await self._learn_kind(token)
         return self._info
 
-    async def _learn_info(self) -> None:
+    async def _learn_info(self, again_s: float) -> None:
+        """Fetch the facts, or keep those that are known.
+
+        Args:
+            again_s: Seconds before asking again a server that does not report them.
+
+        Raises:
+            ConfigurationError: It serves another model than before.
+        """
         # Not every router has the facts; if the server is unavailable, the request reports it.
-        self._ask_again_at = time.monotonic() + _ASK_AGAIN_S
+        self._ask_again_at = time.monotonic() + again_s
         try:
             info = await self.fetch_info(self._timeout_s)
         except EngineFault:

@@ -147,6 +147,28 @@ async def test_model_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None
         assert server.info_requests == 2
 
 
+async def test_slow_page_of_facts_delays_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(probe.time, "monotonic", lambda: now[0])
+    async with running("sglang") as (_, engine):
+        await engine.generate(ask())
+        fetch, asked, gate = engine._probe.fetch_info, asyncio.Event(), asyncio.Event()
+
+        async def slow(timeout_s: float) -> Any:
+            asked.set()
+            await gate.wait()
+            return await fetch(timeout_s)
+
+        monkeypatch.setattr(engine._probe, "fetch_info", slow)
+        now[0] += 301.0
+        delayed = asyncio.create_task(engine.generate(ask(name="b" * 32)))
+        await asked.wait()
+        assert (await engine.generate(ask(name="c" * 32))).token_ids
+        assert not delayed.done()
+        gate.set()
+        assert (await delayed).token_ids
+
+
 async def test_known_facts_stay_if_the_server_stops_reporting_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
