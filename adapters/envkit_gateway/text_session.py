@@ -10,11 +10,11 @@ from envkit.rollout.record import EpisodeRecord, TurnDraft
 from envkit.tokens import Encoded
 from envkit.trajectory.stop import FaultPlace, FaultRecord
 from envkit_gateway.messages import PromptForm, codec_messages
-from envkit_gateway.request import AgentRequest, RequestRefused, bad_request
+from envkit_gateway.request import TOO_LONG, AgentRequest, RequestRefused, bad_request
 from envkit_gateway.session import Session
 from envkit_gateway.turn import Turn
 
-_TOO_LONG: Final = ("context_length_exceeded", "maximum context length", "prompt is too long")
+_TOO_LONG: Final = (TOO_LONG, "maximum context length", "prompt is too long")
 """What OpenAI, vLLM and SGLang, and Anthropic say of a conversation beyond the context."""
 
 
@@ -62,7 +62,7 @@ class TextSession(Session):
             super()._note(turn, error)
             return
         if any(words in str(error) for words in _TOO_LONG):
-            turn.error = bad_request(str(error), code="context_length_exceeded")
+            turn.error = bad_request(str(error), code=TOO_LONG)
         else:
             turn.error = bad_request(str(error))
             self.refusal = FaultRecord.of(FaultPlace.GENERATE, error)

@@ -16,7 +16,7 @@ from envkit.errors import describe
 from envkit.messages import Part
 from envkit.threads.pool import WorkerPool
 from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
-from envkit.trajectory.segment import Segment
+from envkit.trajectory.segment import column_of
 from envkit_gateway.messages import AgentMessage
 from envkit_gateway.turn import Turn
 
@@ -81,8 +81,8 @@ class Trace:
             "messages": [self._message(one) for one in new],
             "reply": self._message(reply.message),
             "finish": reply.finish,
-            "new_ids": _ids(segments[-2:-1]),
-            "reply_ids": _ids(segments[-1:]),
+            "new_ids": column_of(segments[-2:-1], "wire_ids"),
+            "reply_ids": column_of(segments[-1:], "wire_ids"),
             "logprobs": [*map(float, reply.generation.logprobs)],
         }
 
@@ -101,7 +101,3 @@ class Trace:
             return {**part}
         self._images.write(part["image"])
         return {"type": "image", "sha256": part["image"].sha256}
-
-
-def _ids(segments: Sequence[Segment]) -> list[int]:
-    return [int(one) for segment in segments for one in segment.array("wire_ids")]
