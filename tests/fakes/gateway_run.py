@@ -1,10 +1,12 @@
 """A session behind a running gateway, and its record."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from fakes.agent_clients import ChatClient
 from fakes.odd_engine import OddEngine, Write, assert_exact
 
 from envkit.env import Env
@@ -53,6 +55,21 @@ class Run:
 
     def client(self, kind: Callable[..., Any], **options: Any) -> Any:
         return kind(self.gateway.url, self.session.key, **options)
+
+    async def disconnected(self, *, choices: int = 1) -> ChatClient:
+        """Return a client that left while the engine sampled its choices, which then end."""
+        gate = self.engine.gate = asyncio.Event()
+        client = ChatClient(self.gateway.url, self.session.key)
+        client.user("one", None)
+        body = client.body() if choices == 1 else {**client.body(), "n": choices}
+        cut = asyncio.create_task(client.post(body))
+        while len(self.engine.requests) < choices:
+            await asyncio.sleep(0.01)
+        cut.cancel()
+        await asyncio.gather(cut, return_exceptions=True)
+        await asyncio.sleep(0.05)
+        gate.set()
+        return client
 
     def trajectory(
         self, reward: float = 1.0, *, earlier: tuple[Credit, ...] = (), **options: Any

@@ -10,7 +10,7 @@ from weakref import WeakSet
 import aiohttp
 import pytest
 from fakes.agent_clients import CLIENTS, AnthropicClient, ChatClient, Client, ResponsesClient, Said
-from fakes.gateway_run import Run, serving
+from fakes.gateway_run import serving
 from fakes.odd_engine import OddEngine
 from fakes.trajectories import picture
 
@@ -112,24 +112,9 @@ async def test_broken_call_that_is_asked_for_again_is_superseded() -> None:
     assert trajectory.trained_token_count == len(run.engine.seen[1][1])
 
 
-async def disconnected(run: Run) -> ChatClient:
-    """Return a client that left while the engine sampled its reply, which is then finished."""
-    gate = run.engine.gate = asyncio.Event()
-    client = run.client(ChatClient)
-    client.user("one", None)
-    cut = asyncio.create_task(client.post(client.body()))
-    while not run.engine.requests:
-        await asyncio.sleep(0.01)
-    cut.cancel()
-    await asyncio.gather(cut, return_exceptions=True)
-    await asyncio.sleep(0.05)
-    gate.set()
-    return client
-
-
 async def test_reply_of_a_client_that_left_is_given_to_its_retry() -> None:
     async with serving() as run:
-        client = await disconnected(run)
+        client = await run.disconnected()
         status, _ = await client.post(client.body())
     trajectory = run.trajectory()
 
@@ -140,7 +125,7 @@ async def test_reply_of_a_client_that_left_is_given_to_its_retry() -> None:
 
 async def test_lost_reply_is_recorded_and_not_trained() -> None:
     async with serving() as run:
-        await disconnected(run)
+        await run.disconnected()
         other = run.client(ChatClient)
         await other.ask("two")
     trajectory = run.trajectory()

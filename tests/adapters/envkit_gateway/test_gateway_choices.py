@@ -1,12 +1,11 @@
 """Several replies to one request of chat completions."""
 
-import asyncio
 from itertools import count
 from typing import Any
 
 import pytest
 from fakes.agent_clients import ChatClient
-from fakes.gateway_run import Run, serving
+from fakes.gateway_run import serving
 from fakes.odd_engine import Write
 
 from envkit.rollout.limits import Limits
@@ -74,24 +73,9 @@ async def test_usage_of_choices_counts_their_prompt_once() -> None:
     assert used["completion_tokens"] == sum(len(ids) for _, ids in run.engine.seen)
 
 
-async def lost(run: Run, n: int) -> ChatClient:
-    """Return a client that left while its choices were sampled."""
-    gate = run.engine.gate = asyncio.Event()
-    client = run.client(ChatClient)
-    client.user("one", None)
-    cut = asyncio.create_task(choices(client, n))
-    while len(run.engine.requests) < n:
-        await asyncio.sleep(0.01)
-    cut.cancel()
-    await asyncio.gather(cut, return_exceptions=True)
-    await asyncio.sleep(0.05)
-    gate.set()
-    return client
-
-
 async def test_retry_gets_the_choices_of_a_client_that_left() -> None:
     async with serving(numbered()) as run:
-        client = await lost(run, 3)
+        client = await run.disconnected(choices=3)
         assert len(set(await choices(client))) == 3
     trajectory = run.trajectory()
     assert len(run.engine.seen) == 3

@@ -97,6 +97,13 @@ def counted() -> Any:
     del gymnasium.registry["envkit/toy-counted-v0"]
 
 
+@pytest.fixture
+def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A file that a step waits for."""
+    monkeypatch.setattr(Counted, "gate", tmp_path / "gate")
+    return str(Counted.gate)
+
+
 def check_ended(found: Trajectory) -> None:
     """Check that a command ended well: a failed assertion of its own would have truncated it."""
     assert found.stop_reason is StopReason.TERMINATED, (found.fault, found.turns[-1].info)
@@ -186,10 +193,9 @@ assert reward("a", 0.25) == (200, {{"id": "a", "reward": 0.25}})
 
 
 async def test_step_and_reward_count_once_however_often_the_connection_is_cut(
-    tmp_path: Path, counted: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, counted: str, gate: str
 ) -> None:
-    monkeypatch.setattr(Counted, "gate", tmp_path / "gate")
-    code = CUT.format(gate=str(Counted.gate))
+    code = CUT.format(gate=gate)
     found = await played(controlling(tmp_path, code), env=counted)
 
     check_ended(found)
@@ -228,10 +234,9 @@ thread.join()
 
 
 async def test_step_before_the_answer_to_the_last_one_is_refused(
-    tmp_path: Path, counted: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, counted: str, gate: str
 ) -> None:
-    monkeypatch.setattr(Counted, "gate", tmp_path / "gate")
-    code = AHEAD.format(gate=str(Counted.gate))
+    code = AHEAD.format(gate=gate)
     found = await played(controlling(tmp_path, code), env=counted)
 
     check_ended(found)
@@ -351,10 +356,8 @@ async def test_failure_of_the_environment_is_a_fault_whatever_the_command_does(
 
 
 @pytest.mark.slow
-async def test_deadline_within_a_step_over_http_is_a_fault(
-    tmp_path: Path, counted: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Counted, "gate", tmp_path / "gate")
+@pytest.mark.usefixtures("gate")
+async def test_deadline_within_a_step_over_http_is_a_fault(tmp_path: Path, counted: str) -> None:
     agent = controlling(tmp_path, 'step(0, "go")', timeout_s=3)
     found = await played(agent, env=counted)
 
@@ -370,10 +373,9 @@ os._exit(0)
 
 
 async def test_command_that_leaves_during_its_step_is_scored_with_it(
-    tmp_path: Path, counted: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, counted: str, gate: str
 ) -> None:
-    monkeypatch.setattr(Counted, "gate", tmp_path / "gate")
-    code = LEAVING.format(gate=str(Counted.gate))
+    code = LEAVING.format(gate=gate)
     found = await played(controlling(tmp_path, code), env=counted)
 
     check_ended(found)
