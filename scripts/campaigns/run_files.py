@@ -11,6 +11,7 @@ import random
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from pathlib import Path
 
@@ -27,6 +28,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     rng, counts, longest = random.Random(options.seed), Counter[bool](), 0.0
+    faults: dict[str, bytes] = {}
     with tempfile.TemporaryDirectory() as folder:
         rows = real_rows(Path(folder))
         for _ in range(options.rows):
@@ -36,14 +38,16 @@ def main() -> int:
             try:
                 counts[read_everywhere(file, line)] += 1
             except Exception as error:  # noqa: BLE001  # what the campaign looks for
-                sys.stdout.write(f"{type(error).__name__}: {error}\n{line[:2000]!r}\n")
-                return 1
+                place = traceback.extract_tb(error.__traceback__)[-1]
+                faults.setdefault(f"{place.filename}:{place.lineno}: {error!r:.200}", line)
             longest = max(longest, time.process_time() - started)
+    for fault, line in faults.items():
+        sys.stdout.write(f"{fault}\n{line[:2000]!r}\n")
     sys.stdout.write(
         f"{options.rows:,} rows: {counts[True]:,} readable, {counts[False]:,} refused, "
         f"at most {longest:.2f} CPU s for one\n"
     )
-    return 0
+    return bool(faults)
 
 
 if __name__ == "__main__":

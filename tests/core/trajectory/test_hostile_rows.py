@@ -74,3 +74,13 @@ def test_numbers_beyond_any_float_are_left_out_of_metrics(rows: Rows, tmp_path: 
     row["turns"][0]["info"]["reward_terms"] = {"huge": 10**400, "fine": 0.5}
     row["metadata"]["agent"] = {"sequences": {"main": 10**400}}
     assert read_everywhere(file, json.dumps(row).encode() + b"\n")
+
+
+@pytest.mark.parametrize("segment", [0, 10**30, -1, 99])
+def test_branch_outside_the_ledger_makes_its_line_unreadable(segment: int, rows: Rows) -> None:
+    file, row = next(entry for entry in rows if "branches" in entry[1])
+    row = json.loads(json.dumps(row))
+    row["branches"][0]["segment"] = segment
+    assert not read_everywhere(file, json.dumps(row).encode() + b"\n")
+    row = {**row, "segments": [], "branches": row["branches"][1:]}
+    assert not read_everywhere(file, json.dumps(row).encode() + b"\n")
