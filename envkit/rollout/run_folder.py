@@ -10,6 +10,10 @@ which keeps them, and plays them again.
 import contextlib
 import hashlib
 import json
+import os
+import re
+import secrets
+import shutil
 import tempfile
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
@@ -46,6 +50,8 @@ FAULTED_FILE: Final = "faulted.jsonl"
 """Records of faulted episodes that were played again, in the order in which they ended."""
 SCHEMA: Final = 1
 """Version of `run.json`."""
+_RESCUED: Final = "envkit-rescued-"
+_ID: Final = re.compile(r"[0-9a-f]{16}")
 _SHOWN: Final = 60
 """Characters of a setting's value in an error."""
 
@@ -59,6 +65,7 @@ class RunFolder(Closing):
         writer: TrajectoryWriter,
         settings: Mapping[str, Any],
         progress: Progress,
+        run_id: str,
         *,
         own: FolderClaim | None,
     ) -> None:
@@ -68,6 +75,7 @@ class RunFolder(Closing):
         self.progress: Final = progress
         """The finished and unfinished episodes of an earlier process."""
         self._writer = writer
+        self._id = run_id
         self._own_claim = own
         self._worker: Worker | None = None
         self._waiting: deque[_Delivery] = deque()
@@ -104,8 +112,9 @@ class RunFolder(Closing):
             for name in (UNFINISHED_FILE, FAULTED_FILE):
                 with storage_errors(f"cannot replace {path / name}"):
                     (path / name).unlink(missing_ok=True)
-            _write_settings(path, settings)
-        return cls(path, writer, settings, Progress(), own=None if claim else held)
+            run_id = secrets.token_hex(8)
+            _write_settings(path, settings, run_id)
+        return cls(path, writer, settings, Progress(), run_id, own=None if claim else held)
 
     @classmethod
     def resume(
@@ -135,8 +144,11 @@ class RunFolder(Closing):
             recorded = _recorded(path, settings)  # another process may have replaced it meanwhile
             writer = TrajectoryWriter(path, mode="append", claim=held)
             group_size = int(recorded["group_size"])
+            run_id = _read_id(path)
+            rescued = _take_rescued(path, run_id, writer, group_size)
             progress = _recover(path, writer, group_size, retry_faults=retry_faults)
-        return cls(path, writer, recorded, progress, own=None if claim else held)
+            progress = replace(progress, rescued=rescued)
+        return cls(path, writer, recorded, progress, run_id, own=None if claim else held)
 
     def finished(self) -> Iterator[Trajectory]:
         """Yield the folder's trajectories one at a time.
@@ -179,16 +191,36 @@ class RunFolder(Closing):
         """
         self._writer.append(PreparedTrajectory(episode_id="", line=line, images=()))
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether another program deleted, replaced or changed the trajectory file."""
+        return self._writer.is_lost
+
     def rescue(self, episodes: Sequence[Played]) -> Path:
-        """Write finished episodes that this folder could not store to a temporary folder.
+        """Write finished episodes that this folder could not store to a run folder of their own.
+
+        It is next to this folder or, if it cannot be written there, in the system's folder for
+        temporary files. `resume` looks in both and moves the episodes.
 
         Raises:
-            StorageError: That folder cannot be written either.
+            StorageError: Neither can be written.
         """
-        with storage_errors("cannot create a temporary folder for finished episodes"):
-            folder = Path(tempfile.mkdtemp(prefix="envkit-rescued-"))
-        save([one for played in episodes for one in played], folder / FILE_NAME)
-        return folder
+        failure: StorageError | None = None
+        for parent in _rescue_places(self.path):
+            folder: Path | None = None
+            try:
+                with storage_errors(f"cannot create a folder in {parent}"):
+                    folder = Path(tempfile.mkdtemp(prefix=f"{_RESCUED}{self._id}-", dir=parent))
+                _write_settings(folder, self.settings, self._id)
+                save([one for played in episodes for one in played], folder / FILE_NAME)
+            except StorageError as error:
+                failure = error
+                if folder is not None:
+                    shutil.rmtree(folder, ignore_errors=True)
+            else:
+                return folder
+        assert failure is not None  # there are two places
+        raise failure
 
     def close(self) -> None:
         """Close the files; closing twice is fine."""
@@ -345,16 +377,52 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _write_settings(path: Path, settings: Mapping[str, Any]) -> None:
+def _write_settings(path: Path, settings: Mapping[str, Any], run_id: str) -> None:
     written = stored(settings)
     document = {
         "schema": SCHEMA,
         "envkit": envkit.__version__,
+        "id": run_id,
         "settings": written,
         "seal": _seal(written),
     }
     text = json.dumps(document, indent=2).encode() + b"\n"
     replace_file(path / RUN_FILE, text, durable=True)
+
+
+def _read_id(path: Path) -> str:
+    """Return the id of a run, which stays the same when its folder moves."""
+    with storage_errors(f"cannot read {path / RUN_FILE}"):
+        found: Any = json.loads((path / RUN_FILE).read_bytes()).get("id")
+    is_valid = isinstance(found, str) and _ID.fullmatch(found)
+    return found if is_valid else secrets.token_hex(8)
+
+
+def _rescue_places(path: Path) -> tuple[Path, Path]:
+    return path.resolve().parent, Path(tempfile.gettempdir())
+
+
+def _take_rescued(path: Path, run_id: str, writer: TrajectoryWriter, group_size: int) -> int:
+    """Move rescued episodes into the run unless it has them; return how many were moved."""
+    count = 0
+    user = getattr(os, "getuid", int)()  # Windows has none, and says 0
+    for parent in _rescue_places(path):
+        for folder in sorted(parent.glob(f"{_RESCUED}{run_id}-*")):
+            is_own = folder.is_dir() and folder.lstat().st_uid == user and not folder.is_symlink()
+            if not is_own or folder == path.resolve() or not (folder / FILE_NAME).is_file():
+                continue
+            delivered, _ = read_finished(path, group_size)
+            known = {one.episode_id for one in read_index(path)}
+            missing = [
+                writer.prepare(one)
+                for one in read_trajectories(folder)
+                if one.episode_id not in known
+                and _index(folder, one.metadata, group_size) not in delivered
+            ]
+            writer.append(*missing)
+            shutil.rmtree(folder, ignore_errors=True)
+            count += len(missing)
+    return count
 
 
 def _seal(settings: Mapping[str, Any]) -> str:
@@ -369,6 +437,10 @@ def _held(path: Path, claim: FolderClaim | None) -> Generator[FolderClaim]:
     """
     held = claim or FolderClaim(path, FILE_NAME)
     try:
+        if (path / IMAGE_FOLDER).is_symlink():
+            raise StorageError(
+                f"{path / IMAGE_FOLDER} is a symbolic link, and a run is only written where it is"
+            )
         for folder in (path, path / IMAGE_FOLDER):
             remove_leftovers(folder)
         yield held
