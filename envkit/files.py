@@ -8,12 +8,13 @@ import logging
 import os
 import re
 import secrets
+import stat
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Container, Generator, Iterable
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from envkit.closing import Closing
 from envkit.errors import BusyError, ConfigurationError, StorageError
@@ -90,6 +91,24 @@ def replace_file(target: Path, content: bytes | Iterable[bytes], *, durable: boo
             _replace(target, (content,), durable=durable)
 
 
+def open_regular(path: Path, *, follow: bool = True) -> BinaryIO:
+    """Open a file for reading; a run folder from anywhere may hold pipes, devices and links.
+
+    Args:
+        path: The file.
+        follow: Whether it may be a symbolic link.
+
+    Raises:
+        OSError: It cannot be read or is not a regular file.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    descriptor = os.open(path, flags)  # waits for nobody at a pipe
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
 def remove_leftovers(folder: Path) -> None:
     """Delete the temporary files of processes that were killed while they replaced a file there.
 
@@ -154,6 +173,8 @@ class LineFile(Closing):
         self._lock = threading.Lock()
         self.is_new = False
         """Whether this writer created the file."""
+        self.is_lost = False
+        """Whether another program deleted, replaced or changed the file."""
         self._descriptor: int | None = None
         self._note: WriterNote | None = None
         _open_files.add(self)
@@ -339,6 +360,7 @@ class LineFile(Closing):
     def _check(self, descriptor: int) -> None:
         opened = os.fstat(descriptor)
         if not _is_named(descriptor, self.path):
+            self.is_lost = True
             how = "replaced" if self.path.exists() else "deleted"
             raise StorageError(
                 f"{self.path} was {how} while it was being written, so further output would be lost"
@@ -346,6 +368,7 @@ class LineFile(Closing):
         if self._is_torn and opened.st_size > self._end:
             os.ftruncate(descriptor, self._end)
         elif opened.st_size != self._end:
+            self.is_lost = True
             raise StorageError(
                 f"{self.path} has {opened.st_size} bytes, but its writer left {self._end}: another "
                 "program changed it while it was being written"
@@ -379,12 +402,21 @@ if hasattr(os, "register_at_fork"):
 
 
 def _open_or_create(path: Path) -> tuple[int, bool]:
-    """Open a file for appending; return whether this call created it."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    """Open a file for appending; return whether this call created it.
+
+    A link is not followed: in a folder from somebody else it may name any file of the user.
+    """
+    if path.is_symlink():
+        raise StorageError(f"{path} is a symbolic link, and a run is only written where it is")
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         return os.open(path, flags | os.O_EXCL, 0o666), True
     except FileExistsError:
-        return os.open(path, flags, 0o666), False
+        descriptor = os.open(path, flags, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise StorageError(f"{path} is not a regular file")
+    return descriptor, False
 
 
 def _is_named(descriptor: int, path: Path) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from envkit.cli.run_plan import SHARD, WHERE, shard_of
 from envkit.errors import ConfigurationError, StorageError
 from envkit.files import replace_file, storage_errors
+from envkit.image_files import read_image_file
 from envkit.rollout.plan import Shard
 from envkit.rollout.run_claim import RunClaim
 from envkit.rollout.run_folder import (
@@ -20,7 +21,7 @@ from envkit.rollout.run_folder import (
 )
 from envkit.text import counted
 from envkit.trajectory import verify_file
-from envkit.trajectory.image_folder import IMAGE_FOLDER
+from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
 from envkit.trajectory.storage import FILE_NAME, StoredEpisode
 
 _CHECKED: Final = (FILE_NAME, FAULTED_FILE)
@@ -138,10 +139,10 @@ def _copy(parts: Sequence[_Part], folder: RunFolder) -> None:
     """Copy images, attempts that faulted, then episodes in the order of the plan."""
     for part in parts:
         with storage_errors(f"cannot copy the images of {part.path}"):
-            for image in (part.path / IMAGE_FOLDER).glob("*.png"):
+            for image in ImageFolder(part.path / IMAGE_FOLDER).files():
                 target = folder.path / IMAGE_FOLDER / image.name
                 target.parent.mkdir(exist_ok=True)
-                replace_file(target, image.read_bytes())
+                replace_file(target, read_image_file(image))
     with storage_errors("cannot read the faulted episodes of the shards"):
         faulted = [part.path / FAULTED_FILE for part in parts]
         lines = [file.read_bytes() for file in faulted if file.is_file()]

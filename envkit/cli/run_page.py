@@ -12,6 +12,8 @@ from envkit.viewer.run import RunData
 from envkit.viewer.run_text import Group, groups, heading, notes, sections
 
 _INDENT: Final = (0, 2, 0, 0)
+_LONGEST: Final = 100_000
+"""Maximum length of a text on the page in characters; Rich wraps about a million per second."""
 
 
 def print_run(run: RunData, console: Console, *, most: int | None = None) -> None:
@@ -58,8 +60,13 @@ def print_grid(
                 grid.add_column(overflow="fold")
             grid.add_column(overflow="fold", ratio=1)
         padded = [*styles, *[styles[-1]] * (len(row) - len(styles))]
-        grid.add_row("", *map(Text, row, padded))
+        grid.add_row("", *map(Text, map(_bounded, row), padded))
     console.print(grid)
+
+
+def _bounded(text: str) -> str:
+    left = len(text) - _LONGEST
+    return text if left <= 0 else f"{text[:_LONGEST]} … and {left:,} more characters"
 
 
 def _print_group(console: Console, group: Group) -> None:

@@ -30,7 +30,7 @@ from envkit.rollout.multi_agent import ROLLOUT_ID, SIBLINGS, can_resume
 from envkit.rollout.plan import Played, Progress
 from envkit.secrets import hidden, stored, unnamed
 from envkit.threads.workers import Mailbox, Worker
-from envkit.trajectory.image_folder import IMAGE_FOLDER
+from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit.trajectory.storage import (
     FILE_NAME,
@@ -535,7 +535,8 @@ def _recover(
 def _drop_lines_without_images(path: Path, writer: TrajectoryWriter) -> None:
     """Drop trajectories whose image files a power cut left empty; they are played again."""
     with storage_errors(f"cannot read {path}"):
-        empty = [file for file in (path / IMAGE_FOLDER).glob("*.png") if not file.stat().st_size]
+        images = ImageFolder(path / IMAGE_FOLDER).files()
+        empty = [file for file in images if not file.stat().st_size]
         if not empty:
             return
         hashes = [file.stem.encode() for file in empty]

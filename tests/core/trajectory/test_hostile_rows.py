@@ -1,16 +1,24 @@
-"""Whatever a line of a run file holds, it fails alone and without a traceback."""
+"""Whatever a run folder holds, a command fails on its own line, and runs or writes nothing else."""
 
 import json
+import os
 import random
+import subprocess
+import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes.command import run_envkit
+from fakes.hostile_folders import real_run
 from fakes.hostile_rows import mutated, read_everywhere, real_rows
+from fakes.hostile_runs import bytes_of
 
+from envkit.errors import DatasetError
+from envkit.tasks import read_tasks
 from envkit.trajectory import verify_file
 
 Rows = list[tuple[Path, Any]]
@@ -84,3 +92,65 @@ def test_branch_outside_the_ledger_makes_its_line_unreadable(segment: int, rows:
     assert not read_everywhere(file, json.dumps(row).encode() + b"\n")
     row = {**row, "segments": [], "branches": row["branches"][1:]}
     assert not read_everywhere(file, json.dumps(row).encode() + b"\n")
+
+
+@pytest.mark.parametrize("name", ["trajectories.jsonl", "images"])
+def test_commands_write_through_no_link_of_a_run_folder(name: str, tmp_path: Path) -> None:
+    outside, run = tmp_path / "outside", tmp_path / "run"
+    real_run(run)
+    (run / name).rename(outside)
+    (run / name).symlink_to(outside)
+    if outside.is_dir():
+        (outside / "empty.png").touch()
+    else:
+        outside.write_text("{}\nnotes")
+    before = bytes_of(tmp_path)
+    for options in (("--resume", run), ("canary-v0", "--overwrite", "-n", 1, "--out", run)):
+        done = run_envkit("rollout", *options, "-q")
+        assert done.code == 1
+        assert f"{name} is a symbolic link" in done.err
+        assert bytes_of(tmp_path) == before
+
+
+def link_to_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, link_to_device])
+def test_reports_wait_for_no_pipe_and_read_no_device(
+    make: Callable[[Path], object], tmp_path: Path
+) -> None:
+    run = real_run(tmp_path / "run")
+    for path in (run / "metrics.json", *(run / "images").glob("*.png")):
+        path.unlink()
+        make(path)
+    for command in ("report", "verify", "view"):
+        done = run_envkit(command, run)
+        assert done.code == (command == "verify"), done.err
+
+
+def test_deeply_nested_row_is_refused_as_a_task(tmp_path: Path) -> None:
+    file = tmp_path / "tasks.jsonl"
+    file.write_text("{}\n" + "[" * 200_000)
+    with pytest.raises(DatasetError, match="line 2 is not valid JSON"):
+        read_tasks(file)
+
+
+def test_resume_and_merge_leave_files_with_foreign_names(tmp_path: Path) -> None:
+    run = real_run(tmp_path / "run")
+    odd = run / "images" / "\udcff\n.png"
+    odd.touch()
+    assert run_envkit("rollout", "--resume", run, "-q").code == 0
+    assert odd.exists()
+
+
+@pytest.mark.slow
+def test_commands_read_hostile_folders(tmp_path: Path) -> None:
+    script = Path(__file__).parents[3] / "scripts" / "campaigns" / "run_files.py"
+    done = subprocess.run(
+        [sys.executable, script, "--folders", "5", "--seed", "3"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
