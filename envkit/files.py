@@ -29,6 +29,10 @@ _PASSING: Final = (errno.ESTALE, errno.EIO)
 """What a network file system says while its server restarts or another one takes over."""
 _BLOCK: Final = 1 << 16
 _ATTEMPTS: Final = 100
+_NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
+_NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)
+"""Do not wait for the other end of a pipe. Windows has neither flag."""
+_READING: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0) | _NO_WAIT
 _TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
 
 
@@ -101,8 +105,7 @@ def open_regular(path: Path, *, follow: bool = True) -> BinaryIO:
     Raises:
         OSError: It cannot be read or is not a regular file.
     """
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
-    descriptor = os.open(path, flags)  # waits for nobody at a pipe
+    descriptor = os.open(path, _READING if follow else _READING | _NO_FOLLOW)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
@@ -408,7 +411,7 @@ def _open_or_create(path: Path) -> tuple[int, bool]:
     """
     if path.is_symlink():
         raise StorageError(f"{path} is a symbolic link, and a run is only written where it is")
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | _NO_FOLLOW | _NO_WAIT
     try:
         return os.open(path, flags | os.O_EXCL, 0o666), True
     except FileExistsError:

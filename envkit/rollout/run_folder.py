@@ -40,7 +40,6 @@ from envkit.trajectory.storage import (
     read_index,
     read_lines,
     read_trajectories,
-    save,
 )
 from envkit.trajectory.trajectory import ROLE, TAIL, Trajectory
 
@@ -212,7 +211,8 @@ class RunFolder(Closing):
                 with storage_errors(f"cannot create a folder in {parent}"):
                     folder = Path(tempfile.mkdtemp(prefix=f"{_RESCUED}{self._id}-", dir=parent))
                 _write_settings(folder, self.settings, self._id)
-                save([one for played in episodes for one in played], folder / FILE_NAME)
+                with TrajectoryWriter(folder) as writer:
+                    writer.append(*(line for one in episodes for line in _prepared(writer, one)[1]))
             except StorageError as error:
                 failure = error
                 if folder is not None:
@@ -255,26 +255,13 @@ class RunFolder(Closing):
         try:
             lines: list[PreparedTrajectory] = []
             for delivery in batch:
-                delivery.stored, prepared = self._prepared(delivery.played)
+                delivery.stored, prepared = _prepared(self._writer, delivery.played)
                 lines += prepared
             self._writer.append(*lines)
         except Exception as failure:  # noqa: BLE001  # re-raised where each of them is awaited
             error = failure
         for delivery in batch:
             delivery.error = error
-
-    def _prepared(self, played: Played) -> tuple[Played, list[PreparedTrajectory]]:
-        stored: list[Trajectory] = []
-        lines: list[PreparedTrajectory] = []
-        for trajectory in played:
-            try:
-                prepared = self._writer.prepare(trajectory)
-            except StorageError as error:
-                trajectory = _emptied(trajectory, error)
-                prepared = self._writer.prepare(trajectory)
-            stored.append(trajectory)
-            lines.append(prepared)
-        return tuple(stored), lines
 
 
 class _Delivery:
@@ -415,7 +402,7 @@ def _take_rescued(path: Path, run_id: str, writer: TrajectoryWriter, group_size:
             known = {one.episode_id for one in read_index(path)}
             missing = [
                 writer.prepare(one)
-                for one in read_trajectories(folder)
+                for one in read_trajectories(folder, skip_cut_line=True)
                 if one.episode_id not in known
                 and _index(folder, one.metadata, group_size) not in delivered
             ]
@@ -575,20 +562,24 @@ def _whole_episodes(path: Path, stored: Iterable[StoredEpisode]) -> dict[str, bo
     wanted: dict[str, int] = {}
     for one in stored:
         counts[_episode(one)] = counts.get(_episode(one), 0) + 1
-        wanted[_episode(one)] = int(one.metadata.get(SIBLINGS, 1))
+        wanted[_episode(one)] = _number(path, {SIBLINGS: 1, **one.metadata}, SIBLINGS)
     if any(counts[name] > wanted[name] for name in counts):
         raise _stored_twice(path)
     return {name: counts[name] == wanted[name] for name in counts}
 
 
 def _index(path: Path, metadata: Mapping[str, Any], group_size: int) -> int:
-    try:
-        return int(metadata["group"]) * group_size + int(metadata["member"])
-    except (KeyError, TypeError, ValueError) as error:
+    return _number(path, metadata, "group") * group_size + _number(path, metadata, "member")
+
+
+def _number(path: Path, metadata: Mapping[str, Any], name: str) -> int:
+    found = metadata.get(name)
+    if type(found) is not int:
         raise StorageError(
-            f"{path / FILE_NAME} holds an episode without its group and member ({error}); a run "
-            "did not write it"
-        ) from error
+            f"{path / FILE_NAME} holds an episode whose {name} must be an integer, got "
+            f"{found!r:.80}; a run did not write it"
+        )
+    return found
 
 
 def _set_apart(path: Path, name: str, numbers: Collection[int], writer: TrajectoryWriter) -> None:
@@ -607,6 +598,21 @@ def _set_apart(path: Path, name: str, numbers: Collection[int], writer: Trajecto
                     lines.append(line)
     replace_file(apart, lines, durable=True)
     writer.keep_lines(kept)
+
+
+def _prepared(writer: TrajectoryWriter, played: Played) -> tuple[Played, list[PreparedTrajectory]]:
+    """Encode the records of an episode; one that JSON cannot represent becomes a fault."""
+    stored: list[Trajectory] = []
+    lines: list[PreparedTrajectory] = []
+    for trajectory in played:
+        try:
+            prepared = writer.prepare(trajectory)
+        except StorageError as error:
+            trajectory = _emptied(trajectory, error)
+            prepared = writer.prepare(trajectory)
+        stored.append(trajectory)
+        lines.append(prepared)
+    return tuple(stored), lines
 
 
 def _emptied(trajectory: Trajectory, error: StorageError) -> Trajectory:

@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from fakes.hostile_runs import (
     resume,
     rollout,
 )
+from fakes.trajectories import Reply, build
 
-from envkit.trajectory import load
+from envkit.rollout.run_folder import RunFolder
+from envkit.trajectory import StopReason, load
 
 pytest_plugins = ["fakes.run_fixtures"]
 pytestmark = pytest.mark.usefixtures("own_folder")
@@ -32,11 +35,11 @@ TEMPORARY = Path("temporary")
 
 
 def fail_rows(monkeypatch: Patch, code: int) -> None:
-    """Let no more row of a trajectory file be written."""
-    write = os.write
+    """Let no more row be written to the run's own file."""
+    write, rows = os.write, ROWS.absolute()
 
     def refuse(descriptor: int, data: Any) -> int:
-        if bytes(data[:9]) == b'{"schema"':
+        if Path(f"/proc/self/fd/{descriptor}").readlink() == rows:
             raise OSError(code, os.strerror(code))
         return write(descriptor, data)
 
@@ -157,6 +160,21 @@ def test_rescued_folder_of_a_deleted_run_is_resumed_itself() -> None:
     assert RunEnv.resets <= EPISODES - sum(one.reward is not None for one in found)
     folder.rename(RUN)
     check_whole()
+
+
+def test_record_that_cannot_be_stored_costs_only_itself_when_rescued(tmp_path: Path) -> None:
+    good, bad = (
+        build([Reply(text="a")], episode_id=f"{n}", metadata={"group": 0, "member": n})
+        for n in range(2)
+    )
+    bad = replace(bad, reset_info={"set": {1}})
+    with RunFolder.create(tmp_path / "run", {"group_size": 2}) as folder:
+        found = load(folder.rescue([(bad,), (good,)]))
+    assert [one.episode_id for one in found] == [bad.episode_id, good.episode_id]
+    assert [one.stop_reason is StopReason.LEDGER_FAULT for one in found] == [True, False]
+    with RunFolder.resume(tmp_path / "run") as folder:
+        assert folder.progress.delivered == {0, 1}
+        assert folder.progress.rescued == 2
 
 
 CAUSES: dict[str, tuple[Callable[[Patch], object], str]] = {

@@ -17,7 +17,8 @@ from fakes.hostile_folders import real_run
 from fakes.hostile_rows import mutated, read_everywhere, real_rows
 from fakes.hostile_runs import bytes_of
 
-from envkit.errors import DatasetError
+from envkit.errors import DatasetError, StorageError
+from envkit.rollout.run_folder import RunFolder
 from envkit.tasks import read_tasks
 from envkit.trajectory import verify_file
 
@@ -134,6 +135,20 @@ def test_deeply_nested_row_is_refused_as_a_task(tmp_path: Path) -> None:
     file.write_text("{}\n" + "[" * 200_000)
     with pytest.raises(DatasetError, match="line 2 is not valid JSON"):
         read_tasks(file)
+
+
+@pytest.mark.parametrize("value", [1e999, "x", None, [10**400], True])
+@pytest.mark.parametrize("name", ["group", "member", "siblings"])
+def test_resume_refuses_a_place_that_is_not_an_integer(
+    name: str, value: object, tmp_path: Path
+) -> None:
+    line = {"episode_id": "a", "env_id": "a", "seed": None, "group_id": None,
+            "stop_reason": "terminated", "initial_observation_hash": None,
+            "metadata": {"group": 0, "member": 0, "siblings": 1, name: value}}  # fmt: skip
+    RunFolder.create(tmp_path, {"group_size": 1}).close()
+    (tmp_path / "trajectories.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises(StorageError, match=f"{name} must be an integer"):
+        RunFolder.resume(tmp_path)
 
 
 def test_resume_and_merge_leave_files_with_foreign_names(tmp_path: Path) -> None:
