@@ -16,8 +16,8 @@ from envkit.rollout.run_folder import (
     FAULTED_FILE,
     RunFolder,
     changed_settings,
+    command_settings,
     read_finished,
-    read_settings,
 )
 from envkit.text import counted
 from envkit.trajectory import verify_file
@@ -47,7 +47,7 @@ class _Part:
             StorageError: The folder is not a run, or holds an episode twice or of another shard.
             ConfigurationError: Another version of envkit created it, or it was changed.
         """
-        settings = read_settings(path)
+        settings = command_settings(path)
         shard, size = shard_of(settings), settings["group_size"]
         finished, _ = read_finished(path, size)
         groups = shard.groups(settings["episodes"] // size)

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import NoneType
 from typing import Any, Final, cast
 
 import envkit
@@ -51,6 +52,26 @@ SCHEMA: Final = 1
 """Version of `run.json`."""
 _RESCUED: Final = "envkit-rescued-"
 _ID: Final = re.compile(r"[0-9a-f]{16}")
+_KINDS: Final[Mapping[str, tuple[type, ...]]] = {
+    "env_id": (str,),
+    "config": (dict,),
+    "config.env_kwargs": (dict,),
+    "engine": (dict,),
+    **{
+        f"engine.{name}": (str, NoneType)
+        for name in ("name", "model", "base_url", "policy", "chat", "key_env")
+    },
+    "episodes": (int,),
+    "group_size": (int,),
+    "concurrency": (int,),
+    "tasks": (dict, NoneType),
+    "shard": (str, NoneType),
+    "wrap": (str, NoneType),
+    "wrap_kwargs": (dict,),
+}
+"""Types of the settings that `envkit rollout` records; a section comes before its parts."""
+_MOST: Final = 1 << 53
+"""Largest number of a setting."""
 _SHOWN: Final = 60
 """Characters of a setting's value in an error."""
 
@@ -328,6 +349,28 @@ def read_settings(path: Path) -> dict[str, Any]:
             f"{file} was changed after the run started, so its episodes would have different "
             "settings; restore the file, or start a new run"
         )
+    return settings
+
+
+def command_settings(path: Path) -> dict[str, Any]:
+    """Return the settings of a run of `envkit rollout`.
+
+    Raises:
+        StorageError: As for `read_settings`, or a setting is missing or has a wrong type.
+        ConfigurationError: As for `read_settings`.
+    """
+    settings = read_settings(path)
+    for names, kinds in _KINDS.items():
+        value: Any = settings
+        for name in names.split("."):
+            value = value.get(name)
+        is_number = type(value) is int
+        if type(value) not in kinds or (is_number and not 0 < value <= _MOST):
+            allowed = " or ".join(kind.__name__ for kind in kinds)
+            raise StorageError(
+                f"{path / RUN_FILE} does not describe a run of envkit rollout: {names} must be "
+                f"{allowed}, got {value!r:.{_SHOWN}}"
+            )
     return settings
 
 
