@@ -106,6 +106,7 @@ check: $(VENV)/.dev  ## Lint, check types, layers and prose
 	$(BIN)/python scripts/docs/figures.py --check
 	$(BIN)/python scripts/docs/clients.py --check
 	$(BIN)/python scripts/docs/launch.py --check
+	$(BIN)/python scripts/docs/licences.py --check
 	$(BIN)/python scripts/docs/invariants.py
 	$(BIN)/pyright
 
