@@ -10,8 +10,11 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
+from envkit.errors import LedgerFault
 from envkit.reply import THOUGHTS
+from envkit.rollout.token_stream import TokenStream
 from envkit.toolcalls import CALL_MARKS, may_begin_call
+from envkit_gateway.messages import AgentMessage
 
 _RARE: Final = "\U000e0fff"
 """A character that no vocabulary has, whose last token is part of a character."""
@@ -26,6 +29,24 @@ class Delta(NamedTuple):
 
     thinking: str = ""
     text: str = ""
+
+    def plus(self, more: "Delta") -> "Delta":
+        """Return both as one."""
+        return Delta(self.thinking + more.thinking, self.text + more.text)
+
+    def rest_of(self, message: AgentMessage) -> "Delta":
+        """Return what a message has after this beginning.
+
+        Raises:
+            LedgerFault: It does not begin with it, which the tokenizer is to blame for.
+        """
+        thinking, text = message.thinking or "", message.text
+        if not (thinking.startswith(self.thinking) and text.startswith(self.text)):
+            raise LedgerFault(
+                "the text of a reply must begin with what was streamed of it, got other text: the "
+                "tokenizer decodes the first tokens of a text differently than the whole"
+            )
+        return Delta(thinking[len(self.thinking) :], text[len(self.text) :])
 
 
 class _Phase(Enum):
@@ -183,6 +204,38 @@ class ReplyDeltas:
         sure = self._rest[: len(self._rest) - _unsure(self._rest, _MARKS)].rstrip()
         self._rest = self._rest[len(sure) :]
         return sure
+
+
+class GrowingReply:
+    """What one client sees of a reply while an engine samples it."""
+
+    def __init__(
+        self, stream: TokenStream, begin: Callable[[], tuple[TokenText, ReplyDeltas]]
+    ) -> None:
+        """Begin with nothing shown.
+
+        Args:
+            stream: The ids.
+            begin: Returns new readers for an attempt to sample the reply.
+        """
+        self.shown = Delta()
+        """All that was returned."""
+        self._stream, self._begin = stream, begin
+        self._attempt, self._read = stream.attempts, 0
+        self._text, self._deltas = begin()
+
+    def more(self) -> Delta:
+        """Return what became certain. The caller shows it, so the reply cannot start over."""
+        stream = self._stream
+        if self._attempt != stream.attempts:
+            self._attempt, self._read = stream.attempts, 0
+            self._text, self._deltas = self._begin()
+        ids, self._read = stream.ids[self._read :], len(stream.ids)
+        more = self._deltas.feed(self._text.feed(ids))
+        if more != Delta():
+            stream.is_shown = True
+            self.shown = self.shown.plus(more)
+        return more
 
 
 def _unsure(text: str, marks: Sequence[str]) -> int:

@@ -30,7 +30,7 @@ def calling(tool: str, arguments: str) -> Callable[[str], str]:
         heard = context.split("<|im_start|>assistant")[-2]
         if f'"name": "{tool}"' in context and "<tool_response>" not in heard:
             call = f'<tool_call>\n{{"name": "{tool}", "arguments": {arguments}}}\n</tool_call>'
-            return f"I think  hard \n</think>\n\nI will use it.\n{call}"
+            return f"<think>I think  hard \n</think>\n\nI will use it.\n{call}"
         return ANSWER
 
     return write
@@ -46,7 +46,7 @@ async def gateway(script: Callable[[str], str], **options: Any) -> AsyncGenerato
 def call_of(tool: str, arguments: str = '{"b":  2.0, "a": 1}', said: str = "I will use it.") -> str:
     """Return a reply that thinks and calls a tool, with JSON that no client would write."""
     call = f'<tool_call>\n{{"name": "{tool}", "arguments": {arguments}}}\n</tool_call>'
-    return f"I think  hard \n</think>\n\n{said}\n{call}"
+    return f"<think>I think  hard \n</think>\n\n{said}\n{call}"
 
 
 def saying(*replies: str) -> Callable[[str], str]:

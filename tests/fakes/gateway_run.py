@@ -33,7 +33,7 @@ def call_once(context: str) -> str:
     """Call the tool for each user message that has no result yet; otherwise answer."""
     tail = context.rsplit("<|im_start|>assistant", 2)[-2:][0]
     if '"add"' in context and "<tool_response>" not in tail:
-        return f"I think  hard \n</think>\n\nI will add.\n{CALL}"
+        return f"<think>I think  hard \n</think>\n\nI will add.\n{CALL}"
     return "  It is done. \n"
 
 

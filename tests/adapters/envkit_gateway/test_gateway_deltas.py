@@ -1,6 +1,7 @@
-"""Text of a growing reply that is shown before the reply ends is the beginning of its final form."""
+"""What is shown of a growing reply is the beginning of its final form."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -29,7 +30,9 @@ MARKS = (*THOUGHTS, *THOUGHTS.values(), *CALL_MARKS)
 PIECES = st.one_of(
     st.sampled_from((*MARKS, *CALLS, *STOPS)),
     st.sampled_from(MARKS).flatmap(lambda one: st.integers(1, len(one)).map(lambda n: one[:n])),
-    st.sampled_from(("<think>", "</think>", "\n\n", " ", "\n", "a", "b", "{", '{"name"', '"x": 1}')),
+    st.sampled_from(
+        ("<think>", "</think>", "\n\n", " ", "\n", "a", "b", "{", '{"name"', '"x": 1}')
+    ),
     st.text(alphabet="a b\n<{[|é😀\ud800", max_size=4),
 )
 
@@ -83,7 +86,7 @@ def test_shown_text_is_the_beginning_of_the_final_form(
     text = ended("".join(pieces), stop, extra)
     whole = final(text, opened=opened, stop=stop, tools=tools, finish=finish)
     places = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
-    chunks = [text[a:b] for a, b in zip(places, places[1:], strict=False)]
+    chunks = [text[a:b] for a, b in pairwise(places)]
     for delta in shown(chunks, opened=opened, stop=stop, has_calls=tools):
         assert whole.thinking.startswith(delta.thinking)
         assert whole.text.startswith(delta.text)
