@@ -99,6 +99,7 @@ async def serving(
     sampling: Sampling | None = None,
     codec: ChatCodec | None = None,
     engine: Any = None,
+    retries: int = 0,
 ) -> AsyncGenerator[Run]:
     """Serve one session, by default with an odd engine and a vision model's template."""
     if codec is None:
@@ -111,7 +112,7 @@ async def serving(
         engine=engine,
         codec=codec,
         limits=limits or Limits(),
-        retries=RetryBudget(max_engine_retries_per_turn=0),
+        retries=RetryBudget(max_engine_retries_per_turn=retries),
         sampling=sampling or Sampling(max_new_tokens=4096),
     )
     session = Session(
