@@ -196,13 +196,14 @@ class TransformersEngine:
             with suppress(RuntimeError):  # the loop was closed; nothing waits for it
                 loop.call_soon_threadsafe(_settle, future, outcome)
 
-        def reported(token: int) -> None:
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(report, (token,))
+        def told(token: int) -> None:
+            if report is not None:
+                with suppress(RuntimeError):
+                    loop.call_soon_threadsafe(report, (token,))
 
-        told = None if report is None else reported
+        tell = None if report is None else told
         self._worker.post(
-            Command(run=lambda: self._scheduler.submit(request, complete, told), fail=complete)
+            Command(run=lambda: self._scheduler.submit(request, complete, tell), fail=complete)
         )
         try:
             return await future

@@ -11,7 +11,7 @@ import pytest
 from fakes.agent_clients import CLIENTS, ChatClient, Client, Said
 from fakes.codecs import vision_codec
 from fakes.gateway_run import CALL, Run, serving
-from fakes.odd_engine import StreamingOddEngine
+from fakes.odd_engine import StreamingOddEngine, Write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -69,7 +69,7 @@ async def shown_before(client: Client, event: asyncio.Event, text: str) -> Said:
     return said
 
 
-def live(write: Any = lambda _: TEXT, **options: Any) -> StreamingOddEngine:
+def live(write: Write = lambda _: TEXT, **options: Any) -> StreamingOddEngine:
     return StreamingOddEngine(vision_codec(), write, **options)
 
 
