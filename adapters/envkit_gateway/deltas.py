@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from envkit.errors import LedgerFault
 from envkit.reply import THOUGHTS
 from envkit.rollout.token_stream import TokenStream
-from envkit.toolcalls import CALL_MARKS, may_begin_call
+from envkit.toolcalls.json_formats import CALL_MARKS, may_begin_call
 from envkit_gateway.messages import AgentMessage
 
 _RARE: Final = "\U000e0fff"

@@ -6,7 +6,6 @@ an environment returns as the next observation. Time is linear in the length of 
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Final
 
 from envkit.errors import ConfigurationError, UnknownNameError
 from envkit.reply import Reply
@@ -15,7 +14,6 @@ from envkit.toolcalls.json_formats import (
     LLAMA_START,
     MISTRAL_OPEN,
     PYTHON_TAG,
-    may_begin_call,
     read_blocks,
     read_llama,
     read_mistral,
@@ -25,18 +23,7 @@ from envkit.toolcalls.tolerant_json import scrub
 from envkit.toolcalls.xml_functions import FUNCTION_OPEN, read_functions, read_tags
 from envkit.tools import ToolSpec
 
-__all__ = [
-    "CALL_MARKS",
-    "ParsedReply",
-    "ToolCall",
-    "ToolCallFormat",
-    "call_errors",
-    "may_begin_call",
-    "parse_tool_calls",
-]
-
-CALL_MARKS: Final = (BLOCK_OPEN, FUNCTION_OPEN, MISTRAL_OPEN, PYTHON_TAG)
-"""How calls begin, except for Llama's and plain tags."""
+__all__ = ["ParsedReply", "ToolCall", "ToolCallFormat", "call_errors", "parse_tool_calls"]
 
 
 class ToolCallFormat(StrEnum):

@@ -11,6 +11,8 @@ BLOCK_OPEN: Final = "<tool_call>"
 BLOCK_CLOSE: Final = "</tool_call>"
 PYTHON_TAG: Final = "<|python_tag|>"
 MISTRAL_OPEN: Final = "[TOOL_CALLS]"
+CALL_MARKS: Final = (BLOCK_OPEN, FUNCTION_OPEN, MISTRAL_OPEN, PYTHON_TAG)
+"""How calls begin, except for plain tags and Llama's without its tag."""
 
 LLAMA_START: Final = re.compile(r'\s*\{\s*"(?:name|type|function)"\s*:')
 _LLAMA_WORDS: Final = ('{"name":', '{"type":', '{"function":')

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from envkit.reply import THOUGHTS, FinishReason, Reply
 from envkit.rollout import Generation
-from envkit.toolcalls import CALL_MARKS
+from envkit.toolcalls.json_formats import CALL_MARKS
 from envkit_gateway.deltas import Delta, ReplyDeltas, TokenText
 from envkit_gateway.reading import read_tool
 from envkit_gateway.replies import reply_of
