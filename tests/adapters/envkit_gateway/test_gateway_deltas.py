@@ -1,17 +1,18 @@
 """What is shown of a growing reply is the beginning of its final form."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from envkit.errors import LedgerFault
 from envkit.reply import THOUGHTS, FinishReason, Reply
 from envkit.rollout import Generation
 from envkit.toolcalls.json_formats import CALL_MARKS
 from envkit_gateway.deltas import Delta, ReplyDeltas, TokenText
+from envkit_gateway.messages import AgentMessage
 from envkit_gateway.reading import read_tool
 from envkit_gateway.replies import reply_of
 from envkit_gateway.request import AgentRequest
@@ -27,8 +28,16 @@ CALLS = (
 )
 STOPS = ("STOP", "\n\n", "ab", "</think>", "</tool_call>")
 MARKS = (*THOUGHTS, *THOUGHTS.values(), *CALL_MARKS)
+THINKING = (
+    "<think>a </think>",
+    "\n<think>\nb\n</think>\n",
+    "[THINK]c[/THINK]",
+    "<think> </think>\n\n",
+)
 PIECES = st.one_of(
-    st.sampled_from((*MARKS, *CALLS, *STOPS)),
+    st.sampled_from((*MARKS, *STOPS)),
+    st.sampled_from(CALLS).flatmap(lambda one: st.sampled_from((one, f"a \n{one}\n", f"{one} b"))),
+    st.sampled_from(THINKING),
     st.sampled_from(MARKS).flatmap(lambda one: st.integers(1, len(one)).map(lambda n: one[:n])),
     st.sampled_from(
         ("<think>", "</think>", "\n\n", " ", "\n", "a", "b", "{", '{"name"', '"x": 1}')
@@ -71,9 +80,9 @@ def ended(text: str, stop: Sequence[str], extra: int) -> str:
     tools=st.booleans(),
     finish=st.sampled_from((FinishReason.STOP, FinishReason.LENGTH)),
     extra=st.integers(0, 3),
-    cuts=st.lists(st.integers(0, 200), max_size=12),
+    size=st.sampled_from((1, 1, 2, 7, 1000)),
 )
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=1500, deadline=None)
 def test_shown_text_is_the_beginning_of_the_final_form(
     pieces: list[str],
     opened: str,
@@ -81,12 +90,11 @@ def test_shown_text_is_the_beginning_of_the_final_form(
     tools: bool,
     finish: FinishReason,
     extra: int,
-    cuts: list[int],
+    size: int,
 ) -> None:
     text = ended("".join(pieces), stop, extra)
     whole = final(text, opened=opened, stop=stop, tools=tools, finish=finish)
-    places = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
-    chunks = [text[a:b] for a, b in pairwise(places)]
+    chunks = [text[at : at + size] for at in range(0, len(text), size)]
     for delta in shown(chunks, opened=opened, stop=stop, has_calls=tools):
         assert whole.thinking.startswith(delta.thinking)
         assert whole.text.startswith(delta.text)
@@ -106,6 +114,14 @@ def test_plain_text_is_shown_as_it_comes(tools: bool) -> None:
         Delta("I see", "Two < three"),
         Delta("I see", "Two < three."),
     ]
+
+
+def test_reply_that_does_not_begin_with_what_was_shown_is_a_fault() -> None:
+    message = AgentMessage(role="assistant", parts=({"type": "text", "text": "don't"},))
+    assert Delta(text="do").rest_of(message) == Delta(text="n't")
+    for shown_before in (Delta(text="do n"), Delta(thinking="do")):
+        with pytest.raises(LedgerFault, match="must begin with what was streamed"):
+            shown_before.rest_of(message)
 
 
 class Bytes:
