@@ -55,7 +55,7 @@ class _Phase(Enum):
     THOUGHT = auto()
     ANSWER = auto()
     HELD = auto()
-    """Nothing more is certain before the end."""
+    """A call may have begun: nothing more is certain before the end."""
 
 
 class TokenText:
@@ -118,7 +118,7 @@ class ReplyDeltas:
         self._phase = _Phase.THOUGHT if opened else _Phase.START
         self._closing, self._opened = THOUGHTS.get(opened, ""), opened
         self._unread = ""
-        """Text that may begin a stop string."""
+        """Text from a stop string on, or that may begin one."""
         self._rest = ""
         """Text of the phase that is not certain yet."""
         self._space = ""
@@ -146,10 +146,7 @@ class ReplyDeltas:
                 self._read_start()
             else:
                 thinking += self._read_thought()
-        delta = Delta(thinking, self._read_answer() if self._phase is _Phase.ANSWER else "")
-        if places:
-            self._phase = _Phase.HELD
-        return delta
+        return Delta(thinking, self._read_answer() if self._phase is _Phase.ANSWER else "")
 
     def _read_start(self) -> None:
         rest = self._rest.lstrip()

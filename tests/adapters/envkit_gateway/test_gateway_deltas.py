@@ -74,6 +74,7 @@ def ended(text: str, stop: Sequence[str], extra: int) -> str:
 
 
 @given(
+    first=st.sampled_from(("", "", CALLS[-1], '{"name": "Bo"}')),
     pieces=st.lists(PIECES, max_size=8),
     opened=st.sampled_from(("", "<think>", "[THINK]")),
     stop=st.lists(st.sampled_from(STOPS), max_size=2, unique=True),
@@ -84,6 +85,7 @@ def ended(text: str, stop: Sequence[str], extra: int) -> str:
 )
 @settings(max_examples=1500, deadline=None)
 def test_shown_text_is_the_beginning_of_the_final_form(
+    first: str,
     pieces: list[str],
     opened: str,
     stop: list[str],
@@ -92,7 +94,7 @@ def test_shown_text_is_the_beginning_of_the_final_form(
     extra: int,
     size: int,
 ) -> None:
-    text = ended("".join(pieces), stop, extra)
+    text = ended("".join([first, *pieces]), stop, extra)
     whole = final(text, opened=opened, stop=stop, tools=tools, finish=finish)
     chunks = [text[at : at + size] for at in range(0, len(text), size)]
     for delta in shown(chunks, opened=opened, stop=stop, has_calls=tools):
@@ -150,6 +152,16 @@ class Bytes:
             run = b""
             found += "" if one is None else self.words[one - 256]
         return found
+
+
+def test_text_that_later_tokens_change_is_followed_by_nothing() -> None:
+    words = ["do", " n", "'t", " it"]
+
+    def decode(ids: Sequence[int]) -> str:
+        return "".join(words[one] for one in ids).replace(" n't", "n't")
+
+    text = TokenText(decode, lambda _: (), stop_ids=())
+    assert [text.feed([one]) for one in range(4)] == ["do", " n", "", ""]
 
 
 TOKENS = st.one_of(
