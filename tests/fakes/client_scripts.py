@@ -1,11 +1,12 @@
 """A gateway for real clients: the built-in model's template, and scripted replies."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any
 
 from fakes.gateway_run import Run, serving
+from fakes.odd_engine import OddEngine, StreamingOddEngine
 
 from envkit.tokens import ChatCodec, load_codec
 from envkit_transformers import builtin_model_dir
@@ -37,9 +38,16 @@ def calling(tool: str, arguments: str) -> Callable[[str], str]:
 
 
 @asynccontextmanager
-async def gateway(script: Callable[[str], str], **options: Any) -> AsyncGenerator[Run]:
-    """Serve one session with the script."""
-    async with serving(script, codec=codec(), **options) as run:
+async def gateway(
+    script: Callable[[str], str],
+    *,
+    engine: OddEngine | None = None,
+    faults: Sequence[int] = (),
+    **options: Any,
+) -> AsyncGenerator[Run]:
+    """Serve one session with the script, by default of an engine that streams."""
+    engine = engine or StreamingOddEngine(codec(), script, faults=faults)
+    async with serving(script, codec=codec(), engine=engine, **options) as run:
         yield run
 
 

@@ -70,6 +70,7 @@ class StreamingOddEngine(OddEngine):
         *,
         sizes: Sequence[int] = (1, 3, 2),
         breaks: Mapping[int, int] | None = None,
+        faults: Sequence[int] = (),
     ) -> None:
         """Create the engine.
 
@@ -78,8 +79,9 @@ class StreamingOddEngine(OddEngine):
             write: Writes the replies.
             sizes: Ids of each report, over and over.
             breaks: How many ids a request reports before it fails, by its number.
+            faults: Numbers of requests that fail before the first id.
         """
-        super().__init__(codec, write)
+        super().__init__(codec, write, faults=faults)
         self.sizes, self.breaks = sizes, dict(breaks or {})
         self.pass_at: Mapping[int, asyncio.Event] = {}
         """Events to wait for once so many ids were reported."""

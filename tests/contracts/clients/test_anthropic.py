@@ -42,12 +42,11 @@ async def test_anthropic_keeps_one_sequence(stream: bool, note: Note) -> None:
 
 @pytest.mark.parametrize("script", [ADD, calling("other", "{}")])
 async def test_anthropic_reads_a_reply_while_it_is_sampled(script: Write) -> None:
-    engine = StreamingOddEngine(codec(), script)
     tools: Any = [{"name": "add", "description": "Add.", "input_schema": {"type": "object"}}]
     asked: Any = {"model": "m", "max_tokens": 500, "tools": tools}
     asked["messages"] = [{"role": "user", "content": "one"}]
     async with (
-        gateway(script, engine=engine) as run,
+        gateway(script) as run,
         AsyncAnthropic(**anthropic_api(run)) as client,
     ):
         async with client.messages.stream(**asked) as events:

@@ -49,8 +49,7 @@ async def test_openai_chat_keeps_one_sequence(stream: bool, note: Note) -> None:
 
 @pytest.mark.parametrize("script", [ADD, calling("other", "{}")])
 async def test_openai_chat_reads_a_reply_while_it_is_sampled(script: Write) -> None:
-    engine = StreamingOddEngine(codec(), script)
-    async with gateway(script, engine=engine) as run, AsyncOpenAI(**openai_api(run)) as client:
+    async with gateway(script) as run, AsyncOpenAI(**openai_api(run)) as client:
         asked: Any = {"model": "m", "tools": TOOLS, "messages": [USER]}
         deltas = 0
         async with client.chat.completions.stream(**asked) as events:
@@ -65,8 +64,7 @@ async def test_openai_chat_reads_a_reply_while_it_is_sampled(script: Write) -> N
 
 @pytest.mark.parametrize("script", [ADD, calling("other", "{}")])
 async def test_openai_responses_reads_a_reply_while_it_is_sampled(script: Write) -> None:
-    engine = StreamingOddEngine(codec(), script)
-    async with gateway(script, engine=engine) as run, AsyncOpenAI(**openai_api(run)) as client:
+    async with gateway(script) as run, AsyncOpenAI(**openai_api(run)) as client:
         asked: Any = {"model": "m", "tools": FLAT, "input": "one"}
         seen: list[str] = []
         async with client.responses.stream(**asked) as events:

@@ -7,7 +7,7 @@ import pytest
 from anthropic.types import Message, MessageTokensCount, RawMessageStreamEvent
 from fakes.agent_clients import CLIENTS, AnthropicClient, ChatClient, Client, ResponsesClient
 from fakes.client_scripts import calling, codec, gateway
-from fakes.odd_engine import StreamingOddEngine
+from fakes.odd_engine import OddEngine, StreamingOddEngine
 from openai.types import Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
@@ -42,7 +42,7 @@ async def test_answers_have_every_field_of_their_published_type(
     kind: type[Client], stream: str, limit: int
 ) -> None:
     script, is_live = calling("add", '{"b":  2.0, "a": 1}'), stream == "while sampling"
-    engine = StreamingOddEngine(codec(), script) if is_live else None
+    engine = StreamingOddEngine(codec(), script) if is_live else OddEngine(codec(), script)
     async with gateway(script, engine=engine) as run:
         name = "max_output_tokens" if kind is ResponsesClient else "max_tokens"
         extra = {**({} if is_live else LOGPROBS[kind]), name: limit}
