@@ -8,9 +8,10 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import ClientConnectionResetError, web
 from fakes.agent_clients import CLIENTS, ChatClient, Client, Said
 from fakes.codecs import vision_codec
-from fakes.gateway_run import CALL, Run, serving
+from fakes.gateway_run import CALL, Run, call_once, serving
 from fakes.odd_engine import StreamingOddEngine, Write
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -214,6 +215,39 @@ async def test_client_that_leaves_in_the_middle_gets_the_whole_reply_again(
     assert len(engine.requests) == 1
     trajectory = run.trajectory()
     assert [turn.purpose for turn in trajectory.turns] == [None]
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+async def test_stream_cut_at_any_event_is_given_again_and_sampled_once(
+    kind: type[Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = web.StreamResponse.write
+    left = 1000
+
+    async def written(self: web.StreamResponse, data: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise ClientConnectionResetError("Cannot write to closing transport")
+        await write(self, data)
+
+    monkeypatch.setattr(web.StreamResponse, "write", written)
+    async with serving(engine=live(call_once)) as run:
+        await run.client(kind, stream=True, tools=True).ask("whole")
+        count = 1000 - left
+        assert count > 12
+        for event in range(count):
+            client = run.client(kind, stream=True, tools=True)
+            client.user(f"question {event}", None)
+            left = event
+            await client.post(client.body())
+            left, client.stream = 1000, False
+            said = await client.ask()
+            assert (said.text, said.thinking) == ("I will add.", "I think  hard")
+            assert len(said.calls) == 1
+    trajectory = run.trajectory()
+    assert len(run.engine.seen) == len(trajectory.turns) == 1 + count
+    assert not any(turn.purpose for turn in trajectory.turns)
 
 
 async def test_reply_of_a_client_that_left_in_the_middle_is_lost() -> None:
