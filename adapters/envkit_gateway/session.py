@@ -556,6 +556,7 @@ class Session:
             return
         draft.add_generation(generation, time.perf_counter() - started)
         self._commit(turn, request, draft, generation)
+        turn.live = None  # the ledger has the ids
         assert turn.reply is not None
         if turn.continues_reply:
             prefix = PrefixKeys(self._start_text(request), turn.conversation)
