@@ -83,7 +83,7 @@ def ended(text: str, stop: Sequence[str], extra: int) -> str:
     extra=st.integers(0, 3),
     size=st.sampled_from((1, 1, 2, 7, 1000)),
 )
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=800, deadline=None)
 def test_shown_text_is_the_beginning_of_the_final_form(
     first: str,
     pieces: list[str],

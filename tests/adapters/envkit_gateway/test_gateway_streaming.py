@@ -11,7 +11,9 @@ import pytest
 from aiohttp import ClientConnectionResetError, web
 from fakes.agent_clients import CLIENTS, ChatClient, Client, Said
 from fakes.codecs import vision_codec
+from fakes.embedded import make_engine
 from fakes.gateway_run import CALL, Run, call_once, serving
+from fakes.models import tiny_model_dir
 from fakes.odd_engine import StreamingOddEngine, Write
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +21,9 @@ from hypothesis import strategies as st
 from envkit.rollout import Sampling
 from envkit.rollout.engine import GenerateRequest, Generation
 from envkit.rollout.token_stream import Report
+from envkit.tokens import load_codec
 
+EMBEDDED = "qwen2_5_vl"
 TEXT = "One, two, three, four, five, six, seven, eight."
 STOP = {"ChatClient": "stop", "AnthropicClient": "stop_sequences"}
 
@@ -309,3 +313,23 @@ async def test_engine_that_returns_other_ids_than_it_reported_is_refused(
         _, events = await client.post(client.body())
         assert "must return the ids that it reported" in str(events[-1])
         assert run.session.fault is not None
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+async def test_random_tokens_of_the_embedded_engine_join_to_its_reply(
+    kind: type[Client],
+) -> None:
+    engine = make_engine(EMBEDDED)
+    codec = load_codec(tiny_model_dir(EMBEDDED))
+    sampling = Sampling(max_new_tokens=24, seed=1, banned_ids=codec.stop_ids)
+    async with serving(engine=engine, codec=codec, sampling=sampling) as run:
+        for number in range(2):
+            client = run.client(kind, stream=True, tools=number == 1)
+            client.user(f"question {number}", None)
+            _, events = await client.post(client.body())
+            reply = run.session.turns[-1].reply
+            assert reply is not None
+            texts = [text for event in events if (text := said_of(event).text)]
+            assert "".join(texts) == reply.message.text == client.read(events).text
+            assert len(texts) > 3
+    await engine.aclose()
