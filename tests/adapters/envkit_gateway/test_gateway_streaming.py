@@ -1,27 +1,31 @@
 """Replies that clients see while the engine samples."""
 
 import asyncio
+import copy
 import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import ClientConnectionResetError, web
-from fakes.agent_clients import CLIENTS, ChatClient, Client, Said
+from fakes.agent_clients import CLIENTS, AnthropicClient, ChatClient, Client, Said
 from fakes.codecs import vision_codec
 from fakes.embedded import make_engine
 from fakes.gateway_run import CALL, Run, call_once, serving
 from fakes.models import tiny_model_dir
 from fakes.odd_engine import StreamingOddEngine, Write
+from fakes.templates import cache_folder, load_tokenizer, stop_ids
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from envkit.errors import EngineFault
 from envkit.rollout import Sampling
 from envkit.rollout.engine import GenerateRequest, Generation
 from envkit.rollout.token_stream import Report
-from envkit.tokens import load_codec
+from envkit.tokens import ChatCodec, load_codec
 
 EMBEDDED = "qwen2_5_vl"
 TEXT = "One, two, three, four, five, six, seven, eight."
@@ -72,6 +76,15 @@ async def shown_before(client: Client, event: asyncio.Event, text: str) -> Said:
             if said.text.startswith(text) or said.thinking.startswith(text):
                 event.set()
     return said
+
+
+@cache
+def thinking_codec() -> ChatCodec:
+    """Return the codec of a published template whose prompt opens a thought."""
+    tokenizer = copy.copy(load_tokenizer("qwen3"))
+    path = cache_folder() / "templates" / "qwen3_5_think.jinja"
+    tokenizer.chat_template = path.read_text(encoding="utf-8")
+    return ChatCodec(tokenizer, stop_ids=stop_ids("qwen3"))
 
 
 def live(write: Write = lambda _: TEXT, **options: Any) -> StreamingOddEngine:
@@ -188,6 +201,44 @@ async def test_failure_after_the_first_text_ends_the_stream_and_is_not_retried(
 
 
 @pytest.mark.parametrize("kind", CLIENTS)
+async def test_text_of_an_attempt_that_failed_is_never_shown(kind: type[Client]) -> None:
+    """The engine fails before the client's delivery runs, and the next attempt has other text."""
+    replies = iter(("Another answer.", TEXT))
+    engine = Hasty(vision_codec(), lambda _: next(replies), sizes=(12,), breaks={0: 12})
+    async with serving(engine=engine, retries=2) as run:
+        client = run.client(kind, stream=True)
+        client.user("one", None)
+        _, events = await client.post(client.body())
+        assert "".join(said_of(one).text for one in events) == TEXT
+        assert len(engine.requests) == 2
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+async def test_prompt_may_open_the_thought(kind: type[Client]) -> None:
+    codec = thinking_codec()
+    engine = StreamingOddEngine(codec, lambda _: f"Hm.\n</think>\n\n{TEXT}")
+    async with serving(engine=engine, codec=codec) as run:
+        client = run.client(kind, stream=True)
+        client.user("one", None)
+        _, events = await client.post(client.body())
+        said = client.read(events)
+    assert (said.thinking, said.text) == ("Hm.", TEXT)
+    assert sum(bool(said_of(one).text) for one in events) > 3
+    run.trajectory()
+
+
+async def test_reply_whose_start_opened_a_thought_comes_whole() -> None:
+    async with serving(engine=live(lambda _: " hard.</think>\n\nYes.")) as run:
+        client = run.client(AnthropicClient, stream=True)
+        client.user("one", None)
+        client.items.append({"role": "assistant", "content": "<think>I think"})
+        _, events = await client.post(client.body())
+        said = client.read(events)
+    assert (said.thinking, said.text) == ("hard.", "Yes.")
+    run.trajectory()
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
 async def test_failure_before_the_first_text_is_retried(kind: type[Client]) -> None:
     engine = live(lambda _: f"<think>\n\n</think>\n\n{TEXT}", breaks={0: 12})
     async with serving(engine=engine, retries=2) as run:
@@ -293,6 +344,18 @@ async def test_log_probabilities_come_with_the_whole_reply() -> None:
         _, events = await client.post(client.body())
     (choice,) = (one["choices"][0] for one in events if one["choices"] and said_of(one).text)
     assert len(choice["logprobs"]["content"]) == len(run.engine.seen[0][1])
+
+
+class Hasty(StreamingOddEngine):
+    """Fails in the same step in which it reports."""
+
+    async def stream(self, request: GenerateRequest, report: Report) -> Generation:
+        if len(self.requests) not in self.breaks:
+            return await super().stream(request, report)
+        whole = await self.generate(request)
+        self.seen.pop()
+        report(whole.token_ids)
+        raise EngineFault("the engine broke while it sampled", retryable=True)
 
 
 class Lying(StreamingOddEngine):

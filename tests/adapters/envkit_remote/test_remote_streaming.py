@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from aiohttp import web
+from fakes import sglang_server
 from fakes.remote_requests import ask, reply
 from fakes.sglang_failures import Failure, FailurePlan
 from fakes.sglang_server import FakeSGLang
@@ -87,6 +89,21 @@ async def test_stream_that_breaks_is_a_crash_of_the_server() -> None:
         await engine.aclose()
     assert (caught.value.kind, caught.value.is_unavailable) == (FaultKind.CRASHED, True)
     assert reports == [[20], [21]]
+
+
+async def test_stream_without_its_end_is_a_crash_of_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def unended(request: web.Request, events: Any, **_: Any) -> web.Response:
+        body = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
+        return web.Response(text=body, content_type="text/event-stream")
+
+    monkeypatch.setattr(sglang_server, "stream_events", unended)
+    async with FakeSGLang(reply) as server:
+        engine = SGLangEngine(server.url)
+        with pytest.raises(EngineFault, match="ended without"):
+            await streamed(engine, ask())
+        await engine.aclose()
 
 
 @pytest.mark.parametrize(("code", "status"), [(400, 400), (503, 503), ("x", 500), (None, 500)])
