@@ -204,12 +204,15 @@ async def test_failure_after_the_first_text_ends_the_stream_and_is_not_retried(
 async def test_text_of_an_attempt_that_failed_is_never_shown(kind: type[Client]) -> None:
     """The engine fails before the client's delivery runs, and the next attempt has other text."""
     replies = iter(("Another answer.", TEXT))
-    engine = Hasty(vision_codec(), lambda _: next(replies), sizes=(12,), breaks={0: 12})
+    engine = Hasty(vision_codec(), lambda _: next(replies), breaks={0: 12})
+    engine.go = asyncio.Event()
     async with serving(engine=engine, retries=2) as run:
         client = run.client(kind, stream=True)
         client.user("one", None)
-        _, events = await client.post(client.body())
-        assert "".join(said_of(one).text for one in events) == TEXT
+        async with reading(client) as events:
+            engine.go.set()
+            texts = [said_of(one).text async for one in events]
+        assert "".join(texts) == TEXT
         assert len(engine.requests) == 2
 
 
@@ -347,13 +350,16 @@ async def test_log_probabilities_come_with_the_whole_reply() -> None:
 
 
 class Hasty(StreamingOddEngine):
-    """Fails in the same step in which it reports."""
+    """Fails in the same step in which it reports, once it may go."""
+
+    go: asyncio.Event
 
     async def stream(self, request: GenerateRequest, report: Report) -> Generation:
         if len(self.requests) not in self.breaks:
             return await super().stream(request, report)
         whole = await self.generate(request)
         self.seen.pop()
+        await self.go.wait()
         report(whole.token_ids)
         raise EngineFault("the engine broke while it sampled", retryable=True)
 
