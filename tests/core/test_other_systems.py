@@ -58,13 +58,16 @@ print(sorted(one.name for one in Path().iterdir()))
 """
 REFUSALS = """
 from importlib import import_module
+from pathlib import Path
 from envkit.errors import RefusedError
+from envkit_browser.driver.process import BrowserProcess
 from envkit_gateway import AgentSettings
 
 for refused in (
     lambda: import_module("envkit_isolation"),
     lambda: import_module("envkit_terminal.env"),
     lambda: import_module("envkit_linux_desktop.osworld"),
+    lambda: BrowserProcess(Path("chromium"), ()),
     lambda: AgentSettings(command="python agent.py"),
 ):
     try:
@@ -120,5 +123,6 @@ def test_what_needs_another_system_says_so(tmp_path: Path) -> None:
         "environments in worker processes need Linux",
         "sandboxes need Linux",
         "sandboxes need Linux",
+        "browsers need Linux",
         "agent.command and agent.harness need Linux or macOS",
     ]
