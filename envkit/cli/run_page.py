@@ -25,10 +25,10 @@ def print_run(run: RunData, console: Console, *, most: int | None = None) -> Non
         most: Maximum number of episodes to list; None lists all.
     """
     title, facts = heading(run)
-    console.print(Rule(Text(title), style="bold"))
-    console.print(Text(facts, style="dim"))
+    console.print(Rule(Text(_bounded(title)), style="bold"))
+    console.print(Text(_bounded(facts), style="dim"))
     for text in notes(run):
-        console.print(Text(text, style="red"))
+        console.print(Text(_bounded(text), style="red"))
     for section in sections(run):
         _print_heading(console, section.title, section.note)
         print_grid(console, section.rows)
@@ -79,7 +79,7 @@ def _print_group(console: Console, group: Group) -> None:
         grid.add_column(no_wrap=True, width=width)
     grid.add_column(overflow="fold", ratio=1)
     for member in group.members:
-        facts = Text(member.facts, style="dim")
+        facts = Text(_bounded(member.facts), style="dim")
         if is_alone:
             facts.append(f" · {group.task}", style="cyan")
         name = Text(member.guide, style="dim").append(f"episode {member.number}", style="")

@@ -12,7 +12,9 @@ folder names, change a file outside it, or lose the sound lines.
 """
 
 import argparse
+import contextlib
 import faulthandler
+import importlib
 import json
 import os
 import random
@@ -49,6 +51,7 @@ from fakes.served import served  # noqa: E402
 
 DEADLINE_S = 60
 MEMORY = 4 << 30
+HEAVY = ("torch", "transformers", "pyarrow.parquet", "datasets", "inspect_ai.log", "anywidget")
 TRAINERS = ("slime", "miles", "verl", "skyrl", "trl")
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 CONTROLS = re.compile(r"[^\t\n -~\u00a0-\U0010ffff]|[\u202a-\u202e\u2066-\u2069]")
@@ -209,6 +212,9 @@ def folders(seed: int, wanted: int) -> int:
         made = rng.sample(sorted(hostile_folders(real, runs, rng).items()), wanted)
         trap = Trap.set(root / "modules", runs / OUTSIDE)
         page = run(lambda: browse(runs), trap.folder, deadline_s=5 * DEADLINE_S)
+        for package in HEAVY:  # once, not in each process
+            with contextlib.suppress(ImportError):
+                importlib.import_module(package)
         faults = _tell("ui", {"ui": page}, {"ui": [*page.faults(), *trap.faults()]})
         for name, folder in made:
             where = root / f"work-{name}"

@@ -430,7 +430,7 @@ def test_agent_of_one_word_is_confirmed_by_the_same_option(agent: str) -> None:
         other.confirm(RUN, {"": settings})
 
 
-HOSTILE: dict[str, Change] = {
+WRONG_TYPES: dict[str, Change] = {
     "episodes": lambda settings: settings.update(episodes="4"),
     "group_size": lambda settings: settings.update(group_size=0),
     "concurrency": lambda settings: settings.update(concurrency=10**400),
@@ -442,10 +442,10 @@ HOSTILE: dict[str, Change] = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", WRONG_TYPES)
 def test_sealed_setting_of_a_wrong_type_is_one_clear_error(name: str) -> None:
     rollout()
-    change(HOSTILE[name])
+    change(WRONG_TYPES[name])
     for command in (
         ("rollout", "--resume", RUN), ("merge", RUN, "--out", "merged"),
         ("filter", RUN, "--out", "kept.jsonl"), ("eval", "--paired", RUN, RUN),
