@@ -82,6 +82,9 @@ class Reply:
     finish: FinishReason = FinishReason.STOP
     opened: str = ""
     """The mark with which the prompt opened a thought, a key of `THOUGHTS`; "" if it did not."""
+    is_opening_known: bool = False
+    """Whether `opened` was read from the prompt. A mark that closes no thought is then text;
+    otherwise all text before it is a thought that the prompt opened."""
 
     def __post_init__(self) -> None:
         """Check the fields.
@@ -144,17 +147,22 @@ class Reply:
 
     @cached_property
     def _parts(self) -> _Parts:
-        return _split(self.text, self.opened)
+        return _split(self.text, self.opened, has_strays=not self.is_opening_known)
 
     def with_text(self, text: str) -> "Reply":
         """Return a reply that ended in the same way, with the text that a wrapper made of it."""
         return self if text == self.text else replace(self, text=text)
 
-    def to_wire(self) -> "str | dict[str, str]":
+    def to_wire(self) -> "str | dict[str, str | bool]":
         """Return JSON data: the text alone for a whole reply whose prompt opened no thought."""
-        if not self.is_cut and not self.opened:
+        if self == Reply(text=self.text):
             return self.text
-        return {"text": self.text, "finish": self.finish.value, "opened": self.opened}
+        return {
+            "text": self.text,
+            "finish": self.finish.value,
+            "opened": self.opened,
+            **({"is_opening_known": True} if self.is_opening_known else {}),
+        }
 
     @classmethod
     def from_wire(cls, data: object) -> "Reply":
@@ -166,7 +174,8 @@ class Reply:
         if isinstance(data, str):
             return cls(text=data)
         fields = cast("dict[Any, Any]", data) if isinstance(data, dict) else {}
-        if "text" not in fields or not fields.keys() <= {"text", "finish", "opened"}:
+        known = {"text", "finish", "opened", "is_opening_known"}
+        if "text" not in fields or not fields.keys() <= known:
             raise ConfigurationError(
                 "a reply is a string, or an object with 'text', 'finish' and 'opened', "
                 f"got {shown(data)}"
@@ -174,8 +183,14 @@ class Reply:
         return cls(**fields)
 
 
-def _split(text: str, opened: str) -> _Parts:
-    """Split a reply into its thoughts and the rest, in time linear in its length."""
+def _split(text: str, opened: str, *, has_strays: bool) -> _Parts:
+    """Split a reply into its thoughts and the rest, in time linear in its length.
+
+    Args:
+        text: The reply.
+        opened: The mark with which the prompt opened a thought, or "".
+        has_strays: Whether a mark that closes no thought closes one of the prompt.
+    """
     if not opened and _MARK.search(text) is None:
         return _Parts("", text, "", ())
     before: list[str] = []  # pieces up to a stray mark: joining them at each would be quadratic
@@ -193,6 +208,8 @@ def _split(text: str, opened: str) -> _Parts:
                 spans.append((begin, end))
                 closing = ""
             case "stray":  # the prompt had opened a thought, and nobody said so
+                if not has_strays:
+                    continue
                 before += [*thoughts, *answer, text[at:start]]
                 thoughts, answer, closing = [], [], ""
                 spans = [(0, end)]

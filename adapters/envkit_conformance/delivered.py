@@ -18,6 +18,8 @@ class Shape(StrEnum):
     """One row per trajectory, as from `whole_row`."""
     STEPS = "steps"
     """One row per turn, as from `step_rows`."""
+    CALLS = "calls"
+    """One row per turn in the order in which the model was asked, as from `call_rows`."""
     MERGED = "merged"
     """One row per run of turns that extend each other, as from `step_rows(merge=True)`."""
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from envkit.trajectory import Row, Trajectory, step_rows, whole_row
+from envkit.trajectory import Row, Trajectory, call_rows, step_rows, whole_row
 from envkit_conformance.delivered import Content, Shape
 
 
@@ -14,6 +14,8 @@ def expected_rows(trajectory: Trajectory, shape: Shape, *, filler_id: int) -> tu
     """
     if shape is Shape.WHOLE:
         return (whole_row(trajectory, filler_id=filler_id),)
+    if shape is Shape.CALLS:
+        return call_rows(trajectory, filler_id=filler_id)
     return step_rows(trajectory, filler_id=filler_id, merge=shape is Shape.MERGED)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from envkit.messages import Part, TextPart
+from envkit_gateway.deltas import Delta
 from envkit_gateway.images import image_part
 from envkit_gateway.messages import AgentCall, AgentMessage
 from envkit_gateway.reading import (
@@ -218,13 +219,21 @@ def _part(block: Mapping[str, Any]) -> Part:
 
 def _usage(reply: Reply) -> dict[str, Any]:
     generation = reply.generation
-    cached = generation.cached_tokens
+    return _counts(
+        generation.prompt_tokens or 0,
+        cached=generation.cached_tokens,
+        sampled=len(generation.token_ids),
+        thinking=reply.reasoning_tokens,
+    )
+
+
+def _counts(prompt: int, *, cached: int, sampled: int, thinking: int) -> dict[str, Any]:
     return {
-        "input_tokens": (generation.prompt_tokens or 0) - cached,
+        "input_tokens": prompt - cached,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": cached,
-        "output_tokens": len(generation.token_ids),
-        "output_tokens_details": {"thinking_tokens": reply.reasoning_tokens},
+        "output_tokens": sampled,
+        "output_tokens_details": {"thinking_tokens": thinking},
     }
 
 
@@ -243,25 +252,76 @@ def answer(
     }
 
 
-def events(
-    choices: Sequence[Choice], request: AgentRequest, decode: Callable[[int], str]
-) -> Iterator[str]:
-    """Yield the answer as server-sent events."""
-    del decode
-    turn, reply = choices[0]
-    used = _usage(reply)
-    start = {**_base(turn, request), "content": [], "stop_reason": None, "stop_sequence": None}
-    none = {**used, "output_tokens": 0, "output_tokens_details": {"thinking_tokens": 0}}
-    yield _event("message_start", message={**start, "usage": none})
-    for index, block in enumerate(_blocks(turn, reply)):
-        empty, deltas = _streamed(block)
-        yield _event("content_block_start", index=index, content_block=empty)
-        for delta in deltas:
-            yield _event("content_block_delta", index=index, delta=delta)
-        yield _event("content_block_stop", index=index)
-    ended = {"stop_reason": _stop_reason(reply), "stop_sequence": reply.stop_string}
-    yield _event("message_delta", delta=ended, usage=used)
-    yield _event("message_stop")
+class Events:
+    """An answer as server-sent events, some of them while the engine samples."""
+
+    def __init__(self, turns: Sequence[Turn], request: AgentRequest) -> None:
+        """Begin an answer."""
+        self._turn, self._request = turns[0], request  # this dialect asks for one
+        self._shown = Delta()
+        self._blocks = 0
+        self._open = ""
+        """Type of the block that is not closed; "" without one."""
+        self._is_started = False
+
+    def delta(self, index: int, more: Delta) -> Iterator[str]:
+        """Yield more of the answer."""
+        del index
+        live = self._turn.live
+        prompt = 0 if live is None else live.prompt_tokens
+        yield from self._start(_counts(prompt, cached=0, sampled=0, thinking=0))
+        self._shown = self._shown.plus(more)
+        if more.thinking:
+            yield from self._say("thinking", more.thinking)
+        if more.text:
+            yield from self._say("text", more.text)
+
+    def end(self, choices: Sequence[Choice], decode: Callable[[int], str]) -> Iterator[str]:
+        """Yield the rest of the answer."""
+        del decode
+        turn, reply = choices[0]
+        used = _usage(reply)
+        none = {"output_tokens": 0, "output_tokens_details": {"thinking_tokens": 0}}
+        yield from self._start({**used, **none})
+        yield from self.delta(0, self._shown.rest_of(reply.message))
+        yield from self._close()
+        for block in _blocks(turn, reply):
+            if block["type"] == "tool_use":
+                partial = json.dumps(block["input"])
+                yield self._opened({**block, "input": {}})
+                yield self._delta(type="input_json_delta", partial_json=partial)
+                yield from self._close()
+        ended = {"stop_reason": _stop_reason(reply), "stop_sequence": reply.stop_string}
+        yield _event("message_delta", delta=ended, usage=used)
+        yield _event("message_stop")
+
+    def _start(self, counts: Mapping[str, Any]) -> Iterator[str]:
+        if not self._is_started:
+            self._is_started = True
+            start = {**_base(self._turn, self._request), "content": [], "stop_reason": None}
+            start |= {"stop_sequence": None, "usage": counts}
+            yield _event("message_start", message=start)
+
+    def _say(self, kind: str, text: str) -> Iterator[str]:
+        if self._open != kind:
+            yield from self._close()
+            signature = {"signature": ""} if kind == "thinking" else {}
+            yield self._opened({"type": kind, kind: "", **signature})
+        yield self._delta(**{"type": f"{kind}_delta", kind: text})
+
+    def _opened(self, block: Mapping[str, Any]) -> str:
+        self._open = block["type"]
+        return _event("content_block_start", index=self._blocks, content_block=block)
+
+    def _delta(self, **delta: str) -> str:
+        return _event("content_block_delta", index=self._blocks, delta=delta)
+
+    def _close(self) -> Iterator[str]:
+        if self._open:
+            if self._open == "thinking":
+                yield self._delta(type="signature_delta", signature=_signature(self._turn))
+            yield _event("content_block_stop", index=self._blocks)
+            self._blocks, self._open = self._blocks + 1, ""
 
 
 def closing_events(request: AgentRequest) -> int:
@@ -304,29 +364,19 @@ def _stop_reason(reply: Reply) -> str:
     return "stop_sequence" if reply.stop_string is not None else _FINISH[reply.finish]
 
 
+def _signature(turn: Turn) -> str:
+    return f"turn{turn.number}"
+
+
 def _blocks(turn: Turn, reply: Reply) -> list[dict[str, Any]]:
     said = reply.message
     blocks: list[dict[str, Any]] = []
     if said.thinking:
-        signature = f"turn{turn.number}"
-        blocks.append({"type": "thinking", "thinking": said.thinking, "signature": signature})
+        thinking = {"thinking": said.thinking, "signature": _signature(turn)}
+        blocks.append({"type": "thinking", **thinking})
     if said.text:
         blocks.append({"type": "text", "text": said.text})
     for call in reply.calls:
         arguments = json.loads(call.arguments)
         blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": arguments})
     return blocks
-
-
-def _streamed(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return a block without its content, and the deltas that bring it."""
-    if block["type"] == "text":
-        return {**block, "text": ""}, [{"type": "text_delta", "text": block["text"]}]
-    if block["type"] == "thinking":
-        deltas = [
-            {"type": "thinking_delta", "thinking": block["thinking"]},
-            {"type": "signature_delta", "signature": block["signature"]},
-        ]
-        return {**block, "thinking": "", "signature": ""}, deltas
-    partial = json.dumps(block["input"])
-    return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": partial}]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from envkit.messages import Part
+from envkit_gateway.deltas import Delta
 from envkit_gateway.images import image_part
 from envkit_gateway.messages import AgentCall, AgentMessage
 from envkit_gateway.reading import (
@@ -189,28 +190,53 @@ def answer(
     return {**base, "choices": found, "usage": usage(choices)}
 
 
-def events(
-    choices: Sequence[Choice], request: AgentRequest, decode: Callable[[int], str]
-) -> Iterator[str]:
-    """Yield the answer as server-sent events."""
-    base = _base(choices[0].turn, request, "chat.completion.chunk")
-    deltas: list[dict[str, Any]] = []
-    ends: list[dict[str, Any]] = []
-    for index, (_, reply) in enumerate(choices):
-        delta = _said(reply)
-        if reply.calls:
-            calls = [{"index": n, **call.wire()} for n, call in enumerate(reply.calls)]
-            delta["tool_calls"] = calls
-        logprobs = _logprobs(reply, request, decode)
-        said = {"index": index, "delta": delta, "finish_reason": None, "logprobs": logprobs}
-        deltas.append({"choices": [said]})
-        ends.append({"choices": [{"index": index, "delta": {}, "finish_reason": reply.finish}]})
-    chunks = [*deltas, *ends]
-    if request.wants_usage:
-        chunks.append({"choices": [], "usage": usage(choices)})
-    for chunk in chunks:
-        yield f"data: {json.dumps({**base, **chunk})}\n\n"
-    yield "data: [DONE]\n\n"
+class Events:
+    """An answer as server-sent events, some of them while the engine samples."""
+
+    def __init__(self, turns: Sequence[Turn], request: AgentRequest) -> None:
+        """Begin an answer."""
+        self._request = request
+        self._base = _base(turns[0], request, "chat.completion.chunk")
+        self._shown = [Delta()] * len(turns)
+
+    def delta(self, index: int, more: Delta) -> Iterator[str]:
+        """Yield more of a choice."""
+        yield self._choice(index, self._said(index, more))
+
+    def end(self, choices: Sequence[Choice], decode: Callable[[int], str]) -> Iterator[str]:
+        """Yield the rest of the answer."""
+        for index, (_, reply) in enumerate(choices):
+            shown = self._shown[index]
+            rest = shown.rest_of(reply.message)
+            said = _said(reply) if shown == Delta() else self._said(index, rest)
+            if reply.calls:
+                said["tool_calls"] = [{"index": n, **c.wire()} for n, c in enumerate(reply.calls)]
+            if said:
+                yield self._choice(index, said, _logprobs(reply, self._request, decode))
+        for index, (_, reply) in enumerate(choices):
+            end = {"index": index, "delta": {}, "finish_reason": reply.finish}
+            yield self._chunk(choices=[end])
+        if self._request.wants_usage:
+            yield self._chunk(choices=[], usage=usage(choices))
+        yield "data: [DONE]\n\n"
+
+    def _said(self, index: int, more: Delta) -> dict[str, Any]:
+        said: dict[str, Any] = {} if self._shown[index] != Delta() else {"role": "assistant"}
+        self._shown[index] = self._shown[index].plus(more)
+        if more.text:
+            said["content"] = more.text
+        if more.thinking:
+            said["reasoning_content"] = more.thinking
+        return said
+
+    def _choice(
+        self, index: int, delta: Mapping[str, Any], logprobs: Mapping[str, Any] | None = None
+    ) -> str:
+        choice = {"index": index, "delta": delta, "finish_reason": None, "logprobs": logprobs}
+        return self._chunk(choices=[choice])
+
+    def _chunk(self, **fields: Any) -> str:  # noqa: ANN401  # JSON
+        return f"data: {json.dumps({**self._base, **fields})}\n\n"
 
 
 def closing_events(request: AgentRequest) -> int:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import envkit
@@ -13,6 +14,24 @@ from envkit_gateway.turn import Reply
 
 _CHUNK: Final = 64
 """Tokens that are decoded at once to find a place in a reply."""
+
+
+def split_thoughts(said: envkit.Reply) -> tuple[envkit.Reply, envkit.Reply]:
+    """Return the part of a reply with its thoughts, and the rest, which may hold calls.
+
+    A thought ends where the answer begins: as in vLLM's parsers, later marks are text, so that text
+    that a client has never becomes a thought. If it is not known whether the prompt opened a
+    thought, all thoughts are taken out.
+    """
+    if not said.is_opening_known:
+        return said, replace(said, text=said.answer, opened="", is_opening_known=True)
+    end = 0
+    for start, after in said.thought_spans:
+        if said.text[end:start].strip():
+            break
+        end = after
+    thoughts = replace(said, text=said.text[:end])
+    return thoughts, replace(said, text=thoughts.answer + said.text[end:], opened="")
 
 
 def reasoning_tokens(
@@ -27,7 +46,7 @@ def reasoning_tokens(
     """
     return sum(
         _tokens_up_to(end, token_ids, decode) - _tokens_up_to(start, token_ids, decode)
-        for start, end in said.thought_spans
+        for start, end in split_thoughts(said)[0].thought_spans
     )
 
 
@@ -79,15 +98,17 @@ def reply_of(
     """
     stop_string, after = _stop_in(said.text, request.stop)
     is_cut = said.finish is FinishReason.LENGTH
-    thinking = said.thinking
-    body = said.answer.removeprefix("\n\n") if thinking else said.answer
+    thoughts, rest = split_thoughts(said)
+    thinking = thoughts.thinking
+    body = rest.text.removeprefix("\n\n") if thinking else rest.text
     calls: tuple[AgentCall, ...] = ()
     is_bad = is_cut
     if request.tools and request.may_call:
-        parsed = parse_tool_calls(said, tools=request.tools)
+        parsed = parse_tool_calls(rest, tools=request.tools)
         is_bad = is_bad or bool(parsed.errors)
         if parsed.calls and not parsed.errors:
-            body = parsed.text
+            space = body[: len(body) - len(body.lstrip())]  # as without calls, which end it
+            body = parsed.text and space + parsed.text
             spaces = {tool.name: tool.namespace for tool in request.tools}
             calls = tuple(
                 AgentCall(

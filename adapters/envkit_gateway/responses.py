@@ -9,10 +9,12 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any, Final
 
 from envkit.messages import Part
 from envkit_gateway import chat
+from envkit_gateway.deltas import Delta
 from envkit_gateway.images import image_part
 from envkit_gateway.messages import AgentCall, AgentMessage
 from envkit_gateway.reading import (
@@ -247,52 +249,115 @@ def answer(
     }
 
 
-def events(
-    choices: Sequence[Choice], request: AgentRequest, decode: Callable[[int], str]
-) -> Iterator[str]:
-    """Yield the answer as server-sent events."""
-    whole = answer(choices, request, decode)
-    started = {**whole, "status": "in_progress", "incomplete_details": None}
-    started |= {"output": [], "usage": None}
-    parts: list[dict[str, Any]] = [
-        {"type": "response.created", "response": started},
-        {"type": "response.in_progress", "response": started},
-    ]
-    for index, item in enumerate(whole["output"]):
-        parts += _item_events(index, item)
-    parts.append({"type": f"response.{whole['status']}", "response": whole})
-    for number, part in enumerate(parts):
-        data = json.dumps({**part, "sequence_number": number})
-        yield f"event: {part['type']}\ndata: {data}\n\n"
+class Events:
+    """An answer as server-sent events, some of them while the engine samples."""
 
+    def __init__(self, turns: Sequence[Turn], request: AgentRequest) -> None:
+        """Begin an answer."""
+        self._turn, self._request = turns[0], request  # this dialect asks for one
+        self._base = _base(self._turn, request)
+        self._numbers = count()
+        self._shown = Delta()
+        self._index = 0
+        self._open = ""
+        """Type of the item that is not closed; "" without one."""
+        self._is_started = False
 
-def _item_events(index: int, item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    place = {"item_id": item["id"], "output_index": index}
-    if item["type"] == "message":
-        content = item["content"][0]
-        inner = {**place, "content_index": 0}
-        opened = {**item, "status": "in_progress", "content": []}
-        yield {"type": "response.output_item.added", "output_index": index, "item": opened}
-        empty = {**content, "text": "", "logprobs": []}
-        yield {"type": "response.content_part.added", **inner, "part": empty}
-        text, logprobs = content["text"], content["logprobs"]
-        yield {"type": "response.output_text.delta", **inner, "delta": text, "logprobs": logprobs}
-        yield {"type": "response.output_text.done", **inner, "text": text, "logprobs": logprobs}
-        yield {"type": "response.content_part.done", **inner, "part": content}
-    elif item["type"] == "function_call":
+    def delta(self, index: int, more: Delta) -> Iterator[str]:
+        """Yield more of the answer."""
+        del index
+        yield from self._start()
+        self._shown = self._shown.plus(more)
+        if more.thinking:
+            yield from self._think(more.thinking)
+        if more.text:
+            yield from self._say(more.text, [])
+
+    def end(self, choices: Sequence[Choice], decode: Callable[[int], str]) -> Iterator[str]:
+        """Yield the rest of the answer."""
+        _, reply = choices[0]
+        whole = {**answer(choices, self._request, decode), **self._base}
+        rest = self._shown.rest_of(reply.message)
+        yield from self._start()
+        if rest.thinking:
+            yield from self._think(rest.thinking)
+        for item in whole["output"]:
+            if item["type"] == "reasoning":
+                yield from self._end_thinking(item)
+            elif item["type"] == "message":
+                if rest.text or self._open != "message":
+                    yield from self._say(rest.text, item["content"][0]["logprobs"])
+                yield from self._end_text(item)
+            else:
+                yield from self._call(item)
+        yield self._event(f"response.{whole['status']}", response=whole)
+
+    def _start(self) -> Iterator[str]:
+        if not self._is_started:
+            self._is_started = True
+            started = {**self._base, "status": "in_progress", "incomplete_details": None}
+            started |= {"output": [], "usage": None}
+            yield self._event("response.created", response=started)
+            yield self._event("response.in_progress", response=started)
+
+    def _think(self, text: str) -> Iterator[str]:
+        place = {"item_id": _reasoning_id(self._turn), "summary_index": 0}
+        if self._open != "reasoning":
+            self._open = "reasoning"
+            item = {"type": "reasoning", "id": place["item_id"], "summary": []}
+            yield self._placed("response.output_item.added", item=item)
+            part = {"type": "summary_text", "text": ""}
+            yield self._placed("response.reasoning_summary_part.added", **place, part=part)
+        yield self._placed("response.reasoning_summary_text.delta", **place, delta=text)
+
+    def _end_thinking(self, item: Mapping[str, Any]) -> Iterator[str]:
+        if self._open != "reasoning":  # ended when the text began
+            return
+        place = {"item_id": item["id"], "summary_index": 0}
+        part = item["summary"][0]
+        yield self._placed("response.reasoning_summary_text.done", **place, text=part["text"])
+        yield self._placed("response.reasoning_summary_part.done", **place, part=part)
+        yield self._placed("response.output_item.done", item=item)
+        self._index, self._open = self._index + 1, ""
+
+    def _say(self, text: str, logprobs: list[dict[str, Any]]) -> Iterator[str]:
+        if self._shown.thinking:
+            yield from self._end_thinking(_reasoning(self._turn, self._shown.thinking))
+        place = {"item_id": _text_id(self._turn), "content_index": 0}
+        if self._open != "message":
+            self._open = "message"
+            item = {"type": "message", "id": place["item_id"], "role": "assistant"}
+            opened = {**item, "status": "in_progress", "content": []}
+            yield self._placed("response.output_item.added", item=opened)
+            part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+            yield self._placed("response.content_part.added", **place, part=part)
+        yield self._placed("response.output_text.delta", **place, delta=text, logprobs=logprobs)
+
+    def _end_text(self, item: Mapping[str, Any]) -> Iterator[str]:
+        place = {"item_id": item["id"], "content_index": 0}
+        part = item["content"][0]
+        said = {"text": part["text"], "logprobs": part["logprobs"]}
+        yield self._placed("response.output_text.done", **place, **said)
+        yield self._placed("response.content_part.done", **place, part=part)
+        yield self._placed("response.output_item.done", item=item)
+        self._index, self._open = self._index + 1, ""
+
+    def _call(self, item: Mapping[str, Any]) -> Iterator[str]:
+        place, arguments = {"item_id": item["id"]}, item["arguments"]
         opened = {**item, "status": "in_progress", "arguments": ""}
-        yield {"type": "response.output_item.added", "output_index": index, "item": opened}
-        arguments = item["arguments"]
-        yield {"type": "response.function_call_arguments.delta", **place, "delta": arguments}
-        yield {
-            "type": "response.function_call_arguments.done",
-            **place,
-            "name": item["name"],
-            "arguments": arguments,
-        }
-    else:
-        yield {"type": "response.output_item.added", "output_index": index, "item": item}
-    yield {"type": "response.output_item.done", "output_index": index, "item": item}
+        yield self._placed("response.output_item.added", item=opened)
+        yield self._placed("response.function_call_arguments.delta", **place, delta=arguments)
+        done = {"name": item["name"], "arguments": arguments}
+        yield self._placed("response.function_call_arguments.done", **place, **done)
+        yield self._placed("response.output_item.done", item=item)
+        self._index += 1
+
+    def _placed(self, kind: str, **fields: Any) -> str:  # noqa: ANN401  # JSON
+        return self._event(kind, output_index=self._index, **fields)
+
+    def _event(self, kind: str, **fields: Any) -> str:  # noqa: ANN401  # JSON
+        data = json.dumps({"type": kind, **fields, "sequence_number": next(self._numbers)})
+        return f"event: {kind}\ndata: {data}\n\n"
 
 
 def closing_events(request: AgentRequest) -> int:
@@ -334,21 +399,33 @@ def _base(turn: Turn, request: AgentRequest) -> dict[str, Any]:
     }
 
 
+def _reasoning_id(turn: Turn) -> str:
+    return f"rs_{turn.number}"
+
+
+def _text_id(turn: Turn) -> str:
+    return f"msg_{turn.number}"
+
+
+def _reasoning(turn: Turn, text: str) -> dict[str, Any]:
+    summary = [{"type": "summary_text", "text": text}]
+    return {"type": "reasoning", "id": _reasoning_id(turn), "summary": summary}
+
+
 def _output(
     turn: Turn, reply: Reply, logprobs: list[dict[str, Any]] | None
 ) -> list[dict[str, Any]]:
-    said, number = reply.message, turn.number
+    said = reply.message
     items: list[dict[str, Any]] = []
     if said.thinking:
-        summary = [{"type": "summary_text", "text": said.thinking}]
-        items.append({"type": "reasoning", "id": f"rs_{number}", "summary": summary})
+        items.append(_reasoning(turn, said.thinking))
     if said.text or not reply.calls:
         content: dict[str, Any] = {"type": "output_text", "text": said.text, "annotations": []}
         content["logprobs"] = logprobs or []
         items.append(
             {
                 "type": "message",
-                "id": f"msg_{number}",
+                "id": _text_id(turn),
                 "role": "assistant",
                 "status": "completed",
                 "content": [content],

@@ -4,10 +4,10 @@ import asyncio
 import hashlib
 import json
 import secrets
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import ModuleType
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from aiohttp import ClientConnectionResetError, web
 
@@ -17,6 +17,7 @@ from envkit.threads.pool import WorkerPool
 from envkit_gateway import anthropic, chat, responses
 from envkit_gateway.agents import LOOPBACK
 from envkit_gateway.control import PATH, Control
+from envkit_gateway.deltas import Delta
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request
 from envkit_gateway.session import KEY_PREFIX, OVER, Session
 from envkit_gateway.turn import Choice, Turn, TurnState
@@ -258,6 +259,18 @@ def _object_of(data: bytes) -> dict[str, Any]:
     return cast("dict[str, Any]", body)
 
 
+class EventWriter(Protocol):
+    """The `Events` of a dialect: one answer as server-sent events."""
+
+    def delta(self, index: int, more: Delta) -> Iterable[str]:
+        """Return the events of more text of a choice, while the engine samples it."""
+        ...
+
+    def end(self, choices: Sequence[Choice], decode: Callable[[int], str]) -> Iterable[str]:
+        """Return the events of the rest of the answer."""
+        ...
+
+
 class _Delivery:
     """Brings one answer to one client."""
 
@@ -312,16 +325,17 @@ class _Delivery:
         headers = {"content-type": "text/event-stream", "cache-control": "no-cache"}
         self._response = response = web.StreamResponse(headers=headers)
         await response.prepare(self._http)
-        while waiting := [one.task for one in self._turns if one.task and not one.task.done()]:
-            done, _ = await asyncio.wait(waiting, timeout=_KEEPALIVE_S)
-            if not done:
-                await response.write(b": keepalive\n\n")
+        events: EventWriter = self._dialect.Events(self._turns, self._request)
+        await self._write_deltas(response, events)
         choices = await self._choices()
-        if isinstance(choices, RequestRefused):
-            await response.write(self._dialect.stream_error(choices).encode())
+        try:
+            if isinstance(choices, RequestRefused):
+                raise choices
+            parts = list(events.end(choices, self._session.token_text))
+        except (RequestRefused, LedgerFault) as error:
+            await response.write(self._dialect.stream_error(_failed(error)).encode())
             await response.write_eof()
             return response
-        parts = list(self._dialect.events(choices, self._request, self._session.token_text))
         last = len(parts) - self._dialect.closing_events(self._request)
         for part in parts[:last]:
             await response.write(part.encode())
@@ -332,6 +346,32 @@ class _Delivery:
             await response.write(part.encode())
         await response.write_eof()
         return response
+
+    async def _write_deltas(self, response: web.StreamResponse, events: EventWriter) -> None:
+        """Write what the client may see before the replies end."""
+        news = asyncio.Event()
+        tasks = [one.task for one in self._turns if one.task is not None]
+        for task in tasks:
+            task.add_done_callback(lambda _: news.set())
+        lives = [(n, one.live) for n, one in enumerate(self._turns) if one.live is not None]
+        growing = [(n, self._session.growing(live, self._request)) for n, live in lives]
+        for _, live in lives:
+            live.stream.listeners.append(news.set)
+        try:
+            while not all(task.done() for task in tasks):
+                try:
+                    async with asyncio.timeout(_KEEPALIVE_S):
+                        await news.wait()
+                except TimeoutError:
+                    await response.write(b": keepalive\n\n")
+                    continue
+                news.clear()
+                for number, one in growing:
+                    for part in events.delta(number, more) if any(more := one.more()) else ():
+                        await response.write(part.encode())
+        finally:
+            for _, live in lives:
+                live.stream.listeners.remove(news.set)
 
     async def _choices(self) -> list[Choice] | RequestRefused:
         tasks = [one.task for one in self._turns if one.task is not None]

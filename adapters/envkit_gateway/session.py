@@ -28,7 +28,7 @@ from envkit.messages import Message, images_of, message
 from envkit.reply import Reply
 from envkit.rollout.boundary import is_own_cancellation
 from envkit.rollout.encoding import EpisodeEncoder
-from envkit.rollout.engine import FinishReason, Generation, RankingEngine
+from envkit.rollout.engine import FinishReason, Generation, RankingEngine, StreamingEngine
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.limits import Room, room_for_reply
 from envkit.rollout.record import EpisodeRecord, TurnDraft
@@ -39,13 +39,14 @@ from envkit.tasks import Task
 from envkit.threads.pool import WorkerPool
 from envkit.tokens import ChatCodec, Encoded
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
+from envkit_gateway.deltas import GrowingReply, ReplyDeltas, TokenText
 from envkit_gateway.lanes import Lanes
 from envkit_gateway.matching import Committed, is_rejected, is_retry
 from envkit_gateway.messages import PrefixKeys, PromptForm, codec_messages
 from envkit_gateway.replies import reasoning_tokens, reply_of
 from envkit_gateway.request import TOO_LONG, AgentRequest, RequestRefused, bad_request
 from envkit_gateway.trace import Trace
-from envkit_gateway.turn import ForkReason, Lane, Turn, TurnState
+from envkit_gateway.turn import ForkReason, Lane, Live, Turn, TurnState
 
 _UNRENDERABLE: Final = (TemplateError, ImageError, ConfigurationError, RecursionError)
 """What a request's own content raises; deep schemas exceed the interpreter's recursion limit."""
@@ -259,6 +260,19 @@ class Session:
     def _encoder(self, record: EpisodeRecord, codec: ChatCodec) -> EpisodeEncoder:
         return EpisodeEncoder(self.setup, codec, self.spec, self._pool, record)
 
+    def growing(self, live: Live, request: AgentRequest) -> GrowingReply:
+        """Return the text that a client may see of a reply while it is sampled."""
+        codec = self._own_codec
+
+        def begin() -> tuple[TokenText, ReplyDeltas]:
+            has_calls = bool(request.tools) and request.may_call
+            return (
+                TokenText(codec.decode_all, codec.encode_text, codec.stop_ids),
+                ReplyDeltas(opened=live.opened, stop=request.stop, has_calls=has_calls),
+            )
+
+        return GrowingReply(live.stream, begin)
+
     def token_text(self, token: int) -> str:
         """Return the text of one token."""
         return self._own_codec.decode_all([token])
@@ -349,12 +363,23 @@ class Session:
             continues_reply=request.continues_reply,
             unenforced=request.unenforced,
             encoded=asyncio.get_running_loop().create_future(),
+            live=Live() if self._is_live(request) else None,
         )
         if parent is not None:
             parent.children.append(turn)
         self.turns.append(turn)
         self._requests[request.key] = turn
         return turn, covered
+
+    def _is_live(self, request: AgentRequest) -> bool:
+        """Return whether a client shall see a reply while the engine samples it.
+
+        Not with log-probabilities, and not if the client wrote the start of the reply, which may
+        have opened a thought.
+        """
+        wants_whole = request.wants_logprobs or request.continues_reply
+        can_stream = self.setup.codec is not None and isinstance(self.setup.engine, StreamingEngine)
+        return request.is_streamed and can_stream and not wants_whole
 
     async def _answer(
         self, turn: Turn, request: AgentRequest, prefix: PrefixKeys, covered: int
@@ -513,8 +538,14 @@ class Session:
         record = turn.lane.record
         draft = record.draft = TurnDraft(turn=record.turn, prompt_tokens=record.ledger.train_length)
         started = time.perf_counter()
+        if turn.live is not None:
+            turn.live.prompt_tokens = draft.prompt_tokens
+            opened = self._encoder(record, self._own_codec).opened(draft.turn)
+            turn.live.opened = opened or ""
+        stream = None if turn.live is None else turn.live.stream
         try:
-            generation = await self._sampler(turn, request).generate(draft, room, record, self.env)
+            sampler = self._sampler(turn, request)
+            generation = await sampler.generate(draft, room, record, self.env, stream=stream)
             if generation.finish_reason is FinishReason.ABORT:
                 raise EngineFault("the episode was stopped while the engine sampled")
         except BaseException as error:  # an engine may be anybody's code
@@ -525,6 +556,7 @@ class Session:
             return
         draft.add_generation(generation, time.perf_counter() - started)
         self._commit(turn, request, draft, generation)
+        turn.live = None  # the ledger has the ids
         assert turn.reply is not None
         if turn.continues_reply:
             prefix = PrefixKeys(self._start_text(request), turn.conversation)
@@ -572,8 +604,13 @@ class Session:
         record.close_turn()
         turn.local, turn.said = record.turn - 1, len(record.messages)
         turn.segments = len(record.ledger.segments)
-        said = Reply(text=text, finish=generation.finish_reason, opened=draft.opened or "")
         ids = generation.token_ids
+        said = Reply(
+            text=text,
+            finish=generation.finish_reason,
+            opened=draft.opened or "",
+            is_opening_known=bool(ids) and not turn.continues_reply,
+        )
         thoughts = reasoning_tokens(said, ids, self._own_codec.decode_all) if ids else 0
         turn.reply = reply_of(
             said, generation, request, number=turn.number, reasoning_tokens=thoughts

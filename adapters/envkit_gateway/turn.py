@@ -8,6 +8,7 @@ from typing import NamedTuple
 from envkit.messages import Message
 from envkit.rollout.engine import Generation
 from envkit.rollout.record import EpisodeRecord
+from envkit.rollout.token_stream import TokenStream
 from envkit_gateway.messages import AgentCall, AgentMessage
 from envkit_gateway.request import AgentTool
 
@@ -64,6 +65,17 @@ class Reply:
         return self.message.calls
 
 
+@dataclass(eq=False, slots=True, kw_only=True)
+class Live:
+    """A reply that clients see while the engine samples it."""
+
+    stream: TokenStream = field(default_factory=TokenStream)
+    opened: str = ""
+    """The mark with which the prompt opened a thought, or ""."""
+    prompt_tokens: int = 0
+    """Length of the prompt; 0 until it is sent."""
+
+
 @dataclass(eq=False, slots=True)
 class Lane:
     """One sequence of tokens while the agent runs."""
@@ -112,6 +124,8 @@ class Turn:
     """Whether the last message of `asked` is the start of the reply."""
     encoded: "asyncio.Future[None]"
     """Done once the request is in the ledger; raises if it was refused."""
+    live: Live | None = None
+    """None if no client sees the reply before it ends."""
     state: TurnState = TurnState.RUNNING
     reply: Reply | None = None
     error: BaseException | None = None

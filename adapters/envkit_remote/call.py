@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from envkit.images import Image
+from envkit.rollout.token_stream import Report
 from envkit_remote import faults
 from envkit_remote.dialect import Dialect, Outgoing
+from envkit_remote.streaming import StreamedAnswer
 from envkit_remote.transport import Answer, Transport
 
 _INLINE_IDS: Final = 50_000
@@ -45,6 +47,7 @@ class Call:
         *,
         tokens: int,
         session_id: str | None = None,
+        report: Report | None = None,
     ) -> None:
         self.rid = uuid.uuid4().hex
         """Id of the request at the server."""
@@ -53,6 +56,8 @@ class Call:
         self._outgoing = Outgoing(rid=self.rid, fields=fields, images=images, tokens=tokens)
         header = self._dialect.session_header
         self._headers = {} if session_id is None else {header: session_id}
+        self._report = report
+        """Gets tokens while they are sampled, if the fields ask the server to stream."""
         self._is_aborted = False
         self._scope: asyncio.Timeout | None = None
 
@@ -114,7 +119,12 @@ class Call:
             body = encode(out, is_again=is_again)
         if self._is_aborted:
             return None
-        return await self._http.post(self._dialect.generate_path, body, headers=self._headers)
+        path = self._dialect.generate_path
+        if self._report is None:
+            return await self._http.post(path, body, headers=self._headers)
+        streamed = StreamedAnswer(self._dialect, self.rid, self._report)
+        answer = await self._http.post(path, body, headers=self._headers, take=streamed.take)
+        return answer if answer.body or answer.status != 200 else streamed.answer()
 
     def _give_up(self) -> None:
         self._settings.spawn(self._post_abort())

@@ -65,6 +65,29 @@ class Dialect(ABC):
         """
 
     @abstractmethod
+    def stream_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the body of `generate_fields` for an answer as server-sent events."""
+
+    @abstractmethod
+    def join(
+        self, whole: dict[str, Any] | None, event: dict[str, Any]
+    ) -> tuple[dict[str, Any], Sequence[int]]:
+        """Return the answer so far with a further event, and the ids that it adds.
+
+        The answer after the last event is that of a request that does not stream. It is not
+        checked here, except for what joining needs.
+
+        Args:
+            whole: The answer before the event, which may be changed; None before the first one.
+            event: The event's JSON.
+
+        Raises:
+            TypeError: The event is malformed.
+            LookupError: The event is malformed.
+            AttributeError: The event is malformed.
+        """
+
+    @abstractmethod
     def score_fields(self, ids: Sequence[int]) -> dict[str, Any]:
         """Return the body of a request for the log-probabilities of a prompt at temperature 1."""
 

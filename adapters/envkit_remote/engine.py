@@ -19,6 +19,7 @@ from envkit.rollout.engine import (
     LogprobKind,
     Sampling,
 )
+from envkit.rollout.token_stream import Report
 from envkit.tokens import ChatCodec
 from envkit_remote import prompt
 from envkit_remote.call import Call, CallSettings
@@ -148,6 +149,20 @@ class RemoteEngine:
                 model than before.
             ContractError: A request with this id is already running.
         """
+        return await self._sampled(request, None)
+
+    async def stream(self, request: GenerateRequest, report: Report) -> Generation:
+        """Sample one turn as `generate` does, and report ids as the server sends them.
+
+        Raises:
+            EngineFault: As `generate`.
+            LedgerFault: As `generate`.
+            ConfigurationError: As `generate`.
+            ContractError: As `generate`.
+        """
+        return await self._sampled(request, report)
+
+    async def _sampled(self, request: GenerateRequest, report: Report | None) -> Generation:
         if request.request_id in self._live:
             raise ContractError(f"request_id {request.request_id!r} is already running")
         self._check(request.wire_ids, request.images)
@@ -165,10 +180,11 @@ class RemoteEngine:
         )
         call = Call(
             self._settings,
-            fields,
+            fields if report is None else self._dialect.stream_fields(fields),
             request.images,
             tokens=len(request.wire_ids),
             session_id=request.root_id or request.session_id,  # a fork goes where its parent was
+            report=report,
         )
         self._live[request.request_id] = call
         try:

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from envkit.errors import ConfigurationError, EngineFault, FaultKind
 from envkit.rollout.engine import GenerateRequest, Generation, LogprobKind, Sampling
+from envkit.rollout.token_stream import Report
 from envkit.tokens import ChatCodec
 from envkit_remote.engine import RemoteEngine
 from envkit_remote.facts import FlagCheck, ServerHealth
@@ -95,12 +96,42 @@ class RoutedEngine:
             ConfigurationError: As the replica's engine.
             ContractError: As the replica's engine.
         """
+        return await self._sampled(request, lambda engine: engine.generate(request))
+
+    async def stream(self, request: GenerateRequest, report: Report) -> Generation:
+        """Sample one turn as `generate` does, and report ids as the server sends them.
+
+        After the first ids, a failure is not passed on to another server.
+
+        Raises:
+            EngineFault: As `generate`.
+            LedgerFault: As `generate`.
+            ConfigurationError: As `generate`.
+            ContractError: As `generate`.
+        """
+        has_reported = False
+
+        def reported(ids: Sequence[int]) -> None:
+            nonlocal has_reported
+            has_reported = True
+            report(ids)
+
+        return await self._sampled(
+            request, lambda engine: engine.stream(request, reported), lambda: not has_reported
+        )
+
+    async def _sampled(
+        self,
+        request: GenerateRequest,
+        sample: Callable[[RemoteEngine], Awaitable[Generation]],
+        may_repeat: Callable[[], bool] = lambda: True,
+    ) -> Generation:
         tried: list[_Replica] = []
         while True:
             replica = self._replica_of(request, tried)
             self._running[request.request_id] = replica.engine
             try:
-                generation = await replica.engine.generate(request)
+                generation = await sample(replica.engine)
             except EngineFault as fault:
                 if fault.kind is FaultKind.TIMEOUT:
                     self._ask(replica)  # stuck on this request, or entirely?
@@ -110,7 +141,8 @@ class RoutedEngine:
                 self._note_unavailable(replica, fault)
                 self._move_away(request.session_id)
                 tried.append(replica)
-                if all(other.is_unavailable or other in tried for other in self._replicas):
+                others = [one for one in self._replicas if one not in tried]
+                if not may_repeat() or all(other.is_unavailable for other in others):
                     raise
             else:
                 self._note_back(replica)

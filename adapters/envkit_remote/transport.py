@@ -2,7 +2,7 @@
 
 import asyncio
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -62,6 +62,7 @@ class Transport:
         *,
         headers: Mapping[str, str] | None = None,
         is_control: bool = False,
+        take: Callable[[bytes], None] | None = None,
     ) -> Answer:
         """Send a JSON body. The caller sets deadlines with `asyncio.timeout`.
 
@@ -70,6 +71,8 @@ class Transport:
             body: Encoded JSON.
             headers: Added to those of every request.
             is_control: True uses the pool that generation never fills.
+            take: Called with the data of each server-sent event, if the answer has events; its body
+                is then empty.
         """
         # A reader instead of bytes: aiohttp then writes in chunks and yields between them.
         async with self._session(is_control=is_control).post(
@@ -78,6 +81,10 @@ class Transport:
             headers={**_JSON, **(headers or {})},
             allow_redirects=False,  # never send prompts and keys to another address
         ) as response:
+            is_stream = response.status == 200 and response.content_type == "text/event-stream"
+            if take is not None and is_stream:
+                await self._read_events(response, take)
+                return Answer(status=200, body=b"")
             return await self._read(response)
 
     async def get(self, path: str) -> Answer:
@@ -86,6 +93,33 @@ class Transport:
             self.base_url + path, allow_redirects=False
         ) as response:
             return await self._read(response)
+
+    async def _read_events(
+        self, response: aiohttp.ClientResponse, take: Callable[[bytes], None]
+    ) -> None:
+        """Read the events of an answer.
+
+        Raises:
+            aiohttp.ClientPayloadError: The stream has no end.
+        """
+        self.reached = True
+        line = bytearray()
+        async for chunk in response.content.iter_any():
+            *ended, rest = chunk.split(b"\n")
+            for part in ended:
+                line += part
+                data = bytes(line).strip()
+                line.clear()
+                if data == b"data: [DONE]":
+                    return
+                if data.startswith(b"data:"):
+                    take(data.removeprefix(b"data:"))
+            line += rest
+            if len(line) > _MAX_BODY_BYTES:
+                raise EngineFault(
+                    f"{response.url} sent an event of more than {_MAX_BODY_BYTES >> 20} MiB"
+                )
+        raise aiohttp.ClientPayloadError("the stream ended without [DONE]")
 
     async def _read(self, response: aiohttp.ClientResponse) -> Answer:
         chunks: list[bytes] = []

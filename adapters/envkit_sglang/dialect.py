@@ -58,6 +58,16 @@ class SGLangDialect(Dialect):
             request, max_new_tokens=max_new_tokens, return_prompt_token_ids=with_prompt_ids
         )
 
+    def stream_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the body with `stream`; see `payload`."""
+        return payload.stream_fields(fields)
+
+    def join(
+        self, whole: dict[str, Any] | None, event: dict[str, Any]
+    ) -> tuple[dict[str, Any], Sequence[int]]:
+        """Return the answer with an event; see `response`."""
+        return response.join(whole, event)
+
     def score_fields(self, ids: Sequence[int]) -> dict[str, Any]:
         """Return the body of a request that samples nothing."""
         return payload.score_fields(ids)

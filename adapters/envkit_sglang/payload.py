@@ -5,7 +5,7 @@ with a 400 (python/sglang/api/v1/api_types.py). Ids are wire ids, one placeholde
 `text` is never sent with them: with images a server would prefer the text.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from envkit.images import Image
@@ -14,6 +14,9 @@ from envkit_remote.body import BodyRules
 
 BAN_BIAS: Final = -10_000.0
 """Bias added to the logit of a banned token: probability 0 even in float16, without infinities."""
+
+STREAM_EVENTS: Final = 128
+"""Events of a streamed reply that uses its whole budget."""
 
 RULES: Final = BodyRules(
     title="SGLang",
@@ -72,6 +75,17 @@ def generate_fields(
     if return_prompt_token_ids:
         fields["return_prompt_token_ids"] = True
     return fields
+
+
+def stream_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request's body for an answer as events.
+
+    Each event repeats the ids and log-probabilities before it, so a budget gets a fixed number of
+    events: with one per token, a reply of 8,192 tokens would be a gigabyte.
+    """
+    params = fields["sampling_params"]
+    interval = max(1, params["max_new_tokens"] // STREAM_EVENTS)
+    return {**fields, "stream": True, "sampling_params": {**params, "stream_interval": interval}}
 
 
 def score_fields(ids: Sequence[int]) -> dict[str, Any]:

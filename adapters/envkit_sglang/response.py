@@ -7,7 +7,7 @@ python/sglang/srt/managers/scheduler_components/output_streamer.py). The `text` 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from envkit.errors import EngineFault, FaultKind
@@ -24,6 +24,12 @@ _CONSUMED: Final = frozenset({
 })  # fmt: skip
 
 
+_SLICED: Final = (
+    "output_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs",
+    "output_token_sampling_mask", "output_token_sampling_logprobs",
+)  # fmt: skip
+"""What an incremental event has of its own tokens only."""
+
 _READER: Final = AnswerReader("SGLang", "0.5.15 or later")
 
 
@@ -37,6 +43,25 @@ def parse_object(body: bytes) -> dict[str, Any]:
     if not isinstance(answer.get("meta_info"), dict):
         raise _READER.malformed("a meta_info object", answer)
     return answer
+
+
+def join(
+    whole: dict[str, Any] | None, event: dict[str, Any]
+) -> tuple[dict[str, Any], Sequence[int]]:
+    """Return the answer so far with a further event, and the ids that it adds.
+
+    An event repeats all before it, unless the server was started with
+    `--incremental-streaming-output` (python/sglang/srt/managers/tokenizer_manager.py).
+    """
+    ids, meta = [*event["output_ids"]], event["meta_info"]
+    if whole is None:
+        return event, ids
+    known: list[int] = whole["output_ids"]
+    if meta.get("completion_tokens") == len(ids) or ids[: len(known)] == known:
+        return event, ids[len(known) :]
+    before = whole["meta_info"]
+    joined = {key: [*before.get(key, ()), *meta[key]] for key in _SLICED if key in meta}
+    return {**event, "output_ids": [*known, *ids], "meta_info": {**meta, **joined}}, ids
 
 
 def parse_generation(answer: Mapping[str, Any], *, train_length: int, rid: str) -> Generation:

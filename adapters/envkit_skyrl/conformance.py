@@ -84,8 +84,8 @@ PROJECTIONS: Final = (
     ),
     Projection(
         name="skyrl-turn-rewards",
-        shape=Shape.STEPS,
-        deliver=_deliver(Shape.STEPS, RewardPlacement.TURNS),
+        shape=Shape.CALLS,  # SkyRL discounts rewards from row to row
+        deliver=_deliver(Shape.CALLS, RewardPlacement.TURNS),
         reward_placement=RewardPlacement.TURNS,
     ),
     Projection(

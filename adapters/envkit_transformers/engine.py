@@ -17,6 +17,7 @@ from torch import Tensor
 
 from envkit.errors import ConfigurationError, EngineFault, Fault
 from envkit.rollout.engine import GenerateRequest, Generation, LogprobKind
+from envkit.rollout.token_stream import Report
 from envkit_transformers.attention import use_packed_attention
 from envkit_transformers.forward import PackedForward
 from envkit_transformers.prompt import PromptBuilder, VisionTraits
@@ -176,6 +177,18 @@ class TransformersEngine:
             EngineFault: The request cannot be served, the forward failed, or the engine is closed.
             LedgerFault: Placeholders, images and features do not match.
         """
+        return await self._sampled(request, None)
+
+    async def stream(self, request: GenerateRequest, report: Report) -> Generation:
+        """Sample one turn as `generate` does, and report each token after its forward.
+
+        Raises:
+            EngineFault: As `generate`.
+            LedgerFault: As `generate`.
+        """
+        return await self._sampled(request, report)
+
+    async def _sampled(self, request: GenerateRequest, report: Report | None) -> Generation:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Generation] = loop.create_future()
 
@@ -183,8 +196,14 @@ class TransformersEngine:
             with suppress(RuntimeError):  # the loop was closed; nothing waits for it
                 loop.call_soon_threadsafe(_settle, future, outcome)
 
+        def told(token: int) -> None:
+            if report is not None:
+                with suppress(RuntimeError):
+                    loop.call_soon_threadsafe(report, (token,))
+
+        tell = None if report is None else told
         self._worker.post(
-            Command(run=lambda: self._scheduler.submit(request, complete), fail=complete)
+            Command(run=lambda: self._scheduler.submit(request, complete, tell), fail=complete)
         )
         try:
             return await future

@@ -111,17 +111,33 @@ class Scheduler:
             waiting=len(self._waiting),
         )
 
-    def submit(self, request: GenerateRequest, complete: Complete) -> None:
-        """Queue a request; `complete` is called once, with a generation or a fault."""
+    def submit(
+        self,
+        request: GenerateRequest,
+        complete: Complete,
+        report: Callable[[int], None] | None = None,
+    ) -> None:
+        """Queue a request.
+
+        Args:
+            request: The request.
+            complete: Called once, with a generation or a fault.
+            report: Called with each sampled token except the last; None reports none.
+        """
         try:
-            ticket = self._ticket(request, complete)
+            ticket = self._ticket(request, complete, report)
         except Fault as fault:
             complete(fault)
             return
         self._tickets[request.request_id] = ticket
         self._waiting.append(ticket)
 
-    def _ticket(self, request: GenerateRequest, complete: Complete) -> Ticket:
+    def _ticket(
+        self,
+        request: GenerateRequest,
+        complete: Complete,
+        report: Callable[[int], None] | None,
+    ) -> Ticket:
         sampling = request.sampling
         check_sampling(sampling)
         if request.request_id in self._tickets:
@@ -141,7 +157,14 @@ class Scheduler:
         )
         seed = self._seeds.getrandbits(64) if sampling.seed is None else sampling.seed
         draw = Draw(sampling, banned=self._settings.banned_ids, seed=seed, start=len(prompt))
-        return Ticket(request, prompt=prompt, draw=draw, stop_rule=stop_rule, complete=complete)
+        return Ticket(
+            request,
+            prompt=prompt,
+            draw=draw,
+            stop_rule=stop_rule,
+            complete=complete,
+            report=report,
+        )
 
     def abort(self, request_id: str) -> None:
         """End a request with the tokens so far. Unknown ones are ignored."""
@@ -266,6 +289,8 @@ class Scheduler:
         ended = ticket.stop_rule.check(ticket.tokens)
         if ended is not None:
             self._finish(ticket, ended)
+        elif ticket.report is not None:
+            ticket.report(token)
 
     def _finish(self, ticket: Ticket, reason: FinishReason) -> None:
         self._forget(ticket)

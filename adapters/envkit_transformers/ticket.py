@@ -27,6 +27,7 @@ class Ticket:
         "draw",
         "logprobs",
         "prompt",
+        "report",
         "request",
         "session",
         "started_at",
@@ -43,12 +44,14 @@ class Ticket:
         draw: Draw,
         stop_rule: StopRule,
         complete: Complete,
+        report: Callable[[int], None] | None = None,
     ) -> None:
         self.request = request
         self.prompt = prompt
         self.draw = draw
         self.stop_rule = stop_rule
         self.complete = complete
+        self.report = report
         self.session: Session | None = None
         self.tokens: list[int] = []
         self.logprobs: list[float] = []

@@ -63,6 +63,16 @@ class VLLMDialect(Dialect):
             request, max_new_tokens=max_new_tokens, with_prompt_ids=with_prompt_ids
         )
 
+    def stream_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the body with `stream`, and the token counts that `generation` checks."""
+        return {**fields, "stream": True, "stream_options": {"include_usage": True}}
+
+    def join(
+        self, whole: dict[str, Any] | None, event: dict[str, Any]
+    ) -> tuple[dict[str, Any], Sequence[int]]:
+        """Return the answer with an event; see `response`."""
+        return response.join(whole, event)
+
     def score_fields(self, ids: Sequence[int]) -> dict[str, Any]:
         """Return the body of a request that reports every prompt token."""
         return payload.score_fields(ids)

@@ -1,6 +1,6 @@
 """Parse an answer of the token route, cross-check it and build a `Generation`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -12,6 +12,9 @@ from envkit_remote.prompt import check_length
 _READER: Final = AnswerReader("vLLM", "0.32")
 _NO_LOGPROB: Final = -9998.0
 """Lower bound above -9999.0, which vLLM writes for NaN and unreported values."""
+_FINAL: Final = ("index", "finish_reason", "stop_reason", "weight_versions", "routed_experts")
+"""Fields of a streamed choice that have one value for the whole reply."""
+_WHOLE: Final = ("request_id", "prompt_token_ids", "usage")
 _PASSED_ON: Final = ("routed_experts", "sampling_mask")
 
 
@@ -28,6 +31,30 @@ def parse_object(body: bytes) -> dict[str, Any]:
     if not isinstance(answer.get("usage"), dict):
         raise _READER.malformed("a usage object", answer.get("usage"))
     return answer
+
+
+def join(
+    whole: dict[str, Any] | None, event: dict[str, Any]
+) -> tuple[dict[str, Any], Sequence[int]]:
+    """Return the answer so far with a further event, and the ids that it adds.
+
+    An event has its own tokens only, and the last one the counts (vllm/entrypoints/scale_out/
+    token_in_token_out/serving.py).
+    """
+    joined = {"choices": [{"token_ids": []}]} if whole is None else whole
+    choice: dict[str, Any] = joined["choices"][0]
+    ids: list[int] = []
+    for more in event["choices"]:
+        ids = more.get("token_ids") or []
+        choice["token_ids"] += ids
+        if more.get("logprobs") is not None:
+            known = choice.setdefault("logprobs", {"content": []})
+            known["content"] += more["logprobs"]["content"]
+        if more.get("sampling_mask") is not None:
+            choice["sampling_mask"] = [*choice.get("sampling_mask", ()), *more["sampling_mask"]]
+        choice |= {key: more[key] for key in _FINAL if more.get(key) is not None}
+    joined |= {key: event[key] for key in _WHOLE if event.get(key) is not None}
+    return joined, ids
 
 
 def parse_generation(answer: Mapping[str, Any], *, train_length: int, rid: str) -> Generation:

@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 from envkit.env import PolicyContext
 from envkit.images import Image
 from envkit.reply import FinishReason
+from envkit.rollout.token_stream import Report
 from envkit.tokens import ChatCodec
 from envkit.tokens.encoded import ImageFeatures
 from envkit.tools import ToolSpec
@@ -169,6 +170,24 @@ class RankingEngine(Protocol):
     @property
     def max_top_logprobs(self) -> int:
         """The most that a request may ask for."""
+        ...
+
+
+@runtime_checkable
+class StreamingEngine(Protocol):
+    """An engine that can report tokens while it samples.
+
+    Optional. A rollout reads whole replies only; clients of an agent's gateway may stream.
+    """
+
+    async def stream(self, request: GenerateRequest, report: Report) -> Generation:
+        """Sample one turn as `generate` does, and report ids while it is sampled.
+
+        Args:
+            request: The turn.
+            report: Called on the event loop with further ids, any number at a time. The result
+                begins with all of them, and is the only one that is recorded.
+        """
         ...
 
 

@@ -8,10 +8,10 @@ import asyncio
 import random
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from envkit.env import Env, PolicyContext
 from envkit.errors import (
@@ -24,12 +24,20 @@ from envkit.errors import (
 )
 from envkit.rollout.availability import Ticket, availability_of
 from envkit.rollout.boundary import is_own_cancellation
-from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, Sampling
+from envkit.rollout.engine import (
+    Engine,
+    FinishReason,
+    GenerateRequest,
+    Generation,
+    Sampling,
+    StreamingEngine,
+)
 from envkit.rollout.generation import checked
 from envkit.rollout.interrupt import CallCutError, Interrupt
 from envkit.rollout.limits import RetryBudget, Room
 from envkit.rollout.record import EpisodeRecord, TurnDraft
 from envkit.rollout.setup import EpisodeSpec, Setup
+from envkit.rollout.token_stream import TokenStream
 from envkit.seeds import derive_seed
 from envkit.trajectory.stop import StopReason
 
@@ -67,9 +75,23 @@ class Sampler:
         self._wait: asyncio.Timeout | None = None
 
     async def generate(
-        self, draft: TurnDraft, room: Room, record: EpisodeRecord, env: Env
+        self,
+        draft: TurnDraft,
+        room: Room,
+        record: EpisodeRecord,
+        env: Env,
+        *,
+        stream: TokenStream | None = None,
     ) -> Generation:
         """Sample a reply within the retry budget; the draft counts failed attempts.
+
+        Args:
+            draft: The turn.
+            room: Room for the reply.
+            record: The episode so far.
+            env: For engines that read the environment.
+            stream: Gets the ids while they are sampled, for a `StreamingEngine`. Once a part of the
+                reply is shown, a failure is not retried.
 
         Returns:
             The reply, or an abort without tokens if the episode was stopped while it waited.
@@ -88,8 +110,12 @@ class Sampler:
             if ticket is None:
                 return _NOT_SENT
             try:
-                return await self._send(request, ticket, draft)
+                return await self._send(request, ticket, draft, stream)
             except EngineFault as fault:
+                if stream is not None:
+                    if stream.is_shown:
+                        raise
+                    stream.discard()
                 if self._interrupt.reason is None:
                     # If the only running request breaks the connection, it may be the cause.
                     crashes = ticket.is_trial and fault.kind is FaultKind.CRASHED
@@ -143,18 +169,28 @@ class Sampler:
             is_unavailable=True,
         )
 
-    async def _send(self, request: GenerateRequest, ticket: Ticket, draft: TurnDraft) -> Generation:
+    async def _send(
+        self,
+        request: GenerateRequest,
+        ticket: Ticket,
+        draft: TurnDraft,
+        stream: TokenStream | None,
+    ) -> Generation:
         """Send the request once, and share with other episodes whether the engine answered."""
         engine, known = self._setup.engine, self._availability
         self._interrupt.enter(request.request_id, engine)
         try:
             generation, clamped = checked(
-                await self._interrupt.cut(engine.generate(request), patience_s=_ABORT_PATIENCE_S),
+                await self._interrupt.cut(
+                    _sampling(engine, request, stream), patience_s=_ABORT_PATIENCE_S
+                ),
                 request,
                 engine=engine.name,
                 vocabulary_size=self._vocabulary_size,
                 decode=self._decode,
             )
+            if stream is not None:
+                _check_reported(stream.ids, generation, engine.name)
         except BaseException as error:  # an engine is foreign code
             if is_own_cancellation(error):
                 raise
@@ -273,6 +309,30 @@ class _TurnBudget:
             until = self.unavailable_until()
             if until is not None and asyncio.get_running_loop().time() >= until:
                 raise fault
+
+
+def _sampling(
+    engine: Engine, request: GenerateRequest, stream: TokenStream | None
+) -> Coroutine[Any, Any, Generation]:
+    if stream is None or not isinstance(engine, StreamingEngine):
+        return engine.generate(request)
+    return engine.stream(request, stream.begin())
+
+
+def _check_reported(reported: Sequence[int], generation: Generation, name: str) -> None:
+    """Check that a reply begins with the ids that the engine reported while it sampled.
+
+    Raises:
+        EngineFault: It does not.
+    """
+    ids = generation.token_ids
+    if generation.finish_reason is not FinishReason.ABORT and [*ids[: len(reported)]] != [
+        *reported
+    ]:
+        raise EngineFault(
+            f"engine {name!r} must return the ids that it reported while it sampled, got "
+            f"{len(ids)} ids that do not begin with the {len(reported)} reported ones"
+        )
 
 
 def _as_fault(error: BaseException, name: str) -> EngineFault | LedgerFault | ConfigurationError:

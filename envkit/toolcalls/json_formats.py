@@ -11,8 +11,13 @@ BLOCK_OPEN: Final = "<tool_call>"
 BLOCK_CLOSE: Final = "</tool_call>"
 PYTHON_TAG: Final = "<|python_tag|>"
 MISTRAL_OPEN: Final = "[TOOL_CALLS]"
+CALL_MARKS: Final = (BLOCK_OPEN, FUNCTION_OPEN, MISTRAL_OPEN, PYTHON_TAG)
+"""How calls begin, except for plain tags and Llama's without its tag."""
 
 LLAMA_START: Final = re.compile(r'\s*\{\s*"(?:name|type|function)"\s*:')
+_LLAMA_WORDS: Final = ('{"name":', '{"type":', '{"function":')
+_LLAMA_HEAD: Final = 256
+"""Characters after which a beginning with much white space is no longer examined."""
 _LLAMA_NEXT: Final = re.compile(r"\s*+(?:;\s*+)?(?=\{)")
 _MISTRAL_NAME: Final = re.compile(
     r"\s*+([\w.-]{1,64}+)\s*+(?:\[CALL_ID\]\s*+(\w*+)\s*+)?(?:\[ARGS\]\s*+)?(?=\{)"
@@ -119,6 +124,12 @@ def read_llama(out: Collector) -> None:
         if not (following := _LLAMA_NEXT.match(out.text, end)):
             return
         start, at = end, following.end()
+
+
+def may_begin_call(text: str) -> bool:
+    """Return whether a reply with this beginning may be a call of Llama 3 without a mark."""
+    head = "".join(text[:_LLAMA_HEAD].split())
+    return any(one.startswith(head) or head.startswith(one) for one in _LLAMA_WORDS)
 
 
 def _has_arguments(value: object) -> bool:

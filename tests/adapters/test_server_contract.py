@@ -5,6 +5,7 @@ tiny, so most replies mean nothing; ids, counts, log-probabilities and errors ar
 """
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 from fakes.models import tiny_model_dir
@@ -93,6 +94,22 @@ async def test_stop_token_is_sampled_and_reported(engine: RemoteEngine, codec: C
     generation = await engine.generate(ask([5, 6, 7], stop_ids=codec.stop_ids, extras=bias))
     assert generation.token_ids == (codec.stop_ids[0],)
     assert generation.finish_reason is FinishReason.STOP
+
+
+async def test_streamed_reply_is_reported_on_the_way_and_equals_the_whole_one(
+    engine: RemoteEngine, codec: ChatCodec
+) -> None:
+    reports: list[Sequence[int]] = []
+    ids = codec.encode_prompt([message("user", "Go on.")]).wire_ids
+    whole = await engine.generate(ask(ids, temperature=0.0, max_new_tokens=32))
+    request = ask(ids, temperature=0.0, max_new_tokens=32)
+    streamed = await engine.stream(request, reports.append)
+    assert [one for report in reports for one in report] == list(streamed.token_ids)
+    assert len(reports) > 1
+    assert streamed.token_ids == whole.token_ids
+    assert streamed.logprobs == pytest.approx(whole.logprobs, abs=LOGPROB_TOLERANCE)
+    assert streamed.finish_reason is whole.finish_reason
+    assert streamed.prompt_tokens == whole.prompt_tokens
 
 
 async def test_banned_id_is_never_sampled(engine: RemoteEngine) -> None:

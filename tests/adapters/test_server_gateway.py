@@ -5,7 +5,9 @@ Run by `make contract-sglang` and `make contract-vllm`, which start the servers.
 
 import asyncio
 import os
+from collections.abc import Coroutine
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from fakes.agent_clients import CLIENTS, AnthropicClient, ChatClient, Client
@@ -15,6 +17,7 @@ from fakes.real_servers import KINDS, PICTURES, until_idle
 from envkit import make
 from envkit.rollout import EpisodeSpec, Player, RolloutConfig
 from envkit.rollout.engine import GenerateRequest, Generation, Sampling
+from envkit.rollout.token_stream import Report
 from envkit.tokens import ChatCodec, vocabulary_size_of
 from envkit.trajectory import SegmentKind, Trajectory, check_trajectory
 from envkit_remote import RemoteEngine
@@ -37,9 +40,17 @@ class Watched:
         self.asked = 0
 
     async def generate(self, request: GenerateRequest) -> Generation:
+        return await self._noted(request, self.inner.generate(request))
+
+    async def stream(self, request: GenerateRequest, report: Report) -> Generation:
+        return await self._noted(request, self.inner.stream(request, report))
+
+    async def _noted(
+        self, request: GenerateRequest, sampling: Coroutine[Any, Any, Generation]
+    ) -> Generation:
         self.asked += 1
         ids = tuple(request.wire_ids)
-        generation = await self.inner.generate(request)
+        generation = await sampling
         self.seen.append((ids, tuple(generation.token_ids)))
         return generation
 

@@ -23,6 +23,7 @@ REPLIES = st.builds(
     text=TEXTS,
     finish=st.sampled_from(FinishReason),
     opened=st.sampled_from(["", *THOUGHTS]),
+    is_opening_known=st.booleans(),
 )
 
 
@@ -64,6 +65,15 @@ def test_a_stray_closing_mark_ends_a_thought_of_the_prompt() -> None:
     reply = Reply(text='<tool_call>{"name": "f"}</tool_call> hm</think>Five')
 
     assert reply.answer == "Five"
+
+
+def test_a_stray_closing_mark_is_text_if_the_prompt_is_known_to_have_opened_no_thought() -> None:
+    text = "hm</think>Five"
+    known = Reply(text=text, is_opening_known=True)
+    opened = Reply(text=f"{text}</think>!", opened="<think>", is_opening_known=True)
+
+    assert (known.thinking, known.answer, known.thought_spans) == ("", text, ())
+    assert (opened.thinking, opened.answer) == ("hm", "Five</think>!")
 
 
 @pytest.mark.parametrize(

@@ -103,11 +103,11 @@ class ChatClient(Client):
             message, usage, finish = choice["message"], answer["usage"], choice["finish_reason"]
         else:
             choices = [one["choices"][0] for one in answer if one["choices"]]
-            message, finish = choices[0]["delta"], choices[-1]["finish_reason"]
+            message, finish = _accumulated(choices), choices[-1]["finish_reason"]
             usage = answer[-1]["usage"]
         calls = [{"id": one["id"], **one["function"]} for one in message.get("tool_calls") or []]
         thinking = message.get("reasoning_content", "")
-        return Said(message["content"] or "", calls, thinking, finish, usage)
+        return Said(message.get("content") or "", calls, thinking, finish, usage)
 
     def user(self, text: str, image: Image | None) -> None:
         content: Any = text
@@ -262,6 +262,15 @@ def _base64(image: Image) -> dict[str, Any]:
         "type": "image",
         "source": {"type": "base64", "media_type": "image/png", "data": data},
     }
+
+
+def _accumulated(choices: list[dict[str, Any]]) -> dict[str, Any]:
+    """Assemble the deltas of a chat stream."""
+    message: dict[str, Any] = {}
+    for choice in choices:
+        for key, value in choice["delta"].items():
+            message[key] = message[key] + value if message.get(key) else value
+    return message
 
 
 def _blocks(events: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], str, dict[str, Any]]:

@@ -305,7 +305,7 @@ def _reply(rng: random.Random) -> str:
     call = (
         '<tool_call>\n{"name": "add", "arguments": {"b":  2.0, "a": [1, "\\u00e9"]}}\n</tool_call>'
     )
-    text = rng.choice(["  It is done. \n", "Think.\n</think>\n\nDone.", "ok", "Done \u00e9"])
+    text = rng.choice(["  It is done. \n", "<think>Think.\n</think>\n\nDone.", "ok", "Done \u00e9"])
     return f"{text}{call}" if rng.random() < 0.5 else text
 
 

@@ -33,7 +33,7 @@ def call_once(context: str) -> str:
     """Call the tool for each user message that has no result yet; otherwise answer."""
     tail = context.rsplit("<|im_start|>assistant", 2)[-2:][0]
     if '"add"' in context and "<tool_response>" not in tail:
-        return f"I think  hard \n</think>\n\nI will add.\n{CALL}"
+        return f"<think>I think  hard \n</think>\n\nI will add.\n{CALL}"
     return "  It is done. \n"
 
 
@@ -99,6 +99,7 @@ async def serving(
     sampling: Sampling | None = None,
     codec: ChatCodec | None = None,
     engine: Any = None,
+    retries: int = 0,
 ) -> AsyncGenerator[Run]:
     """Serve one session, by default with an odd engine and a vision model's template."""
     if codec is None:
@@ -111,7 +112,7 @@ async def serving(
         engine=engine,
         codec=codec,
         limits=limits or Limits(),
-        retries=RetryBudget(max_engine_retries_per_turn=0),
+        retries=RetryBudget(max_engine_retries_per_turn=retries),
         sampling=sampling or Sampling(max_new_tokens=4096),
     )
     session = Session(

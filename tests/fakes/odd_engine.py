@@ -1,11 +1,13 @@
 """An engine whose ids no tokenizer would write: encoding its text again gives other ids."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
 
 from envkit.errors import EngineFault
 from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, LogprobKind
 from envkit.rollout.stopping import ended
+from envkit.rollout.token_stream import Report
 from envkit.tokens import ChatCodec
 from envkit.trajectory.segment import SegmentKind
 from envkit.trajectory.trajectory import Trajectory
@@ -56,6 +58,54 @@ class OddEngine:
     async def end_session(self, session_id: str) -> None: ...
 
     async def aclose(self) -> None: ...
+
+
+class StreamingOddEngine(OddEngine):
+    """Reports ids while it samples, in pieces of odd sizes."""
+
+    def __init__(
+        self,
+        codec: ChatCodec,
+        write: Write,
+        *,
+        sizes: Sequence[int] = (1, 3, 2),
+        breaks: Mapping[int, int] | None = None,
+        faults: Sequence[int] = (),
+    ) -> None:
+        """Create the engine.
+
+        Args:
+            codec: Turns text into ids.
+            write: Writes the replies.
+            sizes: Ids of each report, over and over.
+            breaks: How many ids a request reports before it fails, by its number.
+            faults: Numbers of requests that fail before the first id.
+        """
+        super().__init__(codec, write, faults=faults)
+        self.sizes, self.breaks = sizes, dict(breaks or {})
+        self.pass_at: Mapping[int, asyncio.Event] = {}
+        """Events to wait for once so many ids were reported."""
+
+    async def stream(self, request: GenerateRequest, report: Report) -> Generation:
+        """Sample a reply, then report it piece by piece."""
+        number = len(self.requests)
+        whole = await self.generate(request)
+        broken = self.breaks.get(number)
+        if broken is not None:
+            self.seen.pop()
+        ids = whole.token_ids[:broken]
+        at, sizes = 0, cycle(self.sizes)
+        while at < len(ids):
+            size = next(sizes)
+            report(ids[at : at + size])
+            for place, event in self.pass_at.items():
+                if at < place <= at + size:
+                    await event.wait()
+            at += size
+            await asyncio.sleep(0)
+        if broken is not None:
+            raise EngineFault("the engine broke while it sampled", retryable=True)
+        return whole
 
 
 def assert_exact(trajectory: Trajectory, engine: OddEngine) -> None:

@@ -1,8 +1,10 @@
 """A server on a free loopback port, in the running event loop: what the fakes have in common."""
 
+import json
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from aiohttp import web
 from fakes.sglang_failures import Failure
@@ -57,3 +59,24 @@ class PortServer(ABC):
         if self._runner is not None:
             runner, self._runner = self._runner, None
             await runner.cleanup()
+
+
+async def stream_events(
+    request: web.Request, events: Sequence[Mapping[str, Any]], *, breaks_at: int | None = None
+) -> web.StreamResponse:
+    """Answer with server-sent events.
+
+    Args:
+        request: The request.
+        events: What the events hold.
+        breaks_at: How many events are sent before the connection breaks; None sends all.
+    """
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    for event in events[:breaks_at]:
+        await response.write(f"data: {json.dumps(event)}\n\n".encode())
+    if breaks_at is None:
+        await response.write(b"data: [DONE]\n\n")
+    elif request.transport is not None:
+        request.transport.close()
+    return response

@@ -9,13 +9,12 @@ are those of `WorkerSettings`.
 """
 
 import asyncio
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
-from fakes.port_server import STATUS_FAILURES, PortServer
+from fakes.port_server import STATUS_FAILURES, PortServer, stream_events
 from fakes.sglang_failures import Failure, FailurePlan
 from fakes.sglang_model import HangError
 from fakes.sglang_schema import Refusal, crash_refusal, http_refusal, parse_body
@@ -103,8 +102,8 @@ class FakeSGLang(PortServer):
                 answer["prompt_token_ids"] = self.changed_prompt
             return await self._respond(request, body, answer, failure)
         except Refusal as refusal:
-            if body.get("stream"):
-                return await self._stream(request, [_stream_error(refusal)])
+            if body.get("stream") and refusal.message:  # of a ValueError, after the headers
+                return await stream_events(request, [_stream_error(refusal)])
             return refusal.response
         except CrashError:
             self._crash = asyncio.get_running_loop().create_task(self._die())
@@ -132,6 +131,12 @@ class FakeSGLang(PortServer):
         answer: dict[str, Any],
         failure: Failure | None,
     ) -> web.StreamResponse:
+        if body.get("stream") and failure is not Failure.NOT_JSON:
+            interval = (body.get("sampling_params") or {}).get("stream_interval") or 1
+            is_incremental = self.settings.is_incremental
+            chunks = _chunks(answer, interval, is_incremental=is_incremental)
+            breaks_at = 2 if failure is Failure.RESET_MID_BODY else None
+            return await stream_events(request, chunks, breaks_at=breaks_at)
         if failure is Failure.RESET_MID_BODY:
             response = web.StreamResponse(headers={"Content-Length": "4096"})
             await response.prepare(request)
@@ -140,19 +145,7 @@ class FakeSGLang(PortServer):
             return response
         if failure is Failure.NOT_JSON:
             return web.Response(text="<html>a page</html>", content_type="text/html")
-        if body.get("stream"):
-            return await self._stream(request, _cumulative(answer))
         return web.json_response(answer)
-
-    async def _stream(
-        self, request: web.Request, chunks: list[dict[str, Any]]
-    ) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        for chunk in chunks:
-            await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
-        await response.write(b"data: [DONE]\n\n")
-        return response
 
     async def _die(self) -> None:
         runner, self._runner = self._runner, None
@@ -228,20 +221,28 @@ async def _never() -> web.StreamResponse:
     raise RuntimeError("unreachable: nobody sets the event")
 
 
-def _cumulative(answer: dict[str, Any]) -> list[dict[str, Any]]:
-    """Split an answer into chunks that each repeat what came before, as SGLang streams."""
+def _chunks(answer: dict[str, Any], interval: int, *, is_incremental: bool) -> list[dict[str, Any]]:
+    """Split an answer as SGLang streams it: the first token, then one chunk per interval.
+
+    Each repeats what came before, except with `--incremental-streaming-output`.
+    """
     count = len(answer["output_ids"])
     chunks: list[dict[str, Any]] = []
-    for end in range(1, count):
-        meta: dict[str, Any] = {
-            **answer["meta_info"],
-            "finish_reason": None,
-            "completion_tokens": end,
-        }
-        if "output_token_logprobs" in meta:
-            meta["output_token_logprobs"] = meta["output_token_logprobs"][:end]
-        chunks.append({"text": "", "output_ids": answer["output_ids"][:end], "meta_info": meta})
-    return [*chunks, answer]
+    begin = 0
+    for end in (*range(1, count, interval), count):
+        start = begin if is_incremental else 0
+        meta: dict[str, Any] = {**answer["meta_info"], "completion_tokens": end}
+        if end < count:
+            meta["finish_reason"] = None
+        for key in ("output_token_logprobs", "output_top_logprobs"):
+            if key in meta:
+                meta[key] = meta[key][start:end]
+        ids = answer["output_ids"][start:end]
+        whole = {key: answer[key] for key in answer if key == "prompt_token_ids"}
+        chunks.append({"text": "", "output_ids": ids, "meta_info": meta, **whole})
+        begin = end
+    chunks[-1]["text"] = answer["text"]
+    return chunks
 
 
 def _stream_error(refusal: Refusal) -> dict[str, Any]:

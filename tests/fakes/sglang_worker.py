@@ -76,6 +76,8 @@ class WorkerSettings:
     """Like SGLANG_RETURN_ORIGINAL_LOGPROB."""
     routed_experts: tuple[int, int] | None = None
     """Layers and experts per token; None is a server without --enable-return-routed-experts."""
+    is_incremental: bool = False
+    """`--incremental-streaming-output`."""
     returns_top_p: bool = False
     """Like slime's patch: the ids that top-p kept, for requests that ask for them."""
     extra_meta: Mapping[str, Any] = field(default_factory=dict[str, Any])

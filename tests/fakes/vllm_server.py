@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
-from fakes.port_server import STATUS_FAILURES, PortServer
+from fakes.port_server import STATUS_FAILURES, PortServer, stream_events
 from fakes.sglang_answer import spans
 from fakes.sglang_failures import Failure, FailurePlan
 from fakes.sglang_model import (
@@ -132,7 +132,11 @@ class FakeVLLM(PortServer):
             self.headers.append(request.headers)
             failure = self.failures.draw()
             await self._fail(request, failure)
-            return web.json_response(await self._serve(body, request.headers))
+            answer = await self._serve(body, request.headers)
+            if body.get("stream"):
+                usage = (body.get("stream_options") or {}).get("include_usage", False)
+                return await stream_events(request, _deltas(answer, with_usage=usage))
+            return web.json_response(answer)
         except Refusal as refusal:
             return refusal.response()
 
@@ -355,6 +359,28 @@ class FakeVLLM(PortServer):
             longest += 1
         self._prefixes.update(keys[:-1])
         return longest // _BLOCK * _BLOCK
+
+
+def _deltas(answer: dict[str, Any], *, with_usage: bool) -> list[dict[str, Any]]:
+    """Split an answer into chunks of one token each, as vLLM streams."""
+    (choice,) = answer["choices"]
+    name = {"request_id": answer["request_id"], "output_mode": "tokens"}
+    content = (choice["logprobs"] or {}).get("content")
+    count = len(choice["token_ids"])
+    chunks: list[dict[str, Any]] = []
+    for n in range(max(1, count)):
+        part = slice(n, n + 1)
+        own = {**choice, "token_ids": choice["token_ids"][part]}
+        own["logprobs"] = None if content is None else {"content": content[part]}
+        if n < count - 1:
+            own |= dict.fromkeys(("finish_reason", "stop_reason", "weight_versions"))
+        chunks.append({**name, "choices": [own], "usage": None})
+    if answer.get("prompt_token_ids") is not None:
+        chunks[0]["prompt_token_ids"] = answer["prompt_token_ids"]
+    if with_usage:
+        usage = {key: value for key, value in answer["usage"].items() if value is not None}
+        chunks.append({**name, "choices": [], "usage": usage})
+    return chunks
 
 
 def _decode(ids: Sequence[int]) -> str:

@@ -335,6 +335,14 @@ def test_numbers_rounded_to_single_precision_are_equal() -> None:
     assert "log-probability" in check(projection(Shape.WHOLE, coarse), one).message
 
 
+def test_rows_in_call_order_are_told_from_rows_in_order_of_sequences() -> None:
+    one = next(one for one in RECORDINGS if one.name == "agent")
+    calls, steps = projection(Shape.CALLS), projection(Shape.STEPS)
+    assert {check(path, one).verdict for path in (calls, steps)} == {Verdict.PASS}
+    crossed = replace(calls, deliver=steps.deliver), replace(steps, deliver=calls.deliver)
+    assert all("order of the rows" in check(path, one).message for path in crossed)
+
+
 def test_suite_runs_every_projection_with_every_recording() -> None:
     pair = [subject(text_only, Content.IMAGES), projection(Shape.STEPS)]
     outcomes = run_suite(pair, RECORDINGS[:3])

@@ -482,8 +482,8 @@ async def test_usage_counts_the_expanded_prompt() -> None:
     "reply", ["<think>a b\nc</think>\n\nyes", "é" * 99 + "</think>no", "<think>open", "none"]
 )
 async def test_usage_counts_the_tokens_of_thoughts(reply: str) -> None:
-    end = reply.find("</think>") + len("</think>") if "</think>" in reply else 0
-    thought = reply if reply.endswith("open") else reply[:end]
+    end = reply.find("</think>") + len("</think>")
+    thought = reply if reply.endswith("open") else reply[: end if reply.startswith("<") else 0]
     details = {
         ChatClient: ("completion_tokens_details", "reasoning_tokens"),
         ResponsesClient: ("output_tokens_details", "reasoning_tokens"),

@@ -18,7 +18,7 @@ from envkit.rollout.encoding import EpisodeEncoder
 from envkit.rollout.engine import GenerateRequest, Generation
 from envkit.trajectory import StopReason
 
-EVENTS = {"ChatClient": 4, "ResponsesClient": 14, "AnthropicClient": 11}
+EVENTS = {"ChatClient": 4, "ResponsesClient": 18, "AnthropicClient": 11}
 """Writes of a streamed reply with thinking, text and a call."""
 
 

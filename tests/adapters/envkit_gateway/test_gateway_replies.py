@@ -83,3 +83,34 @@ def test_call_before_a_stop_string_in_the_last_token_is_handed_on() -> None:
     reply = given(f"Now.\n{CALL}.", stop=("</tool_call>",))
     assert [one.name for one in reply.calls] == ["run"]
     assert reply.message.text.strip() == "Now."
+
+
+@pytest.mark.parametrize(
+    ("text", "opened", "thinking", "answer"),
+    [
+        ("<think>a</think>\n\nb", "", "a", "b"),
+        (" <think>a</think> <think>b</think>c", "", "a\nb", "  c"),
+        ("a <think>b</think> c", "", "", "a <think>b</think> c"),
+        ("a</think>b", "", "", "a</think>b"),
+        ("a</think>b</think><think>c", "<think>", "a", "b</think><think>c"),
+        ("<think>a", "", "a", ""),
+    ],
+)
+def test_a_thought_ends_where_the_answer_begins(
+    text: str, opened: str, thinking: str, answer: str
+) -> None:
+    message = given(text, opened=opened, is_opening_known=True).message
+    assert (message.thinking or "", message.text) == (thinking, answer)
+
+
+def test_a_call_in_a_thought_after_the_answer_is_not_run() -> None:
+    reply = given(f"I see. <think>{CALL}</think> Done. {CALL}", is_opening_known=True)
+    assert [one.name for one in reply.calls] == ["run"]
+    assert reply.message.text == "I see.  Done."
+
+
+@pytest.mark.parametrize("space", ["", "\n", "  "])
+def test_white_space_before_an_answer_does_not_depend_on_its_calls(space: str) -> None:
+    without, with_call = given(f"{space}I see."), given(f"{space}I see. {CALL}")
+    assert with_call.calls
+    assert without.message.text == with_call.message.text == f"{space}I see."

@@ -63,7 +63,7 @@ async def test_edited_thinking_in_the_text_is_another_conversation(reply: str, e
 
 
 async def test_equal_thinking_in_the_text_continues() -> None:
-    async with serving(lambda _: "It is red. \n</think>\n\nYes.") as run:
+    async with serving(lambda _: "<think>It is red. \n</think>\n\nYes.") as run:
         client = run.client(ChatClient)
         await client.ask("one")
         client.items[1] = {"role": "assistant", "content": "<think>\nIt is red.\n</think>\nYes."}

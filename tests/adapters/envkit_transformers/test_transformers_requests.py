@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Sequence
 
 import pytest
 from fakes.embedded import ids_of, largest_error, make_engine, make_request, reference_model
@@ -31,6 +32,42 @@ async def test_length_ends_a_request_at_its_budget() -> None:
     assert len(generation.token_ids) == len(generation.logprobs) == 5
     assert generation.prompt_tokens == len(prompt())
     assert generation.weight_version == "0"
+
+
+async def test_stream_reports_each_token_before_the_last_one_on_the_callers_loop() -> None:
+    engine = make_engine(KIND)
+    whole = await engine.generate(make_request(KIND, "a", prompt(), max_new_tokens=6, seed=1))
+    thread, reports = threading.get_ident(), list[tuple[int, ...]]()
+
+    def report(ids: Sequence[int]) -> None:
+        assert threading.get_ident() == thread
+        reports.append(tuple(ids))
+
+    request = make_request(KIND, "b", prompt(), max_new_tokens=6, seed=1)
+    streamed = await engine.stream(request, report)
+    await engine.aclose()
+    assert reports == [(token,) for token in whole.token_ids[:-1]]
+    assert list(streamed.token_ids) == list(whole.token_ids)
+    assert list(streamed.logprobs) == pytest.approx(list(whole.logprobs))
+
+
+async def test_stream_reports_a_token_before_the_next_is_sampled() -> None:
+    engine = make_engine(KIND)
+    first: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def report(ids: Sequence[int]) -> None:
+        if not first.done():
+            first.set_result(ids[0])
+
+    request = make_request(KIND, "s", prompt(), max_new_tokens=4096)
+    sampling = asyncio.create_task(engine.stream(request, report))
+    token = await first
+    assert not sampling.done()
+    await engine.abort(request.request_id)
+    stopped = await sampling
+    await engine.aclose()
+    assert stopped.token_ids[0] == token
+    assert stopped.finish_reason is FinishReason.ABORT
 
 
 async def test_stop_token_is_the_last_one_and_named() -> None:

@@ -137,7 +137,8 @@ async def test_aborted_queue_returns_no_tokens(engine: RemoteEngine, vllm_url: s
         for number in range(20)  # the server runs 16 at once
     ]
     await until_idle("vllm", vllm_url, waiting=1)
-    await asyncio.gather(*(engine.abort(f"{number:032x}") for number in range(20)))
+    for number in reversed(range(20)):  # a queued one must not get a place that becomes free
+        await engine.abort(f"{number:032x}")
     generations = await asyncio.wait_for(asyncio.gather(*tasks), 60)
     assert {generation.finish_reason for generation in generations} == {FinishReason.ABORT}
     assert any(not generation.token_ids for generation in generations)
@@ -156,7 +157,7 @@ async def test_adapter_is_named_in_the_extras_and_an_unknown_one_is_permanent(
 
 async def test_weight_version_changes_within_a_reply(engine: RemoteEngine, vllm_url: str) -> None:
     running = asyncio.create_task(
-        engine.generate(ask([5, 6, 7], max_new_tokens=100, extras=ENDLESS))
+        engine.generate(ask([5, 6, 7], max_new_tokens=600, extras=ENDLESS))
     )
     await until_sampling(vllm_url)
     status, _ = await post(vllm_url, "/update_weight_version", {"new_version": "seven"})

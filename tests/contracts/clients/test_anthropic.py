@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
-from anthropic import AsyncAnthropic, beta_async_tool
+from anthropic import APIStatusError, AsyncAnthropic, beta_async_tool
 from fakes.client_notes import Note
-from fakes.client_scripts import anthropic_api, call_of, calling, gateway, saying
+from fakes.client_scripts import anthropic_api, call_of, calling, codec, gateway, saying
+from fakes.odd_engine import StreamingOddEngine, Write
 from fakes.trajectories import picture
 
 ADD = calling("add", '{"b":  2.0, "a": 1}')
@@ -37,6 +38,44 @@ async def test_anthropic_keeps_one_sequence(stream: bool, note: Note) -> None:
     assert len(trajectory.sequences()) == 1
     assert [image.sha256 for image in trajectory.images()] == [picture(2).sha256]
     note(trajectory, dialect="messages", does="tool loop with an image")
+
+
+@pytest.mark.parametrize("script", [ADD, calling("other", "{}")])
+async def test_anthropic_reads_a_reply_while_it_is_sampled(script: Write) -> None:
+    tools: Any = [{"name": "add", "description": "Add.", "input_schema": {"type": "object"}}]
+    asked: Any = {"model": "m", "max_tokens": 500, "tools": tools}
+    asked["messages"] = [{"role": "user", "content": "one"}]
+    async with (
+        gateway(script) as run,
+        AsyncAnthropic(**anthropic_api(run)) as client,
+    ):
+        async with client.messages.stream(**asked) as events:
+            texts = [text async for text in events.text_stream]
+            streamed = await events.get_final_message()
+        whole = await client.messages.create(**asked)
+    assert len(texts) > 2
+    assert _without_ids(streamed) == _without_ids(whole)
+    run.trajectory()
+
+
+def _without_ids(message: Any) -> Any:
+    """Return a message as JSON, without what names its turn."""
+    found = message.to_dict()
+    dropped = ("id", "signature")
+    content = [{k: v for k, v in one.items() if k not in dropped} for one in found["content"]]
+    del found["id"]
+    return {**{k: v for k, v in found.items() if v is not None}, "content": content}
+
+
+async def test_anthropic_raises_what_ends_a_stream() -> None:
+    engine = StreamingOddEngine(codec(), ADD, breaks={0: 40})
+    async with gateway(ADD, engine=engine) as run, AsyncAnthropic(**anthropic_api(run)) as client:
+        asked: Any = {"model": "m", "max_tokens": 500}
+        asked["messages"] = [{"role": "user", "content": "one"}]
+        with pytest.raises(APIStatusError, match="the engine broke while it sampled"):
+            async with client.messages.stream(**asked) as events:
+                await events.get_final_message()
+        assert len(engine.requests) == 1
 
 
 def _shown() -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 from fakes.client_notes import Note
 from fakes.client_scripts import call_of, codec
 from fakes.installed import install_metadata
-from fakes.odd_engine import OddEngine, assert_exact
+from fakes.odd_engine import StreamingOddEngine, assert_exact
 from fakes.trajectories import picture
 
 from envkit.env import Env, Turn
@@ -111,7 +111,7 @@ async def played(setting: str, replies: Sequence[str]) -> Trajectory:
         HARNESSES[name].check(name)
     except MissingDependencyError as error:
         pytest.skip(str(error))
-    engine = OddEngine(codec(), saying(*replies))
+    engine = StreamingOddEngine(codec(), saying(*replies))
     config = RolloutConfig(agent=setting, sampling={"max_new_tokens": 4096})
     player = Player(engine, codec(), config)
     try:

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 from fakes.client_notes import Note
-from fakes.client_scripts import ANSWER, call_of, calling, gateway, openai_api, saying
+from fakes.client_scripts import ANSWER, call_of, calling, codec, gateway, openai_api, saying
+from fakes.odd_engine import StreamingOddEngine, Write
 from fakes.trajectories import picture
-from openai import AsyncOpenAI, BadRequestError, InternalServerError
+from openai import APIError, AsyncOpenAI, BadRequestError, InternalServerError
 
 ADD = calling("add", '{"b":  2.0, "a": 1}')
 TOOLS: Any = [
@@ -44,6 +45,64 @@ async def test_openai_chat_keeps_one_sequence(stream: bool, note: Note) -> None:
     assert len(trajectory.sequences()) == 1
     assert len(trajectory.turns) == 2
     note(trajectory, dialect="chat completions", does="tool loop")
+
+
+@pytest.mark.parametrize("script", [ADD, calling("other", "{}")])
+async def test_openai_chat_reads_a_reply_while_it_is_sampled(script: Write) -> None:
+    async with gateway(script) as run, AsyncOpenAI(**openai_api(run)) as client:
+        asked: Any = {"model": "m", "tools": TOOLS, "messages": [USER]}
+        deltas = 0
+        async with client.chat.completions.stream(**asked) as events:
+            async for event in events:
+                deltas += event.type == "content.delta"
+            streamed = (await events.get_final_completion()).choices[0].message
+        whole = (await client.chat.completions.create(**asked)).choices[0].message
+    assert deltas > 2
+    assert _without_ids(streamed.to_dict()) == _without_ids(whole.to_dict())
+    run.trajectory()
+
+
+@pytest.mark.parametrize("script", [ADD, calling("other", "{}")])
+async def test_openai_responses_reads_a_reply_while_it_is_sampled(script: Write) -> None:
+    async with gateway(script) as run, AsyncOpenAI(**openai_api(run)) as client:
+        asked: Any = {"model": "m", "tools": FLAT, "input": "one"}
+        seen: list[str] = []
+        async with client.responses.stream(**asked) as events:
+            async for event in events:
+                seen.append(event.type)
+            streamed = await events.get_final_response()
+        whole = await client.responses.create(**asked)
+    assert seen.count("response.output_text.delta") > 2
+    assert _without_ids(streamed.to_dict()["output"]) == _without_ids(whole.to_dict()["output"])
+    run.trajectory()
+
+
+def _without_ids(found: Any) -> Any:
+    """Return JSON without ids, and without what the SDK adds to streamed objects."""
+    if isinstance(found, list):
+        return [_without_ids(one) for one in found]
+    if not isinstance(found, dict):
+        return found
+    dropped = ("id", "call_id", "index", "parsed", "parsed_arguments")
+    return {
+        key: _without_ids(value)
+        for key, value in found.items()
+        if key not in dropped and value is not None
+    }
+
+
+async def test_openai_learns_what_ends_a_stream() -> None:
+    engine = StreamingOddEngine(codec(), ADD, breaks={0: 40, 1: 40})
+    async with gateway(ADD, engine=engine) as run, AsyncOpenAI(**openai_api(run)) as client:
+        asked: Any = {"model": "m", "stream": True}
+        chunks = await client.chat.completions.create(messages=[USER], tools=TOOLS, **asked)
+        with pytest.raises(APIError, match="the engine broke while it sampled"):
+            async for _ in chunks:
+                pass
+        events = await client.responses.create(input="one", tools=FLAT, **asked)
+        *_, last = [event async for event in events]
+        assert (last.type, "the engine broke" in last.message) == ("error", True)
+        assert len(engine.requests) == 2
 
 
 async def test_openai_reads_errors_and_retries_engine_faults() -> None:

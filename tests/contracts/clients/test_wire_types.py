@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from anthropic.types import Message, MessageTokensCount, RawMessageStreamEvent
 from fakes.agent_clients import CLIENTS, AnthropicClient, ChatClient, Client, ResponsesClient
-from fakes.client_scripts import calling, gateway
+from fakes.client_scripts import calling, codec, gateway
+from fakes.odd_engine import OddEngine, StreamingOddEngine
 from openai.types import Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
@@ -35,16 +36,17 @@ def check(kind: Any, value: Any) -> None:
 
 
 @pytest.mark.parametrize("limit", [4096, 3], ids=["whole", "cut"])
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", ["", "after", "while sampling"])
 @pytest.mark.parametrize("kind", CLIENTS)
 async def test_answers_have_every_field_of_their_published_type(
-    kind: type[Client], stream: bool, limit: int
+    kind: type[Client], stream: str, limit: int
 ) -> None:
-    async with gateway(calling("add", '{"b":  2.0, "a": 1}')) as run:
+    script, is_live = calling("add", '{"b":  2.0, "a": 1}'), stream == "while sampling"
+    engine = StreamingOddEngine(codec(), script) if is_live else OddEngine(codec(), script)
+    async with gateway(script, engine=engine) as run:
         name = "max_output_tokens" if kind is ResponsesClient else "max_tokens"
-        client: Any = run.client(
-            kind, stream=stream, tools=True, extra={**LOGPROBS[kind], name: limit}
-        )
+        extra = {**({} if is_live else LOGPROBS[kind]), name: limit}
+        client: Any = run.client(kind, stream=bool(stream), tools=True, extra=extra)
         for _ in range(2):
             client.user("one", None)
             status, answer = await client.post(client.body())

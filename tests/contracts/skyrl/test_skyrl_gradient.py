@@ -15,7 +15,7 @@ def test_every_gradient_equals_the_plain_formula(compared: Compared) -> None:
     found = compared(GRADIENTS)
     wrong = [str(one) for one in found if one.verdict not in (Verdict.EQUAL, Verdict.FOUND)]
     assert not wrong
-    assert {one.shape for one in found} == set(Shape)
+    assert {one.shape for one in found} == set(Shape) - {Shape.CALLS}  # their order changes no loss
     assert {one.case.reduction for one in found} == set(Reduction)
 
 

@@ -1,0 +1,172 @@
+"""Servers that stream: ids are reported on the way, and the whole answer is checked as always."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from aiohttp import web
+from fakes import sglang_server
+from fakes.remote_requests import ask, reply
+from fakes.sglang_failures import Failure, FailurePlan
+from fakes.sglang_server import FakeSGLang
+from fakes.vllm_server import FakeVLLM
+
+from envkit.errors import EngineFault, FaultKind, LedgerFault
+from envkit.rollout.engine import GenerateRequest, Generation, StreamingEngine
+from envkit_remote import RoutedEngine
+from envkit_remote.streaming import StreamedAnswer
+from envkit_sglang import SGLangEngine
+from envkit_sglang.dialect import SGLangDialect
+from envkit_sglang.payload import STREAM_EVENTS
+from envkit_vllm import VLLMEngine
+from envkit_vllm.dialect import VLLMDialect
+
+SERVERS = [(FakeSGLang, SGLangEngine), (FakeVLLM, VLLMEngine)]
+
+
+async def streamed(
+    engine: StreamingEngine, request: GenerateRequest
+) -> tuple[Generation, list[tuple[int, ...]]]:
+    reports: list[tuple[int, ...]] = []
+    generation = await engine.stream(request, lambda ids: reports.append(tuple(ids)))
+    return generation, reports
+
+
+def plain(generation: Generation) -> Generation:
+    """Return a generation without what differs between two equal ones."""
+    return replace(generation, extras={}, queue_seconds=0.0, cached_tokens=0)
+
+
+@pytest.mark.parametrize(("fake", "kind"), SERVERS)
+@pytest.mark.parametrize("top", [0, 2])
+@pytest.mark.parametrize("limit", [2, 64])
+async def test_streamed_answer_equals_the_whole_one(
+    fake: Any, kind: Any, top: int, limit: int
+) -> None:
+    request = replace(ask(max_new_tokens=limit), top_logprobs=top)
+    async with fake(reply) as server:
+        engine = kind(server.url)
+        whole = await engine.generate(request)
+        generation, reports = await streamed(engine, request)
+        await engine.aclose()
+    assert sum(reports, ()) == whole.token_ids == generation.token_ids
+    assert len(reports) == len(whole.token_ids)
+    assert plain(generation) == plain(whole)
+
+
+async def test_incremental_server_is_read_like_a_cumulative_one() -> None:
+    request = replace(ask(max_new_tokens=64), top_logprobs=2)
+    found: list[Generation] = []
+    for is_incremental in (False, True):
+        async with FakeSGLang(reply, is_incremental=is_incremental) as server:
+            engine = SGLangEngine(server.url)
+            generation, reports = await streamed(engine, request)
+            await engine.aclose()
+        assert reports == [(20,), (21,), (22,), (2,)]
+        found.append(plain(generation))
+    assert found[0] == found[1]
+
+
+async def test_events_of_a_long_budget_are_rare_because_each_repeats_all_before() -> None:
+    long = [*range(20, 120)] * 20
+    async with FakeSGLang(lambda _: long) as server:
+        engine = SGLangEngine(server.url)
+        generation, reports = await streamed(engine, ask(max_new_tokens=2048))
+        await engine.aclose()
+    assert sum(reports, ()) == generation.token_ids == (*long, 2)
+    assert STREAM_EVENTS / 2 < len(reports) <= STREAM_EVENTS + 1
+
+
+async def test_stream_that_breaks_is_a_crash_of_the_server() -> None:
+    failures = FailurePlan(script=(Failure.RESET_MID_BODY,))
+    async with FakeSGLang(reply, failures=failures) as server:
+        engine = SGLangEngine(server.url)
+        reports: list[Sequence[int]] = []
+        with pytest.raises(EngineFault, match="broke the connection") as caught:
+            await engine.stream(ask(max_new_tokens=64), reports.append)
+        await engine.aclose()
+    assert (caught.value.kind, caught.value.is_unavailable) == (FaultKind.CRASHED, True)
+    assert reports == [[20], [21]]
+
+
+async def test_stream_without_its_end_is_a_crash_of_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def unended(request: web.Request, events: Any, **_: Any) -> web.Response:
+        body = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
+        return web.Response(text=body, content_type="text/event-stream")
+
+    monkeypatch.setattr(sglang_server, "stream_events", unended)
+    async with FakeSGLang(reply) as server:
+        engine = SGLangEngine(server.url)
+        with pytest.raises(EngineFault, match="ended without"):
+            await streamed(engine, ask())
+        await engine.aclose()
+
+
+@pytest.mark.parametrize(("code", "status"), [(400, 400), (503, 503), ("x", 500), (None, 500)])
+def test_error_inside_a_stream_is_an_answer_with_its_status(code: Any, status: int) -> None:
+    answer = StreamedAnswer(SGLangDialect(), "a", lambda _: None)
+    data = json.dumps({"error": {"message": "too long", "code": code}}).encode()
+    answer.take(data)
+    assert (answer.answer().status, answer.answer().body) == (status, data)
+
+
+async def test_refusal_inside_a_stream_is_a_fault_with_the_servers_words() -> None:
+    async with FakeSGLang(reply, context_length=16) as server:
+        engine = SGLangEngine(server.url, context_length=8192)
+        with pytest.raises(EngineFault, match=r"answered 400: .*context") as caught:
+            await streamed(engine, ask([4] * 40))
+        await engine.aclose()
+    assert not caught.value.retryable
+
+
+async def test_prompt_of_a_streamed_answer_is_compared() -> None:
+    async with FakeSGLang(reply) as server:
+        server.changed_prompt = [4, 5, 7]
+        engine = SGLangEngine(server.url)
+        with pytest.raises(LedgerFault):
+            await streamed(engine, ask())
+        await engine.aclose()
+
+
+async def test_router_asks_no_other_server_after_the_first_ids() -> None:
+    failures = FailurePlan(script=(Failure.RESET_MID_BODY,))
+    async with FakeSGLang(reply, failures=failures) as first, FakeSGLang(reply) as second:
+        router = RoutedEngine([SGLangEngine(first.url), SGLangEngine(second.url)])
+        with pytest.raises(EngineFault, match="broke the connection"):
+            await streamed(router, ask(max_new_tokens=64))
+        assert not second.payloads()
+        assert (await streamed(router, ask()))[0].token_ids == (20, 21, 22, 2)
+        await router.aclose()
+
+
+async def test_router_asks_another_server_before_the_first_ids() -> None:
+    failures = FailurePlan(script=(Failure.UNAVAILABLE,))
+    async with FakeSGLang(reply, failures=failures) as first, FakeSGLang(reply) as second:
+        router = RoutedEngine([SGLangEngine(first.url), SGLangEngine(second.url)])
+        generation, reports = await streamed(router, ask())
+        await router.aclose()
+    assert sum(reports, ()) == generation.token_ids == (20, 21, 22, 2)
+
+
+def test_tokens_of_another_requests_answer_are_not_reported() -> None:
+    reports: list[Sequence[int]] = []
+    answer = StreamedAnswer(SGLangDialect(), "ours", reports.append)
+    answer.take(b'{"output_ids": [1], "meta_info": {"id": "theirs", "completion_tokens": 1}}')
+    assert not reports
+    answer.take(b'{"output_ids": [1, 2], "meta_info": {"id": "ours", "completion_tokens": 2}}')
+    assert reports == [[2]]
+
+
+@pytest.mark.parametrize("dialect", [SGLangDialect(), VLLMDialect()])
+@pytest.mark.parametrize(
+    "event",
+    [b"", b"[]", b"{}", b'{"choices": [1]}', b'{"output_ids": 1, "meta_info": {}}', b"\xff"],
+)
+def test_malformed_event_is_a_fault(dialect: Any, event: bytes) -> None:
+    answer = StreamedAnswer(dialect, "a", lambda _: None)
+    with pytest.raises(EngineFault, match="must have JSON objects with tokens"):
+        answer.take(event)
