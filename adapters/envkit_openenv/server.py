@@ -39,9 +39,9 @@ except ImportError as error:
 
 DEFAULT_PORT: Final = 8000
 _IDLE_S: Final = 10.0
+"""Seconds that a connection may idle before its request; the check may take as long again."""
 _SHUTDOWN_S: Final = 3
 """Seconds for open requests once SIGTERM came; containers are killed after 10."""
-"""Seconds that a connection may idle before its first request."""
 _SPARE_CONNECTIONS: Final = 64
 """Connections beyond two per session: for health, schemas and rejected clients."""
 _FULL: Final = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
