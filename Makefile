@@ -21,7 +21,7 @@ PYTEST = $(BIN)/pytest --ignore tests/contracts --numprocesses $(WORKERS) --dist
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev demo test test-slow check format templates contract-sglang contract-vllm \
 	contract-trl contract-verl contract-skyrl contract-slime contract-openenv \
-	contract-verifiers contract-inspect contract-clients contract-ray contract-lowest contract-containers mutants \
+	contract-verifiers contract-inspect contract-clients contract-ray contract-lowest contract-containers extras mutants \
 	desktop-deps browser-deps puzzles docs docs-serve bench bench-trainers clean
 
 help:  ## Show the targets
@@ -106,6 +106,7 @@ check: $(VENV)/.dev  ## Lint, check types, layers and prose
 	$(BIN)/python scripts/docs/figures.py --check
 	$(BIN)/python scripts/docs/clients.py --check
 	$(BIN)/python scripts/docs/launch.py --check
+	$(BIN)/python scripts/docs/licences.py --check
 	$(BIN)/python scripts/docs/invariants.py
 	$(BIN)/pyright
 
@@ -131,6 +132,9 @@ contract-lowest: $(VENV)/.dev templates  ## Test the core with its lowest direct
 contract-trl contract-verl contract-skyrl contract-slime contract-openenv contract-verifiers \
 contract-inspect contract-clients contract-ray contract-lowest:
 	$(BIN)/python scripts/contracts/run.py $(@:contract-%=%) $(if $(CLIENT),--client $(CLIENT))
+
+extras: $(VENV)/.dev  ## Resolve every extra under constraints.txt, where a package index is reachable
+	$(BIN)/python scripts/contracts/extras.py
 
 contract-containers:  ## Play sandboxed environments in podman's and Docker's containers (as root, Debian)
 	$(PYTHON) scripts/containers/run.py $(ARGS)

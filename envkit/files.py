@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import json
 import logging
 import os
@@ -17,17 +16,18 @@ from typing import Final
 
 from envkit.closing import Closing
 from envkit.errors import BusyError, ConfigurationError, StorageError
+from envkit.file_locks import BUSY, CAN_MOVE_OPEN, NO_FOLLOW, OPENS_AS_BYTES, close, lock
 from envkit.writer_notes import WriterNote
 
 CACHE_VARIABLE: Final = "ENVKIT_CACHE"
 _LOG: Final = logging.getLogger(__name__)
-_BUSY: Final = (errno.EAGAIN, errno.EACCES)
 _CANNOT_SYNC: Final = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
 """What fsync says on network and user-space file systems that do not have it (fsync(2))."""
 _PASSING: Final = (errno.ESTALE, errno.EIO)
 """What a network file system says while its server restarts or another one takes over."""
 _BLOCK: Final = 1 << 16
 _ATTEMPTS: Final = 100
+_APPENDING: Final = os.O_RDWR | os.O_APPEND | OPENS_AS_BYTES
 _TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
 
 
@@ -99,9 +99,12 @@ def remove_leftovers(folder: Path) -> None:
         if not _TEMPORARY.fullmatch(path.name):
             continue
         with contextlib.suppress(OSError):
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            if not CAN_MOVE_OPEN:
+                path.unlink()
+                continue
+            descriptor = os.open(path, os.O_RDONLY | NO_FOLLOW)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock(descriptor)
                 path.unlink()
             finally:
                 os.close(descriptor)
@@ -116,7 +119,7 @@ def _replace(target: Path, content: Iterable[bytes], *, durable: bool) -> None:
     try:
         with temporary.open("xb") as stream:
             with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(stream, fcntl.LOCK_EX)
+                lock(stream.fileno(), waits=True)
             if not os.fstat(stream.fileno()).st_nlink:  # `remove_leftovers` came first
                 _replace(target, content, durable=durable)
                 return
@@ -124,9 +127,12 @@ def _replace(target: Path, content: Iterable[bytes], *, durable: bool) -> None:
             stream.flush()
             if durable:
                 _sync(stream.fileno())
+            if CAN_MOVE_OPEN:  # so the lock keeps the file until then
+                temporary.replace(target)
+        if not CAN_MOVE_OPEN:
             temporary.replace(target)
-            if durable:
-                _sync_folder(target.parent)
+        if durable:
+            _sync_folder(target.parent)
     finally:
         with contextlib.suppress(OSError):  # a folder without access has no such file either
             temporary.unlink(missing_ok=True)
@@ -207,8 +213,7 @@ class LineFile(Closing):
         temporary = _temporary_of(self.path)
         with self._lock, storage_errors(f"cannot rewrite {self.path}"):
             old = self._open()
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-            new = os.open(temporary, flags, 0o666)
+            new = os.open(temporary, _APPENDING | os.O_CREAT | os.O_EXCL, 0o666)
             try:
                 self._claim(new)
                 with self.path.open("rb") as source, os.fdopen(os.dup(new), "wb") as target:
@@ -217,13 +222,21 @@ class LineFile(Closing):
                     )
                     target.flush()
                     _sync(new)
+                if not CAN_MOVE_OPEN:
+                    close(new)
+                    close(old)
+                    self._descriptor = None
                 temporary.replace(self.path)
                 _sync_folder(self.path.parent)
             except BaseException:
-                os.close(new)
+                if self._descriptor is not None:
+                    close(new)
                 temporary.unlink(missing_ok=True)
                 raise
-            os.close(old)
+            if self._descriptor is None:
+                new = self._open_locked()
+            else:
+                close(old)
             self._descriptor, self._end = new, os.fstat(new).st_size
 
     def check(self) -> None:
@@ -259,14 +272,19 @@ class LineFile(Closing):
             StorageError: It cannot be deleted.
         """
         with self._lock, storage_errors(f"cannot remove {self.path}"):
-            if _is_named(self._open(), self.path):
-                self.path.unlink()
+            descriptor = self._open()
+            if not _is_named(descriptor, self.path):
+                return
+            if not CAN_MOVE_OPEN:
+                close(descriptor)
+                self._descriptor = None
+            self.path.unlink()
 
     def close(self) -> None:
         """Close the file and release its lock; safe to call twice."""
         with self._lock:
             if self._descriptor is not None:
-                os.close(self._descriptor)
+                close(self._descriptor)
                 self._descriptor = None
             if self._note is not None:
                 self._note.close()
@@ -298,7 +316,7 @@ class LineFile(Closing):
         old, self._descriptor = self._open(), None
         with contextlib.suppress(OSError):
             os.close(old)
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        self._descriptor = os.open(self.path, _APPENDING)
         self._claim(self._descriptor)
 
     def _open_locked(self) -> int:
@@ -320,13 +338,13 @@ class LineFile(Closing):
 
     def _claim(self, descriptor: int) -> None:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(descriptor)
+        except BUSY as error:
+            raise BusyError(
+                f"{self.path} is being written by another writer, and a run has only one; wait "
+                "for it to finish, stop it, or choose another directory"
+            ) from error
         except OSError as error:
-            if error.errno in _BUSY:
-                raise BusyError(
-                    f"{self.path} is being written by another writer, and a run has only one; wait "
-                    "for it to finish, stop it, or choose another directory"
-                ) from error
             if self._note is None:  # a file system without locks, such as some network mounts
                 _LOG.warning(
                     "the file system of %s has no locks (%s): a note next to the file excludes "
@@ -380,11 +398,10 @@ if hasattr(os, "register_at_fork"):
 
 def _open_or_create(path: Path) -> tuple[int, bool]:
     """Open a file for appending; return whether this call created it."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     try:
-        return os.open(path, flags | os.O_EXCL, 0o666), True
+        return os.open(path, _APPENDING | os.O_CREAT | os.O_EXCL, 0o666), True
     except FileExistsError:
-        return os.open(path, flags, 0o666), False
+        return os.open(path, _APPENDING | os.O_CREAT, 0o666), False
 
 
 def _is_named(descriptor: int, path: Path) -> bool:
@@ -401,7 +418,7 @@ def _whole_end(descriptor: int, end: int) -> tuple[int, bool]:
     """Return where the last complete line ends, and whether its newline is missing."""
     while end:
         start = _line_start(descriptor, end)
-        line = os.pread(descriptor, end - start, start)
+        line = _read(descriptor, start, end)
         if line.endswith(b"\n") and b"\0" not in line:
             return end, False
         body = line.rstrip(b"\0")
@@ -416,11 +433,16 @@ def _line_start(descriptor: int, end: int) -> int:
     end -= 1  # its own newline
     while end > 0:
         start = max(0, end - _BLOCK)
-        found = os.pread(descriptor, end - start, start).rfind(b"\n")
+        found = _read(descriptor, start, end).rfind(b"\n")
         if found >= 0:
             return start + found + 1
         end = start
     return 0
+
+
+def _read(descriptor: int, start: int, end: int) -> bytes:
+    os.lseek(descriptor, start, os.SEEK_SET)  # appending ignores the position
+    return os.read(descriptor, end - start)
 
 
 def _is_object(text: bytes) -> bool:
@@ -440,7 +462,9 @@ def _sync(descriptor: int) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Wait until the folder's entries are on disk."""
+    """Wait until the folder's entries are on disk, where the system can."""
+    if not CAN_MOVE_OPEN:
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         _sync(descriptor)

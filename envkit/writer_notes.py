@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import socket
+import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -96,7 +97,7 @@ def _is_dead(note: Path) -> bool:
         return False  # removed just now: the next attempt succeeds
     except (OSError, ValueError, KeyError, TypeError):
         return False
-    if host != _host():
+    if host != _host() or sys.platform == "win32":  # there, signal 0 of `os.kill` is Ctrl-C
         return False
     try:
         os.kill(pid, 0)

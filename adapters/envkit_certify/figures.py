@@ -1,7 +1,6 @@
 """Certification lines: recordings, speed and memory."""
 
 import gc
-import resource
 import statistics
 import sys
 import time
@@ -89,6 +88,10 @@ def _empty(_: PolicyContext) -> str:
 
 def memory(bench: Bench) -> Line:
     """Measure the process's peak memory."""
+    if sys.platform == "win32":
+        return skipped("memory", "this system does not measure it")
+    import resource
+
     gc.collect()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     megabytes = peak / (1 << 20) if sys.platform == "darwin" else peak / (1 << 10)

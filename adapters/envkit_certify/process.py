@@ -103,7 +103,7 @@ class Worker(Closing):
     def close(self) -> None:
         """Kill the process, and its children if it leads a group."""
         with suppress(ProcessLookupError, PermissionError):
-            if self._leads_group:
+            if self._leads_group and sys.platform != "win32":
                 os.killpg(self._process.pid, signal.SIGKILL)
             else:
                 self._process.kill()

@@ -3,6 +3,7 @@
 import inspect
 import pkgutil
 import shlex
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -11,7 +12,7 @@ from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from envkit.env import Step
-from envkit.errors import ConfigurationError, EnvFault, FaultKind, did_you_mean
+from envkit.errors import ConfigurationError, EnvFault, FaultKind, RefusedError, did_you_mean
 from envkit.images import Image
 from envkit.messages import Message, images_of, text_of
 from envkit.rollout.boundary import StepOutcome
@@ -223,6 +224,11 @@ class AgentSettings:
             raise ConfigurationError(
                 "agent.steps and agent.rewards are for agent.command; a function calls "
                 "AgentTask.step and AgentTask.reward"
+            )
+        if sys.platform == "win32" and self.function is None:
+            raise RefusedError(
+                "agent.command and agent.harness need Linux or macOS, got win32; use "
+                "agent.function, WSL or a Linux container"
             )
         if self.argv() is None:
             if self.grade is not None:

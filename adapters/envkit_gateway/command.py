@@ -20,8 +20,8 @@ from envkit.threads.pool import WorkerPool
 from envkit_gateway.agents import AgentResult, AgentTask
 
 _SUPERVISOR: Final = Path(__file__).with_name("supervise.py")
-_NOT_EXECUTABLE, _NOT_STARTED, _KILLED = 126, 127, 128 + signal.SIGKILL
-_TOO_LARGE: Final = 128 + signal.SIGXFSZ
+_NOT_EXECUTABLE, _NOT_STARTED = 126, 127
+_KILLED, _TOO_LARGE = 128 + 9, 128 + 25  # SIGKILL and SIGXFSZ, which Windows lacks
 _FAILED: Final = {
     _NOT_EXECUTABLE: "cannot be executed",
     _NOT_STARTED: "did not start",

@@ -4,7 +4,10 @@ Usage: `python -ISB supervise.py BYTES INPUT COMMAND...`. INPUT is the number of
 is the command's standard input. The supervisor adopts every descendant,
 including those that left their process group. When the command ends, when standard input closes
 (the parent is gone), on SIGTERM, or when the folder above the working directory holds more than
-BYTES, it kills all of them. Linux only. It imports nothing from envkit, so it starts quickly.
+BYTES, it kills all of them. It imports nothing from envkit, so it starts quickly.
+
+Other systems have no such adoption. There it kills the command's process group and what descends
+from it at that moment; a process that left both before goes on.
 """
 
 import ctypes
@@ -15,6 +18,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 _LOOK_S = 1.0
@@ -28,8 +32,7 @@ def main(argv: list[str]) -> int:
     A command that wrote too much, to one file or many, gets the status of SIGXFSZ.
     """
     most, given, command = int(argv[0]), int(argv[1]), argv[2:]
-    libc = ctypes.CDLL(None)
-    libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _prctl(_SET_CHILD_SUBREAPER, 1)
     stop_read, stop_write = os.pipe()
     os.set_blocking(stop_write, False)
     signal.set_wakeup_fd(stop_write)
@@ -42,7 +45,7 @@ def main(argv: list[str]) -> int:
             command,
             stdin=given,
             start_new_session=True,
-            preexec_fn=lambda: libc.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0),  # noqa: PLW1509
+            preexec_fn=lambda: _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL),  # noqa: PLW1509
         )
     except OSError as error:
         print(f"cannot start {command[0]!r}: {error.strerror}", file=sys.stderr)  # noqa: T201
@@ -52,6 +55,14 @@ def main(argv: list[str]) -> int:
         return _wait(child, stop_read, most)
     finally:
         _kill_descendants()
+        if sys.platform != "linux":
+            with suppress(OSError):  # nothing is left of it
+                os.killpg(child.pid, signal.SIGKILL)
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def _wait(child: "subprocess.Popen[bytes]", stop: int, most: int) -> int:
@@ -105,6 +116,22 @@ def _kill_descendants() -> None:
 
 
 def _descendants() -> list[int]:
+    parents = _parents()
+    found, todo = [], [os.getpid()]
+    while todo:
+        parent = todo.pop()
+        children = [pid for pid, its_parent in parents.items() if its_parent == parent]
+        found += children
+        todo += children
+    return found
+
+
+def _parents() -> dict[int, int]:
+    """Return the parent of each process."""
+    if sys.platform != "linux":
+        command = ["/bin/ps", "-A", "-o", "pid=,ppid="]
+        listed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout
+        return {int(pid): int(parent) for pid, parent in map(str.split, listed.splitlines())}
     parents: dict[int, int] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -113,13 +140,7 @@ def _descendants() -> list[int]:
                     parents[int(name)] = int(file.read().rpartition(")")[2].split()[1])
             except (OSError, ValueError, IndexError):
                 continue
-    found, todo = [], [os.getpid()]
-    while todo:
-        parent = todo.pop()
-        children = [pid for pid, its_parent in parents.items() if its_parent == parent]
-        found += children
-        todo += children
-    return found
+    return parents
 
 
 if __name__ == "__main__":

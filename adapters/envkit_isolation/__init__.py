@@ -11,6 +11,16 @@ They exchange `frames` of `values`. Nothing from a worker is unpickled: answers 
 images, validated on arrival.
 """
 
+import sys
+
+from envkit.errors import RefusedError
+
+if sys.platform != "linux":
+    raise RefusedError(
+        f"environments in worker processes need Linux, got {sys.platform}; play without isolation, "
+        "or in a Linux container or WSL"
+    )
+
 from envkit_isolation.factory import isolated
 from envkit_isolation.proxy import IsolatedEnv
 from envkit_isolation.source import IsolatedSource

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from envkit.errors import ImageError, StorageError
+from envkit.file_locks import NO_FOLLOW, OPENS_AS_BYTES
 from envkit.files import storage_errors
 from envkit.image_files import MAX_BYTES
 from envkit.rollout.run_folder import RUN_FILE
@@ -21,7 +22,7 @@ MAX_FOLDERS: Final = 10_000
 """Maximum number of folders to search."""
 MAX_DOCUMENTS: Final = 500
 _MAX_JSON_BYTES: Final = 4 << 20
-_OPEN_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_OPEN_FLAGS: Final = os.O_RDONLY | NO_FOLLOW | getattr(os, "O_NONBLOCK", 0) | OPENS_AS_BYTES
 """Do not follow links, and do not block on a pipe."""
 _MEDIA: Final = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -69,6 +70,8 @@ class Folder:
             if not parent.is_relative_to(self.root):
                 raise StorageError(f"{path.name} is outside the folder that is shown")
             try:
+                if not NO_FOLLOW and (parent / path.name).is_symlink():
+                    raise OSError(errno.ELOOP, "it is a link")
                 descriptor = os.open(parent / path.name, _OPEN_FLAGS)
             except OSError as error:
                 if error.errno != errno.ELOOP:

@@ -1,9 +1,14 @@
 """Real applications on a real Linux desktop: the environment `computer-use-linux-v0`."""
 
+from typing import TYPE_CHECKING
+
+from envkit.lazy import lazy_names
 from envkit.registration import EnvSpec
-from envkit_linux_desktop.desk import Limits
-from envkit_linux_desktop.env import LinuxDesktopEnv
-from envkit_linux_desktop.source import LinuxDesktopTasks
+
+if TYPE_CHECKING:
+    from envkit_linux_desktop.desk import Limits
+    from envkit_linux_desktop.env import LinuxDesktopEnv
+    from envkit_linux_desktop.source import LinuxDesktopTasks
 
 SPEC = EnvSpec(
     id="computer-use-linux-v0",
@@ -13,3 +18,7 @@ SPEC = EnvSpec(
 )
 
 __all__ = ["SPEC", "Limits", "LinuxDesktopEnv", "LinuxDesktopTasks"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__, {"Limits": ".desk", "LinuxDesktopEnv": ".env", "LinuxDesktopTasks": ".source"}
+)

@@ -1,8 +1,13 @@
 """Tasks in a Linux shell, isolated by bubblewrap: the environment `terminal-v0`."""
 
+from typing import TYPE_CHECKING
+
+from envkit.lazy import lazy_names
 from envkit.registration import EnvSpec
-from envkit_terminal.env import TerminalEnv
-from envkit_terminal.session import Limits, TerminalSession
+
+if TYPE_CHECKING:
+    from envkit_terminal.env import TerminalEnv
+    from envkit_terminal.session import Limits, TerminalSession
 
 SPEC = EnvSpec(
     id="terminal-v0",
@@ -12,3 +17,7 @@ SPEC = EnvSpec(
 )
 
 __all__ = ["SPEC", "Limits", "TerminalEnv", "TerminalSession"]
+
+__getattr__, __dir__ = lazy_names(
+    __name__, {"Limits": ".session", "TerminalEnv": ".env", "TerminalSession": ".session"}
+)

@@ -357,7 +357,7 @@ def test_temporary_file_removed_too_early_is_written_again(
             remove_leftovers(tmp_path)
         before(stream, how)
 
-    monkeypatch.setattr("envkit.files.fcntl.flock", late)
+    monkeypatch.setattr("fcntl.flock", late)
     replace_file(tmp_path / "run.json", b"whole")
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
     assert (tmp_path / "run.json").read_bytes() == b"whole"

@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import weakref
@@ -50,8 +51,14 @@ class BrowserProcess:
 
         Raises:
             BrowserFault: The operating system refuses.
-            RefusedError: `ENVKIT_BROWSER_SANDBOX` has another value than "off".
+            RefusedError: The system is not Linux, or `ENVKIT_BROWSER_SANDBOX` has another value
+                than "off".
         """
+        if sys.platform != "linux":
+            raise RefusedError(
+                f"browsers need Linux, got {sys.platform}; use a Linux container or a virtual "
+                "machine"
+            )
         self.binary = binary
         is_sandboxed = _is_sandboxed()
         self.profile = Path(tempfile.mkdtemp(prefix=PROFILE_PREFIX))

@@ -6,7 +6,6 @@ The parent sends one pickled `Comparison` on stdin; the child answers in JSON.
 import json
 import os
 import pickle
-import resource
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -88,6 +87,8 @@ def evaluate(comparison: Comparison) -> float:
 
 def main() -> None:
     """Answer one comparison; the child's program."""
+    import resource  # absent on Windows, where the package is only listed
+
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS + 5))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,6 +1,9 @@
 """Commands that misbehave: each ends as a typed outcome, and nothing that it started goes on."""
 
 import asyncio
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +12,7 @@ import psutil
 import pytest
 from fakes.agent_runs import command, played
 
+import envkit_gateway
 from envkit.trajectory import StopReason, Trajectory
 
 
@@ -46,6 +50,52 @@ async def test_command_that_attacks_its_supervisor_leaves_nothing(
     assert found.turns
     assert found.stop_reason in (StopReason.ENV_TRUNCATED, StopReason.STEP_TIMEOUT)
     await check_gone(pid)
+
+
+AS_ON_MACOS = """
+import ctypes, os, runpy, subprocess, sys
+listed, sys.platform, ctypes.CDLL = os.listdir, "darwin", None
+def list_folder(path="."):
+    assert not str(path).startswith("/proc"), "it has no such folder"
+    return listed(path)
+os.listdir = list_folder
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+LEAVES_TWO = """
+import os, subprocess, sys, time
+for own in (False, True):
+    subprocess.Popen(["sleep", "600"], start_new_session=own)
+print(*open(f"/proc/self/task/{os.getpid()}/children").read().split(), flush=True)
+"""
+
+
+@pytest.mark.parametrize(("rest", "left"), [("time.sleep(600)", 0), ("sys.exit(3)", 1)])
+def test_supervisor_needs_neither_prctl_nor_proc(tmp_path: Path, rest: str, left: int) -> None:
+    """Without them, a process that left the group of a command that ended is not found."""
+    supervise = Path(envkit_gateway.__file__).with_name("supervise.py")
+    own = [sys.executable, "-ISB", "-c", AS_ON_MACOS, str(supervise), str(1 << 30)]
+    with (
+        open(os.devnull) as nothing,
+        subprocess.Popen(
+            [*own, str(nothing.fileno()), sys.executable, "-c", LEAVES_TWO + rest],
+            cwd=tmp_path,
+            pass_fds=[nothing.fileno()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        assert process.stdout is not None
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        if left == 0:
+            process.terminate()
+        code = process.wait(60)
+    found = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    alive = [one for one in found if one.status() != psutil.STATUS_ZOMBIE]
+    for one in alive:
+        one.kill()
+    assert (code, len(pids), len(alive)) == (3 if left else 137, 2, left)
 
 
 DEEP = """
