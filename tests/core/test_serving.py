@@ -5,12 +5,12 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 from fakes.strangers import AMBIGUOUS, answers_to_ambiguous, connected
+from fakes.virtual_time import run_virtually
 
-from envkit.serving import BodyError, listening, read_body
+from envkit.serving import BodyError, abort_unread, listening, read_body
 
 SIZE = 20_000_000
 HOST = "Host: 127.0.0.1\r\n"
@@ -78,11 +78,56 @@ async def test_unread_answer_of_a_closed_connection_is_dropped() -> None:
                 await asyncio.sleep(0.02)
 
 
-async def test_answers_that_are_read_are_not_dropped() -> None:
-    async with serving(answer_s=0.4) as served, aiohttp.ClientSession(served.address) as session:
-        for _ in range(20):  # longer than an answer may take, and never idle
-            async with session.get("/long") as response:
-                assert len(await response.read()) == SIZE
+class Unread:
+    """A connection whose unread bytes are known for each second."""
+
+    def __init__(self, *sizes: int, closes: float = 99.0) -> None:
+        self.sizes, self.closes = sizes, closes
+        self.aborted: float | None = None
+        self.transport: Any = self
+
+    def now(self) -> float:
+        """Return the seconds since the start."""
+        return asyncio.get_running_loop().time()
+
+    def get_write_buffer_size(self) -> int:
+        """Return the size that the transport would."""
+        return self.sizes[min(int(self.now()), len(self.sizes) - 1)]
+
+    def is_closing(self) -> bool:
+        """Return whether the server has closed it."""
+        return self.now() >= self.closes
+
+    def abort(self) -> None:
+        """Note the moment."""
+        self.aborted = self.now()
+
+
+@pytest.mark.parametrize(
+    ("client", "aborted"),
+    [
+        (Unread(0), None),
+        (Unread(0, 9), 11),
+        (Unread(*range(1000, 0, -1)), 11),  # a byte per second
+        (Unread(*[90, 60, 30] * 9, 0), None),  # always behind, with one answer after another
+        (Unread(90, 60, 30, 0, 90, 0), None),
+        (Unread(0, 9, closes=5), 10),
+        (Unread(0, *[9] * 7, 0, closes=5), None),
+    ],
+    ids=range(7),
+)
+def test_answer_has_one_deadline_and_a_closed_connection_another(
+    client: Unread, aborted: float | None
+) -> None:
+    async def first_abort() -> None:
+        watch = asyncio.create_task(abort_unread(lambda: [client], seconds=10))
+        for _ in range(60):
+            if client.aborted is None:
+                await asyncio.sleep(0.5)
+        watch.cancel()
+
+    run_virtually(first_abort())
+    assert client.aborted == aborted
 
 
 async def test_head_of_a_request_has_a_deadline() -> None:
