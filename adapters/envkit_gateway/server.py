@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import json
-import logging
 import secrets
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -11,10 +10,9 @@ from types import ModuleType
 from typing import Any, Final, Protocol, cast
 
 from aiohttp import ClientConnectionResetError, web
-from aiohttp.http_exceptions import HttpProcessingError
 
-from envkit.access import cannot_listen
 from envkit.errors import EngineFault, LedgerFault
+from envkit.serving import BodyError, listening, read_body
 from envkit.threads.pool import WorkerPool
 from envkit_gateway import anthropic, chat, responses
 from envkit_gateway.agents import LOOPBACK
@@ -31,12 +29,13 @@ _LARGE: Final = 32 << 10
 _KEEPALIVE_S: Final = 5.0
 _BODY_S: Final = 60.0
 """Seconds in which a body must arrive; on loopback it takes milliseconds."""
+_ANSWER_S: Final = 60.0
+"""Seconds in which an answer must be read; a client that reads slower counts as lost."""
 _STOP_S: Final = 0.5
 """Seconds that open connections have at the end, when every session is over."""
 _LABELS: Final = ("x-claude-code-agent-id", "x-parent-session-id", "thread-id")
 """Headers that clients send to identify a sub-agent."""
 _DIALECTS: Final = (chat, responses, anthropic)
-_LOGGER: Final = logging.getLogger("envkit_gateway.http")
 
 
 class Gateway:
@@ -75,26 +74,13 @@ class Gateway:
         app.router.add_route("*", "/", self._root)
         app.router.add_route("*", "/{rest:.*}", self._unknown)
         app.on_response_prepare.append(_name_request)
-        runner = web.AppRunner(
-            app,
-            access_log=None,
-            auto_decompress=False,  # which blocks the event loop, for a client that wants it
-            handler_cancellation=True,  # otherwise nobody notices that a client has left
-            logger=_LOGGER,
-            shutdown_timeout=_STOP_S,
-        )
-        await runner.setup()
         try:
-            site = web.TCPSite(runner, host, port)
-            try:
-                await site.start()
-            except OSError as error:
-                raise cannot_listen(host, port, error) from error
-            taken = cast("tuple[str, int]", runner.addresses[0])[1]
-            self._url = url or f"http://{f'[{host}]' if ':' in host else host}:{taken}"
-            yield self
+            async with listening(
+                app, host=host, port=port, answer_s=_ANSWER_S, stop_s=_STOP_S, cancels_lost=True
+            ) as address:
+                self._url = url or address
+                yield self
         finally:
-            await runner.cleanup()
             self._pool.close()
 
     @property
@@ -183,19 +169,10 @@ class Gateway:
         Raises:
             RequestRefused: It is compressed, too large, cut or late.
         """
-        if http.headers.get("content-encoding", "identity") != "identity":
-            raise bad_request("send the body uncompressed, without Content-Encoding")
         try:
-            if (http.content_length or 0) > MAX_BODY:
-                raise web.HTTPRequestEntityTooLarge(MAX_BODY, http.content_length or 0)
-            async with asyncio.timeout(_BODY_S):
-                return await http.read()
-        except TimeoutError as error:
-            raise bad_request(f"the body did not arrive within {_BODY_S:g} s") from error
-        except web.HTTPRequestEntityTooLarge as error:
-            raise RequestRefused(413, f"a request may have {MAX_BODY >> 20} MiB") from error
-        except web.RequestPayloadError as error:
-            raise bad_request(f"the body is malformed: {error}") from error
+            return await read_body(http, max_bytes=MAX_BODY, seconds=_BODY_S)
+        except BodyError as error:  # a late one is not 408, which SDKs send again
+            raise RequestRefused(413 if error.status == 413 else 400, str(error)) from error
 
     async def _read(self, http: web.Request, dialect: ModuleType, session: Session) -> AgentRequest:
         data = await self._data(http)
@@ -251,15 +228,6 @@ def _dialect_of(http: web.Request) -> ModuleType:
     """Return the dialect of a request that none of the dialects serves."""
     is_anthropic = "anthropic-version" in http.headers or http.path.startswith(anthropic.PATH)
     return anthropic if is_anthropic else chat
-
-
-def _is_ours(record: logging.LogRecord) -> bool:
-    """Return whether a record is about anything but a client's broken HTTP."""
-    error = None if record.exc_info is None else record.exc_info[1]
-    return not isinstance(error, HttpProcessingError | web.RequestPayloadError)
-
-
-_LOGGER.addFilter(_is_ours)
 
 
 def _parsed(

@@ -11,13 +11,15 @@ sessions.
 | whose environment or client takes longer than `step_timeout_s` | code 1011 |
 | with a message beyond `message_bytes` | code 1009 |
 
-An answer beyond `answer_bytes` becomes an error; the session continues.
+An answer beyond `answer_bytes`, or to a message that is not a JSON object, is an error; the session
+continues. An HTTP connection serves one request, so nothing can be smuggled after it.
 """
 
 import asyncio
 import contextlib
 import json
 import math
+import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -115,6 +117,8 @@ class Guard:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
+        if scope["type"] == "http":
+            send = _closing(send)
         refusal = self._refusal(scope)
         if refusal is not None:
             await _refuse(refusal, scope, receive, send)
@@ -178,7 +182,16 @@ class _GuardedSession:
             playing.cancel()
 
     async def receive(self) -> Message:
-        """Return the client's next message, or its end."""
+        """Return the client's next message that can be answered, or its end."""
+        while True:
+            message = await self._next()
+            is_said = message["type"] == "websocket.receive"
+            problem = _problem(message.get("text")) if is_said else None
+            if problem is None:
+                return message
+            await self.send(_error(problem, code="INVALID_JSON"))
+
+    async def _next(self) -> Message:
         self._stop_timer()
         if self._is_over:
             return {"type": "websocket.disconnect", "code": _FAILED}
@@ -206,7 +219,13 @@ class _GuardedSession:
                 rule = f"at most {self._limits.answer_bytes} bytes"
                 fault = EnvFault(f"an answer may have {rule}, got {size}", kind=FaultKind.PERMANENT)
                 message = _error(write_fault(fault), code="EXECUTION_ERROR")
-        await self._send(message)
+        await self._deliver(message)
+
+    async def _deliver(self, message: Message) -> None:
+        try:
+            await self._send(message)
+        except (OSError, RuntimeError):  # the client left, or uvicorn already closed the session
+            self._is_over = True
 
     async def _end(self, code: int, reason: str) -> Message:
         await self._close(code, reason)
@@ -218,7 +237,7 @@ class _GuardedSession:
         self._is_over = True
         with contextlib.suppress(TimeoutError):  # the client does not read
             async with asyncio.timeout(_CLOSE_S):
-                await self._send({"type": "websocket.close", "code": code, "reason": reason})
+                await self._deliver({"type": "websocket.close", "code": code, "reason": reason})
 
     def _start_timer(self) -> None:
         self._stop_timer()
@@ -249,6 +268,39 @@ async def _refuse(refusal: Refusal, scope: Message, receive: Receive, send: Send
     encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     await send({"type": f"{prefix}.start", "status": refusal.status, "headers": encoded})
     await send({"type": f"{prefix}.body", "body": body})
+
+
+def _closing(send: Send) -> Send:
+    """Return a `send` whose answer is the last one of its connection."""
+
+    async def closing(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+        await send(message)
+
+    return closing
+
+
+def _problem(text: str | None) -> str | None:
+    """Return why OpenEnv's application could not answer a message, or None."""
+    if text is None:
+        return "a message must be text, got bytes"
+    try:
+        found: object = json.loads(text)
+        if "\\u" in text:
+            json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return "a message must be valid Unicode, got half of a surrogate pair"
+    except json.JSONDecodeError as error:
+        return f"a message must be JSON: {error}"
+    except ValueError:
+        return f"an integer may have at most {sys.get_int_max_str_digits()} digits, got more"
+    except RecursionError:
+        return "a message is nested too deeply"
+    if isinstance(found, dict):
+        return None
+    kind = "null" if found is None else type(found).__name__
+    return f"a message must be a JSON object with 'type' as text, got {kind}"
 
 
 def _error(text: str, *, code: str) -> Message:

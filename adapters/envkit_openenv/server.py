@@ -7,6 +7,7 @@ back into the fault and other clients raise.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -22,24 +23,28 @@ from envkit.errors import (
     MissingDependencyError,
 )
 from envkit.reply import Reply
+from envkit.serving import abort_unread, ignore_errors, return_freed_answers
 from envkit_openenv.guard import Guard, ServerLimits
 from envkit_openenv.protocol import write_fault
 
 try:
+    import h11
     import uvicorn
     from fastapi import FastAPI
     from openenv.core.env_server import Environment, create_app
     from openenv.core.env_server import types as openenv
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
 except ImportError as error:
     raise MissingDependencyError.for_extra("serving OpenEnv", "openenv", "openenv") from error
 
 DEFAULT_PORT: Final = 8000
 _IDLE_S: Final = 10.0
+"""Seconds that a connection may idle before its request; the check may take as long again."""
 _SHUTDOWN_S: Final = 3
 """Seconds for open requests once SIGTERM came; containers are killed after 10."""
-"""Seconds that a connection may idle before its first request."""
 _SPARE_CONNECTIONS: Final = 64
 """Connections beyond two per session: for health, schemas and rejected clients."""
+_FULL: Final = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 class EnvkitAction(openenv.Action):
@@ -114,7 +119,7 @@ class EnvkitEnvironment(Environment):
         with _EncodeFaults():
             if self._env is None:
                 self._env = self._served.make()
-            self._episode_id = episode_id
+            self._episode_id = None if episode_id is None else str(episode_id)
             options = None if task is None else {"task": task}
             observation, info = self._env.reset(seed=seed, options=options)
             return _observed(observation, info)
@@ -246,13 +251,16 @@ def serve(
         app,
         host=host,
         port=port,
-        log_level="warning",
+        http=_Connection,
+        log_level="error",  # strangers cause the warnings
         log_config=None,  # disabled: a message may contain client data
         ws_max_size=bounds.message_bytes,
         limit_concurrency=2 * bounds.max_sessions + _SPARE_CONNECTIONS,
         timeout_graceful_shutdown=_SHUTDOWN_S,
     )
-    server = _Server(settings, on_ready)
+    return_freed_answers()
+    ignore_errors(logging.getLogger("uvicorn.error"), h11.ProtocolError, UnicodeDecodeError)
+    server = _Server(settings, on_ready, answer_s=bounds.step_timeout_s)
     try:
         server.run()
     except SystemExit as error:  # uvicorn exits this way if it cannot start
@@ -261,13 +269,27 @@ def serve(
         return
 
 
-class _Server(uvicorn.Server):
-    """Reports its address once it listens."""
+class _Connection(AutoHTTPProtocol):
+    """Bounds the sessions' connections too; uvicorn bounds only those of other requests."""
 
-    def __init__(self, settings: uvicorn.Config, on_ready: Callable[[str], object]) -> None:
+    def handle_websocket_upgrade(self, *request: Any) -> None:  # noqa: ANN401  # h11's, if any
+        """Open a session's connection, unless there are too many."""
+        if len(self.connections) < self.config.limit_concurrency:
+            super().handle_websocket_upgrade(*request)
+        else:
+            self.transport.write(_FULL)
+            self.transport.close()
+
+
+class _Server(uvicorn.Server):
+    """Reports its address once it listens, and closes connections that uvicorn would keep."""
+
+    def __init__(
+        self, settings: uvicorn.Config, on_ready: Callable[[str], object], *, answer_s: float
+    ) -> None:
         super().__init__(settings)
-        self._on_ready = on_ready
-        self._idle_watch: asyncio.Task[None] | None = None
+        self._on_ready, self._answer_s = on_ready, answer_s
+        self._watches: list[asyncio.Task[None]] = []
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         """Listen, and report the address."""
@@ -276,13 +298,11 @@ class _Server(uvicorn.Server):
             port = self.servers[0].sockets[0].getsockname()[1]
             name = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
             self._on_ready(f"http://{name}:{port}")
-            self._idle_watch = asyncio.create_task(self._close_silent_connections())
-
-    async def shutdown(self, sockets: list[socket] | None = None) -> None:
-        """Stop the watcher, then the connections."""
-        if self._idle_watch is not None:
-            self._idle_watch.cancel()
-        await super().shutdown(sockets)
+            state = self.server_state
+            unread = abort_unread(lambda: state.connections, seconds=self._answer_s)
+            self._watches = [
+                asyncio.create_task(one) for one in (self._close_silent_connections(), unread)
+            ]
 
     async def _close_silent_connections(self) -> None:
         """Close connections without a complete request; uvicorn waits forever."""

@@ -17,13 +17,14 @@ import asyncio
 import contextlib
 import hmac
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from envkit.access import Access, cannot_listen
+from envkit.access import Access
 from envkit.errors import ConfigurationError, EnvkitError
+from envkit.serving import listening
 from envkit.text import utf8
 from envkit.viewer.bundle import shell
 from envkit.viewer.diff import compare_rows
@@ -35,6 +36,9 @@ HOST: Final = "127.0.0.1"
 MAX_QUERY: Final = 400
 """Maximum length of a search in characters."""
 _KEY: Final = "key"
+_ANSWER_S: Final = 300.0
+"""Seconds to read an answer; a large run takes long over a forwarded port."""
+_STOP_S: Final = 0.5
 _LONGEST_WAIT_S: Final = 20.0
 _IDLE_S: Final = 0.4
 _TICK_S: Final = 0.1
@@ -109,18 +113,10 @@ async def serve(
     Raises:
         ServiceError: The server cannot listen on the port.
     """
-    runner = web.AppRunner(create_app(library, key=key), access_log=None, shutdown_timeout=0.5)
-    await runner.setup()
-    try:
-        try:
-            await web.TCPSite(runner, HOST, port).start()
-        except OSError as error:
-            raise cannot_listen(HOST, port, error) from error
-        taken = cast("tuple[str, int]", runner.addresses[0])[1]
-        on_ready(f"http://{HOST}:{taken}/?{_KEY}={key}")
+    app = create_app(library, key=key)
+    async with listening(app, host=HOST, port=port, answer_s=_ANSWER_S, stop_s=_STOP_S) as address:
+        on_ready(f"{address}/?{_KEY}={key}")
         await asyncio.Event().wait()
-    finally:
-        await runner.cleanup()
 
 
 async def _reading(app: web.Application) -> AsyncIterator[None]:

@@ -11,6 +11,7 @@ list:
 | violates the contract, or asks for too many documents | 422 with a `detail`, as in FastAPI |
 | too large, or its answer would be | 413 with a `detail`; fewer queries at once may pass |
 | its backend fails | 503, or 500 if trying again is useless |
+| whose body is late | 408 |
 | not answered in time | 503 |
 """
 
@@ -24,8 +25,9 @@ from typing import Any, Final, cast
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from envkit.access import Access, cannot_listen, check_port
+from envkit.access import Access, check_port
 from envkit.errors import ConfigurationError, EnvFault
+from envkit.serving import IDLE_S, BodyError, listening, read_body, return_freed_answers
 from envkit_search.contents import contents_of
 from envkit_search.document import Hit, SearchBackend
 
@@ -53,11 +55,11 @@ class ServerLimits:
     documents: int = 16_384
     """Queries times `topk`."""
     request_s: float = 60.0
-    """From the first byte of the body to the last byte of the answer, in seconds."""
-    idle_s: float = 75.0
+    """Seconds for the body to arrive, then for the answer, then for the client to read it."""
+    idle_s: float = IDLE_S
     """Seconds that a connection may idle between requests."""
     at_once: int = 32
-    """Concurrent requests; others wait, within `request_s`."""
+    """Concurrent searches; others wait, within `request_s`."""
 
     def __post_init__(self) -> None:
         """Reject limits under which nothing could be answered.
@@ -126,27 +128,21 @@ class _Service:
 
     async def retrieve(self, request: web.Request) -> web.StreamResponse:
         """Answer a request; cancel it if it takes too long."""
-        response = web.StreamResponse(headers={"Content-Type": f"{_JSON}; charset=utf-8"})
+        limits = self._limits
         try:
-            async with asyncio.timeout(self._limits.request_s), self._free:
-                parts = await self._answer(await request.read())
-                response.content_length = sum(map(len, parts))
-                await response.prepare(request)
-                for part in parts:
-                    await response.write(part)
-                await response.write_eof()
-                return response
-        except _Refused as refused:
+            body = await read_body(
+                request, max_bytes=limits.request_bytes, seconds=limits.request_s
+            )
+            async with asyncio.timeout(limits.request_s), self._free:
+                parts = await self._answer(body)
+            return web.Response(body=b"".join(parts), content_type=_JSON, charset="utf-8")
+        except (_Refused, BodyError) as refused:
             return web.json_response({"detail": str(refused)}, status=refused.status)
         except EnvFault as fault:
             status = 503 if fault.retryable else 500
             return web.json_response({"detail": str(fault), "kind": fault.kind}, status=status)
         except TimeoutError:
-            if response.prepared:  # the client does not read the answer
-                if request.transport is not None:
-                    request.transport.abort()
-                return response
-            detail = f"not answered within {self._limits.request_s:g} s"
+            detail = f"not answered within {limits.request_s:g} s"
             return web.json_response({"detail": detail}, status=503)
 
     async def _answer(self, body: bytes) -> list[bytes]:
@@ -218,25 +214,18 @@ async def serve(
         ServiceError: The address cannot be listened on.
     """
     check_port(port)
-    host, bounds = access.host, limits or ServerLimits()
-    runner = web.AppRunner(
-        create_app(backend, access=access, default_topk=default_topk, limits=bounds),
-        access_log=None,
-        shutdown_timeout=_LAST_ANSWERS_S,
-        keepalive_timeout=bounds.idle_s,
-    )
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, host, port)
-        try:
-            await site.start()
-        except OSError as error:
-            raise cannot_listen(host, port, error) from error
-        name, taken = cast(tuple[str, int], runner.addresses[0][:2])
-        on_ready(f"http://[{name}]:{taken}" if ":" in name else f"http://{name}:{taken}")
+    bounds = limits or ServerLimits()
+    app = create_app(backend, access=access, default_topk=default_topk, limits=bounds)
+    async with listening(
+        app,
+        host=access.host,
+        port=port,
+        answer_s=bounds.request_s,
+        stop_s=_LAST_ANSWERS_S,
+        idle_s=bounds.idle_s,
+    ) as address:
+        on_ready(address)
         await asyncio.Event().wait()
-    finally:
-        await runner.cleanup()
 
 
 def serve_until_interrupted(
@@ -254,6 +243,7 @@ def serve_until_interrupted(
         ConfigurationError: `default_topk` is out of range.
         ServiceError: The address cannot be listened on.
     """
+    return_freed_answers()
     serving = serve(
         backend,
         access=access,

@@ -149,13 +149,30 @@ class CrashyEnv(Env):
         raise EnvFault(f"as told: {kind.value}", kind=kind, retryable=kind is FaultKind.TIMEOUT)
 
 
+class LongEnv(Env):
+    """Answers as many characters as the reply says."""
+
+    max_turns = 100
+
+    def on_reset(self, task: Task) -> Turn:
+        """Wait."""
+        return Turn("How many characters?")
+
+    def on_turn(self, response_text: str) -> Turn:
+        """Answer after a moment, in which a client may leave."""
+        time.sleep(0.05)
+        return Turn("x" * int(response_text))
+
+
 def register_here() -> None:
     """Make the environments known that the tests play: envkit is not installed beside OpenEnv."""
     specs: list[EnvSpec] = [
         import_module(f"envkit_{name}").SPEC
         for name in ("canary", "desktop", "geo3k", "gymnasium", "openenv", "search")
     ]
-    specs.append(EnvSpec(id="crashy-v0", entry_point="fakes.openenv_real:CrashyEnv"))
+    for name in ("Crashy", "Long"):
+        place = f"fakes.openenv_real:{name}Env"
+        specs.append(EnvSpec(id=f"{name.lower()}-v0", entry_point=place))
     for spec in specs:
         if spec.id not in envkit.registry():
             envkit.register(spec.id, spec.entry_point, kwargs=spec.kwargs)

@@ -6,11 +6,13 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 
+import aiohttp
 import pytest
 from fakes.agent_clients import ChatClient
 from fakes.gateway_run import Run, serving
+from fakes.strangers import AMBIGUOUS, answers_to_ambiguous, connected
 
 CHAT = "/v1/chat/completions"
 BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "one"}]}).encode()
@@ -117,6 +119,33 @@ async def test_clients_that_never_finish_do_not_hold_up_the_end() -> None:
     assert time.monotonic() - started < 5
     for _, writer in opened:
         writer.transport.abort()
+
+
+@pytest.mark.parametrize("name", AMBIGUOUS)
+async def test_request_with_an_ambiguous_end_is_the_last_of_its_connection(name: str) -> None:
+    async with serving(lambda _: "yes") as run:
+        assert await answers_to_ambiguous(run.gateway.url, name) == 1
+        await check_alive(run)
+
+
+async def test_slow_clients_do_not_hold_up_the_episode() -> None:
+    async with serving(lambda _: "yes") as run, AsyncExitStack() as stack:
+        for said in (b"", b"POST /v1", head(run, length=500) + b"{", b"GET / HTTP/1.1\r\nX: "):
+            for _ in range(10):
+                await stack.enter_async_context(connected(run.gateway.url, said))
+        await check_alive(run)
+
+
+@pytest.mark.parametrize("method", ["POST", "OPTIONS"])
+async def test_page_in_a_browser_reaches_nothing_of_an_episode(method: str) -> None:
+    """Of another site, or of one whose name was rebound to the gateway's address."""
+    async with serving(lambda _: "yes") as run, aiohttp.ClientSession(run.gateway.url) as client:
+        for host in ("127.0.0.1", "rebound.example"):
+            page = {"Origin": "http://rebound.example", "Host": host, "Content-Type": "text/plain"}
+            async with client.request(method, CHAT, data=BODY, headers=page) as response:
+                assert response.status == (401 if method == "POST" else 404)
+                assert not [name for name in response.headers if name.startswith("Access-Control")]
+        await check_alive(run)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -37,7 +37,7 @@ class EchoApp:
             assert (await receive())["type"] == "websocket.connect"
             await send({"type": "websocket.accept"})
             while (message := await receive())["type"] == "websocket.receive":
-                await self._answer(message["text"], send)
+                await self._answer(json.loads(message["text"])["type"], send)
         finally:
             self.ended += 1
 
@@ -56,6 +56,8 @@ class Client:
     def __init__(self, guard: Guard, *, address: str = "10.0.0.1", path: str = "/ws") -> None:
         self._said: asyncio.Queue[Message] = asyncio.Queue()
         self.got: asyncio.Queue[Message] = asyncio.Queue()
+        self.lost: Exception | None = None
+        """What sending to it raises."""
         headers = [("host", "box:8000"), *bearer(KEY).items()]
         self.scope: Message = {
             "type": "websocket",
@@ -70,13 +72,22 @@ class Client:
     def start(self) -> "asyncio.Task[None]":
         """Connect."""
         self.task = asyncio.ensure_future(
-            self._guard(self.scope, self._said.get, self.got.put)  # type: ignore[arg-type]
+            self._guard(self.scope, self._said.get, self._hear)  # type: ignore[arg-type]
         )
         return self.task
 
     def say(self, text: str) -> None:
         """Send a message."""
-        self._said.put_nowait({"type": "websocket.receive", "text": text})
+        self.send({"text": json.dumps({"type": text})})
+
+    def send(self, message: Message) -> None:
+        """Send a message as it is."""
+        self._said.put_nowait({"type": "websocket.receive", **message})
+
+    async def _hear(self, message: Message) -> None:
+        if self.lost is not None:
+            raise self.lost
+        await self.got.put(message)
 
     def leave(self) -> None:
         """Close the connection."""
@@ -113,6 +124,7 @@ async def requested(guard: Guard, path: str, *, method: str = "GET", key: str | 
     headers = [(b"host", b"box"), *((n.encode(), v.encode()) for n, v in bearer(key).items())]
     scope = {"type": "http", "path": path, "method": method, "headers": headers}
     await guard(scope, receive, send)
+    assert (b"connection", b"close") in sent[0]["headers"]  # nothing can be smuggled after it
     status: int = sent[0]["status"]
     return status
 
@@ -234,6 +246,41 @@ async def test_message_and_answer_stay_within_their_bytes() -> None:
     assert (await client.next())["code"] == 1009
     await client.task
     assert app.heard == ["hello", "grow", "small"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"text": "[]"},
+        {"text": "null"},
+        {"text": "{"},
+        {"text": "[" * 100_000},
+        {"text": f'{{"seed": {"9" * 5000}}}'},
+        {"text": '{"type": "\\ud800"}'},
+        {"bytes": b"{}"},
+    ],
+    ids=range(7),
+)
+async def test_message_of_another_form_gets_one_error(message: Message) -> None:
+    app = EchoApp()
+    client, _ = await opened(guarded(app))
+    client.send(message)
+    client.say("hello again")
+    data = json.loads((await client.next())["text"])["data"]
+    assert data["code"] == "INVALID_JSON"
+    assert (await client.next())["text"] == "hello again"
+    assert app.heard == ["hello", "hello again"]
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError(), RuntimeError("after the close")])
+async def test_client_that_left_ends_its_session_without_an_error(error: Exception) -> None:
+    app = EchoApp()
+    client, _ = await opened(guarded(app))
+
+    client.lost = error
+    client.say("anyone?")
+    await client.task
+    assert app.ended == 1
 
 
 class Clock:

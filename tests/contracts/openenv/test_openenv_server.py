@@ -6,13 +6,15 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from fakes.hearing import Hearing
 from fakes.openenv_real import register_here, serving
+from fakes.strangers import AMBIGUOUS, answers_to_ambiguous, connected
 from openenv.core.generic_client import GenericEnvClient
 
 import envkit
@@ -32,6 +34,11 @@ from envkit_openenv.server import EnvkitAction, EnvkitEnvironment, Served, make_
 register_here()
 KEY = "a-key-for-these-tests"
 ACCESS = Access(key=KEY)
+HANDSHAKE = (
+    "GET /ws HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    f"Authorization: Bearer {KEY}\r\n"
+    "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
 PLAYED: list[tuple[str, dict[str, Any], int]] = [
     ("canary-v0", {}, 4),
     ("geo3k-v0", {}, 4),
@@ -239,26 +246,36 @@ app()
 """
 
 
-async def test_command_serves_until_interrupted() -> None:
-    options = ["canary-v0", "--env-kwargs", "turns=2", "--port", "0", "--max-sessions", "2"]
-    options += ["--key", KEY]
+@asynccontextmanager
+async def commanded(
+    *options: str, before: str = ""
+) -> AsyncGenerator[tuple[asyncio.subprocess.Process, str]]:
+    """Run the command; gives its process and address."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", COMMAND, *options, stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "-c", before + COMMAND, *options, "--port", "0"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
     try:
         line = (await asyncio.wait_for(process.stdout.readline(), 300)).decode()
-        assert line.startswith("serving canary-v0 at http://127.0.0.1:")
-        env = made(line.rpartition(" ")[2].strip())
+        yield process, line.rpartition(" ")[2].strip()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_command_serves_until_interrupted() -> None:
+    options = ["canary-v0", "--env-kwargs", "turns=2", "--max-sessions", "2", "--key", KEY]
+    async with commanded(*options) as (process, address):
+        assert address.startswith("http://127.0.0.1:")
+        env = made(address)
         await env.areset(seed=0)
         assert env.max_turns == 2
         await env.aclose()
         process.send_signal(signal.SIGINT)
         assert await asyncio.wait_for(process.wait(), 30) == 0
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
 
 
 def test_address_in_use_is_refused() -> None:
@@ -269,23 +286,117 @@ def test_address_in_use_is_refused() -> None:
 
 
 async def test_silent_connection_is_closed() -> None:
-    options = ["canary-v0", "--port", "0", "--no-key"]
     before = "import envkit_openenv.server as s\ns._IDLE_S = 0.2\n"
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", before + COMMAND, *options, stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdout is not None
-    try:
-        line = (await asyncio.wait_for(process.stdout.readline(), 300)).decode()
-        port = int(line.strip().rpartition(":")[2])
+    async with commanded("canary-v0", "--no-key", before=before) as (_, address):
         for said in (b"", b"GET /health HTTP/1.1\r\nHost: x\r\nX-Slow: "):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(said)
-            assert await asyncio.wait_for(reader.read(), 10) == b""
-            writer.close()
-    finally:
-        process.kill()
-        await process.wait()
+            async with connected(address, said) as (reader, _):
+                assert await asyncio.wait_for(reader.read(), 10) == b""
+
+
+async def session(stack: AsyncExitStack, address: str, *steps: str) -> str:
+    """Open a session whose client sends all at once; return the status of its handshake."""
+    reader, writer = await stack.enter_async_context(connected(address, HANDSHAKE))
+    status = (await asyncio.wait_for(reader.readline(), 30)).decode().split()[1]
+    if status == "101":
+        data = [("reset", {"seed": 0}), *(("step", {"response_text": text}) for text in steps)]
+        for kind, fields in data:
+            said = json.dumps({"type": kind, "data": fields}).encode()
+            writer.write(bytes([0x81, 0x80 | len(said)]) + bytes(4) + said)  # a mask of zeros
+    return status
+
+
+async def health(address: str) -> int:
+    async with aiohttp.ClientSession() as client, client.get(f"{address}/health") as response:
+        return response.status
+
+
+def memory_mb(process: asyncio.subprocess.Process) -> int:
+    found = Path(f"/proc/{process.pid}/status").read_text().partition("VmRSS:")[2]
+    return int(found.split()[0]) // 1024
+
+
+@pytest.mark.slow
+async def test_clients_that_stop_reading_are_dropped_with_their_answers() -> None:
+    """Each has answers of 20 MB that it does not read, and leaves its session to the next."""
+    options = ["long-v0", "--key", KEY, "--max-sessions", "2", "--step-timeout", "1"]
+    async with commanded(*options) as (process, address), AsyncExitStack() as stack:
+        descriptors = Path(f"/proc/{process.pid}/fd")
+        before, at_first = memory_mb(process), len(list(descriptors.iterdir()))
+        for _ in range(8):
+            assert await session(stack, address, *["20000000"] * 3) == "101"
+        async with asyncio.timeout(60):
+            while len(list(descriptors.iterdir())) > at_first:
+                await asyncio.sleep(0.1)
+        assert await health(address) == 200
+        assert memory_mb(process) < before + 40
+        env = made(address)
+        await env.areset(seed=0)
+        await env.aclose()
+        process.send_signal(signal.SIGINT)
+        assert await process.communicate() == (b"", b"")
+
+
+async def test_sessions_connections_are_bounded() -> None:
+    before = "import envkit_openenv.server as s\ns._SPARE_CONNECTIONS = 2\n"
+    options = ["canary-v0", "--key", KEY, "--max-sessions", "1"]
+    async with commanded(*options, before=before) as (_, address):
+        async with AsyncExitStack() as stack:
+            found = [await session(stack, address) for _ in range(6)]
+        assert sorted(found) == ["101"] * 3 + ["503"] * 3
+        async with asyncio.timeout(30):
+            while await health(address) != 200:
+                await asyncio.sleep(0.1)
+
+
+async def test_clients_that_leave_or_break_the_protocol_are_not_logged() -> None:
+    async with commanded("long-v0", "--key", KEY) as (process, address):
+        for number in range(12):
+            async with AsyncExitStack() as stack:
+                await session(stack, address, *["9"] * (number % 3))
+                await asyncio.sleep(0.01 * (number % 4))
+        for broken in (b"\x81\x85" + bytes(4) + b"\xff" * 5, b"\xff" * 9, b"\x81\x05hello"):
+            async with connected(address, HANDSHAKE) as (reader, writer):
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(broken)
+                await asyncio.wait_for(reader.read(), 30)
+        assert await health(address) == 200
+        for name in AMBIGUOUS:
+            assert await answers_to_ambiguous(address, name, path="/health") == 1
+        process.send_signal(signal.SIGINT)
+        assert await process.communicate() == (b"", b"")
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("[]", "must be a JSON object with 'type' as text, got list"),
+        ("null", "got null"),
+        ("7", "got int"),
+        (b"{}", "must be text, got bytes"),
+        ("{", "must be JSON"),
+        ("[" * 100_000, "nested too deeply"),
+        (f'{{"type": "reset", "data": {{"seed": {"9" * 5000}}}}}', "at most 4300 digits"),
+        ('{"type": "step", "data": {"response_text": "\\ud800"}}', "valid Unicode"),
+        ('{"type": "state", "\\ud800": 1}', "valid Unicode"),
+    ],
+    ids=range(9),
+)
+async def test_message_of_another_form_gets_one_error_and_the_session_goes_on(
+    said: str | bytes, reason: str
+) -> None:
+    with serving(make_app("canary-v0", access=ACCESS)) as address:
+        async with (
+            aiohttp.ClientSession(headers=bearer(KEY)) as client,
+            client.ws_connect(f"{address}/ws") as socket_,
+        ):
+            await (socket_.send_str(said) if isinstance(said, str) else socket_.send_bytes(said))
+            refused = await socket_.receive_json(timeout=30)
+            assert (refused["type"], refused["data"]["code"]) == ("error", "INVALID_JSON")
+            assert reason in refused["data"]["message"]
+            await socket_.send_json({"type": "reset", "data": {"seed": 0, "episode_id": [1]}})
+            assert (await socket_.receive_json(timeout=30))["type"] == "observation"
+            await socket_.send_json({"type": "state"})
+            assert (await socket_.receive_json(timeout=30))["data"]["episode_id"] == "[1]"
 
 
 def test_a_served_environment_hears_how_a_reply_ended() -> None:

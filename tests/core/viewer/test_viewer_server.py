@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestServer
 from fakes.marked_runs import grouped_run
+from fakes.strangers import AMBIGUOUS, answers_to_ambiguous, connected
 from fakes.trajectories import example
 
 from envkit.errors import ServiceError
@@ -312,6 +313,30 @@ async def test_server_says_that_its_port_is_taken(folder: Path) -> None:
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
+
+
+async def test_server_survives_slow_and_broken_clients(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Forty send no more of a request or read no more of the page; others send broken HTTP."""
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    serving = serve(Library(Folder(folder)), key=KEY, port=0, on_ready=ready.set_result)
+    task = asyncio.create_task(serving)
+    address = await ready
+    page = f"GET /?key={KEY} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    async with AsyncExitStack() as stack:
+        for said in ("", page[:-2], page * 30, page[:-2] + "Content-Length: 9\r\n\r\n"):
+            for _ in range(10):
+                await stack.enter_async_context(connected(address, said))
+        for name in AMBIGUOUS:
+            assert await answers_to_ambiguous(address, name) == 1
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        async with session.get(address) as response:
+            assert response.status == 200
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not caplog.records
 
 
 async def test_server_survives_broken_settings_and_documents(tmp_path: Path) -> None:
