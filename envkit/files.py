@@ -7,12 +7,13 @@ import logging
 import os
 import re
 import secrets
+import stat
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Container, Generator, Iterable
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from envkit.closing import Closing
 from envkit.errors import BusyError, ConfigurationError, StorageError
@@ -28,6 +29,8 @@ _PASSING: Final = (errno.ESTALE, errno.EIO)
 _BLOCK: Final = 1 << 16
 _ATTEMPTS: Final = 100
 _APPENDING: Final = os.O_RDWR | os.O_APPEND | OPENS_AS_BYTES
+_NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)
+"""Flag of `os.open` that waits for nobody at the other end of a pipe; Windows has no such pipes."""
 _TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
 
 
@@ -88,6 +91,26 @@ def replace_file(target: Path, content: bytes | Iterable[bytes], *, durable: boo
             if error.errno not in _PASSING:
                 raise
             _replace(target, (content,), durable=durable)
+
+
+def open_regular(path: Path, *, follow: bool = True) -> BinaryIO:
+    """Open a file for reading; a run folder from anywhere may hold pipes, devices and links.
+
+    Args:
+        path: The file.
+        follow: Whether it may be a symbolic link.
+
+    Raises:
+        OSError: It cannot be read or is not a regular file.
+    """
+    if not follow and not NO_FOLLOW and path.is_symlink():
+        raise OSError(errno.ELOOP, "it is a link", str(path))
+    flags = os.O_RDONLY | OPENS_AS_BYTES | _NO_WAIT
+    descriptor = os.open(path, flags if follow else flags | NO_FOLLOW)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -160,6 +183,8 @@ class LineFile(Closing):
         self._lock = threading.Lock()
         self.is_new = False
         """Whether this writer created the file."""
+        self.is_lost = False
+        """Whether another program deleted, replaced or changed the file."""
         self._descriptor: int | None = None
         self._note: WriterNote | None = None
         _open_files.add(self)
@@ -357,6 +382,7 @@ class LineFile(Closing):
     def _check(self, descriptor: int) -> None:
         opened = os.fstat(descriptor)
         if not _is_named(descriptor, self.path):
+            self.is_lost = True
             how = "replaced" if self.path.exists() else "deleted"
             raise StorageError(
                 f"{self.path} was {how} while it was being written, so further output would be lost"
@@ -364,6 +390,7 @@ class LineFile(Closing):
         if self._is_torn and opened.st_size > self._end:
             os.ftruncate(descriptor, self._end)
         elif opened.st_size != self._end:
+            self.is_lost = True
             raise StorageError(
                 f"{self.path} has {opened.st_size} bytes, but its writer left {self._end}: another "
                 "program changed it while it was being written"
@@ -397,11 +424,21 @@ if hasattr(os, "register_at_fork"):
 
 
 def _open_or_create(path: Path) -> tuple[int, bool]:
-    """Open a file for appending; return whether this call created it."""
+    """Open a file for appending; return whether this call created it.
+
+    A link is not followed: in a folder from somebody else it may name any file of the user.
+    """
+    if path.is_symlink():
+        raise StorageError(f"{path} is a symbolic link, and a run is only written where it is")
+    flags = _APPENDING | NO_FOLLOW | _NO_WAIT | os.O_CREAT
     try:
-        return os.open(path, _APPENDING | os.O_CREAT | os.O_EXCL, 0o666), True
+        return os.open(path, flags | os.O_EXCL, 0o666), True
     except FileExistsError:
-        return os.open(path, _APPENDING | os.O_CREAT, 0o666), False
+        descriptor = os.open(path, flags, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise StorageError(f"{path} is not a regular file")
+    return descriptor, False
 
 
 def _is_named(descriptor: int, path: Path) -> bool:

@@ -22,6 +22,7 @@ import numpy as np
 from PIL import Image as PilImage
 
 from envkit.errors import ImageError
+from envkit.files import open_regular
 
 FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 """Supported formats by Pillow's names."""
@@ -156,11 +157,9 @@ def read_image_file(path: str | os.PathLike[str]) -> bytes:
         OSError: The file cannot be read.
         ImageError: The file is larger than `MAX_BYTES`.
     """
-    with Path(path).open("rb") as stream:
+    with open_regular(Path(path)) as stream:
         check_length(os.fstat(stream.fileno()).st_size)
-        data = stream.read(MAX_BYTES + 1)  # a device has no size
-    check_length(len(data))
-    return data
+        return stream.read()
 
 
 def check_length(length: int) -> None:

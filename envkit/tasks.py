@@ -74,7 +74,7 @@ def read_tasks(path: str | os.PathLike[str]) -> ListSource:
             continue
         try:
             row: object = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DatasetError(
                 f"{str(path)!r}, line {number} is not valid JSON: {error}"
             ) from error

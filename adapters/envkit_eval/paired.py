@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from envkit.errors import ConfigurationError, StorageError
 from envkit.metrics.intervals import exact_p_value
-from envkit.rollout.run_folder import RUN_FILE, read_settings
+from envkit.rollout.run_folder import RUN_FILE, command_settings
 from envkit.trajectory import read_trajectories, success_of
 from envkit.trajectory.storage import FILE_NAME
 from envkit.viewer.pairs import MeanDifference, Pair, match, mean_difference
@@ -134,8 +134,8 @@ def _env_kwargs(run: Path) -> Mapping[str, Any] | None:
     if not (run / RUN_FILE).is_file():
         return None
     try:
-        return read_settings(run)["config"]["env_kwargs"]
-    except (ConfigurationError, KeyError, TypeError):
+        return command_settings(run)["config"]["env_kwargs"]
+    except ConfigurationError:
         return None
 
 

@@ -17,7 +17,7 @@ from envkit.files import remove_leftovers, replace_file, storage_errors
 from envkit.folder_claim import FolderClaim
 from envkit.registration import spec
 from envkit.rollout.config import FaultPolicy
-from envkit.rollout.run_folder import is_taken, read_settings
+from envkit.rollout.run_folder import command_settings, is_taken
 from envkit_eval import TAGS, Line, Price, check_pass_at, price_of, read_price
 
 EVAL_FILE: Final = "eval.json"
@@ -209,7 +209,7 @@ def read_evaluation(folder: Path) -> dict[str, Any]:
 def _recorded_runs(folder: Path, evaluation: Mapping[str, Any]) -> dict[str, dict[str, Any] | None]:
     """Return the settings of an evaluation's runs by name; None for one that did not begin."""
     places = {name: folder / name for name in evaluation["runs"]}
-    return {name: read_settings(p) if is_taken(p) else None for name, p in places.items()}
+    return {name: command_settings(p) if is_taken(p) else None for name, p in places.items()}
 
 
 def _not_evaluation(folder: Path) -> StorageError:

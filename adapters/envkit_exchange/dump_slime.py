@@ -227,7 +227,7 @@ def _request(metadata: Mapping[str, Any], name: str) -> EpisodeRequest:
         told = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
         known = {key: value for key, value in told.items() if key in _REQUEST_KEYS}
         return EpisodeRequest.from_column(known, default=EpisodeRequest(env_id=name))
-    except ValueError:  # another environment package's settings under the same key
+    except (ValueError, RecursionError):  # another package's settings under the same key
         return EpisodeRequest(env_id=name)
 
 

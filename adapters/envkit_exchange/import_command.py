@@ -51,7 +51,7 @@ def import_dump(
 
     Missing fields are reported, and recorded in each trajectory's metadata.
     """
-    if not file.exists():  # before a reader asks for a package
+    if not file.is_file():  # before a reader asks for a package
         raise StorageError(f"there is no dump {str(file)!r}")
     target = out / FILE_NAME
     if target.is_file() and target.stat().st_size and not overwrite:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from envkit.errors import ConfigurationError, StorageError
 from envkit.metrics.intervals import Interval, wilson_interval
 from envkit.rollout import ENVKIT_COLUMN, EpisodeRequest
-from envkit.rollout.run_folder import RUN_FILE, read_settings
+from envkit.rollout.run_folder import RUN_FILE, command_settings
 from envkit.rollout.sources import canonical_json
 from envkit.secrets import without_secrets
 from envkit.success import UNDECLARED
@@ -163,7 +163,7 @@ def _env_kwargs(source: Source) -> Mapping[str, Any]:
     folder = Path(source)
     if not (folder / RUN_FILE).is_file():
         return {}
-    return without_secrets(read_settings(folder)["config"]["env_kwargs"])
+    return without_secrets(command_settings(folder)["config"]["env_kwargs"])
 
 
 def _request(trajectory: Trajectory, arguments: Mapping[str, Any]) -> EpisodeRequest:

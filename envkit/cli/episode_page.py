@@ -10,7 +10,7 @@ from rich.text import Text
 
 from envkit.cli.images import ImageStyle, half_blocks, sixels
 from envkit.cli.run_page import print_grid
-from envkit.errors import StorageError
+from envkit.errors import ImageError, StorageError
 from envkit.images import Image
 from envkit.viewer.episodes import Episode
 from envkit.viewer.turn_text import (
@@ -157,7 +157,7 @@ class _Page:
                 console.print(half_blocks(image, columns), end="")
             elif self.style is ImageStyle.SIXEL:
                 console.file.write(sixels(image, columns) + "\n")
-        except StorageError as error:
+        except (ImageError, StorageError) as error:
             self._say(f"[image missing: {error}]", "red")
             return
         self._say(f"[image {size} {name[:12]}]", "dim")

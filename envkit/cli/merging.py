@@ -9,18 +9,19 @@ from typing import Any, Final
 from envkit.cli.run_plan import SHARD, WHERE, shard_of
 from envkit.errors import ConfigurationError, StorageError
 from envkit.files import replace_file, storage_errors
+from envkit.image_files import read_image_file
 from envkit.rollout.plan import Shard
 from envkit.rollout.run_claim import RunClaim
 from envkit.rollout.run_folder import (
     FAULTED_FILE,
     RunFolder,
     changed_settings,
+    command_settings,
     read_finished,
-    read_settings,
 )
 from envkit.text import counted
 from envkit.trajectory import verify_file
-from envkit.trajectory.image_folder import IMAGE_FOLDER
+from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
 from envkit.trajectory.storage import FILE_NAME, StoredEpisode
 
 _CHECKED: Final = (FILE_NAME, FAULTED_FILE)
@@ -46,7 +47,7 @@ class _Part:
             StorageError: The folder is not a run, or holds an episode twice or of another shard.
             ConfigurationError: Another version of envkit created it, or it was changed.
         """
-        settings = read_settings(path)
+        settings = command_settings(path)
         shard, size = shard_of(settings), settings["group_size"]
         finished, _ = read_finished(path, size)
         groups = shard.groups(settings["episodes"] // size)
@@ -138,10 +139,10 @@ def _copy(parts: Sequence[_Part], folder: RunFolder) -> None:
     """Copy images, attempts that faulted, then episodes in the order of the plan."""
     for part in parts:
         with storage_errors(f"cannot copy the images of {part.path}"):
-            for image in (part.path / IMAGE_FOLDER).glob("*.png"):
+            for image in ImageFolder(part.path / IMAGE_FOLDER).files():
                 target = folder.path / IMAGE_FOLDER / image.name
                 target.parent.mkdir(exist_ok=True)
-                replace_file(target, image.read_bytes())
+                replace_file(target, read_image_file(image))
     with storage_errors("cannot read the faulted episodes of the shards"):
         faulted = [part.path / FAULTED_FILE for part in parts]
         lines = [file.read_bytes() for file in faulted if file.is_file()]

@@ -12,6 +12,8 @@ from envkit.viewer.run import RunData
 from envkit.viewer.run_text import Group, groups, heading, notes, sections
 
 _INDENT: Final = (0, 2, 0, 0)
+_LONGEST: Final = 100_000
+"""Maximum length of a text on the page in characters; Rich wraps about a million per second."""
 
 
 def print_run(run: RunData, console: Console, *, most: int | None = None) -> None:
@@ -23,10 +25,10 @@ def print_run(run: RunData, console: Console, *, most: int | None = None) -> Non
         most: Maximum number of episodes to list; None lists all.
     """
     title, facts = heading(run)
-    console.print(Rule(Text(title), style="bold"))
-    console.print(Text(facts, style="dim"))
+    console.print(Rule(Text(_bounded(title)), style="bold"))
+    console.print(Text(_bounded(facts), style="dim"))
     for text in notes(run):
-        console.print(Text(text, style="red"))
+        console.print(Text(_bounded(text), style="red"))
     for section in sections(run):
         _print_heading(console, section.title, section.note)
         print_grid(console, section.rows)
@@ -58,8 +60,13 @@ def print_grid(
                 grid.add_column(overflow="fold")
             grid.add_column(overflow="fold", ratio=1)
         padded = [*styles, *[styles[-1]] * (len(row) - len(styles))]
-        grid.add_row("", *map(Text, row, padded))
+        grid.add_row("", *map(Text, map(_bounded, row), padded))
     console.print(grid)
+
+
+def _bounded(text: str) -> str:
+    left = len(text) - _LONGEST
+    return text if left <= 0 else f"{text[:_LONGEST]} … and {left:,} more characters"
 
 
 def _print_group(console: Console, group: Group) -> None:
@@ -72,7 +79,7 @@ def _print_group(console: Console, group: Group) -> None:
         grid.add_column(no_wrap=True, width=width)
     grid.add_column(overflow="fold", ratio=1)
     for member in group.members:
-        facts = Text(member.facts, style="dim")
+        facts = Text(_bounded(member.facts), style="dim")
         if is_alone:
             facts.append(f" · {group.task}", style="cyan")
         name = Text(member.guide, style="dim").append(f"episode {member.number}", style="")

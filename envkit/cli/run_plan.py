@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from functools import partial
 from itertools import count
@@ -20,7 +20,7 @@ from envkit.rollout import EpisodeRequest, RolloutConfig, RunPlan, read_requests
 from envkit.rollout.host import AnyEnv, EnvFactory
 from envkit.rollout.plan import Shard
 from envkit.rollout.run_claim import RunClaim
-from envkit.rollout.run_folder import RunFolder, changed_settings, is_taken, read_settings
+from envkit.rollout.run_folder import RunFolder, changed_settings, command_settings, is_taken
 from envkit.rollout.sources import FunctionSource
 from envkit.secrets import restored, stored
 
@@ -183,7 +183,7 @@ class RolloutPlan:
             ConfigurationError: Another version of envkit created the run, it was changed, or the
                 run names something that is not confirmed.
         """
-        recorded = read_settings(folder)
+        recorded = command_settings(folder)
         settings = confirmation.confirm(folder, {"": recorded})[""]
         plan = cls.of_settings(settings, base_url=base_url)
         return replace(plan, out=folder, is_resumed=True, recorded=recorded)
@@ -202,14 +202,18 @@ class RolloutPlan:
         return cls(
             env_id=settings["env_id"],
             config=RolloutConfig.from_mapping(settings["config"]),
-            choice=EngineChoice(**settings["engine"]).at(base_url),
+            choice=EngineChoice(
+                **{one.name: settings["engine"][one.name] for one in fields(EngineChoice)}
+            ).at(base_url),
             episodes=settings["episodes"],
             group_size=settings["group_size"],
             concurrency=settings["concurrency"],
             shard=shard_of(settings),
             tasks=None
             if tasks is None
-            else TaskList.read(Path(tasks["file"]), settings["env_id"], sha256=tasks["sha256"]),
+            else TaskList.read(
+                Path(str(tasks.get("file"))), settings["env_id"], sha256=str(tasks.get("sha256"))
+            ),
             wrap=settings["wrap"],
             wrap_kwargs=settings["wrap_kwargs"],
         )
@@ -277,7 +281,7 @@ class RolloutPlan:
         """
         if not (self.resume_or_start and claim.had_run):
             return self
-        recorded = read_settings(claim.path)
+        recorded = command_settings(claim.path)
         check_unchanged(claim.path, recorded, self.settings(), besides=WHERE)
         return replace(self, is_resumed=True, recorded=recorded)
 
@@ -377,7 +381,7 @@ def check_unchanged(
 
 def shard_of(settings: Mapping[str, Any]) -> Shard:
     """Return the shard of a run's settings; a run of its own is the only one."""
-    return Shard.parse(settings.get(SHARD, str(Shard())))
+    return Shard.parse(settings.get(SHARD) or str(Shard()))
 
 
 def numbered_folders(stem: str) -> Iterator[Path]:

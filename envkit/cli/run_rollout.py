@@ -1,11 +1,11 @@
 """Run a `RolloutPlan`: play, store, aggregate, verify and report."""
 
 import asyncio
+import contextlib
 import errno
 import time
 from collections import Counter
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
@@ -26,12 +26,12 @@ from envkit.rollout.boundary import describe
 from envkit.rollout.plan import Played
 from envkit.rollout.player import AnyPlayer
 from envkit.rollout.run_claim import RunClaim
-from envkit.rollout.run_folder import RunFolder
+from envkit.rollout.run_folder import RUN_FILE, RunFolder
 from envkit.secrets import stored
 from envkit.sinks import GuardedSinks, SinkRun
 from envkit.sinks.jsonl import METRICS_FILE
+from envkit.text import counted
 from envkit.trajectory import StopReason, Trajectory
-from envkit.trajectory.storage import FILE_NAME
 
 if TYPE_CHECKING:
     from envkit.env import Env
@@ -142,7 +142,7 @@ def _first_env(plan: RolloutPlan) -> "Env":
     return cast("Env", isolate(source, memory_mb=None, start_timeout_s=timeout_s)())
 
 
-@contextmanager
+@contextlib.contextmanager
 def _closed_after(env: "Env") -> Generator["Env"]:
     """Close the environment after everything is written; only report its errors."""
     try:
@@ -154,7 +154,7 @@ def _closed_after(env: "Env") -> Generator["Env"]:
             note(f"closing {type(env).__name__} failed: {describe(error)}")
 
 
-@contextmanager
+@contextlib.contextmanager
 def _sinks(plan: RolloutPlan, directory: Path, state: RolloutState) -> Generator[GuardedSinks]:
     """Open and close the sinks, and report incomplete ones."""
     run = SinkRun(
@@ -289,23 +289,28 @@ class _Delivery:
 
 
 def _explain(error: EnvkitError, folder: RunFolder, outcome: _Outcome, run: Run) -> None:
-    """Add a note to the error about the finished episodes."""
-    if (folder.path / FILE_NAME).exists():
-        if isinstance(error, StorageError):
-            is_full = getattr(error.__cause__, "errno", None) in _NO_SPACE
-            first = "free some space, then complete" if is_full else "complete"
-            error.add_note(f"{first} the run with --resume {folder.path}")
-        if outcome.count:
-            error.add_note(f"{outcome.count} finished trajectories are kept in {folder.path}")
-    if not run.undelivered:
-        return
+    """Add notes to the error: how to go on, and where the finished episodes are."""
     ids = [one.episode_id for played in run.undelivered for one in played]
-    try:
-        more = "more " if outcome.count else "finished trajectories "
-        error.add_note(f"{len(ids)} {more}are in {folder.rescue(run.undelivered)}")
-    except StorageError:
+    rescued: Path | None = None
+    if ids:
+        with contextlib.suppress(StorageError):
+            rescued = folder.rescue(run.undelivered)
+    target = folder.path if (folder.path / RUN_FILE).is_file() else rescued
+    if isinstance(error, StorageError) and target is not None:
+        is_full = getattr(error.__cause__, "errno", None) in _NO_SPACE
+        first = "free some space, then complete" if is_full else "complete"
+        error.add_note(f"{first} the run with --resume {target}")
+    if outcome.count:
+        stored_ones = counted(outcome.count, "finished trajectory")
+        lost = f"the file held {stored_ones} before that"
+        error.add_note(lost if folder.is_lost else f"{folder.path} keeps {stored_ones}")
+    if rescued is not None:
+        moved = "" if target == rescued else ", which --resume adds to the run"
+        others = counted(len(ids), "trajectory")
+        error.add_note(f"{rescued} keeps {others} that could not be stored{moved}")
+    elif ids:
         shown = ", ".join(ids[:_SHOWN_IDS])
-        error.add_note(f"{len(ids)} more could not be written anywhere: {shown}")
+        error.add_note(f"{counted(len(ids), 'trajectory')} could not be stored anywhere: {shown}")
 
 
 async def _tell_outages(state: RolloutState, progress: Progress) -> None:
@@ -324,8 +329,9 @@ async def _tell_outages(state: RolloutState, progress: Progress) -> None:
 def _tell_resumed(plan: RolloutPlan, folder: RunFolder, progress: Progress) -> None:
     if plan.is_resumed:
         done, parts = len(folder.progress.delivered), len(folder.progress.unfinished)
-        again = folder.progress.retried
+        again, rescued = folder.progress.retried, folder.progress.rescued
         retried = f", {again} faulted ones play again" if again else ""
+        retried += f", {counted(rescued, 'rescued trajectory')} added" if rescued else ""
         progress.tell(
             f"resuming: {done} of {plan.to_play} episodes are done, {parts} started{retried}"
         )

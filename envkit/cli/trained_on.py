@@ -20,7 +20,7 @@ def trained_on(model: str) -> Mapping[str, str]:
     """
     try:
         config: Any = json.loads((Path(model) / _FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     found: object = cast("dict[str, Any]", config).get(_KEY) if isinstance(config, dict) else None
     if not isinstance(found, dict):

@@ -266,7 +266,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
         value: object = json.loads(text) if path.suffix == ".json" else _yaml(text)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"cannot read the configuration {path}: {error}") from error
     return dict(_section(value, str(path)))
 

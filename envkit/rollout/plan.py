@@ -183,3 +183,5 @@ class Progress:
     """Hash of the first observation of each group that has started, by group."""
     retried: int = 0
     """Number of faulted episodes that are played again."""
+    rescued: int = 0
+    """Number of trajectories that an earlier process had to write elsewhere, and are moved now."""

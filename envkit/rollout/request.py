@@ -86,7 +86,7 @@ def _mapping(value: object) -> dict[str, Any]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigurationError(
                 f"column {ENVKIT_COLUMN!r} must be a JSON object, got {value!r:.80}: {error}"
             ) from error

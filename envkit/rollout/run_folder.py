@@ -10,11 +10,16 @@ which keeps them, and plays them again.
 import contextlib
 import hashlib
 import json
+import os
+import re
+import secrets
+import shutil
 import tempfile
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import NoneType
 from typing import Any, Final, cast
 
 import envkit
@@ -26,7 +31,7 @@ from envkit.rollout.multi_agent import ROLLOUT_ID, SIBLINGS, can_resume
 from envkit.rollout.plan import Played, Progress
 from envkit.secrets import hidden, stored, unnamed
 from envkit.threads.workers import Mailbox, Worker
-from envkit.trajectory.image_folder import IMAGE_FOLDER
+from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit.trajectory.storage import (
     FILE_NAME,
@@ -36,7 +41,6 @@ from envkit.trajectory.storage import (
     read_index,
     read_lines,
     read_trajectories,
-    save,
 )
 from envkit.trajectory.trajectory import ROLE, TAIL, Trajectory
 
@@ -46,6 +50,28 @@ FAULTED_FILE: Final = "faulted.jsonl"
 """Records of faulted episodes that were played again, in the order in which they ended."""
 SCHEMA: Final = 1
 """Version of `run.json`."""
+_RESCUED: Final = "envkit-rescued-"
+_ID: Final = re.compile(r"[0-9a-f]{16}")
+_KINDS: Final[Mapping[str, tuple[type, ...]]] = {
+    "env_id": (str,),
+    "config": (dict,),
+    "config.env_kwargs": (dict,),
+    "engine": (dict,),
+    **{
+        f"engine.{name}": (str, NoneType)
+        for name in ("name", "model", "base_url", "policy", "chat", "key_env")
+    },
+    "episodes": (int,),
+    "group_size": (int,),
+    "concurrency": (int,),
+    "tasks": (dict, NoneType),
+    "shard": (str, NoneType),
+    "wrap": (str, NoneType),
+    "wrap_kwargs": (dict,),
+}
+"""Types of the settings that `envkit rollout` records; a section comes before its parts."""
+_MOST: Final = 1 << 53
+"""Largest number of a setting."""
 _SHOWN: Final = 60
 """Characters of a setting's value in an error."""
 
@@ -59,6 +85,7 @@ class RunFolder(Closing):
         writer: TrajectoryWriter,
         settings: Mapping[str, Any],
         progress: Progress,
+        run_id: str,
         *,
         own: FolderClaim | None,
     ) -> None:
@@ -68,6 +95,7 @@ class RunFolder(Closing):
         self.progress: Final = progress
         """The finished and unfinished episodes of an earlier process."""
         self._writer = writer
+        self._id = run_id
         self._own_claim = own
         self._worker: Worker | None = None
         self._waiting: deque[_Delivery] = deque()
@@ -104,8 +132,9 @@ class RunFolder(Closing):
             for name in (UNFINISHED_FILE, FAULTED_FILE):
                 with storage_errors(f"cannot replace {path / name}"):
                     (path / name).unlink(missing_ok=True)
-            _write_settings(path, settings)
-        return cls(path, writer, settings, Progress(), own=None if claim else held)
+            run_id = secrets.token_hex(8)
+            _write_settings(path, settings, run_id)
+        return cls(path, writer, settings, Progress(), run_id, own=None if claim else held)
 
     @classmethod
     def resume(
@@ -135,8 +164,11 @@ class RunFolder(Closing):
             recorded = _recorded(path, settings)  # another process may have replaced it meanwhile
             writer = TrajectoryWriter(path, mode="append", claim=held)
             group_size = int(recorded["group_size"])
+            run_id = _read_id(path)
+            rescued = _take_rescued(path, run_id, writer, group_size)
             progress = _recover(path, writer, group_size, retry_faults=retry_faults)
-        return cls(path, writer, recorded, progress, own=None if claim else held)
+            progress = replace(progress, rescued=rescued)
+        return cls(path, writer, recorded, progress, run_id, own=None if claim else held)
 
     def finished(self) -> Iterator[Trajectory]:
         """Yield the folder's trajectories one at a time.
@@ -179,16 +211,37 @@ class RunFolder(Closing):
         """
         self._writer.append(PreparedTrajectory(episode_id="", line=line, images=()))
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether another program deleted, replaced or changed the trajectory file."""
+        return self._writer.is_lost
+
     def rescue(self, episodes: Sequence[Played]) -> Path:
-        """Write finished episodes that this folder could not store to a temporary folder.
+        """Write finished episodes that this folder could not store to a run folder of their own.
+
+        It is next to this folder or, if it cannot be written there, in the system's folder for
+        temporary files. `resume` looks in both and moves the episodes.
 
         Raises:
-            StorageError: That folder cannot be written either.
+            StorageError: Neither can be written.
         """
-        with storage_errors("cannot create a temporary folder for finished episodes"):
-            folder = Path(tempfile.mkdtemp(prefix="envkit-rescued-"))
-        save([one for played in episodes for one in played], folder / FILE_NAME)
-        return folder
+        failure: StorageError | None = None
+        for parent in _rescue_places(self.path):
+            folder: Path | None = None
+            try:
+                with storage_errors(f"cannot create a folder in {parent}"):
+                    folder = Path(tempfile.mkdtemp(prefix=f"{_RESCUED}{self._id}-", dir=parent))
+                _write_settings(folder, self.settings, self._id)
+                with TrajectoryWriter(folder) as writer:
+                    writer.append(*(line for one in episodes for line in _prepared(writer, one)[1]))
+            except StorageError as error:
+                failure = error
+                if folder is not None:
+                    shutil.rmtree(folder, ignore_errors=True)
+            else:
+                return folder
+        assert failure is not None  # there are two places
+        raise failure
 
     def close(self) -> None:
         """Close the files; closing twice is fine."""
@@ -223,26 +276,13 @@ class RunFolder(Closing):
         try:
             lines: list[PreparedTrajectory] = []
             for delivery in batch:
-                delivery.stored, prepared = self._prepared(delivery.played)
+                delivery.stored, prepared = _prepared(self._writer, delivery.played)
                 lines += prepared
             self._writer.append(*lines)
         except Exception as failure:  # noqa: BLE001  # re-raised where each of them is awaited
             error = failure
         for delivery in batch:
             delivery.error = error
-
-    def _prepared(self, played: Played) -> tuple[Played, list[PreparedTrajectory]]:
-        stored: list[Trajectory] = []
-        lines: list[PreparedTrajectory] = []
-        for trajectory in played:
-            try:
-                prepared = self._writer.prepare(trajectory)
-            except StorageError as error:
-                trajectory = _emptied(trajectory, error)
-                prepared = self._writer.prepare(trajectory)
-            stored.append(trajectory)
-            lines.append(prepared)
-        return tuple(stored), lines
 
 
 class _Delivery:
@@ -312,6 +352,28 @@ def read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
+def command_settings(path: Path) -> dict[str, Any]:
+    """Return the settings of a run of `envkit rollout`.
+
+    Raises:
+        StorageError: As for `read_settings`, or a setting is missing or has a wrong type.
+        ConfigurationError: As for `read_settings`.
+    """
+    settings = read_settings(path)
+    for names, kinds in _KINDS.items():
+        value: Any = settings
+        for name in names.split("."):
+            value = value.get(name)
+        is_number = type(value) is int
+        if type(value) not in kinds or (is_number and not 0 < value <= _MOST):
+            allowed = " or ".join(kind.__name__ for kind in kinds)
+            raise StorageError(
+                f"{path / RUN_FILE} does not describe a run of envkit rollout: {names} must be "
+                f"{allowed}, got {value!r:.{_SHOWN}}"
+            )
+    return settings
+
+
 def changed_settings(
     recorded: Mapping[str, Any], settings: Mapping[str, Any], *, besides: Collection[str] = ()
 ) -> list[str]:
@@ -345,16 +407,52 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _write_settings(path: Path, settings: Mapping[str, Any]) -> None:
+def _write_settings(path: Path, settings: Mapping[str, Any], run_id: str) -> None:
     written = stored(settings)
     document = {
         "schema": SCHEMA,
         "envkit": envkit.__version__,
+        "id": run_id,
         "settings": written,
         "seal": _seal(written),
     }
     text = json.dumps(document, indent=2).encode() + b"\n"
     replace_file(path / RUN_FILE, text, durable=True)
+
+
+def _read_id(path: Path) -> str:
+    """Return the id of a run, which stays the same when its folder moves."""
+    with storage_errors(f"cannot read {path / RUN_FILE}"):
+        found: Any = json.loads((path / RUN_FILE).read_bytes()).get("id")
+    is_valid = isinstance(found, str) and _ID.fullmatch(found)
+    return found if is_valid else secrets.token_hex(8)
+
+
+def _rescue_places(path: Path) -> tuple[Path, Path]:
+    return path.resolve().parent, Path(tempfile.gettempdir())
+
+
+def _take_rescued(path: Path, run_id: str, writer: TrajectoryWriter, group_size: int) -> int:
+    """Move rescued episodes into the run unless it has them; return how many were moved."""
+    count = 0
+    user = getattr(os, "getuid", int)()  # Windows has none, and says 0
+    for parent in _rescue_places(path):
+        for folder in sorted(parent.glob(f"{_RESCUED}{run_id}-*")):
+            is_own = folder.is_dir() and folder.lstat().st_uid == user and not folder.is_symlink()
+            if not is_own or folder == path.resolve() or not (folder / FILE_NAME).is_file():
+                continue
+            delivered, _ = read_finished(path, group_size)
+            known = {one.episode_id for one in read_index(path)}
+            missing = [
+                writer.prepare(one)
+                for one in read_trajectories(folder, skip_cut_line=True)
+                if one.episode_id not in known
+                and _index(folder, one.metadata, group_size) not in delivered
+            ]
+            writer.append(*missing)
+            shutil.rmtree(folder, ignore_errors=True)
+            count += len(missing)
+    return count
 
 
 def _seal(settings: Mapping[str, Any]) -> str:
@@ -369,6 +467,10 @@ def _held(path: Path, claim: FolderClaim | None) -> Generator[FolderClaim]:
     """
     held = claim or FolderClaim(path, FILE_NAME)
     try:
+        if (path / IMAGE_FOLDER).is_symlink():
+            raise StorageError(
+                f"{path / IMAGE_FOLDER} is a symbolic link, and a run is only written where it is"
+            )
         for folder in (path, path / IMAGE_FOLDER):
             remove_leftovers(folder)
         yield held
@@ -463,7 +565,8 @@ def _recover(
 def _drop_lines_without_images(path: Path, writer: TrajectoryWriter) -> None:
     """Drop trajectories whose image files a power cut left empty; they are played again."""
     with storage_errors(f"cannot read {path}"):
-        empty = [file for file in (path / IMAGE_FOLDER).glob("*.png") if not file.stat().st_size]
+        images = ImageFolder(path / IMAGE_FOLDER).files()
+        empty = [file for file in images if not file.stat().st_size]
         if not empty:
             return
         hashes = [file.stem.encode() for file in empty]
@@ -502,20 +605,24 @@ def _whole_episodes(path: Path, stored: Iterable[StoredEpisode]) -> dict[str, bo
     wanted: dict[str, int] = {}
     for one in stored:
         counts[_episode(one)] = counts.get(_episode(one), 0) + 1
-        wanted[_episode(one)] = int(one.metadata.get(SIBLINGS, 1))
+        wanted[_episode(one)] = _number(path, {SIBLINGS: 1, **one.metadata}, SIBLINGS)
     if any(counts[name] > wanted[name] for name in counts):
         raise _stored_twice(path)
     return {name: counts[name] == wanted[name] for name in counts}
 
 
 def _index(path: Path, metadata: Mapping[str, Any], group_size: int) -> int:
-    try:
-        return int(metadata["group"]) * group_size + int(metadata["member"])
-    except (KeyError, TypeError, ValueError) as error:
+    return _number(path, metadata, "group") * group_size + _number(path, metadata, "member")
+
+
+def _number(path: Path, metadata: Mapping[str, Any], name: str) -> int:
+    found = metadata.get(name)
+    if type(found) is not int:
         raise StorageError(
-            f"{path / FILE_NAME} holds an episode without its group and member ({error}); a run "
-            "did not write it"
-        ) from error
+            f"{path / FILE_NAME} holds an episode whose {name} must be an integer, got "
+            f"{found!r:.80}; a run did not write it"
+        )
+    return found
 
 
 def _set_apart(path: Path, name: str, numbers: Collection[int], writer: TrajectoryWriter) -> None:
@@ -534,6 +641,21 @@ def _set_apart(path: Path, name: str, numbers: Collection[int], writer: Trajecto
                     lines.append(line)
     replace_file(apart, lines, durable=True)
     writer.keep_lines(kept)
+
+
+def _prepared(writer: TrajectoryWriter, played: Played) -> tuple[Played, list[PreparedTrajectory]]:
+    """Encode the records of an episode; one that JSON cannot represent becomes a fault."""
+    stored: list[Trajectory] = []
+    lines: list[PreparedTrajectory] = []
+    for trajectory in played:
+        try:
+            prepared = writer.prepare(trajectory)
+        except StorageError as error:
+            trajectory = _emptied(trajectory, error)
+            prepared = writer.prepare(trajectory)
+        stored.append(trajectory)
+        lines.append(prepared)
+    return tuple(stored), lines
 
 
 def _emptied(trajectory: Trajectory, error: StorageError) -> Trajectory:

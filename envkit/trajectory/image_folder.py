@@ -1,6 +1,7 @@
 """The images next to a trajectory file, stored once each by hash."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 from weakref import WeakValueDictionary
@@ -11,6 +12,7 @@ from envkit.image_files import read_image_file
 from envkit.images import Image
 
 IMAGE_FOLDER: Final = "images"
+_HASH: Final = re.compile("[0-9a-f]{64}")
 
 
 class ImageFolder:
@@ -26,11 +28,15 @@ class ImageFolder:
         Raises:
             StorageError: The text is not a hash, so it must not become a path.
         """
-        if len(sha256) != 64 or not set(sha256) <= set("0123456789abcdef"):
+        if not _HASH.fullmatch(sha256):
             raise StorageError(
                 f"an image's name must be 64 lowercase hexadecimal digits, got {sha256!r:.80}"
             )
         return self.path / f"{sha256}.png"
+
+    def files(self) -> Iterator[Path]:
+        """Yield the image files; a file with another name is not the run's."""
+        return (file for file in self.path.glob("*.png") if _HASH.fullmatch(file.stem))
 
     def holds(self, sha256: str) -> bool:
         """Whether the image with this hash has a non-empty file."""

@@ -103,10 +103,12 @@ def decode(row: object, image: Find) -> tuple[Trajectory, Certificate]:
     if schema < 1:
         raise StorageError(f"schema must be at least 1, got {schema}")
     certificate = _get(record, "certificate", "")
-    return (
-        _read_fields(Trajectory, record, "", image),
-        _read_fields(Certificate, certificate, "certificate", image),
-    )
+    trajectory = _read_fields(Trajectory, record, "", image)
+    for index, branch in enumerate(trajectory.branches):
+        if not 0 < branch.segment < len(trajectory.segments):
+            rule = f"a segment from 1 to {len(trajectory.segments) - 1}"
+            raise _wrong(f"branches[{index}].segment", rule, branch.segment)
+    return trajectory, _read_fields(Certificate, certificate, "certificate", image)
 
 
 def decode_head(row: object, image: Find) -> dict[str, Any]:

@@ -135,6 +135,11 @@ class TrajectoryWriter(Closing):
             self.close()
             raise
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether another program deleted, replaced or changed the file."""
+        return self._file.is_lost
+
     def prepare(self, trajectory: Trajectory) -> PreparedTrajectory:
         """Encode a trajectory without writing it.
 

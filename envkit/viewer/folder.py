@@ -2,15 +2,13 @@
 
 import errno
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from envkit.errors import ImageError, StorageError
-from envkit.file_locks import NO_FOLLOW, OPENS_AS_BYTES
-from envkit.files import storage_errors
+from envkit.files import open_regular, storage_errors
 from envkit.image_files import MAX_BYTES
 from envkit.rollout.run_folder import RUN_FILE
 from envkit.sinks.jsonl import METRICS_FILE
@@ -22,8 +20,6 @@ MAX_FOLDERS: Final = 10_000
 """Maximum number of folders to search."""
 MAX_DOCUMENTS: Final = 500
 _MAX_JSON_BYTES: Final = 4 << 20
-_OPEN_FLAGS: Final = os.O_RDONLY | NO_FOLLOW | getattr(os, "O_NONBLOCK", 0) | OPENS_AS_BYTES
-"""Do not follow links, and do not block on a pipe."""
 _MEDIA: Final = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -70,17 +66,11 @@ class Folder:
             if not parent.is_relative_to(self.root):
                 raise StorageError(f"{path.name} is outside the folder that is shown")
             try:
-                if not NO_FOLLOW and (parent / path.name).is_symlink():
-                    raise OSError(errno.ELOOP, "it is a link")
-                descriptor = os.open(parent / path.name, _OPEN_FLAGS)
+                return open_regular(parent / path.name, follow=False)
             except OSError as error:
                 if error.errno != errno.ELOOP:
                     raise
                 raise StorageError(f"{path.name} is a link, and links are not followed") from error
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                os.close(descriptor)
-                raise StorageError(f"{path.name} is not a regular file")
-            return os.fdopen(descriptor, "rb")
 
     def read_json(self, path: Path) -> bytes:
         """Return a JSON file's bytes.

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 
 from envkit.errors import ImageError, StorageError
+from envkit.files import open_regular
 from envkit.image_files import read_image_file
 from envkit.images import Image
 from envkit.trajectory.image_folder import ImageFolder
@@ -77,7 +78,7 @@ def image_size(image: Image, folder: ImageFolder | None = None) -> tuple[int, in
     """
     if folder is not None:
         try:
-            with folder.file(image.sha256).open("rb") as file:
+            with open_regular(folder.file(image.sha256)) as file:
                 head = file.read(24)
         except OSError:
             head = b""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from envkit.files import open_regular
 from envkit.metrics.aggregate import Aggregator
 from envkit.sinks.jsonl import METRICS_FILE
 from envkit.success import finite
@@ -90,7 +91,8 @@ class RunSource:
         if file.name != FILE_NAME:
             return {}
         try:
-            return numbers_of((file.parent / METRICS_FILE).read_bytes())
+            with open_regular(file.parent / METRICS_FILE) as stream:
+                return numbers_of(stream.read())
         except OSError:
             return {}
 

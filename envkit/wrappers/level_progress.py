@@ -201,7 +201,7 @@ class LevelProgress:
         """
         try:
             return cls.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise StorageError(f"cannot read the progress in {str(path)!r}: {error}") from error
 
     def __copy__(self) -> Self:

@@ -2,11 +2,13 @@
 
 import io
 import json
+import os
 import pickle
 import struct
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -204,13 +206,23 @@ def test_encoded_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     reads = [
         lambda: Image.from_bytes(long),
         lambda: Image.open(path),
-        lambda: Image.open("/dev/zero"),
         lambda: Image.from_data_uri("data:image/png;base64," + "A" * 1340),
         lambda: Image.deferred(lambda: long, sha256="0" * 64).pil(),
     ]
     for read in reads:
         with pytest.raises(ImageError, match="at most 1000 bytes"):
             read()
+
+
+def link_to_device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, link_to_device, os.mkdir])
+def test_only_regular_files_are_read(make: Callable[[Path], None], tmp_path: Path) -> None:
+    make(tmp_path / "a.png")
+    with pytest.raises(OSError, match="not a regular file"):
+        read_image_file(tmp_path / "a.png")
 
 
 def test_file_is_refused_by_its_size_before_it_is_read(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from envkit.errors import StorageError
-from envkit.files import replace_file
+from envkit.files import open_regular, replace_file
 from envkit_certify.golden.recording import FORMAT
 
 
@@ -17,8 +17,9 @@ def load(path: str | Path) -> dict[str, Any]:
         StorageError: It cannot be read, or is not a golden file of this format.
     """
     try:
-        content: object = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        with open_regular(Path(path)) as stream:
+            content: object = json.loads(stream.read())
+    except (OSError, ValueError, RecursionError) as error:
         raise StorageError(f"cannot read the golden file {str(path)!r}: {error}") from error
     found = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
     if found.get("format") != FORMAT or not {"env_id", "kwargs", "tasks", "episodes"} <= set(found):

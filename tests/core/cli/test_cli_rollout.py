@@ -319,7 +319,7 @@ def test_rollout_on_a_full_disk_keeps_what_was_finished(model: Path) -> None:
     assert "free some space" in shown.last_error
     kept = load("run")
     assert 0 < len(kept) < 40
-    assert f"{len(kept)} finished trajectories are kept" in shown.last_error
+    assert f"run keeps {len(kept)} finished trajectories" in shown.last_error
     assert verify_file("run").is_sound
     assert not (Path("run") / "report.html").exists()
 

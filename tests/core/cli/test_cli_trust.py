@@ -428,3 +428,29 @@ def test_agent_of_one_word_is_confirmed_by_the_same_option(agent: str) -> None:
     other = Confirmation(repeated={"config": {"agent": {"function": "other:agent"}}})
     with pytest.raises(ConfigurationError, match="cannot change"):
         other.confirm(RUN, {"": settings})
+
+
+WRONG_TYPES: dict[str, Change] = {
+    "episodes": lambda settings: settings.update(episodes="4"),
+    "group_size": lambda settings: settings.update(group_size=0),
+    "concurrency": lambda settings: settings.update(concurrency=10**400),
+    "config": lambda settings: settings.update(config=[]),
+    "config.env_kwargs": lambda settings: settings["config"].pop("env_kwargs"),
+    "engine.model": lambda settings: settings["engine"].update(model=[]),
+    "wrap": lambda settings: settings.update(wrap={}),
+    "shard": lambda settings: settings.update(shard=5),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_TYPES)
+def test_sealed_setting_of_a_wrong_type_is_one_clear_error(name: str) -> None:
+    rollout()
+    change(WRONG_TYPES[name])
+    for command in (
+        ("rollout", "--resume", RUN), ("merge", RUN, "--out", "merged"),
+        ("filter", RUN, "--out", "kept.jsonl"), ("eval", "--paired", RUN, RUN),
+    ):  # fmt: skip
+        done = run_envkit(*command)
+        assert done.code == 1, command
+        assert f"run.json does not describe a run of envkit rollout: {name} must be" in done.err
+        assert done.err.count("\n") == 1

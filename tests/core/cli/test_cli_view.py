@@ -21,7 +21,7 @@ from envkit.cli.images import ImageStyle, half_blocks, resolved, sixels
 from envkit.cli.rich_console import PrintableConsole
 from envkit.cli.run_page import print_run
 from envkit.images import Image
-from envkit.trajectory import StopReason, Trajectory, save
+from envkit.trajectory import StopReason, Trajectory, load, save
 from envkit.trajectory.storage import FILE_NAME
 from envkit.viewer.run import RunData, read_run
 from envkit.viewer.run_text import sections
@@ -286,6 +286,17 @@ def test_stop_reasons_have_the_words_of_the_browser() -> None:
     assert listed is not None
     assert dict(re.findall(r'(\w+): "([^"]*)"', listed[1])).items() <= STOPS.items()
     assert set(STOPS) == set(StopReason)
+
+
+def test_view_goes_on_after_a_damaged_image_and_a_huge_text(run: Path, tmp_path: Path) -> None:
+    save([replace(one, engine="x" * 10_000_000) for one in load(run)], tmp_path / FILE_NAME)
+    for image in (tmp_path / "images").iterdir():
+        image.write_bytes(b"\x89PNG\r\n\x1a\n")
+    result = run_envkit("view", tmp_path)
+    assert result.code == 0
+    assert result.out.count("image missing") == 9
+    assert result.out.count("9,900,000 more characters") == 3
+    assert len(result.out) < 1_000_000
 
 
 HOSTILE = "\x1b]0;title\x07[bold red]\u202egnp.exe[/] \x9b2J"
