@@ -5,7 +5,7 @@ closing the connection waits until it is read. Here a connection has a deadline 
 
 | a connection | ends after |
 | --- | --- |
-| without a complete head of a request | `IDLE_S` |
+| without a complete head of a request | `IDLE_S`; its first request only with aiohttp >= 3.14.4 |
 | whose body is late | the time that the handler gives `read_body` |
 | whose answer is unread | the server's time for an answer |
 | that is being closed, with an answer unread | 5 s |

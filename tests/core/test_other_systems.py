@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fakes.needs import packages
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it changes a Linux process")
 
@@ -118,6 +119,7 @@ def test_line_files_keep_their_promises_without_posix_names(tmp_path: Path) -> N
     ]
 
 
+@packages("docx").mark
 def test_what_needs_another_system_says_so(tmp_path: Path) -> None:
     assert as_on_windows(REFUSALS, tmp_path).splitlines() == [
         "environments in worker processes need Linux",

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 from fakes.strangers import AMBIGUOUS, answers_to_ambiguous, connected
@@ -14,6 +15,8 @@ from envkit.serving import BodyError, abort_unread, listening, read_body
 
 SIZE = 20_000_000
 HOST = "Host: 127.0.0.1\r\n"
+HAS_FIRST_DEADLINE = [int(part) for part in aiohttp.__version__.split(".")[:3]] >= [3, 14, 4]
+"""Older versions of aiohttp wait for the first request of a connection without end."""
 
 
 class Served:
@@ -133,7 +136,8 @@ def test_answer_has_one_deadline_and_a_closed_connection_another(
 async def test_head_of_a_request_has_a_deadline() -> None:
     async with serving(idle_s=0.2) as served:
         whole = f"GET / HTTP/1.1\r\n{HOST}\r\n"
-        for said in ("", "GET / HTTP/1.1\r\nX-Slow: ", whole, f"{whole}GET / HTTP/1.1\r\nX: "):
+        first = ("", "GET / HTTP/1.1\r\nX-Slow: ") if HAS_FIRST_DEADLINE else ()
+        for said in (*first, whole, f"{whole}GET / HTTP/1.1\r\nX: "):
             async with connected(served.address, said) as (reader, _):
                 await asyncio.wait_for(reader.read(), 10)
 

@@ -106,7 +106,8 @@ def test_commands_write_through_no_link_of_a_run_folder(name: str, tmp_path: Pat
     else:
         outside.write_text("{}\nnotes")
     before = bytes_of(tmp_path)
-    for options in (("--resume", run), ("canary-v0", "--overwrite", "-n", 1, "--out", run)):
+    again = ("canary-v0", "--policy", "oracle", "--overwrite", "-n", 1, "--out", run)
+    for options in (("--resume", run), again):
         done = run_envkit("rollout", *options, "-q")
         assert done.code == 1
         assert f"{name} is a symbolic link" in done.err
