@@ -1,6 +1,7 @@
 """The check of an engine's answer: each rule at its limit."""
 
 import math
+import re
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -413,3 +414,30 @@ def test_extras_are_kept_up_to_their_size(rest: Any, size: int) -> None:
         parts = {"a": bytes(room + 1), "z": rest}
         with pytest.raises(EngineFault, match="larger than 256 MiB"):
             read(extras={name: parts[name] for name in order})
+
+
+def top_read(value: Any) -> Any:
+    request = replace(REQUEST, top_logprobs=2)
+    answered = answer(top_logprobs=value)
+    return checked(answered, request, engine="e", vocabulary_size=VOCABULARY)[0].top_logprobs
+
+
+def test_most_probable_tokens_are_plain_pairs_for_each_token() -> None:
+    rows = [[(np.int64(3), np.float32(-0.5)), (4, Foreign(-1.0))], []]
+    assert top_read(rows) == (((3, -0.5), (4, -1.0)), ())
+    assert read(top_logprobs=rows).top_logprobs == ()
+
+
+@pytest.mark.parametrize("value", [5, [[(3.5, -0.5)], []], [[(3, "a")], []], [[3], []]])
+def test_most_probable_tokens_that_are_no_pairs_are_refused(value: Any) -> None:
+    rule = must_return("pairs of an id and a number as top_logprobs")
+    with pytest.raises(EngineFault, match=f"^{re.escape(f'{rule}{value!r}'[:60])}"):
+        top_read(value)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_most_probable_tokens_are_refused_unless_there_is_a_row_for_each_token(count: int) -> None:
+    value = [[(3, -0.5)]] * count
+    rule = must_return("top_logprobs for each of 2 tokens")
+    with pytest.raises(EngineFault, match=f"^{re.escape(f'{rule}{value!r}'[:60])}"):
+        top_read(value)
