@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from envkit.errors import ConfigurationError, StorageError
 from envkit.metrics.intervals import exact_p_value
-from envkit.rollout.run_folder import RUN_FILE, command_settings
+from envkit.rollout.run_settings import RUN_FILE, command_settings
 from envkit.trajectory import read_trajectories, success_of
 from envkit.trajectory.storage import FILE_NAME
 from envkit.viewer.pairs import MeanDifference, Pair, match, mean_difference

@@ -17,7 +17,8 @@ from envkit.files import remove_leftovers, replace_file, storage_errors
 from envkit.folder_claim import FolderClaim
 from envkit.registration import spec
 from envkit.rollout.config import FaultPolicy
-from envkit.rollout.run_folder import command_settings, is_taken
+from envkit.rollout.run_folder import is_taken
+from envkit.rollout.run_settings import command_settings
 from envkit_eval import TAGS, Line, Price, check_pass_at, price_of, read_price
 
 EVAL_FILE: Final = "eval.json"

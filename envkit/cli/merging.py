@@ -12,13 +12,8 @@ from envkit.files import replace_file, storage_errors
 from envkit.image_files import read_image_file
 from envkit.rollout.plan import Shard
 from envkit.rollout.run_claim import RunClaim
-from envkit.rollout.run_folder import (
-    FAULTED_FILE,
-    RunFolder,
-    changed_settings,
-    command_settings,
-    read_finished,
-)
+from envkit.rollout.run_folder import FAULTED_FILE, RunFolder, read_finished
+from envkit.rollout.run_settings import changed_settings, command_settings
 from envkit.text import counted
 from envkit.trajectory import verify_file
 from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder

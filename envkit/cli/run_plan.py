@@ -20,7 +20,8 @@ from envkit.rollout import EpisodeRequest, RolloutConfig, RunPlan, read_requests
 from envkit.rollout.host import AnyEnv, EnvFactory
 from envkit.rollout.plan import Shard
 from envkit.rollout.run_claim import RunClaim
-from envkit.rollout.run_folder import RunFolder, changed_settings, command_settings, is_taken
+from envkit.rollout.run_folder import RunFolder, is_taken
+from envkit.rollout.run_settings import changed_settings, command_settings
 from envkit.rollout.sources import FunctionSource
 from envkit.secrets import restored, stored
 

@@ -26,7 +26,8 @@ from envkit.rollout.boundary import describe
 from envkit.rollout.plan import Played
 from envkit.rollout.player import AnyPlayer
 from envkit.rollout.run_claim import RunClaim
-from envkit.rollout.run_folder import RUN_FILE, RunFolder
+from envkit.rollout.run_folder import RunFolder
+from envkit.rollout.run_settings import RUN_FILE
 from envkit.secrets import stored
 from envkit.sinks import GuardedSinks, SinkRun
 from envkit.sinks.jsonl import METRICS_FILE

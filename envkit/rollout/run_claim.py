@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from envkit.closing import Closing
 from envkit.folder_claim import FolderClaim
-from envkit.rollout.run_folder import RUN_FILE, RunFolder, is_taken
+from envkit.rollout.run_folder import RunFolder, is_taken
+from envkit.rollout.run_settings import RUN_FILE
 from envkit.trajectory.image_folder import IMAGE_FOLDER
 from envkit.trajectory.storage import FILE_NAME
 

@@ -8,10 +8,7 @@ which keeps them, and plays them again.
 """
 
 import contextlib
-import hashlib
-import json
 import os
-import re
 import secrets
 import shutil
 import tempfile
@@ -19,17 +16,22 @@ from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import NoneType
-from typing import Any, Final, cast
+from typing import Any, Final
 
-import envkit
 from envkit.closing import Closing
 from envkit.errors import ConfigurationError, FaultKind, StorageError
 from envkit.files import remove_leftovers, replace_file, storage_errors
 from envkit.folder_claim import FolderClaim
 from envkit.rollout.multi_agent import ROLLOUT_ID, SIBLINGS, can_resume
 from envkit.rollout.plan import Played, Progress
-from envkit.secrets import hidden, stored, unnamed
+from envkit.rollout.run_settings import (
+    RUN_FILE,
+    changed_settings,
+    read_id,
+    read_settings,
+    write_settings,
+)
+from envkit.secrets import hidden, stored
 from envkit.threads.workers import Mailbox, Worker
 from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
@@ -44,36 +46,10 @@ from envkit.trajectory.storage import (
 )
 from envkit.trajectory.trajectory import ROLE, TAIL, Trajectory
 
-RUN_FILE: Final = "run.json"
 UNFINISHED_FILE: Final = "unfinished.jsonl"
 FAULTED_FILE: Final = "faulted.jsonl"
 """Records of faulted episodes that were played again, in the order in which they ended."""
-SCHEMA: Final = 1
-"""Version of `run.json`."""
 _RESCUED: Final = "envkit-rescued-"
-_ID: Final = re.compile(r"[0-9a-f]{16}")
-_KINDS: Final[Mapping[str, tuple[type, ...]]] = {
-    "env_id": (str,),
-    "config": (dict,),
-    "config.env_kwargs": (dict,),
-    "engine": (dict,),
-    **{
-        f"engine.{name}": (str, NoneType)
-        for name in ("name", "model", "base_url", "policy", "chat", "key_env")
-    },
-    "episodes": (int,),
-    "group_size": (int,),
-    "concurrency": (int,),
-    "tasks": (dict, NoneType),
-    "shard": (str, NoneType),
-    "wrap": (str, NoneType),
-    "wrap_kwargs": (dict,),
-}
-"""Types of the settings that `envkit rollout` records; a section comes before its parts."""
-_MOST: Final = 1 << 53
-"""Largest number of a setting."""
-_SHOWN: Final = 60
-"""Characters of a setting's value in an error."""
 
 
 class RunFolder(Closing):
@@ -133,7 +109,7 @@ class RunFolder(Closing):
                 with storage_errors(f"cannot replace {path / name}"):
                     (path / name).unlink(missing_ok=True)
             run_id = secrets.token_hex(8)
-            _write_settings(path, settings, run_id)
+            write_settings(path, settings, run_id)
         return cls(path, writer, settings, Progress(), run_id, own=None if claim else held)
 
     @classmethod
@@ -164,7 +140,7 @@ class RunFolder(Closing):
             recorded = _recorded(path, settings)  # another process may have replaced it meanwhile
             writer = TrajectoryWriter(path, mode="append", claim=held)
             group_size = int(recorded["group_size"])
-            run_id = _read_id(path)
+            run_id = read_id(path)
             rescued = _take_rescued(path, run_id, writer, group_size)
             progress = _recover(path, writer, group_size, retry_faults=retry_faults)
             progress = replace(progress, rescued=rescued)
@@ -231,7 +207,7 @@ class RunFolder(Closing):
             try:
                 with storage_errors(f"cannot create a folder in {parent}"):
                     folder = Path(tempfile.mkdtemp(prefix=f"{_RESCUED}{self._id}-", dir=parent))
-                _write_settings(folder, self.settings, self._id)
+                write_settings(folder, self.settings, self._id)
                 with TrajectoryWriter(folder) as writer:
                     writer.append(*(line for one in episodes for line in _prepared(writer, one)[1]))
             except StorageError as error:
@@ -320,114 +296,6 @@ def is_taken(folder: Path) -> bool:
     return (folder / RUN_FILE).exists() or (file.is_file() and file.stat().st_size > 0)
 
 
-def read_settings(path: Path) -> dict[str, Any]:
-    """Return the settings of a run.
-
-    Raises:
-        StorageError: The folder is not a run.
-        ConfigurationError: Another version of envkit created the run, or its settings changed.
-    """
-    file = path / RUN_FILE
-    if not file.is_file():
-        raise StorageError(f"{path} is not a run folder: it has no {RUN_FILE}")
-    with storage_errors(f"cannot read {file}"):
-        text = file.read_bytes()
-    try:
-        data: Any = json.loads(text)
-        schema, version, seal = data["schema"], data["envkit"], data["seal"]
-        settings = cast("dict[str, Any]", dict(data["settings"]))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise StorageError(f"{file} does not describe a run: {error}") from error
-    if schema != SCHEMA or version != envkit.__version__:
-        raise ConfigurationError(
-            f"envkit {version} (format {schema}) created {path}; this is {envkit.__version__} "
-            f"(format {SCHEMA}), which may play differently: resume with the version that created "
-            "the run, or start a new run"
-        )
-    if seal != _seal(settings):
-        raise ConfigurationError(
-            f"{file} was changed after the run started, so its episodes would have different "
-            "settings; restore the file, or start a new run"
-        )
-    return settings
-
-
-def command_settings(path: Path) -> dict[str, Any]:
-    """Return the settings of a run of `envkit rollout`.
-
-    Raises:
-        StorageError: As for `read_settings`, or a setting is missing or has a wrong type.
-        ConfigurationError: As for `read_settings`.
-    """
-    settings = read_settings(path)
-    for names, kinds in _KINDS.items():
-        value: Any = settings
-        for name in names.split("."):
-            value = value.get(name)
-        is_number = type(value) is int
-        if type(value) not in kinds or (is_number and not 0 < value <= _MOST):
-            allowed = " or ".join(kind.__name__ for kind in kinds)
-            raise StorageError(
-                f"{path / RUN_FILE} does not describe a run of envkit rollout: {names} must be "
-                f"{allowed}, got {value!r:.{_SHOWN}}"
-            )
-    return settings
-
-
-def changed_settings(
-    recorded: Mapping[str, Any], settings: Mapping[str, Any], *, besides: Collection[str] = ()
-) -> list[str]:
-    """Return a line for each setting that differs, such as "config.seed is 0, got 1".
-
-    Secrets are equal.
-
-    Args:
-        recorded: A run's settings.
-        settings: Other settings.
-        besides: Names of settings that may differ, with dots between their parts.
-    """
-    old, new = (_flat(json.loads(json.dumps(one))) for one in (recorded, settings))
-    old, new = ({name: unnamed(one) for name, one in flat.items()} for flat in (old, new))
-    return [
-        f"{name} is {old.get(name)!r:.{_SHOWN}}, got {new.get(name)!r:.{_SHOWN}}"
-        for name in sorted(old.keys() | new.keys())
-        if old.get(name) != new.get(name)
-        and not any(f"{name}.".startswith(f"{other}.") for other in besides)
-    ]
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested settings by their dotted names."""
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(cast("Mapping[str, Any]", value), f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = value
-    return flat
-
-
-def _write_settings(path: Path, settings: Mapping[str, Any], run_id: str) -> None:
-    written = stored(settings)
-    document = {
-        "schema": SCHEMA,
-        "envkit": envkit.__version__,
-        "id": run_id,
-        "settings": written,
-        "seal": _seal(written),
-    }
-    text = json.dumps(document, indent=2).encode() + b"\n"
-    replace_file(path / RUN_FILE, text, durable=True)
-
-
-def _read_id(path: Path) -> str:
-    """Return the id of a run, which stays the same when its folder moves."""
-    with storage_errors(f"cannot read {path / RUN_FILE}"):
-        found: Any = json.loads((path / RUN_FILE).read_bytes()).get("id")
-    is_valid = isinstance(found, str) and _ID.fullmatch(found)
-    return found if is_valid else secrets.token_hex(8)
-
-
 def _rescue_places(path: Path) -> tuple[Path, Path]:
     return path.resolve().parent, Path(tempfile.gettempdir())
 
@@ -453,10 +321,6 @@ def _take_rescued(path: Path, run_id: str, writer: TrajectoryWriter, group_size:
             shutil.rmtree(folder, ignore_errors=True)
             count += len(missing)
     return count
-
-
-def _seal(settings: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import BinaryIO, Final
 from envkit.errors import ImageError, StorageError
 from envkit.files import open_regular, storage_errors
 from envkit.image_files import MAX_BYTES
-from envkit.rollout.run_folder import RUN_FILE
+from envkit.rollout.run_settings import RUN_FILE
 from envkit.sinks.jsonl import METRICS_FILE
 from envkit.text import counted
 from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder

@@ -15,7 +15,7 @@ from fakes.models import tiny_model_dir
 
 from envkit.env import Capabilities, Env, Policy, PolicyContext, Turn
 from envkit.images import Image
-from envkit.rollout.run_folder import read_settings
+from envkit.rollout.run_settings import read_settings
 from envkit.tasks import Task
 from envkit.trajectory import Trajectory, check_trajectory, load, verify_file
 

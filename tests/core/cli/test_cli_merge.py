@@ -22,7 +22,7 @@ from fakes.models import tiny_model_dir
 
 from envkit.errors import EnvFault, FaultKind
 from envkit.files import LineFile
-from envkit.rollout.run_folder import read_settings
+from envkit.rollout.run_settings import read_settings
 from envkit.text import counted
 from envkit.trajectory import load, verify_file
 

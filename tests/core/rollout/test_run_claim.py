@@ -202,7 +202,7 @@ def test_no_space_for_the_settings_leaves_nothing(monkeypatch: pytest.MonkeyPatc
     def full(*arguments: object, **options: object) -> None:
         raise StorageError("cannot write run.json: No space left on device")
 
-    monkeypatch.setattr("envkit.rollout.run_folder.replace_file", full)
+    monkeypatch.setattr("envkit.rollout.run_settings.replace_file", full)
     shown = rollout()
     assert shown.code == 1
     assert "--resume" not in shown.err
@@ -250,7 +250,7 @@ def test_a_run_folder_that_fails_to_open_removes_what_it_made(
         raise StorageError("No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("envkit.rollout.run_folder.replace_file", full)
+        patch.setattr("envkit.rollout.run_settings.replace_file", full)
         with pytest.raises(StorageError):
             RunFolder.create(tmp_path / "a/run", SETTINGS)
     assert not (tmp_path / "a").exists()
