@@ -125,12 +125,9 @@ def remove_leftovers(folder: Path) -> None:
             if not CAN_MOVE_OPEN:
                 path.unlink()
                 continue
-            descriptor = os.open(path, os.O_RDONLY | NO_FOLLOW)
-            try:
-                lock(descriptor)
+            with open_regular(path, follow=False) as stream:
+                lock(stream.fileno())
                 path.unlink()
-            finally:
-                os.close(descriptor)
 
 
 def _temporary_of(target: Path) -> Path:

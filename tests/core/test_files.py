@@ -321,6 +321,16 @@ def test_killed_writer_leaves_no_temporary_file(name: str, tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+def test_leftovers_do_not_include_a_pipe_or_a_link_and_wait_for_none(tmp_path: Path) -> None:
+    kept = [tmp_path / f".run.json.0123abc{n}.tmp" for n in range(2)]
+    os.mkfifo(kept[0])
+    kept[1].symlink_to(tmp_path / "other")
+    code = "import sys, pathlib; from envkit.files import remove_leftovers as remove"
+    command = [sys.executable, "-c", f"{code}; remove(pathlib.Path(sys.argv[1]))", str(tmp_path)]
+    subprocess.run(command, check=True, timeout=60)
+    assert sorted(tmp_path.iterdir()) == kept
+
+
 def test_leftovers_do_not_include_a_file_being_written(tmp_path: Path) -> None:
     target = tmp_path / "run.json"
 
