@@ -215,8 +215,6 @@ class GrowingReply:
             stream: The ids.
             begin: Returns new readers for an attempt to sample the reply.
         """
-        self.shown = Delta()
-        """All that was returned."""
         self._stream, self._begin = stream, begin
         self._attempt, self._read = stream.attempts, 0
         self._text, self._deltas = begin()
@@ -231,7 +229,6 @@ class GrowingReply:
         more = self._deltas.feed(self._text.feed(ids))
         if more != Delta():
             stream.is_shown = True
-            self.shown = self.shown.plus(more)
         return more
 
 

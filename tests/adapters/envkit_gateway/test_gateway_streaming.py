@@ -78,6 +78,15 @@ async def shown_before(client: Client, event: asyncio.Event, text: str) -> Said:
     return said
 
 
+async def leave_after_text(client: Client) -> None:
+    """Ask, and close the connection at the first text."""
+    client.user("one", None)
+    async with reading(client) as events:
+        async for one in events:
+            if said_of(one).text:
+                return
+
+
 @cache
 def thinking_codec() -> ChatCodec:
     """Return the codec of a published template whose prompt opens a thought."""
@@ -260,11 +269,7 @@ async def test_client_that_leaves_in_the_middle_gets_the_whole_reply_again(
     engine.pass_at = {20: go}
     async with serving(engine=engine) as run:
         client = run.client(kind, stream=True)
-        client.user("one", None)
-        async with reading(client) as events:
-            async for one in events:
-                if said_of(one).text:
-                    break
+        await leave_after_text(client)
         client.stream = stream
         asking = asyncio.create_task(client.ask())
         await asyncio.sleep(0.05)
@@ -313,11 +318,7 @@ async def test_reply_of_a_client_that_left_in_the_middle_is_lost() -> None:
     engine.pass_at = {20: go}
     async with serving(engine=engine) as run:
         client = run.client(ChatClient, stream=True)
-        client.user("one", None)
-        async with reading(client) as events:
-            async for one in events:
-                if said_of(one).text:
-                    break
+        await leave_after_text(client)
         while run.session.turns[0].waiting:
             await asyncio.sleep(0)
         go.set()
