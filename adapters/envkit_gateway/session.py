@@ -6,25 +6,23 @@ request starts a sequence with its own prompt, which is always exact.
 """
 
 import asyncio
-import json
 import secrets
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Final
+from typing import ClassVar, Final
 
 from envkit.env import Env
 from envkit.errors import (
     ConfigurationError,
     EngineFault,
-    ImageError,
     LedgerFault,
     TemplateError,
     describe,
 )
-from envkit.messages import Message, images_of, message
+from envkit.messages import images_of, message
 from envkit.reply import Reply
 from envkit.rollout.boundary import is_own_cancellation
 from envkit.rollout.encoding import EpisodeEncoder
@@ -39,20 +37,18 @@ from envkit.tasks import Task
 from envkit.threads.pool import WorkerPool
 from envkit.tokens import ChatCodec, Encoded
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
+from envkit_gateway.codecs import UNRENDERABLE, Codecs
 from envkit_gateway.deltas import GrowingReply, ReplyDeltas, TokenText
 from envkit_gateway.lanes import Lanes
 from envkit_gateway.matching import Committed, is_rejected, is_retry
-from envkit_gateway.messages import PrefixKeys, PromptForm, codec_messages
+from envkit_gateway.messages import PrefixKeys
 from envkit_gateway.replies import reasoning_tokens, reply_of
 from envkit_gateway.request import TOO_LONG, AgentRequest, RequestRefused, bad_request
 from envkit_gateway.trace import Trace
 from envkit_gateway.turn import ForkReason, Lane, Live, Turn, TurnState
 
-_UNRENDERABLE: Final = (TemplateError, ImageError, ConfigurationError, RecursionError)
-"""What a request's own content raises; deep schemas exceed the interpreter's recursion limit."""
 _UNABLE: Final = (400, 404)
 """Statuses of requests that the gateway cannot answer, whatever the episode has left."""
-_MOST_CODECS: Final = 8
 KEY_PREFIX: Final = "sk-envkit-model-"
 OVER: Final = "the episode of this API key is over"
 
@@ -69,6 +65,9 @@ class SessionLimits:
 
 class Session:
     """Answers an agent's requests and records them."""
+
+    codecs: ClassVar[type[Codecs]] = Codecs
+    """What renders the requests."""
 
     def __init__(
         self,
@@ -118,8 +117,7 @@ class Session:
         self._numbers = count()
         self._timers: list[asyncio.TimerHandle] = []
         self._asked: Counter[str] = Counter()
-        self._codecs: dict[str, asyncio.Task[ChatCodec]] = {}
-        """By what requests ask of the chat template."""
+        self._codecs = self.codecs(setup.codec, pool)
 
     @property
     def lanes(self) -> Sequence[Lane]:
@@ -153,7 +151,7 @@ class Session:
         if self.is_closed:
             raise RequestRefused(403, OVER)
         try:
-            await self._prepare(request)
+            await self._codecs.prepare(request)
             return await self._opened(request)
         except RequestRefused:
             self.counts["refused"] += 1
@@ -212,57 +210,18 @@ class Session:
         earlier = self._requests.get(request.key)
         if earlier is not None and is_rejected(earlier):
             earlier.state = TurnState.SUPERSEDED
-        prefix = PrefixKeys(self._start_text(request), request.messages)
+        prefix = PrefixKeys(self._codecs.start_text(request), request.messages)
         turn, covered = self._placed(request, prefix.keys)
         turn.encoded.add_done_callback(_read)
         turn.task = asyncio.create_task(self._answer(turn, request, prefix, covered))
         return turn
-
-    async def _prepare(self, request: AgentRequest) -> None:
-        """Make the codec that renders a request.
-
-        Raises:
-            RequestRefused: The template cannot be encoded exactly in the way that it asks for.
-        """
-        if not request.asks_of_template:
-            return
-        making = self._codecs.get(request.asks_of_template)
-        if making is None:
-            if len(self._codecs) >= _MOST_CODECS:
-                raise bad_request(
-                    f"an episode may use {_MOST_CODECS} different settings of the chat template"
-                )
-            making = asyncio.create_task(self._made_codec(request))
-            self._codecs[request.asks_of_template] = making
-        await asyncio.shield(making)
-
-    async def _made_codec(self, request: AgentRequest) -> ChatCodec:
-        codec = self._own_codec
-        try:
-            return await self._pool.computing.run(lambda: _codec_for(codec, request))
-        except _UNRENDERABLE as error:
-            raise bad_request(f"the chat template takes no such variables: {error}") from error
-
-    @property
-    def _own_codec(self) -> ChatCodec:
-        assert self.setup.codec is not None  # a `TextSession` does not ask for it
-        return self.setup.codec
-
-    def _codec(self, request: AgentRequest) -> ChatCodec:
-        asked = request.asks_of_template
-        return self._codecs[asked].result() if asked else self._own_codec
-
-    def _start_text(self, request: AgentRequest) -> str:
-        """Return what a conversation depends on in addition to its messages."""
-        variables = self._codec(request).variables
-        return f"{request.tools_text}{json.dumps(variables, sort_keys=True, default=repr)}"
 
     def _encoder(self, record: EpisodeRecord, codec: ChatCodec) -> EpisodeEncoder:
         return EpisodeEncoder(self.setup, codec, self.spec, self._pool, record)
 
     def growing(self, live: Live, request: AgentRequest) -> GrowingReply:
         """Return the text that a client may see of a reply while it is sampled."""
-        codec = self._own_codec
+        codec = self._codecs.own
 
         def begin() -> tuple[TokenText, ReplyDeltas]:
             has_calls = bool(request.tools) and request.may_call
@@ -275,7 +234,7 @@ class Session:
 
     def token_text(self, token: int) -> str:
         """Return the text of one token."""
-        return self._own_codec.decode_all([token])
+        return self._codecs.own.decode_all([token])
 
     async def prompt(self, request: AgentRequest) -> Encoded:
         """Return a request's prompt as that of a first request, without recording it.
@@ -283,14 +242,14 @@ class Session:
         Raises:
             RequestRefused: The chat template cannot render it.
         """
-        await self._prepare(request)
+        await self._codecs.prepare(request)
         record = EpisodeRecord()
-        record.messages += self._codec_messages(request, 0)
+        record.messages += self._codecs.messages(request, 0)
         record.tools = request.tools
         try:
             after = "continue" if request.continues_reply else "answer"
-            return await self._encoder(record, self._codec(request)).prompt(after)
-        except _UNRENDERABLE as error:
+            return await self._encoder(record, self._codecs.of(request)).prompt(after)
+        except UNRENDERABLE as error:
             raise bad_request(f"the chat template cannot render this: {error}") from error
 
     def note_defect(self, error: Exception) -> None:
@@ -322,7 +281,7 @@ class Session:
         tasks = [one.task for one in self.turns if one.task is not None and not one.task.done()]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, *self._codecs.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, self._codecs.close(), return_exceptions=True)
 
     def _give_up(self, turn: Turn) -> None:
         if turn.state is TurnState.LOST and turn.task is not None and not turn.waiting:
@@ -387,7 +346,7 @@ class Session:
         try:
             try:
                 room = await self._encode(turn, request, covered)
-            except _UNRENDERABLE as error:
+            except UNRENDERABLE as error:
                 raise bad_request(f"the chat template cannot render this: {error}") from error
         except BaseException as error:  # the request's own answer says what failed
             self._withdraw(turn, error)
@@ -427,10 +386,10 @@ class Session:
             self._lanes.detach(turn)
             turn.lane, turn.parent = self._lanes.start(request, ForkReason.TEMPLATE), None
         lane = turn.lane
-        pending = self._codec_messages(request, 0)
+        pending = self._codecs.messages(request, 0)
         lane.record.messages += pending
         after = "continue" if request.continues_reply else "answer"
-        encoded = await self._encoder(lane.record, self._codec(request)).prompt(after)
+        encoded = await self._encoder(lane.record, self._codecs.of(request)).prompt(after)
         length, images = len(encoded.train_ids), len(images_of(pending))
         room = self._room(request, context_tokens=length, response_tokens=0, images=images)
         lane.record.ledger.start(encoded, turn=0)
@@ -448,10 +407,10 @@ class Session:
         """
         lane, started = turn.lane, time.perf_counter()
         record, ledger = lane.record, lane.record.ledger
-        pending = tuple(self._codec_messages(request, covered))
+        pending = tuple(self._codecs.messages(request, covered))
         before = len(record.messages)
         record.messages += pending
-        encoder = self._encoder(record, self._codec(request))
+        encoder = self._encoder(record, self._codecs.of(request))
         try:
             encoded = await encoder.observation(pending)
             if encoded.is_prompt:
@@ -472,24 +431,6 @@ class Session:
             lane.prompt = list(record.messages)
         lane.turns.append(turn)
         return room
-
-    def _codec_messages(self, request: AgentRequest, covered: int) -> list[Message]:
-        codec = self._codec(request)
-        served = codec.served
-        form = PromptForm(
-            takes_parts=served.takes_parts,
-            flattens=served.flattens,
-            leads_with_system=served.leads_with_system,
-            knows_developer=served.knows_developer,
-            takes_tool_images="tool" in codec.audit().image_roles,
-        )
-        written = codec_messages(
-            request.messages,
-            covered=covered,
-            form=form,
-            leads_with_system=request.leads_with_system,
-        )
-        return [codec.readable(entry, follows_call=covered == 0) for entry in written]
 
     def _room(
         self, request: AgentRequest, *, context_tokens: int, response_tokens: int, images: int
@@ -540,7 +481,7 @@ class Session:
         started = time.perf_counter()
         if turn.live is not None:
             turn.live.prompt_tokens = draft.prompt_tokens
-            opened = self._encoder(record, self._own_codec).opened(draft.turn)
+            opened = self._encoder(record, self._codecs.own).opened(draft.turn)
             turn.live.opened = opened or ""
         stream = None if turn.live is None else turn.live.stream
         try:
@@ -559,7 +500,7 @@ class Session:
         turn.live = None  # the ledger has the ids
         assert turn.reply is not None
         if turn.continues_reply:
-            prefix = PrefixKeys(self._start_text(request), turn.conversation)
+            prefix = PrefixKeys(self._codecs.start_text(request), turn.conversation)
             self._committed.add(prefix.keys[-1], turn)
         else:
             self._committed.add(prefix.add(turn.reply.message), turn)
@@ -611,7 +552,7 @@ class Session:
             opened=draft.opened or "",
             is_opening_known=bool(ids) and not turn.continues_reply,
         )
-        thoughts = reasoning_tokens(said, ids, self._own_codec.decode_all) if ids else 0
+        thoughts = reasoning_tokens(said, ids, self._codecs.own.decode_all) if ids else 0
         turn.reply = reply_of(
             said, generation, request, number=turn.number, reasoning_tokens=thoughts
         )
@@ -628,19 +569,9 @@ class Session:
             weight_version=generation.weight_version,
             extras=generation.extras or {},
         )
-        encoder = self._encoder(record, self._own_codec)
+        encoder = self._encoder(record, self._codecs.own)
         draft.opened = encoder.opened(draft.turn)
         return encoder.decode(draft.turn)
-
-
-def _codec_for(codec: ChatCodec, request: AgentRequest) -> ChatCodec:
-    """Return the codec with the variables that a request asks for."""
-    variables = dict(request.variables)
-    if request.stops_thinking:
-        effort = codec.served.effort_without_thinking
-        variables["reasoning_effort"] = effort
-        variables.setdefault("enable_thinking", effort != "none")
-    return codec.with_variables(variables)
 
 
 def _choice_keys(request: AgentRequest) -> Iterator[str]:

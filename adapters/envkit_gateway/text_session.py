@@ -9,6 +9,7 @@ from envkit.rollout.limits import Room
 from envkit.rollout.record import EpisodeRecord, TurnDraft
 from envkit.tokens import Encoded
 from envkit.trajectory.stop import FaultPlace, FaultRecord
+from envkit_gateway.codecs import Codecs
 from envkit_gateway.messages import PromptForm, codec_messages
 from envkit_gateway.request import TOO_LONG, AgentRequest, RequestRefused, bad_request
 from envkit_gateway.session import Session
@@ -18,8 +19,26 @@ _TOO_LONG: Final = (TOO_LONG, "maximum context length", "prompt is too long")
 """What OpenAI, vLLM and SGLang, and Anthropic say of a conversation beyond the context."""
 
 
+class _EndpointCodecs(Codecs):
+    """Renders nothing: the endpoint has the chat template."""
+
+    async def prepare(self, request: AgentRequest) -> None:
+        """Prepare nothing."""
+
+    def start_text(self, request: AgentRequest) -> str:
+        """Return the tools."""
+        return request.tools_text
+
+    def messages(self, request: AgentRequest, covered: int) -> list[Message]:
+        """Return the messages in the form that endpoints take."""
+        form = PromptForm(merges_developer=False)
+        return codec_messages(request.messages, covered=covered, form=form, leads_with_system=False)
+
+
 class TextSession(Session):
     """Sends the agent's own messages to the endpoint. The record has no ledger."""
+
+    codecs = _EndpointCodecs
 
     def token_text(self, token: int) -> str:
         """Return nothing: no token is known."""
@@ -33,8 +52,8 @@ class TextSession(Session):
         if request.continues_reply:
             raise bad_request("a chat endpoint starts a new message: leave out the start of one")
         lane, record = turn.lane, turn.lane.record
-        whole = self._codec_messages(request, 0)
-        record.messages += self._codec_messages(request, covered)
+        whole = self._codecs.messages(request, 0)
+        record.messages += self._codecs.messages(request, covered)
         if not lane.turns:
             lane.prompt = list(record.messages)
         record.view = whole
@@ -42,16 +61,6 @@ class TextSession(Session):
         self.counts["new" if turn.parent is None else "continued"] += 1
         images = len(images_of(whole))
         return self._room(request, context_tokens=0, response_tokens=0, images=images)
-
-    def _codec_messages(self, request: AgentRequest, covered: int) -> list[Message]:
-        form = PromptForm(merges_developer=False)
-        return codec_messages(request.messages, covered=covered, form=form, leads_with_system=False)
-
-    async def _prepare(self, request: AgentRequest) -> None:
-        """Prepare nothing: the endpoint has the chat template."""
-
-    def _start_text(self, request: AgentRequest) -> str:
-        return request.tools_text
 
     def _add_reply(self, record: EpisodeRecord, draft: TurnDraft, generation: Generation) -> str:
         return generation.text or ""
