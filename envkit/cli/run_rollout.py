@@ -302,7 +302,10 @@ def _explain(error: EnvkitError, folder: RunFolder, outcome: _Outcome, run: Run)
         first = "free some space, then complete" if is_full else "complete"
         error.add_note(f"{first} the run with --resume {target}")
     if outcome.count:
-        stored_ones = counted(outcome.count, "finished trajectory")
+        finished = outcome.completed + outcome.faulted
+        stored_ones = counted(finished, "finished trajectory")
+        if parts := outcome.count - finished:
+            stored_ones += f" and {parts} unfinished"
         lost = f"the file held {stored_ones} before that"
         error.add_note(lost if folder.is_lost else f"{folder.path} keeps {stored_ones}")
     if rescued is not None:
