@@ -2,7 +2,8 @@
 
 Agents hold conversations over chat completions, half of them streamed. A cut closes the connection
 at a random time, and the retry has the header that the clients of OpenAI and Anthropic send. Or it
-comes while the engine still samples, and the retry has the same bytes and no header.
+comes while the engine still samples, and the retry has the same bytes and no header. Streams have
+text while the engine samples.
 
     python scripts/campaigns/gateway_cuts.py --turns 100000 --sessions 1024
 """
@@ -29,6 +30,7 @@ from envkit.env import Capabilities, Env, Turn  # noqa: E402
 from envkit.messages import text_of  # noqa: E402
 from envkit.rollout import EpisodeSpec, Player, RolloutConfig, ScriptedEngine  # noqa: E402
 from envkit.rollout.engine import GenerateRequest, Generation  # noqa: E402
+from envkit.rollout.token_stream import Report  # noqa: E402
 from envkit.tasks import Task  # noqa: E402
 from envkit.tokens import ChatCodec, load_codec  # noqa: E402
 from envkit.trajectory import StopReason, Trajectory, check_trajectory  # noqa: E402
@@ -80,6 +82,15 @@ class HeldEngine(ScriptedEngine):
             hold.reached.set()
             await hold.ended.wait()
         return await super().generate(request)
+
+    async def stream(self, request: GenerateRequest, report: Report) -> Generation:
+        """Report the ids of a reply one after the other."""
+        generation = await self.generate(request)
+        for token in generation.token_ids:
+            report((token,))
+            counts["reported tokens"] += 1
+            await asyncio.sleep(random.random() * LATENCY_S / 4)
+        return generation
 
     def _seconds(self, _: GenerateRequest) -> float:
         return random.random() * LATENCY_S
