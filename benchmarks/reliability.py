@@ -1,4 +1,4 @@
-"""Check that runs survive faults, kills, signals, hours, and thousands of concurrent episodes.
+"""Check that runs survive faults, kills, bad disks, hours, and thousands of concurrent episodes.
 
 Each part prints its figures and targets; `--json` stores them. By default all parts run at the
 sizes quoted in the documentation, which takes about two hours:
@@ -6,6 +6,9 @@ sizes quoted in the documentation, which takes about two hours:
     python benchmarks/reliability.py --campaign --turns 20000
     python benchmarks/reliability.py --kill --signals --runs 5
     python benchmarks/reliability.py --soak --minutes 1 --settle-minutes 0.25
+    python benchmarks/reliability.py --isolated --isolated-episodes 200
+    python benchmarks/reliability.py --trouble --trouble-runs 1
+    python benchmarks/reliability.py --long
     python benchmarks/reliability.py --wide --at-once 2048 --mean-s 1
     python benchmarks/reliability.py --loop
 
@@ -21,8 +24,11 @@ from typing import Any
 
 import loop
 from reliability_campaign import campaign
+from reliability_isolation import isolated_kills
 from reliability_kills import SIGNALS, kill_runs
 from reliability_load import soak, wide
+from reliability_long import long_episode
+from reliability_trouble import troubled_runs
 
 from envkit.tokens import load_codec
 from envkit_transformers import builtin_model_dir
@@ -47,6 +53,29 @@ SIGNALLED: tuple[Check, ...] = (
     ("unfinished_stored > 0", lambda figures: figures["unfinished_stored"] > 0),
     *RESUMED,
 )
+TROUBLED: tuple[Check, ...] = (
+    *RESUMED,
+    *(
+        (f"{name} = 0", lambda figures, name=name: figures[name] == 0)
+        for name in ("finished_lost", "played_again", "tracebacks", "wrong_exits")
+    ),
+)
+TROUBLES: tuple[str, ...] = (
+    "slow_disk", "clock_back", "full_disk", "read_only_disk", "two_resume",
+)  # fmt: skip
+CONTAINED: tuple[Check, ...] = (
+    *NOTHING_LOST,
+    ("workers_killed > 0", lambda figures: figures["workers_killed"] > 0),
+    ("supervisors_killed > 0", lambda figures: figures["supervisors_killed"] > 0),
+    ("faults_untyped = 0", lambda figures: figures["faults_untyped"] == 0),
+    ("processes_left = 0", lambda figures: figures["processes_left"] == 0),
+    (
+        "descriptors flat",
+        lambda figures: figures["descriptors_after"] <= figures["descriptors_before"] + 4,
+    ),
+    ("rss_growth <= 3%", lambda figures: figures["rss_growth"] <= 0.03),
+)
+WHOLE: tuple[Check, ...] = (("nothing wrong", lambda figures: not figures["wrong"]),)
 FLAT: tuple[Check, ...] = (
     ("rss_growth <= 3%", lambda figures: figures["rss_growth"] <= 0.03),
     (
@@ -109,6 +138,20 @@ def play(options: argparse.Namespace) -> dict[str, tuple[dict[str, Any], bool]]:
     for kind in kinds:
         figures = kill_runs(kind, runs=options.runs, episodes=options.episodes, model=model)
         add(kind, figures, KILLED if kind == "kill" else SIGNALLED)
+    for kind in TROUBLES * options.trouble:
+        figures = troubled_runs(
+            kind, runs=options.trouble_runs, episodes=options.episodes, model=model
+        )
+        add(kind, figures, TROUBLED)
+    if options.isolated:
+        killed = isolated_kills(
+            codec, episodes=options.isolated_episodes, concurrency=32, every_s=options.kill_every_s
+        )
+        add("isolated", asyncio.run(killed), CONTAINED)
+    if options.long:
+        vision = load_codec(str(builtin_model_dir()))
+        add("long_images", asyncio.run(long_episode(vision, turns=500, images=True)), WHOLE)
+        add("long_text", asyncio.run(long_episode(codec, turns=100, words=6_700)), WHOLE)
     if options.wide:
         figures = asyncio.run(wide(codec, episodes=options.at_once, mean_s=options.mean_s))
         add("wide", figures, QUICK)
@@ -129,7 +172,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parts = ("campaign", "kill", "signals", "soak", "wide", "loop")
+    parts = (
+        "campaign", "kill", "signals", "trouble", "isolated", "long", "soak", "wide", "loop",
+    )  # fmt: skip
     for part in parts:
         parser.add_argument(f"--{part}", action="store_true", help="run this part")
     add = parser.add_argument
@@ -139,6 +184,9 @@ def main() -> None:
     add("--concurrency", type=int, default=256, help="concurrent episodes in campaign and soak")
     add("--runs", type=int, default=100, help="runs per signal")
     add("--episodes", type=int, default=400, help="episodes of a run that is killed")
+    add("--trouble-runs", type=int, default=10, help="runs per kind of trouble")
+    add("--isolated-episodes", type=int, default=2_000, help="episodes in killed worker processes")
+    add("--kill-every-s", type=float, default=0.05, help="mean seconds between two such kills")
     add("--minutes", type=float, default=30.0, help="length of the soak")
     add("--settle-minutes", type=float, default=5.0, help="minutes before memory is compared")
     add("--soak-mean-s", type=float, default=0.2, help="mean seconds of a reply in the soak")

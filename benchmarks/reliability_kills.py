@@ -145,15 +145,18 @@ class KilledRun:
         self._out = folder / "run"
         self._log = folder / "finished.log"
         self._log.touch()
+        self._resumed = ("rollout", "--resume", str(self._out), "--quiet")
 
     def play(self, signals: Sequence[int], ended: Ended) -> None:
         """Start the run, send signals at a random time, and resume until it is complete."""
         ended.runs += 1
-        process = self._start(
-            "rollout", ENV_ID, "--policy", "oracle", "--model", self._model,
-            "-n", str(self._episodes), "--group", "2", "--concurrency", "32",
-            "--env-kwargs", "images=true", "--out", str(self._out), "--quiet",
-        )  # fmt: skip
+        self._end(self._begin(), signals, ended)
+        self._resume(ended)
+
+    def _end(
+        self, process: "subprocess.Popen[bytes]", signals: Sequence[int], ended: Ended
+    ) -> None:
+        """Send signals at a random time, and count what is in the file afterwards."""
         before = self._signal(process, signals, ended)
         finished = set(self._log.read_text().split())
         stored = self._stored()
@@ -164,9 +167,17 @@ class KilledRun:
         ended.finished_lost += len(finished - ids)
         ended.unfinished_stored += sum(one.stop_reason is StopReason.ABORTED for one in stored)
         ended.unsound += not self._is_sound(may_be_cut=True)
-        self._resume(ended)
 
-    def _start(self, *arguments: str) -> "subprocess.Popen[bytes]":
+    def _begin(self, prelude: str = "") -> "subprocess.Popen[bytes]":
+        return self._start(
+            "rollout", ENV_ID, "--policy", "oracle", "--model", self._model,
+            "-n", str(self._episodes), "--group", "2", "--concurrency", "32",
+            "--env-kwargs", "images=true", "--out", str(self._out), "--quiet",
+            prelude=prelude,
+        )  # fmt: skip
+
+    def _start(self, *arguments: str, prelude: str = "") -> "subprocess.Popen[bytes]":
+        """Start the command in a process that first runs some lines of Python."""
         here = Path(__file__).parent
         code = (
             "import signal, sys\n"
@@ -174,6 +185,7 @@ class KilledRun:
             f"sys.path.insert(0, {str(here)!r})\n"
             "import reliability_kills\n"
             "reliability_kills.register()\n"
+            f"{prelude}\n"
             "from envkit.cli import main\n"
             "main(sys.argv[1:])\n"
         )
@@ -219,7 +231,7 @@ class KilledRun:
         """Resume until the command reports completion, killing some attempts."""
         code = None
         for attempt in range(_MAX_RESUMES):
-            process = self._start("rollout", "--resume", str(self._out), "--quiet")
+            process = self._start(*self._resumed)
             ended.resumes += 1
             if attempt < 2 and self._rng.random() < 0.3:
                 time.sleep(2.0 + self._rng.random())
