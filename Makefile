@@ -21,11 +21,12 @@ PYTEST = $(BIN)/pytest --ignore tests/contracts --numprocesses $(WORKERS) --dist
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-dev demo test test-slow check format templates contract-sglang contract-vllm \
 	contract-trl contract-verl contract-skyrl contract-slime contract-openenv \
-	contract-verifiers contract-inspect contract-clients contract-ray contract-lowest contract-containers extras mutants \
+	contract-verifiers contract-inspect contract-clients contract-ray contract-readers-oldest \
+	contract-readers-newest contract-lowest contract-containers extras mutants \
 	desktop-deps browser-deps puzzles docs docs-serve bench bench-trainers clean
 
 help:  ## Show the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-23s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.ready  ## Make the virtual environment .venv with everything that rollouts need
 
@@ -128,9 +129,12 @@ contract-verifiers: $(VENV)/.dev  ## Test against the real package verifiers
 contract-inspect: $(VENV)/.dev  ## Test against Inspect's real package
 contract-clients: $(VENV)/.dev  ## Test the gateway with real agents' packages, or with one CLIENT alone
 contract-ray: $(VENV)/.dev templates  ## Test against a real Ray cluster of three simulated nodes
+contract-readers-oldest: $(VENV)/.dev  ## Load what export writes with the oldest datasets and pyarrow
+contract-readers-newest: $(VENV)/.dev  ## Load what export writes with the newest datasets and pyarrow
 contract-lowest: $(VENV)/.dev templates  ## Test the core with its lowest direct dependencies
 contract-trl contract-verl contract-skyrl contract-slime contract-openenv contract-verifiers \
-contract-inspect contract-clients contract-ray contract-lowest:
+contract-inspect contract-clients contract-ray contract-readers-oldest contract-readers-newest \
+contract-lowest:
 	$(BIN)/python scripts/contracts/run.py $(@:contract-%=%) $(if $(CLIENT),--client $(CLIENT))
 
 extras: $(VENV)/.dev  ## Resolve every extra under constraints.txt, where a package index is reachable

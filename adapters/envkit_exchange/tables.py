@@ -6,7 +6,6 @@ import json
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -14,7 +13,13 @@ from envkit.errors import ConfigurationError, MissingDependencyError, StorageErr
 from envkit.files import replace_file, storage_errors
 
 Row = Mapping[str, Any]
-_BATCH_ROWS: Final = 128
+_GROUP_ROWS: Final = 128
+GROUP_BYTES: Final = 128 * 2**20
+"""Bytes of a parquet file's row group, before compression. Readers load a group at a time."""
+_LONGEST_ROW: Final = 2**31 - 1
+"""Bytes of a row. pyarrow, pandas and the datasets library index bytes by 32-bit numbers."""
+_BATCH_GROUPS: Final = 8
+"""Most bytes of a batch of the datasets library, in row groups; see `_split_first_group`."""
 SUFFIXES: Final = (".jsonl", ".parquet")
 
 
@@ -49,7 +54,68 @@ def check_target(
         raise StorageError(f"{target} already exists: choose another --out, or add --overwrite")
 
 
-def write_table(rows: Iterable[Row], target: Path, schema: Mapping[str, Any] | None = None) -> int:
+class RowGroup:
+    """Collects rows of a parquet file until a row group is full."""
+
+    def __init__(self, *, rows: int = _GROUP_ROWS, group_bytes: int = GROUP_BYTES) -> None:
+        """Start an empty group.
+
+        Args:
+            rows: Most rows of a group.
+            group_bytes: Most bytes of a group. A larger row becomes a group of its own.
+        """
+        self._most_rows, self._most_bytes = rows, group_bytes
+        self._rows: list[dict[str, Any]] = []
+        self._bytes = 0
+        self.largest_row = 1
+        """Bytes of the largest row so far."""
+
+    def add(self, row: Row) -> list[dict[str, Any]]:
+        """Add a row, and return the rows before it if their group is full.
+
+        Raises:
+            StorageError: The row is too large for readers of parquet files.
+        """
+        size = _byte_count(row)
+        if size > _LONGEST_ROW:
+            raise StorageError(
+                f"a row of a parquet file must be smaller than 2 GiB, or readers fail; got {size} "
+                "bytes; write .jsonl instead"
+            )
+        self.largest_row = max(self.largest_row, size)
+        is_full = len(self._rows) >= self._most_rows or self._bytes + size > self._most_bytes
+        full = self.take() if is_full else []
+        self._rows.append(dict(row))
+        self._bytes += size
+        return full
+
+    def take(self) -> list[dict[str, Any]]:
+        """Return the collected rows and start the next group."""
+        rows, self._rows, self._bytes = self._rows, [], 0
+        return rows
+
+
+def _byte_count(value: Any) -> int:  # noqa: ANN401
+    """Return about how many bytes a value takes in a row group."""
+    if isinstance(value, bytes | str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(_byte_count, cast("Mapping[str, Any]", value).values()))
+    if isinstance(value, list | tuple) and value:
+        items = cast("Sequence[Any]", value)
+        if isinstance(items[0], int | float):  # of token ids there are many
+            return 8 * len(items)
+        return sum(map(_byte_count, items))
+    return 8
+
+
+def write_table(
+    rows: Iterable[Row],
+    target: Path,
+    schema: Mapping[str, Any] | None = None,
+    *,
+    group_bytes: int = GROUP_BYTES,
+) -> int:
     """Write a .jsonl or .parquet file and return its number of rows.
 
     JSON lines cannot contain bytes, so bytes become data URIs there.
@@ -58,6 +124,7 @@ def write_table(rows: Iterable[Row], target: Path, schema: Mapping[str, Any] | N
         rows: Written as they are generated. If the iteration raises, no file is left.
         target: The file. An existing one is replaced once the new one is complete.
         schema: Arrow types of columns that the first rows may leave undetermined.
+        group_bytes: As for `RowGroup`.
 
     Raises:
         StorageError: It cannot be written, or there are no rows.
@@ -70,7 +137,7 @@ def write_table(rows: Iterable[Row], target: Path, schema: Mapping[str, Any] | N
         return counted.count
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
-        count = _write_parquet(rows, temporary, dict(schema or {}))
+        count = _write_parquet(rows, temporary, dict(schema or {}), group_bytes)
         with storage_errors(f"cannot write {target}"):
             temporary.replace(target)
         return count
@@ -79,15 +146,21 @@ def write_table(rows: Iterable[Row], target: Path, schema: Mapping[str, Any] | N
 
 
 def write_folder(
-    rows: Iterable[Row], target: Path, *, split: str, schema: Mapping[str, Any] | None = None
+    rows: Iterable[Row],
+    target: Path,
+    schema: Mapping[str, Any] | None = None,
+    *,
+    split: str,
+    group_bytes: int = GROUP_BYTES,
 ) -> int:
     """Write a folder that `datasets.load_dataset(folder)` reads, and return its number of rows.
 
     Args:
         rows: As for `write_table`.
         target: The folder. An existing one is replaced once the new one is complete.
-        split: Name of the rows' split.
         schema: As for `write_table`.
+        split: Name of the rows' split.
+        group_bytes: As for `RowGroup`.
 
     Raises:
         StorageError: It cannot be written, or there are no rows.
@@ -95,7 +168,7 @@ def write_folder(
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
         file = temporary / "data" / f"{split}-00000-of-00001.parquet"
-        count = write_table(rows, file, schema)
+        count = write_table(rows, file, schema, group_bytes=group_bytes)
         with storage_errors(f"cannot write {target}"):
             if target.is_dir():
                 shutil.rmtree(target)
@@ -143,19 +216,20 @@ class _Counted:
             raise StorageError("there are no rows; nothing was written")
 
 
-def _write_parquet(rows: Iterable[Row], file: Path, types: dict[str, Any]) -> int:
+def _write_parquet(rows: Iterable[Row], file: Path, types: dict[str, Any], group_bytes: int) -> int:
     pa = arrow()
-    counted = _Counted(rows)
-    iterator = iter(counted)
+    counted, group = _Counted(rows), RowGroup(group_bytes=group_bytes)
     writer: Any = None
     schema: Any = None
     try:
         with storage_errors(f"cannot write {file.parent}"):
-            while batch := [dict(row) for row in islice(iterator, _BATCH_ROWS)]:
+            for batch in _groups(counted, group):
                 if schema is None:
                     schema = _schema(pa, batch, types)
                     writer = pa.parquet.ParquetWriter(file, schema)
                 writer.write_table(pa.Table.from_pylist(batch, schema=schema))
+            writer.close()
+            _split_first_group(pa, file, _BATCH_GROUPS * group_bytes // group.largest_row or 1)
     except (pa.ArrowException, UnicodeError, OverflowError) as error:
         raise StorageError(
             f"row {counted.count} or one just before it does not fit the columns of the first "
@@ -165,6 +239,36 @@ def _write_parquet(rows: Iterable[Row], file: Path, types: dict[str, Any]) -> in
         if writer is not None:
             writer.close()
     return counted.count
+
+
+def _groups(rows: Iterable[Row], group: RowGroup) -> Iterator[list[dict[str, Any]]]:
+    for row in rows:
+        if full := group.add(row):
+            yield full
+    yield group.take()
+
+
+def _split_first_group(pa: Any, file: Path, most_rows: int) -> None:  # noqa: ANN401
+    """Rewrite a file whose first row group has more rows than a batch may have.
+
+    datasets 3 reads as many rows at a time as the first group has, whatever their size
+    (datasets/packaged_modules/parquet/parquet.py, `_generate_tables`): after short rows, a batch of
+    long ones exceeds 2 GiB.
+    """
+    parquet = pa.parquet
+    if parquet.read_metadata(file).row_group(0).num_rows <= most_rows:
+        return
+    split = file.with_name(f"{file.name}.tmp")
+    try:
+        with (
+            parquet.ParquetFile(file) as source,
+            parquet.ParquetWriter(split, source.schema_arrow) as writer,
+        ):
+            for number in range(source.num_row_groups):
+                writer.write_table(source.read_row_group(number), row_group_size=most_rows)
+        split.replace(file)
+    finally:
+        split.unlink(missing_ok=True)
 
 
 def _schema(pa: Any, batch: list[dict[str, Any]], types: Mapping[str, Any]) -> Any:  # noqa: ANN401
@@ -180,19 +284,21 @@ def _features(schema: Any) -> str | None:  # noqa: ANN401
     if "images" not in schema.names or schema.field("images").type != image_column()["images"]:
         return None
     features = {
-        field.name: {"feature": {"_type": "Image"}, "_type": "List"}
-        if field.name == "images"
-        else _feature(field.type)
+        field.name: [{"_type": "Image"}] if field.name == "images" else _feature(field.type)
         for field in schema
     }
     return json.dumps({"info": {"features": features}})
 
 
 def _feature(kind: Any) -> Any:  # noqa: ANN401
-    """Return an Arrow type in the datasets library's notation."""
+    """Return an Arrow type in the datasets library's notation, which all its releases read.
+
+    A list is a JSON list of its only item: the name of its type is "Sequence" before release 4 and
+    "List" since then.
+    """
     pa = arrow()
     if pa.types.is_list(kind):
-        return {"feature": _feature(kind.value_type), "_type": "List"}
+        return [_feature(kind.value_type)]
     if pa.types.is_struct(kind):
         return {field.name: _feature(field.type) for field in kind}
     name = str(kind)

@@ -109,6 +109,17 @@ def skyrl_row(example: TaskExample, *, with_images: bool = False) -> dict[str, A
     }
 
 
+def parts_column(pa: Any) -> dict[str, Any]:  # noqa: ANN401  # pyarrow is untyped
+    """Return the arrow type of SkyRL's prompts with images, of which the first rows may have none.
+
+    Args:
+        pa: The pyarrow module.
+    """
+    url = pa.struct([("url", pa.string())])
+    part = pa.struct([("type", pa.string()), ("text", pa.string()), ("image_url", url)])
+    return {"prompt": pa.list_(pa.struct([("role", pa.string()), ("content", pa.list_(part))]))}
+
+
 def trl_row(example: TaskExample, *, with_images: bool = False) -> dict[str, Any]:
     """Return a row for TRL's trainers.
 

@@ -15,8 +15,8 @@ from envkit.rollout.request import EpisodeRequest
 from envkit.secrets import without_secrets
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
-from envkit_exchange.tables import image_column, write_folder, write_table
-from envkit_exchange.task_rows import ROW_BUILDERS, TaskExample, TaskFormat
+from envkit_exchange.tables import GROUP_BYTES, arrow, image_column, write_folder, write_table
+from envkit_exchange.task_rows import ROW_BUILDERS, TaskExample, TaskFormat, parts_column
 
 _DEFAULT_SPLIT: Final = "train"
 
@@ -150,6 +150,7 @@ def export_tasks(
     kind: TaskFormat,
     *,
     with_images: bool = False,
+    group_bytes: int = GROUP_BYTES,
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
     """Write tasks as a dataset and return its number of rows.
@@ -159,6 +160,7 @@ def export_tasks(
         target: A .parquet or .jsonl file; for HF a folder.
         kind: The loader that reads it.
         with_images: Whether to write the images of the first observation.
+        group_bytes: As for `export_trajectories`.
         progress: Called with the number of rows written so far and the total.
 
     Raises:
@@ -167,11 +169,14 @@ def export_tasks(
     """
     is_table = kind is TaskFormat.HF or target.suffix == ".parquet"
     as_text = kind in (TaskFormat.SLIME, TaskFormat.MILES)
-    schema = image_column(as_text=as_text) if with_images and is_table else None
+    schema: dict[str, Any] | None = None
+    if with_images and is_table:
+        is_skyrl = kind is TaskFormat.SKYRL
+        schema = parts_column(arrow()) if is_skyrl else image_column(as_text=as_text)
     rows = _rows(draw, kind, with_images, progress)
     if kind is TaskFormat.HF:
-        return write_folder(rows, target, split=draw.split, schema=schema)
-    return write_table(rows, target, schema)
+        return write_folder(rows, target, schema, split=draw.split, group_bytes=group_bytes)
+    return write_table(rows, target, schema, group_bytes=group_bytes)
 
 
 def _rows(

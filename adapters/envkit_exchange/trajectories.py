@@ -11,7 +11,7 @@ from envkit.errors import StorageError
 from envkit.files import storage_errors
 from envkit.trajectory import read_trajectories
 from envkit.trajectory.storage import Source, trajectory_file
-from envkit_exchange.tables import arrow, image_column, write_folder, write_table
+from envkit_exchange.tables import GROUP_BYTES, arrow, image_column, write_folder, write_table
 from envkit_exchange.trajectory_rows import (
     Selection,
     chat_row,
@@ -77,6 +77,7 @@ def export_trajectories(
     kind: TrajectoryFormat,
     selection: Selection,
     *,
+    group_bytes: int = GROUP_BYTES,
     progress: Callable[[int, int], None] | None = None,
 ) -> ExportTally:
     """Write a trajectory file as a dataset.
@@ -86,6 +87,8 @@ def export_trajectories(
         target: A .parquet or .jsonl file; for HF a folder.
         kind: The output format.
         selection: Which trajectories to export, and how to split them.
+        group_bytes: Most bytes of a parquet file's row group, before compression; a larger row is a
+            group of its own.
         progress: Called with the number of trajectories read so far and the total.
 
     Raises:
@@ -98,9 +101,9 @@ def export_trajectories(
     rows = _rows(source, kind, selection, contents, tally, progress or _silent)
     schema = _schema(target, kind, contents)
     if kind is TrajectoryFormat.HF:
-        tally.rows = write_folder(rows, target, split=_SPLIT, schema=schema)
+        tally.rows = write_folder(rows, target, schema, split=_SPLIT, group_bytes=group_bytes)
     else:
-        tally.rows = write_table(rows, target, schema)
+        tally.rows = write_table(rows, target, schema, group_bytes=group_bytes)
     return tally
 
 

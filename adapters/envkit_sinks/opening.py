@@ -25,8 +25,7 @@ def open_parquet(path: Path, run: SinkRun) -> ParquetSink:
 
 def open_tensorboard(directory: Path, run: SinkRun) -> TensorBoardSink:
     """Open TensorBoard's folder."""
-    del run
-    return TensorBoardSink(directory)
+    return TensorBoardSink(directory, key=None if run.received is None else run.received.key)
 
 
 def open_opentelemetry(_: bool, run: SinkRun) -> OpenTelemetrySink:
@@ -37,7 +36,14 @@ def open_opentelemetry(_: bool, run: SinkRun) -> OpenTelemetrySink:
 
 def open_wandb(project: str | None, run: SinkRun) -> WandbSink:
     """Start a W&B run; for an offline one, print how to upload it."""
-    sink = WandbSink(project=project or None, name=run.name, config=run.config)
+    received = run.received
+    sink = WandbSink(
+        project=project or None,
+        name=run.name,
+        config=run.config,
+        run_id=None if received is None else received.key,
+        start=0 if received is None else received.count,
+    )
     if sink.mode == "offline":
         run.say(f"W&B offline; upload it with: wandb sync {sink.directory}")
     return sink

@@ -44,6 +44,11 @@ class OpenTelemetrySink:
         self._tracer: Any = self._batch.tracer
         self._trace: Any = self._batch.api
 
+    @property
+    def has_unsent(self) -> bool:
+        """Whether spans wait for the next batch."""
+        return self._batch.has_unsent
+
     def write(self, trajectory: Trajectory) -> None:
         """Create the spans of one episode.
 

@@ -16,7 +16,7 @@ from envkit.text import optional_utf8, utf8
 from envkit.trajectory.plain import json_text
 from envkit.trajectory.segment import SegmentKind
 from envkit.trajectory.trajectory import Trajectory, TurnRecord
-from envkit_exchange.tables import arrow
+from envkit_exchange.tables import GROUP_BYTES, RowGroup, arrow
 
 METRICS_KEY: Final = "envkit.metrics"
 """Key in the file's metadata of the last `write_metrics` argument, as JSON text."""
@@ -77,7 +77,12 @@ class ParquetSink:
     """
 
     def __init__(
-        self, file: str | os.PathLike[str], *, overwrite: bool = False, group_rows: int = 64
+        self,
+        file: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        group_rows: int = 64,
+        group_bytes: int = GROUP_BYTES,
     ) -> None:
         """Choose the file and create its folder if needed.
 
@@ -85,6 +90,7 @@ class ParquetSink:
             file: File for the rows.
             overwrite: Replace an existing file once the new one is complete.
             group_rows: Trajectories buffered in memory between writes.
+            group_bytes: Bytes of rows buffered in memory, even if there are fewer rows.
 
         Raises:
             MissingDependencyError: pyarrow is not installed.
@@ -100,8 +106,7 @@ class ParquetSink:
             self.file.parent.mkdir(parents=True, exist_ok=True)
         self._temporary = self.file.with_name(f".{self.file.name}.{secrets.token_hex(4)}.tmp")
         self._schema = schema_of_rows(self._arrow)
-        self._group_rows = group_rows
-        self._waiting: list[dict[str, Any]] = []
+        self._waiting = RowGroup(rows=group_rows, group_bytes=group_bytes)
         self._writer: Any = None
 
     def write(self, trajectory: Trajectory) -> None:
@@ -110,9 +115,7 @@ class ParquetSink:
         Raises:
             StorageError: The write failed, or free-form data cannot be written as JSON.
         """
-        self._waiting.append(row_of(trajectory))
-        if len(self._waiting) >= self._group_rows:
-            self._flush()
+        self._flush(self._waiting.add(row_of(trajectory)))
 
     def write_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Keep metrics in the file's metadata, replacing earlier ones.
@@ -121,7 +124,7 @@ class ParquetSink:
             StorageError: The write failed.
         """
         row = dict(metrics) if step is None else {"step": step, **metrics}
-        self._flush()
+        self._flush(self._waiting.take())
         if self._writer is not None:
             self._writer.add_key_value_metadata({METRICS_KEY: json.dumps(row)})
 
@@ -132,17 +135,16 @@ class ParquetSink:
             StorageError: The write failed; no file is left.
         """
         try:
-            self._flush()
+            self._flush(self._waiting.take())
             if self._writer is not None:
                 self._end()
         finally:
-            self._writer, self._waiting = None, []
+            self._writer = None
             self._temporary.unlink(missing_ok=True)
 
-    def _flush(self) -> None:
-        if not self._waiting:
+    def _flush(self, rows: list[dict[str, Any]]) -> None:
+        if not rows:
             return
-        rows, self._waiting = self._waiting, []
         with storage_errors(f"cannot write {self.file}"):
             if self._writer is None:
                 self._writer = self._arrow.parquet.ParquetWriter(self._temporary, self._schema)

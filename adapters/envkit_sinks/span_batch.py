@@ -49,6 +49,11 @@ class SpanBatch:
         self.tracer: Any = self._provider.get_tracer("envkit")
         self._is_closed = False
 
+    @property
+    def has_unsent(self) -> bool:
+        """Whether spans were not sent yet."""
+        return bool(self._ended)
+
     def send_if_due(self) -> None:
         """Send the spans if there are enough, or if the last batch was sent seconds ago."""
         if len(self._ended) >= _BATCH or time.monotonic() >= self._due:

@@ -20,7 +20,12 @@ from envkit.metrics import Histogram
 from envkit.trajectory.trajectory import Trajectory
 from envkit_sinks.window import Window, episode_figures, shown_images
 
-_FLUSH_SECONDS: Final = 10
+_EPISODE: Final = b"episode/turns"
+"""The tag of a scalar that each episode has."""
+_LONGEST_SCALAR: Final = 256
+"""Bytes of its event; images are longer."""
+_LONGEST_EVENT: Final = 2**31
+"""Bytes of a protobuf message."""
 
 
 class TensorBoardSink:
@@ -35,12 +40,15 @@ class TensorBoardSink:
     Scalars are 32-bit floats, as in TensorBoard's own writer.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], *, shown_episodes: int = 8) -> None:
-        """Open a new event file; existing ones are kept.
+    def __init__(
+        self, directory: str | os.PathLike[str], *, shown_episodes: int = 8, key: str | None = None
+    ) -> None:
+        """Open a new event file; existing ones are kept, and their episode numbers continue.
 
         Args:
             directory: Created if it does not exist.
             shown_episodes: Episodes per step whose images are kept.
+            key: The end of the event file's name, by which a later command recognizes it.
 
         Raises:
             MissingDependencyError: tensorboard is not installed.
@@ -49,11 +57,11 @@ class TensorBoardSink:
         self._library = _Library()
         self.directory: Final = Path(directory)
         with storage_errors(f"cannot write TensorBoard files to {directory}"):
+            self._count = _last_episode(self.directory)
             self._events: Any = self._library.events.EventFileWriter(
-                str(directory), flush_secs=_FLUSH_SECONDS
+                str(directory), filename_suffix=f".{key}" if key else ""
             )
         self._window = Window(shown_episodes=shown_episodes)
-        self._count = 0
         self._is_closed = False
 
     def write(self, trajectory: Trajectory) -> None:
@@ -64,6 +72,7 @@ class TensorBoardSink:
             self._add(self._library.scalar(f"episode/{name}", value), self._count)
         if is_shown and (images := shown_images(trajectory)):
             self._add(self._library.images("episode/images", images), self._count)
+        self._events.flush()
 
     def write_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Add metrics, and histograms of the episodes since the last call."""
@@ -90,6 +99,34 @@ class TensorBoardSink:
 
     def _add(self, summary: Any, step: int) -> None:  # noqa: ANN401  # a protobuf
         self._events.add_event(self._library.event(summary, step))
+
+
+def _last_episode(directory: Path) -> int:
+    """Return the largest step of an episode in the event files of a directory; 0 without one.
+
+    A record is its length (8 bytes) and checksum (4), an event, and its checksum (4)
+    (tensorboard/summary/writer/record_writer.py). An event starts with a byte and the time (8
+    bytes), then a byte and the step (tensorboard/compat/proto/event.proto).
+    """
+    last = 0
+    for file in directory.glob("*tfevents*"):
+        with file.open("rb") as stream:
+            while len(head := stream.read(12)) == 12:
+                length = min(int.from_bytes(head[:8], "little") + 4, _LONGEST_EVENT)
+                event = stream.read(min(length, _LONGEST_SCALAR))
+                stream.seek(length - len(event), os.SEEK_CUR)
+                if _EPISODE in event:
+                    last = max(last, _varint(event[10:20]))
+    return last
+
+
+def _varint(data: bytes) -> int:
+    value = 0
+    for place, byte in enumerate(data):
+        value |= (byte & 127) << 7 * place
+        if byte < 128:
+            break
+    return value
 
 
 class _Library:

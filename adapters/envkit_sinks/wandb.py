@@ -51,8 +51,10 @@ class WandbSink:
         directory: str | os.PathLike[str] | None = None,
         mode: WandbMode | None = None,
         shown_episodes: int = 16,
+        run_id: str | None = None,
+        start: int = 0,
     ) -> None:
-        """Start a run.
+        """Start a run, or continue one.
 
         Args:
             project: None uses WANDB_PROJECT, or else W&B's default.
@@ -63,6 +65,9 @@ class WandbSink:
             mode: None uses WANDB_MODE. If that is not set, the mode is "online" with an API key
                 (WANDB_API_KEY or a netrc file) and "offline" without.
             shown_episodes: Rows of each step's table.
+            run_id: W&B's id of the run. Online, a run with this id is continued; offline, `wandb
+                sync` joins the folders of one id. None starts a run.
+            start: Number of episodes that the run has; the next one gets the number after.
 
         Raises:
             MissingDependencyError: wandb is not installed.
@@ -74,12 +79,14 @@ class WandbSink:
         except ImportError as error:
             raise MissingDependencyError.for_extra("the sink for W&B", "wandb", "wandb") from error
         self.mode: Final = chosen_mode(mode)
-        self._run: Any = self._started(project, name, dict(config or {}), directory)
+        self._run: Any = self._started(project, name, dict(config or {}), directory, run_id)
         self._run.define_metric(_EPISODE, hidden=True)
         self._run.define_metric("episode/*", step_metric=_EPISODE)
         self._window = Window(shown_episodes=shown_episodes)
         self._over_steps: set[str] = set()
-        self._count = 0
+        self._count = start
+        # W&B counts calls of `log`: at most three per episode so far. Online, its server knows.
+        self._next_call = 3 * start if start and self.mode == "offline" else None
         self._is_closed = False
 
     @property
@@ -92,7 +99,7 @@ class WandbSink:
         self._count += 1
         self._window.add(trajectory)
         figures = {f"episode/{name}": value for name, value in episode_figures(trajectory).items()}
-        self._run.log({_EPISODE: self._count, **figures})
+        self._log({_EPISODE: self._count, **figures})
 
     def write_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Add metrics, and histograms and a table of the episodes since the last call."""
@@ -116,6 +123,7 @@ class WandbSink:
         name: str | None,
         config: dict[str, Any],
         directory: str | os.PathLike[str] | None,
+        run_id: str | None,
     ) -> Any:  # noqa: ANN401  # wandb's run
         settings = self._wandb.Settings(
             console="off",  # it would take over the terminal that shows progress
@@ -130,6 +138,8 @@ class WandbSink:
                 # W&B itself would take the folder in which the process first used it.
                 dir=str(directory or os.environ.get("WANDB_DIR") or Path.cwd()),
                 mode=self.mode,
+                id=run_id,
+                resume="allow" if run_id and self.mode == "online" else None,
                 reinit="create_new",
                 settings=settings,
             )
@@ -143,7 +153,11 @@ class WandbSink:
         for name in values.keys() - self._over_steps:
             self._run.define_metric(name, step_metric=_STEP)
         self._over_steps |= values.keys()
-        self._run.log({_STEP: step, **values})
+        self._log({_STEP: step, **values})
+
+    def _log(self, values: Mapping[str, Any]) -> None:
+        self._run.log(values, step=self._next_call, commit=True)
+        self._next_call = None
 
     def _shown(self) -> dict[str, Any]:
         """Return histograms and the table, and start the next step."""

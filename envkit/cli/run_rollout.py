@@ -159,10 +159,11 @@ def _closed_after(env: "Env") -> Generator["Env"]:
 def _sinks(plan: RolloutPlan, directory: Path, state: RolloutState) -> Generator[GuardedSinks]:
     """Open and close the sinks, and report incomplete ones."""
     run = SinkRun(
-        name=directory.name,
+        directory=directory,
         config=plan.settings(),
         state=state,
         overwrite=plan.overwrite or plan.is_resumed,
+        is_resumed=plan.is_resumed,
         tell=None if plan.is_quiet else note,
     )
     sinks = plan.sinks.open(run)
@@ -224,7 +225,7 @@ async def _fill(
 ) -> None:
     """Play the missing episodes of the folder."""
     if plan.is_resumed:
-        for trajectory in folder.finished():  # figures and sinks cover the whole run
+        for trajectory in folder.finished():  # figures cover the whole run, sinks what they lack
             outcome.add(trajectory)
             sinks.write(trajectory)
     run = Run(

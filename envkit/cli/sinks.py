@@ -1,9 +1,10 @@
 """Options for sinks that a rollout writes in addition to its run directory."""
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
+from urllib.parse import quote
 
 import typer
 
@@ -11,7 +12,7 @@ from envkit.errors import ConfigurationError
 from envkit.plugins import load_plugin
 
 if TYPE_CHECKING:
-    from envkit.sinks import GuardedSinks, Sink, SinkRun
+    from envkit.sinks import GuardedSinks, Received, Sink, SinkRun
 
 GROUP: Final = "envkit.sinks"
 """Entry-point group of sinks, which are called with the option's value and the run."""
@@ -90,11 +91,35 @@ class SinkChoice:
             "opentelemetry": self.otel or None,
             "wandb": (self.wandb_project or "") if self.wandb else None,
         }
+        asked = {kind: value for kind, value in wanted.items() if value is not None}
         opened: dict[str, Sink] = {}
+        received = {  # each command rewrites a parquet file
+            kind: _received(kind, value, run) for kind, value in asked.items() if kind != "parquet"
+        }
         with ExitStack() as undo:
-            for kind, value in wanted.items():
-                if value is not None:
-                    opened[kind] = load_plugin(GROUP, kind, kind="sink")(value, run)
-                    undo.callback(opened[kind].close)
+            for kind, value in asked.items():
+                this = replace(run, received=received.get(kind))
+                opened[kind] = load_plugin(GROUP, kind, kind="sink")(value, this)
+                undo.callback(opened[kind].close)
             undo.pop_all()
-        return GuardedSinks(opened, tell=run.tell)
+        return GuardedSinks(opened, received=received, tell=run.tell)
+
+
+def _received(kind: str, value: object, run: "SinkRun") -> "Received":
+    """Return what a sink has received.
+
+    A run may be in several folders of TensorBoard. The names of its files there end with the key of
+    their record.
+    """
+    from envkit.rollout.run_folder import RECEIVED_FILE
+    from envkit.sinks import Received
+
+    board = value if isinstance(value, Path) else None
+    label = f"-{quote(value, safe='')}" if isinstance(value, str) and value else ""
+    number = 0
+    while True:
+        name = RECEIVED_FILE.format(kind + (label if board is None else f"-{number}"))
+        received = Received(run.directory / name, is_new=not run.is_resumed)
+        if board is None or not received.count or any(board.glob(f"*.{received.key}")):
+            return received
+        number += 1

@@ -49,6 +49,8 @@ from envkit.trajectory.trajectory import ROLE, TAIL, Trajectory
 UNFINISHED_FILE: Final = "unfinished.jsonl"
 FAULTED_FILE: Final = "faulted.jsonl"
 """Records of faulted episodes that were played again, in the order in which they ended."""
+RECEIVED_FILE: Final = "received-{}.txt"
+"""Records of what the run's sinks have; see `envkit.sinks.Received`."""
 _RESCUED: Final = "envkit-rescued-"
 
 
@@ -105,9 +107,10 @@ class RunFolder(Closing):
             _refuse_run(path, overwrite=overwrite)  # another process may have begun one meanwhile
             mode = "overwrite" if overwrite else "create"
             writer = TrajectoryWriter(path, mode=mode, claim=held)
-            for name in (UNFINISHED_FILE, FAULTED_FILE):
-                with storage_errors(f"cannot replace {path / name}"):
-                    (path / name).unlink(missing_ok=True)
+            received = path.glob(RECEIVED_FILE.format("*")) if overwrite else ()
+            for file in (path / UNFINISHED_FILE, path / FAULTED_FILE, *received):
+                with storage_errors(f"cannot replace {file}"):
+                    file.unlink(missing_ok=True)
             run_id = secrets.token_hex(8)
             write_settings(path, settings, run_id)
         return cls(path, writer, settings, Progress(), run_id, own=None if claim else held)

@@ -64,7 +64,8 @@ class Recipe:
     """How to build one environment.
 
     Attributes:
-        name: The first part of the folder's name; also pytest's marker and the folder of tests.
+        name: The first part of the folder's name. Up to a dash, it is also pytest's marker and the
+            folder of tests.
         version: The tested project's version, the second part.
         requirements: A pip requirements file that lists every package, dependencies included.
         check: Python code that imports what the tests need, run at the end of a build.

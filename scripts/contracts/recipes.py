@@ -147,6 +147,24 @@ import gymnasium, jsonschema, hypothesis, pytest_asyncio
     has_torch=False,
 )
 
+
+def _readers(which: str, version: str, *packages: str) -> Recipe:
+    return Recipe(
+        name=f"readers-{which}",
+        version=version,
+        requirements=CONTRACTS / "clients" / "testing.txt",
+        check="import datasets, pandas, pyarrow.parquet, gymnasium, jsonschema, pytest_asyncio",
+        pip_options=(f"datasets=={version}", *packages),
+        cost="downloads about 0.1 GB, takes 0.5 GB of disk",
+        has_torch=False,
+        resolves=True,
+    )
+
+
+READERS_OLDEST = _readers("oldest", "3.0.0", "pyarrow==17.0.0")
+"""The oldest datasets library that trainers pin, and the oldest pyarrow that the extras allow."""
+READERS_NEWEST = _readers("newest", "5.2.0", "pyarrow==26.0.1")
+
 RAY = Recipe(
     name="ray",
     version="2.60.0",
@@ -173,7 +191,10 @@ import hypothesis, pytest_asyncio, transformers, xdist
 )
 """The core with its lowest direct dependencies, and transformers for the tests' tokenizers."""
 
-_TESTED = (TRL, VERL, SKYRL, SLIME, OPENENV, VERIFIERS, INSPECT, CLIENTS, RAY, LOWEST)
+_TESTED = (
+    *(TRL, VERL, SKYRL, SLIME, OPENENV, VERIFIERS, INSPECT, CLIENTS, RAY),
+    *(READERS_OLDEST, READERS_NEWEST, LOWEST),
+)
 RECIPES = {recipe.name: recipe for recipe in (SGLANG, VLLM, *_TESTED)}
 TESTED = tuple(recipe.name for recipe in _TESTED)
 """Environments with tests: `LOWEST` runs the core's, the others a folder of tests/contracts."""

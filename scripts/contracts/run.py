@@ -87,10 +87,11 @@ def run_project(
     recipe: Recipe, python: str, arguments: Sequence[str], programs: Mapping[str, str]
 ) -> int:
     """Run the tests of a project's folder and return pytest's status."""
+    project = recipe.name.partition("-")[0]  # one may have several environments
     return run_tests(
-        recipe.name,
+        project,
         python,
-        f"tests/contracts/{recipe.name}",
+        f"tests/contracts/{project}",
         arguments,
         variables={**variables(recipe), **programs},
         timeout_s=TESTS_TIMEOUT_S,

@@ -40,6 +40,15 @@ class WandbFile:
         rows = [record.history for record in self.records if record.HasField("history")]
         return [_items(row.item) for row in rows]
 
+    def steps(self) -> list[int]:
+        """Return W&B's own number of each row of the history."""
+        return [row.history.step.num for row in self.records if row.HasField("history")]
+
+    def run_id(self) -> str:
+        """Return the run's id, under which W&B joins its folders."""
+        (run,) = [record.run for record in self.records if record.HasField("run")]
+        return run.run_id
+
     def config(self) -> dict[str, Any]:
         """Return the run's configuration."""
         (run,) = [record.run for record in self.records if record.HasField("run")]

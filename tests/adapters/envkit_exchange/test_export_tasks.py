@@ -262,7 +262,7 @@ def test_images_come_out_of_a_parquet_file_byte_for_byte(tmp_path: Path) -> None
 
     assert [row[0]["bytes"] for row in table["images"].to_pylist()] == expected
     features = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
-    assert features["images"] == {"feature": {"_type": "Image"}, "_type": "List"}
+    assert features["images"] == [{"_type": "Image"}]
 
 
 def test_text_rows_may_ask_for_images(tmp_path: Path) -> None:

@@ -94,6 +94,31 @@ def test_board_has_the_metrics_and_histograms_of_the_run(
         assert tuple(read[:, 2]) == histogram.counts
 
 
+def test_a_written_episode_is_in_the_file_even_if_the_process_is_killed(tmp_path: Path) -> None:
+    sink = TensorBoardSink(tmp_path)
+    sink.write(example())
+    assert [step for step, _ in Board(tmp_path).values("episode/turns")] == [1]
+    sink.close()
+
+
+@pytest.mark.parametrize("end", [b"", b"\x10", bytes(12), b"\xff" * 40])
+def test_episode_numbers_continue_after_files_that_exist(end: bytes, tmp_path: Path) -> None:
+    for start in (0, 150):  # the step takes two bytes then
+        sink = TensorBoardSink(tmp_path, shown_episodes=1)
+        for number in range(150):
+            sink.write(example(number % 3))
+        sink.write_metrics({"loss": 1.0}, step=10**6)
+        sink.close()
+        steps = sorted(step for step, _ in Board(tmp_path).values("episode/turns"))
+        assert steps == [*range(1, start + 151)]
+    (last, *_) = sorted(tmp_path.iterdir(), reverse=True)
+    last.write_bytes(last.read_bytes() + end)  # what a process was writing when it was killed
+    sink = TensorBoardSink(tmp_path)
+    sink.write(example())
+    sink.close()
+    assert max(step for step, _ in Board(tmp_path).values("episode/turns")) == 301
+
+
 def test_a_directory_that_cannot_be_made_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="TensorBoard"):
