@@ -111,18 +111,32 @@ class DiskWeightTransfer:
                 for path, body in self._requests(version):
                     url = self._url + path
                     async with session.post(url, json=body) as answer:
-                        text = await answer.text()
-                        failed = answer.status != 200
-                    if failed or '"success":false' in text.replace(" ", ""):
-                        raise EngineFault(
-                            f"{url} rejected the weights of step {version}: {text:.300}"
-                        )
+                        text = await answer.text(errors="replace")
+                    self._check(answer, text, version)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise EngineFault(
                 f"the server at {url} failed to load the weights of step {version}: "
                 f"{type(error).__name__}: {error}",
                 kind=FaultKind.TRANSIENT,
             ) from error
+
+    def _check(self, answer: aiohttp.ClientResponse, text: str, version: str) -> None:
+        """Reject an answer other than the server's success.
+
+        Raises:
+            EngineFault: The server rejects the weights, or something else answered: TRANSIENT.
+        """
+        said = "".join(text.split())
+        if answer.status != 200 or '"success":false' in said:
+            raise EngineFault(f"{answer.url} rejected the weights of step {version}: {text:.300}")
+        # vLLM's routes may answer 200 without a body.
+        is_known = not said.startswith("<") if self._is_vllm else '"success":true' in said
+        if not is_known:
+            raise EngineFault(
+                f"{answer.url} did not confirm the weights of step {version}, got {text[:300]!r}; "
+                "does a proxy in between send its own page?",
+                kind=FaultKind.TRANSIENT,
+            )
 
     def _requests(self, version: str) -> list[tuple[str, dict[str, Any]]]:
         """Return the requests to post, in order."""
