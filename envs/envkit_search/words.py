@@ -87,6 +87,21 @@ def raw_words(text: str) -> list[str]:
     return ["".join(run) for word in text.split() for _, run in groupby(word, _is_unspaced)]
 
 
+def spaced_characters(text: str) -> str:
+    """Return a text with a space around each character of a script without spaces."""
+    if text.isascii():
+        return text
+    found: list[str] = []
+    was_unspaced = False
+    for letter in text:
+        if unicodedata.category(letter)[0] != "M":
+            is_unspaced = _is_unspaced(letter)
+            found += " " if is_unspaced or was_unspaced else ""
+            was_unspaced = is_unspaced
+        found.append(letter)
+    return "".join(found)
+
+
 def stem(word: str) -> str:
     """Return the word without its plural s."""
     if len(word) >= _MIN_PLURAL_LETTERS and word[-1] == "s" and word[-2] != "s":
@@ -101,12 +116,7 @@ def terms_of(word: str) -> tuple[str, ...]:
     if word.isascii() or any(_script(letter) == "LATIN" for letter in word):
         return (stem(word),)
     if _is_unspaced(word[0]):
-        characters: list[str] = []
-        for letter in word:
-            if characters and unicodedata.category(letter)[0] == "M":
-                characters[-1] += letter
-            else:
-                characters.append(letter)
+        characters = spaced_characters(word).split()
         return (*characters, *map("".join, pairwise(characters)))
     starts = range(len(word) - _PART_LETTERS + 1 if len(word) > _PART_LETTERS else 0)
     return (word, *(word[start : start + _PART_LETTERS] for start in starts))

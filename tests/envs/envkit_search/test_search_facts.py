@@ -20,7 +20,7 @@ from envkit_search.document import Document
 from envkit_search.env import SearchEnv
 from envkit_search.fact_pages import fact_documents, fact_index
 from envkit_search.facts import fact_table
-from envkit_search.grading import normalize
+from envkit_search.normal_form import normalize
 from envkit_search.questions import FactQuestions
 from envkit_search.spellings import country_spellings, gives_away, text_spellings
 from envkit_search.words import title_key
