@@ -118,7 +118,11 @@ class Model:
 async def test_weights_are_not_loaded_by_a_page(
     tmp_path: Any, server: str, body: str, kind: FaultKind | None
 ) -> None:
+    requests = 0
+
     async def answer(_: web.Request) -> web.Response:
+        nonlocal requests
+        requests += 1
         return web.Response(text=body, content_type="text/html" if "<" in body else "text/plain")
 
     app = web.Application()
@@ -131,3 +135,18 @@ async def test_weights_are_not_loaded_by_a_page(
         with pytest.raises(EngineFault) as caught:
             await send(Model(), "1")
     assert caught.value.kind is kind
+    assert requests == (4 if kind is FaultKind.TRANSIENT else 1)
+
+
+async def test_weights_are_sent_again_after_a_page(tmp_path: Any) -> None:
+    answers = ['{"success": true}', PAGE, ""]
+    statuses = [200, 502, 200]
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(text=answers.pop(), status=statuses.pop())
+
+    app = web.Application()
+    app.router.add_post("/update_weights_from_disk", answer)
+    async with running(app) as address:
+        await DiskWeightTransfer(address, tmp_path)(Model(), "1")
+    assert answers == []
