@@ -5,6 +5,7 @@ How failures map to faults:
 | failure | fault |
 | --- | --- |
 | connection refused or reset before the session began, 429 and 5xx at the handshake | TRANSIENT |
+| 200 at the handshake or a schema that is not JSON, such as a proxy's page | TRANSIENT |
 | any other status at the handshake | PERMANENT |
 | the server is full | TRANSIENT |
 | no answer in time | TIMEOUT; the connection is closed, so a late answer cannot be mistaken |
@@ -170,7 +171,7 @@ async def fetch_schema(
                     found: Any = json.loads(await response.read())
         except (ValueError, RecursionError) as error:
             what = "answered GET /schema with something that is not valid JSON"
-            raise _fault(address, what, FaultKind.PERMANENT) from error
+            raise _fault(address, what, FaultKind.TRANSIENT) from error
         except BaseException as error:
             raise _opening_fault(address, error, limits.connect_timeout_s) from error
     if not isinstance(found, dict) or not isinstance(found.get("action"), dict):
@@ -190,7 +191,7 @@ def _client(headers: Mapping[str, str]) -> aiohttp.ClientSession:
 def _opening_fault(address: str, error: BaseException, timeout_s: float) -> BaseException:
     """Return the fault of a failed connection; other errors are returned unchanged."""
     if isinstance(error, aiohttp.ClientResponseError):  # also a handshake error
-        is_passing = error.status >= 500 or error.status == 429
+        is_passing = error.status >= 500 or error.status in (200, 429)  # 200: a proxy's page
         kind = FaultKind.TRANSIENT if is_passing else FaultKind.PERMANENT
         hint = ". Is the key right?" if error.status in (401, 403) else ""
         return _fault(address, f"answered {error.status}: {error.message[:_SHOWN]!r}{hint}", kind)

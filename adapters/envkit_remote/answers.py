@@ -6,7 +6,27 @@ import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from envkit.errors import EngineFault, LedgerFault
+from envkit.errors import EngineFault, FaultKind, LedgerFault
+
+
+def read_json(where: str, body: bytes) -> Any:  # noqa: ANN401  # any JSON
+    """Return the JSON of a 200 answer.
+
+    Args:
+        where: Server or path, for the message.
+        body: Body of the answer.
+
+    Raises:
+        EngineFault: It is empty or not JSON, such as the page of a proxy. That may pass: TRANSIENT.
+    """
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise EngineFault(
+            f"{where} must answer 200 with JSON, got {body[:80]!r}; does a proxy in between send "
+            "its own page?",
+            kind=FaultKind.TRANSIENT,
+        ) from error
 
 
 def page_object(path: str, body: bytes) -> dict[str, Any]:
@@ -17,12 +37,9 @@ def page_object(path: str, body: bytes) -> dict[str, Any]:
         body: Body of the answer.
 
     Raises:
-        EngineFault: The body is not a JSON object.
+        EngineFault: The body is not a JSON object; TRANSIENT if it is not JSON.
     """
-    try:
-        answer: Any = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise EngineFault(f"{path} must answer JSON, got {body[:80]!r}") from error
+    answer = read_json(path, body)
     if not isinstance(answer, dict):
         raise EngineFault(f"{path} must answer a JSON object, got {body[:80]!r}")
     return cast("dict[str, Any]", answer)
@@ -51,12 +68,9 @@ class AnswerReader:
         """Return a body as a JSON object.
 
         Raises:
-            EngineFault: It is something else.
+            EngineFault: It is something else; TRANSIENT if it is not JSON.
         """
-        try:
-            answer: Any = json.loads(body)
-        except (ValueError, RecursionError) as error:
-            raise self.malformed("a JSON body", body[:80]) from error
+        answer = read_json(self._title, body)
         if not isinstance(answer, dict):
             raise self.malformed("a JSON object", answer)
         return cast("dict[str, Any]", answer)

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 from envkit.errors import ConfigurationError, EngineFault, FaultKind
 from envkit.rollout.engine import LogprobKind, Sampling
 from envkit_remote import faults
+from envkit_remote.answers import read_json
 from envkit_remote.dialect import Dialect
 from envkit_remote.facts import ServerHealth, ServerInfo
 from envkit_remote.transport import Answer, Transport
@@ -54,7 +55,8 @@ class ServerProbe:
             token: Any token id of the served model, for a probe.
 
         Raises:
-            EngineFault: The server reports log-probabilities of the wrong kind.
+            EngineFault: The server reports log-probabilities of the wrong kind, or answers with
+                something that is not JSON.
             ConfigurationError: It serves another model than before.
         """
         wants_kind = self._dialect.kind_matters(sampling)
@@ -117,6 +119,7 @@ class ServerProbe:
                 answer = await self._http.post(dialect.generate_path, body)
             if answer.status != 200:
                 return
+            read_json(dialect.title, answer.body)
             if dialect.probed_kind(answer.body) is LogprobKind.RAW:
                 raise EngineFault(
                     f"the {dialect.title} server at {self._http.base_url} reports the "

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 from envkit.errors import EngineFault
 from envkit.rollout.token_stream import Report
+from envkit_remote.answers import read_json
 from envkit_remote.dialect import Dialect
 from envkit_remote.transport import Answer
 
@@ -28,12 +29,9 @@ class StreamedAnswer:
         """Add the data of an event.
 
         Raises:
-            EngineFault: It is not one of the server's.
+            EngineFault: It is not one of the server's; TRANSIENT if it is not JSON.
         """
-        try:
-            event: Any = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise self._malformed(data) from error
+        event = read_json(f"a stream of {self._dialect.title}", data)
         if not isinstance(event, dict):
             raise self._malformed(data)
         fields = cast("dict[str, Any]", event)
@@ -52,16 +50,11 @@ class StreamedAnswer:
             self._report(ids)
 
     def answer(self) -> Answer:
-        """Return the whole answer, or the error that ended it.
-
-        Raises:
-            EngineFault: The server sent no events.
-        """
+        """Return the whole answer, or the error that ended it; an empty one without events."""
         if self._error is not None:
             return self._error
-        if self._whole is None:
-            raise self._malformed(b"")
-        return Answer(status=200, body=json.dumps(self._whole).encode())
+        body = b"" if self._whole is None else json.dumps(self._whole).encode()
+        return Answer(status=200, body=body)
 
     def _malformed(self, data: bytes) -> EngineFault:
         return EngineFault(

@@ -7,6 +7,7 @@ connection and loses its tokens so far.
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -21,7 +22,7 @@ from envkit_skyrl.images import ImageRenderer, InferenceClient, SentImages, expa
 from envkit_skyrl.sampling import to_params
 
 _LOG: Final = logging.getLogger(__name__)
-_TRANSIENT_STATUS: Final = frozenset({408, 425})
+_TRANSIENT_STATUS: Final = frozenset({200, 408, 425})
 _ABORTED: Final = Generation(
     token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT, prompt_tokens=None
 )
@@ -241,6 +242,8 @@ def parse_generation(
 def _fault(error: BaseException) -> EngineFault:
     """Wrap a client's exception once, with the details that a retry policy needs."""
     message = f"SkyRL's inference client failed: {type(error).__name__}: {error}"
+    if isinstance(error, json.JSONDecodeError):  # a proxy's page, or nothing
+        return EngineFault(message, kind=FaultKind.TRANSIENT)
     if isinstance(error, aiohttp.ClientResponseError):
         if error.status in UNAVAILABLE_STATUS:
             return EngineFault(
@@ -249,6 +252,7 @@ def _fault(error: BaseException) -> EngineFault:
                 is_unavailable=True,
                 retry_after_s=retry_after(error.headers or {}),
             )
+        # 200 here: a body that is not JSON, such as a proxy's page.
         worth_it = error.status in _TRANSIENT_STATUS or error.status >= 500
         return EngineFault(message, kind=FaultKind.TRANSIENT if worth_it else FaultKind.PERMANENT)
     if isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError):

@@ -1,16 +1,22 @@
 """Transfer weights from TRL's trainers to an engine with its own copy."""
 
 import asyncio
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import aiohttp
 
 from envkit.errors import ConfigurationError, EngineFault, FaultKind
+from envkit.retry_after import UNAVAILABLE_STATUS
 from envkit.rollout.engine import Engine
+from envkit.rollout.limits import Backoff
 from envkit_trl.loop_thread import LoopThread
 from envkit_trl.policy import WeightSink
+
+_ATTEMPTS: Final = 4
+_BACKOFF: Final = Backoff(initial_s=0.2)
 
 
 class EngineWeightTransfer:
@@ -98,12 +104,21 @@ class DiskWeightTransfer:
         self._timeout_s = timeout_s
 
     async def __call__(self, model: Any, version: str) -> None:  # noqa: ANN401  # a transformers model
-        """Save the model and let the server load it.
+        """Save the model and let the server load it; a failure that may pass is tried again.
 
         Raises:
             EngineFault: The server cannot be reached, or rejects the weights.
         """
         await asyncio.to_thread(model.save_pretrained, self._folder)
+        for attempt in range(_ATTEMPTS):
+            try:
+                return await self._send(version)
+            except EngineFault as fault:
+                if fault.kind is not FaultKind.TRANSIENT or attempt + 1 == _ATTEMPTS:
+                    raise
+            await asyncio.sleep(_BACKOFF.delay(attempt, random.Random(version)))
+
+    async def _send(self, version: str) -> None:
         timeout = aiohttp.ClientTimeout(total=self._timeout_s)
         url = self._url
         try:
@@ -111,18 +126,34 @@ class DiskWeightTransfer:
                 for path, body in self._requests(version):
                     url = self._url + path
                     async with session.post(url, json=body) as answer:
-                        text = await answer.text()
-                        failed = answer.status != 200
-                    if failed or '"success":false' in text.replace(" ", ""):
-                        raise EngineFault(
-                            f"{url} rejected the weights of step {version}: {text:.300}"
-                        )
+                        text = await answer.text(errors="replace")
+                    self._check(answer, text, version)
         except (aiohttp.ClientError, TimeoutError) as error:
+            is_late = isinstance(error, TimeoutError)
             raise EngineFault(
                 f"the server at {url} failed to load the weights of step {version}: "
                 f"{type(error).__name__}: {error}",
-                kind=FaultKind.TRANSIENT,
+                kind=FaultKind.TIMEOUT if is_late else FaultKind.TRANSIENT,
             ) from error
+
+    def _check(self, answer: aiohttp.ClientResponse, text: str, version: str) -> None:
+        """Reject an answer other than the server's success.
+
+        Raises:
+            EngineFault: The server rejects the weights, or something else answered: TRANSIENT.
+        """
+        said = "".join(text.split())
+        is_refused = answer.status != 200 and answer.status not in UNAVAILABLE_STATUS
+        if is_refused or '"success":false' in said:
+            raise EngineFault(f"{answer.url} rejected the weights of step {version}: {text:.300}")
+        # vLLM's routes may answer 200 without a body.
+        is_known = not said.startswith("<") if self._is_vllm else '"success":true' in said
+        if not is_known or answer.status in UNAVAILABLE_STATUS:
+            raise EngineFault(
+                f"{answer.url} did not confirm the weights of step {version}, got {text[:300]!r}; "
+                "does a proxy in between send its own page?",
+                kind=FaultKind.TRANSIENT,
+            )
 
     def _requests(self, version: str) -> list[tuple[str, dict[str, Any]]]:
         """Return the requests to post, in order."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 from envkit.errors import EngineFault, FaultKind
 from envkit.rollout.engine import GenerateRequest, Generation, LogprobKind, Sampling
 from envkit_remote import Dialect, FlagCheck, Outgoing, ServerInfo
-from envkit_remote.answers import page_object
+from envkit_remote.answers import page_object, read_json
 from envkit_remote.body import encode_body
 from envkit_remote.dialect import Fetch
 from envkit_remote.faults import CONNECTION_ERRORS, asking, error_message
@@ -246,8 +246,8 @@ async def _read_flags(http: Transport, dialect: VLLMDialect) -> list[FlagCheck]:
 
 def _of_answer(answer: Answer, dialect: VLLMDialect) -> list[FlagCheck]:
     try:
-        usage: Any = json.loads(answer.body)["usage"]
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        usage: Any = read_json(dialect.title, answer.body)["usage"]
+    except (TypeError, LookupError) as error:
         raise EngineFault(f"not an answer of vLLM's token route: {answer.body[:80]!r}") from error
     return [
         FlagCheck(

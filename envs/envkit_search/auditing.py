@@ -14,8 +14,12 @@ from envkit_search.protocol import MAX_ANSWER_CHARACTERS
 _NAME: Final = re.compile(r"(?:[A-Z][\w'-]*(?: (?=[A-Z]))?)+|\d[\d,.]*\d|\d")
 _LESSONS: Final = 1500
 """Questions used to learn the most frequent answer of each kind."""
-_PUNCTUATION: Final = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
-_ARTICLES: Final = frozenset(("a", "an", "the"))
+_PART: Final = re.compile(
+    r"(?<!\w)-?\.?\d[\d.,:/-]*(?<!\W)|\d[\d.,:/-]*(?<!\W)|[^\W\d_]+[-+#]*(?!\w)|\w|[^\w\s]"
+)
+"""A number with its sign, a word with the signs at its end, or another character."""
+_IGNORED: Final = frozenset("!\"'(),-.:;?[\\]`{}")
+_PLAIN: Final = str.maketrans("\u2018\u2019\u201c\u201d\u2212\u2013", "''\"\"--")
 
 
 def hooks(source: TaskSource) -> AuditHooks:
@@ -44,10 +48,10 @@ def second_match(answer: str, accepted: str) -> bool:
     left, right = _fraction(answer), _fraction(accepted)
     if left is not None and right is not None:
         return left == right
-    gold = _words(accepted)
+    gold = _parts(accepted)
     if not gold:
         return answer.strip().casefold() == accepted.strip().casefold()
-    return _words(answer) == gold
+    return _parts(answer) == gold
 
 
 def _prior(source: TaskSource) -> dict[str, Counter[str]]:
@@ -84,10 +88,16 @@ def _answers(task: Task) -> list[str]:
     return [*found, "", " ", "the", "0", "-0", "1e3", "x" * (MAX_ANSWER_CHARACTERS + 1)]
 
 
-def _words(text: str) -> list[str]:
-    lowered = unicodedata.normalize("NFC", text).lower()
-    kept = "".join(character for character in lowered if character not in _PUNCTUATION)
-    return [word for word in kept.split() if word not in _ARTICLES]
+def _parts(text: str) -> str:
+    plain = unicodedata.normalize("NFKC", text).translate(_PLAIN).casefold()
+    parts = [part for part in _PART.findall(plain) if part not in _IGNORED]
+    last = len(parts) - 1
+    kept = [
+        part
+        for place, part in enumerate(parts)
+        if place == last or not (part in ("an", "the") or (part == "a" and not place))
+    ]
+    return "".join(kept).removeprefix("+")
 
 
 def _fraction(text: str) -> Fraction | None:

@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 
 from envkit.errors import ConfigurationError, DatasetError, StorageError
 from envkit_search.document import Document, Hit
-from envkit_search.words import STOP_WORDS, raw_words, stem, title_key, tokenise
+from envkit_search.words import raw_words, terms_of, title_key, tokenise
 
 MAX_QUERY_CHARACTERS: Final = 512
 """Maximum query length; the rest is ignored."""
 EXACT_TITLE_BONUS: Final = 1000.0
 """Bonus if a query has exactly the words of the title."""
 
-_FORMAT: Final = "envkit-bm25-1"
+_FORMAT: Final = "envkit-bm25-2"
 """Part of every corpus hash: change it with the tokeniser or formula."""
 _SATURATION: Final = 1.2
 _LENGTH_WEIGHT: Final = 0.75
@@ -34,7 +34,6 @@ _TITLE_WEIGHT: Final = 2
 """Weight of a word in the title."""
 _SCALE: Final = 65536
 _DIGEST_BYTES: Final = 32
-_NOT_SEARCHED: Final = -1
 
 
 class _Postings(NamedTuple):
@@ -46,17 +45,18 @@ class _Postings(NamedTuple):
     shares: NDArray[np.int32]  # (P,) score in units of 1 / 65536
 
 
-class _Numbering(dict[str, int]):
-    """Maps raw words to word numbers, filled while texts are read."""
+class _Numbering(dict[str, tuple[int, ...]]):
+    """Maps raw words to the numbers of their terms, filled while texts are read."""
 
     def __init__(self) -> None:
-        super().__init__(dict.fromkeys(STOP_WORDS, _NOT_SEARCHED))
+        super().__init__()
         self.vocabulary: dict[str, int] = {}
 
-    def __missing__(self, word: str) -> int:
-        number = self.vocabulary.setdefault(stem(word), len(self.vocabulary))
-        self[word] = number
-        return number
+    def __missing__(self, word: str) -> tuple[int, ...]:
+        known = self.vocabulary
+        numbers = tuple(known.setdefault(term, len(known)) for term in terms_of(word))
+        self[word] = numbers
+        return numbers
 
 
 class Bm25Index:
@@ -126,7 +126,7 @@ class Bm25Index:
         if not known:
             return []
         scores = self._scores(known)
-        for row in self._titles.get(" ".join(words), ()):
+        for row in self._titles.get(title_key(query[:MAX_QUERY_CHARACTERS]), ()):
             scores[row] += int(EXACT_TITLE_BONUS * _SCALE)
         return [
             Hit(document=self._documents[row], score=int(scores[row]) / _SCALE)
@@ -203,7 +203,7 @@ def _postings(documents: Sequence[Document]) -> _Postings:
     lengths = np.zeros(len(documents), np.int64)
     for row, document in enumerate(documents):
         words = raw_words(document.title) * _TITLE_WEIGHT + raw_words(document.text)
-        searched = [number for word in words if (number := numbering[word]) != _NOT_SEARCHED]
+        searched = [number for word in words for number in numbering[word]]
         lengths[row] = len(searched)
         numbers.extend(searched)
     row_of_token = np.repeat(np.arange(len(documents), dtype=np.int64), lengths)

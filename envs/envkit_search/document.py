@@ -22,7 +22,7 @@ class Hit:
 
     document: Document
     score: float
-    """Larger is better; comparable within one answer only."""
+    """The backend's own: a similarity, or a distance. The order of the hits is the ranking."""
 
 
 class SearchBackend(Protocol):

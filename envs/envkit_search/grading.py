@@ -4,9 +4,9 @@ An episode is graded from its turns, one `TurnFacts` each: model text and search
 joined. Retrieved text therefore cannot pass as the model's answer, nor a forged block as retrieved
 text.
 
-Exact match and F1 follow Search-R1 (verl/utils/reward_score/qa_em.py), which follows SQuAD: lower
-case, no ASCII punctuation, no articles, single spaces. In addition, text is compared in Unicode
-form NFC, and two numbers are compared as numbers: "-3" is not "3", and "3.5" is not "35".
+Answers are compared by `normal_form`. The functions with `compat` in their name follow Search-R1
+(verl/utils/reward_score/qa_em.py), which follows SQuAD: lower case, no ASCII punctuation, no
+articles, single spaces. So they take "35 km" for "3.5 km", "O-" for "O+" and "C#" for "C++".
 """
 
 import re
@@ -15,17 +15,13 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from typing import Any, Final
 
+from envkit_search.normal_form import equals, normal_words, normalize
 from envkit_search.protocol import MAX_ANSWER_CHARACTERS, Action, ActionKind, last_answer_compat
 
 _ARTICLES: Final = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
-_NUMBER: Final = re.compile(
-    r"[-+\u2212]?(?:0|[1-9]\d{0,2}(?:,\d{3})+|[1-9]\d*)(?:\.\d+)?", re.ASCII
-)
-_MAX_DIGITS: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +104,7 @@ def grade_compat(turns: Sequence[TurnFacts], answers: Sequence[str]) -> Verdict:
     is_exact = (
         answer is not None
         and len(answer) <= MAX_ANSWER_CHARACTERS
-        and normalize(answer) in map(normalize, answers)
+        and normalize_compat(answer) in map(normalize_compat, answers)
     )
     return _verdict(turns, answer, is_exact=is_exact, answers=answers)
 
@@ -120,7 +116,7 @@ def exact_match(answer: str | None, answers: Sequence[str]) -> bool:
     """
     if answer is None or len(answer) > MAX_ANSWER_CHARACTERS:
         return False
-    return any(_equals(answer, accepted) for accepted in answers)
+    return any(equals(answer, accepted) for accepted in answers)
 
 
 def f1_score(answer: str | None, answers: Sequence[str]) -> float:
@@ -131,22 +127,22 @@ def f1_score(answer: str | None, answers: Sequence[str]) -> float:
     return max((_overlap(given, accepted) for accepted in answers), default=0.0)
 
 
-def normalize(text: str) -> str:
-    """Normalise a text for comparing answers."""
+def normalize_compat(text: str) -> str:
+    """Normalise a text as Search-R1 does; in addition, to Unicode form NFC."""
     lowered = unicodedata.normalize("NFC", text).lower().translate(_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", lowered).split())
 
 
 def holds(text: str, answers: Sequence[str]) -> bool:
     """Return whether the text contains an accepted answer as whole words."""
-    padded = f" {normalize(text)} "
-    return any(f" {gold} " in padded for gold in map(normalize, answers) if gold)
+    padded = f" {normal_words(text)} "
+    return any(f" {gold} " in padded for gold in map(normal_words, answers) if gold)
 
 
 def holds_compat(text: str, answers: Sequence[str]) -> bool:
     """Return whether the text contains an accepted answer anywhere, as Search-R1 checks."""
-    normal = normalize(text)
-    return any(normalize(accepted) in normal for accepted in answers)
+    normal = normalize_compat(text)
+    return any(normalize_compat(accepted) in normal for accepted in answers)
 
 
 def _verdict(
@@ -162,24 +158,6 @@ def _verdict(
         has_gold=any(turn.has_gold for turn in turns),
         searches=sum(turn.kind is ActionKind.SEARCH for turn in turns),
     )
-
-
-def _equals(answer: str, accepted: str) -> bool:
-    numbers = _number(answer), _number(accepted)
-    if numbers[0] is not None and numbers[1] is not None:
-        return numbers[0] == numbers[1]
-    gold = normalize(accepted)
-    if not gold:  # such as the blood group "A": removing articles leaves nothing
-        return answer.strip().casefold() == accepted.strip().casefold()
-    return normalize(answer) == gold
-
-
-def _number(text: str) -> Decimal | None:
-    """Return the value of a text that is only a number."""
-    stripped = text.strip()
-    if len(stripped) > _MAX_DIGITS or not _NUMBER.fullmatch(stripped):
-        return None
-    return Decimal(stripped.replace(",", "").replace("\u2212", "-"))
 
 
 def _overlap(given: Counter[str], accepted: str) -> float:

@@ -6,6 +6,9 @@ The contract (Search-R1, search_r1/search/retrieval_server.py): `{"queries": [st
 were requested, or `{"document": {"contents"}}` from the proxies of web search engines. The first
 line of `contents` is the title in quotes. Both shapes are accepted. Anything else is a fault,
 because training would learn from a garbled answer shown as "nothing found".
+
+A list is in the order of the ranking, best first, and stays so: scores may be similarities or
+distances, as faiss returns them for an index of inner products or of L2.
 """
 
 import math
@@ -100,7 +103,7 @@ class RetrieveClient:
 
 
 def read_answer(answer: object, *, queries: int, topk: int) -> list[list[Hit]]:
-    """Return the hits of a `/retrieve` answer, best first.
+    """Return the hits of a `/retrieve` answer in the server's order.
 
     Args:
         answer: The JSON body.
@@ -123,8 +126,7 @@ def _read_list(entries: object, topk: int) -> list[Hit]:
     if not isinstance(entries, list):
         raise _wrong(f"a list of documents for each query, got {entries!r:.200}")
     items = cast(list[object], entries)[:topk]
-    hits = [_read_item(item, rank) for rank, item in enumerate(items)]
-    return sorted(hits, key=lambda hit: -hit.score)  # stable: equal scores keep the server's order
+    return [_read_item(item, rank) for rank, item in enumerate(items)]
 
 
 def _read_item(item: object, rank: int) -> Hit:

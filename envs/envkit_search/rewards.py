@@ -86,7 +86,8 @@ REWARDS: Final[Mapping[str, Reward]] = {
 }
 """Named rewards.
 
-`em_compat` is `format` over an episode that is read and graded as in Search-R1.
+`em_compat` is `format` over an episode that is read and graded as in Search-R1, whose comparison
+ignores ASCII punctuation: see `grading`.
 """
 
 

@@ -30,7 +30,7 @@ from envkit_search.bm25 import EXACT_TITLE_BONUS, MAX_QUERY_CHARACTERS
 from envkit_search.document import Document, Hit
 from envkit_search.words import title_key, tokenise
 
-_FORMAT: Final = "envkit-tantivy-1"
+_FORMAT: Final = "envkit-tantivy-2"
 """Version of tokeniser and schema; change it with either."""
 _MANIFEST: Final = "envkit.json"
 _TITLE_WEIGHT: Final = 2
@@ -92,7 +92,7 @@ class TantivyBackend:
         should = self._tantivy.Occur.Should
         terms = [(should, self._term("words", word, "freq")) for word in dict.fromkeys(words)]
         ranked = self._tantivy.Query.boolean_query(terms)
-        titled = self._titled(" ".join(words), ranked, topk)
+        titled = self._titled(title_key(query), ranked, topk)
         places = {(place.segment_ord, place.doc) for _, place in titled}
         others = [
             found

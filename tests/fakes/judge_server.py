@@ -48,6 +48,8 @@ class Trouble(StrEnum):
     """502 with a proxy's page."""
     HTML = "html"
     """200 with a page."""
+    EMPTY = "empty"
+    """200 with nothing."""
     CUT_JSON = "cut json"
     """200 whose body stops in the middle."""
     NO_CHOICE = "no choice"
@@ -163,6 +165,7 @@ _ANSWERS: dict[Trouble, Callable[[], web.Response]] = {
     Trouble.QUOTA: lambda: _error(429, "You exceeded your current quota", "insufficient_quota"),
     Trouble.SERVER_ERROR: lambda: _error(500, "The server had an error", "server_error"),
     Trouble.BAD_GATEWAY: lambda: web.Response(status=502, text=_PAGE, content_type="text/html"),
+    Trouble.EMPTY: lambda: web.Response(content_type="application/json"),
     Trouble.HTML: lambda: web.Response(text=_PAGE, content_type="text/html"),
     Trouble.CUT_JSON: lambda: web.Response(text='{"choices": [{"message": {"con'),
     Trouble.NO_CHOICE: lambda: web.json_response({"choices": []}),

@@ -122,9 +122,13 @@ class FakeOpenEnvServer:
         self.pictures: list[Any] = []
         """Shown in observations as "screen", one after the other."""
         self.truncates = False
+        self.pages: list[str] = []
+        """Bodies of a proxy's answers in place of the first schemas."""
 
     async def serve_schema(self, request: web.Request) -> web.Response:
         """Answer `GET /schema`."""
+        if self.pages:
+            return web.Response(text=self.pages.pop(0), content_type="text/html")
         return web.json_response({"action": self.schema, "observation": {}, "state": {}})
 
     async def connect(self, request: web.Request) -> web.StreamResponse:

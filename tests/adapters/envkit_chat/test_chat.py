@@ -177,7 +177,9 @@ def test_rate_limit_is_waited_for() -> None:
     assert [one.reward for one in played("toy-echo-v0")] == [1.0] * 4
 
 
-@pytest.mark.parametrize("trouble", [Trouble.SERVER_ERROR, Trouble.HTML, Trouble.CUT_JSON])
+@pytest.mark.parametrize(
+    "trouble", [Trouble.SERVER_ERROR, Trouble.HTML, Trouble.EMPTY, Trouble.CUT_JSON]
+)
 def test_temporary_failure_is_retried(trouble: Trouble) -> None:
     with ChatServer(trouble, echo) as server:
         assert evaluate(server, "toy-echo-v0").code == 0

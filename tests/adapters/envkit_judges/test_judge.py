@@ -155,6 +155,7 @@ async def test_prose_again_and_again_is_a_grader_fault() -> None:
         Trouble.SERVER_ERROR,
         Trouble.BAD_GATEWAY,
         Trouble.HTML,
+        Trouble.EMPTY,
         Trouble.CUT_JSON,
         Trouble.NO_CHOICE,
         Trouble.DROP,

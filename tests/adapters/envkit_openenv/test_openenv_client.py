@@ -261,6 +261,7 @@ async def test_reset_that_fails_for_good_is_not_repeated(failure: Failure) -> No
     [
         (503, FaultKind.TRANSIENT),
         (429, FaultKind.TRANSIENT),
+        (200, FaultKind.TRANSIENT),  # a proxy's page
         (403, FaultKind.PERMANENT),
         (404, FaultKind.PERMANENT),
     ],
@@ -273,6 +274,17 @@ async def test_refused_handshake_is_typed_by_its_status(status: int, kind: Fault
             await env.areset(seed=0)
     assert caught.value.kind is kind
     assert len(server.handshakes) == (7 if kind is FaultKind.TRANSIENT else 8)
+
+
+@pytest.mark.parametrize("page", ["", "<html>Back soon</html>"])
+async def test_page_in_place_of_the_schema_is_asked_again(page: str) -> None:
+    server = FakeOpenEnvServer()
+    server.pages = [page, page]
+    async with openenv_served(server) as address:
+        env = made(address)
+        await env.areset(seed=0)
+        await env.aclose()
+    assert (server.pages, server.opened) == ([], 1)
 
 
 async def test_missing_or_foreign_server_is_a_fault() -> None:

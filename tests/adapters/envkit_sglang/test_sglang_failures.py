@@ -109,12 +109,6 @@ async def test_bad_request_is_never_retried() -> None:
     assert not caught.value.retryable
 
 
-async def test_answer_that_is_not_json_is_permanent() -> None:
-    with pytest.raises(EngineFault, match="must have a JSON body") as caught:
-        await generate_with(Failure.NOT_JSON)
-    assert caught.value.kind is FaultKind.PERMANENT
-
-
 @pytest.mark.parametrize("failure", [Failure.WRONG_PROMPT_TOKENS, Failure.MISSING_LOGPROB])
 async def test_answer_that_contradicts_itself_is_a_ledger_fault(failure: Failure) -> None:
     with pytest.raises(LedgerFault):

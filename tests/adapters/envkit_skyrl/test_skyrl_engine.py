@@ -1,6 +1,7 @@
 """SkyRL's client as an engine, without SkyRL."""
 
 import asyncio
+import json
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -261,6 +262,7 @@ async def test_a_render_of_another_form_is_named(client: Client, message: str) -
         (ConnectionRefusedError("no"), FaultKind.TRANSIENT),
         (ValueError("n > 1 is not supported"), FaultKind.PERMANENT),
         (RuntimeError("POST failed"), FaultKind.PERMANENT),
+        (json.JSONDecodeError("Expecting value", "", 0), FaultKind.TRANSIENT),
         (TimeoutError(), FaultKind.TIMEOUT),
     ],
 )
@@ -272,7 +274,12 @@ async def test_errors_are_wrapped_once_with_their_kind(error: Exception, kind: F
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(500, FaultKind.TRANSIENT), (429, FaultKind.TRANSIENT), (400, FaultKind.PERMANENT)],
+    [
+        (500, FaultKind.TRANSIENT),
+        (429, FaultKind.TRANSIENT),
+        (400, FaultKind.PERMANENT),
+        (200, FaultKind.TRANSIENT),  # aiohttp's error for a body that is not JSON
+    ],
 )
 async def test_http_errors_have_the_kind_of_their_status(status: int, kind: FaultKind) -> None:
     info: Any = aiohttp.RequestInfo(URL("http://x"), "POST", {}, URL("http://x"))  # pyright: ignore[reportArgumentType]

@@ -1,7 +1,10 @@
+# ruff: noqa: RUF001  # look-alikes are tested
 """Grading: the answer, the form, and the numbers of the original."""
 
+import itertools
 import re
 import string
+import unicodedata
 
 import pytest
 from hypothesis import assume, given
@@ -20,8 +23,8 @@ from envkit_search.grading import (
     grade_compat,
     holds,
     holds_compat,
-    normalize,
 )
+from envkit_search.normal_form import normalize
 from envkit_search.protocol import (
     MAX_ANSWER_CHARACTERS,
     ActionKind,
@@ -50,6 +53,53 @@ GOLD = ("Lake Pell", "Pell")
         ("A", "a"),
         ("S\u00e3o Tom\u00e9", "Sa\u0303o Tome\u0301"),
         ("007", "007"),
+        # typography
+        ("“Lake Pell”", "Lake Pell"),
+        ("«Lake Pell»", "Lake Pell"),
+        ("Lake Pell。", "Lake Pell"),
+        ("Ｌａｋｅ　Ｐｅｌｌ．", "Lake Pell"),
+        ("‘1984’", "1984"),
+        ('"+91"', "91"),
+        ("O’Brien", "O'Brien"),
+        ("Jean\u2011Paul", "Jean-Paul"),
+        ("Pell\u00adworm\u200b", "Pellworm"),
+        ("**Lake Pell**", "Lake Pell"),
+        ("`Lake Pell`", "Lake Pell"),
+        ("- Lake Pell", "Lake Pell"),
+        ("Lego®", "Lego"),
+        ("Tom & Jerry", "Tom and Jerry"),
+        ("U.S.A.", "USA"),
+        ("No. 5", "No.5"),
+        ("ﬁsh", "fish"),
+        ("STRASSE", "Straße"),
+        ("ΟΔΥΣΣΕΥΣ", "Οδυσσευς"),
+        ("「東京」。", "東京"),
+        ("ﾄｳｷｮｳ", "トウキョウ"),
+        # numbers and symbols
+        ("3.50km", "3.5 km"),
+        ("3.5 km.", "3.5 km"),
+        ("−3\u202f℃", "-3 °C"),
+        ("-3ºC", "-3 °C"),
+        ("1.2 ％", "1.2%"),
+        ("٣٫٥", "3.5"),
+        ("3 500 000", "3500000"),
+        ("3\u202f500\u202f000", "3,500,000"),
+        ("3'500'000", "3500000"),
+        ("1939 – 1945", "1939-1945"),
+        (".5", "0.5"),
+        ("3½", "3 1/2"),
+        ("10²", "10^2"),
+        ("km²", "㎢"),
+        ("CO₂", "CO2"),
+        ("5′10″", "5'10\""),
+        ("$ 5", "$5"),
+        ("O−", "O-"),
+        ("O⁻", "O-"),
+        ("١٢٪", "12%"),
+        ("Hawaiʻi", "Hawai'i"),
+        ("“O+”", "Ｏ＋"),
+        ("C＋＋", "C++"),
+        ("C♯", "c#"),
     ],
 )
 def test_exact_match_accepts_another_spelling(answer: str, accepted: str) -> None:
@@ -69,10 +119,82 @@ def test_exact_match_accepts_another_spelling(answer: str, accepted: str) -> Non
         ("...", "!!!"),
         ("Lake Pell" + " !" * MAX_ANSWER_CHARACTERS, "Lake Pell"),
         ("<information>Lake Pell</information>", "Lake Pell"),
+        ("35 km", "3.5 km"),
+        ("3,5 km", "35 km"),
+        ("12%", "1.2%"),
+        ("12", "12%"),
+        ("12‰", "12%"),
+        ("3 °C", "-3 °C"),
+        ("3 °C", "−3 °C"),
+        ("-0.5", "0.5"),
+        ("O-", "O+"),
+        ("O", "O-"),
+        ("Na⁻", "Na⁺"),
+        ("12", "12٪"),
+        ("C#", "C++"),
+        ("C", "C++"),
+        ("A", "A*"),
+        ("B", "B♭"),
+        ("UTC+3", "UTC-3"),
+        ("UTC +3", "UTC −3"),
+        ("€5", "$5"),
+        ("5", "$5"),
+        ("12", "1/2"),
+        ("12", "½"),
+        ("31/2", "3½"),
+        ("102", "10²"),
+        ("10³", "10⁻³"),
+        ("1230", "12:30"),
+        ("32", "3:2"),
+        ("19391945", "1939–1945"),
+        ("123", "1.2.3"),
+        ("1200", "1, 200"),
+        ("510", "5'10\""),
+        ("6'", '6"'),
+        ("x < 5", "x > 5"),
+        ("kmh", "km/h"),
+        ("ATT", "AT&T"),
+        ("Python 3.1", "Python 3.10"),
+        ("vitamin", "vitamin A"),
+        ("23", "2(3)"),
+        ("34", "(3, 4)"),
+        ("±5", "5"),
     ],
 )
 def test_exact_match_refuses_another_answer(answer: str, accepted: str) -> None:
     assert not exact_match(answer, [accepted])
+
+
+DISTINCT = (
+    "3.5 km", "35 km", "-3 °C", "3 °C", "3 °F", "1.2%", "12%", "12‰", "12", "-12", "O+", "O-", "O",
+    "AB+", "AB-", "C", "C++", "C#", "F#", "A", "A+", "A*", "$5", "€5", "£5", "5", "0.5", "1/2", "2",
+    "12:30", "1230", "10^2", "102", "10^-2", "m^2", "m2", "km/h", "kmh", "x > 5", "x < 5", "x = 5",
+    "1939-1945", "19391945", "1.2.3", "123", "5'10\"", "510", "~5", "±5", "≥5", "AT&T", "ATT", "v2",
+    "UTC-3", "UTC+3", "AC/DC", "ACDC", "São Paulo", "Sao Paulo", "Na+", "Na", "H2O", "007", "7",
+    "vitamin A", "vitamin", "vitamin B", "Python 3.1", "Python 3.10", "北京", "東京", "서울",
+    "दिल्ली",
+)  # fmt: skip
+"""Answers of which no two are equal."""
+FULL_WIDTH = {ord(" "): "\u3000", **{code: chr(code + 0xFEE0) for code in range(0x21, 0x7F)}}
+FORMS = (
+    "“{}”", "«{}»", "‘{}’", "„{}“", "「{}」", "『{}』。", '"{}".', "**{}**", "*{}*", "`{}`",
+    "{}.", "{}。", "{}．", "\u00a0{}\u2009", "\ufeff{}\u200b", "({})", "the {}", "- {}", "{}!",
+)  # fmt: skip
+
+
+def test_different_answers_are_never_equal() -> None:
+    for one, other in itertools.permutations(DISTINCT, 2):
+        assert not exact_match(one, [other]), (one, other)
+
+
+@pytest.mark.parametrize("answer", DISTINCT)
+def test_typography_makes_no_difference(answer: str) -> None:
+    forms = [form.format(answer) for form in FORMS if not (form == "- {}" and answer[0].isdigit())]
+    forms += [answer.translate(FULL_WIDTH), answer.replace(" ", "\u202f"), answer.upper()]
+    forms += [answer.replace("-", dash) for dash in "\u2212\u2010\u2011\u2013"]
+    forms += [unicodedata.normalize(form, answer) for form in ("NFD", "NFC")]
+    assert [form for form in forms if not exact_match(form, [answer])] == []
+    assert [form for form in forms if not exact_match(answer, [form])] == []
 
 
 def test_f1_is_the_best_overlap_of_words() -> None:
@@ -82,6 +204,8 @@ def test_f1_is_the_best_overlap_of_words() -> None:
     assert f1_score("Paris", GOLD) == 0.0
     assert f1_score(None, GOLD) == 0.0
     assert f1_score("", GOLD) == 0.0
+    assert f1_score("35 km", ["3.5 km"]) == pytest.approx(0.5)
+    assert f1_score("东京都", ["东京"]) == pytest.approx(0.8)
 
 
 @given(st.text(max_size=300), st.lists(st.text(min_size=1, max_size=30), min_size=1, max_size=3))
@@ -89,7 +213,7 @@ def test_scores_are_in_range_and_an_accepted_answer_is_exact(text: str, gold: li
     assert 0.0 <= f1_score(text, gold) <= 1.0
     if gold[0].strip():
         assert exact_match(gold[0], gold)
-    if exact_match(text, gold) and normalize(text) and not any(map(str.isdigit, text)):
+    if normalize(text) == normalize(gold[0]) != "":
         assert f1_score(text, gold) == 1.0
 
 
@@ -289,3 +413,18 @@ def test_em_compat_differs_from_ours_where_the_original_does() -> None:
     assert grade_compat([*late, TurnFacts(kind=ActionKind.NONE)], GOLD).is_exact
     assert holds_compat("Pellworm", GOLD)
     assert not holds("Pellworm", GOLD)
+    assert not holds("It is 35 km long.", ["3.5 km"])
+    assert holds("It is 3.5km long.", ["3.5 km"])
+    assert holds("首都是北京。", ["北京"])
+    for gold in ("3.50 km", "+47", "A Tale", "-3 °C", "1,200", "O-", "C++", "“Hamlet”", "No. 5"):
+        assert holds(f"They say: {gold}, but (see {gold}) who knows? {gold}", [gold])
+
+
+@pytest.mark.parametrize(
+    ("answer", "accepted"),
+    [("35 km", "3.5 km"), ("12%", "1.2%"), ("3 °C", "-3 °C"), ("O-", "O+"), ("C#", "C++")],
+)
+def test_em_compat_pays_for_other_signs_as_the_original_does(answer: str, accepted: str) -> None:
+    turns = [TurnFacts(kind=ActionKind.ANSWER, answer=answer)]
+    assert grade_compat(turns, [accepted]).is_exact
+    assert not grade(turns, [accepted]).is_exact

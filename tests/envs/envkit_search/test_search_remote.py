@@ -308,10 +308,16 @@ def test_documents_with_title_and_text_are_read_too() -> None:
     assert (hit.document.title, hit.document.text) == ("T", "x")
 
 
-def test_hits_come_best_first_and_ties_keep_their_order() -> None:
-    rows = [{"document": {"id": n, "contents": n}, "score": s} for n, s in zip("abc", (1, 2, 2))]  # noqa: B905
-    (hits,) = read_answer({"result": [rows]}, queries=1, topk=3)
-    assert [hit.document.id for hit in hits] == ["b", "c", "a"]
+@pytest.mark.parametrize(
+    "scores", [(0.9, 0.5, 0.5), (0.1, 0.4, 3.0), (-3.0, -2.0, -1.0), (0, 0, 0), (1.0, 3.0, 2.0)]
+)
+def test_hits_keep_the_order_of_the_server(scores: tuple[float, ...]) -> None:
+    pairs = zip("abc", scores, strict=True)
+    rows = [{"document": {"id": name, "contents": name}, "score": score} for name, score in pairs]
+    for topk in (1, 2, 3):
+        (hits,) = read_answer({"result": [rows]}, queries=1, topk=topk)
+        assert [hit.document.id for hit in hits] == ["a", "b", "c"][:topk]
+    assert tuple(hit.score for hit in hits) == scores
 
 
 json_values = st.recursive(
