@@ -190,6 +190,11 @@ def _end(found: re.Match[str] | None) -> int:
     return found.end()
 
 
+_WRAPPERS: Final = ("function", "functionCall", "function_call")
+_ARGUMENTS: Final = ("arguments", "parameters", "input", "args")
+_TEXT_PART: Final = frozenset(("text", "thought", "thoughtSignature"))
+
+
 class Call(NamedTuple):
     """One entry of a reply's JSON."""
 
@@ -202,7 +207,8 @@ def calls_of(value: object) -> list[Call]:
     """Return the calls in one JSON value.
 
     A list stands for its entries. Accepted are the chat-completions form, Hermes' `arguments`,
-    Llama's `parameters` and Anthropic's `input`. Anthropic's text blocks are ignored.
+    Llama's `parameters`, Anthropic's `input` and Gemini's `args`. Blocks and parts of text are
+    ignored.
 
     Raises:
         MalformedActionError: It is neither an object nor a list of objects.
@@ -216,13 +222,15 @@ def _call_of(value: object) -> list[Call]:
     if not isinstance(value, dict):
         raise MalformedActionError("an action must be a JSON object, such as one with 'action'")
     fields = cast(dict[str, Any], value)
-    if fields.get("type") in ("text", "thinking", "reasoning", "message"):
+    if fields.get("type") in ("text", "thinking", "reasoning", "message") or (
+        "text" in fields and fields.keys() <= _TEXT_PART
+    ):
         return []
-    inner: Any = fields.get("function")
+    inner: Any = next((fields[key] for key in _WRAPPERS if key in fields), None)
     if isinstance(inner, dict):
         fields = cast(dict[str, Any], inner)
     name: Any = fields.get("name")
-    given = next((key for key in ("arguments", "parameters", "input") if key in fields), None)
+    given = next((key for key in _ARGUMENTS if key in fields), None)
     if not isinstance(name, str) or given is None:
         return [Call(None, fields)]
     return [Call(name, _arguments(fields[given]))]

@@ -154,7 +154,7 @@ def _pixel(value: float, extent: int, pixels: int) -> int:
 
 def _nearest(pixel: int, extent: int, pixels: int) -> int:
     middle = (pixel + 0.5) * extent / pixels
-    choices = (math.floor(middle), math.ceil(middle))
+    choices = (math.floor(middle), min(math.ceil(middle), extent - 1))  # the far edge is no pixel
     return min(choices, key=lambda value: abs(value * pixels / extent - pixel - 0.5))
 
 

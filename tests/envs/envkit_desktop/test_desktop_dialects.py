@@ -72,6 +72,8 @@ def test_oracle_solves_10_seeds_of_every_family_at_every_size(
     dialect: str, size: tuple[int, int]
 ) -> None:
     env = ComputerUseEnv(action=dialect, width=size[0], height=size[1])
-    for family in sorted(FAMILIES):
+    # A grid of 1000 skips pixels there, and a phone has no arrow keys for the values between.
+    is_coarse = dialect == "autoglm-phone" and size[0] > 1000
+    for family in sorted(set(FAMILIES) - {"set_sliders"} if is_coarse else FAMILIES):
         for seed in range(10):
             _check(env, family, LEVELS[seed % len(LEVELS)], seed)
