@@ -178,17 +178,15 @@ def _tool(name: str, function: Function) -> ToolSpec:
 
 
 _PLACE: Final = {"type": "integer", "minimum": 0, "maximum": _LARGEST}
-_STRING: Final = {"type": "string"}
-_KEY: Final = {"type": "string", "description": "Such as Enter."}
 _PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     **dict.fromkeys(("x", "y", "destination_x", "destination_y"), _PLACE),
     "magnitude": {**_PLACE, "description": "How far, in thousandths of the screen."},
     "direction": {"type": "string", "enum": list(_DIRECTIONS)},
-    "text": _STRING,
+    "text": {"type": "string"},
     "press_enter": {"type": "boolean"},
     "clear_before_typing": {"type": "boolean"},
     "keys": {"description": "Pressed together: a string such as Control+A, or a list."},
-    "key": _KEY,
+    "key": {"type": "string", "description": "Such as Enter."},
     "seconds": {"type": "number"},
 }
 

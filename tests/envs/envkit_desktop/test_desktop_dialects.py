@@ -7,6 +7,7 @@ import pytest
 from envkit.env import PolicyContext
 from envkit.images import Image
 from envkit_actions import FAMILIES as DIALECTS
+from envkit_actions.random_clicks import random_clicks
 from envkit_desktop import FAMILIES, LEVELS, ComputerUseEnv, DesktopTasks
 from envkit_desktop.desktop import Desktop
 from envkit_desktop.screen import Screen
@@ -63,6 +64,16 @@ def test_oracle_solves_every_family_in_the_words_of_the_dialect(dialect: str) ->
     env = ComputerUseEnv(action=dialect)
     for at, family in enumerate(sorted(FAMILIES)):
         _check(env, family, LEVELS[at % len(LEVELS)], at)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_random_policy_acts_in_the_words_of_the_dialect(dialect: str) -> None:
+    env = ComputerUseEnv(action=dialect, max_turns=200)
+    policy = random_clicks()
+    for seed in range(40):
+        env.reset(seed=seed)
+        context = PolicyContext(env=env, task=env.task, turn=0, messages=(), seed=seed)
+        assert not env.step(policy(context)).info["parse_error"]
 
 
 @pytest.mark.slow
