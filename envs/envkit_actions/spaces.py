@@ -136,7 +136,8 @@ class CoordinateSpace:
         """Return the coordinates that a model would write for a pixel.
 
         They read back as the same pixel if the space is at least as fine as the screen, else within
-        screen / (2 * extent) pixels. They are whole numbers, except for a scale of 1.
+        screen / (2 * extent) pixels, or twice that at the far edge, which is never returned. They
+        are whole numbers, except for a scale of 1.
         """
         extent = self.extent
         if extent == (1, 1):

@@ -39,7 +39,8 @@ The screen spans {width} across and {height} down, from [0,0] at the top left.
 """
 _STEPS: Final = 5
 _INFO: Final = "element_info"
-_BOX: Final = re.compile(r"<\|(?:begin|start)_of_box\|>(.*?)<\|end_of_box\|>", re.DOTALL)
+_BOX: Final = re.compile(r"<\|(?:begin|start)_of_box\|>")
+_END_OF_BOX: Final = "<|end_of_box|>"
 _MEMORY: Final = re.compile(r"^[ \t]*Memory:", re.MULTILINE)
 
 
@@ -103,14 +104,14 @@ _CALL: Final = re.compile(rf"\b(?:{'|'.join(_WORDS)})\(")
 
 def _extract(body: str) -> Code:
     """Return the call between the box marks, or else the first, up to the memory."""
-    boxed = _BOX.search(body)
-    found = boxed or _CALL.search(body)
+    box = _BOX.search(body)
+    found = box or _CALL.search(body)
     if found is None:
         return Code(body.strip(), "")
-    memory = _MEMORY.search(body, found.end())
-    source = boxed[1] if boxed else body[found.start() : memory.start() if memory else None]
-    thought = body[: found.start()].strip().removesuffix("Action:").strip()
-    return Code(source.strip(), thought)
+    source = body[box.end() if box else found.start() :]
+    memory = _MEMORY.search(source)
+    source = source.partition(_END_OF_BOX)[0] if box else source[: memory and memory.start()]
+    return Code(source.strip(), body[: found.start()].strip().removesuffix("Action:").strip())
 
 
 GLM_45V: Final = WordFamily(
