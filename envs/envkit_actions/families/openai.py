@@ -119,6 +119,7 @@ def _double_click(fields: Fields) -> Action:
 
 def _move(fields: Fields) -> Action:
     x, y = fields.point()
+    _held(fields)  # keys that are held during a mere move change nothing
     return Action(kind=ActionKind.MOVE, x=x, y=y)
 
 

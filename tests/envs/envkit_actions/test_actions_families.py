@@ -313,6 +313,19 @@ READS: list[tuple[str, str, list[Action]]] = [
             _act("drag", x=640, y=360, path=((320, 180),)),
         ],
     ),
+    (
+        "gemini-2.5",  # as google-genai dumps a content
+        '{"role": "model", "parts": [{"function_call": null, "text": "Back.", "thought": null}, '
+        '{"function_call": {"id": null, "args": null, "name": "go_back"}, "text": null}]}',
+        [_act("key", keys=("alt", "left"))],
+    ),
+    (
+        "openai",  # as openai dumps the actions
+        '{"type": "computer_call", "id": "i", "call_id": "c", "status": "completed", "actions": '
+        '[{"type": "move", "x": 100, "y": 50, "keys": ["CTRL"]}, '
+        '{"type": "click", "button": "left", "x": 100, "y": 50, "keys": null}]}',
+        [_act("move", x=100, y=50), CLICK],
+    ),
     ("gemini-2.5", '{"name": "go_back"}', [_act("key", keys=("alt", "left"))]),
     ("gemini-2.5", "The total is 42.", [_act("answer", text="The total is 42.")]),
     (

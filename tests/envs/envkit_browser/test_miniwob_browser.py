@@ -271,3 +271,11 @@ def _pixels(names: list[str]) -> str:
 def test_same_seed_and_actions_give_the_same_png_bytes_in_a_second_process() -> None:
     names = ["click-menu", "click-collapsible", "email-inbox", "use-slider", "click-dialog"]
     assert _pixels(names) == _pixels(names)
+
+
+async def test_cursor_position_is_answered_with_coordinates(env: MiniwobEnv) -> None:
+    await env.areset(seed=0, options={"task": {"name": "click-button", "seed": 1}})
+
+    step = await env.astep('[{"action": "move", "x": 12, "y": 34}, {"action": "cursor_position"}]')
+
+    assert step.observation["text"] == "X=12,Y=34"
