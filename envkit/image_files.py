@@ -304,7 +304,7 @@ def _kind_of(data: bytes) -> str:
     for name, (_, accepts) in PilImage.OPEN.items():
         try:
             if accepts is not None and accepts(data[:_PREFIX_BYTES]):
-                return f"a {name} file"
+                return f"a file of kind {name}"
         except _DECODER_ERRORS:  # the file is shorter than what the plugin looks at
             continue
     return "a file"
