@@ -9,6 +9,9 @@ Bytes come from models, servers, datasets and run directories, so they are treat
 - Only the first frame of an animation is decoded. The ancillary chunks of a PNG (text, color
   profiles, animation) are removed before Pillow sees them, because they can expand a thousandfold.
 - An orientation tag is applied, so pixels are as a viewer shows them; other metadata is dropped.
+
+Every mode of Pillow becomes what a viewer shows, except I and F: nothing says which of their values
+are black and white, so they are refused.
 """
 
 import io
@@ -16,7 +19,7 @@ import os
 import struct
 import zlib
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 from PIL import Image as PilImage
@@ -42,6 +45,12 @@ _PNG_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 _PNG_CRITICAL: Final = (b"IDAT", b"IHDR", b"PLTE", b"IEND")
 _BAND_PIXELS: Final = 4 * 1024 * 1024
 """How much of a transparent image is composited at once."""
+_KEYED: Final = ("1", "L", "P", "RGB")
+"""Modes in which `info["transparency"]` may name a transparent value."""
+_SEE_THROUGH: Final = ("LA", "La", "PA", "RGBA", "RGBa")
+_WITHOUT_RANGE: Final = ("I", "F")
+_PREFIX_BYTES: Final = 16
+"""How much of a file Pillow's plugins look at to recognize its format."""
 _IS_ANCILLARY: Final = 0x20
 """Bit of a PNG chunk's first letter: decoders may ignore the chunk."""
 _ORIENTATION: Final = 0x0112
@@ -96,9 +105,10 @@ def decode_image(data: bytes) -> DecodedImage:
         ImageError: The file is damaged, too large, or in a format that is not in `FORMATS`.
     """
     check_length(len(data))
-    exif = b""
+    exif, depth = b"", 8
     if data.startswith(_PNG_SIGNATURE):
         data, exif = _without_ancillary_chunks(data)
+        depth = data[24] if len(data) > 24 else depth
     elif data[8:12] == b"WEBP":
         _check_webp(data)  # Pillow allocates two canvases when it opens one
     try:
@@ -108,7 +118,7 @@ def decode_image(data: bytes) -> DecodedImage:
             if exif:
                 opened.info["exif"] = exif
             image_format = _OTHER_NAMES.get(opened.format or "", opened.format or "").lower()
-            picture = normalized(opened)
+            picture = normalized(opened, depth=depth)
             exact = _exact(data, image_format) if picture is opened else None
             if picture is opened and image_format != "png":
                 picture = opened.copy()  # the opened one keeps a reference to its file or decoder
@@ -117,7 +127,7 @@ def decode_image(data: bytes) -> DecodedImage:
     except PilImage.UnidentifiedImageError as error:
         raise ImageError(
             f"these {len(data)} bytes are not a readable image: a file must be PNG, JPEG, WebP, "
-            f"GIF or BMP and undamaged, got bytes that start with {data[:12]!r}"
+            f"GIF or BMP and undamaged, got {_kind_of(data)} that starts with {data[:12]!r}"
         ) from error
     except ImageError:
         raise
@@ -187,14 +197,32 @@ def check_size(size: tuple[int, int]) -> None:
         )
 
 
-def normalized(picture: PilImage.Image) -> PilImage.Image:
+def normalized(picture: PilImage.Image, *, depth: int = 8) -> PilImage.Image:
     """Return the image upright, as L or RGB; transparency is composited onto white.
 
     An orientation tag is applied as `PIL.ImageOps.exif_transpose` does, which datasets and
     transformers call. A bare convert("RGB") turns transparent diagrams black.
+
+    Args:
+        picture: An image in any mode.
+        depth: Bits per sample of the PNG that the image was read from.
+
+    Raises:
+        ImageError: The values of its mode have no fixed range, or Pillow cannot convert it.
     """
+    is_wide = picture.mode.startswith("I;16") or (picture.mode == "I" and depth == 16)
+    if picture.mode in _WITHOUT_RANGE and not is_wide:
+        raise ImageError(
+            f"an image must have values of a fixed range, got mode {picture.mode!r}, whose values "
+            "may mean any brightness; scale them to 0..255 and call Image.from_array with uint8"
+        )
     turn = _TURNS.get(_orientation(picture.info.get("exif")))
-    flat = _without_transparency(picture)
+    try:
+        flat = _in_high_bytes(picture) if is_wide else _without_transparency(picture, depth)
+    except (ValueError, TypeError, ImportError) as error:
+        raise ImageError(
+            f"an image of mode {picture.mode!r} cannot be converted to RGB: {error}"
+        ) from error
     return flat if turn is None else flat.transpose(turn)
 
 
@@ -220,14 +248,40 @@ def _orientation(exif: object) -> int:
     return 1
 
 
-def _without_transparency(picture: PilImage.Image) -> PilImage.Image:
-    if picture.mode in ("L", "RGB") and "transparency" not in picture.info:
-        return picture
-    if picture.mode.startswith("I;16"):  # convert() would clip 16-bit grey to white
-        return PilImage.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
-    if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
+def _in_high_bytes(picture: PilImage.Image) -> PilImage.Image:
+    """Return 16-bit grey as L; convert() would clip it to white."""
+    values, clear = np.asarray(picture), picture.info.get("transparency")
+    grey = (values >> 8).astype(np.uint8)
+    if isinstance(clear, int):
+        grey[values == clear] = 255
+    return PilImage.fromarray(grey)
+
+
+def _without_transparency(picture: PilImage.Image, depth: int) -> PilImage.Image:
+    clear = picture.info.get("transparency")
+    if clear is not None and picture.mode in _KEYED:
+        if (scaled := _in_eight_bits(clear, depth)) != clear:
+            picture = picture.copy()
+            picture.info["transparency"] = scaled
         return _on_white(picture)
-    return picture.convert("RGB")
+    if picture.mode in _SEE_THROUGH or _has_clear_palette(picture):
+        return _on_white(picture)
+    return picture if picture.mode in ("L", "RGB") else picture.convert("RGB")
+
+
+def _has_clear_palette(picture: PilImage.Image) -> bool:
+    return picture.mode == "P" and picture.palette is not None and "A" in picture.palette.mode
+
+
+def _in_eight_bits(clear: object, depth: int) -> object:
+    """Return the transparent value of a PNG in the range to which Pillow scales its pixels."""
+    if isinstance(clear, tuple):
+        values = cast(tuple[int, ...], clear)
+        is_wide = depth == 16 or max(values) > 255
+        return tuple(value >> 8 for value in values) if is_wide else values
+    if isinstance(clear, int) and depth < 8 and clear < 1 << depth:
+        return clear * 255 // ((1 << depth) - 1)
+    return clear
 
 
 def _on_white(picture: PilImage.Image) -> PilImage.Image:
@@ -239,9 +293,23 @@ def _on_white(picture: PilImage.Image) -> PilImage.Image:
             band = picture.crop((0, top, width, min(height, top + rows)))
             flat.paste(_on_white(band), (0, top))
         return flat
+    if picture.mode == "La":  # which has no conversion of its own
+        picture = picture.convert("LA")
     rgba = picture.convert("RGBA")
     white = PilImage.new("RGBA", rgba.size, "white")
     return PilImage.alpha_composite(white, rgba).convert("RGB")
+
+
+def _kind_of(data: bytes) -> str:
+    """Return a description of a file by the format that Pillow recognizes; nothing is decoded."""
+    PilImage.init()
+    for name, (_, accepts) in PilImage.OPEN.items():
+        try:
+            if accepts is not None and accepts(data[:_PREFIX_BYTES]):
+                return f"a file of kind {name}"
+        except _DECODER_ERRORS:  # the file is shorter than what the plugin looks at
+            continue
+    return "a file"
 
 
 def _without_ancillary_chunks(data: bytes) -> tuple[bytes, bytes]:

@@ -117,9 +117,12 @@ class Image:
         """Build from a Pillow image; it is copied, so later edits have no effect.
 
         Args:
-            picture: An image in any mode.
+            picture: An image in any mode except I and F, whose values have no fixed range.
             png: The image as PNG, if already encoded. It is not verified: bytes with other pixels
                 would be sent under this image's identity.
+
+        Raises:
+            ImageError: The image is empty or too large, or its mode cannot be converted.
         """
         check_size(picture.size)
         image, drawn = cls(png), normalized(picture).copy()

@@ -33,6 +33,8 @@ class ActionKind(StrEnum):
     """Wait for `seconds`."""
     SCREENSHOT = "screenshot"
     """Take a screenshot and do nothing."""
+    CURSOR_POSITION = "cursor_position"
+    """Ask where the cursor is and do nothing."""
     ZOOM = "zoom"
     """Zoom into the rectangle from (x, y) to the first point of `path`."""
     TERMINATE = "terminate"

@@ -1,8 +1,8 @@
 """Read replies of families that act by JSON: tool calls, or bare objects."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, cast
 
 from envkit.reply import Reply
 from envkit.tools import ToolSpec
@@ -17,6 +17,7 @@ from envkit_actions.parsed import MAX_ACTIONS, ParsedActions, Reading
 from envkit_actions.reply import (
     CALL_CLOSE,
     CALL_OPEN,
+    Call,
     calls_of,
     find_payloads,
     is_prose,
@@ -25,15 +26,15 @@ from envkit_actions.reply import (
 from envkit_actions.spaces import CoordinateSpace
 from envkit_actions.writing import Writing
 
-ReadArguments = Callable[[dict[str, Any], Reading], None]
+ReadCall = Callable[[Call, Reading], None]
 
 
 def parse_calls(
     reply: Reply | str,
     space: CoordinateSpace,
-    read: ReadArguments,
+    read: ReadCall,
     *,
-    tool_names: Sequence[str],
+    tool_names: Collection[str],
     tools: Sequence[ToolSpec] = (),
     ends_in_text: bool = False,
 ) -> ParsedActions:
@@ -42,8 +43,8 @@ def parse_calls(
     Args:
         reply: Any model output; a string is a whole reply.
         space: Coordinate space of the reply.
-        read: Adds the actions of one call's arguments to the reading.
-        tool_names: Names that a call may carry.
+        read: Adds the actions of one call to the reading.
+        tool_names: Names that a call may carry, at least one.
         tools: Their schemas, for calls in Qwen3-Coder's XML.
         ends_in_text: Whether a reply without any JSON ends the episode.
     """
@@ -61,17 +62,27 @@ def parse_calls(
         before = ""
 
     def read_value(value: object) -> None:
-        for name, arguments in calls_of(value):
-            if name is not None and name not in tool_names:
-                raise MalformedActionError(
-                    f"there is no tool {quoted(name)}; call {quoted(tool_names[0])}"
-                )
-            read(arguments, reading)
+        for call in calls_of(value):
+            if call.name is not None and call.name not in tool_names:
+                offered = ", ".join(map(repr, tool_names))
+                raise MalformedActionError(f"there is no tool {quoted(call.name)}; call {offered}")
+            read(call, reading)
 
     reading.each(found.values, read_value)
     if found.problem is not None:
         reading.problem(found.problem)
     return reading.finish("\n".join(part for part in (body.thinking, before) if part))
+
+
+def entries_of(actions: object) -> list[object]:
+    """Return the entries of a call's `actions`.
+
+    Raises:
+        MalformedActionError: It is not a list, or empty.
+    """
+    if not isinstance(actions, list) or not actions:
+        raise MalformedActionError("'actions' must be a list of one or more actions")
+    return cast(list[object], actions)
 
 
 def check_countable(family: str, actions: Sequence[Action]) -> None:
@@ -86,11 +97,11 @@ def check_countable(family: str, actions: Sequence[Action]) -> None:
         )
 
 
-def write_calls(tool_name: str, calls: Iterable[dict[str, Any]]) -> str:
-    """Return tool calls in Hermes form, which Qwen uses too."""
+def write_calls(calls: Iterable[tuple[str, dict[str, Any]]]) -> str:
+    """Return calls, each a tool's name and its arguments, in Hermes form, which Qwen uses too."""
     bodies = (
-        json.dumps({"name": tool_name, "arguments": arguments}, ensure_ascii=False)
-        for arguments in calls
+        json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+        for name, arguments in calls
     )
     return "\n".join(f"{CALL_OPEN}\n{body}\n{CALL_CLOSE}" for body in bodies)
 
@@ -115,5 +126,5 @@ def write_ending(family: str, actions: Sequence[Action], space: CoordinateSpace)
     return text
 
 
-def _ignore(arguments: dict[str, Any], reading: Reading) -> None:
+def _ignore(call: Call, reading: Reading) -> None:
     """Ignore a call."""

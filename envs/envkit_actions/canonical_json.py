@@ -15,44 +15,26 @@ from envkit_actions.malformed import MalformedActionError, quoted
 from envkit_actions.parsed import MAX_ACTIONS, Reading
 from envkit_actions.spaces import CoordinateSpace, SpaceKind
 
-_AIMED: Final = frozenset(
-    {
-        ActionKind.CLICK,
-        ActionKind.DOUBLE_CLICK,
-        ActionKind.TRIPLE_CLICK,
-        ActionKind.MOVE,
-        ActionKind.MOUSE_DOWN,
-        ActionKind.MOUSE_UP,
-        ActionKind.DRAG,
-        ActionKind.SCROLL,
-        ActionKind.ZOOM,
-    }
-)
-_NEEDED: Final[dict[ActionKind, tuple[str, ...]]] = {
-    ActionKind.MOVE: ("x", "y"),
-    ActionKind.ZOOM: ("x", "y", "to"),
-    ActionKind.TYPE: ("text",),
-    ActionKind.ANSWER: ("text",),
-    ActionKind.KEY: ("keys",),
-    ActionKind.HOLD_KEY: ("keys", "seconds"),
-    ActionKind.WAIT: ("seconds",),
-    ActionKind.TERMINATE: ("status",),
+_FIELDS: Final[Mapping[ActionKind, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    ActionKind.CLICK: ((), ("x", "y", "button", "keys")),
+    ActionKind.DOUBLE_CLICK: ((), ("x", "y", "keys")),
+    ActionKind.TRIPLE_CLICK: ((), ("x", "y", "keys")),
+    ActionKind.MOVE: (("x", "y"), ("relative",)),
+    ActionKind.MOUSE_DOWN: ((), ("x", "y", "button")),
+    ActionKind.MOUSE_UP: ((), ("x", "y", "button")),
+    ActionKind.DRAG: ((), ("x", "y", "to", "path", "button", "keys", "relative")),
+    ActionKind.SCROLL: ((), ("x", "y", "dx", "dy", "keys")),
+    ActionKind.TYPE: (("text",), ()),
+    ActionKind.KEY: (("keys",), ()),
+    ActionKind.HOLD_KEY: (("keys", "seconds"), ()),
+    ActionKind.WAIT: (("seconds",), ()),
+    ActionKind.SCREENSHOT: ((), ()),
+    ActionKind.CURSOR_POSITION: ((), ()),
+    ActionKind.ZOOM: (("x", "y", "to"), ()),
+    ActionKind.TERMINATE: (("status",), ()),
+    ActionKind.ANSWER: (("text",), ()),
 }
-_WITH_BUTTON: Final = (
-    ActionKind.CLICK,
-    ActionKind.MOUSE_DOWN,
-    ActionKind.MOUSE_UP,
-    ActionKind.DRAG,
-)
-_HOLDING: Final = (
-    ActionKind.CLICK,
-    ActionKind.DOUBLE_CLICK,
-    ActionKind.TRIPLE_CLICK,
-    ActionKind.DRAG,
-    ActionKind.SCROLL,
-)
-"""Mouse actions during which `keys` are held."""
-_RELATIVE: Final = (ActionKind.MOVE, ActionKind.DRAG)
+"""The fields of each kind: those it needs, and those it may have."""
 
 _POINT: Final[dict[str, Any]] = {
     "type": "array",
@@ -95,7 +77,7 @@ def _action_schema() -> dict[str, Any]:
         "required": ["action"],
         "additionalProperties": False,
         "dependentRequired": {"x": ["y"], "y": ["x"]},
-        "allOf": [*map(_needs, _NEEDED), _DRAG_RULE, _SCROLL_RULE],
+        "allOf": [*map(_rule, ActionKind), _DRAG_RULE, _SCROLL_RULE],
     }
 
 
@@ -108,8 +90,10 @@ def _is(kind: ActionKind) -> dict[str, Any]:
     return {"properties": {"action": {"const": kind.value}}, "required": ["action"]}
 
 
-def _needs(kind: ActionKind) -> dict[str, Any]:
-    return {"if": _is(kind), "then": {"required": list(_NEEDED[kind])}}
+def _rule(kind: ActionKind) -> dict[str, Any]:
+    needed, optional = _FIELDS[kind]
+    names = {"enum": ["action", *needed, *optional]}
+    return {"if": _is(kind), "then": {"required": list(needed), "propertyNames": names}}
 
 
 _DRAG_RULE: Final[dict[str, Any]] = {
@@ -138,18 +122,21 @@ def to_json(action: Action, space: CoordinateSpace | None = None) -> dict[str, A
         action: Any action.
         space: Coordinate space; None means screen pixels.
     """
-    written: dict[str, Any] = {"action": action.kind.value}
+    written: dict[str, Any] = {}
     if action.x is not None and action.y is not None:
         written["x"], written["y"] = _place(action, (action.x, action.y), space)
     points = [_place(action, point, space) for point in action.path]
     if points:
         written |= {"to": points[0]} if len(points) == 1 else {"path": points}
-    return written | _details(action)
+    written |= _details(action)
+    takes = {key for keys in _FIELDS[action.kind] for key in keys}
+    kept = {key: value for key, value in written.items() if key in takes}
+    return {"action": action.kind.value, **kept}
 
 
 def _details(action: Action) -> dict[str, Any]:
     """Return the fields without coordinates that the kind needs or that differ from the default."""
-    needed = _NEEDED.get(action.kind, ())
+    needed, _ = _FIELDS[action.kind]
     scrolls_nowhere = action.kind is ActionKind.SCROLL and not action.dx
     kept: dict[str, tuple[Any, bool]] = {
         "button": (action.button.value, action.button is not Button.LEFT),
@@ -180,7 +167,6 @@ def from_json(value: object, space: CoordinateSpace | None = None) -> Action:
 _ANY_SCREEN: Final = CoordinateSpace.of(SpaceKind.SCREEN, (1 << 20, 1 << 20))
 _KINDS: Final = {kind.value: kind for kind in ActionKind}
 _STATUSES: Final = {status.value: status for status in Status}
-_KEYS: Final = frozenset(ACTION_SCHEMA["properties"])
 
 
 def read_action(value: object, reading: Reading) -> Action:
@@ -191,40 +177,30 @@ def read_action(value: object, reading: Reading) -> Action:
     """
     if not isinstance(value, dict):
         raise MalformedActionError(f"an action must be an object, got {quoted(value)}")
-    values = cast(dict[str, Any], value)
-    kind = Fields(values, reading, "an action").choice("action", _KINDS)
-    if unknown := next((key for key in values if key not in _KEYS), None):
-        raise MalformedActionError(
-            f"{kind.value} has an unknown field {quoted(unknown)}; known: {', '.join(_KEYS_SHOWN)}"
-        )
-    is_relative = kind in _RELATIVE and _is_true(values.get("relative"))
-    fields = Fields(values, reading, kind.value, is_relative=is_relative)
-    for key in _NEEDED.get(kind, ()):
+    fields = Fields(cast(dict[str, Any], value), reading, "an action")
+    kind = fields.word("action", _KINDS)
+    needed, optional = _FIELDS[kind]
+    for key in needed:
         fields.get(key)
-    x, y = fields.optional_point() if kind in _AIMED else (None, None)
-    return Action(
+    takes = {*needed, *optional}
+    fields.is_relative = "relative" in takes and fields.flag("relative", default=False)
+    x, y = fields.optional_point() if "x" in takes else (None, None)
+    action = Action(
         kind=kind,
         x=x,
         y=y,
         path=_path(kind, fields),
-        button=fields.button() if kind in _WITH_BUTTON else Button.LEFT,
-        dx=fields.amount("dx", 0) if kind is ActionKind.SCROLL else 0,
-        dy=_dy(kind, fields),
-        text=fields.text("text") if "text" in _NEEDED.get(kind, ()) else "",
-        keys=_keys(kind, fields),
-        seconds=fields.seconds("seconds") if "seconds" in _NEEDED.get(kind, ()) else 0.0,
-        status=_status(kind, fields),
-        is_relative=is_relative,
+        button=fields.button() if "button" in takes else Button.LEFT,
+        dx=fields.amount("dx", 0) if "dx" in takes else 0,
+        dy=fields.amount("dy", 0 if fields.has("dx") else None) if "dy" in takes else 0,
+        text=fields.text("text") if "text" in takes else "",
+        keys=fields.keys("keys") if "keys" in takes and fields.has("keys") else (),
+        seconds=fields.seconds("seconds") if "seconds" in takes else 0.0,
+        status=fields.choice("status", _STATUSES) if "status" in takes else Status.SUCCESS,
+        is_relative=fields.is_relative,
     )
-
-
-_KEYS_SHOWN: Final = sorted(_KEYS)
-
-
-def _is_true(value: object) -> bool:
-    if value is not None and not isinstance(value, bool):
-        raise MalformedActionError(f"'relative' must be true or false, got {quoted(value)}")
-    return bool(value)
+    fields.check_all_known()
+    return action
 
 
 def _path(kind: ActionKind, fields: Fields) -> tuple[tuple[int, int], ...]:
@@ -235,23 +211,6 @@ def _path(kind: ActionKind, fields: Fields) -> tuple[tuple[int, int], ...]:
     if fields.has("to") == fields.has("path"):
         raise MalformedActionError("drag needs either 'to' or 'path'")
     return (fields.pair("to"),) if fields.has("to") else fields.path("path")
-
-
-def _dy(kind: ActionKind, fields: Fields) -> int:
-    if kind is not ActionKind.SCROLL:
-        return 0
-    return fields.amount("dy", 0 if fields.has("dx") else None)
-
-
-def _keys(kind: ActionKind, fields: Fields) -> tuple[str, ...]:
-    held = kind in _HOLDING and fields.has("keys")
-    return fields.keys("keys") if held or "keys" in _NEEDED.get(kind, ()) else ()
-
-
-def _status(kind: ActionKind, fields: Fields) -> Status:
-    if kind is not ActionKind.TERMINATE:
-        return Status.SUCCESS
-    return fields.choice("status", _STATUSES)
 
 
 def _place(

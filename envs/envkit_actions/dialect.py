@@ -49,6 +49,18 @@ class Dialect:
         """Read a reply, such as `Env.reply`; a string is a whole one. Never raises."""
         return self._family.parse(reply, self._space)
 
+    def answers(self, action: Action, cursor: tuple[int, int]) -> list[str]:
+        """Return what the next observation answers to an action: where the cursor is, if asked.
+
+        Args:
+            action: An action that was carried out.
+            cursor: Where the cursor is, in pixels of the screen.
+        """
+        if action.kind is not ActionKind.CURSOR_POSITION:
+            return []
+        x, y = self._space.from_screen(*cursor)
+        return [f"X={x},Y={y}"]
+
     def write(self, actions: Sequence[Action]) -> str:
         """Return a reply that reads back as the actions.
 

@@ -2,11 +2,11 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
 
 from envkit.toolcalls.tolerant_json import scrub
-from envkit_actions.action import Button
+from envkit_actions.action import Action, Button
 from envkit_actions.keys import chord, split_chord
 from envkit_actions.malformed import MalformedActionError, quoted
 from envkit_actions.parsed import Reading
@@ -19,10 +19,8 @@ MAX_PATH: Final = 100
 """Maximum points of a drag."""
 _FAR: Final = 10**9
 _NUMBER: Final = re.compile(r"\s*([+-]?\d{1,12}(?:\.\d{0,12})?)\s*", re.ASCII)
-_POINT: Final = re.compile(
-    r"\s*[(\[]?\s*([+-]?\d{1,12}(?:\.\d{0,12})?)\s*[,\s]\s*([+-]?\d{1,12}(?:\.\d{0,12})?)\s*[)\]]?\s*",
-    re.ASCII,
-)
+_BETWEEN: Final = re.compile(r"[\s,()\[\]]+")
+_LONGEST_PLACE: Final = 128
 
 V = TypeVar("V")
 
@@ -50,8 +48,8 @@ def as_pair(value: object, name: str) -> tuple[float, float]:
     Raises:
         MalformedActionError: It is not a pair.
     """
-    if isinstance(value, str) and (found := _POINT.fullmatch(value[:128])):
-        return float(found.group(1)), float(found.group(2))
+    if isinstance(value, str) and len(numbers := _numbers(value)) == 2:
+        return numbers[0], numbers[1]
     if isinstance(value, Mapping):
         fields = cast(Mapping[str, Any], value)
         if "x" in fields and "y" in fields:
@@ -64,31 +62,72 @@ def as_pair(value: object, name: str) -> tuple[float, float]:
     raise MalformedActionError(f"'{name}' must be [x, y], got {shown}")
 
 
-class Fields:
-    """The fields of one action. Every method raises `MalformedActionError` with a sentence."""
+def as_region(value: object, name: str) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return two corners from [x0, y0, x1, y1], [[x0, y0], [x1, y1]] or either as a string.
 
-    def __init__(
-        self,
-        values: Mapping[str, Any],
-        reading: Reading,
-        name: str,
-        *,
-        is_relative: bool = False,
-    ) -> None:
-        self.is_relative = is_relative
+    Raises:
+        MalformedActionError: It is not a region.
+    """
+    parts = _numbers(value) if isinstance(value, str) else value
+    if isinstance(parts, list):
+        corners = cast(list[object], parts)
+        if len(corners) == 4:
+            return as_pair(corners[:2], name), as_pair(corners[2:], name)
+        if len(corners) == 2:
+            return as_pair(corners[0], name), as_pair(corners[1], name)
+    raise MalformedActionError(f"'{name}' must be [x0, y0, x1, y1], got {quoted(value)}")
+
+
+def _numbers(text: str) -> list[float]:
+    """Return the numbers of a text that holds nothing but them and brackets; else none."""
+    parts = [part for part in _BETWEEN.split(text[:_LONGEST_PLACE]) if part]
+    return [float(part) for part in parts] if all(map(_NUMBER.fullmatch, parts)) else []
+
+
+class Fields:
+    """The fields of one action. Every method raises `MalformedActionError` with a sentence.
+
+    A null field counts as missing. A field that no method asked for is unknown to the action.
+    """
+
+    def __init__(self, values: Mapping[str, Any], reading: Reading, name: str) -> None:
+        self.is_relative = False
         """Whether places are relative to the cursor."""
+        self.name = name
+        """Name of the action, for messages."""
         self._values = values
         self._reading = reading
-        self._name = name
+        self._known: set[str] = set()
 
-    @property
-    def name(self) -> str:
-        """Name of the action, for messages."""
-        return self._name
+    def word(self, key: str, options: Mapping[str, V]) -> V:
+        """Return what the action's word stands for; messages call the action by it from now on."""
+        meant = self.choice(key, options)
+        self.name = str(self._values[key]).lower()
+        return meant
+
+    def read(self, reader: "Reader") -> None:
+        """Add the actions that a reader returns; it must ask for every field."""
+        made = reader(self)
+        self.check_all_known()
+        self._reading.add(*((made,) if isinstance(made, Action) else made))
+
+    def check_all_known(self) -> None:
+        """Check that every field was asked for, so none is ignored."""
+        for key, value in self._values.items():
+            if value is not None and key not in self._known:
+                known = ", ".join(sorted(self._known))
+                raise MalformedActionError(
+                    f"{self.name} has an unknown field {quoted(key)}; known: {known or 'none'}"
+                )
 
     def has(self, key: str) -> bool:
         """Whether the field is present and not null."""
+        self._known.add(key)
         return self._values.get(key) is not None
+
+    def named(self, *keys: str) -> str:
+        """Return which of several names a field has; the first if it is missing."""
+        return next((key for key in keys if self.has(key)), keys[0])
 
     def get(self, key: str) -> Any:  # noqa: ANN401  # any JSON
         """Return the field unchanged.
@@ -97,7 +136,7 @@ class Fields:
             MalformedActionError: It is missing.
         """
         if not self.has(key):
-            raise MalformedActionError(f"{self._name} needs '{key}'")
+            raise MalformedActionError(f"{self.name} needs '{key}'")
         return self._values[key]
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -150,6 +189,13 @@ class Fields:
             f"'{key}' must be one of {', '.join(options)}, got {quoted(value)}"
         )
 
+    def flag(self, key: str, *, default: bool) -> bool:
+        """Return true or false."""
+        value = self.get(key) if self.has(key) else default
+        if not isinstance(value, bool):
+            raise MalformedActionError(f"'{key}' must be true or false, got {quoted(value)}")
+        return value
+
     def button(self, key: str = "button") -> Button:
         """Return a mouse button; left if the field is missing."""
         return self.choice(key, {button.value: button for button in Button}, Button.LEFT)
@@ -195,3 +241,7 @@ class Fields:
             raise MalformedActionError(f"'{key}' must be a list of 1 to {MAX_PATH} points [x, y]")
         points = cast(list[object], value)
         return tuple(self.place(as_pair(point, key)) for point in points)
+
+
+Reader = Callable[[Fields], Action | Sequence[Action]]
+"""Returns one action for the fields of a call, or several."""

@@ -85,7 +85,7 @@ def _keys_of(action: Action, x: int, y: int) -> dict[str, Any]:
             right, bottom = action.path[0] if action.path else (x, y)
             (left, right), (top, bottom) = sorted((x, right)), sorted((y, bottom))
             return {"box": [left, top, right, bottom], "label": "zoom"}
-        case ActionKind.SCREENSHOT:
+        case ActionKind.SCREENSHOT | ActionKind.CURSOR_POSITION:
             return {}
         case _:
             return {"x": x, "y": y}

@@ -36,6 +36,9 @@ _TOKEN: Final = re.compile(
     r"|(?P<open>[(\[{])|(?P<close>[)\]}])|(?P<word>\w++)|[^\w\s])",
     re.DOTALL,
 )
+_NEXT_CALL: Final = re.compile(r"['\"][ \t]*\)\s*\n\s*\w+\(")
+_ESCAPE: Final = re.compile(r"\\([nt'\"\\])")
+_ESCAPED: Final = {"n": "\n", "t": "\t"}
 _BACKSLASH: Final = re.compile(r"\\([\r\n\\'\"abfnrtvxuUN0-7])?")
 
 Value = Any
@@ -93,6 +96,28 @@ def read_statements(source: str) -> list[ast.stmt]:
         ) from None
     except (ValueError, MemoryError, RecursionError):
         raise MalformedActionError("the actions are not Python calls") from None
+
+
+def read_calls(source: str, loose: re.Pattern[str]) -> Iterator[PythonCall]:
+    """Yield the calls of a source, which may be one call whose text has unescaped quotes.
+
+    Args:
+        source: Python calls.
+        loose: Matches the whole of such a call, with the groups `head`, up to the text's =, and
+            `text`.
+
+    Raises:
+        MalformedActionError: While iterating, at the first part that is not a call.
+    """
+    try:
+        statements = read_statements(source)
+    except MalformedActionError:
+        found = loose.fullmatch(source)
+        if found is None or _NEXT_CALL.search(found["text"]) or source.count("\\") > MAX_ESCAPES:
+            raise
+        text = _ESCAPE.sub(lambda escape: _ESCAPED.get(escape[1], escape[1]), found["text"])
+        statements = read_statements(f"{found['head']}={text!r})")
+    yield from calls_in(statements)
 
 
 def calls_in(statements: Sequence[ast.stmt]) -> Iterator[PythonCall]:

@@ -6,15 +6,24 @@ from typing import Any
 from envkit.env import Policy, PolicyContext
 from envkit.seeds import derive_seed
 from envkit_actions.action import Action, ActionKind, Status
+from envkit_actions.malformed import InexpressibleActionError
 
 
 def random_clicks() -> Policy:
-    """Return a policy that clicks, drags, types and ends at random, seeded by the context."""
+    """Return a policy that clicks, drags, types and ends at random, seeded by the context.
+
+    It clicks instead of what the dialect cannot express.
+    """
 
     def reply(context: PolicyContext) -> str:
         env: Any = context.env.unwrapped  # a wrapper hides the dialect
         rng = random.Random(derive_seed("random clicks", context.seed, context.turn))
-        return str(env.dialect.write([_random_action(rng, *env.dialect.size)]))
+        action = _random_action(rng, *env.dialect.size)
+        try:
+            return str(env.dialect.write([action]))
+        except InexpressibleActionError:
+            x, y = (rng.randrange(side) for side in env.dialect.size)
+            return str(env.dialect.write_click(x, y))
 
     return reply
 

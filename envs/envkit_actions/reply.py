@@ -190,6 +190,11 @@ def _end(found: re.Match[str] | None) -> int:
     return found.end()
 
 
+_WRAPPERS: Final = ("function", "functionCall", "function_call")
+_ARGUMENTS: Final = ("arguments", "parameters", "input", "args")
+_TEXT_PART: Final = frozenset(("text", "thought", "thoughtSignature", "thought_signature"))
+
+
 class Call(NamedTuple):
     """One entry of a reply's JSON."""
 
@@ -202,11 +207,15 @@ def calls_of(value: object) -> list[Call]:
     """Return the calls in one JSON value.
 
     A list stands for its entries. Accepted are the chat-completions form, Hermes' `arguments`,
-    Llama's `parameters` and Anthropic's `input`. Anthropic's text blocks are ignored.
+    Llama's `parameters`, Anthropic's `input` and Gemini's `args`. Blocks and parts of text are
+    ignored.
 
     Raises:
         MalformedActionError: It is neither an object nor a list of objects.
     """
+    if isinstance(value, dict):
+        fields = cast(dict[str, object], value)
+        value = fields.get("parts", fields)  # of Gemini's content
     if isinstance(value, list):
         return [call for entry in cast(list[object], value) for call in _call_of(entry)]
     return _call_of(value)
@@ -216,16 +225,19 @@ def _call_of(value: object) -> list[Call]:
     if not isinstance(value, dict):
         raise MalformedActionError("an action must be a JSON object, such as one with 'action'")
     fields = cast(dict[str, Any], value)
-    if fields.get("type") in ("text", "thinking", "reasoning", "message"):
+    given = {key for key, field in fields.items() if field is not None}  # clients dump all fields
+    if fields.get("type") in ("text", "thinking", "reasoning", "message") or (
+        "text" in given and given <= _TEXT_PART
+    ):
         return []
-    inner: Any = fields.get("function")
+    inner: Any = next((fields[key] for key in _WRAPPERS if key in given), None)
     if isinstance(inner, dict):
         fields = cast(dict[str, Any], inner)
     name: Any = fields.get("name")
-    given = next((key for key in ("arguments", "parameters", "input") if key in fields), None)
-    if not isinstance(name, str) or given is None:
+    form = next((key for key in _ARGUMENTS if key in fields), None)
+    if not isinstance(name, str) or form is None:
         return [Call(None, fields)]
-    return [Call(name, _arguments(fields[given]))]
+    return [Call(name, _arguments(fields[form]))]
 
 
 def _arguments(value: object) -> dict[str, Any]:
@@ -234,6 +246,8 @@ def _arguments(value: object) -> dict[str, Any]:
             value, _ = _decode(value, skip_space(value, 0))
         except ValueError:
             raise MalformedActionError("the call's arguments are a string, not JSON") from None
+    if value is None:
+        return {}
     if not isinstance(value, dict):
         raise MalformedActionError("the call's arguments must be an object")
     return cast(dict[str, Any], value)

@@ -136,7 +136,8 @@ class CoordinateSpace:
         """Return the coordinates that a model would write for a pixel.
 
         They read back as the same pixel if the space is at least as fine as the screen, else within
-        screen / (2 * extent) pixels. They are whole numbers, except for a scale of 1.
+        screen / (2 * extent) pixels, or twice that at the far edge, which is never returned. They
+        are whole numbers, except for a scale of 1.
         """
         extent = self.extent
         if extent == (1, 1):
@@ -154,7 +155,7 @@ def _pixel(value: float, extent: int, pixels: int) -> int:
 
 def _nearest(pixel: int, extent: int, pixels: int) -> int:
     middle = (pixel + 0.5) * extent / pixels
-    choices = (math.floor(middle), math.ceil(middle))
+    choices = (math.floor(middle), min(math.ceil(middle), extent - 1))  # the far edge is no pixel
     return min(choices, key=lambda value: abs(value * pixels / extent - pixel - 0.5))
 
 

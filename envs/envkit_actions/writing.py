@@ -1,12 +1,15 @@
 """Access to an action's fields for writers, which reject what their family cannot express."""
 
+from collections.abc import Sequence
 from typing import Final
 
-from envkit_actions.action import Action, Button
+from envkit_actions.action import Action, ActionKind, Button
 from envkit_actions.keys import KeyColumn, chord, key_names, split_chord
 from envkit_actions.malformed import InexpressibleActionError, MalformedActionError
 from envkit_actions.spaces import CoordinateSpace
 
+SELECT_ALL: Final = Action(kind=ActionKind.KEY, keys=("ctrl", "a"))
+DELETE: Final = Action(kind=ActionKind.KEY, keys=("delete",))
 WHEEL_CLICK: Final = 120
 """Pixels scrolled per wheel click."""
 Place = list[int | float]
@@ -118,3 +121,14 @@ def direction_pixels(direction: str, pixels: int) -> tuple[int, int]:
     if direction in ("left", "right"):
         return (pixels if direction == "right" else -pixels), 0
     return 0, (pixels if direction == "down" else -pixels)
+
+
+def replacing(text: str) -> list[Action]:
+    """Return what replaces the text of the field that has the focus."""
+    return [SELECT_ALL, Action(kind=ActionKind.TYPE, text=text) if text else DELETE]
+
+
+def replaced(actions: Sequence[Action]) -> str | None:
+    """Return the text if `replacing` starts the actions with it; else None."""
+    text = actions[1].text if len(actions) > 1 else ""
+    return text if list(actions[:2]) == replacing(text) else None

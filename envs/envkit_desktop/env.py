@@ -37,8 +37,9 @@ class ComputerUseEnv(Env):
         levels 1 to 5: more windows, look-alike names, longer lists and chains, and interrupting
         dialogs. Some tasks of levels 3 to 5 are infeasible.
     Observation: a screenshot of `width` x `height` pixels after each reply, with the goal at first,
-        and later with any actions that had no effect or could not be read. After a `zoom` that ends
-        a reply it shows the region alone, enlarged to the same size; the text says which.
+        and later with any actions that had no effect or could not be read, and the answer to
+        `cursor_position`. After a `zoom` that ends a reply it shows the region alone, enlarged to
+        the same size; the text says which.
     Action: one or several actions in the form of the model family that `action` names. Actions
         after one that ends the episode are ignored.
     Reward: 1.0 if the final state passes the task's checker, else 0.0; for an infeasible task, 1.0
@@ -150,6 +151,7 @@ class ComputerUseEnv(Env):
         parsed = self.dialect.read(self.reply)
         before = self._progress()
         notes: list[str] = []
+        told: list[str] = []
         end: Action | None = None
         view: View | None = None
         marks: list[Mark] = []
@@ -161,6 +163,7 @@ class ComputerUseEnv(Env):
                 break
             note = perform(self.desk, action)
             marks.append(self._mark(action, cursor, note) | field)
+            told += self.dialect.answers(action, cursor)
             view = View.of_zoom(action, self._size)
             if note is not None:
                 notes.append(f"{action.kind.value}: {note}")
@@ -183,7 +186,7 @@ class ComputerUseEnv(Env):
         if self._shaping:
             info[OWN_REWARD] = terms.get("task", 0.0)
         labels = [] if view is None else [view.label]
-        said = feedback([*labels, *parsed.problems, *parsed.warnings, *notes])
+        said = feedback([*labels, *told, *parsed.problems, *parsed.warnings, *notes])
         view = None if done else view
         if view is None:
             self._whole = self.turn + 1

@@ -8,6 +8,8 @@ from envkit_desktop.widgets import Button, Widget, Window
 from envkit_desktop.widgets.widget import Chord
 
 _MODIFIERS: Final = frozenset({"ctrl", "shift", "alt", "meta"})
+_CONTEXT: Final[Chord] = (frozenset({"shift"}), "f10")
+"""Opens the menu of the widget with the focus, as a right click does."""
 
 
 def type_text(desk: Desktop, text: str) -> str | None:
@@ -50,6 +52,9 @@ def _press(desk: Desktop, chord: Chord) -> bool:
     if chord[1] == "tab" and chord[0] <= {"shift"}:
         return _move_focus(desk, -1 if chord[0] else 1)
     focus = desk.focus
+    if focus is not None and focus.context and chord == _CONTEXT:
+        desk.open_menu(focus, focus.context, focus.width // 2, focus.height // 2, 0)
+        return True
     if focus is not None and focus.enabled:
         if focus.key(desk, chord):
             return True

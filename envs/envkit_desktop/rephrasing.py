@@ -2,8 +2,9 @@
 
 OpenAI's tool waits for one second and UI-TARS for five; UI-TARS scrolls at least 600 pixels; both
 it and Qwen's tool cannot hold keys during a click; Qwen2.5-VL and OSWorld give no answers; a phone
-has neither a double click nor keys. The alternatives are several waits, the scroll bar, the
-keyboard, drags and right clicks, and writing into a field.
+has neither a double click nor keys; AutoGLM and Gemini 2.5 type only to replace a text. The
+alternatives are several waits, the scroll bar, the keyboard, drags and right clicks, and writing
+into a field.
 """
 
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from envkit_actions.action import Action, ActionKind
 from envkit_actions.action import Button as MouseButton
 from envkit_actions.dialect import Dialect
 from envkit_actions.parsed import MAX_ACTIONS
+from envkit_actions.writing import DELETE, replacing
 from envkit_desktop import moves
 from envkit_desktop.desktop import Desktop
 from envkit_desktop.families.family import ANSWER_FIELD
@@ -46,10 +48,14 @@ def rephrased(dialect: Dialect, desk: Desktop, action: Action) -> Iterator[list[
         case ActionKind.CLICK if action.keys:
             yield from _by_keyboard(desk, action)
             yield from _by_right_click(desk, action)
+        case ActionKind.CLICK if action.button is MouseButton.RIGHT:
+            yield [replace(action, button=MouseButton.LEFT), moves.key("shift", "f10")]
         case ActionKind.DOUBLE_CLICK:
             yield [replace(action, kind=ActionKind.CLICK), moves.key("enter")]
         case ActionKind.KEY:
             yield from _by_pointer(desk, action)
+        case ActionKind.TYPE:
+            yield from _by_replacing(desk, action)
         case ActionKind.ANSWER:
             yield from _in_writing(desk, action)
         case _:
@@ -104,9 +110,11 @@ def _by_right_click(desk: Desktop, action: Action) -> Iterator[list[Action]]:
 
 
 def _by_pointer(desk: Desktop, action: Action) -> Iterator[list[Action]]:
-    """Select a whole text by a drag, or move a slider's knob to where a key would."""
+    """Select a whole text by a drag, empty it, or move a slider's knob to where a key would."""
     focus = desk.focus
-    if action.keys == ("ctrl", "a") and isinstance(focus, TextField | TextArea):
+    if action == DELETE:
+        yield replacing("")
+    elif action.keys == ("ctrl", "a") and isinstance(focus, TextField | TextArea):
         yield from _select_by_drag(desk, focus)
     elif action.keys in (("left",), ("right",)) and isinstance(focus, Slider):
         step = focus.step if action.keys == ("right",) else -focus.step
@@ -133,6 +141,14 @@ def _select_by_drag(desk: Desktop, editor: TextField | TextArea) -> Iterator[lis
         yield [Action(kind=ActionKind.SCROLL, x=press.x, y=press.y, dy=_FAR)]
     else:
         yield [replace(press, kind=ActionKind.DRAG, path=(far,))]
+
+
+def _by_replacing(desk: Desktop, action: Action) -> Iterator[list[Action]]:
+    """Select all of the focused field before typing, and press the field before that."""
+    yield replacing(action.text)
+    if desk.focus is not None:
+        for press in moves.press(desk, desk.focus):
+            yield [press, *replacing(action.text)]
 
 
 def _in_writing(desk: Desktop, action: Action) -> Iterator[list[Action]]:

@@ -157,6 +157,7 @@ class LinuxDesktopEnv(Env):
         """
         parsed = self.dialect.read(self.reply)
         notes: list[str] = []
+        told: list[str] = []
         marks: list[Mark] = []
         end: Action | None = None
         view: View | None = None
@@ -174,6 +175,7 @@ class LinuxDesktopEnv(Env):
                 break
             note, settled = self._perform(action)
             marks.append(mark(action, cursor=cursor, note=note, image=image))
+            told += self.dialect.answers(action, cursor)
             view = View.of_zoom(action, self._size)
             if note is not None:
                 notes.append(f"{action.kind.value}: {note}")
@@ -190,7 +192,7 @@ class LinuxDesktopEnv(Env):
         if end is not None:
             return self._turn("The task is over.", info, reward=sum(terms.values()), done=True)
         labels = [] if view is None else [view.label]
-        lines = [*labels, *parsed.problems, *parsed.warnings, *notes]
+        lines = [*labels, *told, *parsed.problems, *parsed.warnings, *notes]
         lines += [] if settled else ["The screen is still changing."]
         if view is None:
             self._whole = self.turn + 1

@@ -373,3 +373,127 @@ def test_orientation_after_the_pixels_of_a_png_is_applied() -> None:
     late = plain[:-12] + chunk(b"eXIf", exif.tobytes()[6:]) + plain[-12:]
 
     assert decode_image(late).picture.size == (5, 7)
+
+
+WHITE, RED, GREY = (255, 255, 255), (255, 0, 0), (127, 127, 127)
+SEEN: dict[str, list[tuple[object, object]]] = {
+    "1": [(0, (0, 0, 0)), (255, WHITE)],
+    "L": [(0, 0), (127, 127), (255, 255)],
+    "LA": [((0, 255), (0, 0, 0)), ((0, 0), WHITE), ((0, 128), GREY)],
+    "La": [((0, 255), (0, 0, 0)), ((0, 0), WHITE), ((0, 128), GREY)],
+    "RGB": [(RED, RED)],
+    "RGBX": [((255, 0, 0, 0), RED)],
+    "RGBA": [((255, 0, 0, 255), RED), ((255, 0, 0, 0), WHITE), ((0, 0, 0, 128), GREY)],
+    "RGBa": [((255, 0, 0, 255), RED), ((0, 0, 0, 0), WHITE), ((0, 0, 0, 128), GREY)],
+    "CMYK": [((0, 255, 255, 0), RED), ((0, 0, 0, 255), (0, 0, 0))],
+    "YCbCr": [((76, 85, 255), (254, 0, 0)), ((127, 128, 128), GREY)],
+    "HSV": [((0, 255, 255), RED), ((0, 0, 127), GREY)],
+    "LAB": [((255, 128, 128), WHITE), ((0, 128, 128), (0, 0, 0)), ((138, 209, 198), RED)],
+    **{f"I;16{order}": [(0, 0), (1000, 3), (65535, 255)] for order in ("", "L", "B", "N")},
+}
+"""Mode -> a pixel in it, and what a viewer shows."""
+REFUSED = {"I": 1000, "F": 0.5}
+"""Modes whose values have no fixed range."""
+PALETTES = {"P", "PA"}
+
+
+def test_table_has_every_mode_of_pillow() -> None:
+    assert set(PilImage.MODES) <= SEEN.keys() | REFUSED.keys() | PALETTES
+
+
+@pytest.mark.parametrize(
+    ("mode", "pixel", "seen"), [(mode, *pair) for mode, pairs in SEEN.items() for pair in pairs]
+)
+def test_every_mode_looks_as_in_a_viewer(mode: str, pixel: object, seen: object) -> None:
+    picture = PilImage.new(mode, (3, 2))
+    picture.putpixel((1, 1), pixel)  # type: ignore[arg-type]
+
+    shown = Image.from_pil(picture).pil().getpixel((1, 1))
+    assert shown == pytest.approx(seen, abs=5 if mode == "LAB" else 0)  # a byte has few of its reds
+
+
+@pytest.mark.parametrize(("mode", "pixel"), REFUSED.items())
+def test_mode_without_a_range_is_refused_by_name(mode: str, pixel: float) -> None:
+    with pytest.raises(ImageError, match=f"fixed range, got mode '{mode}'.*from_array"):
+        Image.from_pil(PilImage.new(mode, (2, 2), pixel))
+
+
+def clear_palette() -> PilImage.Image:
+    picture = PilImage.new("P", (3, 1))
+    picture.putpalette(bytes((255, 0, 0, 255, 0, 0, 0, 128, 0, 255, 0, 0)), "RGBA")
+    picture.putdata([0, 1, 2])
+    return picture
+
+
+def palette_and_alpha() -> PilImage.Image:
+    picture = PilImage.new("P", (3, 1))
+    picture.putpalette(bytes((255, 0, 0, 0, 0, 0, 0, 255, 0)))
+    picture.putdata([0, 1, 2])
+    alpha = PilImage.new("L", (3, 1))
+    alpha.putdata([255, 128, 0])
+    picture = picture.convert("PA")
+    picture.putalpha(alpha)
+    return picture
+
+
+@pytest.mark.parametrize("make", [clear_palette, palette_and_alpha])
+def test_palette_with_transparency_is_composited(make: Callable[[], PilImage.Image]) -> None:
+    picture = make()
+    shown = Image.from_pil(picture).pil()
+
+    assert picture.mode in PALETTES
+    assert [shown.getpixel((x, 0)) for x in range(3)] == [RED, GREY, WHITE]
+
+
+def png(depth: int, color: int, samples: bytes, clear: bytes) -> bytes:
+    """Return a PNG of 2x1 pixels with a transparent value."""
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 2, 1, depth, color, 0, 0, 0))
+    pixels = chunk(b"IDAT", zlib.compress(b"\0" + samples))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"tRNS", clear) + pixels + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(
+    ("depth", "color", "samples", "clear", "other"),
+    [
+        (1, 0, b"\x40", (0,), WHITE),
+        (2, 0, b"\x60", (1,), (170, 170, 170)),
+        (4, 0, b"\x5f", (5,), WHITE),
+        (8, 0, b"\x05\x06", (5,), (6, 6, 6)),
+        (16, 0, struct.pack(">2H", 1000, 1001), (1000,), 3),
+        (8, 2, bytes((1, 2, 3, 255, 0, 0)), (1, 2, 3), RED),
+        (16, 2, struct.pack(">6H", 1000, 2000, 3000, 65535, 0, 0), (1000, 2000, 3000), RED),
+        (16, 2, struct.pack(">6H", 99, 99, 99, 65535, 0, 0), (99, 99, 99), RED),
+    ],
+)
+def test_transparent_value_of_a_png_is_found_at_every_depth(
+    depth: int, color: int, samples: bytes, clear: tuple[int, ...], other: object
+) -> None:
+    data = png(depth, color, samples, struct.pack(f">{len(clear)}H", *clear))
+
+    shown = Image.from_bytes(data).pil()
+
+    assert shown.getpixel((0, 0)) in (255, WHITE)
+    assert shown.getpixel((1, 0)) == other
+
+
+def test_sixteen_bit_png_that_old_pillow_opens_as_integers_keeps_its_contrast() -> None:
+    assert normalized(PilImage.new("I", (1, 1), 1000), depth=16).getpixel((0, 0)) == 3
+
+
+@pytest.mark.parametrize("clear", ["x", (1, 2), (), 1.5])
+@pytest.mark.parametrize("mode", ["L", "RGB", "P", "1"])
+def test_transparency_that_pillow_cannot_read_is_an_image_error(mode: str, clear: object) -> None:
+    picture = PilImage.new(mode, (1, 1))
+    picture.info["transparency"] = clear
+
+    with pytest.raises(ImageError, match=f"mode '{mode}' cannot be converted"):
+        Image.from_pil(picture)
+
+
+@pytest.mark.parametrize("name", ["TIFF", "PPM", "ICO", "JPEG2000", "PCX", "PSD", "EPS"])
+def test_refused_file_is_called_by_its_kind(name: str) -> None:
+    is_written = name != "PSD"
+    data = encode(gradient(size=(32, 32)), name) if is_written else b"8BPS\0\1" + bytes(20)
+
+    with pytest.raises(ImageError, match=f"must be PNG, .* got a file of kind {name} that starts"):
+        Image.from_bytes(data).pil()

@@ -9,8 +9,11 @@ from envkit_actions.families.anthropic import (
     ANTHROPIC_20250124,
     ANTHROPIC_20251124,
 )
+from envkit_actions.families.autoglm import AUTOGLM_PHONE
 from envkit_actions.families.browsergym import BROWSERGYM
 from envkit_actions.families.canonical import CANONICAL
+from envkit_actions.families.gemini import GEMINI_25, GEMINI_35
+from envkit_actions.families.glm import GLM_45V
 from envkit_actions.families.openai import OPENAI
 from envkit_actions.families.osworld import OSWORLD
 from envkit_actions.families.qwen import QWEN3_VL, QWEN25_VL
@@ -23,11 +26,15 @@ _ALL: Final[tuple[ActionFamily, ...]] = (
     OPENAI,
     ANTHROPIC_20250124,
     ANTHROPIC_20251124,
+    GEMINI_25,
+    GEMINI_35,
     QWEN25_VL,
     QWEN3_VL,
+    GLM_45V,
     UI_TARS_10,
     UI_TARS_15,
     UI_TARS_15_MOBILE,
+    AUTOGLM_PHONE,
     BROWSERGYM,
     OSWORLD,
 )

@@ -9,7 +9,7 @@ ends the episode.
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from envkit.reply import Reply
 from envkit.tools import ToolSpec
@@ -18,16 +18,16 @@ from envkit_actions.call_reply import parse_calls, write_calls, write_ending
 from envkit_actions.closing import DONE, FAIL
 from envkit_actions.families.click_names import CLICKS, click_name
 from envkit_actions.family import ActionFamily
-from envkit_actions.fields import Fields, as_pair
+from envkit_actions.fields import Fields, Reader, as_region
 from envkit_actions.keys import KeyColumn, chord, split_chord
 from envkit_actions.malformed import MalformedActionError
 from envkit_actions.parsed import ParsedActions, Reading
+from envkit_actions.reply import Call
 from envkit_actions.spaces import CoordinateSpace
 from envkit_actions.writing import WHEEL_CLICK, Writing, direction_pixels
 
 TOOL_NAME: Final = "computer"
 
-_KEY: Final = "key"
 _ZOOM: Final = "zoom"
 _SPACED_PLUS: Final = re.compile(r"(?<=[^\s+])\s*\+\s*(?=[^\s+])")
 _LONGEST_KEYS: Final = 4096
@@ -39,18 +39,22 @@ class AnthropicFamily(ActionFamily):
 
     def __init__(self, name: str, *, can_zoom: bool) -> None:
         super().__init__(name)
-        self._can_zoom = can_zoom
+        self._words = [word for word in _READERS if can_zoom or word != _ZOOM]
 
     def parse(self, reply: Reply | str, space: CoordinateSpace) -> ParsedActions:
         """Read tool calls, `tool_use` blocks or their bare inputs; text alone ends the episode."""
         return parse_calls(
             reply,
             space,
-            _read,
+            self._read,
             tool_names=(TOOL_NAME,),
             tools=self.tools(space),
             ends_in_text=True,
         )
+
+    def _read(self, call: Call, reading: Reading) -> None:
+        fields = Fields(call.arguments, reading, TOOL_NAME)
+        fields.read(fields.word("action", {word: _READERS[word] for word in self._words}))
 
     def write(self, actions: Sequence[Action], space: CoordinateSpace) -> str:
         """Return one tool call per action, or plain text to end the episode.
@@ -62,7 +66,7 @@ class AnthropicFamily(ActionFamily):
         if ending is not None:
             return ending
         calls = [call for action in actions for call in self._calls(action, space)]
-        return write_calls(TOOL_NAME, calls)
+        return write_calls((TOOL_NAME, call) for call in calls)
 
     def _calls(self, action: Action, space: CoordinateSpace) -> list[dict[str, Any]]:
         writing = Writing(self.name, action, space)
@@ -70,7 +74,7 @@ class AnthropicFamily(ActionFamily):
         if click is not None:
             return [_aimed(click, writing)]
         write = _WRITERS.get(action.kind)
-        if write is None or (action.kind is ActionKind.ZOOM and not self._can_zoom):
+        if write is None or (action.kind is ActionKind.ZOOM and _ZOOM not in self._words):
             raise writing.refusal("this version of the tool has no such action")
         return write(writing)
 
@@ -93,18 +97,15 @@ class AnthropicFamily(ActionFamily):
                     "Mouse, keyboard and screenshots of a computer. "
                     f"The display is {width} pixels wide and {height} pixels high."
                 ),
-                parameters=_parameters(can_zoom=self._can_zoom),
+                parameters=_parameters(self._words),
             ),
         )
 
 
-def _parameters(*, can_zoom: bool) -> dict[str, Any]:
+def _parameters(words: Sequence[str]) -> dict[str, Any]:
     pair = {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}
     properties: dict[str, Any] = {
-        "action": {
-            "type": "string",
-            "enum": [word for word in _WORDS if can_zoom or word != _ZOOM],
-        },
+        "action": {"type": "string", "enum": list(words)},
         "coordinate": {**pair, "description": "[x, y]: where, or the end of a drag."},
         "start_coordinate": {**pair, "description": "[x, y]: the start of left_click_drag."},
         "text": {
@@ -117,7 +118,7 @@ def _parameters(*, can_zoom: bool) -> dict[str, Any]:
         "scroll_amount": {"type": "integer", "description": "Clicks of the wheel."},
         "duration": {"type": "number", "description": "Seconds, for hold_key and wait."},
     }
-    if can_zoom:
+    if _ZOOM in words:
         properties["region"] = {
             "type": "array",
             "items": {"type": "integer"},
@@ -128,15 +129,6 @@ def _parameters(*, can_zoom: bool) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": ["action"]}
 
 
-def _read(arguments: dict[str, Any], reading: Reading) -> None:
-    word = Fields(arguments, reading, TOOL_NAME).choice("action", {key: key for key in _WORDS})
-    fields = Fields(arguments, reading, word)
-    if word == _KEY:
-        reading.add(*_presses(fields))
-    else:
-        reading.add(_READERS[word](fields))
-
-
 def _presses(fields: Fields) -> list[Action]:
     """Return the presses of `text`: chords separated by spaces, which may also surround a +."""
     text = fields.text("text")
@@ -145,7 +137,8 @@ def _presses(fields: Fields) -> list[Action]:
 
 
 def _held(fields: Fields) -> tuple[str, ...]:
-    return fields.keys("text") if fields.text("text", "") else ()
+    key = fields.named("text", "key")  # the reference implementation names a click's keys `key`
+    return fields.keys(key) if fields.text(key, "") else ()
 
 
 def _click(fields: Fields) -> Action:
@@ -166,7 +159,7 @@ def _press(fields: Fields) -> Action:
 
 
 def _drag(fields: Fields) -> Action:
-    x, y = fields.optional_pair("start_coordinate")
+    x, y = fields.pair("start_coordinate")
     end = fields.pair("coordinate")
     return Action(kind=ActionKind.DRAG, x=x, y=y, path=(end,), keys=_held(fields))
 
@@ -188,17 +181,13 @@ def _hold(fields: Fields) -> Action:
 
 
 def _zoom(fields: Fields) -> Action:
-    region: Any = fields.get("region")
-    if not isinstance(region, list):
-        raise MalformedActionError("'region' must be [x0, y0, x1, y1]")
-    corners = cast(list[object], region)
-    x, y = fields.place(as_pair(corners[:2], "region"))
-    corner = fields.place(as_pair(corners[2:], "region"))
-    return Action(kind=ActionKind.ZOOM, x=x, y=y, path=(corner,))
+    start, end = as_region(fields.get("region"), "region")
+    x, y = fields.place(start)
+    return Action(kind=ActionKind.ZOOM, x=x, y=y, path=(fields.place(end),))
 
 
-_READERS: Final[dict[str, Callable[[Fields], Action]]] = {
-    # `key` may mean several actions: see `_presses`.
+_READERS: Final[dict[str, Reader]] = {
+    "key": _presses,
     "hold_key": _hold,
     "type": lambda fields: Action(kind=ActionKind.TYPE, text=fields.text("text")),
     "mouse_move": _move,
@@ -209,10 +198,9 @@ _READERS: Final[dict[str, Callable[[Fields], Action]]] = {
     "scroll": _scroll,
     "wait": lambda fields: Action(kind=ActionKind.WAIT, seconds=fields.seconds("duration")),
     "screenshot": lambda _fields: Action(kind=ActionKind.SCREENSHOT),
-    "cursor_position": lambda _fields: Action(kind=ActionKind.SCREENSHOT),
+    "cursor_position": lambda _fields: Action(kind=ActionKind.CURSOR_POSITION),
     _ZOOM: _zoom,
 }
-_WORDS: Final = (_KEY, *_READERS)
 
 
 def _aimed(word: str, writing: Writing) -> dict[str, Any]:
@@ -265,6 +253,7 @@ _WRITERS: Final[dict[ActionKind, Callable[[Writing], list[dict[str, Any]]]]] = {
     ActionKind.HOLD_KEY: _write_hold,
     ActionKind.WAIT: lambda writing: [{"action": "wait", "duration": writing.action.seconds}],
     ActionKind.SCREENSHOT: lambda _writing: [{"action": "screenshot"}],
+    ActionKind.CURSOR_POSITION: lambda _writing: [{"action": "cursor_position"}],
     ActionKind.ZOOM: lambda writing: [
         {"action": _ZOOM, "region": [*writing.point(), *writing.end()]}
     ],

@@ -110,7 +110,7 @@ def _read_source(source: str, reading: Reading) -> None:
             pressed = held.release(canonical_key(fields.text("key")))
             reading.add(*([] if pressed is None else [pressed]))
         else:
-            reading.add(held.applied(_READERS[call.name](fields)))
+            fields.read(lambda known: held.applied(_READERS[known.name](known)))
     held.check_released()
 
 
@@ -168,6 +168,11 @@ def _wait(fields: Fields) -> Action:
     return Action(kind=ActionKind.WAIT, seconds=seconds)
 
 
+def _give_up(fields: Fields) -> Action:
+    fields.text("reason")
+    return Action(kind=ActionKind.TERMINATE, status=Status.FAILURE)
+
+
 _READERS: Final[dict[str, Callable[[Fields], Action]]] = {
     "mouse_move": _mouse(ActionKind.MOVE),
     "mouse_click": _mouse(ActionKind.CLICK),
@@ -182,7 +187,7 @@ _READERS: Final[dict[str, Callable[[Fields], Action]]] = {
     "keyboard_insert_text": _type,
     "noop": _wait,
     "send_msg_to_user": lambda fields: closing_of(fields.text("text")),
-    "report_infeasible": lambda _fields: Action(kind=ActionKind.TERMINATE, status=Status.FAILURE),
+    "report_infeasible": _give_up,
 }
 _WORDS: Final = {
     ActionKind.CLICK: "mouse_click",

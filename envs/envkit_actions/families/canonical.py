@@ -2,16 +2,16 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from envkit.reply import Reply
 from envkit.tools import ToolSpec
 from envkit_actions.action import Action
-from envkit_actions.call_reply import check_countable, parse_calls
+from envkit_actions.call_reply import check_countable, entries_of, parse_calls
 from envkit_actions.canonical_json import read_action, to_json
 from envkit_actions.family import ActionFamily
-from envkit_actions.malformed import MalformedActionError
 from envkit_actions.parsed import ParsedActions, Reading
+from envkit_actions.reply import Call
 from envkit_actions.spaces import CoordinateSpace
 
 _PROMPT: Final = """\
@@ -59,14 +59,12 @@ class CanonicalFamily(ActionFamily):
         return ()
 
 
-def _read(arguments: dict[str, Any], reading: Reading) -> None:
-    batch: Any = arguments.get("actions")
+def _read(call: Call, reading: Reading) -> None:
+    batch: Any = call.arguments.get("actions")
     if batch is None:
-        reading.add(read_action(arguments, reading))
+        reading.add(read_action(call.arguments, reading))
         return
-    if not isinstance(batch, list):
-        raise MalformedActionError("'actions' must be a list of actions")
-    for entry in cast(list[object], batch):
+    for entry in entries_of(batch):
         reading.add(read_action(entry, reading))
 
 

@@ -11,13 +11,14 @@ from typing import Any, Final, cast
 from envkit.reply import Reply
 from envkit.tools import ToolSpec
 from envkit_actions.action import Action, ActionKind, Button
-from envkit_actions.call_reply import parse_calls, write_calls, write_ending
+from envkit_actions.call_reply import entries_of, parse_calls, write_calls, write_ending
 from envkit_actions.closing import DONE, FAIL
 from envkit_actions.family import ActionFamily
 from envkit_actions.fields import Fields
 from envkit_actions.keys import KeyColumn
 from envkit_actions.malformed import MalformedActionError
 from envkit_actions.parsed import ParsedActions, Reading
+from envkit_actions.reply import Call
 from envkit_actions.spaces import CoordinateSpace
 from envkit_actions.writing import Place, Writing
 
@@ -57,7 +58,7 @@ class OpenAIFamily(ActionFamily):
         if ending is not None:
             return ending
         written = [self._write_one(action, space) for action in actions]
-        return write_calls(TOOL_NAME, [{"actions": written}])
+        return write_calls([(TOOL_NAME, {"actions": written})])
 
     def _write_one(self, action: Action, space: CoordinateSpace) -> dict[str, Any]:
         writing = Writing(self.name, action, space)
@@ -87,19 +88,14 @@ class OpenAIFamily(ActionFamily):
         )
 
 
-def _read(arguments: dict[str, Any], reading: Reading) -> None:
-    batch: Any = arguments.get("actions")
-    single: Any = arguments.get("action")
-    entries: Any = batch if batch is not None else [single or arguments]
-    if not isinstance(entries, list):
-        raise MalformedActionError("'actions' must be a list of actions")
-    for entry in cast(list[object], entries):
+def _read(call: Call, reading: Reading) -> None:
+    batch: Any = call.arguments.get("actions")
+    single: Any = call.arguments.get("action")
+    for entry in [single or call.arguments] if batch is None else entries_of(batch):
         if not isinstance(entry, dict):
             raise MalformedActionError("an action must be an object with 'type'")
-        values = cast(dict[str, Any], entry)
-        words = {word: word for word in _READERS}
-        word = Fields(values, reading, "an action").choice("type", words)
-        reading.add(_READERS[word](Fields(values, reading, word)))
+        fields = Fields(cast(dict[str, Any], entry), reading, "an action")
+        fields.read(fields.word("type", _READERS))
 
 
 def _held(fields: Fields) -> tuple[str, ...]:
@@ -108,19 +104,22 @@ def _held(fields: Fields) -> tuple[str, ...]:
 
 def _click(fields: Fields) -> Action:
     button = fields.choice("button", {**_BUTTONS, "middle": Button.MIDDLE, **_HISTORY}, Button.LEFT)
+    x, y = fields.point()
+    held = _held(fields)
     if not isinstance(button, Button):
         return Action(kind=ActionKind.KEY, keys=button)
-    x, y = fields.point()
-    return Action(kind=ActionKind.CLICK, x=x, y=y, button=button, keys=_held(fields))
+    return Action(kind=ActionKind.CLICK, x=x, y=y, button=button, keys=held)
 
 
 def _double_click(fields: Fields) -> Action:
     x, y = fields.point()
+    fields.choice("button", {"left": Button.LEFT}, Button.LEFT)
     return Action(kind=ActionKind.DOUBLE_CLICK, x=x, y=y, keys=_held(fields))
 
 
 def _move(fields: Fields) -> Action:
     x, y = fields.point()
+    _held(fields)  # keys that are held during a mere move change nothing
     return Action(kind=ActionKind.MOVE, x=x, y=y)
 
 
@@ -133,7 +132,8 @@ def _drag(fields: Fields) -> Action:
 
 def _scroll(fields: Fields) -> Action:
     x, y = fields.optional_point()
-    dx, dy = fields.amount("scroll_x", 0), fields.amount("scroll_y", 0)
+    across, down = fields.named("scroll_x", "scrollX"), fields.named("scroll_y", "scrollY")
+    dx, dy = fields.amount(across, 0), fields.amount(down, 0 if fields.has(across) else None)
     return Action(kind=ActionKind.SCROLL, x=x, y=y, dx=dx, dy=dy, keys=_held(fields))
 
 

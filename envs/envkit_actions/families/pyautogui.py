@@ -47,6 +47,8 @@ _PARAMETERS: Final[dict[str, tuple[str, ...]]] = {
     "screenshot": ("imageFilename", "region"),
 }
 _RELATIVE: Final = frozenset({"move", "moveRel", "drag", "dragRel"})
+_WITHOUT_EFFECT: Final = frozenset((*_CLICK_REST, "interval", "imageFilename", "region"))
+"""Arguments that change how fast an action is, or what is kept of it."""
 
 
 def read_pyautogui(source: str, reading: Reading) -> None:
@@ -69,8 +71,8 @@ def _actions(call: PythonCall, reading: Reading, held: HeldKeys) -> list[Action]
         raise MalformedActionError(f"only pyautogui and time.sleep are read, got {call.name[:60]}")
     if function == "hotkey":
         return [held.applied(Action(kind=ActionKind.KEY, keys=_hotkey(call)))]
-    bound, is_relative = _bound(call, function), function in _RELATIVE
-    fields = Fields(bound, reading, function, is_relative=is_relative)
+    fields = Fields(_bound(call, function), reading, function)
+    fields.is_relative = function in _RELATIVE
     if function == "keyDown":
         held.press(canonical_key(fields.text("key")))
         return []
@@ -78,6 +80,7 @@ def _actions(call: PythonCall, reading: Reading, held: HeldKeys) -> list[Action]
         pressed = held.release(canonical_key(fields.text("key")))
         return [] if pressed is None else [pressed]
     actions = _press(fields) if function == "press" else [_READERS[function](fields)]
+    fields.check_all_known()
     return [held.applied(action) for action in actions]
 
 
@@ -88,9 +91,10 @@ def _bound(call: PythonCall, function: str) -> dict[str, Any]:
             f"there is no function {quoted(function)}; there are {', '.join(_PARAMETERS)}, hotkey"
         )
     bound = call.bind(parameters)
+    bound = {key: value for key, value in bound.items() if key not in _WITHOUT_EFFECT}
     keys = ("xOffset", "yOffset") if function in _RELATIVE else ("x", "y")
     x, y = _axes(*(bound.pop(key, None) for key in keys))
-    if function in _RELATIVE:
+    if function in _RELATIVE and (x, y) != (None, None):
         x, y = (0 if offset is None else offset for offset in (x, y))
     return {**bound, "x": x, "y": y}
 

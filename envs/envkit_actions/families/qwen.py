@@ -18,6 +18,7 @@ from envkit_actions.family import ActionFamily
 from envkit_actions.fields import Fields
 from envkit_actions.keys import KeyColumn
 from envkit_actions.parsed import ParsedActions, Reading
+from envkit_actions.reply import Call
 from envkit_actions.spaces import (
     QWEN3_VL_RESIZE,
     QWEN25_VL_RESIZE,
@@ -42,7 +43,6 @@ _OLD_ACTIONS: Final = (
     "terminate",
 )
 _NEW_ACTIONS: Final = (*_OLD_ACTIONS, "triple_click", "hscroll", "answer")
-_DEFAULT_WAIT: Final = 1.0
 
 
 class QwenFamily(ActionFamily):
@@ -55,10 +55,14 @@ class QwenFamily(ActionFamily):
         self._words = tuple(words)
 
     def parse(self, reply: Reply | str, space: CoordinateSpace) -> ParsedActions:
-        """Read the tool calls; action names of both generations are accepted."""
+        """Read the tool calls; an action that the generation does not offer is a problem."""
         return parse_calls(
-            reply, space, _read, tool_names=(TOOL_NAME, "computer"), tools=self.tools(space)
+            reply, space, self._read, tool_names=(TOOL_NAME, "computer"), tools=self.tools(space)
         )
+
+    def _read(self, call: Call, reading: Reading) -> None:
+        fields = Fields(call.arguments, reading, TOOL_NAME)
+        fields.read(fields.word("action", {word: _READERS[word] for word in self._words}))
 
     def write(self, actions: Sequence[Action], space: CoordinateSpace) -> str:
         """Return one tool call per action, after a move if the action starts elsewhere.
@@ -68,7 +72,7 @@ class QwenFamily(ActionFamily):
         """
         check_countable(self.name, actions)
         calls = [call for action in actions for call in self._calls(action, space)]
-        return write_calls(TOOL_NAME, calls)
+        return write_calls((TOOL_NAME, call) for call in calls)
 
     def _calls(self, action: Action, space: CoordinateSpace) -> list[dict[str, Any]]:
         writing = Writing(self.name, action, space)
@@ -146,11 +150,6 @@ def _parameters(words: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _read(arguments: dict[str, Any], reading: Reading) -> None:
-    word = Fields(arguments, reading, TOOL_NAME).choice("action", {key: key for key in _READERS})
-    reading.add(_READERS[word](Fields(arguments, reading, word)))
-
-
 def _click(fields: Fields) -> Action:
     kind, button = CLICKS[fields.name]
     x, y = fields.optional_pair("coordinate")
@@ -174,9 +173,7 @@ def _scroll_sideways(fields: Fields) -> Action:
 
 def _terminate(fields: Fields) -> Action:
     statuses = {status.value: status for status in Status}
-    return Action(
-        kind=ActionKind.TERMINATE, status=fields.choice("status", statuses, Status.SUCCESS)
-    )
+    return Action(kind=ActionKind.TERMINATE, status=fields.choice("status", statuses))
 
 
 _READERS: Final[dict[str, Callable[[Fields], Action]]] = {
@@ -189,9 +186,7 @@ _READERS: Final[dict[str, Callable[[Fields], Action]]] = {
     "hscroll": _scroll_sideways,
     "key": lambda fields: Action(kind=ActionKind.KEY, keys=fields.keys("keys")),
     "type": lambda fields: Action(kind=ActionKind.TYPE, text=fields.text("text")),
-    "wait": lambda fields: Action(
-        kind=ActionKind.WAIT, seconds=fields.seconds("time", _DEFAULT_WAIT)
-    ),
+    "wait": lambda fields: Action(kind=ActionKind.WAIT, seconds=fields.seconds("time")),
     "terminate": _terminate,
     "answer": lambda fields: Action(kind=ActionKind.ANSWER, text=fields.text("text")),
 }

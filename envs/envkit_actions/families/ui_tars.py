@@ -4,7 +4,8 @@ After bytedance/UI-TARS, codes/ui_tars/{prompt,action_parser}.py, where a scroll
 the wheel and a wait five seconds. 1.0 counts thousandths, 1.5 pixels of the resized image. Places
 come as `(x,y)`, `[x1,y1,x2,y2]` (its middle), `<point>x y</point>` and between box marks.
 
-A model has one `Vocabulary` for a computer and one for a phone (in `ui_tars_mobile`).
+A model has one `Vocabulary` for a computer and one for a phone (in `ui_tars_mobile`). GLM-4.5V's
+words (in `glm`) have the same form.
 """
 
 import re
@@ -13,32 +14,25 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from envkit.reply import Reply
+from envkit.smart_resize import SmartResize
 from envkit.tools import ToolSpec
 from envkit_actions.action import Action, ActionKind, Button
 from envkit_actions.call_reply import check_countable
-from envkit_actions.code_reply import Code, parse_code
+from envkit_actions.code_reply import Code, Extract, parse_code
 from envkit_actions.family import ActionFamily
 from envkit_actions.fields import Fields
 from envkit_actions.malformed import MalformedActionError, quoted
 from envkit_actions.parsed import ParsedActions, Reading
-from envkit_actions.python_calls import (
-    MAX_ESCAPES,
-    PythonCall,
-    calls_in,
-    read_statements,
-)
+from envkit_actions.python_calls import PythonCall, read_calls
 from envkit_actions.spaces import UI_TARS_RESIZE, CoordinateSpace, SpaceKind
 from envkit_actions.writing import Place, Writing
 
 WAIT_SECONDS: Final = 5.0
 _ACTION: Final = re.compile(r"^[ \t]*Action:[ \t]*", re.MULTILINE)
 _LOOSE_TEXT: Final = re.compile(
-    r"(?P<word>type|finished)\(\s*content\s*=\s*(?P<quote>['\"])(?P<text>.*)(?P=quote)\s*\)",
+    r"(?P<head>(?:type|finished)\(\s*content)\s*=\s*(?P<quote>['\"])(?P<text>.*)(?P=quote)\s*\)",
     re.DOTALL,
 )
-_NEXT_CALL: Final = re.compile(r"['\"][ \t]*\)\s*\n\s*\w+\(")
-_ESCAPE: Final = re.compile(r"\\([nt'\"\\])")
-_ESCAPED: Final = {"n": "\n", "t": "\t"}
 
 
 class Word(NamedTuple):
@@ -68,6 +62,14 @@ class PlaceForm(NamedTuple):
 Writer = Callable[[Writing, PlaceForm], str]
 
 
+def _extract(body: str) -> Code:
+    found = _ACTION.search(body)
+    if found is None:
+        return Code(body.strip(), "")
+    thought = body[: found.start()].strip().removeprefix("Thought:").strip()
+    return Code(body[found.end() :].strip(), thought)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
     """The action words of one kind of device."""
@@ -79,35 +81,40 @@ class Vocabulary:
     clicks: Mapping[tuple[ActionKind, Button], str]
     """Words of clicks without further arguments."""
     writers: Mapping[ActionKind, Writer]
+    extract: Extract = _extract
+    """Finds the calls in a reply."""
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
     """Unsupported action words of the source: word -> why, and what to do instead."""
 
 
-class UITarsFamily(ActionFamily):
-    """One generation on one kind of device."""
+class WordFamily(ActionFamily):
+    """A model whose reply is words of a vocabulary, called with arguments."""
 
     wait_seconds = WAIT_SECONDS
 
-    def __init__(self, name: str, kind: SpaceKind, vocabulary: Vocabulary) -> None:
-        super().__init__(name, counts=kind, resize=UI_TARS_RESIZE)
+    def __init__(
+        self,
+        name: str,
+        kind: SpaceKind,
+        vocabulary: Vocabulary,
+        *,
+        resize: SmartResize | None = UI_TARS_RESIZE,
+    ) -> None:
+        super().__init__(name, counts=kind, resize=resize)
         self._vocabulary = vocabulary
 
     def parse(self, reply: Reply | str, space: CoordinateSpace) -> ParsedActions:
         """Read the calls after `Action:`, or in the whole reply if that word is missing."""
         return parse_code(
-            reply, space, marks=("Action:", "Thought:"), extract=_extract, read=self._read_source
+            reply,
+            space,
+            marks=("Action:", "Thought:"),
+            extract=self._vocabulary.extract,
+            read=self._read_source,
         )
 
     def _read_source(self, source: str, reading: Reading) -> None:
-        try:
-            statements = read_statements(source)
-        except MalformedActionError as error:
-            call = _loose_call(source)
-            if call is None:
-                raise error from None
-            self._read(call, reading)
-            return
-        for call in calls_in(statements):
+        for call in read_calls(source, _LOOSE_TEXT):
             self._read(call, reading)
 
     def _read(self, call: PythonCall, reading: Reading) -> None:
@@ -119,7 +126,7 @@ class UITarsFamily(ActionFamily):
             raise MalformedActionError(
                 f"there is no action {quoted(call.name)}; the actions are {', '.join(words)}"
             )
-        reading.add(word.read(Fields(call.bind(word.parameters), reading, call.name)))
+        Fields(call.bind(word.parameters), reading, call.name).read(word.read)
 
     def write(self, actions: Sequence[Action], space: CoordinateSpace) -> str:
         """Return the actions after `Action:`, separated by empty lines, without a thought.
@@ -150,20 +157,3 @@ class UITarsFamily(ActionFamily):
     def tools(self, space: CoordinateSpace) -> tuple[ToolSpec, ...]:
         """Return no tools: actions are text."""
         return ()
-
-
-def _extract(body: str) -> Code:
-    found = _ACTION.search(body)
-    if found is None:
-        return Code(body.strip(), "")
-    thought = body[: found.start()].strip().removeprefix("Thought:").strip()
-    return Code(body[found.end() :].strip(), thought)
-
-
-def _loose_call(source: str) -> PythonCall | None:
-    """Return a single call whose text has unescaped quotes or line breaks."""
-    found = _LOOSE_TEXT.fullmatch(source)
-    if found is None or _NEXT_CALL.search(found["text"]) or source.count("\\") > MAX_ESCAPES:
-        return None
-    text = _ESCAPE.sub(lambda escape: _ESCAPED.get(escape[1], escape[1]), found["text"])
-    return PythonCall(name=found["word"], arguments=(), keywords={"content": text})

@@ -11,9 +11,9 @@ from typing import Final
 from envkit_actions.action import Action, ActionKind, Button
 from envkit_actions.families.ui_tars import (
     PlaceForm,
-    UITarsFamily,
     Vocabulary,
     Word,
+    WordFamily,
 )
 from envkit_actions.families.ui_tars_words import (
     SHARED_WORDS,
@@ -63,14 +63,14 @@ def _write_key(writing: Writing, form: PlaceForm) -> str:
     return f"{word}()"
 
 
-UI_TARS_15_MOBILE: Final = UITarsFamily(
+UI_TARS_15_MOBILE: Final = WordFamily(
     "ui-tars-1.5-mobile",
     SpaceKind.RESIZED,
     Vocabulary(
         prompt=_PROMPT,
         words={
             **SHARED_WORDS,
-            "long_press": click(ActionKind.CLICK, Button.RIGHT),
+            "long_press": click(ActionKind.CLICK, Button.RIGHT, extras=("time",)),
             **{word: _key(key) for key, word in _KEYS.items()},
         },
         form=PlaceForm("point", "start_point", "end_point", "<point>{} {}</point>"),

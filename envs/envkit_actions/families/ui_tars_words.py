@@ -9,9 +9,9 @@ from envkit_actions.closing import closing_of, closing_text
 from envkit_actions.families.ui_tars import (
     WAIT_SECONDS,
     PlaceForm,
-    UITarsFamily,
     Vocabulary,
     Word,
+    WordFamily,
     Writer,
 )
 from envkit_actions.fields import Fields, as_number
@@ -65,11 +65,13 @@ def _place(fields: Fields, keys: Sequence[str] = _PLACE) -> tuple[int, int]:
     return fields.place((numbers[0], numbers[1]))
 
 
-def click(kind: ActionKind, button: Button = Button.LEFT) -> Word:
-    """Return the action word for a click at a place."""
+def click(kind: ActionKind, button: Button = Button.LEFT, *, extras: Sequence[str] = ()) -> Word:
+    """Return the action word for a click at a place; `extras` change nothing."""
 
     def read(fields: Fields) -> Action:
         x, y = _place(fields)
+        for extra in extras:
+            fields.has(extra)
         return Action(kind=kind, x=x, y=y, button=button)
 
     return Word(_AIMED, read)
@@ -184,5 +186,5 @@ _COMPUTER: Final = Vocabulary(
     writers={**SHARED_WRITERS, ActionKind.KEY: _write_key},
 )
 
-UI_TARS_10: Final = UITarsFamily("ui-tars-1.0", SpaceKind.NORMALISED, _COMPUTER)
-UI_TARS_15: Final = UITarsFamily("ui-tars-1.5", SpaceKind.RESIZED, _COMPUTER)
+UI_TARS_10: Final = WordFamily("ui-tars-1.0", SpaceKind.NORMALISED, _COMPUTER)
+UI_TARS_15: Final = WordFamily("ui-tars-1.5", SpaceKind.RESIZED, _COMPUTER)

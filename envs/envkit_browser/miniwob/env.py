@@ -12,7 +12,7 @@ from envkit.success import OWN_REWARD
 from envkit.tasks import Task
 from envkit_actions import Action, mark
 from envkit_actions.dialect import Dialect
-from envkit_actions.parsed import ParsedActions
+from envkit_actions.parsed import ParsedActions, feedback
 from envkit_actions.random_clicks import random_clicks
 from envkit_browser.driver.performing import refusal
 from envkit_browser.miniwob.page import Page
@@ -151,8 +151,11 @@ class MiniwobEnv(AsyncEnv):
         end: Action | None = None
         outcome = Outcome()
         marks: list[Mark] = []
+        told: list[str] = []
         for action in parsed.actions:
-            marks.append(mark(action, cursor=self._session.cursor, note=refusal(action)))
+            cursor = self._session.cursor
+            marks.append(mark(action, cursor=cursor, note=refusal(action)))
+            told += self.dialect.answers(action, cursor)
             if action.is_end:
                 end = action
                 break
@@ -162,13 +165,20 @@ class MiniwobEnv(AsyncEnv):
             if outcome.is_over:
                 break
         await self._read_page()
-        return await self._judge(parsed, outcome, marks, is_given_up=end is not None)
+        said = [*told, *parsed.problems, *parsed.warnings]
+        return await self._judge(parsed, outcome, marks, said, is_given_up=end is not None)
 
     def _prompt(self) -> str:
         return _PROMPT.format(turns=self.max_turns, actions=self.dialect.prompt)
 
     async def _judge(
-        self, parsed: ParsedActions, outcome: Outcome, marks: list[Mark], *, is_given_up: bool
+        self,
+        parsed: ParsedActions,
+        outcome: Outcome,
+        marks: list[Mark],
+        said: list[str],
+        *,
+        is_given_up: bool,
     ) -> Turn:
         done = is_given_up or outcome.is_over
         terms: dict[str, float] = {}
@@ -187,7 +197,7 @@ class MiniwobEnv(AsyncEnv):
         }
         if self._scoring is Scoring.RAW:
             info[OWN_REWARD] = own
-        text = "\n".join([*parsed.problems, *parsed.warnings][:6]) or "Done."
+        text = feedback(said)
         if done:
             text = "The task is over."
         return await self._turn(text, info, reward=sum(terms.values()), done=done)

@@ -229,11 +229,12 @@ class PageEnv(AsyncEnv):
         actions = parsed.actions or (Action(kind=ActionKind.SCREENSHOT),)
         self._done.append([])
         marks: list[Mark] = []
+        told: list[str] = []
         for action in actions:
             if parsed.actions:
-                marks.append(
-                    mark(action, cursor=(page_input.x, page_input.y), note=refusal(action))
-                )
+                cursor = page_input.x, page_input.y
+                marks.append(mark(action, cursor=cursor, note=refusal(action)))
+                told += self.dialect.answers(action, cursor)
             if action.is_end:
                 end = action
             self._done[-1].append((action, end))
@@ -254,7 +255,7 @@ class PageEnv(AsyncEnv):
             "reward_terms": {"task": reward},
             "marks": marks,
         }
-        said = [*parsed.problems, *parsed.warnings, *_sentences(events)]
+        said = [*told, *parsed.problems, *parsed.warnings, *_sentences(events)]
         text = "The task is over." if done else "\n".join(said[:8]) or "Done."
         return await self._turn(page, text, info, reward=reward, done=done)
 

@@ -70,6 +70,12 @@ READS: list[tuple[str, str, list[Action]]] = [
             DRAG,
         ],
     ),
+    (
+        "openai",
+        '{"actions":[{"type":"scroll","x":100,"y":50,"scrollX":-5,"scrollY":240},'
+        '{"type":"scroll","x":100,"y":50,"scrollY":240,"keys":null}]}',
+        [_act("scroll", x=100, y=50, dx=-5, dy=240), _act("scroll", x=100, y=50, dy=240)],
+    ),
     ("openai", "The total is 42.", [_act("answer", text="The total is 42.")]),
     ("openai", "<think>done</think> DONE", [_act("terminate")]),
     (
@@ -122,7 +128,21 @@ READS: list[tuple[str, str, list[Action]]] = [
         [_act("zoom", x=10, y=20, path=((1279, 719),))],
     ),
     ("anthropic-20251124", "FAIL", [_act("terminate", status=Status.FAILURE)]),
-    ("anthropic-20251124", '{"action": "cursor_position"}', [_act("screenshot")]),
+    ("anthropic-20251124", '{"action": "cursor_position"}', [_act("cursor_position")]),
+    ("anthropic-20250124", '{"action": "cursor_position"}', [_act("cursor_position")]),
+    *(
+        (
+            "anthropic-20251124",
+            _call("computer", action="zoom", region=region),
+            [_act("zoom", x=10, y=20, path=((30, 40),))],
+        )
+        for region in ("[10, 20, 30, 40]", "(10, 20, 30, 40)", "10,20,30,40", [[10, 20], [30, 40]])
+    ),
+    (
+        "anthropic-20250124",
+        _call("computer", action="left_click", coordinate=[100, 50], key="shift"),
+        [_act("click", x=100, y=50, keys=("shift",))],
+    ),
     (
         "qwen2.5-vl",
         "Action: click it\n" + _call("computer_use", action="left_click", coordinate=[644, 364]),
@@ -209,6 +229,127 @@ READS: list[tuple[str, str, list[Action]]] = [
             _act("key", keys=("enter",)),
             _act("wait", seconds=5.0),
             _act("answer", text="7"),
+        ],
+    ),
+    (
+        "glm-4.5v",
+        "<think>A dialog.</think>I close it.\nAction: <|begin_of_box|>left_click("
+        "start_box='[500, 500]', element_info='OK (the button)')<|end_of_box|>\nMemory:\n[]",
+        [_act("click", x=640, y=360)],
+    ),
+    (
+        "glm-4.5v",
+        "I drag it.\nAction: left_drag(start_box='[500,500]', end_box='[250,250]')\nMemory:\n"
+        '[{"seen": "left_click(start_box=1)"}]',
+        [_act("drag", x=640, y=360, path=((320, 180),))],
+    ),
+    ("glm-4.5v", "type(content='it's\n')", [_act("type", text="it's\n")]),
+    (
+        "glm-4.5v",
+        "scroll(start_box='[500,500]', direction='up')\n\n"
+        "scroll(start_box='[500,500]', direction='down', step=2, element_info='list')\n\n"
+        "key(keys='ctrl+c')\n\nWAIT()\n\nFAIL()",
+        [
+            _act("scroll", x=640, y=360, dy=-600),
+            _act("scroll", x=640, y=360, dy=240),
+            _act("key", keys=("ctrl", "c")),
+            _act("wait", seconds=5.0),
+            _act("terminate", status=Status.FAILURE),
+        ],
+    ),
+    (
+        "autoglm-phone",
+        '<think>I see it.</think>\n<answer>do(action="Tap", element=[500,500])</answer>',
+        [_act("click", x=640, y=360)],
+    ),
+    (
+        "autoglm-phone",
+        'I see it.\ndo(action="Long Press", element=[500,500])\n'
+        'do(action="Tap", element=[250,250], message="pays")\n'
+        'do(action="Swipe", start=[500,750], end=[500,250])\ndo(action="Back")\n'
+        'do(action="Wait", duration="2 seconds")\ndo(action="Type", text="")',
+        [
+            _act("click", x=640, y=360, button=Button.RIGHT),
+            _act("click", x=320, y=180),
+            _act("drag", x=640, y=540, path=((640, 180),)),
+            _act("key", keys=("escape",)),
+            _act("wait", seconds=2.0),
+            _act("key", keys=("ctrl", "a")),
+            _act("key", keys=("delete",)),
+        ],
+    ),
+    (
+        "autoglm-phone",
+        'do(action="Type", text="she said "hi"")',
+        [_act("key", keys=("ctrl", "a")), _act("type", text='she said "hi"')],
+    ),
+    ("autoglm-phone", 'finish(message="It is 7.")', [_act("answer", text="It is 7.")]),
+    (
+        "gemini-2.5",
+        '[{"text": "I click."}, {"functionCall": {"id": "1", "name": "click_at", '
+        '"args": {"x": 500, "y": 500, "safety_decision": {"decision": "regular"}}}}]',
+        [_act("click", x=640, y=360)],
+    ),
+    (
+        "gemini-2.5",
+        '{"name": "type_text_at", "args": {"x": 500, "y": 500, "text": "hi"}}',
+        [
+            _act("click", x=640, y=360),
+            _act("key", keys=("ctrl", "a")),
+            _act("type", text="hi"),
+            _act("key", keys=("enter",)),
+        ],
+    ),
+    (
+        "gemini-2.5",
+        _call("scroll_document", direction="down")
+        + _call("scroll_at", x=500, y=500, direction="left", magnitude=250)
+        + _call("key_combination", keys="Control+A")
+        + _call("drag_and_drop", x=500, y=500, destination_x=250, destination_y=250),
+        [
+            _act("scroll", x=640, y=360, dy=576),
+            _act("scroll", x=640, y=360, dx=-320),
+            _act("key", keys=("ctrl", "a")),
+            _act("drag", x=640, y=360, path=((320, 180),)),
+        ],
+    ),
+    (
+        "gemini-2.5",  # as google-genai dumps a content
+        '{"role": "model", "parts": [{"function_call": null, "text": "Back.", "thought": null}, '
+        '{"function_call": {"id": null, "args": null, "name": "go_back"}, "text": null}]}',
+        [_act("key", keys=("alt", "left"))],
+    ),
+    (
+        "openai",  # as openai dumps the actions
+        '{"type": "computer_call", "id": "i", "call_id": "c", "status": "completed", "actions": '
+        '[{"type": "move", "x": 100, "y": 50, "keys": ["CTRL"]}, '
+        '{"type": "click", "button": "left", "x": 100, "y": 50, "keys": null}]}',
+        [_act("move", x=100, y=50), CLICK],
+    ),
+    ("gemini-2.5", '{"name": "go_back"}', [_act("key", keys=("alt", "left"))]),
+    ("gemini-2.5", "The total is 42.", [_act("answer", text="The total is 42.")]),
+    (
+        "gemini-3.5",
+        '{"type": "function_call", "id": "1", "name": "click", '
+        '"arguments": {"x": 500, "y": 500, "intent": "Open it."}}',
+        [_act("click", x=640, y=360)],
+    ),
+    (
+        "gemini-3.5",
+        _call("type", text="hi", press_enter=True)
+        + _call("hotkey", keys=["control", "c"])
+        + _call("press_key", key="Enter")
+        + _call("scroll", x=500, y=500, direction="up", magnitude=500)
+        + _call("wait", seconds=2)
+        + _call("take_screenshot"),
+        [
+            _act("type", text="hi"),
+            _act("key", keys=("enter",)),
+            _act("key", keys=("ctrl", "c")),
+            _act("key", keys=("enter",)),
+            _act("scroll", x=640, y=360, dy=-360),
+            _act("wait", seconds=2.0),
+            _act("screenshot"),
         ],
     ),
     (
@@ -351,6 +492,22 @@ PROBLEMS = [
     ("ui-tars-1.5", "Action: click(start_box='(1,2)'", "not Python calls"),
     ("ui-tars-1.5-mobile", "Action: open_app(app_name='Mail')", "no apps to open.*brings a window"),
     ("ui-tars-1.5-mobile", "Action: press_home()", "no home screen.*press_back"),
+    ("anthropic-20250124", '{"action": "zoom", "region": [1, 2, 3, 4]}', "'action' must be one of"),
+    ("qwen2.5-vl", _call("computer_use", action="answer", text="7"), "'action' must be one of"),
+    ("glm-4.5v", "scroll(start_box='[1,2]', direction='left')", "one of down, up, got 'left'"),
+    ("glm-4.5v", "left_single(start_box='[1,2]')", "no action"),
+    ("autoglm-phone", 'do(action="Launch", app="Mail")', "no apps to open.*a tap brings"),
+    ("autoglm-phone", 'do(action="Home")', "no home screen"),
+    ("autoglm-phone", 'do(action="Take_over", message="log in")', "nobody is there"),
+    ("autoglm-phone", 'do(action="Note", message="True")', "nothing is recorded"),
+    ("autoglm-phone", 'do(action="Fly")', "'action' must be one of tap, double tap"),
+    ("autoglm-phone", "tap([1,2])", "write do or finish|no 'tap'"),
+    ("gemini-2.5", '{"name": "navigate", "args": {"url": "http://a"}}', "no address bar"),
+    ("gemini-2.5", '{"name": "click", "args": {"x": 1, "y": 2}}', "no tool 'click'"),
+    ("gemini-2.5", '{"x": 1, "y": 2}', "'name' of a function"),
+    ("gemini-2.5", '{"name": {"a": 1}}', "'name' of a function"),
+    ("gemini-3.5", '{"name": "key_down", "args": {"key": "shift"}}', "no key stays down.*hotkey"),
+    ("gemini-3.5", '{"name": "click_at", "args": {"x": 1, "y": 2}}', "no tool 'click_at'"),
     ("ui-tars-1.5-mobile", "Action: hotkey(key='ctrl c')", "no action 'hotkey'; .*long_press"),
     ("browsergym", "click('a51')", "element's id.*mouse_click"),
     ("browsergym", "mouse_click(1, 2, 'left', 4)", "at most 3 arguments, got 4"),
@@ -443,7 +600,7 @@ def test_written_calls_satisfy_the_tool_schema(name: str) -> None:
     family = find_family(name)
     space = family.space(SCREEN)
     tools = family.tools(space)
-    actions = [CLICK, DRAG, _act("type", text="x"), _act("key", keys=("ctrl", "a"))]
+    actions = [DRAG, CLICK, _act("type", text="x"), _act("key", keys=("ctrl", "a"))]
 
     parsed = parse_tool_calls(family.write(actions, space), tools=tools)
 

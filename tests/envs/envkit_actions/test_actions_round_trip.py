@@ -45,6 +45,7 @@ EXAMPLES = {
     "hold key": Action(kind=ActionKind.HOLD_KEY, keys=("shift",), seconds=2.0),
     "wait": Action(kind=ActionKind.WAIT, seconds=3.0),
     "screenshot": Action(kind=ActionKind.SCREENSHOT),
+    "cursor position": Action(kind=ActionKind.CURSOR_POSITION),
     "zoom": Action(kind=ActionKind.ZOOM, x=10, y=20, path=((110, 120),)),
     "done": Action(kind=ActionKind.TERMINATE),
     "impossible": Action(kind=ActionKind.TERMINATE, status=Status.FAILURE),
@@ -54,7 +55,7 @@ RELATIVE = {"move from here", "drag from here"}
 QWEN = (
     RELATIVE
     | {"mouse down", "mouse up", "drag along a path", "hold key", "screenshot", "zoom"}
-    | {"ctrl-click"}
+    | {"ctrl-click", "cursor position"}
 )
 UI_TARS = QWEN | {
     "click at the cursor",
@@ -63,11 +64,19 @@ UI_TARS = QWEN | {
     "scroll sideways",
     "wait",
 }
+GEMINI = (
+    RELATIVE
+    | {"click at the cursor", "ctrl-click", "drag along a path", "hold key", "zoom"}
+    | {"cursor position"}
+)
 CANNOT = {
     "canonical": set[str](),
     "openai": {"click at the cursor", "triple click", "mouse down", "mouse up", "hold key"}
-    | {"wait", "zoom"}
+    | {"wait", "zoom", "cursor position"}
     | RELATIVE,
+    "gemini-2.5": GEMINI
+    | {"double click", "triple click", "mouse down", "mouse up", "screenshot", "type", "wait"},
+    "gemini-3.5": GEMINI,
     "anthropic-20250124": RELATIVE | {"drag along a path", "scroll a little", "zoom"},
     "anthropic-20251124": RELATIVE | {"drag along a path", "scroll a little"},
     "qwen2.5-vl": QWEN | {"triple click", "scroll sideways", "answer"},
@@ -75,10 +84,12 @@ CANNOT = {
     "ui-tars-1.0": UI_TARS,
     "ui-tars-1.5": UI_TARS,
     "ui-tars-1.5-mobile": UI_TARS | {"double click", "move", "key"},
+    "glm-4.5v": UI_TARS | {"answer"},
+    "autoglm-phone": (UI_TARS - {"wait"}) | {"move", "key", "scroll", "type"},
     "browsergym": RELATIVE
     | {"click at the cursor", "triple click", "drag along a path", "screenshot"}
-    | {"zoom"},
-    "osworld": {"drag along a path", "scroll a little", "zoom", "answer"},
+    | {"zoom", "cursor position"},
+    "osworld": {"drag along a path", "scroll a little", "zoom", "answer", "cursor position"},
 }
 
 
@@ -152,10 +163,10 @@ def _is_expressible(name: str, action: Action) -> bool:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_batch_bounds_are_refused(name: str) -> None:
     family = find_family(name)
-    typed = Action(kind=ActionKind.TYPE, text="a")
+    click = Action(kind=ActionKind.CLICK, x=640, y=360)
 
-    for actions in ([], [typed] * 51):
+    for actions in ([], [click] * 51):
         with pytest.raises(InexpressibleActionError, match="1 to 50 actions"):
             family.write(actions, family.space(SCREEN))
-    full = family.parse(family.write([typed] * 50, family.space(SCREEN)), family.space(SCREEN))
-    assert full.actions == (typed,) * 50
+    full = family.parse(family.write([click] * 50, family.space(SCREEN)), family.space(SCREEN))
+    assert full.actions == (click,) * 50

@@ -99,7 +99,17 @@ def test_point_returns_to_its_pixel_within_the_rounding(
     pairs = zip((x, y), (point.x, point.y), space.screen, space.extent, strict=True)
     for pixel, returned, pixels, extent in pairs:
         is_fine = extent >= pixels or space.extent == (1, 1)  # where fractions are written
-        assert abs(pixel - returned) <= (0 if is_fine else math.ceil(pixels / extent / 2))
+        step = pixels / extent
+        is_last = pixel >= pixels - step  # models do not name the far edge itself
+        assert abs(pixel - returned) <= (0 if is_fine else math.ceil(step if is_last else step / 2))
+
+
+@given(spaces())
+def test_far_corner_is_named_below_the_extent(space: CoordinateSpace) -> None:
+    x, y = space.from_screen(space.screen.width - 1, space.screen.height - 1)
+
+    assert x < space.extent.width
+    assert y < space.extent.height
 
 
 @given(

@@ -396,3 +396,14 @@ def test_demos_give_the_same_pixels_in_another_process() -> None:
         for _ in range(2)
     }
     assert len(runs) == 1
+
+
+@BROWSER.mark
+async def test_cursor_position_is_answered_in_coordinates_of_the_screenshot() -> None:
+    env = PageEnv(tasks=[row()], action="anthropic-20251124")
+    asked = '{"action": "cursor_position"}'
+
+    moved, told = await played(env, '{"action": "mouse_move", "coordinate": [12, 34]}', asked)
+
+    assert moved.observation["text"] == "Done."
+    assert told.observation["text"] == "X=12,Y=34"

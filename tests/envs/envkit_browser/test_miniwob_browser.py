@@ -120,7 +120,7 @@ async def test_every_task_resets_and_steps(env: MiniwobEnv, name: str) -> None:
 
 
 # The oracle moves the pointer, which a phone does not have.
-@pytest.mark.parametrize("action", sorted(set(FAMILIES) - {"ui-tars-1.5-mobile"}))
+@pytest.mark.parametrize("action", sorted(set(FAMILIES) - {"ui-tars-1.5-mobile", "autoglm-phone"}))
 @pytest.mark.slow
 async def test_oracle_speaks_every_dialect(action: str) -> None:
     env = MiniwobEnv(task="click-checkboxes", action=action, scale=3)
@@ -271,3 +271,11 @@ def _pixels(names: list[str]) -> str:
 def test_same_seed_and_actions_give_the_same_png_bytes_in_a_second_process() -> None:
     names = ["click-menu", "click-collapsible", "email-inbox", "use-slider", "click-dialog"]
     assert _pixels(names) == _pixels(names)
+
+
+async def test_cursor_position_is_answered_with_coordinates(env: MiniwobEnv) -> None:
+    await env.areset(seed=0, options={"task": {"name": "click-button", "seed": 1}})
+
+    step = await env.astep('[{"action": "move", "x": 12, "y": 34}, {"action": "cursor_position"}]')
+
+    assert step.observation["text"] == "X=12,Y=34"

@@ -7,6 +7,7 @@ import pytest
 from envkit.env import PolicyContext
 from envkit.images import Image
 from envkit_actions import FAMILIES as DIALECTS
+from envkit_actions.random_clicks import random_clicks
 from envkit_desktop import FAMILIES, LEVELS, ComputerUseEnv, DesktopTasks
 from envkit_desktop.desktop import Desktop
 from envkit_desktop.screen import Screen
@@ -65,6 +66,16 @@ def test_oracle_solves_every_family_in_the_words_of_the_dialect(dialect: str) ->
         _check(env, family, LEVELS[at % len(LEVELS)], at)
 
 
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_random_policy_acts_in_the_words_of_the_dialect(dialect: str) -> None:
+    env = ComputerUseEnv(action=dialect, max_turns=200)
+    policy = random_clicks()
+    for seed in range(40):
+        env.reset(seed=seed)
+        context = PolicyContext(env=env, task=env.task, turn=0, messages=(), seed=seed)
+        assert not env.step(policy(context)).info["parse_error"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [(672, 448), (800, 600), (1280, 720), (1344, 896), (1920, 1080)])
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -72,6 +83,8 @@ def test_oracle_solves_10_seeds_of_every_family_at_every_size(
     dialect: str, size: tuple[int, int]
 ) -> None:
     env = ComputerUseEnv(action=dialect, width=size[0], height=size[1])
-    for family in sorted(FAMILIES):
+    # A grid of 1000 skips pixels there, and a phone has no arrow keys for the values between.
+    is_coarse = dialect == "autoglm-phone" and size[0] > 1000
+    for family in sorted(set(FAMILIES) - {"set_sliders"} if is_coarse else FAMILIES):
         for seed in range(10):
             _check(env, family, LEVELS[seed % len(LEVELS)], seed)

@@ -283,6 +283,15 @@ def test_context_menu_belongs_to_what_was_pressed() -> None:
     assert scene.events[-1] == ("f", "command", "go")
 
 
+def test_context_menu_opens_by_the_keyboard_too() -> None:
+    icon = Icon(name="f", text="f", x=10, y=10, width=76, height=56, context=(("Go", "go", ()),))
+    scene = Scene(icon)
+    scene.click(40, 30)
+    perform(scene.desk, Action(kind=ActionKind.KEY, keys=("shift", "f10")))
+    scene.keys("down", "enter")
+    assert scene.events[-1] == ("f", "command", "go")
+
+
 def test_progress_follows_the_clock_only() -> None:
     bar = _box(Progress, "p", duration=10.0)
     scene = Scene(bar)

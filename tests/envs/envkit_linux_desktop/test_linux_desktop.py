@@ -167,6 +167,8 @@ def test_an_episode_shows_screens_and_grades_files() -> None:
     assert len(colours) > 8  # not an empty screen
     _, reward, terminated, _, info = env.step(env.dialect.write([wait(0.0)]))
     assert (reward, terminated, info["settled"]) == (0.0, False, True)
+    asked = '[{"action": "move", "x": 12, "y": 34}, {"action": "cursor_position"}]'
+    assert env.step(asked)[0]["text"].startswith("X=12,Y=34")
     done = '{"action": "terminate", "status": "success"}'
     _, reward, terminated, _, info = env.step(done)
     assert (reward, terminated) == (0.0, True)
