@@ -27,6 +27,7 @@ from envkit.errors import (
 from envkit.images import Image
 from envkit.messages import Message, message
 from envkit.reply import Reply
+from envkit.seeds import checked_seed
 from envkit.spaces import observation_space, response_space
 from envkit.success import own_reward, with_verdict
 from envkit.tasks import Task, TaskSource, draw_index
@@ -180,7 +181,7 @@ class Env(gymnasium.Env[Observation, str]):
             options: `{"task": {...}}` plays that task; otherwise one is drawn with `np_random`.
 
         Raises:
-            ConfigurationError: The options are invalid.
+            ConfigurationError: The seed or the options are invalid.
         """
         return self._begin(self.on_reset(self._prepare(seed, options)))
 
@@ -259,7 +260,7 @@ class Env(gymnasium.Env[Observation, str]):
         raise ConfigurationError(f"{type(self).__name__} has no oracle policy")
 
     def _prepare(self, seed: int | None, options: dict[str, Any] | None) -> Task:
-        super().reset(seed=seed)
+        super().reset(seed=None if seed is None else checked_seed(seed))
         self.reply, self._announced = Reply(text=""), None
         self._running = False  # a hook that fails leaves no half-started episode behind
         return self._choose_task(options)

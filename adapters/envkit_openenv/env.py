@@ -132,7 +132,7 @@ class OpenEnvEnv(AsyncEnv):
             EnvFault: The server cannot be reached, fails, or answers with something else.
         """
         task = self._prepare(seed, options)
-        self._seed = seed if seed is not None else int(self.np_random.integers(_SEEDS))
+        self._seed = int(self.np_random.integers(_SEEDS) if seed is None else seed)
         return self._begin(await self.on_areset(task))
 
     async def astep(self, action: str) -> Step:

@@ -24,6 +24,7 @@ from envkit.rollout.self_check import DEFAULT_SHARE
 from envkit.rollout.setting_types import check_fields, check_types
 from envkit.rollout.setup import PlayAgent, RolePlan
 from envkit.rollout.tail import Tail
+from envkit.seeds import checked_seed
 from envkit.tokens import ChatCodec, SanityMode
 
 T = TypeVar("T")
@@ -115,7 +116,11 @@ class RolloutConfig:
         Raises:
             ConfigurationError: A value has the wrong type, is out of range, or is unknown.
         """
+        object.__setattr__(self, "seed", checked_seed(self.seed))
         check_fields(self, "the configuration")
+        if (seed := self.sampling.get("seed")) is not None:
+            seed = checked_seed(seed, "sampling: seed")
+            object.__setattr__(self, "sampling", {**self.sampling, "seed": seed})
         _check_ranges(self)
         self.sampling_over(Sampling())
         self.role_plan()

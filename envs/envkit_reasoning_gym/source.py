@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError, DatasetError
 from envkit.grading import Grade, UngradedError, finite_reward, settle
-from envkit.seeds import derive_seed
+from envkit.seeds import checked_seed, derive_seed
 from envkit.tasks import Task
 from envkit_reasoning_gym.answer_guard import is_safe
 from envkit_reasoning_gym.integrals import is_wrong_integral
@@ -50,10 +50,10 @@ class DatasetTasks:
             raise ConfigurationError(
                 f"size must be at least 1 and level 0 or more, got {size} and {level}"
             )
-        self.name, self._seed, self._size = name, seed, size
+        self.name, self._seed, self._size = name, checked_seed(seed), size
         self._config = {**self._level_settings(level), **config}
         self._made: dict[int, Any] = {}
-        self._dataset(seed)
+        self._dataset(self._seed)
 
     @property
     def size(self) -> int:
