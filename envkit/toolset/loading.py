@@ -35,6 +35,7 @@ from types import ModuleType
 from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError, MissingDependencyError, UnknownNameError
+from envkit.plugins import foreign
 from envkit.tools import ToolSpec
 from envkit.toolset.tool_set import ToolSet
 
@@ -114,10 +115,8 @@ def _is_factory(value: Callable[..., Any]) -> bool:
 
 
 def _made(factory: Callable[..., Any], place: str) -> object:
-    try:
+    with foreign(f"{place!r} failed", ConfigurationError):
         return factory()
-    except Exception as error:
-        raise ConfigurationError(f"{place!r} failed: {type(error).__name__}: {error}") from error
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -131,12 +130,11 @@ def _import_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # typing resolves annotations through it
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
+        with foreign(f"cannot import the tools in {str(path)!r}", ConfigurationError):
+            spec.loader.exec_module(module)
+    except BaseException:
         del sys.modules[spec.name]
-        raise ConfigurationError(
-            f"cannot import the tools in {str(path)!r}: {type(error).__name__}: {error}"
-        ) from error
+        raise
     return module
 
 
