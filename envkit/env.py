@@ -28,6 +28,7 @@ from envkit.images import Image
 from envkit.messages import Message, message
 from envkit.reply import Reply
 from envkit.seeds import checked_seed
+from envkit.signature import checked_arguments
 from envkit.spaces import observation_space, response_space
 from envkit.success import own_reward, with_verdict
 from envkit.tasks import Task, TaskSource, draw_index
@@ -129,6 +130,12 @@ class Env(gymnasium.Env[Observation, str]):
 
     _announced: Reply | None = None
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401  # of other base classes
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            cls.__init__ = checked_arguments(cls.__init__)
+
+    @checked_arguments
     def __init__(self, *, max_turns: int = 1, render_mode: str | None = None) -> None:
         if max_turns < 1:
             raise ConfigurationError(f"max_turns must be at least 1, got {max_turns}")

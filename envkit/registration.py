@@ -282,14 +282,17 @@ def make(
     if reward_threshold is not None:
         found = replace(found, reward_threshold=reward_threshold)
     creator = _creator(found)
+    if wrong := wrong_types(creator, kwargs):
+        raise _refused_arguments(found, creator, kwargs, wrong)
     plain = replace(_gym_spec(found), order_enforce=False)
     try:
         made = gymnasium.make(plain, disable_env_checker=disable_env_checker, **kwargs)
-    except TypeError as error:
-        if isinstance(error, EnvkitError):
-            raise
-        wrong = wrong_types(creator, kwargs)
-        if not wrong and takes(creator, {**found.kwargs, **kwargs}):
+    except EnvkitError:
+        raise
+    except Exception as error:
+        wrong = wrong_types(creator, kwargs, is_strict=True)
+        is_unknown = isinstance(error, TypeError) and not takes(creator, {**found.kwargs, **kwargs})
+        if not wrong and not is_unknown:
             raise
         raise _refused_arguments(found, creator, kwargs, wrong or str(error)) from error
     return _checked(made, found)
