@@ -105,8 +105,8 @@ class PrefixKeys:
             shown = [*map(_part_key, entry.parts)] if entry.has_images else _split(entry.text)[1]
             return json.dumps(["assistant", shown, calls])
         shown = [*map(_part_key, entry.parts)]
-        failed = ["error"] if entry.is_error else []
-        return json.dumps([entry.role, shown, numbers.get(entry.call_id), entry.name, *failed])
+        result = [numbers.get(entry.call_id), entry.is_error]
+        return json.dumps([entry.role, shown, entry.name, *result])
 
 
 def said_key(text: str, calls: Sequence[AgentCall]) -> str:

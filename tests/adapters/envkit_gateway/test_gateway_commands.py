@@ -59,6 +59,18 @@ def list_folder(path="."):
     assert not str(path).startswith("/proc"), "it has no such folder"
     return listed(path)
 os.listdir = list_folder
+if not os.path.exists("/bin/ps"):  # Debian's smallest installation has none, macOS always has
+    def run_ps(command, **given):
+        assert command == ["/bin/ps", "-A", "-o", "pid=,ppid="]
+        pairs = []
+        for name in filter(str.isdigit, listed("/proc")):
+            try:
+                with open(f"/proc/{name}/stat") as file:
+                    pairs.append(name + " " + file.read().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+        return subprocess.CompletedProcess(command, 0, "\\n".join(pairs))
+    subprocess.run = run_ps
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

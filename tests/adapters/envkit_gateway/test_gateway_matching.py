@@ -393,6 +393,7 @@ def test_codec_gets_developer_messages_as_one_system_message() -> None:
     with pytest.raises(TemplateError, match="start of the conversation"):
         written(*messages, covered=2)
     assert written(note, user("d"))[0] == {"role": "system", "content": "b"}
+    assert written(user("d"), note)[0] == {"role": "system", "content": "b"}
     assert written(*messages, knows_developer=True)[2] == {"role": "developer", "content": "b"}
     assert written(*messages, merges_developer=False)[2] == {"role": "system", "content": "b"}
 
@@ -411,6 +412,37 @@ def test_codec_gets_parts_as_servers_pass_them() -> None:
         assert {written(entry, takes_parts=takes)[0]["content"] for takes in (0, 1)} == {text}
         one = written(entry, takes_parts=True, flattens=False)
         assert one[0]["content"] == [*entry.parts]
+
+
+def test_codec_gets_an_empty_text_beside_calls_as_a_part() -> None:
+    empty = [{"type": "text", "text": ""}]
+    for entry, content in (
+        (agent("", calls=(call(),)), empty),
+        (agent(calls=(call(),)), ""),
+        (agent(""), ""),
+        (agent("a", calls=(call(),)), "a"),
+    ):
+        assert written(entry, takes_parts=True)[0]["content"] == content
+
+
+def test_codec_gets_parts_and_moved_images_if_nothing_else_is_known() -> None:
+    messages = (user("a", "b"), said("tool", "c", picture(1)))
+    found = codec_messages(messages, covered=0, form=PromptForm(), leads_with_system=True)
+    assert [(one["role"], type(one["content"])) for one in found] == [
+        ("user", list), ("tool", str), ("user", list),
+    ]  # fmt: skip
+
+
+def test_call_is_written_in_the_order_of_its_server() -> None:
+    one = replace(call(), extras={"x": 1})
+    assert [*one.wire()["function"]] == ["arguments", "name", "x"]
+    assert [*replace(one, is_name_first=True).wire()["function"]] == ["name", "arguments", "x"]
+
+
+def test_key_tells_a_result_that_is_an_error() -> None:
+    result = said("tool", "3", call_id="c1")
+    assert key(result) == key(replace(result, is_error=False))
+    assert key(result) != key(replace(result, is_error=True))
 
 
 def test_codec_gets_the_thinking_of_a_quoted_reply() -> None:

@@ -93,6 +93,14 @@ def test_skyrl_turns_have_their_reward_on_their_last_token() -> None:
     assert stepped["rewards"] == [[0.25], [0.0, 0.5]]
 
 
+def test_skyrl_turns_with_rewards_are_in_the_order_of_calls() -> None:
+    episode = turns(0.25, 0.5)
+    crossed = replace(episode, turns=tuple(replace(t, call=1 - t.turn) for t in episode.turns))
+    for placement, widths in ((RewardPlacement.TURNS, [2, 1]), (RewardPlacement.LAST, [1, 2])):
+        rows = output([sample(crossed)], step_wise=True, placement=placement)["response_ids"]
+        assert [len(ids) for ids in rows] == widths
+
+
 def test_skyrl_agents_of_an_episode_share_one_reward_on_its_last_row() -> None:
     agents = (turns(0.5, 0.0), turns(0.25, 0.25), turns(0.5))
     columns = output([sample(*agents), sample(turns(2.0))], step_wise=True)

@@ -97,6 +97,10 @@ def texts(messages: Any) -> list[str]:
 # Drafts of turns.
 
 
+def test_record_shows_the_codecs_own_tools_until_others_are_given() -> None:
+    assert EpisodeRecord().tools is None
+
+
 def test_draft_of_a_turn_that_never_began_is_an_empty_record() -> None:
     record = TurnDraft(turn=3, prompt_tokens=40).finish()
     assert record == TurnRecord(turn=3, prompt_tokens=40)
