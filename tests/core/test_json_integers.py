@@ -28,6 +28,8 @@ _HINTS: list[tuple[Any, str, Any]] = [
     (int, "-0.0", 0),
     (int, "3e2", 300),
     (int, "1e22", 10**22),
+    (int, "9007199254740993.0", 2**53 + 1),
+    (list[int], "[-12345678901234567891.00]", [-12345678901234567891]),
     (int | None, "3.0", 3),
     (Optional[int], "3.0", 3),  # noqa: UP045  # the older form
     (int | bool, "3.0", 3),
