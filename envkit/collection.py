@@ -8,11 +8,11 @@ nothing.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Final
 
-from envkit.errors import ContractError, EnvkitError
+from envkit.errors import ContractError
+from envkit.plugins import installed, load_only, owners
 
 ENTRY_POINT_GROUP: Final = "envkit.collections"
 
@@ -43,7 +43,8 @@ class Collection:
 
 def collections() -> Mapping[str, str]:
     """Return the distributions that provide each installed namespace; imports nothing."""
-    return MappingProxyType({name: _owners(points) for name, points in _installed().items()})
+    found = installed(ENTRY_POINT_GROUP)
+    return MappingProxyType({name: owners(points) for name, points in found.items()})
 
 
 def load_collection(namespace: str) -> Collection | None:
@@ -53,30 +54,11 @@ def load_collection(namespace: str) -> Collection | None:
         ContractError: It fails to import, is not a `Collection`, or two distributions provide it.
         MissingDependencyError: The package it wraps is not installed.
     """
-    points = _installed().get(namespace)
+    points = installed(ENTRY_POINT_GROUP).get(namespace)
     if points is None:
         return None
-    place = f"the collection {namespace!r} of the distribution {_owners(points)!r}"
-    if len(points) > 1:
-        raise ContractError(f"{place} must come from one distribution; uninstall all but one")
-    try:
-        loaded = points[0].load()
-    except EnvkitError:
-        raise
-    except Exception as error:
-        raise ContractError(f"{place} ({points[0].value}) fails to import: {error!r}") from error
+    place = f"the collection {namespace!r} of the distribution {owners(points)!r}"
+    loaded = load_only(points, place)
     if not isinstance(loaded, Collection):
         raise ContractError(f"{place} must be a Collection, got {type(loaded).__name__}")
     return loaded
-
-
-def _installed() -> dict[str, list[EntryPoint]]:
-    found: dict[str, list[EntryPoint]] = {}
-    for point in entry_points(group=ENTRY_POINT_GROUP):
-        found.setdefault(point.name, []).append(point)
-    return found
-
-
-def _owners(points: list[EntryPoint]) -> str:
-    names = sorted({point.dist.name if point.dist else "unknown" for point in points})
-    return ", ".join(names)

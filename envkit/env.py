@@ -27,6 +27,8 @@ from envkit.errors import (
 from envkit.images import Image
 from envkit.messages import Message, message
 from envkit.reply import Reply
+from envkit.seeds import checked_seed
+from envkit.signature import checked_arguments
 from envkit.spaces import observation_space, response_space
 from envkit.success import own_reward, with_verdict
 from envkit.tasks import Task, TaskSource, draw_index
@@ -128,6 +130,12 @@ class Env(gymnasium.Env[Observation, str]):
 
     _announced: Reply | None = None
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401  # of other base classes
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            cls.__init__ = checked_arguments(cls.__init__)
+
+    @checked_arguments
     def __init__(self, *, max_turns: int = 1, render_mode: str | None = None) -> None:
         if max_turns < 1:
             raise ConfigurationError(f"max_turns must be at least 1, got {max_turns}")
@@ -180,7 +188,7 @@ class Env(gymnasium.Env[Observation, str]):
             options: `{"task": {...}}` plays that task; otherwise one is drawn with `np_random`.
 
         Raises:
-            ConfigurationError: The options are invalid.
+            ConfigurationError: The seed or the options are invalid.
         """
         return self._begin(self.on_reset(self._prepare(seed, options)))
 
@@ -259,7 +267,7 @@ class Env(gymnasium.Env[Observation, str]):
         raise ConfigurationError(f"{type(self).__name__} has no oracle policy")
 
     def _prepare(self, seed: int | None, options: dict[str, Any] | None) -> Task:
-        super().reset(seed=seed)
+        super().reset(seed=None if seed is None else checked_seed(seed))
         self.reply, self._announced = Reply(text=""), None
         self._running = False  # a hook that fails leaves no half-started episode behind
         return self._choose_task(options)

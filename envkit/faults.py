@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from envkit.errors import ConfigurationError, FaultKind
-from envkit.seeds import derive_seed
+from envkit.seeds import checked_seed, derive_seed
 
 RETRYABLE_KINDS: Final = (FaultKind.TIMEOUT, FaultKind.TRANSIENT, FaultKind.CRASHED)
 """The default kinds of a plan: faults that a retry should survive."""
@@ -67,7 +67,8 @@ class FaultPlan:
                 succeeds. None means no limit.
 
         Raises:
-            ConfigurationError: A rate is out of range, a scope has no kinds, or a number is < 0.
+            ConfigurationError: A rate is out of range, a scope has no kinds, a number is < 0, or
+                the seed is not an integer.
         """
         self.rates = dict(rate) if isinstance(rate, Mapping) else {ANY_SCOPE: float(rate)}
         self.kinds = (
@@ -83,7 +84,7 @@ class FaultPlan:
                 raise ConfigurationError(f"kinds of {scope!r} must name at least one, got none")
         if worst_attempts is not None and worst_attempts < 0:
             raise ConfigurationError(f"worst_attempts must be at least 0, got {worst_attempts}")
-        self.seed, self.worst_attempts = seed, worst_attempts
+        self.seed, self.worst_attempts = checked_seed(seed), worst_attempts
         self.schedule = dict(schedule or {})
         self.injected: Counter[str] = Counter()
         """Faults injected so far, by kind."""

@@ -20,6 +20,7 @@ from envkit.errors import BusyError, ConfigurationError, StorageError
 from envkit.file_locks import BUSY, CAN_MOVE_OPEN, NO_FOLLOW, OPENS_AS_BYTES, close, lock
 from envkit.writer_notes import WriterNote
 
+_HOME: Final = re.compile(r"((?:[a-z]+:)?)~[\w.-]*(?=[/\\]|$)", re.ASCII)
 CACHE_VARIABLE: Final = "ENVKIT_CACHE"
 _LOG: Final = logging.getLogger(__name__)
 _CANNOT_SYNC: Final = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
@@ -73,6 +74,23 @@ def cache_dir() -> Path:
             f"envkit keeps what it builds once in the user's home folder, and this user has none: "
             f"{error} Set {CACHE_VARIABLE} to a folder, or set HOME"
         ) from error
+
+
+def expanded(text: str) -> str:
+    """Return a path with the user's home for a leading `~` or `~name`, as a shell expands it.
+
+    A scheme may precede it, as in `tantivy:~/index`. Any other text is returned unchanged.
+
+    Raises:
+        ConfigurationError: This user has no home.
+    """
+    found = _HOME.match(text)
+    if found is None:
+        return text
+    path = os.path.expanduser(text[found.end(1) :])
+    if path == "~" or path.startswith("~/"):
+        raise ConfigurationError(f"this user has no home folder: set HOME, got the path {text!r}")
+    return found[1] + path
 
 
 def replace_file(target: Path, content: bytes | Iterable[bytes], *, durable: bool = False) -> None:

@@ -1,6 +1,7 @@
-"""Loading of plugins by entry point and of policies by `module:name`."""
+"""Loading of plugins by entry point, and of a user's functions by `module:name`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from pkgutil import resolve_name
 from typing import Any
@@ -10,12 +11,69 @@ from envkit.errors import (
     ContractError,
     MissingDependencyError,
     UnknownNameError,
+    describe,
 )
 
 
+def installed(group: str) -> dict[str, list[EntryPoint]]:
+    """Return the entry points of a group by name; none is imported. Several are a conflict."""
+    found: dict[str, list[EntryPoint]] = {}
+    for point in entry_points(group=group):
+        found.setdefault(point.name, []).append(point)
+    return found
+
+
 def plugins(group: str) -> dict[str, EntryPoint]:
-    """Return the entry points of a group by name; none is imported."""
-    return {point.name: point for point in entry_points(group=group)}
+    """Return one entry point per name of a group; none is imported."""
+    return {name: points[-1] for name, points in installed(group).items()}
+
+
+def owners(points: Sequence[EntryPoint]) -> str:
+    """Return the names of the distributions that provide entry points."""
+    return ", ".join(sorted({point.dist.name if point.dist else "unknown" for point in points}))
+
+
+@contextmanager
+def foreign(
+    failure: str, error: type[ConfigurationError | ContractError] = ContractError
+) -> Generator[None]:
+    """Run a plugin's or a user's code: a failure of any kind is an error that names it.
+
+    Args:
+        failure: Start of the message, such as "the policy 'mine:play' fails to import".
+        error: Type of that error.
+
+    Raises:
+        MissingDependencyError: The code raised it.
+        ContractError: The code raised anything else, even `SystemExit`. Only Ctrl-C passes.
+    """
+    try:
+        yield
+    except MissingDependencyError:
+        raise
+    except BaseException as cause:
+        if type(cause) is KeyboardInterrupt:
+            raise
+        raise error(f"{failure}: {describe(cause)}") from cause
+
+
+def load_only(points: Sequence[EntryPoint], place: str) -> Any:  # noqa: ANN401  # any object
+    """Import what the only entry point of a name provides; a failure is as in `foreign`.
+
+    Args:
+        points: All entry points of the name.
+        place: What they provide, for the message.
+
+    Raises:
+        ContractError: Several distributions provide it.
+    """
+    if len(points) > 1:
+        raise ContractError(
+            f"{place} must come from one distribution, got more than one distribution: "
+            f"{owners(points)}; uninstall all but one"
+        )
+    with foreign(f"{place} ({points[0].value}) fails to import"):
+        return points[0].load()
 
 
 def load_plugin(
@@ -32,38 +90,49 @@ def load_plugin(
     Raises:
         UnknownNameError: No plugin has this name.
         MissingDependencyError: A package that the plugin needs is not installed.
-        ContractError: The entry point does not name a callable.
+        ContractError: It fails to import in another way, or is not a callable.
     """
     known = plugins(group)
     if name not in known:
         raise UnknownNameError.suggest(kind, name, known)
-    try:
-        found: Any = known[name].load()
-    except MissingDependencyError:
-        raise
-    except ImportError as error:
-        raise MissingDependencyError.for_extra(
-            f"{kind} {name!r}", error.name or str(error), extra or name
-        ) from error
-    except AttributeError as error:
-        raise ContractError(f"{kind} {name!r}: {error}; reinstall its package") from error
+    with foreign(f"{kind} {name!r} ({known[name].value}) fails to import"):
+        try:
+            found: Any = known[name].load()
+        except MissingDependencyError:
+            raise
+        except ImportError as error:
+            raise MissingDependencyError.for_extra(
+                f"{kind} {name!r}", error.name or str(error), extra or name
+            ) from error
     if not callable(found):
         raise ContractError(f"{kind} {name!r}: {known[name].value} must be a function")
     return found
+
+
+def load_named(place: str, what: str) -> Any:  # noqa: ANN401  # any object
+    """Return what `module:name` names.
+
+    Args:
+        place: The module and the name in it.
+        what: What it should be, for the message, such as "the policy".
+
+    Raises:
+        ConfigurationError: It has another form, does not exist, or fails to import.
+    """
+    hint = "write it as module:function, and install the module or add its folder to PYTHONPATH"
+    with foreign(f"cannot import {what} {place!r} ({hint})", ConfigurationError):
+        return resolve_name(place)
 
 
 def load_policy(place: str) -> Callable[..., Any]:
     """Return the policy at `module:name`.
 
     Raises:
-        ConfigurationError: The policy does not exist or is not callable.
+        ConfigurationError: As for `load_named`, or it is not callable.
     """
     if not all(place.partition(":")):
         raise ConfigurationError(f"--policy takes MODULE:NAME, got {place!r}")
-    try:
-        found: Any = resolve_name(place)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigurationError(f"no policy at {place!r}: {error}") from error
+    found = load_named(place, "the policy")
     if not callable(found):
         raise ConfigurationError(
             f"{place!r} must be a function of a PolicyContext that returns the reply, "

@@ -13,7 +13,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Any, Final, Literal, cast, overload
@@ -27,10 +27,10 @@ from envkit.errors import (
     ConfigurationError,
     ContractError,
     EnvkitError,
-    MissingDependencyError,
     UnknownNameError,
     did_you_mean,
 )
+from envkit.plugins import foreign, installed, load_only, owners
 from envkit.secrets import stored
 from envkit.signature import known_arguments, takes, wrong_types
 from envkit.success import checked_threshold, finite
@@ -66,11 +66,13 @@ class EnvSpec:
     """The distribution that provides it, set by the registry; None if registered at run time."""
 
     def __post_init__(self) -> None:
-        """Check the threshold.
+        """Check the threshold and the description.
 
         Raises:
-            ConfigurationError: It is not a finite number.
+            ConfigurationError: They are not a finite number and a string.
         """
+        if not isinstance(self.description, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # a plugin may give anything
+            raise ConfigurationError(f"a description must be a string, got {self.description!r}")
         object.__setattr__(self, "reward_threshold", checked_threshold(self.reward_threshold))
 
 
@@ -158,9 +160,7 @@ def register_plugins() -> None:
     `import envkit` does this, and every listing repeats it, to find plugins that were installed in
     between.
     """
-    found: dict[str, list[EntryPoint]] = {}
-    for point in entry_points(group=ENTRY_POINT_GROUP):
-        found.setdefault(point.name, []).append(point)
+    found = installed(ENTRY_POINT_GROUP)
     _plugins.update(found)  # before the removals, since another thread may be reading
     for gone in _plugins.keys() - found.keys():
         del _plugins[gone]
@@ -173,7 +173,7 @@ def register_plugins() -> None:
         try:
             _add_to_gymnasium(lazy)
         except gymnasium.error.Error as error:  # one bad plugin must not break the others
-            warnings.warn(f"{_owners(points)}: environment {name!r}: {error}", stacklevel=2)
+            warnings.warn(f"{owners(points)}: environment {name!r}: {error}", stacklevel=2)
 
 
 def registry() -> Mapping[str, EnvSpec]:
@@ -220,17 +220,13 @@ def members(namespace: str) -> Mapping[str, EnvSpec]:
     collection = load_collection(namespace)
     if collection is None:
         raise UnknownNameError.suggest("collection", namespace, collections())
-    try:
+    with foreign(f"the collection {namespace!r} cannot be listed"):
         listed = collection.members()
-        names = list(listed)
-    except EnvkitError:
-        raise
-    except Exception as error:
-        raise ContractError(f"the collection {namespace!r} cannot be listed: {error!r}") from error
+        thresholds = {str(name): collection.threshold_of(name) for name in listed}
     owner = collections()[namespace]
     descriptions: Mapping[str, str] = cast(Any, listed) if isinstance(listed, Mapping) else {}
     found: dict[str, EnvSpec] = {}
-    for name in names:
+    for name, threshold in thresholds.items():
         member = _ID.fullmatch(name)
         if member is None or member.group(2) is None or "/" in name:
             raise ContractError(
@@ -241,7 +237,7 @@ def members(namespace: str) -> Mapping[str, EnvSpec]:
             entry_point=collection.entry_point,
             description=descriptions.get(name, collection.description),
             kwargs={collection.argument: name if collection.keeps_version else member.group(1)},
-            reward_threshold=collection.threshold_of(name),
+            reward_threshold=threshold,
             distribution=owner,
         )
     for name in found.keys() - _registered.keys():
@@ -286,14 +282,17 @@ def make(
     if reward_threshold is not None:
         found = replace(found, reward_threshold=reward_threshold)
     creator = _creator(found)
+    if wrong := wrong_types(creator, kwargs):
+        raise _refused_arguments(found, creator, kwargs, wrong)
     plain = replace(_gym_spec(found), order_enforce=False)
     try:
         made = gymnasium.make(plain, disable_env_checker=disable_env_checker, **kwargs)
-    except TypeError as error:
-        if isinstance(error, EnvkitError):
-            raise
-        wrong = wrong_types(creator, kwargs)
-        if not wrong and takes(creator, {**found.kwargs, **kwargs}):
+    except EnvkitError:
+        raise
+    except Exception as error:
+        wrong = wrong_types(creator, kwargs, is_strict=True)
+        is_unknown = isinstance(error, TypeError) and not takes(creator, {**found.kwargs, **kwargs})
+        if not wrong and not is_unknown:
             raise
         raise _refused_arguments(found, creator, kwargs, wrong or str(error)) from error
     return _checked(made, found)
@@ -413,7 +412,7 @@ def _listing(name: str, found: GymSpec) -> EnvSpec:
     if name in _registered:
         return _registered[name]
     if points := _plugins.get(name):
-        return EnvSpec(id=name, entry_point=points[0].value, distribution=_owners(points))
+        return EnvSpec(id=name, entry_point=points[0].value, distribution=owners(points))
     return EnvSpec(  # registered with Gymnasium directly
         id=name,
         entry_point=cast("str | Creator", found.entry_point),
@@ -423,47 +422,27 @@ def _listing(name: str, found: GymSpec) -> EnvSpec:
     )
 
 
-def _owners(points: list[EntryPoint]) -> str:
-    names = sorted({point.dist.name if point.dist else "unknown" for point in points})
-    return ", ".join(names)
-
-
 def _load(name: str, points: list[EntryPoint]) -> EnvSpec:
-    owners = _owners(points)
-    if len(points) > 1:
-        raise ContractError(
-            f"environment {name!r} is provided by more than one distribution: {owners}. "
-            "Uninstall all but one"
-        )
-    place = f"environment {name!r} of the distribution {owners!r} ({points[0].value})"
-    try:
-        loaded = points[0].load()
-    except MissingDependencyError:
-        raise
-    except Exception as error:
-        raise ContractError(f"{place} fails to import: {error!r}") from error
+    distribution = owners(points)
+    place = f"environment {name!r} of the distribution {distribution!r}"
+    loaded = load_only(points, place)
     if not isinstance(loaded, EnvSpec):
         raise ContractError(f"{place} must be an envkit.EnvSpec, got {type(loaded).__name__}")
     if _local_id(loaded.id) != name:
         raise ContractError(f"{place} must have that id, got {loaded.id!r}")
     _check_json(loaded)
-    return replace(loaded, id=name, entry_point=_place_of(loaded.entry_point), distribution=owners)
+    entry_point = _place_of(loaded.entry_point)
+    return replace(loaded, id=name, entry_point=entry_point, distribution=distribution)
 
 
 def _creator(found: EnvSpec) -> Creator:
     """Return the class behind a spec."""
     if callable(found.entry_point):
         return found.entry_point
-    try:
+    owner = f" of the distribution {found.distribution!r}" if found.distribution else ""
+    place = f"environment {found.id!r}{owner} cannot be imported from {found.entry_point!r}"
+    with foreign(place):
         return resolve_name(found.entry_point)
-    except (ImportError, AttributeError) as error:
-        if isinstance(error, MissingDependencyError):
-            raise
-        owner = f" of the distribution {found.distribution!r}" if found.distribution else ""
-        raise ContractError(
-            f"environment {found.id!r}{owner} cannot be imported from {found.entry_point!r}: "
-            f"{error!r}"
-        ) from error
 
 
 def _checked(made: AnyEnv, found: EnvSpec) -> AnyEnv:

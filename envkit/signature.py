@@ -10,12 +10,16 @@ import itertools
 import json
 import re
 import sys
-import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
-from typing import Any, Final, Literal, Union, cast, get_args, get_origin, get_type_hints
+from functools import cache, wraps
+from typing import Any, Final, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from envkit.errors import ConfigurationError
+import numpy as np
+
+from envkit.errors import ConfigurationError, EnvkitError
+from envkit.hints import fits, is_decided, is_union, named
 
 _PLAIN: Final[dict[Any, str]] = {
     int: "integer",
@@ -27,6 +31,8 @@ _PLAIN: Final[dict[Any, str]] = {
     tuple: "array",
     dict: "object",
 }
+Init = TypeVar("Init", bound=Callable[..., None])
+
 _SECTION: Final = re.compile(r"(Args|Arguments|Returns|Raises|Yields|Example|Examples|Note):\s*")
 _ENTRY: Final = re.compile(r"\*{0,2}(\w+)(?: \([^)]*\))?:\s*(.*)")
 _CHOICES: Final = re.compile(r"\(choices:\s*(.*?)\)\s*$", re.IGNORECASE)
@@ -88,37 +94,67 @@ def takes(maker: Any, names: Iterable[str]) -> bool:  # noqa: ANN401  # as above
     return given.keys() <= known_arguments(maker)
 
 
-def wrong_types(maker: Any, given: Mapping[str, Any]) -> str:  # noqa: ANN401  # as above
+def wrong_types(maker: Any, given: Mapping[str, Any], *, is_strict: bool = False) -> str:  # noqa: ANN401  # as above
     """Describe the arguments whose value contradicts their type hint; empty if none does.
 
     Args:
         maker: A class or a function.
-        given: Its arguments by name. Only plain hints are checked, such as `int | None`.
+        given: Its arguments by name.
+        is_strict: Also name what only may be wrong, such as a path for a string.
     """
-    kinds = reversed(maker.__mro__) if isinstance(maker, type) else (maker,)
-    hints: dict[str, Any] = {}
-    for kind in kinds:
-        try:
-            hints |= get_type_hints(kind.__init__ if isinstance(kind, type) else kind)
-        except (NameError, TypeError, AttributeError):  # a name that only type checkers import
-            continue
+    hints = _hints(maker)
     found: list[str] = []
-    for name, value in given.items():
-        hint: Any = hints.get(name)
-        members: tuple[Any, ...] = get_args(hint) if _is_union(hint) else (hint,)
-        if not all(member in _PLAIN for member in members):
-            continue
-        accepted = {*members, int} if float in members else set(members)
-        if type(value) not in accepted:
-            kinds_named = " or ".join(
-                "None" if member is type(None) else member.__name__ for member in members
-            )
-            found.append(f"{name} must be {kinds_named}, got {value!r:.80}")
-    return "; ".join(found)
+    for name in given.keys() & hints.keys():
+        value, hint = given[name], hints[name]
+        if (is_strict or is_decided(value, hint)) and not fits(value, hint):
+            rule = named(hint, {float: "a finite number"})
+            found.append(f"{name} must be {rule}, got {value!r:.80}")
+    return "; ".join(sorted(found))
 
 
-def _is_union(hint: Any) -> bool:  # noqa: ANN401  # any type hint
-    return get_origin(hint) in (Union, types.UnionType)
+def checked_arguments(init: Init) -> Init:
+    """Wrap the constructor of an environment, so that `wrong_types` of its arguments are errors.
+
+    NumPy's scalars become Python's, which records can store.
+    """
+
+    @wraps(init)
+    def checked(self: object, *args: Any, **arguments: Any) -> None:  # noqa: ANN401  # any class
+        given: dict[str, Any] = {name: _plain(value) for name, value in arguments.items()}
+        wrong, cause = wrong_types(init, given), None
+        if not wrong:
+            try:
+                return init(self, *args, **given)
+            except EnvkitError:
+                raise
+            except Exception as error:
+                wrong, cause = wrong_types(init, given, is_strict=True), error
+                if not wrong:
+                    raise
+        raise ConfigurationError(f"{type(self).__name__}: {wrong}") from cause
+
+    return cast("Init", checked)
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401  # any argument
+    return cast("Any", value).item() if isinstance(value, np.generic) else value
+
+
+@cache
+def _hints(maker: Any) -> dict[str, Any]:  # noqa: ANN401  # as above
+    """Return the hints of a function's arguments, or of those of a class and its base classes.
+
+    A hint that its own default contradicts, such as `str = None`, says nothing.
+    """
+    hints: dict[str, Any] = {}
+    for kind in reversed(maker.__mro__) if isinstance(maker, type) else (maker,):
+        function = kind.__init__ if isinstance(kind, type) else kind
+        with suppress(NameError, TypeError, AttributeError):  # a name that only checkers import
+            hints |= get_type_hints(function)
+        for name, parameter in inspect.signature(function).parameters.items():
+            if parameter.default is not parameter.empty and name in hints:
+                hints |= {} if fits(parameter.default, hints[name]) else {name: Any}
+    return hints
 
 
 def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
@@ -148,7 +184,7 @@ def _schema_of(hint: Any, place: str) -> dict[str, Any]:  # noqa: ANN401  # any 
         return _enumeration([member.value for member in hint], place)
     if origin is Literal:
         return _enumeration(list(arguments), place)
-    if _is_union(hint):
+    if is_union(hint):
         return _union(arguments, place)
     if origin in (list, Sequence):
         return {"type": "array", "items": _schema_of(arguments[0], place)}

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from envkit.errors import ConfigurationError
 from envkit.image_files import MAX_PIXELS
 from envkit.images import Image
+from envkit.seeds import checked_seed
 
 MAX_TEXT_LENGTH: Final = 1_000_000
 """Maximum text length of an action or observation, in characters."""
@@ -27,6 +28,8 @@ class _ShapelessSpace(gymnasium.Space[T]):
     """Common base of the spaces: no shape and no masked sampling."""
 
     def __init__(self, seed: Seed) -> None:
+        if seed is not None and not isinstance(seed, np.random.Generator):
+            seed = checked_seed(seed)
         super().__init__(shape=None, dtype=None, seed=seed)
 
     @property

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from envkit.async_env import AsyncEnv
 from envkit.env import Capabilities, ObservationRole, Policy, Turn
-from envkit.errors import ConfigurationError, ContractError, DatasetError
+from envkit.errors import ContractError, DatasetError
 from envkit.messages import Message, message
 from envkit.rewards import RewardContext, Rewards, Term
 from envkit.rewards.term import Score
@@ -89,10 +89,6 @@ class ToolEnv(AsyncEnv):
             ConfigurationError: A tool, a limit, a term or an argument is invalid.
         """
         super().__init__(max_turns=max_turns, render_mode=render_mode)
-        if feedback_role not in ("tool", "user"):
-            raise ConfigurationError(
-                f"feedback_role must be 'tool' or 'user', got {feedback_role!r}"
-            )
         parse_tool_calls("", format)  # reject an unknown format now
         self._all_tools = ToolSet.of(tools)
         self._runner = ToolRunner(self._all_tools)

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, Final, Protocol, cast, overload
 
 from envkit.errors import ConfigurationError
+from envkit.json_integers import JsonIntegers, has_whole_number
 from envkit.json_schema import jsonschema
 from envkit.signature import describe
 
@@ -25,6 +26,10 @@ class _Validator(Protocol):
     """The part of a jsonschema validator that is used here."""
 
     def iter_errors(self, instance: Any) -> Any: ...  # noqa: ANN401  # jsonschema's signature
+
+    def is_valid(self, instance: Any) -> bool: ...  # noqa: ANN401  # as above
+
+    def evolve(self, *, schema: Any) -> "_Validator": ...  # noqa: ANN401  # as above
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +131,27 @@ class ToolSpec:
         errors = self._validator.iter_errors(dict(cast(Mapping[str, Any], arguments)))
         return sorted(_sentence(error) for error in errors)
 
+    def with_integers(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return arguments in which `3.0` is `3` where the schema takes only integers.
+
+        JSON has one kind of number, so both are the same integer there, but not in Python.
+        """
+        try:
+            if not has_whole_number(arguments):
+                return arguments
+            checker = self._validator
+            integers = JsonIntegers(
+                self.parameters,
+                lambda rule, value: checker.evolve(schema=_with_null(rule)).is_valid(value),
+            )
+            return integers.read(arguments, self.parameters)
+        except Exception:  # noqa: BLE001  # any schema; `validate` reports what is wrong with it
+            return arguments
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  # the function's own types
         """Call the function; an asynchronous one returns its coroutine.
+
+        Named arguments are read as in `with_integers`.
 
         Raises:
             ConfigurationError: The spec was built from a schema and has no function.
@@ -136,7 +160,7 @@ class ToolSpec:
             raise ConfigurationError(
                 f"tool {self.name!r} has a schema but no function: build it with @envkit.tool"
             )
-        return self.function(*args, **kwargs)
+        return self.function(*args, **self.with_integers(kwargs))
 
     def __deepcopy__(self, memo: dict[int, object]) -> "ToolSpec":
         return self  # immutable, and a copy through __getstate__ would lose the function

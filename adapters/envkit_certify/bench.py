@@ -14,7 +14,7 @@ from envkit.checker import Examination, examine
 from envkit.checker.subject import Budgets, Episode, Reply, Subject, play
 from envkit.env import Env, Policy
 from envkit.errors import ConfigurationError, EnvFault, MissingDependencyError, describe
-from envkit.seeds import derive_seed
+from envkit.seeds import checked_seed, derive_seed
 from envkit.tasks import Task
 from envkit_certify.audit import Audit, AuditReport
 from envkit_certify.forms import Paid, paid_answers
@@ -51,6 +51,9 @@ class Plan:
     golden: tuple[str, ...] = ()
     policies: tuple[str, ...] = ()
     """More blind policies, as `module:name`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", checked_seed(self.seed))
 
 
 class Bench:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from envkit.env import Env
 from envkit.errors import ConfigurationError, ContractError, EnvkitError, describe
+from envkit.plugins import foreign
 
 Make = Callable[[], Env]
 
@@ -53,7 +54,7 @@ def _module(place: str) -> ModuleType:
     path = Path(place)
     if path.suffix == ".py" and not path.is_file():
         raise ConfigurationError(f"no file {place!r}")
-    try:
+    with foreign(f"cannot import {place!r}", ConfigurationError):
         if path.suffix != ".py":
             return importlib.import_module(place)
         # make sibling modules importable, as `python file.py` does
@@ -64,11 +65,7 @@ def _module(place: str) -> ModuleType:
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         spec.loader.exec_module(module)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # foreign code; SystemExit would look like success
-        raise ConfigurationError(f"cannot import {place!r}: {describe(error)}") from error
-    return module
+        return module
 
 
 def _guarded(target: str, make: Make) -> Env:

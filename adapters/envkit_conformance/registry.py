@@ -10,6 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, cast
 
 from envkit.errors import ContractError, UnknownNameError
+from envkit.plugins import foreign
 from envkit_conformance import core
 from envkit_conformance.delivered import Projection
 
@@ -40,7 +41,7 @@ def load_adapters(
 
     Raises:
         UnknownNameError: No adapter has a name.
-        ContractError: An entry point holds no projection.
+        ContractError: The entry point of a named adapter holds no projection, or fails.
     """
     installed = entry_points(group=GROUP) if entries is None else entries
     found = {entry.name: entry for entry in installed}
@@ -48,20 +49,30 @@ def load_adapters(
         if name != CORE and name not in found:
             raise UnknownNameError.suggest("adapter", name, {CORE, *found})
     return tuple(
-        Adapter(name=CORE, members=core.PROJECTIONS) if name == CORE else _load(found[name])
+        Adapter(name=CORE, members=core.PROJECTIONS)
+        if name == CORE
+        else _load(found[name], is_asked=bool(names))
         for name in names or (CORE, *sorted(found))
     )
 
 
-def _load(entry: EntryPoint) -> Adapter:
+def _load(entry: EntryPoint, *, is_asked: bool) -> Adapter:
     try:
-        value: Any = entry.load()
-        if callable(value):
-            value = value()
-    except ImportError as error:  # MissingDependencyError is one too
+        with foreign(f"adapter {entry.name!r} ({entry.value}) fails to import"):
+            try:
+                return _adapter(entry)
+            except ImportError as error:  # MissingDependencyError is one too
+                return Adapter(name=entry.name, members=(), missing=str(error))
+    except ContractError as error:
+        if is_asked:
+            raise
         return Adapter(name=entry.name, members=(), missing=str(error))
-    except AttributeError as error:
-        raise ContractError(f"adapter {entry.name!r}: {error}; reinstall its package") from error
+
+
+def _adapter(entry: EntryPoint) -> Adapter:
+    value: Any = entry.load()
+    if callable(value):
+        value = value()
     given: tuple[Any, ...] = (value,)
     if isinstance(value, list | tuple):
         given = tuple(cast("Sequence[Any]", value))

@@ -9,6 +9,7 @@ from envkit.errors import ConfigurationError, StorageError
 from envkit.metrics.intervals import exact_p_value
 from envkit.rollout.run_settings import RUN_FILE, command_settings
 from envkit.trajectory import read_trajectories, success_of
+from envkit.trajectory.identity import SeenEpisodes
 from envkit.trajectory.storage import FILE_NAME
 from envkit.viewer.pairs import MeanDifference, Pair, match, mean_difference
 from envkit.viewer.rows import EpisodeRow, episode_row
@@ -112,10 +113,13 @@ def read_side(path: Path, *, by: Sequence[str], threshold: float | None = None) 
             "written by `envkit eval` or `envkit rollout`"
         )
     episodes: list[Episode] = []
+    seen = SeenEpisodes()
     arguments: dict[str, Mapping[str, Any]] = {}
     for run in runs:
         recorded = _env_kwargs(run)
         for number, one in enumerate(read_trajectories(run), start=1):
+            if not seen.add(one):
+                continue
             facts = episode_row(one, number=number)
             if threshold is not None:
                 facts = replace(facts, is_solved=success_of(one, threshold=threshold))

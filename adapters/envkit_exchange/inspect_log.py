@@ -22,6 +22,7 @@ from envkit.errors import StorageError
 from envkit.files import storage_errors
 from envkit.text import utf8
 from envkit.trajectory import StopReason, Trajectory, read_trajectories
+from envkit.trajectory.identity import SeenEpisodes
 from envkit.trajectory.plain import json_chunks
 from envkit.trajectory.storage import Source, trajectory_file
 from envkit.trajectory.trajectory import role_of
@@ -103,7 +104,8 @@ def export_inspect(
             storage_errors(f"cannot write {target}"),
             zipfile.ZipFile(temporary, "x", zipfile.ZIP_DEFLATED) as log,
         ):
-            for done, trajectory in enumerate(read_trajectories(source), start=1):
+            episodes = SeenEpisodes().first(read_trajectories(source), tally.left_out)
+            for done, trajectory in enumerate(episodes, start=1):
                 progress(done, total)
                 reason = selection.refusal(trajectory)
                 if reason is not None:

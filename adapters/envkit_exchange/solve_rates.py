@@ -20,6 +20,7 @@ from envkit.rollout.sources import canonical_json
 from envkit.secrets import without_secrets
 from envkit.success import UNDECLARED
 from envkit.trajectory import StopReason, Trajectory, read_trajectories, success_of
+from envkit.trajectory.identity import SeenEpisodes
 from envkit.trajectory.storage import Source
 from envkit.trajectory.trajectory import role_of
 from envkit_exchange.trajectories import contents_of
@@ -101,7 +102,8 @@ def solve_rates(
 ) -> SolveRates:
     """Measure the tasks of finished or interrupted runs of one environment.
 
-    Episodes of the same task count together across runs. A task is identified by its data, or by
+    Episodes of the same task count together across runs, and an episode in several runs counts
+    once. A task is identified by its data, or by
     its seed if the environment has no tasks.
 
     Args:
@@ -119,9 +121,11 @@ def solve_rates(
     order: dict[str, tuple[int, int]] = {}
     rates, done = SolveRates(tasks=[]), 0
     shared: EpisodeRequest | None = None
+    seen = SeenEpisodes()
     for place, source in enumerate(sources):
         arguments = _env_kwargs(source)
-        for trajectory in read_trajectories(source, skip_cut_line=True):
+        episodes = read_trajectories(source, skip_cut_line=True)
+        for trajectory in seen.first(episodes, rates.left_out):
             done += 1
             progress(done, total)
             request = _request(trajectory, arguments)

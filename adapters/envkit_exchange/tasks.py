@@ -13,7 +13,7 @@ from envkit.messages import Message, message
 from envkit.registration import make
 from envkit.rollout.request import EpisodeRequest
 from envkit.secrets import without_secrets
-from envkit.seeds import derive_seed
+from envkit.seeds import checked_seed, derive_seed
 from envkit.tasks import Task
 from envkit_exchange.tables import GROUP_BYTES, arrow, image_column, write_folder, write_table
 from envkit_exchange.task_rows import ROW_BUILDERS, TaskExample, TaskFormat, parts_column
@@ -60,7 +60,7 @@ class TaskDraw(Closing):
         """
         shared = tasks[0].env_kwargs if tasks else None
         self._arguments = {**(shared or {}), **(env_kwargs or {})}
-        self._env_id, self._seed, self._start = env_id, seed, start or 0
+        self._env_id, self._seed, self._start = env_id, checked_seed(seed), start or 0
         self.split: Final = split or _DEFAULT_SPLIT
         self._env = _made(env_id, self._arguments)
         try:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from envkit.errors import StorageError
 from envkit.files import storage_errors
 from envkit.trajectory import read_trajectories
+from envkit.trajectory.identity import SeenEpisodes
 from envkit.trajectory.storage import Source, trajectory_file
 from envkit_exchange.tables import GROUP_BYTES, arrow, image_column, write_folder, write_table
 from envkit_exchange.trajectory_rows import (
@@ -116,7 +117,8 @@ def _rows(
     progress: Callable[[int, int], None],
 ) -> Iterator[Mapping[str, Any]]:
     build = chat_row if kind is TrajectoryFormat.SFT else full_row
-    for done, trajectory in enumerate(read_trajectories(source), start=1):
+    episodes = SeenEpisodes().first(read_trajectories(source), tally.left_out)
+    for done, trajectory in enumerate(episodes, start=1):
         progress(done, contents.count)
         reason = selection.refusal(trajectory)
         rows = () if reason else rows_of_trajectory(trajectory, selection)

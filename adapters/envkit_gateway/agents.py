@@ -1,7 +1,6 @@
 """Agents: functions and commands that solve a task with a model behind the gateway."""
 
 import inspect
-import pkgutil
 import shlex
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from envkit.env import Step
 from envkit.errors import ConfigurationError, EnvFault, FaultKind, RefusedError, did_you_mean
 from envkit.images import Image
 from envkit.messages import Message, images_of, text_of
+from envkit.plugins import load_named
 from envkit.rollout.boundary import StepOutcome
 from envkit.rollout.setting_types import check_types
 from envkit.threads.pool import WorkerPool
@@ -286,13 +286,7 @@ class AgentSettings:
         """
         found: object = self.function
         if isinstance(found, str):
-            try:
-                found = pkgutil.resolve_name(found)
-            except (ImportError, AttributeError, ValueError) as error:
-                raise ConfigurationError(
-                    f"cannot import the agent {self.function!r}: {error}; write it as "
-                    "module:function"
-                ) from error
+            found = cast("object", load_named(found, "the agent"))
         if found is not None and not callable(found):
             raise ConfigurationError(f"the agent {self.function!r} is not callable")
         return cast("AgentFunction | None", found)

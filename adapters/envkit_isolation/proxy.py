@@ -12,6 +12,7 @@ from envkit.agents import MultiAgentEnv, RoleEnv
 from envkit.env import Capabilities, Env, Policy, PolicyContext
 from envkit.errors import ConfigurationError, ContractError
 from envkit.messages import Message, check_message, text_of
+from envkit.seeds import checked_seed
 from envkit.success import checked_threshold, own_reward
 from envkit.tools import ToolSpec
 from envkit.turns import Observation, Reset, Step
@@ -75,7 +76,7 @@ class IsolatedEnv(Env):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         """Start an episode in the worker."""
-        seed = None if seed is None else int(seed)
+        seed = None if seed is None else checked_seed(seed)
         call = {"call": "reset", "seed": seed, "options": options}
         answer = self._worker.call(Frame(call, starts_episode=True))
         observation, info = self._observed(answer)

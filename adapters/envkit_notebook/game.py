@@ -20,7 +20,7 @@ from envkit.reply import Reply
 from envkit.rollout.host import AnyEnv, EnvFactory, EnvHost
 from envkit.rollout.limits import RetryBudget
 from envkit.rollout.recovery import RecoveringEnv
-from envkit.seeds import derive_seed
+from envkit.seeds import checked_seed, derive_seed
 from envkit.tasks import Task
 from envkit.threads.pool import WorkerPool
 from envkit.trajectory.trajectory import Trajectory
@@ -80,7 +80,7 @@ class Game:
             seed: Seed of the environment; None draws one.
             task: Plays this task; None draws one with the seed.
         """
-        self.seed = secrets.randbits(31) if seed is None else seed
+        self.seed = checked_seed(secrets.randbits(31) if seed is None else seed)
         self.messages: list[Message] = []
         self.outcomes: list[Outcome] = []
         """One outcome per reply, in order."""

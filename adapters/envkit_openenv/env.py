@@ -94,15 +94,20 @@ class OpenEnvEnv(AsyncEnv):
         Raises:
             ConfigurationError: An argument is wrong.
         """
-        super().__init__(max_turns=max_turns or _DEFAULT_TURNS, render_mode=render_mode)
+        turns = _DEFAULT_TURNS if max_turns is None else max_turns
+        super().__init__(max_turns=turns, render_mode=render_mode)
         self._address = _address(base_url)
         if interface not in [kind.value for kind in InterfaceKind]:
             names = ", ".join(repr(kind.value) for kind in InterfaceKind)
             raise ConfigurationError(f"interface must be one of {names}, got {interface!r}")
-        if interface == InterfaceKind.TEXT and reply_field is None:
+        if interface == InterfaceKind.TEXT and not reply_field:
             raise ConfigurationError("interface 'text' needs reply_field, a field of the action")
-        if calls_per_turn < 1:
-            raise ConfigurationError(f"calls_per_turn must be at least 1, got {calls_per_turn}")
+        if calls_per_turn < 1 or (max_sessions is not None and max_sessions < 1):
+            raise ConfigurationError(
+                "calls_per_turn must be at least 1, and max_sessions at least 1 or None, got "
+                f"{calls_per_turn} and {max_sessions}"
+            )
+        ToolSpec(name=tool_name, description="")  # rejects an invalid name now
         parse_tool_calls("", call_format)  # rejects an unknown format now
         self._kind, self._reply_field = InterfaceKind(interface), reply_field
         self._tool_name, self._call_format = tool_name, call_format
@@ -132,7 +137,7 @@ class OpenEnvEnv(AsyncEnv):
             EnvFault: The server cannot be reached, fails, or answers with something else.
         """
         task = self._prepare(seed, options)
-        self._seed = seed if seed is not None else int(self.np_random.integers(_SEEDS))
+        self._seed = int(self.np_random.integers(_SEEDS) if seed is None else seed)
         return self._begin(await self.on_areset(task))
 
     async def astep(self, action: str) -> Step:

@@ -12,6 +12,7 @@ from importlib.metadata import entry_points
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError, MissingDependencyError, StorageError, UnknownNameError
+from envkit.plugins import foreign
 
 _GROUP: Final = "opentelemetry_traces_exporter"
 """Entry point group of exporters, as used by the SDK's own configuration."""
@@ -132,7 +133,8 @@ def _exporter(name: str) -> Any:  # noqa: ANN401  # a span exporter of the SDK
         )
     if entry_name not in known:
         raise UnknownNameError.suggest("OpenTelemetry exporter", name, {*known, "otlp", "none"})
-    return known[entry_name].load()()
+    with foreign(f"OTEL_TRACES_EXPORTER={name} ({known[entry_name].value}) fails"):
+        return known[entry_name].load()()
 
 
 def _line(span: Any) -> str:  # noqa: ANN401  # a span

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, cast
 
 from envkit.errors import ConfigurationError
+from envkit.plugins import foreign
 from envkit.rollout.config import RolloutConfig
 from envkit.rollout.engine import LogprobKind
 from envkit.rollout.setting_types import check_types
@@ -105,12 +106,8 @@ def import_all(names: Iterable[str]) -> None:
         ConfigurationError: One cannot be imported.
     """
     for name in names:
-        try:
+        with foreign(f"envkit.imports: {name!r} fails to import", ConfigurationError):
             importlib.import_module(name)
-        except ImportError as error:
-            raise ConfigurationError(
-                f"envkit.imports names {name!r}, which cannot be imported: {error}"
-            ) from error
 
 
 _ENGINE: Final = {"timeout_s", "logprob_kind"}

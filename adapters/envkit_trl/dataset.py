@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from envkit.errors import ConfigurationError, MissingDependencyError
 from envkit.messages import Message, message, text_of
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
-from envkit.seeds import derive_seed
+from envkit.seeds import checked_seed, derive_seed
 from envkit_exchange import TaskDraw
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class _PromptWriter:
 
     def __init__(self, style: PromptStyle, seed: int) -> None:
         self._style = style
-        self._seed = seed
+        self._seed = checked_seed(seed)
         self._envs: dict[object, Any] = {}
         self._count = 0
 

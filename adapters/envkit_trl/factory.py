@@ -20,7 +20,7 @@ from envkit.rollout.host import AnyEnv
 from envkit.rollout.interrupt import Interrupt
 from envkit.rollout.request import EpisodeRequest
 from envkit.rollout.sources import EnvSource
-from envkit.seeds import derive_seed
+from envkit.seeds import checked_seed, derive_seed
 from envkit.tools import ToolSpec
 from envkit.trajectory.stop import FaultPlace, FaultRecord
 from envkit.turns import Observation
@@ -90,7 +90,7 @@ def environment_factory(
         "_config": config,
         "_source": source,
         "_has_tools": bool(tools),
-        "_run_seed": seed,
+        "_run_seed": checked_seed(seed),
         "_batches": _Batches(breaker or BreakerSettings()),
         "_render_call": staticmethod(render_call),
     }

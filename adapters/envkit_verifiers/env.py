@@ -106,14 +106,15 @@ class VerifiersEnv(AsyncEnv):
         if split not in _SPLITS:
             raise ConfigurationError(f"split must be one of {list(_SPLITS)}, got {split!r}")
         parse_tool_calls("", call_format)  # rejects an unknown format now
-        own = load(environment, arguments or {}, max_turns or _DEFAULT_TURNS)
+        turns = _DEFAULT_TURNS if max_turns is None else max_turns
+        own = load(environment, arguments or {}, turns)
         limit = _limit_of(own)
         if max_turns is not None and limit is not None and max_turns != limit:
             raise ConfigurationError(
                 f"{environment!r} itself ends after {limit} replies: omit max_turns, or "
                 f"pass the environment's own argument in arguments=, got max_turns={max_turns}"
             )
-        super().__init__(max_turns=limit or max_turns or _DEFAULT_TURNS, render_mode=render_mode)
+        super().__init__(max_turns=limit or turns, render_mode=render_mode)
         rows: Any = own.build_dataset() if split == "train" else own.build_eval_dataset()
         if rows is None:
             other = _SPLITS[split == "train"]

@@ -7,10 +7,10 @@ them), so a change applies to one turn: the last rewarded one.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pkgutil import resolve_name
 from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError, ContractError
+from envkit.plugins import load_named
 from envkit.trajectory.segment import Segment, SegmentKind
 from envkit.trajectory.trajectory import UNADJUSTED, Trajectory
 
@@ -102,10 +102,7 @@ def load_adjust(place: str) -> AdjustRewards:
     """
     if place in TEAMS:
         return TEAMS[place]
-    try:
-        found: Any = resolve_name(place) if ":" in place else None
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigurationError(f"adjust_rewards {place!r} cannot be imported: {error}") from error
+    found = load_named(place, "adjust_rewards") if ":" in place else None
     if not callable(found):
         raise ConfigurationError(
             f"adjust_rewards must be one of {sorted(TEAMS)} or module:function, got {place!r}"

@@ -12,6 +12,7 @@ from envkit.checker.problems import Note, Problem, mistakes, raised
 from envkit.checker.subject import Budgets, Codec, Skip, Subject
 from envkit.env import Env
 from envkit.errors import ContractError, shown
+from envkit.seeds import checked_seed
 from envkit.text import counted
 
 __all__ = ["CheckReport", "Codec", "check_env"]
@@ -136,6 +137,7 @@ def check_env(
         max_observation_tokens: Maximum tokens per observation; None is unlimited.
 
     Raises:
+        ConfigurationError: The seed is not an integer of at least 0.
         ContractError: Lists every problem found.
     """
     plain = cast(Any, env.unwrapped) if isinstance(env, gymnasium.Env) else env  # pyright: ignore[reportUnnecessaryIsInstance]  # a caller may pass anything
@@ -147,7 +149,7 @@ def check_env(
     subject = Subject(
         env=plain,
         factory=factory,
-        seed=seed,
+        seed=checked_seed(seed),
         episodes=episodes,
         codec=codec,
         budgets=Budgets(pixels=max_observation_pixels, tokens=max_observation_tokens),

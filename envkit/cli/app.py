@@ -25,6 +25,7 @@ from envkit.cli.stored import report, verify
 from envkit.cli.ui import ui
 from envkit.cli.view import view
 from envkit.errors import ConfigurationError, EnvkitError, did_you_mean
+from envkit.files import expanded
 
 EXIT_ERROR: Final = 1
 EXIT_USAGE: Final = 2
@@ -53,7 +54,11 @@ class _Commands(TyperGroup):
             self.commands.setdefault(name, command)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  # click's context
-        """Move --debug to the front, as declared."""
+        """Expand `~` in all arguments, and move --debug to the front, as declared."""
+        try:
+            args = [_expanded(one) for one in args]
+        except ConfigurationError as error:
+            raise typer.BadParameter(str(error)) from error
         end = args.index("--") if "--" in args else len(args)
         if "--debug" in args[:end]:
             args = ["--debug", *(a for a in args[:end] if a != "--debug"), *args[end:]]
@@ -104,6 +109,14 @@ class _Commands(TyperGroup):
         except KeyboardInterrupt as error:
             note("envkit: interrupted")
             raise typer.Exit(EXIT_INTERRUPTED) from error
+
+
+def _expanded(argument: str) -> str:
+    """Return an argument with the user's home for `~`; a shell leaves `--out=~/runs` as it is."""
+    option, separator, value = argument.partition("=")
+    if option.startswith("--") and separator:
+        return f"{option}={expanded(value)}"
+    return expanded(argument)
 
 
 def _ended(error: OSError) -> Exception:

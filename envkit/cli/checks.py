@@ -10,13 +10,14 @@ import platform
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, Final
 
+from envkit import plugins
 from envkit.cli import installed
 from envkit.errors import (
     ConfigurationError,
@@ -24,6 +25,7 @@ from envkit.errors import (
     EnvkitError,
     MissingDependencyError,
     RefusedError,
+    describe,
 )
 from envkit.files import CACHE_VARIABLE, cache_dir
 
@@ -255,28 +257,29 @@ def _fix_of(problem: EnvkitError, distribution: str) -> str:
 
 
 def _plugin_checks() -> Iterator[Check]:
-    for point in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
-        yield _plugin_check(point)
+    for name, points in sorted(plugins.installed(GROUP).items()):
+        yield _plugin_check(name, points)
 
 
-def _plugin_check(point: EntryPoint) -> Check:
-    distribution = point.dist.name if point.dist is not None else "its package"
+def _plugin_check(name: str, points: Sequence[EntryPoint]) -> Check:
+    distribution = plugins.owners(points)
     try:
-        function: Callable[[], object] = point.load()
-        found = function()
+        found = str(plugins.load_only(points, f"the check {name!r}")())
     except EnvkitError as error:
-        matters = f"environments that need the {point.name} cannot be played"
-        return _failed("plugin", point.name, error, matters=matters, distribution=distribution)
-    except Exception as error:  # noqa: BLE001  # a plugin's error is its finding
+        matters = f"environments that need the {name} cannot be played"
+        return _failed("plugin", name, error, matters=matters, distribution=distribution)
+    except BaseException as error:  # a plugin's error is its finding
+        if type(error) is KeyboardInterrupt:
+            raise
         return Check(
             area="plugin",
-            name=point.name,
+            name=name,
             status=Status.FAILED,
-            found=f"the check itself failed: {error!r}",
+            found=f"the check itself failed: {describe(error)}",
             matters="the state of this part is unknown",
             fix=f"pip install --force-reinstall --no-deps {distribution}",
         )
-    return Check(area="plugin", name=point.name, status=Status.OK, found=str(found))
+    return Check(area="plugin", name=name, status=Status.OK, found=found)
 
 
 def _fix_in(message: str) -> str:

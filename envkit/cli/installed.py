@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from envkit.cli.engines import GROUP, load_engine
 from envkit.errors import EnvkitError
-from envkit.plugins import plugins
+from envkit.plugins import owners, plugins
 
 DISTRIBUTION: Final = "envkit-rl"
 EXTRAS: Final = {
@@ -118,8 +118,7 @@ def engines() -> list[EngineStatus]:
             load_engine(name)
         except EnvkitError as error:
             problem = error
-        source = entry.dist.name if entry.dist is not None else "its package"
-        statuses.append(EngineStatus(name=name, source=source, problem=problem))
+        statuses.append(EngineStatus(name=name, source=owners([entry]), problem=problem))
     return statuses
 
 

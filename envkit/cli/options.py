@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from envkit.errors import ConfigurationError, ContractError, EnvkitError, describe
+from envkit.files import expanded
 from envkit.secrets import restored, stored
 
 if TYPE_CHECKING:
@@ -113,6 +114,8 @@ def parse_env_kwargs(
             arguments[name] = json.loads(value)
         except ValueError:
             arguments[name] = value
+        if isinstance(arguments[name], str):
+            arguments[name] = expanded(arguments[name])
     return restored(arguments)
 
 

@@ -10,7 +10,7 @@ command.
 import ast
 from collections.abc import Callable, Sequence
 from importlib.machinery import PathFinder
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from typing import Any, Final, cast
 
@@ -19,7 +19,8 @@ from typer.core import TyperCommand
 
 from envkit.cli.console import printable
 from envkit.cli.examples import epilog, examples_of, help_text
-from envkit.errors import ContractError, EnvkitError
+from envkit.errors import ContractError
+from envkit.plugins import installed, load_only, owners
 
 ENTRY_POINT_GROUP: Final = "envkit.commands"
 
@@ -32,7 +33,7 @@ class PluginCommand(TyperCommand):
 
         line, group = _first_line(points[0])
         super().__init__(name=name, callback=None, rich_help_panel=group or "Commands of plugins")
-        line = line or f"From {_owners(points)}."
+        line = line or f"From {owners(points)}."
         self.short_help = escape(printable(line))
         self._points = points
 
@@ -54,15 +55,8 @@ class PluginCommand(TyperCommand):
     def load(self) -> Any:  # noqa: ANN401  # click's command
         """Import the function and return its command; see `make_context`."""
         point = self._points[0]
-        place = f"the command {self.name!r} of the distribution {_owners(self._points)!r}"
-        if len(self._points) > 1:
-            raise ContractError(f"{place} must come from one distribution; uninstall all but one")
-        try:
-            function: Any = point.load()
-        except EnvkitError:
-            raise
-        except Exception as error:
-            raise ContractError(f"{place} ({point.value}) fails to import: {error!r}") from error
+        place = f"the command {self.name!r} of the distribution {owners(self._points)!r}"
+        function = load_only(self._points, place)
         if not callable(function):
             raise ContractError(
                 f"{place} ({point.value}) must be a function, got {type(function).__name__}"
@@ -72,9 +66,7 @@ class PluginCommand(TyperCommand):
 
 def plugin_commands() -> dict[str, PluginCommand]:
     """Return the commands of all installed plugins by name; imports none of them."""
-    found: dict[str, list[EntryPoint]] = {}
-    for point in entry_points(group=ENTRY_POINT_GROUP):
-        found.setdefault(point.name, []).append(point)
+    found = installed(ENTRY_POINT_GROUP)
     return {name: PluginCommand(name, points) for name, points in sorted(found.items())}
 
 
@@ -97,17 +89,13 @@ def _first_line(point: EntryPoint) -> tuple[str | None, str | None]:
 
     Both are None if the source is missing, or if another module defines the function.
     """
-    source = _source(point.module)
-    if source is None:
-        return None, None
     try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
-        return None, None  # reported when the command is run
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and node.name == point.attr:
-            line = (ast.get_docstring(node) or "").partition("\n")[0] or None
-            return line, _group(node.decorator_list)
+        for node in ast.parse(_source(point.module) or "").body:
+            if isinstance(node, ast.FunctionDef) and node.name == point.attr:
+                line = (ast.get_docstring(node) or "").partition("\n")[0] or None
+                return line, _group(node.decorator_list)
+    except Exception:  # noqa: BLE001  # any text and any import hook; running it reports the error
+        pass
     return None, None
 
 
@@ -123,18 +111,11 @@ def _group(decorators: Sequence[ast.expr]) -> str | None:
 def _source(module: str) -> str | None:
     """Return the source text of a module without importing it or its packages."""
     head, *rest = module.split(".")
-    try:
-        spec, name = find_spec(head), head
-        for part in rest:
-            if spec is None:
-                return None
-            name = f"{name}.{part}"
-            spec = PathFinder.find_spec(name, spec.submodule_search_locations)
-        loader: Any = None if spec is None else spec.loader
-        return None if loader is None else loader.get_source(name)
-    except (ImportError, ValueError, AttributeError):  # no such module, or no source
-        return None
-
-
-def _owners(points: Sequence[EntryPoint]) -> str:
-    return ", ".join(sorted({point.dist.name if point.dist else "unknown" for point in points}))
+    spec, name = find_spec(head), head
+    for part in rest:
+        if spec is None:
+            return None
+        name = f"{name}.{part}"
+        spec = PathFinder.find_spec(name, spec.submodule_search_locations)
+    loader: Any = None if spec is None else spec.loader
+    return None if loader is None else loader.get_source(name)

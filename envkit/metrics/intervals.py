@@ -14,6 +14,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from envkit.seeds import checked_seed
+
 CONFIDENCE: Final = 0.95
 RESAMPLES: Final = 4000
 FEWEST: Final = 5
@@ -109,7 +111,11 @@ def mean_interval(
 
     Returns:
         None for fewer than `FEWEST` problems, and for equal values, which resampling cannot vary.
+
+    Raises:
+        ConfigurationError: The seed is not an integer of at least 0.
     """
+    seed = checked_seed(seed)
     column = np.sort(np.asarray(values, dtype=np.float64))  # episodes finish in any order
     count = len(column)
     if count < FEWEST or (column == column[0]).all():

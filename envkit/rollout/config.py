@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, TypeVar, cast
 
 from envkit.agents import load_adjust
 from envkit.errors import ConfigurationError, MissingDependencyError, did_you_mean
+from envkit.files import expanded
 from envkit.plugins import load_plugin
 from envkit.rollout.breaker import BreakerSettings
 from envkit.rollout.engine import Sampling
@@ -24,6 +25,7 @@ from envkit.rollout.self_check import DEFAULT_SHARE
 from envkit.rollout.setting_types import check_fields, check_types
 from envkit.rollout.setup import PlayAgent, RolePlan
 from envkit.rollout.tail import Tail
+from envkit.seeds import checked_seed
 from envkit.tokens import ChatCodec, SanityMode
 
 T = TypeVar("T")
@@ -102,7 +104,7 @@ class RolloutConfig:
             ConfigurationError: A key is unknown (the message suggests the nearest one), or a value
                 is invalid.
         """
-        data = {} if mapping is None else dict(_section(mapping, "the configuration"))
+        data = expanded_paths({} if mapping is None else _section(mapping, "the configuration"))
         nested: dict[str, Any] = {}
         for name, read in _SECTIONS.items():
             if name in data:
@@ -115,7 +117,11 @@ class RolloutConfig:
         Raises:
             ConfigurationError: A value has the wrong type, is out of range, or is unknown.
         """
+        object.__setattr__(self, "seed", checked_seed(self.seed))
         check_fields(self, "the configuration")
+        if (seed := self.sampling.get("seed")) is not None:
+            seed = checked_seed(seed, "sampling: seed")
+            object.__setattr__(self, "sampling", {**self.sampling, "seed": seed})
         _check_ranges(self)
         self.sampling_over(Sampling())
         self.role_plan()
@@ -257,6 +263,10 @@ def _check_ranges(config: RolloutConfig) -> None:
         raise ConfigurationError(f"sanity_share must be 0 to 1, got {config.sanity_share}")
 
 
+_WITH_PATHS: Final = ("env_kwargs", "engine", "agent", "history", "adjust_rewards", "ray")
+"""Settings whose own texts may be paths. Deeper texts belong to tasks, tools and templates."""
+
+
 def read_settings(path: Path) -> dict[str, Any]:
     """Return the mapping of a JSON or YAML file.
 
@@ -264,6 +274,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         ConfigurationError: It cannot be read or does not contain a mapping.
     """
     try:
+        path = Path(expanded(str(path)))
         text = path.read_text(encoding="utf-8")
         value: object = json.loads(text) if path.suffix == ".json" else _yaml(text)
     except (OSError, ValueError, RecursionError) as error:
@@ -312,7 +323,26 @@ def with_overrides(settings: Mapping[str, Any], pairs: Iterable[str]) -> dict[st
                     'texts, such as \'history={"keep_last_images": {"keep": 3}}\''
                 ) from error
             place[name] = text
-    return changed
+    return expanded_paths(changed)
+
+
+def expanded_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with `envkit.files.expanded` paths in the sections that name files."""
+    found = dict(settings)
+    for name in _WITH_PATHS:
+        section: object = found.get(name)
+        if isinstance(section, Mapping):
+            entries = cast("Mapping[str, Any]", section).items()
+            found[name] = {key: _expanded(value) for key, value in entries}
+        else:
+            found |= {name: _expanded(section)} if name in found else {}
+    return found
+
+
+def _expanded(value: Any) -> Any:  # noqa: ANN401  # any setting
+    if isinstance(value, list):
+        return [_expanded(one) for one in cast("list[Any]", value)]
+    return expanded(value) if isinstance(value, str) else value
 
 
 def _retries(value: object) -> RetryBudget:

@@ -14,6 +14,7 @@ from envkit.env import PolicyContext
 from envkit.images import Image
 from envkit.reply import FinishReason
 from envkit.rollout.token_stream import Report
+from envkit.seeds import checked_seed
 from envkit.tokens import ChatCodec
 from envkit.tokens.encoded import ImageFeatures
 from envkit.tools import ToolSpec
@@ -48,6 +49,15 @@ class Sampling:
     """None uses the engine's own generator."""
     extras: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Engine-specific keys, passed through unchanged."""
+
+    def __post_init__(self) -> None:
+        """Check the seed.
+
+        Raises:
+            ConfigurationError: It is neither None nor an integer of at least 0.
+        """
+        if self.seed is not None:
+            object.__setattr__(self, "seed", checked_seed(self.seed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,15 +11,15 @@ trained, in the sequence that sampled them.
 """
 
 import inspect
-import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from types import FunctionType, MethodType
 from typing import Any, Final, cast
 
-from envkit.errors import ConfigurationError, describe, did_you_mean, shown, type_name
+from envkit.errors import ConfigurationError, did_you_mean, shown, type_name
 from envkit.messages import Message, Part, images_of
+from envkit.plugins import load_named
 from envkit.rollout.setting_types import check_types
 from envkit.tokens import ChatCodec
 
@@ -296,13 +296,7 @@ def _built(name: str, values: Mapping[str, Any]) -> HistoryPolicy:
 
 def _imported(place: str) -> HistoryPolicy:
     name = f"the history policy {place!r}"
-    try:
-        found: object = pkgutil.resolve_name(place)
-    except (Exception, SystemExit) as error:  # a module may raise anything
-        raise ConfigurationError(
-            f"cannot import {name}: {describe(error)}; write it as module:function, and install "
-            "the module or add its folder to PYTHONPATH"
-        ) from error
+    found: object = load_named(place, "the history policy")
     if isinstance(found, type):
         raise ConfigurationError(
             f"{name} is a class: name a function, or an object of the class that the module makes"

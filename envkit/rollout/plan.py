@@ -8,6 +8,7 @@ from typing import Any
 from envkit.errors import ConfigurationError
 from envkit.rollout.availability import Watched
 from envkit.rollout.tail import ParkedGroup, Tail
+from envkit.seeds import checked_seed
 from envkit.tasks import Task
 from envkit.trajectory.trajectory import Trajectory
 
@@ -143,7 +144,7 @@ class RunPlan:
     """JSON data to store with every record."""
 
     def __post_init__(self) -> None:
-        """Validate the counts.
+        """Validate the counts and seeds.
 
         Raises:
             ConfigurationError: See the message.
@@ -156,6 +157,9 @@ class RunPlan:
                 f"episodes counts trajectories and must be a multiple of group_size, got "
                 f"{self.episodes} episodes in groups of {self.group_size}"
             )
+        if self.seeds is not None:
+            seeds = [None if seed is None else checked_seed(seed) for seed in self.seeds]
+            object.__setattr__(self, "seeds", seeds)
 
     def check(self, *, new_groups: int) -> None:
         """Check that there is a task and a seed for every group to start.

@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError
 from envkit.rollout.sources import EnvSource, canonical_json
+from envkit.seeds import checked_seed
 from envkit.tasks import Task
 
 ENVKIT_COLUMN: Final = "envkit"
@@ -28,6 +29,16 @@ class EpisodeRequest:
     """None draws one with the seed."""
     seed: int | None = None
     """None lets the adapter derive one from the trainer's own index, equal across a group."""
+
+    def __post_init__(self) -> None:
+        """Check the seed.
+
+        Raises:
+            ConfigurationError: It is neither None nor an integer of at least 0.
+        """
+        if self.seed is not None:
+            name = f"'seed' in column {ENVKIT_COLUMN!r}"
+            object.__setattr__(self, "seed", checked_seed(self.seed, name))
 
     @classmethod
     def from_column(
@@ -98,9 +109,8 @@ def _mapping(value: object) -> dict[str, Any]:
 
 
 def _check_kinds(data: Mapping[str, Any]) -> None:
-    for key, kind in (("env_kwargs", Mapping), ("task", Mapping), ("seed", int)):
-        if key in data and (not isinstance(data[key], kind) or isinstance(data[key], bool)):
-            word = "an integer" if kind is int else "a JSON object"
+    for key in ("env_kwargs", "task"):
+        if key in data and not isinstance(data[key], Mapping):
             raise ConfigurationError(
-                f"{key!r} in column {ENVKIT_COLUMN!r} must be {word}, got {data[key]!r:.80}"
+                f"{key!r} in column {ENVKIT_COLUMN!r} must be a JSON object, got {data[key]!r:.80}"
             )

@@ -12,7 +12,7 @@ from envkit.rollout.engine import Engine, LogprobKind, Sampling
 from envkit.rollout.history import HistorySetting, check_codec
 from envkit.rollout.limits import Limits, RetryBudget
 from envkit.rollout.self_check import SelfCheck
-from envkit.seeds import derive_seed
+from envkit.seeds import checked_seed, derive_seed
 from envkit.tasks import Task
 from envkit.threads.pool import WorkerPool
 from envkit.tokens import ChatCodec
@@ -170,3 +170,11 @@ class EpisodeSpec:
     """Filled with the environment's state before each turn, by the number of replies that it has
     answered, if it supports snapshots. The engine's session stays open for forks, and the caller
     ends it with `Player.end_session`. None saves no states."""
+
+    def __post_init__(self) -> None:
+        """Check the seed.
+
+        Raises:
+            ConfigurationError: It is not an integer of at least 0.
+        """
+        object.__setattr__(self, "seed", checked_seed(self.seed))

@@ -78,6 +78,9 @@ class Collector:
 
     def call(self, name: str, arguments: dict[str, Any], call_id: object = None) -> None:
         """Record a call."""
+        for spec in self.tools:
+            if spec.name == name:
+                arguments = spec.with_integers(arguments)
         given = call_id if isinstance(call_id, str) and call_id else f"call{len(self._calls):05d}"
         self._calls.append(ToolCall(name=name, arguments=arguments, id=given))
 

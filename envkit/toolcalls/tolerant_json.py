@@ -50,6 +50,7 @@ _WORDS: Final[dict[str, bool | None]] = {
     "None": None,
 }
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_EXACT: Final = 2**53
 _MAX_DIGITS: Final = 400  # no tool takes a longer integer, and converting it is slow
 
 
@@ -178,8 +179,11 @@ class _Reader:
         digits = found.group()
         if len(digits) > _MAX_DIGITS:
             raise MalformedJson(f"a number of {len(digits)} digits", self._at)
-        if found.group(1) is None and found.group(2) is None:
-            return int(digits)
+        whole, _, fraction = digits.partition(".")
+        if found.group(2) is None and not fraction.strip("0"):
+            value = int(whole)
+            if not fraction or abs(value) > _EXACT:  # a float would be another number
+                return value
         value = float(digits)
         if not math.isfinite(value):
             raise MalformedJson(f"number out of range: {digits[:40]}", self._at)

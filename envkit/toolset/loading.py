@@ -35,6 +35,8 @@ from types import ModuleType
 from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError, MissingDependencyError, UnknownNameError
+from envkit.files import expanded
+from envkit.plugins import foreign
 from envkit.tools import ToolSpec
 from envkit.toolset.tool_set import ToolSet
 
@@ -63,7 +65,7 @@ def load_tools(place: str | os.PathLike[str]) -> ToolSet:
         ConfigurationError: The file is missing or invalid, or contains no tool set.
         MissingDependencyError: It is a YAML file and PyYAML is not installed.
     """
-    text = os.fspath(place)
+    text = expanded(os.fspath(place))
     if match := _PYTHON.fullmatch(text):
         return _from_python(Path(match.group(1)), match.group(2))
     path = Path(text)
@@ -114,10 +116,8 @@ def _is_factory(value: Callable[..., Any]) -> bool:
 
 
 def _made(factory: Callable[..., Any], place: str) -> object:
-    try:
+    with foreign(f"{place!r} failed", ConfigurationError):
         return factory()
-    except Exception as error:
-        raise ConfigurationError(f"{place!r} failed: {type(error).__name__}: {error}") from error
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -131,12 +131,11 @@ def _import_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # typing resolves annotations through it
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
+        with foreign(f"cannot import the tools in {str(path)!r}", ConfigurationError):
+            spec.loader.exec_module(module)
+    except BaseException:
         del sys.modules[spec.name]
-        raise ConfigurationError(
-            f"cannot import the tools in {str(path)!r}: {type(error).__name__}: {error}"
-        ) from error
+        raise
     return module
 
 
@@ -184,7 +183,7 @@ def _entry(
         raise ConfigurationError(
             f"{where}: 'use' must be FILE.py or FILE.py:NAME, got {fields.get('use')!r}"
         )
-    used = _from_python(folder / match.group(1), match.group(2))
+    used = _from_python(folder / expanded(match.group(1)), match.group(2))
     specs = used.specs
     renamed = {key: fields[key] for key in ("name", "description") if key in fields}
     if renamed:

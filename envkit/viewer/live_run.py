@@ -202,7 +202,8 @@ class LiveRun:
             return
         try:
             row, pieces = checked_row(stored, stored.trajectory), search_pieces(stored.trajectory)
-            self._data.add(stored.trajectory, row)
+            if not self._data.add(stored.trajectory, row):
+                return
         except (EnvkitError, *_FOREIGN) as error:
             self._note(f"Left out: line {line.number} cannot be shown: {type(error).__name__}.")
             return

@@ -11,6 +11,7 @@ from envkit.files import open_regular
 from envkit.metrics.aggregate import Aggregator
 from envkit.sinks.jsonl import METRICS_FILE
 from envkit.success import finite
+from envkit.trajectory.identity import SeenEpisodes
 from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
 from envkit.trajectory.storage import FILE_NAME, StoredLine, read_lines, trajectory_file
 from envkit.trajectory.trajectory import Trajectory
@@ -136,21 +137,30 @@ class RunData:
         self.recorded: dict[str, float] = {}
         """The metrics that the rollout wrote, for the throughput; empty without any."""
         self.engines: dict[str, None] = {}
-        self._aggregator = Aggregator()
+        self._aggregator, self._seen, self._has_repeats = Aggregator(), SeenEpisodes(), False
         self._figures: dict[str, Any] = {}
         self._figures_of: tuple[int, dict[str, float]] | None = None
         """Number of episodes and recorded metrics in the cached figures."""
 
-    def add(self, trajectory: Trajectory, row: EpisodeRow) -> None:
-        """Add one episode.
+    def add(self, trajectory: Trajectory, row: EpisodeRow) -> bool:
+        """Add one episode, unless it is there already.
 
         Args:
             trajectory: Counted in the figures, but not kept.
             row: The row of the same episode.
+
+        Returns:
+            Whether it was added. The first one that was not gets a note.
         """
+        if not self._seen.add(trajectory):
+            if not self._has_repeats:
+                self.notes.append(f"Left out: repeated episodes, from line {row.number} on.")
+            self._has_repeats = True
+            return False
         self._aggregator.add(trajectory)
         self.engines.setdefault(trajectory.engine)
         self.rows.append(row)
+        return True
 
     def add_unreadable(self, stored: StoredLine) -> None:
         """Add a note about a line that cannot be read."""

@@ -126,9 +126,8 @@ def _read(source: RunSource, name: str | None, document: Document, max_episodes:
             run.add_unreadable(stored)
             continue
         found = episode(stored.trajectory, stored.certificate, number=stored.line, folder=folder)
-        if len(run.rows) < max_episodes:
+        if run.add(stored.trajectory, found.row) and len(run.rows) <= max_episodes:
             document.add_episode(found, search_pieces(stored.trajectory), folder)
-        run.add(stored.trajectory, found.row)
     if not run.rows:
         reason = f": {run.notes[0]}" if run.notes else ""
         place = source.given if isinstance(source.given, (str, os.PathLike)) else source.origin

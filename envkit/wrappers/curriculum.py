@@ -8,7 +8,7 @@ import gymnasium
 
 from envkit.env import Observation
 from envkit.errors import ConfigurationError
-from envkit.seeds import derive_seed
+from envkit.seeds import checked_seed, derive_seed
 from envkit.success import HOW_TO_DECLARE, UNDECLARED, checked_threshold, reaches, verdict_in
 from envkit.tasks import ENDLESS_INDEX_LIMIT, Task
 from envkit.wrappers.env_wrapper import AnyEnv, EnvWrapper
@@ -93,7 +93,7 @@ class Curriculum(EnvWrapper):
         self._level = None
         if (options or {}).get("task") is not None:
             return self.env.reset(seed=seed, options=options)
-        seed = int(self.inner.np_random.integers(2**31)) if seed is None else seed
+        seed = checked_seed(self.inner.np_random.integers(2**31) if seed is None else seed)
         level = self.progress.level_for(seed)
         if self.level_of is None:
             self.env = self._at(level)

@@ -7,6 +7,7 @@ from typing import Any, Final
 from envkit.env import Observation
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
 from envkit.faults import ANY_SCOPE, RETRYABLE_KINDS, FaultPlan
+from envkit.seeds import checked_seed
 from envkit.wrappers.env_wrapper import AnyEnv, EnvWrapper
 
 DELAY: Final = "delay"
@@ -75,7 +76,7 @@ class InjectFaults(EnvWrapper):
         Raises:
             EnvFault: The plan injects a fault.
         """
-        self._seed = seed
+        self._seed = seed = None if seed is None else checked_seed(seed)
         self._fail(self.plan.draw("reset", seed), f"reset with seed {seed}")
         return self.env.reset(seed=seed, options=options)
 

@@ -8,7 +8,7 @@ import gymnasium
 from envkit.env import Env
 from envkit.errors import ConfigurationError
 from envkit.images import Image
-from envkit.seeds import derive_seed
+from envkit.seeds import checked_seed, derive_seed
 from envkit.wrappers.env_wrapper import AnyEnv
 from envkit.wrappers.image_wrapper import ImageWrapper
 
@@ -39,8 +39,8 @@ class SwapImage(ImageWrapper):
         Raises:
             ConfigurationError: The environment allows only one live instance.
         """
-        super().__init__(env, seed=seed)
-        self.seed = seed
+        self.seed = checked_seed(seed)
+        super().__init__(env, seed=self.seed)
         if self.inner.capabilities.max_sessions == 1:
             raise ConfigurationError(
                 f"SwapImage takes its images from a second {type(self.inner).__name__}, which "

@@ -92,7 +92,9 @@ class CanaryEnv(Env):
                 "alphabet must be two or more different characters of A-Z and 0-9, "
                 f"got {alphabet!r}"
             )
-        super().__init__(max_turns=max_turns or turns, render_mode=render_mode)
+        super().__init__(
+            max_turns=turns if max_turns is None else max_turns, render_mode=render_mode
+        )
         self.tasks = CodeTasks(turns=turns, length=length, alphabet=alphabet)
         self._alphabet = alphabet
         self.chance_level: float = len(alphabet) ** -float(length)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from envkit.errors import ConfigurationError, UnknownNameError
-from envkit.seeds import derive_seed
+from envkit.seeds import checked_seed, derive_seed
 from envkit.tasks import Task
 from envkit_desktop.families import FAMILIES
 from envkit_desktop.popups import Popup
@@ -58,7 +58,7 @@ class DesktopTasks:
         if not names:
             raise ConfigurationError("families must name at least one family, got none")
         self._levels = LEVELS if level is None else (level,)
-        self._families, self._split, self._seed = names, split, seed
+        self._families, self._split, self._seed = names, split, checked_seed(seed)
 
     @property
     def size(self) -> int | None:

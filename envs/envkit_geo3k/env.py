@@ -137,10 +137,6 @@ class Geo3kEnv(Env):
                 "level and families choose generated problems: omit them with data, or omit data, "
                 f"got level={level!r}, families={families!r}, data={data!r}"
             )
-        if feedback_role not in ("tool", "user"):
-            raise ConfigurationError(
-                f"feedback_role must be 'tool' or 'user', got {feedback_role!r}"
-            )
         self.max_scored_attempts = max_scored_attempts
         self.rounding = rounding_of(rounding)
         self.tools = (CALC_SCORE,) * (max_scored_attempts > 0) + (ZOOM,) * zoom

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, Final, Literal
 
 from envkit.errors import ConfigurationError, UnknownNameError
+from envkit.seeds import checked_seed
 from envkit.tasks import Task
 from envkit_geo3k.draft import Draft, Given, Level, Question, Shown, Unsuitable
 from envkit_geo3k.drawing import finish, paint
@@ -77,7 +78,7 @@ class ProceduralSource:
         self._levels = LEVELS if level is None else (level,)
         self._families = names
         self._image_size = image_size
-        self._seed = seed
+        self._seed = checked_seed(seed)
 
     @property
     def size(self) -> int | None:

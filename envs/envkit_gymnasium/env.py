@@ -140,7 +140,8 @@ class GymnasiumEnv(Env):
         self._inner = make_inner(env, dict(env_kwargs or {}), self._view)
         limit = getattr(self._inner.spec, "max_episode_steps", None)
         self._has_limit = limit is not None
-        super().__init__(max_turns=max_turns or limit or _DEFAULT_TURNS, render_mode=render_mode)
+        turns = (limit or _DEFAULT_TURNS) if max_turns is None else max_turns
+        super().__init__(max_turns=turns, render_mode=render_mode)
         known = class_key(self._inner.unwrapped) or ""
         if action_names is None:
             action_names = self._known_names(ACTION_NAMES.get(known, ()))

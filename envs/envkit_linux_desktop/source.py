@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError, DatasetError, UnknownNameError
-from envkit.seeds import derive_seed
+from envkit.seeds import checked_seed, derive_seed
 from envkit.tasks import Task
 from envkit_linux_desktop.tasks import FAMILIES
 from envkit_linux_desktop.tasks.scenario import LEVELS, VERSION, Scenario
@@ -57,7 +57,7 @@ class LinuxDesktopTasks:
         if not self._families:
             raise ConfigurationError("families and apps must leave at least one family, got none")
         self._levels = LEVELS if level is None else (level,)
-        self._split, self._seed = split, seed
+        self._split, self._seed = split, checked_seed(seed)
 
     @property
     def size(self) -> int | None:

@@ -7,8 +7,8 @@ from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError, DatasetError
 from envkit.grading import Grade, UngradedError, finite_reward, settle
-from envkit.seeds import derive_seed
-from envkit.tasks import Task
+from envkit.seeds import checked_seed, derive_seed
+from envkit.tasks import ENDLESS_INDEX_LIMIT, Task
 from envkit_reasoning_gym.answer_guard import is_safe
 from envkit_reasoning_gym.integrals import is_wrong_integral
 from envkit_reasoning_gym.names import NOT_PLAYED, factory
@@ -46,14 +46,19 @@ class DatasetTasks:
             raise ConfigurationError(
                 f"reasoning-gym has no dataset {name!r} that can be played alone"
             )
-        if size < 1 or (level is not None and level < 0):
+        if not 1 <= size <= ENDLESS_INDEX_LIMIT or (level is not None and level < 0):
             raise ConfigurationError(
-                f"size must be at least 1 and level 0 or more, got {size} and {level}"
+                f"size must be at least 1 and at most {ENDLESS_INDEX_LIMIT}, and level 0 or more, "
+                f"got {size} and {level}"
             )
-        self.name, self._seed, self._size = name, seed, size
+        if config.keys() & {"seed", "size"}:
+            raise ConfigurationError(
+                f"pass seed and size as arguments instead of in config, got {dict(config)!r:.80}"
+            )
+        self.name, self._seed, self._size = name, checked_seed(seed), size
         self._config = {**self._level_settings(level), **config}
         self._made: dict[int, Any] = {}
-        self._dataset(seed)
+        self._dataset(self._seed)
 
     @property
     def size(self) -> int:

@@ -17,6 +17,7 @@ from envkit_refine.prompts import read_choice, rewriter_prompt, selector_prompt
 
 SELECTOR: Final = "selector"
 _ROUNDS: Final = 3
+_MOST_ROLES: Final = 64
 _PLAIN: Final[Mapping[str, Mapping[str, Any]]] = {
     "geo3k-v0": {"max_scored_attempts": 0, "zoom": False}
 }
@@ -80,10 +81,11 @@ class RefineEnv(MultiAgentEnv):
             UnknownNameError: No environment has the id `task_env`.
         """
         super().__init__(max_turns=max_turns, render_mode=render_mode)
-        if min(solvers, rewriters, max_solution_chars) < 1:
+        counts = (solvers, rewriters)
+        if not 1 <= min(counts) <= max(counts) <= _MOST_ROLES or max_solution_chars < 1:
             raise ConfigurationError(
-                "solvers, rewriters and max_solution_chars must be at least 1, got "
-                f"{solvers}, {rewriters} and {max_solution_chars}"
+                f"solvers and rewriters must be 1 to {_MOST_ROLES} and max_solution_chars at least "
+                f"1, got {solvers}, {rewriters} and {max_solution_chars}"
             )
         given = _PLAIN.get(task_env, {}) if task_env_kwargs is None else task_env_kwargs
         arguments: dict[str, Any] = {"max_turns": 1, **given}

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +25,7 @@ class Hit:
     """The backend's own: a similarity, or a distance. The order of the hits is the ranking."""
 
 
+@runtime_checkable
 class SearchBackend(Protocol):
     """Answers queries: an index in this process, or a server."""
 

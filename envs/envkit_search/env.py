@@ -162,10 +162,6 @@ class SearchEnv(AsyncEnv):
                 f"topk must be 1 to {MAX_TOPK} and document_characters at least 1, got "
                 f"topk={topk} and document_characters={document_characters}"
             )
-        if feedback_role not in ("tool", "user"):
-            raise ConfigurationError(
-                f"feedback_role must be 'tool' or 'user', got {feedback_role!r}"
-            )
         self._is_compat = reward == EM_COMPAT
         self.grades_cut_replies = self._is_compat  # Search-R1 reads whatever was written
         if self._is_compat and self.protocol is not Protocol.TAGS:
@@ -180,8 +176,10 @@ class SearchEnv(AsyncEnv):
         self.tools = (SEARCH,) if self._is_tools else ()
         self.system_prompt = system_prompt(self.protocol, max_turns)
         wanted = (hops,) if isinstance(hops, int) else hops
-        self._source = tasks or default_tasks(
-            corpus, split=split, hops=wanted, options=corpus_options
+        self._source = (
+            default_tasks(corpus, split=split, hops=wanted, options=corpus_options)
+            if tasks is None
+            else tasks
         )
         self.tasks, self._is_warm = self._source, False
         self._corpus, self._corpus_options = corpus, corpus_options

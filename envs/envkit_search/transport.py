@@ -28,6 +28,7 @@ import aiohttp
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
 from envkit.retry_after import retry_after
 from envkit.rollout.limits import Backoff
+from envkit.seeds import checked_seed
 
 _RETRYABLE: Final = frozenset({408, 425, 429})
 _REFUSED: Final = frozenset({400, 413, 422})
@@ -125,7 +126,7 @@ class JsonService:
         self.attempts = 0
         """Requests sent so far, retries included."""
         self._headers = {"Accept-Encoding": "identity", **(headers or {})}
-        self._rng = random.Random(seed)
+        self._rng = random.Random(checked_seed(seed))
         self._wall_clock = wall_clock
         self._loops: dict[
             asyncio.AbstractEventLoop, tuple[aiohttp.ClientSession, asyncio.Semaphore]

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
 from envkit.errors import ConfigurationError
-from envkit.seeds import derive_seed
+from envkit.seeds import checked_seed, derive_seed
 from envkit_search.names import NameMaker
 from envkit_search.world_schema import KINDS
 
@@ -43,8 +43,9 @@ class WorldShape:
         """Check the ranges.
 
         Raises:
-            ConfigurationError: The size or a share is out of range.
+            ConfigurationError: The seed, the size or a share is out of range.
         """
+        object.__setattr__(self, "seed", checked_seed(self.seed))
         if not MIN_SIZE <= self.size <= MAX_SIZE:
             raise ConfigurationError(
                 f"a world's size must be from {MIN_SIZE} to {MAX_SIZE}, got {self.size}"

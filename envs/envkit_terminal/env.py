@@ -94,10 +94,6 @@ class TerminalEnv(Env):
             raise ConfigurationError(
                 f"test_seconds must be above 0 and at most 3600, got {test_seconds}"
             )
-        if feedback_role not in ("tool", "user"):
-            raise ConfigurationError(
-                f"feedback_role must be 'tool' or 'user', got {feedback_role!r}"
-            )
         self.protocol = Protocol(protocol)
         self.system_prompt = system_prompt(self.protocol)
         is_tools = self.protocol is Protocol.TOOLS
@@ -243,18 +239,23 @@ def _source(
     split: str,
 ) -> TaskSource:
     if tasks is not None:
-        return ListSource(tasks) if isinstance(tasks, Sequence) else tasks
-    names = (
-        [families]
-        if isinstance(families, str)
-        else list(families or (name for name in FAMILIES if name not in NEEDS_GIT))
-    )
+        if not isinstance(tasks, Sequence):
+            return tasks
+        for task in tasks:
+            check_task(task)
+        return ListSource(tasks)
+    if families is None:
+        families = [name for name in FAMILIES if name not in NEEDS_GIT]
+    names = [families] if isinstance(families, str) else families
     for name in names:
         if name not in FAMILIES:
             raise UnknownNameError.suggest("family", name, FAMILIES)
-    wanted = tuple(levels or LEVELS)
-    if not set(wanted) <= set(LEVELS):
-        raise ConfigurationError(f"levels must be among {LEVELS}, got {wanted}")
+    wanted = LEVELS if levels is None else tuple(levels)
+    if not names or not wanted or not set(wanted) <= set(LEVELS):
+        raise ConfigurationError(
+            f"families must name at least one, and levels at least one of {LEVELS}, got {names} "
+            f"and {wanted}"
+        )
     return GeneratedTasks(split=split, families=tuple(names), levels=wanted)
 
 

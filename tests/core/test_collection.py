@@ -11,7 +11,7 @@ from fakes.command import run_envkit
 from fakes.envs import EchoEnv
 
 import envkit
-from envkit import collection, registration
+from envkit import collection, plugins, registration
 from envkit.collection import Collection, collections, load_collection
 from envkit.errors import ConfigurationError, ContractError, UnknownNameError
 from envkit.rollout import EpisodeRequest
@@ -61,7 +61,7 @@ def install(monkeypatch: pytest.MonkeyPatch, *values: str) -> None:
     def installed(group: str) -> list[EntryPoint]:
         return points if group == collection.ENTRY_POINT_GROUP else []
 
-    monkeypatch.setattr(collection, "entry_points", installed)
+    monkeypatch.setattr(plugins, "entry_points", installed)
 
 
 def test_collection_member_is_made_by_its_id(monkeypatch: pytest.MonkeyPatch) -> None:

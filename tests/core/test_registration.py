@@ -15,7 +15,7 @@ from fakes.envs import EchoEnv, register_toys
 from gymnasium.envs.registration import EnvSpec as GymSpec
 
 import envkit
-from envkit import registration
+from envkit import plugins, registration
 from envkit.env import Env
 from envkit.errors import ConfigurationError, ContractError, UnknownNameError
 from envkit.registration import EnvSpec
@@ -49,10 +49,10 @@ def entry(value: str, owner: str = "envkit-plug", name: str = "plug-v1") -> Entr
 def _clean_registry() -> Iterator[None]:
     """Put the registries back: they belong to the process."""
     before, known = dict(gymnasium.registry), dict(registration._registered)
-    plugins = dict(registration._plugins)
+    installed = dict(registration._plugins)
     yield
     registration._plugins.clear()
-    registration._plugins.update(plugins)
+    registration._plugins.update(installed)
     gymnasium.registry.clear()
     gymnasium.registry.update(before)
     registration._registered.clear()
@@ -65,7 +65,7 @@ def install(monkeypatch: pytest.MonkeyPatch, *points: EntryPoint) -> None:
     def listed(*, group: str) -> list[EntryPoint]:
         return [point for point in points if point.group == group]
 
-    monkeypatch.setattr(registration, "entry_points", listed)
+    monkeypatch.setattr(plugins, "entry_points", listed)
 
 
 def test_registered_class_is_made_by_both_libraries() -> None:

@@ -10,7 +10,7 @@ from envkit.audit_hooks import Audited, AuditHooks, StatesChance
 from envkit.env import Env, Policy
 from envkit.errors import ConfigurationError, ContractError, EnvFault
 from envkit.messages import Message, message
-from envkit.seeds import derive_seed
+from envkit.seeds import checked_seed, derive_seed
 from envkit.turns import Step
 from envkit_certify.audit.policies import (
     Lessons,
@@ -65,7 +65,7 @@ def audit_env(
         progress: Called after each episode.
 
     Raises:
-        ConfigurationError: `episodes` is below 1.
+        ConfigurationError: `episodes` is below 1, or the seed is not an integer of at least 0.
     """
     audit = Audit(env, episodes=episodes, seed=seed, hooks=hooks, policies=policies)
     audit.run(progress)
@@ -87,11 +87,11 @@ class Audit:
         """Prepare an audit; the arguments are those of `audit_env`.
 
         Raises:
-            ConfigurationError: `episodes` is below 1.
+            ConfigurationError: `episodes` is below 1, or the seed is not an integer of at least 0.
         """
         if episodes < 1:
             raise ConfigurationError(f"episodes must be at least 1, got {episodes}")
-        self._env, self._episodes, self._seed = env, episodes, seed
+        self._env, self._episodes, self._seed = env, episodes, checked_seed(seed)
         self._own = dict(policies or {})
         if hooks is None:
             hooks = env.audit_hooks() if isinstance(env, Audited) else AuditHooks()

@@ -11,6 +11,7 @@ from envkit.errors import ContractError
 from envkit.messages import Message, message
 from envkit.registration import make
 from envkit.reply import Reply
+from envkit.seeds import checked_seed
 from envkit.turns import Observation, Step
 
 FORMAT: Final = 1
@@ -57,7 +58,7 @@ def record(
         tasks: dict[str, Any] = {}
         episodes: list[dict[str, Any]] = []
         for name, policy in policies.items():
-            for seed in seeds:
+            for seed in map(checked_seed, seeds):
                 episode = play(env, seed, policy)
                 tasks[str(seed)] = episode.pop("task")
                 episodes.append({"policy": name, **episode})

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from envkit.errors import ConfigurationError, DatasetError, UnknownNameError
-from envkit.seeds import derive_seed
+from envkit.seeds import checked_seed, derive_seed
 from envkit.tasks import Task
 from envkit_browser.miniwob.tasks import TASKS, Kind
 
@@ -53,7 +53,7 @@ class MiniwobTasks:
         )
         if not self.names:
             raise ConfigurationError("names and kinds must leave at least one task, got none")
-        self._split, self._seed = split, seed
+        self._split, self._seed = split, checked_seed(seed)
 
     @property
     def size(self) -> int | None:

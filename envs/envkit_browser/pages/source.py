@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from envkit.errors import DatasetError
-from envkit.seeds import derive_seed
+from envkit.seeds import checked_seed, derive_seed
 from envkit.tasks import ListSource, Task, read_tasks
 
 VERSION: Final = "computer-use-page-v0"
@@ -31,7 +31,7 @@ class PageTasks:
             DatasetError: There are no rows, or a row lacks a field.
         """
         self._rows = ListSource(rows)
-        self._count, self._seed = len(rows), seed
+        self._count, self._seed = len(rows), checked_seed(seed)
         for row in rows:
             check_task(dict(row))
 

@@ -500,7 +500,10 @@ def test_certify_plays_a_policy_by_its_place() -> None:
     place = "fakes.faults:say_turn"
 
     assert run_envkit("certify", *options, "--policy", place).code == 0
-    for wrong, said in (("fakes.faults:nothing", "no policy at"), ("here", "takes MODULE:NAME")):
+    for wrong, said in (
+        ("fakes.faults:nothing", "cannot import the policy"),
+        ("here", "takes MODULE:NAME"),
+    ):
         outcome = run_envkit("certify", *options, "--policy", wrong)
         assert outcome.code == 2
         assert said in outcome.last_error

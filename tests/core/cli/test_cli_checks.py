@@ -263,7 +263,7 @@ def test_pip_is_the_cure_only_for_broken_packages(
 ) -> None:
     text = f"from envkit.errors import *\ndef thing():\n    raise {error}\n"
     point = _plugin(tmp_path, monkeypatch, text, checks.GROUP)
-    monkeypatch.setattr(checks, "entry_points", _only(point))
+    monkeypatch.setattr(plugins, "entry_points", _only(point))
     check = _found("plugin", "sick")
     assert check.fix.startswith(fix)
     assert _is_explained(check)
@@ -271,7 +271,7 @@ def test_pip_is_the_cure_only_for_broken_packages(
 
 def test_a_check_that_fails_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     point = _plugin(tmp_path, monkeypatch, "def thing():\n    return 1 / 0\n", checks.GROUP)
-    monkeypatch.setattr(checks, "entry_points", _only(point))
+    monkeypatch.setattr(plugins, "entry_points", _only(point))
     check = _found("plugin", "sick")
     assert check.status is Status.FAILED
     assert "ZeroDivisionError" in check.found

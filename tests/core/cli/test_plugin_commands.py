@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from fakes.command import run_envkit
 
+from envkit import plugins
 from envkit.cli import plugin_commands
 from envkit.errors import ContractError
 
@@ -55,7 +56,7 @@ def install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Install
         def installed(group: str) -> list[EntryPoint]:
             return points if group == plugin_commands.ENTRY_POINT_GROUP else []
 
-        monkeypatch.setattr(plugin_commands, "entry_points", installed)
+        monkeypatch.setattr(plugins, "entry_points", installed)
 
     yield add
     for name in [name for name in sys.modules if name.partition(".")[0] in PLUGINS]:

@@ -29,8 +29,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"sampling": {"stop": "END"}}, "stop must be a list, each entry a string, got 'END'"),
     ({"sampling": {"stop_ids": [1, None]}}, "stop_ids must be a list, each entry an integer"),
     ({"sampling": {"extras": 3}}, "extras must be a mapping of names to values, got 3"),
-    ({"seed": "abc"}, "seed must be an integer, got 'abc'"),
-    ({"seed": None}, "seed must be an integer, got None"),
+    ({"seed": "abc"}, "seed must be an integer of at least 0, got str: 'abc'"),
+    ({"seed": None}, "seed must be an integer of at least 0, got NoneType: None"),
     ({"env_id": 5}, "env_id must be a string or null, got 5"),
     ({"env_kwargs": {1: 2}}, "env_kwargs must be a mapping of names to values"),
     ({"worker_memory_mb": -1}, "worker_memory_mb must be at least 1 or null, got -1"),
@@ -66,7 +66,7 @@ def test_from_mapping_reads_back_every_setting() -> None:
         env_kwargs={"level": 1},
         limits=Limits(max_turns=10**30, episode_timeout_s=5),
         retries=RetryBudget(engine_unavailable_s=None, backoff=Backoff(initial_s=0, jitter=1)),
-        sampling={"stop": ("a",), "stop_ids": [1], "top_k": None, "seed": -1, "temperature": 0},
+        sampling={"stop": ("a",), "stop_ids": [1], "top_k": None, "seed": 1, "temperature": 0},
         worker_memory_mb=512,
     )
 
@@ -88,7 +88,11 @@ def test_from_mapping_reads_back_every_setting() -> None:
         (RolloutConfig, {"on_fault": "again"}, "on_fault must be one of ['mask', 'retry', "),
         (RolloutConfig, {"history": "kept"}, "no history policy 'kept'. Did you mean 'keep'?"),
         (RolloutConfig, {"worker_memory_mb": -1}, "worker_memory_mb must be at least 1"),
-        (RolloutConfig, {"seed": None}, "seed must be an integer, got None"),
+        (
+            RolloutConfig,
+            {"seed": None},
+            "seed must be an integer of at least 0, got NoneType: None",
+        ),
         (Limits, {"max_turns": "3"}, "limits: max_turns must be an integer or null, got '3'"),
         (RetryBudget, {"backoff": {"jitter": 0}}, "backoff must be Backoff(...)"),
         (RetryBudget, {"max_episode_restarts": "1"}, "max_episode_restarts must be an integer"),

@@ -1,0 +1,41 @@
+"""The identity of episodes, so that figures over several files count each once."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from envkit.trajectory.trajectory import Trajectory
+
+REPEATED = "repeated"
+"""Reason for leaving out an episode, for people."""
+
+
+class SeenEpisodes:
+    """Remembers episodes by their id, replies and outcome: 32 bytes each.
+
+    The id alone is not enough, because a trainer's dump numbers its samples.
+    """
+
+    def __init__(self) -> None:
+        self._keys = set[bytes]()
+
+    def add(self, trajectory: Trajectory) -> bool:
+        """Return whether this is the first record of its episode."""
+        replies = (turn.response_text for turn in trajectory.turns)
+        outcome = (trajectory.stop_reason.value, repr(trajectory.reward))
+        parts = (trajectory.env_id, trajectory.episode_id, *outcome, *replies)
+        text = "".join(f"{len(part)} {part}" for part in parts)
+        key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        is_new = key not in self._keys
+        self._keys.add(key)
+        return is_new
+
+    def first(
+        self, trajectories: Iterable[Trajectory], left_out: Counter[str]
+    ) -> Iterator[Trajectory]:
+        """Yield the trajectories that are new, and count the others as `REPEATED`."""
+        for trajectory in trajectories:
+            if self.add(trajectory):
+                yield trajectory
+            else:
+                left_out[REPEATED] += 1
