@@ -140,6 +140,9 @@ class Ended:
 class KilledRun:
     """One run directory and the processes that write it."""
 
+    _killed_resumes = 0.3
+    """Share of the first two resumes that are killed as well."""
+
     def __init__(self, folder: Path, *, episodes: int, model: str, rng: random.Random) -> None:
         self._folder, self._episodes, self._model, self._rng = folder, episodes, model, rng
         self._out = folder / "run"
@@ -233,7 +236,7 @@ class KilledRun:
         for attempt in range(_MAX_RESUMES):
             process = self._start(*self._resumed)
             ended.resumes += 1
-            if attempt < 2 and self._rng.random() < 0.3:
+            if attempt < 2 and self._rng.random() < self._killed_resumes:
                 time.sleep(2.0 + self._rng.random())
                 process.kill()
             code = process.wait()

@@ -55,6 +55,8 @@ class Troubled(Ended):
 class TroubledRun(KilledRun):
     """One run that meets one kind of trouble and is completed afterwards."""
 
+    _killed_resumes = 0.0
+
     def slow_disk(self, ended: Troubled) -> None:
         """Let each flush and rename take up to 0.4 s, and end the run by a signal."""
         self._end(self._begin(_SLOW_DISK), (SIGTERM,), ended)
