@@ -42,6 +42,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_options_and_arguments_name_the_home(home: Path) -> None:
+    pytest.importorskip("pyarrow")  # of one of the commands
     play = ("rollout", "canary-v0", "--policy", "oracle", "-n", 2, "--quiet")
     runs: tuple[tuple[object, ...], ...] = (
         (*play, "--out=~/run"),
