@@ -149,7 +149,7 @@ def test_modules_of_the_run_are_imported_in_the_trainers_process(
     monkeypatch.syspath_prepend(str(tmp_path))
     prepare_process(configured("envkit.imports=[my_envs]", "envkit.env_id=null"))
     assert importlib.import_module("my_envs").LOADED
-    with pytest.raises(ConfigurationError, match=r"envkit\.imports names 'no_such_module'"):
+    with pytest.raises(ConfigurationError, match=r"envkit\.imports: 'no_such_module' fails"):
         prepare_process(configured("envkit.imports=[no_such_module]"))
 
 

@@ -234,7 +234,8 @@ async def test_skyrl_must_hold_11_every_row_has_tensors_that_match_its_placehold
         step_wise=True,
         prompts=2,
     )
-    rows = [EpisodeRequest(env_id="obey-v0", env_kwargs={"pictures": pics}) for pics in (1, 0)]
+    arguments: tuple[dict[str, Any], ...] = ({"pictures": True}, {"pictures": False})
+    rows = [EpisodeRequest(env_id="obey-v0", env_kwargs=one) for one in arguments]
     output = await made.generate(rows)
     token = made.codec.media_ids[0]
     for prompt, response, pixels, grid in zip(
