@@ -45,6 +45,8 @@ KEY = "sk-live-0123456789abcdef"
 def _known_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if is_secret_name(name)]:
         monkeypatch.delenv(name)
+    # The process remembers secrets, and properties draw the same words as secrets and as texts.
+    monkeypatch.setattr("envkit.secrets._met", set[str]())
 
 
 @pytest.mark.parametrize("name", SECRET)
