@@ -11,9 +11,10 @@ REPEATED = "repeated"
 
 
 class SeenEpisodes:
-    """Remembers episodes by their id, replies and outcome: 32 bytes each.
+    """Remembers episodes by their id, task, replies and outcome: 32 bytes each.
 
-    The id alone is not enough, because a trainer's dump numbers its samples.
+    The id alone is not enough, because a trainer's dump numbers its samples. A record without an
+    id repeats no other.
     """
 
     def __init__(self) -> None:
@@ -21,9 +22,13 @@ class SeenEpisodes:
 
     def add(self, trajectory: Trajectory) -> bool:
         """Return whether this is the first record of its episode."""
+        if not trajectory.episode_id:
+            return True
         replies = (turn.response_text for turn in trajectory.turns)
+        start = trajectory.initial_observation_hash or ""
+        task = (trajectory.env_id, repr(trajectory.seed), start)
         outcome = (trajectory.stop_reason.value, repr(trajectory.reward))
-        parts = (trajectory.env_id, trajectory.episode_id, *outcome, *replies)
+        parts = (trajectory.episode_id, *task, *outcome, *replies)
         text = "".join(f"{len(part)} {part}" for part in parts)
         key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
         is_new = key not in self._keys

@@ -82,7 +82,15 @@ def test_samples_that_two_dumps_number_alike_count_each() -> None:
     assert seen.add(one)
     assert seen.add(replace(one, turns=tuple(turns)))
     assert seen.add(replace(one, reward=0.5))
+    for start in ("another task", None):
+        assert seen.add(replace(one, initial_observation_hash=start))
     assert not seen.add(replace(one, metadata={"of": "a copy"}))
+
+
+def test_episodes_without_an_id_count_each() -> None:
+    seen, one = SeenEpisodes(), replace(load("a")[0], episode_id="")
+
+    assert [seen.add(one), seen.add(one)] == [True, True]
 
 
 def test_merged_run_repeats_its_shards() -> None:

@@ -6,6 +6,7 @@ import json
 import re
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,7 +108,9 @@ def test_report_holds_hostile_content_as_data(tmp_path: Path) -> None:
 
 @quick
 @given(st.lists(trajectories(), min_size=1, max_size=2))
-def test_report_of_anything_can_be_read_by_a_browser(rows: list[Trajectory]) -> None:
+def test_report_of_anything_can_be_read_by_a_browser(drawn: list[Trajectory]) -> None:
+    rows = [replace(row, episode_id=f"{n} {row.episode_id}") for n, row in enumerate(drawn)]
+
     def refuse(name: str) -> None:
         raise AssertionError(f"{name} is not valid JSON")
 
