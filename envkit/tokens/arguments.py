@@ -31,16 +31,6 @@ def split_processor(given: Any) -> tuple[Any, Tokenizer]:  # noqa: ANN401  # for
     return processor, tokenizer
 
 
-def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    """Check that a value is one of the choices.
-
-    Raises:
-        ConfigurationError: The value is not one of the choices.
-    """
-    if value not in choices:
-        raise ConfigurationError(f"{name} must be one of {list(choices)}, got {value!r}")
-
-
 def tool_schemas(tools: Sequence[ToolSpec | Mapping[str, Any]]) -> ToolSchemas:
     """Return tools as JSON schemas for templates; None if there are none."""
     schemas = [tool.to_json() if isinstance(tool, ToolSpec) else dict(tool) for tool in tools]

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from envkit.errors import TemplateError
 from envkit.images import Image
 from envkit.messages import Message, images_of
+from envkit.ranges import one_of
 from envkit.tokens.arguments import (
     all_stop_ids,
-    check_choice,
     check_repeatable,
     split_processor,
     template_arguments,
@@ -118,8 +118,8 @@ class ChatCodec:
         )
         processor, tokenizer = split_processor(tokenizer_or_processor)
         check_repeatable(tokenizer)
-        check_choice("history", history, get_args(HistoryPolicy))
-        check_choice("stop_mismatch", stop_mismatch, get_args(StopMismatch))
+        one_of("history", history, get_args(HistoryPolicy))
+        one_of("stop_mismatch", stop_mismatch, get_args(StopMismatch))
         known = calibrate(
             tokenizer,
             kwargs=template_arguments(processor, tokenizer, template_kwargs),

@@ -1,0 +1,51 @@
+"""Checks of the values that a caller chooses, for constructors and settings."""
+
+from collections.abc import Collection
+from typing import TypeVar
+
+from envkit.errors import ConfigurationError
+
+Choice = TypeVar("Choice")
+
+
+def one_of(name: str, value: Choice, choices: Collection[Choice]) -> Choice:
+    """Return a value that is one of the choices.
+
+    Args:
+        name: What the caller chooses, for the error.
+        value: A string of the same value is as good as a member of a `StrEnum`.
+        choices: What is allowed, in the order to show.
+
+    Raises:
+        ConfigurationError: The value is none of them.
+    """
+    if value not in list(choices):  # a list, because the value may not be hashable
+        known = ", ".join(repr(getattr(choice, "value", choice)) for choice in choices)
+        raise ConfigurationError(f"{name} must be one of {known}, got {value!r}")
+    return value
+
+
+def at_least(least: float, **values: float | None) -> None:
+    """Check that no value is below a limit.
+
+    Args:
+        least: The smallest allowed value.
+        values: Values by the names for the error; None means no limit and is allowed.
+
+    Raises:
+        ConfigurationError: A value is below the limit or not a number.
+    """
+    for name, value in values.items():
+        if value is not None and not value >= least:  # not `<`: NaN is no limit
+            raise ConfigurationError(f"{name} must be at least {least}, got {value!r}")
+
+
+def positive(**values: float | None) -> None:
+    """Check that every value is above zero; None means no limit and is allowed.
+
+    Raises:
+        ConfigurationError: A value is zero, negative or not a number.
+    """
+    for name, value in values.items():
+        if value is not None and not value > 0:
+            raise ConfigurationError(f"{name} must be positive, got {value!r}")
