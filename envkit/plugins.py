@@ -76,23 +76,26 @@ def load_only(points: Sequence[EntryPoint], place: str) -> Any:  # noqa: ANN401 
         return points[0].load()
 
 
-def load_plugin(
-    group: str, name: str, *, kind: str, extra: str | None = None
-) -> Callable[..., Any]:
+def load_plugin(group: str, name: str | None, *, kind: str) -> Callable[..., Any]:
     """Import the function or class that a plugin provides.
 
     Args:
         group: Entry-point group, such as "envkit.engines".
-        name: Name of the entry point.
+        name: Name of the entry point; None for the only one installed.
         kind: Kind of plugin, for messages, such as "engine".
-        extra: Extra of `envkit-rl` with the plugin's dependencies; None uses `name`.
 
     Raises:
         UnknownNameError: No plugin has this name.
-        MissingDependencyError: A package that the plugin needs is not installed.
+        ConfigurationError: No name is given, and there is not exactly one.
+        MissingDependencyError: A package that the plugin needs is not installed. Its extra is the
+            one in the entry point, as in "module:name [extra]", else that of the plugin's name.
         ContractError: It fails to import in another way, or is not a callable.
     """
     known = plugins(group)
+    if name is None and len(known) != 1:
+        names = ", ".join(sorted(known)) or "none"
+        raise ConfigurationError(f"exactly one {kind} must be installed, or named, got {names}")
+    name = next(iter(known)) if name is None else name
     if name not in known:
         raise UnknownNameError.suggest(kind, name, known)
     with foreign(f"{kind} {name!r} ({known[name].value}) fails to import"):
@@ -102,7 +105,7 @@ def load_plugin(
             raise
         except ImportError as error:
             raise MissingDependencyError.for_extra(
-                f"{kind} {name!r}", error.name or str(error), extra or name
+                f"{kind} {name!r}", error.name or str(error), next(iter(known[name].extras), name)
             ) from error
     if not callable(found):
         raise ContractError(f"{kind} {name!r}: {known[name].value} must be a function")

@@ -19,7 +19,7 @@ from envkit.rollout.boundary import StepOutcome
 from envkit.rollout.setting_types import check_types
 from envkit.threads.pool import WorkerPool
 from envkit.tools import ToolSpec
-from envkit_gateway.harnesses import HARNESSES, harness_argv
+from envkit_gateway.harnesses import harness_argv
 from envkit_gateway.kinds import Train
 
 _QUIET: Final[Mapping[str, str]] = {
@@ -188,7 +188,7 @@ class AgentSettings:
             ConfigurationError: It names no agent or two, `grade` without a command, or an unknown
                 field.
         """
-        if isinstance(setting, str) and (":" not in setting or setting.split()[0] in HARNESSES):
+        if isinstance(setting, str) and ":" not in setting.partition(" ")[0]:
             return cls(harness=setting)
         if isinstance(setting, str) or callable(setting):
             return cls(function=setting)

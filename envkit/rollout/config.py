@@ -13,9 +13,14 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, cast
 
 from envkit.agents import load_adjust
-from envkit.errors import ConfigurationError, MissingDependencyError, did_you_mean
+from envkit.errors import (
+    ConfigurationError,
+    MissingDependencyError,
+    UnknownNameError,
+    did_you_mean,
+)
 from envkit.files import expanded
-from envkit.plugins import load_plugin
+from envkit.plugins import load_plugin, plugins
 from envkit.rollout.breaker import BreakerSettings
 from envkit.rollout.engine import Sampling
 from envkit.rollout.history import HistorySetting, history_policy
@@ -24,11 +29,15 @@ from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
 from envkit.rollout.self_check import DEFAULT_SHARE
 from envkit.rollout.setting_types import check_fields, check_types
 from envkit.rollout.setup import PlayAgent, RolePlan
+from envkit.rollout.sources import ISOLATION
 from envkit.rollout.tail import Tail
 from envkit.seeds import checked_seed
 from envkit.tokens import ChatCodec, SanityMode
 
 T = TypeVar("T")
+
+AGENTS: Final = "envkit.agents"
+"""Entry-point group of what plays episodes with an agent; called with the setting `agent`."""
 
 
 class FaultPolicy(StrEnum):
@@ -82,13 +91,17 @@ class RolloutConfig:
     """Handling of a faulted group in envkit's own runs; trainers have their own settings."""
     tail: Tail = field(default_factory=Tail)
     """When a batch is complete in envkit's own runs; trainers have their own settings."""
-    isolation: Literal["none", "process"] = "none"
-    """"process" runs every environment in a worker process, whose death does not affect the run."""
+    isolation: str = "none"
+    """"process" runs every environment in a worker process, whose death does not affect the run.
+    Other names are installed entry points of the group `envkit.isolation`."""
     worker_memory_mb: int | None = None
     """MiB of address space per worker process; None is unlimited. Do not set it for browsers, which
     reserve far more than they use."""
     workers: int = 0
-    """Number of Ray actors that play the episodes; 0 plays them in this process."""
+    """Number of workers that play the episodes, such as Ray actors; 0 plays them here."""
+    player: str | None = None
+    """The workers' player, an entry point of the group `envkit.players`; None uses the only one
+    installed."""
     ray: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Options of the workers: the fields of `envkit_ray.RayOptions`."""
 
@@ -151,7 +164,7 @@ class RolloutConfig:
 
     def of_worker(self) -> "RolloutConfig":
         """Return the settings of a worker's player, whose episodes the main process counts."""
-        return replace(self, workers=0, ray={}, breaker=BreakerSettings(episodes=None))
+        return replace(self, workers=0, player=None, ray={}, breaker=BreakerSettings(episodes=None))
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the settings as JSON data that `from_mapping` reads."""
@@ -178,7 +191,7 @@ class RolloutConfig:
         """
         if self.agent is None:
             return None
-        return load_plugin("envkit.agents", "gateway", kind="player of agents")(self.agent)
+        return load_plugin(AGENTS, None, kind="player of agents")(self.agent)
 
     @property
     def codec_history(self) -> Literal["keep", "rerender"]:
@@ -250,13 +263,15 @@ _SAMPLING_RANGES: Final[tuple[tuple[str, Callable[[float], bool], str], ...]] = 
 
 
 def _check_ranges(config: RolloutConfig) -> None:
+    if config.isolation != "none" and config.isolation not in (known := plugins(ISOLATION)):
+        raise UnknownNameError.suggest("isolation", config.isolation, ["none", *known])
     if config.worker_memory_mb is not None and config.worker_memory_mb < 1:
         raise ConfigurationError(
             f"worker_memory_mb must be at least 1 or null, got {config.worker_memory_mb}"
         )
     if config.workers < 0 or (config.ray and not config.workers):
         raise ConfigurationError(
-            "workers must be the number of Ray workers, 0 for none, and at least 1 if ray has "
+            "workers must be the number of workers, 0 for none, and at least 1 if ray has "
             f"options, got workers={config.workers} and ray={dict(config.ray)}"
         )
     if not 0 <= config.sanity_share <= 1:

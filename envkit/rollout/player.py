@@ -139,7 +139,7 @@ class Player:
         if self.config.workers:
             raise ConfigurationError(
                 "a Player plays in this process and cannot start workers, got "
-                f"workers={self.config.workers}; drop workers, or use envkit_ray.RayPlayer"
+                f"workers={self.config.workers}; drop workers, or use the player that has them"
             )
         self._setup = Setup(
             engine=engine,
@@ -373,6 +373,7 @@ class Player:
             return factory
         return isolate(
             factory,
+            self.config.isolation,
             memory_mb=self.config.worker_memory_mb,
             start_timeout_s=self.config.retries.reset_timeout_s or _NO_LIMIT_S,
         )
@@ -384,7 +385,7 @@ class Player:
             )
         if self.config.isolation == "none":
             return env
-        raise ConfigurationError("isolation 'process' needs a function, got a built environment")
+        raise ConfigurationError("isolation needs a function, got a built environment")
 
 
 async def play_through(

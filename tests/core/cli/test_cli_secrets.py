@@ -150,7 +150,7 @@ def test_error_of_a_wrong_argument_shows_no_secret() -> None:
 
 def test_settings_given_to_sinks_hold_no_secret() -> None:
     pytest.importorskip("pyarrow")
-    shown = rollout("--env-kwargs", f"api_key={KEY}", "--parquet", RUN / "rows.parquet")
+    shown = rollout("--env-kwargs", f"api_key={KEY}", f"--sink=parquet={RUN}/rows.parquet")
     assert shown.code == 0, shown.err
     check_clean(shown)
 

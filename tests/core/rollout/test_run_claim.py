@@ -60,7 +60,7 @@ def meanwhile(act: Callable[[], Outcome], *more: object) -> tuple[Outcome, Outco
 
 @pytest.mark.parametrize("how", ["overwrite", "resume", "create"])
 def test_a_refused_command_touches_neither_the_run_nor_its_sinks(how: str) -> None:
-    sinks = ("--parquet", RUN / "rows.parquet", "--tensorboard", RUN / "board")
+    sinks = (f"--sink=parquet={RUN}/rows.parquet", f"--sink=tensorboard={RUN}/board")
     acts = {
         "overwrite": lambda: rollout("--overwrite", *sinks),
         "resume": lambda: resume(RUN, *sinks),
