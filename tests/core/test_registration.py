@@ -287,7 +287,7 @@ def test_plugin_that_is_uninstalled_is_unknown_and_can_come_back(
     [
         ("no_such_module:SPEC", r"fails to import: ModuleNotFoundError"),
         ("plug_specs:NO_SUCH", r"fails to import: AttributeError"),
-        ("plug_specs:NO_SPEC", r"must be an envkit\.EnvSpec, got dict"),
+        ("plug_specs:NO_SPEC", r"must be an envkit\.EnvSpec or a class, got dict"),
         ("plug_specs:WRONG_ID", r"must have that id, got 'other-v1'"),
         ("plug_specs:GONE", r"cannot be imported from 'fakes\.envs:GoneEnv'"),
         ("plug_specs:FOREIGN", r"must be an envkit\.Env, got CartPoleEnv"),
