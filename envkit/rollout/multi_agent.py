@@ -84,7 +84,12 @@ async def check_forkable(setup: Setup, host: EnvHost) -> None:
 
 
 async def play_any(
-    setup: Setup, spec: EpisodeSpec, host: EnvHost, pool: WorkerPool, interrupt: Interrupt
+    setup: Setup,
+    spec: EpisodeSpec,
+    host: EnvHost,
+    pool: WorkerPool,
+    interrupt: Interrupt,
+    earlier: Trajectory | None = None,
 ) -> tuple[Trajectory, ...]:
     """Play an episode of any environment and return one trajectory for each role that replied.
 
@@ -94,7 +99,11 @@ async def play_any(
         host: Holds its environment; usable for another episode afterwards.
         pool: Threads for blocking calls.
         interrupt: Fires to end the episode early with valid partial trajectories.
+        earlier: An aborted trajectory to continue, which only the loop can have recorded (see
+            `can_resume`).
     """
+    if earlier is not None:
+        return (await play_episode(setup, spec, host, pool, interrupt, earlier),)
     if setup.agent is not None:
         return await setup.agent(setup, spec, host, pool, interrupt)
     if await _joint_env(setup, host) is None:
