@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from envkit.agents import JointEpisode, MultiAgentEnv, RoleEnv, Verdict, adjusted, credit
+from envkit.agents import MultiAgentEnv, RoleEnv, adjusted, credit
 from envkit.errors import ConfigurationError, EnvFault, FaultKind, describe, raise_missing
 from envkit.rollout.host import EnvHost
 from envkit.rollout.interrupt import Interrupt
+from envkit.rollout.joint import JointEpisode, Verdict
 from envkit.rollout.loop import play_episode
 from envkit.rollout.record import EpisodeRecord
 from envkit.rollout.recovery import Attempt, play_with_restarts
