@@ -47,7 +47,7 @@ def built(cls: type[T], value: object, where: str) -> T:
         where: Name of the settings, for the message.
 
     Raises:
-        ConfigurationError: It is no mapping, a key is unknown, or a value is invalid.
+        ConfigurationError: It is not a mapping, a key is unknown, or a value is invalid.
     """
     data = section(value, where)
     check_keys(cls, data, where)
