@@ -11,12 +11,12 @@ from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from envkit.env import Step
-from envkit.errors import ConfigurationError, EnvFault, FaultKind, RefusedError, did_you_mean
+from envkit.errors import ConfigurationError, EnvFault, FaultKind, RefusedError
 from envkit.images import Image
 from envkit.messages import Message, images_of, text_of
 from envkit.plugins import load_named
 from envkit.rollout.boundary import StepOutcome
-from envkit.rollout.setting_types import check_types
+from envkit.rollout.setting_types import built, check_types
 from envkit.threads.pool import WorkerPool
 from envkit.tools import ToolSpec
 from envkit_gateway.harnesses import harness_argv
@@ -197,13 +197,7 @@ class AgentSettings:
                 "agent must be 'module:function', a harness or a mapping such as "
                 f"{{command: python agent.py}}, got {setting!r:.80}"
             )
-        values = cast("Mapping[str, Any]", setting)
-        known = [one.name for one in fields(cls)]
-        for name in values:
-            if name not in known:
-                hint = did_you_mean(str(name), known)
-                raise ConfigurationError(f"agent has no key {name!r}.{hint} Known: {known}")
-        return cls(**values)
+        return built(cls, cast("Mapping[str, Any]", setting), "agent")
 
     def __post_init__(self) -> None:
         train = next((one for one in Train if one.value == self.train), self.train)

@@ -1,12 +1,12 @@
 """The options of Ray workers: `RolloutConfig.workers` and `RolloutConfig.ray`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
-from envkit.errors import ConfigurationError, did_you_mean
+from envkit.errors import ConfigurationError
 from envkit.rollout.config import RolloutConfig
-from envkit.rollout.setting_types import check_types
+from envkit.rollout.setting_types import check_keys, check_types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +58,6 @@ class RayOptions:
             raise ConfigurationError(
                 f"workers must be at least 1 to play on Ray, got {config.workers}"
             )
-        known = [entry.name for entry in fields(cls)]
-        for key in config.ray:
-            if key not in known:
-                hint = did_you_mean(key, known)
-                raise ConfigurationError(f"ray has no key {key!r}.{hint} Known: {known}")
+        check_keys(cls, config.ray, "ray")
         check_types(cls, config.ray, "ray")
         return cls(**config.ray)

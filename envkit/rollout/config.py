@@ -6,35 +6,29 @@ mappings read the same class.
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Final, Literal, cast
 
 from envkit.agents import load_adjust
-from envkit.errors import (
-    ConfigurationError,
-    MissingDependencyError,
-    UnknownNameError,
-    did_you_mean,
-)
+from envkit.errors import ConfigurationError, MissingDependencyError, UnknownNameError
 from envkit.files import expanded
 from envkit.plugins import load_plugin, plugins
+from envkit.ranges import at_least
 from envkit.rollout.breaker import BreakerSettings
 from envkit.rollout.engine import Sampling
 from envkit.rollout.history import HistorySetting, history_policy
 from envkit.rollout.limits import Backoff, Limits, RetryBudget
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
 from envkit.rollout.self_check import DEFAULT_SHARE
-from envkit.rollout.setting_types import check_fields, check_types
+from envkit.rollout.setting_types import built, check_fields, check_keys, check_types, section
 from envkit.rollout.setup import PlayAgent, RolePlan
 from envkit.rollout.sources import ISOLATION
 from envkit.rollout.tail import Tail
 from envkit.seeds import checked_seed
 from envkit.tokens import ChatCodec, SanityMode
-
-T = TypeVar("T")
 
 AGENTS: Final = "envkit.agents"
 """Entry-point group of what plays episodes with an agent; called with the setting `agent`."""
@@ -117,12 +111,12 @@ class RolloutConfig:
             ConfigurationError: A key is unknown (the message suggests the nearest one), or a value
                 is invalid.
         """
-        data = expanded_paths({} if mapping is None else _section(mapping, "the configuration"))
+        data = expanded_paths({} if mapping is None else section(mapping, "the configuration"))
         nested: dict[str, Any] = {}
         for name, read in _SECTIONS.items():
             if name in data:
                 nested[name] = read(data[name])
-        return _build(cls, {**data, **nested}, "the configuration")
+        return built(cls, {**data, **nested}, "the configuration")
 
     def __post_init__(self) -> None:
         """Reject values that would fail only during episodes.
@@ -240,7 +234,7 @@ class RolloutConfig:
         Raises:
             ConfigurationError: A key is unknown or a value is invalid.
         """
-        _check_keys(Sampling, self.sampling, "sampling")
+        check_keys(Sampling, self.sampling, "sampling")
         check_types(Sampling, self.sampling, "sampling")
         for name, is_allowed, rule in _SAMPLING_RANGES:
             value = self.sampling.get(name)
@@ -265,10 +259,7 @@ _SAMPLING_RANGES: Final[tuple[tuple[str, Callable[[float], bool], str], ...]] = 
 def _check_ranges(config: RolloutConfig) -> None:
     if config.isolation != "none" and config.isolation not in (known := plugins(ISOLATION)):
         raise UnknownNameError.suggest("isolation", config.isolation, ["none", *known])
-    if config.worker_memory_mb is not None and config.worker_memory_mb < 1:
-        raise ConfigurationError(
-            f"worker_memory_mb must be at least 1 or null, got {config.worker_memory_mb}"
-        )
+    at_least(1, worker_memory_mb=config.worker_memory_mb)
     if config.workers < 0 or (config.ray and not config.workers):
         raise ConfigurationError(
             "workers must be the number of workers, 0 for none, and at least 1 if ray has "
@@ -294,7 +285,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         value: object = json.loads(text) if path.suffix == ".json" else _yaml(text)
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"cannot read the configuration {path}: {error}") from error
-    return dict(_section(value, str(path)))
+    return dict(section(value, str(path)))
 
 
 def _yaml(text: str) -> object:
@@ -325,10 +316,10 @@ def with_overrides(settings: Mapping[str, Any], pairs: Iterable[str]) -> dict[st
             )
         place = changed
         for parent in parents:
-            section: object = place.setdefault(parent, {})
-            if not isinstance(section, dict):
+            inner: object = place.setdefault(parent, {})
+            if not isinstance(inner, dict):
                 raise ConfigurationError(f"--set {pair!r}: {parent!r} is not a section")
-            place = cast("dict[str, Any]", section)
+            place = cast("dict[str, Any]", inner)
         try:
             place[name] = json.loads(text)
         except ValueError as error:
@@ -345,12 +336,12 @@ def expanded_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings with `envkit.files.expanded` paths in the sections that name files."""
     found = dict(settings)
     for name in _WITH_PATHS:
-        section: object = found.get(name)
-        if isinstance(section, Mapping):
-            entries = cast("Mapping[str, Any]", section).items()
+        given: object = found.get(name)
+        if isinstance(given, Mapping):
+            entries = cast("Mapping[str, Any]", given).items()
             found[name] = {key: _expanded(value) for key, value in entries}
         else:
-            found |= {name: _expanded(section)} if name in found else {}
+            found |= {name: _expanded(given)} if name in found else {}
     return found
 
 
@@ -361,41 +352,19 @@ def _expanded(value: Any) -> Any:  # noqa: ANN401  # any setting
 
 
 def _retries(value: object) -> RetryBudget:
-    data = dict(_section(value, "retries"))
+    data = dict(section(value, "retries"))
     if "backoff" in data:
-        data["backoff"] = _build(Backoff, data["backoff"], "retries.backoff")
-    return _build(RetryBudget, data, "retries")
-
-
-def _section(value: object, name: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ConfigurationError(
-            f"{name!r} must be a mapping of names to values, got {type(value).__name__}"
-        )
-    return cast("Mapping[str, Any]", value)
-
-
-def _build(cls: type[T], value: object, where: str) -> T:
-    data = _section(value, where)
-    _check_keys(cls, data, where)
-    return cls(**data)
-
-
-def _check_keys(cls: type, data: Mapping[str, Any], where: str) -> None:
-    known = [entry.name for entry in fields(cls)]
-    for key in data:
-        if key not in known:
-            hint = did_you_mean(str(key), known)
-            raise ConfigurationError(f"{where} has no key {key!r}.{hint} Known: {known}")
+        data["backoff"] = built(Backoff, data["backoff"], "retries.backoff")
+    return built(RetryBudget, data, "retries")
 
 
 _SECTIONS: Final[Mapping[str, Callable[[object], object]]] = {
-    "limits": partial(_build, Limits, where="limits"),
+    "limits": partial(built, Limits, where="limits"),
     "retries": _retries,
-    "tail": partial(_build, Tail, where="tail"),
-    "breaker": partial(_build, BreakerSettings, where="breaker"),
+    "tail": partial(built, Tail, where="tail"),
+    "breaker": partial(built, BreakerSettings, where="breaker"),
     **{
-        name: partial(_section, name=name)
+        name: partial(section, name=name)
         for name in ("env_kwargs", "sampling", "template_kwargs", "engine", "ray")
     },
 }

@@ -6,11 +6,12 @@ belongs to the event loop that it was created on.
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 import gymnasium
 
@@ -24,7 +25,6 @@ from envkit.rollout.engine import CheckingEngine, Engine, Sampling
 from envkit.rollout.host import AnyEnv, EnvFactory, EnvHost
 from envkit.rollout.interrupt import CallCutError, Interrupt
 from envkit.rollout.limits import Backoff, Limits, RetryBudget
-from envkit.rollout.loop import play_episode
 from envkit.rollout.multi_agent import can_resume, check_forkable, has_role, play_any
 from envkit.rollout.recovery import end_session
 from envkit.rollout.self_check import SelfCheck
@@ -42,18 +42,23 @@ _CHECK_S: Final = 120.0
 """Deadline of an engine's self-check. A slower engine faces only the limits of the episodes."""
 
 
-class AnyPlayer(Protocol):
-    """Plays the episodes of a run: a `Player`, or workers with one `Player` each.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayOptions:
+    """What a caller may change for one episode."""
 
-    See `Player` for the methods.
-    """
+    limits: Limits | None = None
+    """Replace the player's limits; None keeps them."""
+    sampling: Sampling | None = None
+    """Replaces the player's sampling; None keeps it."""
+    earlier: Trajectory | None = None
+    """An aborted trajectory of the episode to continue; None starts the episode."""
+
+
+class AnyPlayer(ABC):
+    """Plays the episodes of a run: a `Player`, or workers with one `Player` each."""
 
     config: RolloutConfig
-
-    @property
-    def availability(self) -> Watched:
-        """Whether episodes can be played now."""
-        ...
+    _episodes: Supervision
 
     async def play(
         self,
@@ -64,8 +69,31 @@ class AnyPlayer(Protocol):
         limits: Limits | None = None,
         sampling: Sampling | None = None,
     ) -> tuple[Trajectory, ...]:
-        """Play one episode."""
-        ...
+        """Play one episode and return a record for each role that replied.
+
+        An environment with one agent gives one record. The records of several agents share
+        `rollout_id` in their metadata, and their episode and group ids end with the role. Any
+        failure inside the episode becomes a faulted record.
+
+        Args:
+            env: An environment, which the caller closes; a function that builds one, which is
+                closed after the episode; or a `Source`, whose environments are kept for later
+                episodes. Workers take a source or a function of a module.
+            spec: The episode to play; None draws one.
+            interrupt: Ends the episode early with a valid partial trajectory.
+            limits: Replace the player's limits for this episode.
+            sampling: Replaces the player's sampling for this episode.
+
+        Raises:
+            ConfigurationError: Engine, sampling and environment are incompatible.
+            RunFailedError: This player's first episodes all failed in the same way, too many
+                failed in a row (`RolloutConfig.breaker`), or the tokens of several differ from the
+                full render.
+        """
+        spec = spec or EpisodeSpec()
+        spec = spec if spec.env_id else replace(spec, env_id=_env_id(env))
+        options = PlayOptions(limits=limits, sampling=sampling)
+        return await self.play_with(env, spec, options, interrupt or Interrupt())
 
     async def resume(
         self,
@@ -78,39 +106,122 @@ class AnyPlayer(Protocol):
         sampling: Sampling | None = None,
         snapshots: dict[int, bytes] | None = None,
     ) -> tuple[Trajectory, ...]:
-        """Resume an aborted trajectory."""
-        ...
+        """Resume an aborted trajectory, images included, and return the whole record.
 
-    async def end_session(self, episode_id: str) -> None:
-        """End an engine session that was kept open for forks."""
-        ...
+        The environment is restored from its snapshot, or by replaying the recorded replies and
+        comparing every outcome. A reply that was cut off is continued: its tokens so far
+        keep their own segment, log-probabilities and weight version.
+
+        Args:
+            trajectory: A trajectory whose `stop_reason` is ABORTED.
+            env: As for `play`.
+            member: `EpisodeSpec.member` of the episode.
+            interrupt: As for `play`.
+            limits: As for `play`; the budgets include what the trajectory has already used.
+            sampling: As for `play`.
+            snapshots: As for `EpisodeSpec`.
+
+        Raises:
+            ConfigurationError: The trajectory was not aborted, or has no seed.
+            RunFailedError: As for `play`.
+        """
+        spec = replace(resumed_spec(trajectory, member), snapshots=snapshots)
+        options = PlayOptions(limits=limits, sampling=sampling, earlier=trajectory)
+        return await self.play_with(env, spec, options, interrupt or Interrupt())
+
+    @abstractmethod
+    async def play_with(
+        self,
+        env: AnyEnv | EnvFactory,
+        spec: EpisodeSpec,
+        options: PlayOptions,
+        interrupt: Interrupt,
+    ) -> tuple[Trajectory, ...]:
+        """Play or continue an episode; `play` and `resume` call this.
+
+        Args:
+            env: As for `play`.
+            spec: The episode, with the name of its environment.
+            options: What the caller changes.
+            interrupt: Ends the episode early with a valid partial trajectory.
+
+        Raises:
+            ConfigurationError: As for `play`.
+            RunFailedError: As for `play`.
+        """
 
     def expect(self, concurrency: int) -> None:
-        """Tell how many episodes a run plays at once."""
-        ...
+        """Tell how many episodes a run plays at once, which one cause may fault together.
+
+        Args:
+            concurrency: At least 1.
+        """
+        self._episodes.breaker.expect(concurrency)
 
     def report(self, played: tuple[Trajectory, ...]) -> None:
-        """Count an episode that the caller turned into a fault."""
-        ...
+        """Count an episode that the caller turned into a fault, such as after repeated aborts.
 
+        Args:
+            played: Its records.
+
+        Raises:
+            RunFailedError: Too many episodes failed in a row.
+        """
+        self._episodes.report(played)
+
+    @property
+    @abstractmethod
+    def availability(self) -> Watched:
+        """Whether episodes can be played now."""
+
+    @abstractmethod
+    async def end_session(self, episode_id: str) -> None:
+        """End an engine session that `snapshots` kept open; unknown ids are ignored.
+
+        Args:
+            episode_id: Id of the episode.
+        """
+
+    @abstractmethod
     async def check_engines(self, interrupt: Interrupt) -> None:
-        """Run the self-checks of the engines that have one."""
-        ...
+        """Run the self-checks of the engines that have one; a run does so when it starts.
 
+        Args:
+            interrupt: Ends a slow check; the run then continues without it.
+
+        Raises:
+            ConfigurationError: An engine would fail every episode.
+        """
+
+    @abstractmethod
     async def roles_of(self, env: AnyEnv | EnvFactory) -> tuple[str, ...]:
-        """Return the roles of an environment with several agents."""
-        ...
+        """Return the roles of an environment with several agents; empty if it has one agent.
 
+        Args:
+            env: As for `play`; a function or a source is called.
+
+        Raises:
+            EnvFault: The environment could not be built.
+            ConfigurationError: The environment does not accept its arguments.
+        """
+
+    @abstractmethod
     async def max_sessions(self, source: Source) -> int | None:
-        """Return how many instances of an environment may exist at once."""
-        ...
+        """Return how many instances of an environment may exist at once; None is unlimited.
 
+        Args:
+            source: Builds the first instance, which is kept for an episode.
+
+        Raises:
+            ConfigurationError: The environment does not accept its arguments.
+        """
+
+    @abstractmethod
     async def aclose(self) -> None:
-        """Close the environments that were kept for reuse."""
-        ...
+        """Close the environments kept for reuse and end the threads; closing twice is fine."""
 
 
-class Player:
+class Player(AnyPlayer):
     """Plays and resumes any number of concurrent episodes with one engine and one codec."""
 
     def __init__(
@@ -159,123 +270,27 @@ class Player:
             self._setup.self_check, Breaker(self.config.breaker), engine.name
         )
 
-    async def play(
+    async def play_with(
         self,
         env: AnyEnv | EnvFactory,
-        spec: EpisodeSpec | None = None,
-        *,
-        interrupt: Interrupt | None = None,
-        limits: Limits | None = None,
-        sampling: Sampling | None = None,
+        spec: EpisodeSpec,
+        options: PlayOptions,
+        interrupt: Interrupt,
     ) -> tuple[Trajectory, ...]:
-        """Play one episode and return a record for each role that replied.
-
-        An environment with one agent gives one record. The records of several agents share
-        `rollout_id` in their metadata, and their episode and group ids end with the role. Any
-        failure inside the episode becomes a faulted record.
-
-        Args:
-            env: An environment, which the caller closes; a function that builds one, which is
-                closed after the episode; or a `Source`, whose environments are kept for later
-                episodes.
-            spec: The episode to play; None draws one.
-            interrupt: Ends the episode early with a valid partial trajectory.
-            limits: Replace the player's limits for this episode.
-            sampling: Replaces the player's sampling for this episode.
-
-        Raises:
-            ConfigurationError: Engine, sampling and environment are incompatible.
-            RunFailedError: This player's first episodes all failed in the same way, too many
-                failed in a row (`RolloutConfig.breaker`), or the tokens of several differ from the
-                full render.
-        """
-        spec = spec or EpisodeSpec()
-        spec = spec if spec.env_id else replace(spec, env_id=_env_id(env))
-        interrupt = interrupt or Interrupt()
+        """Play or continue an episode with this player's engine, codec and threads."""
         async with self._episodes.admitted(spec, interrupt) as admission, self._lend(env) as host:
-            setup = self._setup_with(limits, sampling, admission)
-            if spec.snapshots is not None:
+            setup = self._setup_with(options, admission)
+            if spec.snapshots is not None and options.earlier is None:
                 await check_forkable(setup, host)
-            playing = play_any(setup, spec, host, self._pool, interrupt)
+            playing = play_any(setup, spec, host, self._pool, interrupt, options.earlier)
             return await self._episodes.recorded(spec, playing, admission)
 
-    async def resume(
-        self,
-        trajectory: Trajectory,
-        env: AnyEnv | EnvFactory,
-        *,
-        member: int = 0,
-        interrupt: Interrupt | None = None,
-        limits: Limits | None = None,
-        sampling: Sampling | None = None,
-        snapshots: dict[int, bytes] | None = None,
-    ) -> tuple[Trajectory, ...]:
-        """Resume an aborted trajectory, images included, and return the whole record.
-
-        The environment is restored from its snapshot, or by replaying the recorded replies and
-        comparing every outcome. A reply that was cut off is continued: its tokens so far
-        keep their own segment, log-probabilities and weight version.
-
-        Args:
-            trajectory: A trajectory whose `stop_reason` is ABORTED.
-            env: As for `play`.
-            member: `EpisodeSpec.member` of the episode.
-            interrupt: As for `play`.
-            limits: As for `play`; the budgets include what the trajectory has already used.
-            sampling: As for `play`.
-            snapshots: As for `EpisodeSpec`.
-
-        Raises:
-            ConfigurationError: The trajectory was not aborted, or has no seed.
-            RunFailedError: As for `play`.
-        """
-        spec = replace(resumed_spec(trajectory, member), snapshots=snapshots)
-        interrupt = interrupt or Interrupt()
-
-        async def play(setup: Setup, host: EnvHost) -> tuple[Trajectory, ...]:
-            return (await play_episode(setup, spec, host, self._pool, interrupt, trajectory),)
-
-        async with self._episodes.admitted(spec, interrupt) as admission, self._lend(env) as host:
-            setup = self._setup_with(limits, sampling, admission)
-            return await self._episodes.recorded(spec, play(setup, host), admission)
-
-    def expect(self, concurrency: int) -> None:
-        """Tell how many episodes a run plays at once, which one cause may fault together.
-
-        Args:
-            concurrency: At least 1.
-        """
-        self._episodes.breaker.expect(concurrency)
-
-    def report(self, played: tuple[Trajectory, ...]) -> None:
-        """Count an episode that the caller turned into a fault, such as after repeated aborts.
-
-        Args:
-            played: Its records.
-
-        Raises:
-            RunFailedError: Too many episodes failed in a row.
-        """
-        self._episodes.report(played)
-
     async def end_session(self, episode_id: str) -> None:
-        """End an engine session that `snapshots` kept open; unknown ids are ignored.
-
-        Args:
-            episode_id: Id of the episode.
-        """
+        """End an engine session that `snapshots` kept open."""
         await end_session(self.engine, episode_id)
 
     async def roles_of(self, env: AnyEnv | EnvFactory) -> tuple[str, ...]:
-        """Return the roles of an environment with several agents; empty if it has one agent.
-
-        Args:
-            env: As for `play`; a function or a source is called.
-
-        Raises:
-            EnvFault: The environment could not be built.
-            ConfigurationError: The environment does not accept its arguments.
-        """
+        """Build the environment and return its roles, if it has several agents."""
         async with self._lend(env) as host:
             await host.ensure(timeout_s=self._setup.retries.reset_timeout_s)
             return host.env.roles if isinstance(host.env, MultiAgentEnv) else ()
@@ -291,25 +306,11 @@ class Player:
         return FirstOutage((self._episodes.breaker, availability_of(self.engine)))
 
     async def max_sessions(self, source: Source) -> int | None:
-        """Return how many instances of an environment may exist at once; None is unlimited.
-
-        Args:
-            source: Builds the first instance, which is kept for an episode.
-
-        Raises:
-            ConfigurationError: The environment does not accept its arguments.
-        """
+        """Return how many instances of an environment may exist at once; None is unlimited."""
         return await self._env_pool(source).max_sessions()
 
     async def check_engines(self, interrupt: Interrupt) -> None:
-        """Run the self-checks of the engines that have one; a run does so when it starts.
-
-        Args:
-            interrupt: Ends a slow check; the run then continues without it.
-
-        Raises:
-            ConfigurationError: An engine would fail every episode.
-        """
+        """Run the self-checks of the engines that have one."""
         setup, roles = self._setup, self._setup.roles.engines
         if setup.codec is None:
             return
@@ -325,11 +326,9 @@ class Player:
         await asyncio.gather(*(pool.close() for pool in pools.values()))
         self._pool.close()
 
-    def _setup_with(
-        self, limits: Limits | None, sampling: Sampling | None, admission: Admission
-    ) -> Setup:
+    def _setup_with(self, options: PlayOptions, admission: Admission) -> Setup:
         setup, most_s = self._setup, admission.patience_s
-        if limits is None and sampling is None and most_s is None:
+        if options.limits is None and options.sampling is None and most_s is None:
             return setup
         retries = setup.retries
         if most_s is not None:
@@ -339,8 +338,8 @@ class Player:
             )
         return replace(
             setup,
-            limits=limits or setup.limits,
-            sampling=sampling or setup.sampling,
+            limits=options.limits or setup.limits,
+            sampling=options.sampling or setup.sampling,
             retries=retries,
         )
 

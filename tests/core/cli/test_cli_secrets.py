@@ -13,8 +13,8 @@ from fakes.command import Outcome, run_envkit
 import envkit
 from envkit.env import Turn
 from envkit.errors import ConfigurationError
+from envkit.rollout.request import read_requests
 from envkit.rollout.run_settings import changed_settings
-from envkit.rollout.task_file import read_requests
 from envkit.secrets import HIDDEN
 from envkit.trajectory.storage import load
 from envkit_canary.env import CanaryEnv

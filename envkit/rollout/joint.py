@@ -11,51 +11,20 @@ import json
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from envkit.agents.env import MultiAgentEnv, Round
 from envkit.agents.role_env import Delivery, RoleEnv
-from envkit.env import Env
 from envkit.errors import EnvFault, raise_missing
 from envkit.reply import Reply
+from envkit.rollout.interrupt import Interrupt
+from envkit.rollout.recovery import RecoveringEnv
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit.trajectory.trajectory import Trajectory
-from envkit.turns import Observation, Step, Turn
+from envkit.turns import Observation, Turn
 
 PlayRole = Callable[[RoleEnv], Coroutine[None, None, Trajectory]]
 """Plays a role to its end with the rollout loop."""
-
-
-class StepResult(Protocol):
-    """The result of a step of the joint environment."""
-
-    @property
-    def step(self) -> Step:
-        """The checked step."""
-        ...
-
-
-class JointEnv(Protocol):
-    """The joint environment with its deadlines and retries."""
-
-    @property
-    def env(self) -> Env:
-        """The current environment; a recovery may replace it."""
-        ...
-
-    async def step(self, reply: Reply) -> StepResult:
-        """Play a joint reply."""
-        ...
-
-
-class StopSignal(Protocol):
-    """Ends the running replies of all roles, as `envkit.rollout.Interrupt` does."""
-
-    reason: StopReason | None
-
-    def fire(self, reason: StopReason = ...) -> None:
-        """Ask every running episode to stop."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +39,7 @@ class Verdict:
 class JointEpisode:
     """Plays one joint episode."""
 
-    def __init__(self, joint: JointEnv, play: PlayRole, interrupt: StopSignal) -> None:
+    def __init__(self, joint: RecoveringEnv, play: PlayRole, interrupt: Interrupt) -> None:
         self._joint, self._play, self._interrupt = joint, play, interrupt
         self._tasks: dict[str, asyncio.Task[Trajectory]] = {}
         self._waiting: dict[str, asyncio.Future[Delivery]] = {}
