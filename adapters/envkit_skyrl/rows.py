@@ -121,14 +121,6 @@ class Rows:
     masked: int = 0
     """Untrained episodes, which have no reward."""
 
-    def count(self, tally: MergeTally) -> None:
-        """Add what joining the rows of a trajectory found."""
-        self.tally = MergeTally(
-            merged=self.tally.merged + tally.merged,
-            forked=self.tally.forked + tally.forked,
-            drifted_tokens=self.tally.drifted_tokens + tally.drifted_tokens,
-        )
-
 
 def to_output(played: Sequence[Played], plan: RowPlan) -> Rows:
     """Return SkyRL's output without its metrics; rows are in the order of the input."""
@@ -176,7 +168,7 @@ def _rows_of(sample: Played, plan: RowPlan, mean: float, rows: Rows) -> tuple[Ro
     for trajectory in sample.trajectories:
         single = (call_rows if by_turn else step_rows)(trajectory, filler_id=plan.filler_id)
         joined, tally = merge_rows(single)
-        rows.count(tally if plan.merge else replace(tally, merged=0))
+        rows.tally += tally if plan.merge else replace(tally, merged=0)
         found += joined if plan.merge else single
     return (*(replace(row, reward=0.0, is_last=False) for row in found[:-1]), found[-1])
 
