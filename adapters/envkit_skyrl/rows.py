@@ -14,12 +14,12 @@ import numpy as np
 import torch
 
 from envkit.advantages import Baseline
-from envkit.errors import ConfigurationError
 from envkit.rollout.engine import FinishReason
 from envkit.trajectory import MergeTally, Trajectory, call_rows, merge_rows, step_rows
 from envkit.trajectory.projection import RewardPlacement, Row, placeholder_row
 from envkit.trajectory.stop import StopReason
 from envkit_skyrl.validation import GeneratorOutput, ImageSettings, TrajectoryId
+from envkit_training.rows import check_one_row
 
 STOP: Final = "stop"
 """Stop reasons that SkyRL's overlong filter and zero reward treat as a clean end."""
@@ -156,12 +156,8 @@ def _rows_of(sample: Played, plan: RowPlan, mean: float, rows: Rows) -> tuple[Ro
     if not plan.step_wise:
         (trajectory,) = sample.trajectories
         merged = step_rows(trajectory, filler_id=plan.filler_id, merge=True)
-        if len(merged) > 1:
-            raise ConfigurationError(
-                f"the history of episode {trajectory.episode_id} was rewritten, so it is "
-                f"{len(merged)} rows: set generator.step_wise_trajectories=true, or "
-                "envkit.history=keep"
-            )
+        remedy = "set generator.step_wise_trajectories=true, or envkit.history=keep"
+        check_one_row(trajectory, merged, remedy)
         return merged
     found: list[Row] = []
     by_turn = plan.placement is RewardPlacement.TURNS  # the turns of joined rows must be in order

@@ -3,7 +3,7 @@
 import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from envkit.errors import ConfigurationError
@@ -13,6 +13,7 @@ from envkit.rollout.setup import GroupStart
 from envkit.seeds import derive_seed
 from envkit_skyrl.options import SkyRLOptions
 from envkit_skyrl.validation import TrajectoryId
+from envkit_training.settings import with_task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,25 +85,7 @@ def _request(prompt: Any, extra: Mapping[str, Any], options: SkyRLOptions) -> Ep
     if not options.task_fields:
         return options.rollout.row_request(column)
     request = EpisodeRequest.from_column(column, default=options.rollout.request())
-    if request.task is not None:
-        return request
-    row = {**extra, "prompt": _parts(prompt)}
-    return replace(
-        request, task={key: _at(row, place) for key, place in options.task_fields.items()}
-    )
-
-
-def _at(row: Mapping[str, Any], place: str) -> Any:  # noqa: ANN401  # whatever the dataset has
-    found: Any = row
-    for part in place.split("."):
-        if not isinstance(found, Mapping) or part not in found:
-            known = sorted(found) if isinstance(found, Mapping) else type(found).__name__
-            raise ConfigurationError(
-                f"envkit.task_fields takes {place!r} from a dataset row, but {part!r} is not among "
-                f"{known}"
-            )
-        found = found[part]
-    return found
+    return with_task(request, {**extra, "prompt": _parts(prompt)}, options.task_fields)
 
 
 def _parts(prompt: Sequence[Any]) -> dict[str, Any]:

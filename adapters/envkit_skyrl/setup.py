@@ -16,6 +16,7 @@ from envkit.trajectory.projection import Row
 from envkit_skyrl.options import SkyRLOptions
 from envkit_skyrl.rows import RowPlan
 from envkit_skyrl.validation import ImageSettings
+from envkit_training.settings import refuse
 
 _LOG: Final = logging.getLogger(__name__)
 _TENSORS: Final = frozenset({"pixel_values", "image_grid_thw"})
@@ -97,9 +98,7 @@ def _check(
             has_images and generator_cfg.merge_stepwise_output
         ),
     }
-    found = [message for message, is_wrong in problems.items() if is_wrong]
-    if found:
-        raise ConfigurationError("; ".join(found))
+    refuse(problems)
 
 
 def find_images(codec: ChatCodec) -> ImageSettings | None:

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Final
 
-from envkit.errors import ConfigurationError, EnvFault
+from envkit.errors import ConfigurationError
 from envkit_slime.form import Job
 from envkit_slime.rewards import is_distilled, is_normalised, sets_reward
 from envkit_slime.runtime import Runtime
 from envkit_slime.sample import Sample
 from envkit_slime.settings import FanOut, Plan
+from envkit_training.rows import roles_of
 
 logger = logging.getLogger("envkit.slime")
 
@@ -113,11 +114,7 @@ async def check_siblings(job: Job, plan: Plan, runtime: Runtime) -> None:
     if job.evaluation or not (job.keeps_partial or groups_alone or not _has_post_process(job.args)):
         return
     player = await runtime.player(plan.settings.rollout)
-    try:
-        roles = await player.roles_of(plan.request.factory())
-    except EnvFault:
-        return  # the episode raises it again and records it
-    if not roles:
+    if not await roles_of(player, plan.request.factory()):
         return
     who = f"{plan.request.env_id} has several agents, each with its own sample and reward"
     if job.keeps_partial:

@@ -27,6 +27,7 @@ from envkit_slime.settings import FanOut, Plan, Settings, plan_episode
 from envkit_slime.staleness import mask_stale
 from envkit_slime.stored import from_state, to_state
 from envkit_slime.writer import Earlier, clear, write_nothing, write_row
+from envkit_training.rows import check_one_row
 
 logger = logging.getLogger("envkit.slime")
 
@@ -195,14 +196,11 @@ def _deliver_aborted(
 
 
 def _only_row(trajectory: Trajectory, filler_id: int) -> Row:
-    *others, row = step_rows(trajectory, filler_id=filler_id, merge=True)
-    if others and not trajectory.is_faulted:
-        raise ConfigurationError(
-            f"the history of episode {trajectory.episode_id} was rewritten, so it is "
-            f"{len(others) + 1} rows, and slime expects one sample; set fan_out: sequences, or "
-            "history: keep"
-        )
-    return row
+    rows = step_rows(trajectory, filler_id=filler_id, merge=True)
+    if not trajectory.is_faulted:
+        remedy = "slime expects one sample; set fan_out: sequences, or history: keep"
+        check_one_row(trajectory, rows, remedy)
+    return rows[-1]
 
 
 def _facts(trajectory: Trajectory, aborts: int) -> EpisodeFacts:

@@ -8,9 +8,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from envkit.errors import ConfigurationError, LedgerFault
+from envkit.errors import LedgerFault
 from envkit.trajectory import Row, StopReason, Trajectory, step_rows
 from envkit.trajectory.projection import placeholder_row
+from envkit_training.rows import check_one_row
 from envkit_trl.wrapping import wrap_trainer
 
 REWARD_COLUMN: Final = "env_reward"
@@ -87,15 +88,14 @@ def episode_row(trajectory: Trajectory, *, end_id: int) -> Row:
     """
     if trajectory.is_faulted or trajectory.reward is None:
         return placeholder_row((), None, filler_id=end_id)
-    *others, row = step_rows(trajectory, filler_id=end_id, merge=True)
-    if others:
-        raise ConfigurationError(
-            f"episode {trajectory.episode_id} has several sequences "
-            f"({', '.join(dict.fromkeys(one.reason for one in trajectory.branches))}), which make "
-            f"{len(others) + 1} rows, and GRPOTrainer takes one for each completion: use "
-            "envkit_trl.EnvAsyncGRPOTrainer, or set envkit.history to keep if there is no agent"
-        )
-    return row
+    rows = step_rows(trajectory, filler_id=end_id, merge=True)
+    check_one_row(
+        trajectory,
+        rows,
+        "GRPOTrainer takes one for each completion; use envkit_trl.EnvAsyncGRPOTrainer, or set "
+        "envkit.history to keep if there is no agent",
+    )
+    return rows[-1]
 
 
 def check_rows(rows: Sequence[Row], *, image_id: int | None, max_completion: int) -> None:

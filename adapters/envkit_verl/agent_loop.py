@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 
-from envkit.errors import ConfigurationError, EnvFault, RunFailedError, nearest
+from envkit.errors import ConfigurationError, RunFailedError, nearest
 from envkit.rollout import (
     ENVKIT_COLUMN,
     EnvSource,
@@ -20,6 +20,7 @@ from envkit.rollout import (
 )
 from envkit.seeds import derive_seed
 from envkit.trajectory import RewardPlacement
+from envkit_training.rows import roles_of
 from envkit_verl.output import outputs_of
 from envkit_verl.refusal import refuse_next
 from envkit_verl.rows import Delivery
@@ -148,11 +149,7 @@ async def _check_rows(shared: SharedRollout, source: EnvSource, *, is_v1: bool) 
         return
     cause = f"envkit.{shared.branching_setting}"
     if shared.branching_setting is None:
-        try:
-            roles = await shared.player.roles_of(source)
-        except EnvFault:
-            return  # the episode raises it again and records it
-        if not roles:
+        if not await roles_of(shared.player, source):
             return
         cause = f"{source.env_id}, which has several agents,"
     raise ConfigurationError(f"{cause} splits an episode into several rows, and {rule}")
