@@ -7,7 +7,7 @@ from functools import cache
 from typing import Final
 
 from envkit.errors import ConfigurationError
-from envkit_slime.form import Job
+from envkit_slime.form import Form
 from envkit_slime.rewards import is_distilled, is_normalised, sets_reward
 from envkit_slime.runtime import Runtime
 from envkit_slime.sample import Sample
@@ -99,25 +99,27 @@ def _check_fan_out(args: Namespace, fan_out: FanOut, *, evaluation: bool) -> Non
     )
 
 
-async def check_siblings(job: Job, plan: Plan, runtime: Runtime) -> None:
+async def check_siblings(form: Form, plan: Plan, runtime: Runtime) -> None:
     """Reject settings that break inside the trainer if a sample becomes one per agent.
 
     Args:
-        job: Job of the sample.
+        form: The call.
         plan: Names the environment.
         runtime: Builds it.
 
     Raises:
         ConfigurationError: See the message.
     """
-    groups_alone = bool(getattr(job.args, "group_rm", False))
-    if job.evaluation or not (job.keeps_partial or groups_alone or not _has_post_process(job.args)):
+    groups_alone = bool(getattr(form.args, "group_rm", False))
+    if form.evaluation or not (
+        form.keeps_partial or groups_alone or not _has_post_process(form.args)
+    ):
         return
     player = await runtime.player(plan.settings.rollout)
     if not await roles_of(player, plan.request.factory()):
         return
     who = f"{plan.request.env_id} has several agents, each with its own sample and reward"
-    if job.keeps_partial:
+    if form.keeps_partial:
         raise ConfigurationError(
             f"{who}, and an aborted one cannot be resumed without its siblings: drop "
             "--partial-rollout and fully asynchronous rollouts"

@@ -15,7 +15,14 @@ from typing import Any, Final, cast
 from envkit.errors import ConfigurationError
 from envkit.images import Image
 from envkit.messages import text_of
-from envkit.rollout import ENVKIT_COLUMN, EpisodeRequest, Limits, RolloutConfig, Sampling
+from envkit.rollout import (
+    ENVKIT_COLUMN,
+    EpisodeRequest,
+    EpisodeSpec,
+    Limits,
+    RolloutConfig,
+    Sampling,
+)
 from envkit.rollout.setting_types import check_types
 from envkit.seeds import derive_seed
 from envkit_slime.sample import Sample
@@ -107,10 +114,8 @@ class Plan:
 
     settings: Settings
     request: EpisodeRequest
-    seed: int
-    """Equal for the members of a group."""
-    group_id: str | None
-    member: int
+    spec: EpisodeSpec
+    """Its seed is equal for the members of a group."""
     limits: Limits
     sampling: Sampling
 
@@ -155,9 +160,13 @@ def plan_episode(
     return Plan(
         settings=settings,
         request=request,
-        seed=derive_seed(kind, config.seed, unit) if request.seed is None else request.seed,
-        group_id=None if group is None else str(group),
-        member=0 if sample.index is None else sample.index % size,
+        spec=EpisodeSpec(
+            seed=derive_seed(kind, config.seed, unit) if request.seed is None else request.seed,
+            task=request.task,
+            group_id=None if group is None else str(group),
+            member=0 if sample.index is None else sample.index % size,
+            metadata={"sample_index": sample.index},
+        ),
         limits=limits,
         sampling=config.sampling_over(sampling),
     )

@@ -40,5 +40,5 @@ def test_sampling_takes_one_stop_string_and_drops_what_is_not_set() -> None:
 
 def test_configuration_is_refused_for_all_its_problems() -> None:
     refuse({"never": False})
-    with pytest.raises(ConfigurationError, match="^first; third$"):
+    with pytest.raises(ConfigurationError, match=r"^first; third$"):
         refuse({"first": True, "second": False, "third": True})
