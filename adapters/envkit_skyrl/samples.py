@@ -9,7 +9,7 @@ from typing import Any
 from envkit.errors import ConfigurationError
 from envkit.messages import text_of
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
-from envkit.rollout.setup import GroupStart
+from envkit.rollout.setup import EpisodeSpec, GroupStart
 from envkit.seeds import derive_seed
 from envkit_skyrl.options import SkyRLOptions
 from envkit_skyrl.validation import TrajectoryId
@@ -20,18 +20,12 @@ from envkit_training.settings import with_task
 class Sample:
     """One episode that SkyRL requests."""
 
-    group: str
-    """The prompt's id; samples of one prompt are compared."""
-    member: int
     trajectory_id: TrajectoryId | None
     request: EpisodeRequest | ConfigurationError
     """The error if the dataset row cannot be read."""
-    seed: int
-    """Seed of the environment, equal in a group."""
-    start: GroupStart
-    """Shared by a group, whose members must start from the same observation."""
-    episode_id: str
-    """Also the session id at the server: unique, because prompts repeat in every epoch."""
+    spec: EpisodeSpec
+    """Its group is the prompt, whose samples are compared. Its id is also the session id at the
+    server: unique, because prompts repeat in every epoch."""
 
 
 def read_samples(batch: Mapping[str, Any], options: SkyRLOptions, *, is_eval: bool) -> list[Sample]:
@@ -60,23 +54,23 @@ def read_samples(batch: Mapping[str, Any], options: SkyRLOptions, *, is_eval: bo
         group = f"row-{place}" if identity is None else identity.instance_id
         member = 0 if identity is None else identity.repetition_id
         seed = derive_seed("group", *run, group)
+        task: Mapping[str, Any] | None = None
         request: EpisodeRequest | ConfigurationError
         try:
             request = _request(prompt, extra or {}, options)
             seed = seed if request.seed is None else request.seed
+            task = request.task
         except ConfigurationError as error:
             request = error
-        samples.append(
-            Sample(
-                group=group,
-                member=member,
-                trajectory_id=identity,
-                request=request,
-                seed=seed,
-                start=starts[group],
-                episode_id=f"{group}_{member}-{uuid.uuid4().hex[:8]}",
-            )
+        spec = EpisodeSpec(
+            seed=seed,
+            task=task,
+            episode_id=f"{group}_{member}-{uuid.uuid4().hex[:8]}",
+            group_id=group,
+            group_start=starts[group],
+            member=member,
         )
+        samples.append(Sample(trajectory_id=identity, request=request, spec=spec))
     return samples
 
 

@@ -60,45 +60,36 @@ class WorkerPlayer(Player):
         self,
         env: AnyEnv | EnvFactory,
         spec: EpisodeSpec | None = None,
-        *,
-        interrupt: Interrupt | None = None,
-        sampling: Sampling | None = None,
         **options: Any,  # noqa: ANN401  # of the player
     ) -> tuple[Trajectory, ...]:
         """Play one episode of a sample, as `Player.play`."""
-        with self._calling(interrupt, sampling, None) as asked:
-            return await super().play(env, spec, interrupt=asked, sampling=sampling, **options)
+        with self._calling(options, None):
+            return await super().play(env, spec, **options)
 
     async def resume(
         self,
         trajectory: Trajectory,
         env: AnyEnv | EnvFactory,
-        *,
-        interrupt: Interrupt | None = None,
-        sampling: Sampling | None = None,
         **options: Any,  # noqa: ANN401  # of the player
     ) -> tuple[Trajectory, ...]:
         """Resume the episode of a sample, as `Player.resume`."""
-        with self._calling(interrupt, sampling, trajectory) as asked:
-            return await super().resume(
-                trajectory, env, interrupt=asked, sampling=sampling, **options
-            )
+        with self._calling(options, trajectory):
+            return await super().resume(trajectory, env, **options)
 
     @contextmanager
-    def _calling(
-        self, interrupt: Interrupt | None, sampling: Sampling | None, earlier: Trajectory | None
-    ) -> Generator[Interrupt]:
-        interrupt = interrupt or Interrupt()
+    def _calling(self, options: dict[str, Any], earlier: Trajectory | None) -> Generator[None]:
+        """Make the call of an episode, which shares the interrupt of the player's options."""
+        interrupt = options["interrupt"] = options.get("interrupt") or Interrupt()
         call = Call(
             state=_WorkerState(interrupt),
             interrupt=interrupt,
             wants_experts=self._wants_experts,
-            wants_top_p=wants_top_p(sampling),
+            wants_top_p=wants_top_p(options.get("sampling")),
         )
         if earlier is not None:
             call.take_over(earlier)
         with call.current():
-            yield interrupt
+            yield
 
 
 def wants_top_p(sampling: Sampling | None) -> bool:

@@ -7,6 +7,7 @@ settings do that. Any other failure becomes a failed sample that is counted and 
 
 import asyncio
 import logging
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,13 +15,13 @@ from typing import Any
 from envkit.errors import ConfigurationError, RunFailedError, StorageError, TemplateError
 from envkit.metrics import EpisodeFacts
 from envkit.rollout import can_resume, has_role, play_through
-from envkit.trajectory import Row, StopReason, Trajectory, step_rows
+from envkit.trajectory import Row, StopReason, Trajectory, TrajectoryWriter, step_rows
 from envkit_slime.checks import check_plan, check_siblings
 from envkit_slime.engine import Call
 from envkit_slime.form import Form
 from envkit_slime.remote import wants_top_p
 from envkit_slime.rewards import reward_value, sets_reward
-from envkit_slime.runtime import Runtime, record, runtime_of
+from envkit_slime.runtime import Runtime, runtime_of
 from envkit_slime.sample import FACTS_KEY, STATE_KEY, Sample
 from envkit_slime.settings import FanOut, Plan, Settings, plan_episode
 from envkit_slime.staleness import mask_stale
@@ -146,7 +147,7 @@ def deliver(
     if first.stop_reason is StopReason.ABORTED:
         return _deliver_aborted(form, sample, first, earlier)
     for one in played:
-        _record(settings, one)
+        _record(settings.record_dir, one)
     if settings.fan_out is FanOut.NONE and not has_role(first):
         write_row(form, sample, first, _only_row(first, form.filler_id), earlier=earlier)
         mask_stale([sample], settings.max_staleness)
@@ -220,11 +221,20 @@ def _rows(
         yield from ((number, row) for row in rows)
 
 
-def _record(settings: Settings, trajectory: Trajectory) -> None:
-    if settings.record_dir is None:
+_writers: dict[str, TrajectoryWriter] = {}
+_writers_lock = threading.Lock()
+
+
+def _record(folder: str | None, trajectory: Trajectory) -> None:
+    """Append a finished trajectory to a run directory, if there is one."""
+    if folder is None:
         return
     try:
-        record(settings.record_dir, trajectory)
+        with _writers_lock:
+            if folder not in _writers:
+                _writers[folder] = TrajectoryWriter(folder, mode="append")
+            writer = _writers[folder]
+        writer.write(trajectory)
     except StorageError as error:
         logger.error("a trajectory was not recorded: %s", error)
 

@@ -1,4 +1,4 @@
-"""State shared by a process's samples: engine, codecs, players, abort flag, record.
+"""State shared by a process's samples: engine, codecs, players, abort flag.
 
 A runtime belongs to one event loop and one `GenerateState`. slime runs everything on one background
 loop (slime/utils/async_utils.py), so there is one in practice.
@@ -6,7 +6,6 @@ loop (slime/utils/async_utils.py), so there is one in practice.
 
 import asyncio
 import json
-import threading
 from argparse import Namespace
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping
@@ -20,7 +19,6 @@ from envkit.rollout.config import RolloutConfig
 from envkit.rollout.player import AnyPlayer
 from envkit.tokens import ChatCodec
 from envkit.tokens.loading import generation_stops
-from envkit.trajectory import Trajectory, TrajectoryWriter
 from envkit_ray import RayPlayer
 from envkit_remote.model import model_facts
 from envkit_slime.engine import GenerateState, SlimeEngine
@@ -198,20 +196,3 @@ async def close_runtimes() -> None:
     """Close this module's state for the running loop; a later episode recreates it."""
     for runtime in _runtimes.pop(asyncio.get_running_loop(), {}).values():
         await runtime.aclose()
-
-
-_writers: dict[str, TrajectoryWriter] = {}
-_writers_lock = threading.Lock()
-
-
-def record(directory: str, trajectory: Trajectory) -> None:
-    """Append a finished trajectory to a run directory. Blocks: call it on a thread.
-
-    Raises:
-        StorageError: The folder cannot be written.
-    """
-    with _writers_lock:
-        if directory not in _writers:
-            _writers[directory] = TrajectoryWriter(directory, mode="append")
-        writer = _writers[directory]
-    writer.write(trajectory)
