@@ -5,6 +5,7 @@ whose placeholders and features disagree loses all its images (trl/trainer/grpo_
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -43,6 +44,14 @@ def env_reward(
     return list(env_reward)
 
 
+class RewardedEnvironment(ABC):
+    """An environment of TRL's tool loop that may fault."""
+
+    @abstractmethod
+    def get_reward(self) -> float | None:
+        """Return the episode's reward so far; None after a fault, which TRL does not score."""
+
+
 def leave_out_faults() -> None:
     """Exclude faulted rollouts from TRL's scoring, regardless of its reward functions.
 
@@ -64,12 +73,10 @@ def _without_faults(calculate: Any) -> Any:  # noqa: ANN401  # a method of TRL's
 
 def _lost(trainer: Any, inputs: Sequence[Mapping[str, Any]]) -> list[bool]:  # noqa: ANN401
     """Return a mask of this process's faulted rows."""
-    from envkit_trl.factory import ToolEnvironment
-
     if trainer.environments is None:
         return [REWARD_COLUMN in row and row[REWARD_COLUMN] is None for row in inputs]
     return [
-        isinstance(environment, ToolEnvironment) and environment.get_reward() is None
+        isinstance(environment, RewardedEnvironment) and environment.get_reward() is None
         for environment in trainer.environments
     ]
 
