@@ -7,6 +7,7 @@ from functools import cache
 from typing import Final
 
 from envkit.errors import ConfigurationError
+from envkit.ranges import at_least
 from envkit_slime.form import Form
 from envkit_slime.rewards import is_distilled, is_normalised, sets_reward
 from envkit_slime.runtime import Runtime
@@ -140,8 +141,7 @@ def _check_staleness(args: Namespace, limit: int | None) -> None:
     """Reject a limit that would miss finished samples in the buffer."""
     if limit is None:
         return
-    if limit < 0:
-        raise ConfigurationError(f"max_staleness must be 0 or more, got {limit}")
+    at_least(0, max_staleness=limit)
     if not _has_post_process(args):
         raise ConfigurationError(
             "max_staleness compares a finished sample with the rollout that it is trained in: add "

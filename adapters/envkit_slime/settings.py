@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 from envkit.errors import ConfigurationError
 from envkit.images import Image
 from envkit.messages import text_of
+from envkit.ranges import one_of
 from envkit.rollout import (
     ENVKIT_COLUMN,
     EpisodeRequest,
@@ -87,11 +88,7 @@ class Settings:
         data = dict(cast("Mapping[str, Any]", given))
         own: dict[str, Any] = {key: data.pop(key) for key in _OWN if key in data}
         if "fan_out" in own:
-            if own["fan_out"] not in set(FanOut):
-                raise ConfigurationError(
-                    f"fan_out must be one of {[*FanOut]}, got {own['fan_out']!r}"
-                )
-            own["fan_out"] = FanOut(own["fan_out"])
+            own["fan_out"] = FanOut(one_of("fan_out", own["fan_out"], FanOut))
         check_types(cls, own, "envkit")
         for key, place in own.get("task_fields", {}).items():
             if place not in _PLACES and not place.startswith("metadata."):

@@ -22,6 +22,16 @@ def refuse(problems: Mapping[str, bool]) -> None:
         raise ConfigurationError("; ".join(found))
 
 
+def check_discount(discount: float | None) -> None:
+    """Check the discount of later turns' rewards; None compares whole episodes.
+
+    Raises:
+        ConfigurationError: It is not from 0 to 1.
+    """
+    if discount is not None and not 0 <= discount <= 1:
+        raise ConfigurationError(f"turn_discount must be None or from 0 to 1, got {discount}")
+
+
 def read_sampling(
     params: Mapping[str, Any], *, max_new_tokens: int, seed_key: str = "seed"
 ) -> Sampling:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 
 from envkit.errors import ConfigurationError, RunFailedError, nearest
+from envkit.ranges import one_of
 from envkit.rollout import (
     ENVKIT_COLUMN,
     EnvSource,
@@ -166,9 +167,7 @@ def _check_options(kwargs: Mapping[str, Any], rewards: str) -> None:
             raise ConfigurationError(
                 f"the loop's YAML entry has no key {key!r}; did you mean {meant!r}?"
             )
-    places = [member.value for member in RewardPlacement]
-    if rewards not in places:
-        raise ConfigurationError(f"rewards must be one of {places}, got {rewards!r}")
+    one_of("rewards", rewards, RewardPlacement)
 
 
 def _request(kwargs: Mapping[str, Any], config: RolloutConfig) -> EpisodeRequest:
