@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, Final
 
+from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 
-from envkit.errors import ConfigurationError, RunFailedError, nearest
+from envkit.errors import ConfigurationError, EnvkitError, RunFailedError, nearest
 from envkit.ranges import one_of
 from envkit.rollout import (
     ENVKIT_COLUMN,
@@ -23,13 +24,15 @@ from envkit.seeds import derive_seed
 from envkit.trajectory import RewardPlacement
 from envkit_training.rows import roles_of
 from envkit_verl.output import outputs_of
-from envkit_verl.refusal import refuse_next
 from envkit_verl.rows import Delivery
 from envkit_verl.settings import TURNS, VerlSettings
 from envkit_verl.shared import SharedRollout, WorkerParts, plain, shared_rollout
 
 _OWN_KEYS: Final = ("envkit", "rewards")
 _REQUEST_KEYS: Final = ("env_id", "env_kwargs", "task", "seed")
+_READ_FIRST: Final = "actor_rollout_ref.rollout.calculate_log_probs"
+"""Read by every call of `generate_sequences`, and by nothing else that the loop uses."""
+_refusals: Final[list[EnvkitError]] = []
 
 
 class EnvAgentLoop(AgentLoopBase):
@@ -86,7 +89,7 @@ class EnvAgentLoop(AgentLoopBase):
             outputs = await self._outputs(sampling_params, kwargs, is_v1=is_v1)
         except (ConfigurationError, RunFailedError) as error:
             if is_v1:  # V0 passes it on to the trainer
-                refuse_next(self.config, error)
+                _refuse_next(self.config, error)
             raise
         return outputs if is_v1 else outputs[0]
 
@@ -193,3 +196,20 @@ def _seed(request: EpisodeRequest, kwargs: Mapping[str, Any], run_seed: int) -> 
         return derive_seed("group", run_seed, extra.get("split", ""), extra["index"])
     uid = kwargs.get("uid")
     return None if uid is None else derive_seed("group", run_seed, uid)
+
+
+def _refuse_next(config: Any, error: EnvkitError) -> None:  # noqa: ANN401  # verl's DictConfig
+    """Let the worker's next `generate_sequences` raise an error that would fail every episode.
+
+    V1 plays prompts in the background: it logs an exception of the loop, marks the prompt as failed
+    and goes on (verl/trainer/ppo/v1/agent_loop_tq.py, `_run_prompt`). Only an exception while it
+    starts the next prompts reaches the trainer. `generate_sequences` reads the worker's
+    configuration, which the loop shares, so a value that cannot be resolved raises there.
+    """
+    _refusals[:] = [error]
+    OmegaConf.register_new_resolver("envkit_failure", _raise, replace=True)
+    OmegaConf.update(config, _READ_FIRST, "${envkit_failure:}", force_add=True)
+
+
+def _raise() -> None:
+    raise _refusals[0]
