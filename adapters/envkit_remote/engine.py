@@ -5,7 +5,6 @@ The server's `Dialect` writes and reads messages; `call` handles deadlines and a
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import replace
 from itertools import count
 from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
@@ -25,8 +24,7 @@ from envkit_remote import prompt
 from envkit_remote.call import Call, CallSettings
 from envkit_remote.dialect import Dialect
 from envkit_remote.facts import FlagCheck, ServerHealth, ServerInfo
-from envkit_remote.preflight import check_server
-from envkit_remote.probe import ServerProbe
+from envkit_remote.probe import ServerProbe, check_server
 from envkit_remote.transport import Answer, Transport
 
 _INLINE_BYTES: Final = 1 << 20
@@ -314,7 +312,7 @@ class RemoteEngine:
             ConfigurationError: The server was started without a needed flag, or serves another
                 model. An unavailable server is not an error: the episodes wait for it.
         """
-        await check_server(self, self._http, codec, replace(sampling, max_new_tokens=1))
+        await check_server(self, self._http, codec, sampling)
 
     async def flags(self) -> list[FlagCheck]:
         """Return which relevant flags the server was started with.
