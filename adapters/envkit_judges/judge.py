@@ -11,13 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from envkit.errors import ConfigurationError, EnvFault, FaultKind
+from envkit.errors import ConfigurationError, EngineFault, EnvFault, FaultKind
 from envkit.grading import UngradedError
 from envkit.messages import Message, images_of, message, text_of
 from envkit.rewards import Gate, RewardContext, Term
 from envkit.rollout.engine import Sampling
 from envkit.toolset.result import plain
-from envkit_chat import CallFailure
 from envkit_judges.cache import CacheStatistics, VerdictCache
 from envkit_judges.calls import CallLimits, Calls
 from envkit_judges.model import JudgeModel
@@ -192,9 +191,9 @@ class Judge:
         for asked in range(self._max_reasks + 1):
             try:
                 reply = await self._calls.reply(spoken, self._sampling, schema, deadline=deadline)
-            except CallFailure as failure:
-                is_refused = failure.status in _REFUSED_CONTENT
-                raise self._fault(str(failure), is_refused=is_refused) from failure
+            except EngineFault as fault:
+                is_refused = fault.status in _REFUSED_CONTENT
+                raise self._fault(str(fault), is_refused=is_refused) from fault
             try:
                 verdict = read_verdict(reply, criteria)
             except MalformedVerdict as error:

@@ -26,7 +26,7 @@ class JudgeModel(Protocol):
             schema: JSON Schema of the reply, for models that can enforce one.
 
         Raises:
-            CallFailure: There is no reply. The caller handles deadlines and retries.
+            EngineFault: There is no reply. The caller handles deadlines and retries.
         """
         ...
 

@@ -385,7 +385,7 @@ def test_wrong_arguments_are_refused() -> None:
         Criterion(name="x", text="y", best=0)
     with pytest.raises(ConfigurationError, match="needs a name and a text"):
         Criterion(name="x", text=" ")
-    with pytest.raises(ConfigurationError, match="timeout_s must be above 0"):
+    with pytest.raises(ConfigurationError, match="timeout_s must be positive"):
         CallLimits(timeout_s=0)
 
 
