@@ -10,13 +10,14 @@ from numbers import Real
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
+from envkit import ranges
 from envkit.env import Step
-from envkit.errors import ConfigurationError, EnvFault, FaultKind, RefusedError, did_you_mean
+from envkit.errors import ConfigurationError, EnvFault, FaultKind, RefusedError
 from envkit.images import Image
 from envkit.messages import Message, images_of, text_of
 from envkit.plugins import load_named
 from envkit.rollout.boundary import StepOutcome
-from envkit.rollout.setting_types import check_types
+from envkit.rollout.setting_types import check_keys, check_types
 from envkit.threads.pool import WorkerPool
 from envkit.tools import ToolSpec
 from envkit_gateway.harnesses import HARNESSES, harness_argv
@@ -198,11 +199,7 @@ class AgentSettings:
                 f"{{command: python agent.py}}, got {setting!r:.80}"
             )
         values = cast("Mapping[str, Any]", setting)
-        known = [one.name for one in fields(cls)]
-        for name in values:
-            if name not in known:
-                hint = did_you_mean(str(name), known)
-                raise ConfigurationError(f"agent has no key {name!r}.{hint} Known: {known}")
+        check_keys(cls, values, "agent")
         return cls(**values)
 
     def __post_init__(self) -> None:
@@ -212,13 +209,9 @@ class AgentSettings:
         check_types(AgentSettings, own, "agent")
         if sum(one is not None for one in (self.function, self.command, self.harness)) != 1:
             raise ConfigurationError("agent needs one of function, command and harness")
-        if not self.timeout_s > 0:
-            raise ConfigurationError(f"agent.timeout_s must be positive, got {self.timeout_s!r}")
-        for name in ("max_disk_mb", "max_sequences"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(
-                    f"agent.{name} must be at least 1, got {getattr(self, name)!r}"
-                )
+        ranges.positive(**{"agent.timeout_s": self.timeout_s})
+        counts = {"agent.max_disk_mb": self.max_disk_mb, "agent.max_sequences": self.max_sequences}
+        ranges.at_least(1, **counts)
         self._check_address()
         if self.command is None and (self.steps or self.rewards):
             raise ConfigurationError(

@@ -20,12 +20,13 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import aiohttp
 
-from envkit.errors import ConfigurationError, EnvFault, EnvkitError, FaultKind
+from envkit import ranges
+from envkit.errors import EnvFault, EnvkitError, FaultKind
 from envkit_openenv.protocol import read_message
 
 KEY_VARIABLE: Final = "ENVKIT_OPENENV_KEY"
@@ -52,14 +53,9 @@ class SessionLimits:
         """Reject limits under which nothing could be asked.
 
         Raises:
-            ConfigurationError: A time is not positive, or a count is below 1.
+            ConfigurationError: One is not positive.
         """
-        if min(self.connect_timeout_s, self.reset_timeout_s, self.step_timeout_s) <= 0:
-            raise ConfigurationError(f"the timeouts of a session must be positive, got {self}")
-        if min(self.open_attempts, self.max_message_bytes) < 1:
-            raise ConfigurationError(
-                f"open_attempts and max_message_bytes must be at least 1, got {self}"
-            )
+        ranges.positive(**asdict(self))
 
 
 class Session:

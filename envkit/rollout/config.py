@@ -6,14 +6,14 @@ mappings read the same class.
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, cast
 
 from envkit.agents import load_adjust
-from envkit.errors import ConfigurationError, MissingDependencyError, did_you_mean
+from envkit.errors import ConfigurationError, MissingDependencyError
 from envkit.files import expanded
 from envkit.plugins import load_plugin
 from envkit.rollout.breaker import BreakerSettings
@@ -22,7 +22,7 @@ from envkit.rollout.history import HistorySetting, history_policy
 from envkit.rollout.limits import Backoff, Limits, RetryBudget
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
 from envkit.rollout.self_check import DEFAULT_SHARE
-from envkit.rollout.setting_types import check_fields, check_types
+from envkit.rollout.setting_types import check_fields, check_keys, check_types
 from envkit.rollout.setup import PlayAgent, RolePlan
 from envkit.rollout.tail import Tail
 from envkit.seeds import checked_seed
@@ -227,7 +227,7 @@ class RolloutConfig:
         Raises:
             ConfigurationError: A key is unknown or a value is invalid.
         """
-        _check_keys(Sampling, self.sampling, "sampling")
+        check_keys(Sampling, self.sampling, "sampling")
         check_types(Sampling, self.sampling, "sampling")
         for name, is_allowed, rule in _SAMPLING_RANGES:
             value = self.sampling.get(name)
@@ -362,16 +362,8 @@ def _section(value: object, name: str) -> Mapping[str, Any]:
 
 def _build(cls: type[T], value: object, where: str) -> T:
     data = _section(value, where)
-    _check_keys(cls, data, where)
+    check_keys(cls, data, where)
     return cls(**data)
-
-
-def _check_keys(cls: type, data: Mapping[str, Any], where: str) -> None:
-    known = [entry.name for entry in fields(cls)]
-    for key in data:
-        if key not in known:
-            hint = did_you_mean(str(key), known)
-            raise ConfigurationError(f"{where} has no key {key!r}.{hint} Known: {known}")
 
 
 _SECTIONS: Final[Mapping[str, Callable[[object], object]]] = {

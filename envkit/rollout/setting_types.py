@@ -9,7 +9,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, cast, get_type_hints
 
-from envkit.errors import ConfigurationError
+from envkit.errors import ConfigurationError, did_you_mean
 from envkit.hints import fits, named
 
 _NAMES: dict[object, str] = {
@@ -18,6 +18,24 @@ _NAMES: dict[object, str] = {
     str: "a string",
     type(None): "null",
 }
+
+
+def check_keys(cls: type, values: Mapping[str, Any], where: str) -> None:
+    """Check that all values are fields.
+
+    Args:
+        cls: A dataclass.
+        values: Values by field name.
+        where: Name of the settings, for the message.
+
+    Raises:
+        ConfigurationError: One is not; the message suggests the nearest field.
+    """
+    known = [entry.name for entry in fields(cls)]
+    for key in values:
+        if key not in known:
+            hint = did_you_mean(str(key), known)
+            raise ConfigurationError(f"{where} has no key {key!r}.{hint} Known: {known}")
 
 
 def check_types(cls: type, values: Mapping[str, Any], where: str) -> None:
