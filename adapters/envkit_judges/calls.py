@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from envkit import ranges
@@ -19,7 +19,34 @@ from envkit.errors import EngineFault, FaultKind
 from envkit.messages import Message
 from envkit.rollout.engine import Sampling
 from envkit.rollout.limits import Backoff
-from envkit_judges.model import JudgeModel
+
+
+class JudgeModel(Protocol):
+    """A language model behind an engine or an endpoint. One call is one attempt."""
+
+    @property
+    def identity(self) -> str:
+        """Name and location of the model, for cache keys and errors."""
+        ...
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, schema: Mapping[str, Any]
+    ) -> str:
+        """Return the model's reply.
+
+        Args:
+            messages: The conversation, with images if any.
+            sampling: Temperature, length and seed.
+            schema: JSON Schema of the reply, for models that can enforce one.
+
+        Raises:
+            EngineFault: There is no reply. The caller handles deadlines and retries.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Release connections; safe to call twice."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

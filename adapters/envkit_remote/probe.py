@@ -15,8 +15,7 @@ from envkit.rollout.engine import Engine, LogprobKind, Sampling, sample_once
 from envkit.tokens import ChatCodec
 from envkit_remote import faults
 from envkit_remote.answers import read_json
-from envkit_remote.dialect import Dialect
-from envkit_remote.facts import ServerHealth, ServerInfo
+from envkit_remote.dialect import Dialect, ServerHealth, ServerInfo
 from envkit_remote.transport import Answer, Transport
 
 _TIMEOUT_S: Final = 30.0

@@ -379,7 +379,7 @@ def test_wrong_arguments_are_refused() -> None:
         Judge(model).rubric(CORRECT, CORRECT)
     with pytest.raises(ConfigurationError, match="different names"):
         Judge(model).rubric()
-    with pytest.raises(ConfigurationError, match="0 or more"):
+    with pytest.raises(ConfigurationError, match="at least 0"):
         Judge(model, max_reasks=-1)
     with pytest.raises(ConfigurationError, match="best must be at least 1"):
         Criterion(name="x", text="y", best=0)
