@@ -27,6 +27,7 @@ import aiohttp
 
 from envkit import ranges
 from envkit.errors import EnvFault, EnvkitError, FaultKind
+from envkit.http_pool import HttpPool
 from envkit_openenv.protocol import read_message
 
 KEY_VARIABLE: Final = "ENVKIT_OPENENV_KEY"
@@ -83,7 +84,7 @@ class Session:
         Raises:
             EnvFault: It cannot be reached, or rejects the connection.
         """
-        client = _client(headers)
+        client = HttpPool(headers=headers).session()
         try:
             async with asyncio.timeout(limits.connect_timeout_s):
                 socket = await client.ws_connect(
@@ -159,7 +160,7 @@ async def fetch_schema(
     Raises:
         EnvFault: It cannot be reached, rejects the request, or returns something else.
     """
-    async with _client(headers) as client:
+    async with HttpPool(headers=headers).session() as client:
         try:
             async with asyncio.timeout(limits.connect_timeout_s):
                 async with client.get(f"{address}/schema", allow_redirects=False) as response:
@@ -174,14 +175,6 @@ async def fetch_schema(
         what = f"must answer GET /schema with an object 'action', got {found!r:.200}"
         raise _fault(address, what, FaultKind.PERMANENT)
     return found
-
-
-def _client(headers: Mapping[str, str]) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
-        headers=dict(headers),
-        timeout=aiohttp.ClientTimeout(total=None),  # the deadlines above are the only ones
-        cookie_jar=aiohttp.DummyCookieJar(),
-    )
 
 
 def _opening_fault(address: str, error: BaseException, timeout_s: float) -> BaseException:

@@ -326,8 +326,38 @@ class VLLMDialect(Dialect):
         return LogprobKind.SAMPLED if abs(value) < _PROBE_TOLERANCE else LogprobKind.RAW
 
     async def flags(self, http: Transport) -> list[FlagCheck]:
-        """Return the flags without which something fails silently."""
-        return await _read_flags(http, self)
+        """Sample one token, and return the flags without which something fails silently.
+
+        Raises:
+            EngineFault: The server does not answer.
+        """
+        body = json.dumps(self.kind_probe(_PROBE_TOKEN)).encode()
+        async with asking(self.title, http, _FLAGS_S, "for its flags"):
+            answer = await http.post(self.generate_path, body)
+            development = await http.get("/is_sleeping")
+        if answer.status not in (200, 403):
+            raise await self.status_fault(http, answer)
+        is_open = answer.status == 200
+        found = [
+            FlagCheck(
+                flag="--enable-scale-out",
+                is_set=is_open,
+                is_required=True,
+                matters="the token route answers 403, so nothing can be sampled",
+            )
+        ]
+        if is_open:
+            found += _of_answer(answer, self)
+        found.append(
+            FlagCheck(
+                flag="VLLM_SERVER_DEV_MODE=1",
+                is_set=development.status == 200,
+                is_required=False,
+                matters="no pause, weight or cache routes, which a trainer that updates weights "
+                "needs; do not expose them to an open network",
+            )
+        )
+        return found
 
 
 def _sampling_params(sampling: Sampling, *, max_new_tokens: int) -> dict[str, Any]:
@@ -406,41 +436,6 @@ def _versions(spans: Any) -> list[str]:  # noqa: ANN401  # whatever JSON holds
     except (TypeError, LookupError) as error:
         raise _READER.malformed("weight_versions with version, start and end", spans) from error
     return [str(version) for version, _, _ in found if version is not None]
-
-
-async def _read_flags(http: Transport, dialect: VLLMDialect) -> list[FlagCheck]:
-    """Sample one token and inspect the answer.
-
-    Raises:
-        EngineFault: The server does not answer.
-    """
-    body = json.dumps(dialect.kind_probe(_PROBE_TOKEN)).encode()
-    async with asking(dialect.title, http, _FLAGS_S, "for its flags"):
-        answer = await http.post(dialect.generate_path, body)
-        development = await http.get("/is_sleeping")
-    if answer.status not in (200, 403):
-        raise await dialect.status_fault(http, answer)
-    is_open = answer.status == 200
-    found = [
-        FlagCheck(
-            flag="--enable-scale-out",
-            is_set=is_open,
-            is_required=True,
-            matters="the token route answers 403, so nothing can be sampled",
-        )
-    ]
-    if is_open:
-        found += _of_answer(answer, dialect)
-    found.append(
-        FlagCheck(
-            flag="VLLM_SERVER_DEV_MODE=1",
-            is_set=development.status == 200,
-            is_required=False,
-            matters="no pause, weight or cache routes, which a trainer that updates weights needs; "
-            "do not expose them to an open network",
-        )
-    )
-    return found
 
 
 def _of_answer(answer: Answer, dialect: VLLMDialect) -> list[FlagCheck]:
