@@ -28,7 +28,8 @@ async def served() -> AsyncGenerator[str]:
     app.router.add_get("/cookies", _cookies)
     app.router.add_get("/headers", _headers)
     async with listening(app, host="127.0.0.1", port=0, answer_s=5, stop_s=0.1) as address:
-        yield address.replace("127.0.0.1", "localhost")  # cookies of IP addresses are not kept anyway
+        # The usual cookie jar keeps no cookies of IP addresses.
+        yield address.replace("127.0.0.1", "localhost")
 
 
 async def test_pool_sends_its_headers_and_keeps_no_cookie() -> None:
