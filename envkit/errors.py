@@ -310,6 +310,7 @@ class EngineFault(Fault):
         retryable: bool | None = None,
         is_unavailable: bool = False,
         retry_after_s: float | None = None,
+        status: int | None = None,
     ) -> None:
         """Describe the failure.
 
@@ -321,14 +322,21 @@ class EngineFault(Fault):
                 requests for now (a refused connection, a 429, a 503). All episodes then wait for
                 it. False means that only this request failed.
             retry_after_s: Delay that the server requested, in seconds; None if it did not.
+            status: HTTP status of the answer; None if there was none, or if the kind says it all.
         """
         super().__init__(message, kind=kind, retryable=retryable)
         self.is_unavailable: bool = is_unavailable
         self.retry_after_s: float | None = retry_after_s
+        self.status: int | None = status
+
+    def reworded(self, message: str) -> "EngineFault":
+        """Return the same failure with another message."""
+        fields = (self.kind, self.retryable, self.is_unavailable, self.retry_after_s, self.status)
+        return _rebuild_engine_fault(type(self), message, *fields)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keep every field when the fault crosses a process boundary."""
-        fields = (self.kind, self.retryable, self.is_unavailable, self.retry_after_s)
+        fields = (self.kind, self.retryable, self.is_unavailable, self.retry_after_s, self.status)
         return _rebuild_engine_fault, (type(self), str(self), *fields)
 
 
@@ -339,6 +347,7 @@ def _rebuild_engine_fault(
     retryable: bool,
     is_unavailable: bool,
     retry_after_s: float | None,
+    status: int | None,
 ) -> EngineFault:
     return cls(
         message,
@@ -346,6 +355,7 @@ def _rebuild_engine_fault(
         retryable=retryable,
         is_unavailable=is_unavailable,
         retry_after_s=retry_after_s,
+        status=status,
     )
 
 

@@ -4,18 +4,15 @@ Works with any server of `POST /v1/chat/completions`: OpenAI, vLLM, SGLang and m
 model can be evaluated but not trained, because its trajectories have no token ledger.
 """
 
-from envkit_chat.client import ChatClient
+from envkit_chat.client import ChatClient, answer_fault, status_fault
 from envkit_chat.engine import ChatEngine
-from envkit_chat.failure import CallFailure
-from envkit_chat.refusals import answer_failure, status_failure
 from envkit_chat.wire import wire_message, wire_messages
 
 __all__ = [
-    "CallFailure",
     "ChatClient",
     "ChatEngine",
-    "answer_failure",
-    "status_failure",
+    "answer_fault",
+    "status_fault",
     "wire_message",
     "wire_messages",
 ]

@@ -1,4 +1,4 @@
-"""HTTP to a chat endpoint: one request, one answer, or a typed failure.
+"""HTTP to a chat endpoint: one request, one answer, or a fault that says whether to retry.
 
 The contract is `POST /v1/chat/completions` in OpenAI's API reference, which vLLM and SGLang also
 implement: errors are `{"error": {"message", "type", "code"}}` with a status, and 429 carries
@@ -9,14 +9,13 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 import aiohttp
 
-from envkit.errors import ConfigurationError
+from envkit.errors import ConfigurationError, EngineFault, FaultKind
+from envkit.http_pool import HttpPool, read_capped
 from envkit.images import Image
-from envkit_chat.failure import CallFailure
-from envkit_chat.refusals import status_failure
+from envkit.retry_after import UNAVAILABLE_STATUS, retry_after
 
 _CONNECTION_ERRORS: Final = (aiohttp.ClientError, ConnectionError)
 _WRONG_ADDRESS: Final = (
@@ -27,10 +26,13 @@ _WRONG_ADDRESS: Final = (
 )
 """No retry fixes these."""
 _MAX_BYTES: Final = 4 * 2**20
+_RETRYABLE: Final = frozenset({408, 409, 425, 429})
+_SPENT: Final = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
+"""Codes of a 429 that waiting does not fix (OpenAI's guide to error codes)."""
 
 
 class ChatClient:
-    """Connections to one endpoint, with one pool per event loop."""
+    """Connections to one endpoint."""
 
     def __init__(
         self,
@@ -58,11 +60,10 @@ class ChatClient:
         self.url = base_url.rstrip("/") + "/chat/completions"
         """URL of the requests."""
         self._key, self._advice = api_key, dict(advice)
-        self._headers = {"Content-Type": "application/json", **(headers or {})}
+        sent = {"Content-Type": "application/json", **(headers or {})}
         if api_key is not None:
-            self._headers["Authorization"] = f"Bearer {api_key}"
-        self._sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, aiohttp.ClientSession]
-        self._sessions = WeakKeyDictionary()
+            sent["Authorization"] = f"Bearer {api_key}"
+        self._pool = HttpPool(headers=sent)
 
     async def complete(
         self, fields: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]
@@ -74,7 +75,7 @@ class ChatClient:
             messages: In wire format, with images as `Image`.
 
         Raises:
-            CallFailure: No connection, a status other than 200, or a body that is too long.
+            EngineFault: No connection, a status other than 200, or a body that is too long.
         """
         request = {**fields, "messages": messages}
         if any(not isinstance(entry.get("content"), str | None) for entry in messages):
@@ -83,42 +84,32 @@ class ChatClient:
         else:
             body = _encoded(request)
         try:
-            async with self._session().post(
-                self.url, data=body, headers=self._headers, allow_redirects=False
+            async with self._pool.session().post(
+                self.url, data=body, allow_redirects=False
             ) as response:
-                answer = await _read(response)
-                if response.status != 200:
-                    raise status_failure(
-                        response.status,
-                        response.headers,
-                        answer,
-                        secret=self._key,
-                        advice=self._advice,
-                    )
+                answer = await read_capped(response, _MAX_BYTES)
         except _CONNECTION_ERRORS as error:
-            raise CallFailure(
+            is_wrong = isinstance(error, _WRONG_ADDRESS)
+            raise EngineFault(
                 f"cannot reach {self.url}: {type(error).__name__}: {error}",
-                is_retryable=not isinstance(error, _WRONG_ADDRESS),
-                is_unreachable=True,
+                kind=FaultKind.PERMANENT if is_wrong else FaultKind.TRANSIENT,
+                is_unavailable=not is_wrong,
             ) from error
+        if answer is None:
+            raise EngineFault(f"the answer is longer than {_MAX_BYTES} bytes")
+        if response.status != 200:
+            raise status_fault(
+                response.status,
+                response.headers,
+                answer,
+                secret=self._key,
+                advice=self._advice,
+            )
         return answer
 
     async def aclose(self) -> None:
         """Close the running loop's connections; safe to call twice."""
-        session = self._sessions.pop(asyncio.get_running_loop(), None)
-        if session is not None:
-            await session.close()
-
-    def _session(self) -> aiohttp.ClientSession:
-        loop = asyncio.get_running_loop()
-        session = self._sessions.get(loop)
-        if session is None or session.closed:
-            session = self._sessions[loop] = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),  # callers set their own time limits
-                timeout=aiohttp.ClientTimeout(total=None),
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
-        return session
+        await self._pool.aclose()
 
 
 def _encoded(request: Mapping[str, Any]) -> bytes:
@@ -131,15 +122,55 @@ def _data_uri(value: object) -> str:
     raise TypeError(f"a request is JSON data, got {type(value).__name__}")
 
 
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    """Read a body up to the maximum reply size.
+def status_fault(
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    secret: str | None = None,
+    advice: Mapping[int, str],
+) -> EngineFault:
+    """Return the fault of an answer without a completion.
 
-    Raises:
-        CallFailure: The body is longer.
+    Args:
+        status: Anything but 200.
+        headers: The response headers.
+        body: The response body.
+        secret: Removed from messages, even if the server repeats it.
+        advice: Advice by status, for the message.
     """
-    body = bytearray()
-    async for chunk in response.content.iter_any():
-        body += chunk
-        if len(body) > _MAX_BYTES:
-            raise CallFailure(f"the answer is longer than {_MAX_BYTES} bytes", is_retryable=False)
-    return bytes(body)
+    message, code = _error_of(body)
+    if secret:
+        message = message.replace(secret, "***")
+    hint = advice.get(status)
+    text = f"HTTP {status}" + (f" ({hint})" if hint else "") + f": {message}"
+    is_retryable = (status in _RETRYABLE or status >= 500) and code not in _SPENT
+    return EngineFault(
+        text,
+        kind=FaultKind.TRANSIENT if is_retryable else FaultKind.PERMANENT,
+        is_unavailable=is_retryable and status in UNAVAILABLE_STATUS,
+        retry_after_s=retry_after(headers) if is_retryable else None,
+        status=status,
+    )
+
+
+def answer_fault(body: bytes) -> EngineFault:
+    """Return the fault of a 200 whose body is not a completion, such as a proxy's page."""
+    text = f"the response is not a chat completion: {_excerpt(body)!r}"
+    return EngineFault(text, kind=FaultKind.TRANSIENT)
+
+
+def _error_of(body: bytes) -> tuple[str, str | None]:
+    """Return an error body's message and code, or an excerpt if it is not a JSON error."""
+    try:
+        error: Any = json.loads(body)["error"]
+        if isinstance(error, str):
+            return error[:300], None
+        code: Any = error.get("code")
+        return str(error["message"])[:300], code if isinstance(code, str) else None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return _excerpt(body), None
+
+
+def _excerpt(body: bytes) -> str:
+    return " ".join(body[:1000].decode("utf-8", "replace").split())[:200]

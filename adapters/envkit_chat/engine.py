@@ -4,18 +4,11 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
+from envkit import ranges
 from envkit.errors import ConfigurationError, EngineFault, FaultKind
 from envkit.messages import images_of
-from envkit.retry_after import UNAVAILABLE_STATUS
-from envkit.rollout.engine import (
-    FinishReason,
-    GenerateRequest,
-    Generation,
-    LogprobKind,
-    Sampling,
-)
+from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, LogprobKind, Sampling
 from envkit_chat.client import ChatClient
-from envkit_chat.failure import CallFailure
 from envkit_chat.reply import ChatReply, read_reply
 from envkit_chat.wire import wire_messages
 
@@ -58,8 +51,7 @@ class ChatEngine:
         Raises:
             ConfigurationError: The address is not an HTTP address, or the deadline is not positive.
         """
-        if not timeout_s > 0:
-            raise ConfigurationError(f"timeout_s must be positive, got {timeout_s!r}")
+        ranges.positive(timeout_s=timeout_s)
         self._client = ChatClient(base_url, api_key=api_key, advice=_ADVICE)
         self._model, self._timeout_s = model, timeout_s
         self._length_field = _TOKEN_FIELDS[0]
@@ -101,8 +93,8 @@ class ChatEngine:
             return _ABORTED
         try:
             reply = task.result()
-        except CallFailure as failure:
-            raise self._as_error(failure, request) from failure
+        except EngineFault as fault:
+            raise self._described(fault, request) from fault
         return Generation(
             token_ids=(),
             logprobs=(),
@@ -136,8 +128,8 @@ class ChatEngine:
             fields = {**self._sampling(request.sampling, field), **tools}
             try:
                 return read_reply(await self._client.complete(fields, messages))
-            except CallFailure as failure:
-                if not _names_other_field(failure, field):
+            except EngineFault as fault:
+                if not _names_other_field(fault, field):
                     raise
             self._length_field = _TOKEN_FIELDS[1]
 
@@ -158,29 +150,21 @@ class ChatEngine:
             **sampling.extras,
         }
 
-    def _as_error(
-        self, failure: CallFailure, request: GenerateRequest
+    def _described(
+        self, fault: EngineFault, request: GenerateRequest
     ) -> EngineFault | ConfigurationError:
-        message = f"{self._model} at {self._client.url}: {failure}"
-        status = failure.status
-        if status in _SETTLED:
+        """Return a fault with the endpoint's name, or the error of what every request would get."""
+        message = f"{self._model} at {self._client.url}: {fault}"
+        if fault.status in _SETTLED:
             return ConfigurationError(message)
-        if status == 400 and request.context is not None:
+        if fault.status == 400 and request.context is not None:
             images = len(images_of(request.context.messages))
             if images:
                 message += f". The request has images ({images}): does the model read any?"
-        is_unavailable = failure.is_retryable and (
-            status in UNAVAILABLE_STATUS or failure.is_unreachable
-        )
-        return EngineFault(
-            message,
-            kind=FaultKind.TRANSIENT if failure.is_retryable else FaultKind.PERMANENT,
-            is_unavailable=is_unavailable,
-            retry_after_s=failure.retry_after_s,
-        )
+        return fault.reworded(message)
 
 
-def _names_other_field(failure: CallFailure, field: str) -> bool:
+def _names_other_field(fault: EngineFault, field: str) -> bool:
     """Whether the endpoint rejects `max_tokens`, as OpenAI does for reasoning models."""
     is_first = field == _TOKEN_FIELDS[0]
-    return is_first and failure.status == 400 and _TOKEN_FIELDS[1] in str(failure)
+    return is_first and fault.status == 400 and _TOKEN_FIELDS[1] in str(fault)

@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from envkit.errors import EngineFault, FaultKind
 from envkit.rollout.engine import FinishReason
 from envkit.toolcalls.tolerant_json import scrub
-from envkit_chat.failure import CallFailure
-from envkit_chat.refusals import answer_failure
+from envkit_chat.client import answer_fault
 
 _CLOSING_TAG: Final = re.compile(r"</([\w:-]+)>")
 _STOP_KEYS: Final = ("stop_reason", "matched_stop")
@@ -62,7 +62,7 @@ def read_reply(body: bytes) -> ChatReply:
     as on reasoning.
 
     Raises:
-        CallFailure: The body is not a completion, has no content, or was withheld by a filter.
+        EngineFault: The body is not a completion, has no content, or was withheld by a filter.
     """
     try:
         answer: Any = json.loads(body)
@@ -75,15 +75,15 @@ def read_reply(body: bytes) -> ChatReply:
         usage: Any = answer.get("usage") or {}
         details: Any = usage.get("prompt_tokens_details") or {}
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
-        raise answer_failure(body) from error
+        raise answer_fault(body) from error
     text = "\n".join(part for part in parts if part) or refusal
     if reason == "content_filter":
-        raise CallFailure("the endpoint's content filter withheld the reply", is_retryable=False)
+        raise EngineFault("the endpoint's content filter withheld the reply")
     if not text and reason != "length":
-        raise CallFailure(
+        raise EngineFault(
             f"the endpoint returned no content (finish_reason {reason!r}); a larger "
             "--max-new-tokens helps models that reason before they answer",
-            is_retryable=True,
+            kind=FaultKind.TRANSIENT,
         )
     served: Any = answer.get("model")
     return ChatReply(

@@ -16,8 +16,14 @@ from envkit_exchange.task_rows import (
     verl_row,
 )
 from envkit_exchange.tasks import TaskDraw, export_tasks
-from envkit_exchange.trajectories import ExportTally, TrajectoryFormat, export_trajectories
-from envkit_exchange.trajectory_rows import Selection, chat_row, full_row
+from envkit_exchange.trajectories import (
+    ExportTally,
+    Selection,
+    TrajectoryFormat,
+    chat_row,
+    export_trajectories,
+    full_row,
+)
 
 __all__ = [
     "ROW_BUILDERS",

@@ -19,8 +19,7 @@ from envkit_exchange.inspect_log import export_inspect
 from envkit_exchange.tables import SUFFIXES, check_target
 from envkit_exchange.task_rows import TaskFormat
 from envkit_exchange.tasks import TaskDraw, export_tasks
-from envkit_exchange.trajectories import TrajectoryFormat, export_trajectories
-from envkit_exchange.trajectory_rows import Selection
+from envkit_exchange.trajectories import Selection, TrajectoryFormat, export_trajectories
 
 
 class ExportFormat(StrEnum):

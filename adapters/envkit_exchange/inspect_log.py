@@ -7,7 +7,6 @@ itself is not needed.
 
 import hashlib
 import math
-import secrets
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -21,14 +20,13 @@ import envkit
 from envkit.errors import StorageError
 from envkit.files import storage_errors
 from envkit.text import utf8
-from envkit.trajectory import StopReason, Trajectory, read_trajectories
-from envkit.trajectory.identity import SeenEpisodes
+from envkit.trajectory import StopReason, Trajectory
 from envkit.trajectory.plain import json_chunks
 from envkit.trajectory.storage import Source, trajectory_file
 from envkit.trajectory.trajectory import role_of
 from envkit_exchange.inspect_sample import SCORER, Sample, model_of, sample_of
-from envkit_exchange.trajectories import ExportTally, contents_of
-from envkit_exchange.trajectory_rows import Selection
+from envkit_exchange.tables import replacing
+from envkit_exchange.trajectories import ExportTally, Selection, contents_of
 
 _VERSION: Final = 2
 """Version of Inspect's log format."""
@@ -96,31 +94,18 @@ def export_inspect(
         StorageError: The source or target fails, or no trajectory is left to write.
     """
     total, tally, totals = contents_of(source).count, ExportTally(), _Totals()
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    with storage_errors(f"cannot write {target}"):
-        target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with (
-            storage_errors(f"cannot write {target}"),
-            zipfile.ZipFile(temporary, "x", zipfile.ZIP_DEFLATED) as log,
-        ):
-            episodes = SeenEpisodes().first(read_trajectories(source), tally.left_out)
-            for done, trajectory in enumerate(episodes, start=1):
-                progress(done, total)
-                reason = selection.refusal(trajectory)
-                if reason is not None:
-                    tally.left_out[reason] += 1
-                    continue
-                name, epoch = totals.place(trajectory)
-                sample = sample_of(trajectory, sample_id=name, epoch=epoch)
-                _write(log, f"samples/{name}_epoch_{epoch}.json", sample.record)
-                totals.add(trajectory, sample)
-                tally.trajectories += 1
-            _close(log, source, totals)
-        with storage_errors(f"cannot write {target}"):
-            temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with (
+        replacing(target) as temporary,
+        storage_errors(f"cannot write {target}"),
+        zipfile.ZipFile(temporary, "x", zipfile.ZIP_DEFLATED) as log,
+    ):
+        for trajectory in selection.of(source, tally, lambda done: progress(done, total)):
+            name, epoch = totals.place(trajectory)
+            sample = sample_of(trajectory, sample_id=name, epoch=epoch)
+            _write(log, f"samples/{name}_epoch_{epoch}.json", sample.record)
+            totals.add(trajectory, sample)
+            tally.trajectories += 1
+        _close(log, source, totals)
     tally.rows = tally.trajectories
     return tally
 

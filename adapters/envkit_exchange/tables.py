@@ -5,7 +5,8 @@ import importlib
 import json
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -52,6 +53,30 @@ def check_target(
         raise StorageError(f"--out must name a folder, got the file {str(target)!r}")
     if not overwrite and (target.is_file() or (target.is_dir() and any(target.iterdir()))):
         raise StorageError(f"{target} already exists: choose another --out, or add --overwrite")
+
+
+@contextmanager
+def replacing(target: Path) -> Generator[Path]:
+    """Provide a path for a file or folder that replaces the target once the block ends.
+
+    If the block raises, nothing is left of it.
+
+    Raises:
+        StorageError: The target cannot be written.
+    """
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    with storage_errors(f"cannot write {target}"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield temporary
+        with storage_errors(f"cannot write {target}"):
+            if target.is_dir():
+                shutil.rmtree(target)
+            temporary.replace(target)
+    finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
+        temporary.unlink(missing_ok=True)
 
 
 class RowGroup:
@@ -129,20 +154,14 @@ def write_table(
     Raises:
         StorageError: It cannot be written, or there are no rows.
     """
+    if target.suffix != ".jsonl":
+        with replacing(target) as temporary:
+            return _write_parquet(rows, temporary, dict(schema or {}), group_bytes)
     with storage_errors(f"cannot write {target}"):
         target.parent.mkdir(parents=True, exist_ok=True)
-    if target.suffix == ".jsonl":
-        counted = _Counted(rows)
-        replace_file(target, (_json_line(row) for row in counted))
-        return counted.count
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        count = _write_parquet(rows, temporary, dict(schema or {}), group_bytes)
-        with storage_errors(f"cannot write {target}"):
-            temporary.replace(target)
-        return count
-    finally:
-        temporary.unlink(missing_ok=True)
+    counted = _Counted(rows)
+    replace_file(target, (_json_line(row) for row in counted))
+    return counted.count
 
 
 def write_folder(
@@ -165,17 +184,9 @@ def write_folder(
     Raises:
         StorageError: It cannot be written, or there are no rows.
     """
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    try:
+    with replacing(target) as temporary:
         file = temporary / "data" / f"{split}-00000-of-00001.parquet"
-        count = write_table(rows, file, schema, group_bytes=group_bytes)
-        with storage_errors(f"cannot write {target}"):
-            if target.is_dir():
-                shutil.rmtree(target)
-            temporary.replace(target)
-        return count
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        return write_table(rows, file, schema, group_bytes=group_bytes)
 
 
 def arrow() -> Any:  # noqa: ANN401  # pyarrow has no complete type stubs

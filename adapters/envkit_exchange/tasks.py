@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 
+from envkit import ranges
 from envkit.closing import Closing
 from envkit.env import Env
 from envkit.errors import ConfigurationError, UnknownNameError
@@ -86,11 +87,8 @@ class TaskDraw(Closing):
 
     def _counted(self, count: int | None) -> int:
         size = self._size
-        if self._start < 0 or (count is not None and count < 1):
-            raise ConfigurationError(
-                f"start must be at least 0 and the number of rows at least 1, got {self._start} "
-                f"and {count}"
-            )
+        ranges.at_least(0, start=self._start)
+        ranges.at_least(1, count=count)
         if size is None:
             if count is None:
                 raise ConfigurationError(

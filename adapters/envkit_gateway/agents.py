@@ -10,6 +10,7 @@ from numbers import Real
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
+from envkit import ranges
 from envkit.env import Step
 from envkit.errors import ConfigurationError, EnvFault, FaultKind, RefusedError
 from envkit.images import Image
@@ -206,13 +207,9 @@ class AgentSettings:
         check_types(AgentSettings, own, "agent")
         if sum(one is not None for one in (self.function, self.command, self.harness)) != 1:
             raise ConfigurationError("agent needs one of function, command and harness")
-        if not self.timeout_s > 0:
-            raise ConfigurationError(f"agent.timeout_s must be positive, got {self.timeout_s!r}")
-        for name in ("max_disk_mb", "max_sequences"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(
-                    f"agent.{name} must be at least 1, got {getattr(self, name)!r}"
-                )
+        ranges.positive(**{"agent.timeout_s": self.timeout_s})
+        counts = {"agent.max_disk_mb": self.max_disk_mb, "agent.max_sequences": self.max_sequences}
+        ranges.at_least(1, **counts)
         self._check_address()
         if self.command is None and (self.steps or self.rewards):
             raise ConfigurationError(

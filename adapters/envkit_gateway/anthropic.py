@@ -8,23 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from envkit.messages import Part, TextPart
+from envkit_gateway import reading
 from envkit_gateway.deltas import Delta
-from envkit_gateway.images import image_part
 from envkit_gateway.messages import AgentCall, AgentMessage
-from envkit_gateway.reading import (
-    check_continued,
-    has_header,
-    object_of,
-    objects,
-    parts_of,
-    read_tool,
-    refuse_inexact,
-    refuse_unknown,
-    role_of,
-    stop_strings,
-    token_limit,
-    variables_of,
-)
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request, take
 from envkit_gateway.turn import Choice, Reply, Turn
 
@@ -58,17 +44,17 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
     Raises:
         RequestRefused: It asks for something that the gateway cannot do exactly.
     """
-    refuse_unknown(body, _KNOWN)
+    reading.refuse_unknown(body, _KNOWN)
     held = _held(body, turns)
     messages = list(_system(body, "system"))
-    for entry in objects(body, "messages"):
+    for entry in reading.objects(body, "messages"):
         messages += _messages(entry)
     if not any(one.role != "system" for one in messages):
         raise bad_request("messages must hold at least one message, got none")
-    refuse_inexact(messages)
+    reading.refuse_inexact(messages)
     continues_reply = messages[-1].role == "assistant"
     if continues_reply:
-        check_continued(messages[-1])
+        reading.check_continued(messages[-1])
         if messages[-1].text != messages[-1].text.rstrip():  # the service's own rule
             raise bad_request("the assistant's last message must not end with white space")
     given = take(body, "tool_choice", dict, default={})
@@ -83,19 +69,20 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
     return AgentRequest(
         messages=(*(() if held is None else held.conversation), *messages),
         tools=tuple(
-            read_tool(_custom(entry), schema="input_schema") for entry in objects(body, "tools")
+            reading.read_tool(_custom(entry), schema="input_schema")
+            for entry in reading.objects(body, "tools")
         )
         if held is None
         else held.tools,
         continues_reply=continues_reply,
         may_call=choice != "none",
-        variables=variables_of(body, None if stops else output.get("effort")),
+        variables=reading.variables_of(body, None if stops else output.get("effort")),
         stops_thinking=stops,
         leads_with_system=True,
         model=take(body, "model", str, default=""),
         is_streamed=take(body, "stream", bool, default=False),
-        max_tokens=token_limit(body, "max_tokens"),
-        stop=stop_strings(body.get("stop_sequences")),
+        max_tokens=reading.token_limit(body, "max_tokens"),
+        stop=reading.stop_strings(body.get("stop_sequences")),
         unenforced=tuple(name for name, is_wanted in wishes.items() if is_wanted),
     )
 
@@ -131,14 +118,14 @@ def _custom(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     kind = tool.get("type")
     if kind not in (None, "custom"):
         raise bad_request(f"tools must be your own, of type 'custom', got {kind!r}")
-    schema = object_of(tool.get("input_schema") or {}, "a tool's input_schema")
+    schema = reading.object_of(tool.get("input_schema") or {}, "a tool's input_schema")
     return {**tool, "input_schema": schema if "type" in schema else {**schema, "type": "object"}}
 
 
 def _system(entry: Mapping[str, Any], name: str) -> Iterator[AgentMessage]:
     """Yield a system message with its texts as one, without Claude Code's header."""
-    parts = parts_of(entry.get(name), _text, name=name)
-    text = "".join(part["text"] for part in parts if not has_header(part["text"]))
+    parts = reading.parts_of(entry.get(name), _text, name=name)
+    text = "".join(part["text"] for part in parts if not reading.has_header(part["text"]))
     if text:
         yield AgentMessage(role="system", parts=({"type": "text", "text": text},))
 
@@ -148,14 +135,14 @@ def _messages(entry: Mapping[str, Any]) -> Iterator[AgentMessage]:
 
     Source: vllm/entrypoints/anthropic/serving.py.
     """
-    role = role_of(entry, _ROLES)
+    role = reading.role_of(entry, _ROLES)
     if role == "system":
         yield from _system(entry, "content")
         return
     if isinstance(entry.get("content"), str):
         yield AgentMessage(role=role, parts=({"type": "text", "text": entry["content"]},))
         return
-    blocks = objects(entry, "content")
+    blocks = reading.objects(entry, "content")
     for block in blocks:
         if block.get("type") == "tool_result":
             yield from _result(block)
@@ -183,7 +170,7 @@ def _messages(entry: Mapping[str, Any]) -> Iterator[AgentMessage]:
 
 def _result(block: Mapping[str, Any]) -> Iterator[AgentMessage]:
     """Yield a tool result, and a user message with its images."""
-    parts = parts_of(block.get("content"), _part, name="tool_result")
+    parts = reading.parts_of(block.get("content"), _part, name="tool_result")
     yield AgentMessage(
         role="tool",
         parts=tuple(part for part in parts if part["type"] == "text"),
@@ -209,11 +196,13 @@ def _part(block: Mapping[str, Any]) -> Part:
     if kind == "text":
         return {"type": "text", "text": take(block, "text", str, default="")}
     if kind == "image":
-        source = object_of(block.get("source"), "an image's source")
+        source = reading.object_of(block.get("source"), "an image's source")
         if source.get("type") == "base64":
             media = take(source, "media_type", str, default="image/png")
-            return image_part(f"data:{media};base64,{take(source, 'data', str, default='')}")
-        return image_part(source.get("url", f"a source of type {source.get('type')!r}"))
+            return reading.image_part(
+                f"data:{media};base64,{take(source, 'data', str, default='')}"
+            )
+        return reading.image_part(source.get("url", f"a source of type {source.get('type')!r}"))
     raise bad_request(f"content of type {kind!r} is not supported: send text or images")
 
 

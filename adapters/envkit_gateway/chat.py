@@ -9,24 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from envkit.messages import Part
+from envkit_gateway import reading
 from envkit_gateway.deltas import Delta
-from envkit_gateway.images import image_part
 from envkit_gateway.messages import AgentCall, AgentMessage
-from envkit_gateway.reading import (
-    check_continued,
-    object_of,
-    objects,
-    parts_of,
-    read_tool,
-    refuse_inexact,
-    refuse_unknown,
-    role_of,
-    stop_strings,
-    token_limit,
-    top_logprobs,
-    variables_of,
-    without_header,
-)
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request, take
 from envkit_gateway.turn import Choice, Reply, Turn
 
@@ -55,18 +40,18 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
         RequestRefused: It asks for something that the gateway cannot do exactly.
     """
     del turns
-    refuse_unknown(body, _KNOWN)
+    reading.refuse_unknown(body, _KNOWN)
     choices = take(body, "n", int, default=1)
     if not 1 <= choices <= _MOST_CHOICES:
         raise bad_request(f"n must be between 1 and {_MOST_CHOICES}, got {choices}")
     wants_logprobs = take(body, "logprobs", bool, default=False)
-    messages = tuple(_message(entry) for entry in objects(body, "messages"))
+    messages = tuple(_message(entry) for entry in reading.objects(body, "messages"))
     if not messages:
         raise bad_request("messages must hold at least one message, got none")
-    refuse_inexact(messages)
+    reading.refuse_inexact(messages)
     continues_reply = _continues(body)
     if continues_reply:
-        check_continued(messages[-1])
+        reading.check_continued(messages[-1])
     options = take(body, "stream_options", dict, default={})
     wishes = {
         "tool_choice": body.get("tool_choice") not in (None, "auto", "none"),
@@ -76,18 +61,20 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
     }
     return AgentRequest(
         messages=messages,
-        tools=tuple(read_tool(_function(entry)) for entry in objects(body, "tools")),
+        tools=tuple(
+            reading.read_tool(_function(entry)) for entry in reading.objects(body, "tools")
+        ),
         continues_reply=continues_reply,
         may_call=body.get("tool_choice") != "none",
-        variables=variables_of(body, body.get("reasoning_effort")),
+        variables=reading.variables_of(body, body.get("reasoning_effort")),
         model=take(body, "model", str, default=""),
         is_streamed=take(body, "stream", bool, default=False),
         wants_usage=bool(options.get("include_usage")),
-        max_tokens=token_limit(body, "max_completion_tokens", "max_tokens"),
-        stop=stop_strings(body.get("stop")),
+        max_tokens=reading.token_limit(body, "max_completion_tokens", "max_tokens"),
+        stop=reading.stop_strings(body.get("stop")),
         choices=choices,
         wants_logprobs=wants_logprobs,
-        top_logprobs=top_logprobs(body, is_asked=wants_logprobs),
+        top_logprobs=reading.top_logprobs(body, is_asked=wants_logprobs),
         unenforced=tuple(name for name, is_wanted in wishes.items() if is_wanted),
     )
 
@@ -109,22 +96,22 @@ def _continues(body: Mapping[str, Any]) -> bool:
 def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     if tool.get("type", "function") != "function":
         raise bad_request(f"tools must be of type 'function', got {tool.get('type')!r}")
-    return object_of(tool.get("function"), "a tool's function")
+    return reading.object_of(tool.get("function"), "a tool's function")
 
 
 def _message(entry: Mapping[str, Any]) -> AgentMessage:
     for name in ("function_call", "audio"):
         if entry.get(name):
             raise bad_request(f"a message with {name} is not supported: send content or tool_calls")
-    calls = tuple(_call(call) for call in objects(entry, "tool_calls"))
-    role = role_of(entry, _ROLES)
+    calls = tuple(_call(call) for call in reading.objects(entry, "tool_calls"))
+    role = reading.role_of(entry, _ROLES)
     thinking = entry.get("reasoning")
     thinking = entry.get("reasoning_content") if thinking is None else thinking
     name = entry.get("name")
-    parts = parts_of(entry.get("content"), _part)
+    parts = reading.parts_of(entry.get("content"), _part)
     return AgentMessage(
         role=role,
-        parts=without_header(parts) if entry["role"] == "system" else parts,
+        parts=reading.without_header(parts) if entry["role"] == "system" else parts,
         calls=calls,
         call_id=take(entry, "tool_call_id", str, default=""),
         name=name if isinstance(name, str) else "",
@@ -134,7 +121,7 @@ def _message(entry: Mapping[str, Any]) -> AgentMessage:
 
 
 def _call(call: Mapping[str, Any]) -> AgentCall:
-    function = object_of(call.get("function"), "a tool call's function")
+    function = reading.object_of(call.get("function"), "a tool call's function")
     return AgentCall(
         id=take(call, "id", str, default=""),
         name=take(function, "name", str, default=""),
@@ -150,7 +137,7 @@ def _part(part: Mapping[str, Any]) -> Part:
     if kind == "refusal":
         return {"type": "text", "text": take(part, "refusal", str, default="")}
     if kind == "image_url":
-        return image_part(object_of(part.get("image_url"), "image_url").get("url"))
+        return reading.image_part(reading.object_of(part.get("image_url"), "image_url").get("url"))
     raise bad_request(f"content of type {kind!r} is not supported: send text or image_url")
 
 

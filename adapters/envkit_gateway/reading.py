@@ -1,10 +1,14 @@
-"""Read JSON from untrusted clients."""
+"""Read JSON from untrusted clients. Images are data URIs or base64, never fetched."""
 
+import binascii
+import hashlib
 from collections.abc import Callable, Mapping, Sequence, Set
 from itertools import takewhile
 from typing import Any, Final, TypeVar, cast
+from weakref import WeakValueDictionary
 
-from envkit.errors import ConfigurationError
+from envkit.errors import ConfigurationError, ImageError
+from envkit.images import Image
 from envkit.messages import Part, Role, TextPart
 from envkit_gateway.messages import AgentMessage
 from envkit_gateway.request import AgentTool, bad_request, take
@@ -44,6 +48,9 @@ _RESERVED: Final = {
     "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs",
 }  # fmt: skip
 """What transformers' `apply_chat_template` reads itself."""
+_known: Final = WeakValueDictionary[bytes, Image]()
+"""Images of earlier requests by the digest of their URI, as long as a record holds them: clients
+send the whole history each time."""
 P = TypeVar("P", bound=Part)
 _MOST_RANKED: Final = 20
 """OpenAI's limit."""
@@ -90,6 +97,32 @@ def parts_of(
     if isinstance(content, str):
         return ({"type": "text", "text": content},)
     return tuple(read_part(part) for part in objects({name: content}, name))
+
+
+def image_part(uri: object) -> Part:
+    """Return the image of a data URI.
+
+    Raises:
+        RequestRefused: It is another URL, which the gateway does not fetch, or not an image.
+    """
+    if not isinstance(uri, str):
+        raise bad_request(f"an image must be a data URI, got {uri!r:.80}")
+    if not uri.startswith("data:"):
+        raise bad_request(
+            f"images must be data URIs such as data:image/png;base64,..., got {uri[:80]!r}; the "
+            "gateway fetches nothing: send the image itself"
+        )
+    digest = hashlib.sha256(uri.encode("utf-8", "surrogatepass")).digest()
+    known = _known.get(digest)
+    if known is not None:
+        return {"type": "image", "image": known}
+    try:
+        image = Image.from_data_uri(uri)
+        image.check()
+    except (ImageError, ValueError, binascii.Error) as error:
+        raise bad_request(f"cannot read an image: {error}") from error
+    _known[digest] = image
+    return {"type": "image", "image": image}
 
 
 def refuse_inexact(messages: Sequence[AgentMessage]) -> None:

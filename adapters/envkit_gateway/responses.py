@@ -13,24 +13,9 @@ from itertools import count
 from typing import Any, Final
 
 from envkit.messages import Part
-from envkit_gateway import chat
+from envkit_gateway import chat, reading
 from envkit_gateway.deltas import Delta
-from envkit_gateway.images import image_part
 from envkit_gateway.messages import AgentCall, AgentMessage
-from envkit_gateway.reading import (
-    NAMESPACE_END,
-    object_of,
-    objects,
-    parts_of,
-    read_tool,
-    refuse_inexact,
-    refuse_unknown,
-    role_of,
-    token_limit,
-    top_logprobs,
-    variables_of,
-    without_header,
-)
 from envkit_gateway.request import AgentRequest, RequestRefused, bad_request, take
 from envkit_gateway.turn import Choice, Reply, Turn
 
@@ -58,24 +43,24 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
     Raises:
         RequestRefused: It asks for something that the gateway cannot do exactly.
     """
-    refuse_unknown(body, _KNOWN)
+    reading.refuse_unknown(body, _KNOWN)
     messages: list[AgentMessage] = []
     instructions = take(body, "instructions", str, default="")
     if instructions:
-        messages.append(AgentMessage(role="system", parts=parts_of(instructions, _part)))
+        messages.append(AgentMessage(role="system", parts=reading.parts_of(instructions, _part)))
     earlier = _before(take(body, "previous_response_id", str, default=""), turns)
     given = body.get("input")
     if isinstance(given, str):
-        messages.append(AgentMessage(role="user", parts=parts_of(given, _part)))
+        messages.append(AgentMessage(role="user", parts=reading.parts_of(given, _part)))
     else:
-        messages += _items(_recalled(objects(body, "input"), turns))
+        messages += _items(_recalled(reading.objects(body, "input"), turns))
     if not any(one.role != "system" for one in messages):
         raise bad_request("input must hold at least one message, got none")
     messages[bool(instructions) : bool(instructions)] = earlier
-    refuse_inexact(messages)
+    reading.refuse_inexact(messages)
     choice = body.get("tool_choice")
     wants_logprobs = "message.output_text.logprobs" in take(body, "include", list, default=[])
-    tools = [one for entry in objects(body, "tools") for one in _tools(entry)]
+    tools = [one for entry in reading.objects(body, "tools") for one in _tools(entry)]
     wishes = {
         "tool_choice": choice not in (None, "auto", "none"),
         "parallel_tool_calls": body.get("parallel_tool_calls") is False,
@@ -85,16 +70,20 @@ def read(body: Mapping[str, Any], turns: Sequence[Turn]) -> AgentRequest:
     return AgentRequest(
         messages=tuple(messages),
         tools=tuple(
-            read_tool(one, namespace=name) for one, name in tools if one["type"] not in _HOSTED
+            reading.read_tool(one, namespace=name)
+            for one, name in tools
+            if one["type"] not in _HOSTED
         ),
         may_call=choice != "none",
-        variables=variables_of(body, take(body, "reasoning", dict, default={}).get("effort")),
+        variables=reading.variables_of(
+            body, take(body, "reasoning", dict, default={}).get("effort")
+        ),
         has_instructions=bool(instructions),
         model=take(body, "model", str, default=""),
         is_streamed=take(body, "stream", bool, default=False),
-        max_tokens=token_limit(body, "max_output_tokens"),
+        max_tokens=reading.token_limit(body, "max_output_tokens"),
         wants_logprobs=wants_logprobs,
-        top_logprobs=top_logprobs(body, is_asked=wants_logprobs),
+        top_logprobs=reading.top_logprobs(body, is_asked=wants_logprobs),
         unenforced=tuple(name for name, is_wanted in wishes.items() if is_wanted),
     )
 
@@ -145,7 +134,7 @@ def _tools(tool: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str]]:
     if kind == "function" or kind in _HOSTED:
         yield tool, ""
     elif kind == "namespace":
-        for inner in objects(tool, "tools"):
+        for inner in reading.objects(tool, "tools"):
             if inner.get("type") != "function":
                 raise bad_request(f"a namespace must hold functions, got {inner.get('type')!r}")
             yield inner, take(tool, "name", str, default="")
@@ -168,17 +157,17 @@ def _items(items: list[Mapping[str, Any]]) -> list[AgentMessage]:
             found = found if joined is None else found[:-1]
             found.append(joined or _reply(item))
         elif kind == "message":
-            parts = parts_of(item.get("content"), _part)
+            parts = reading.parts_of(item.get("content"), _part)
             found.append(
                 AgentMessage(
-                    role=role_of(item, _ROLES),
-                    parts=without_header(parts) if item["role"] == "system" else parts,
+                    role=reading.role_of(item, _ROLES),
+                    parts=reading.without_header(parts) if item["role"] == "system" else parts,
                     is_developer=item["role"] == "developer",
                 )
             )
         elif kind == "function_call_output":
             call_id = take(item, "call_id", str, default="")
-            parts = parts_of(item.get("output"), _part)
+            parts = reading.parts_of(item.get("output"), _part)
             found.append(AgentMessage(role="tool", parts=parts, call_id=call_id))
         else:
             raise bad_request(f"input of type {kind!r} is not supported")
@@ -190,19 +179,19 @@ def _reply(item: Mapping[str, Any]) -> AgentMessage:
     if item.get("type") == "reasoning":
         if item.get("encrypted_content"):
             raise bad_request("reasoning must be text, got encrypted_content")
-        shown = objects(item, "content") or objects(item, "summary")
+        shown = reading.objects(item, "content") or reading.objects(item, "summary")
         text = take(shown[0], "text", str, default="") if shown else ""
         return AgentMessage(role="assistant", thinking=text)
     if item.get("type") == "function_call":
         name, namespace = take(item, "name", str, default=""), take(item, "namespace", str)
         call = AgentCall(
             id=take(item, "call_id", str, default=""),
-            name=f"{namespace}{NAMESPACE_END}{name}" if namespace else name,
+            name=f"{namespace}{reading.NAMESPACE_END}{name}" if namespace else name,
             arguments=take(item, "arguments", str, default="{}"),
             is_name_first=True,
         )
         return AgentMessage(role="assistant", calls=(call,))
-    parts = parts_of(item.get("content"), _part)[:1]
+    parts = reading.parts_of(item.get("content"), _part)[:1]
     said = AgentMessage(role="assistant", parts=parts)
     text = said.text.strip()
     if text.startswith("<think>") and text.endswith("</think>"):
@@ -230,7 +219,9 @@ def _part(part: Mapping[str, Any]) -> Part:
         return {"type": "text", "text": take(part, "refusal", str, default="")}
     if kind == "input_image":
         url = part.get("image_url")
-        return image_part(url if isinstance(url, str) else object_of(url, "image_url").get("url"))
+        return reading.image_part(
+            url if isinstance(url, str) else reading.object_of(url, "image_url").get("url")
+        )
     raise bad_request(f"content of type {kind!r} is not supported: send input_text or input_image")
 
 
@@ -449,7 +440,7 @@ def _named(call: AgentCall) -> dict[str, str]:
     """Return the name of a call, apart from its namespace."""
     if not call.namespace:
         return {"name": call.name}
-    own = call.name.removeprefix(f"{call.namespace}{NAMESPACE_END}")
+    own = call.name.removeprefix(f"{call.namespace}{reading.NAMESPACE_END}")
     return {"name": own, "namespace": call.namespace}
 
 

@@ -15,13 +15,7 @@ from itertools import count
 from typing import ClassVar, Final
 
 from envkit.env import Env
-from envkit.errors import (
-    ConfigurationError,
-    EngineFault,
-    LedgerFault,
-    TemplateError,
-    describe,
-)
+from envkit.errors import ConfigurationError, EngineFault, LedgerFault, TemplateError, describe
 from envkit.messages import images_of, message
 from envkit.reply import Reply
 from envkit.rollout.boundary import is_own_cancellation

@@ -12,12 +12,10 @@ never a reward of 0. If it gives no verdict on an answer, even when asked again,
 answer that says nothing, the episode scores 0.
 """
 
-from envkit_judges.cache import CacheStatistics
-from envkit_judges.calls import CallLimits
+from envkit_judges.calls import CallLimits, JudgeModel
 from envkit_judges.endpoint import Endpoint
 from envkit_judges.engine_model import EngineModel
-from envkit_judges.judge import Judge
-from envkit_judges.model import JudgeModel
+from envkit_judges.judge import CacheStatistics, Judge
 from envkit_judges.verdict import Criterion, MalformedVerdict, Verdict, read_verdict
 
 __all__ = [

@@ -11,15 +11,42 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-from envkit.errors import ConfigurationError
+from envkit import ranges
+from envkit.errors import EngineFault, FaultKind
 from envkit.messages import Message
 from envkit.rollout.engine import Sampling
 from envkit.rollout.limits import Backoff
-from envkit_chat import CallFailure
-from envkit_judges.model import JudgeModel
+
+
+class JudgeModel(Protocol):
+    """A language model behind an engine or an endpoint. One call is one attempt."""
+
+    @property
+    def identity(self) -> str:
+        """Name and location of the model, for cache keys and errors."""
+        ...
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, schema: Mapping[str, Any]
+    ) -> str:
+        """Return the model's reply.
+
+        Args:
+            messages: The conversation, with images if any.
+            sampling: Temperature, length and seed.
+            schema: JSON Schema of the reply, for models that can enforce one.
+
+        Raises:
+            EngineFault: There is no reply. The caller handles deadlines and retries.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Release connections; safe to call twice."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +73,13 @@ class CallLimits:
         Raises:
             ConfigurationError: A limit is out of range.
         """
-        for name in ("timeout_s", "deadline_s", "requests_per_minute", "max_concurrency"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigurationError(f"{name} must be above 0, got {value}")
-        if self.max_retries < 0:
-            raise ConfigurationError(f"max_retries must be 0 or more, got {self.max_retries}")
+        ranges.positive(
+            timeout_s=self.timeout_s,
+            deadline_s=self.deadline_s,
+            requests_per_minute=self.requests_per_minute,
+            max_concurrency=self.max_concurrency,
+        )
+        ranges.at_least(0, max_retries=self.max_retries)
 
 
 class RateLimiter:
@@ -104,28 +132,23 @@ class Calls:
             deadline: Deadline on the running event loop's clock.
 
         Raises:
-            CallFailure: The last attempt's failure, with the number of attempts.
+            EngineFault: The last attempt's failure, with the number of attempts.
         """
         loop = asyncio.get_running_loop()
         for attempt in itertools.count():
             try:
                 return await self._attempt(messages, sampling, schema, deadline)
-            except CallFailure as failure:
-                delay = failure.retry_after_s
+            except EngineFault as fault:
+                delay = fault.retry_after_s
                 if delay is None:
                     delay = self._limits.backoff.delay(attempt, self._rng)
-                elif failure.is_retryable:
+                elif fault.retryable:
                     self._turnstile.pause(min(delay, self._limits.deadline_s))
                 is_last = attempt >= self._limits.max_retries
-                if not failure.is_retryable or is_last or loop.time() + delay >= deadline:
-                    raise CallFailure(
-                        f"{failure} (attempt {attempt + 1})",
-                        is_retryable=failure.is_retryable,
-                        retry_after_s=failure.retry_after_s,
-                        status=failure.status,
-                    ) from failure
+                if not fault.retryable or is_last or loop.time() + delay >= deadline:
+                    raise fault.reworded(f"{fault} (attempt {attempt + 1})") from fault
             await asyncio.sleep(delay)
-        raise CallFailure("no attempt was made", is_retryable=False)  # count() never ends
+        raise AssertionError("count() never ends")
 
     async def _attempt(
         self,
@@ -143,13 +166,10 @@ class Calls:
                     return await self._model.complete(messages, sampling, schema)
         except TimeoutError as error:
             if loop.time() >= deadline:
-                raise CallFailure(
-                    f"no reply before the deadline of {self._limits.deadline_s:g} s",
-                    is_retryable=True,
-                ) from error
-            raise CallFailure(
-                f"no reply within {self._limits.timeout_s:g} s", is_retryable=True
-            ) from error
+                what = f"no reply before the deadline of {self._limits.deadline_s:g} s"
+            else:
+                what = f"no reply within {self._limits.timeout_s:g} s"
+            raise EngineFault(what, kind=FaultKind.TIMEOUT) from error
 
     def _semaphore(self) -> asyncio.Semaphore:
         loop = asyncio.get_running_loop()

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from envkit.messages import Message
 from envkit.rollout.engine import Sampling
-from envkit_chat import ChatClient, answer_failure, wire_message
+from envkit_chat import ChatClient, answer_fault, wire_message
 
 ResponseFormat = Literal["json_schema", "json_object"]
 _ADVICE: Final[Mapping[int, str]] = {
@@ -69,7 +69,7 @@ class Endpoint:
         """Send one request and return the reply's text.
 
         Raises:
-            CallFailure: No connection, a status other than 200, or a body that is not a completion.
+            EngineFault: No connection, a status other than 200, or a body that is not a completion.
         """
         fields: dict[str, Any] = {
             "model": self._model,
@@ -102,7 +102,7 @@ def _text_of(body: bytes) -> str:
     """Return the first choice's text; a refusal is text too.
 
     Raises:
-        CallFailure: The body is not a completion.
+        EngineFault: The body is not a completion.
     """
     try:
         choice: Any = json.loads(body)["choices"][0]["message"]
@@ -110,7 +110,7 @@ def _text_of(body: bytes) -> str:
         if content is None:
             content = choice.get("refusal")
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
-        raise answer_failure(body) from error
+        raise answer_fault(body) from error
     if not isinstance(content, str):
-        raise answer_failure(body)
+        raise answer_fault(body)
     return content

@@ -1,18 +1,15 @@
 """A judge on any envkit engine, such as the one being trained."""
 
 import asyncio
-import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from envkit.errors import EngineFault, ImageError, TemplateError
 from envkit.messages import Message
 from envkit.reply import Reply
-from envkit.rollout.engine import Engine, GenerateRequest, Sampling
+from envkit.rollout.engine import Engine, Sampling, sample_once
 from envkit.tokens import ChatCodec
 from envkit.tokens.thoughts import TAIL_IDS, opened_thought
-from envkit_chat import CallFailure
 
 
 class EngineModel:
@@ -41,36 +38,16 @@ class EngineModel:
         """Sample one reply.
 
         Raises:
-            CallFailure: The engine failed, or the chat template cannot express the question.
+            EngineFault: The engine failed, or the chat template cannot express the question.
         """
         try:
             prompt = await asyncio.to_thread(self._codec.encode_prompt, messages, tools=())
         except (TemplateError, ImageError) as error:
-            raise CallFailure(
-                f"the question cannot be encoded: {error}", is_retryable=False
-            ) from error
-        session = uuid.uuid4().hex
-        request = GenerateRequest(
-            request_id=uuid.uuid4().hex,
-            session_id=session,
-            wire_ids=prompt.wire_ids,
-            images=prompt.images,
-            features=prompt.features,
-            train_length=len(prompt.train_ids),
-            sampling=replace(
-                sampling,
-                stop_ids=sampling.stop_ids or self._codec.stop_ids,
-                banned_ids=(*sampling.banned_ids, *self._codec.media_ids),
-            ),
-        )
+            raise EngineFault(f"the question cannot be encoded: {error}") from error
         try:
-            generation = await self._engine.generate(request)
+            generation = await sample_once(self._engine, prompt, sampling.for_codec(self._codec))
         except EngineFault as fault:
-            raise CallFailure(
-                f"engine {self._engine.name!r} failed: {fault}", is_retryable=fault.retryable
-            ) from fault
-        finally:
-            await self._engine.end_session(session)
+            raise fault.reworded(f"engine {self._engine.name!r} failed: {fault}") from fault
         said = Reply(
             text=self._codec.decode(generation.token_ids),
             finish=generation.finish_reason,

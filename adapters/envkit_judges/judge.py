@@ -7,20 +7,20 @@ Failures are not cached.
 import asyncio
 import hashlib
 import json
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from envkit.errors import ConfigurationError, EnvFault, FaultKind
+from envkit import ranges
+from envkit.errors import ConfigurationError, EngineFault, EnvFault, FaultKind
 from envkit.grading import UngradedError
 from envkit.messages import Message, images_of, message, text_of
 from envkit.rewards import Gate, RewardContext, Term
 from envkit.rollout.engine import Sampling
 from envkit.toolset.result import plain
-from envkit_chat import CallFailure
-from envkit_judges.cache import CacheStatistics, VerdictCache
-from envkit_judges.calls import CallLimits, Calls
-from envkit_judges.model import JudgeModel
+from envkit_judges.calls import CallLimits, Calls, JudgeModel
 from envkit_judges.verdict import Criterion, MalformedVerdict, Verdict, read_verdict, schema_of
 
 _INSTRUCTIONS: Final = (
@@ -38,6 +38,55 @@ Show = Callable[[RewardContext], Message]
 
 class NoVerdictFault(EnvFault):
     """A judge that works gave no verdict on one question, which what the policy wrote may cause."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheStatistics:
+    """Hit counts of a cache."""
+
+    hits: int
+    misses: int
+    size: int
+    """Verdicts in the cache."""
+
+
+class VerdictCache:
+    """Keeps recent verdicts by key. Thread-safe."""
+
+    def __init__(self, capacity: int) -> None:
+        """Make an empty cache.
+
+        Args:
+            capacity: Maximum number of verdicts; 0 disables the cache.
+        """
+        self._capacity = capacity
+        self._lock = threading.Lock()
+        self._verdicts: OrderedDict[bytes, Verdict] = OrderedDict()
+        self._hits = self._misses = 0
+
+    def get(self, key: bytes) -> Verdict | None:
+        """Return the verdict, or None; it counts as used."""
+        with self._lock:
+            found = self._verdicts.get(key)
+            if found is None:
+                self._misses += 1
+                return None
+            self._hits += 1
+            self._verdicts.move_to_end(key)
+            return found
+
+    def put(self, key: bytes, verdict: Verdict) -> None:
+        """Store a verdict, evicting the least recently used one."""
+        with self._lock:
+            self._verdicts[key] = verdict
+            self._verdicts.move_to_end(key)
+            while len(self._verdicts) > self._capacity:
+                self._verdicts.popitem(last=False)
+
+    def statistics(self) -> CacheStatistics:
+        """Return the counts so far."""
+        with self._lock:
+            return CacheStatistics(hits=self._hits, misses=self._misses, size=len(self._verdicts))
 
 
 @dataclass(slots=True)
@@ -77,10 +126,7 @@ class Judge:
         Raises:
             ConfigurationError: A number is negative.
         """
-        if max_reasks < 0 or cache_size < 0:
-            raise ConfigurationError(
-                f"max_reasks and cache_size must be 0 or more, got {max_reasks} and {cache_size}"
-            )
+        ranges.at_least(0, max_reasks=max_reasks, cache_size=cache_size)
         self._model = model
         self._show = show_answer if show is None else show
         self._instructions = instructions
@@ -192,9 +238,9 @@ class Judge:
         for asked in range(self._max_reasks + 1):
             try:
                 reply = await self._calls.reply(spoken, self._sampling, schema, deadline=deadline)
-            except CallFailure as failure:
-                is_refused = failure.status in _REFUSED_CONTENT
-                raise self._fault(str(failure), is_refused=is_refused) from failure
+            except EngineFault as fault:
+                is_refused = fault.status in _REFUSED_CONTENT
+                raise self._fault(str(fault), is_refused=is_refused) from fault
             try:
                 verdict = read_verdict(reply, criteria)
             except MalformedVerdict as error:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, cast
 
+from envkit import ranges
 from envkit.errors import ConfigurationError
 from envkit.reply import Reply
 
@@ -38,10 +39,7 @@ class Criterion:
         """
         if not self.name or not self.text.strip():
             raise ConfigurationError("a criterion needs a name and a text that a judge can read")
-        if self.best < 1:
-            raise ConfigurationError(
-                f"criterion {self.name!r}: best must be at least 1, got {self.best}"
-            )
+        ranges.at_least(1, best=self.best)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from envkit import ranges
 from envkit.access import bearer
 from envkit.async_env import AsyncEnv
 from envkit.env import Capabilities, Reset, Step, Turn
@@ -97,16 +98,10 @@ class OpenEnvEnv(AsyncEnv):
         turns = _DEFAULT_TURNS if max_turns is None else max_turns
         super().__init__(max_turns=turns, render_mode=render_mode)
         self._address = _address(base_url)
-        if interface not in [kind.value for kind in InterfaceKind]:
-            names = ", ".join(repr(kind.value) for kind in InterfaceKind)
-            raise ConfigurationError(f"interface must be one of {names}, got {interface!r}")
+        ranges.one_of("interface", interface, InterfaceKind)
         if interface == InterfaceKind.TEXT and not reply_field:
             raise ConfigurationError("interface 'text' needs reply_field, a field of the action")
-        if calls_per_turn < 1 or (max_sessions is not None and max_sessions < 1):
-            raise ConfigurationError(
-                "calls_per_turn must be at least 1, and max_sessions at least 1 or None, got "
-                f"{calls_per_turn} and {max_sessions}"
-            )
+        ranges.at_least(1, calls_per_turn=calls_per_turn, max_sessions=max_sessions)
         ToolSpec(name=tool_name, description="")  # rejects an invalid name now
         parse_tool_calls("", call_format)  # rejects an unknown format now
         self._kind, self._reply_field = InterfaceKind(interface), reply_field

@@ -23,11 +23,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from envkit import ranges
 from envkit.access import Access, Refusal
-from envkit.errors import ConfigurationError, EnvFault, FaultKind
+from envkit.errors import EnvFault, FaultKind
 from envkit_openenv.protocol import write_fault
 
 Message = MutableMapping[str, Any]
@@ -64,9 +65,7 @@ class ServerLimits:
         Raises:
             ConfigurationError: One is not positive.
         """
-        counts = (self.max_sessions, self.message_bytes, self.answer_bytes)
-        if min(self.session_timeout_s, self.step_timeout_s, *counts) <= 0:
-            raise ConfigurationError(f"the limits of a server must be positive, got {self}")
+        ranges.positive(**asdict(self))
 
 
 class SessionShares:

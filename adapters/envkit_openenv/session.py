@@ -20,12 +20,14 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import aiohttp
 
-from envkit.errors import ConfigurationError, EnvFault, EnvkitError, FaultKind
+from envkit import ranges
+from envkit.errors import EnvFault, EnvkitError, FaultKind
+from envkit.http_pool import HttpPool
 from envkit_openenv.protocol import read_message
 
 KEY_VARIABLE: Final = "ENVKIT_OPENENV_KEY"
@@ -52,14 +54,9 @@ class SessionLimits:
         """Reject limits under which nothing could be asked.
 
         Raises:
-            ConfigurationError: A time is not positive, or a count is below 1.
+            ConfigurationError: One is not positive.
         """
-        if min(self.connect_timeout_s, self.reset_timeout_s, self.step_timeout_s) <= 0:
-            raise ConfigurationError(f"the timeouts of a session must be positive, got {self}")
-        if min(self.open_attempts, self.max_message_bytes) < 1:
-            raise ConfigurationError(
-                f"open_attempts and max_message_bytes must be at least 1, got {self}"
-            )
+        ranges.positive(**asdict(self))
 
 
 class Session:
@@ -87,7 +84,7 @@ class Session:
         Raises:
             EnvFault: It cannot be reached, or rejects the connection.
         """
-        client = _client(headers)
+        client = HttpPool(headers=headers).session()
         try:
             async with asyncio.timeout(limits.connect_timeout_s):
                 socket = await client.ws_connect(
@@ -163,7 +160,7 @@ async def fetch_schema(
     Raises:
         EnvFault: It cannot be reached, rejects the request, or returns something else.
     """
-    async with _client(headers) as client:
+    async with HttpPool(headers=headers).session() as client:
         try:
             async with asyncio.timeout(limits.connect_timeout_s):
                 async with client.get(f"{address}/schema", allow_redirects=False) as response:
@@ -178,14 +175,6 @@ async def fetch_schema(
         what = f"must answer GET /schema with an object 'action', got {found!r:.200}"
         raise _fault(address, what, FaultKind.PERMANENT)
     return found
-
-
-def _client(headers: Mapping[str, str]) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
-        headers=dict(headers),
-        timeout=aiohttp.ClientTimeout(total=None),  # the deadlines above are the only ones
-        cookie_jar=aiohttp.DummyCookieJar(),
-    )
 
 
 def _opening_fault(address: str, error: BaseException, timeout_s: float) -> BaseException:

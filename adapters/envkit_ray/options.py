@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from envkit import ranges
 from envkit.errors import ConfigurationError
 from envkit.rollout.config import RolloutConfig
 from envkit.rollout.setting_types import check_keys, check_types
@@ -33,14 +34,9 @@ class RayOptions:
         Raises:
             ConfigurationError: See the message.
         """
-        rules = {
-            "num_cpus must be 0 or more, or null": (self.num_cpus or 0) >= 0,
-            "max_attempts must be at least 1": self.max_attempts >= 1,
-            "start_timeout_s must be positive": self.start_timeout_s > 0,
-        }
-        for rule, holds in rules.items():
-            if not holds:
-                raise ConfigurationError(f"ray.{rule}, got {getattr(self, rule.split()[0])}")
+        ranges.at_least(0, **{"ray.num_cpus": self.num_cpus})
+        ranges.at_least(1, **{"ray.max_attempts": self.max_attempts})
+        ranges.positive(**{"ray.start_timeout_s": self.start_timeout_s})
         if self.address is not None and self.address.startswith("ray://"):
             raise ConfigurationError(
                 f"ray.address must be HOST:PORT of the cluster's head node, got {self.address!r}: "
@@ -54,10 +50,7 @@ class RayOptions:
         Raises:
             ConfigurationError: An unknown key (with a suggestion), an invalid value, or no workers.
         """
-        if config.workers < 1:
-            raise ConfigurationError(
-                f"workers must be at least 1 to play on Ray, got {config.workers}"
-            )
+        ranges.at_least(1, workers=config.workers)
         check_keys(cls, config.ray, "ray")
         check_types(cls, config.ray, "ray")
         return cls(**config.ray)

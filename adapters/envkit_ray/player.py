@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import pickle
+import uuid
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,25 +19,39 @@ from envkit.rollout.player import AnyPlayer, PlayOptions
 from envkit.rollout.self_check import SelfCheck
 from envkit.rollout.sources import EnvSource, FunctionSource, Source
 from envkit.rollout.supervision import Supervision
+from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
+from envkit_ray import messages
 from envkit_ray.cluster import load_ray
 from envkit_ray.line import WorkerLostError
-from envkit_ray.messages import (
-    Answer,
-    MakePlayer,
-    Order,
-    Packed,
-    accepted,
-    pickled,
-    without_features,
-)
 from envkit_ray.options import RayOptions
-from envkit_ray.stop import Stop
 from envkit_ray.workers import Workers
 
 _STOP_S: Final = 15.0
 """Seconds beyond an interrupt's grace period for a worker to deliver its episodes."""
 _NAME: Final = "ray"
+
+
+class Stop:
+    """Forwards a caller's interrupt to the workers, as if it were a request."""
+
+    def __init__(self, interrupt: Interrupt, workers: Workers) -> None:
+        self.name = uuid.uuid4().hex
+        self.users = 0
+        """Episodes that the interrupt ends."""
+        self._interrupt, self._workers = interrupt, workers
+
+    @property
+    def reason(self) -> StopReason | None:
+        """Why the interrupt has fired; None if it has not."""
+        return self._interrupt.reason
+
+    async def abort(self, request_id: str) -> None:
+        """Fire it in every worker; the interrupt repeats this until all episodes are back."""
+        reason = self.reason
+        if reason is not None:
+            for member in self._workers.members:
+                self._workers.tell(member, "stop", request_id, reason, self._interrupt.grace_s)
 
 
 class RayPlayer(AnyPlayer):
@@ -49,7 +64,7 @@ class RayPlayer(AnyPlayer):
 
     def __init__(
         self,
-        make_player: MakePlayer,
+        make_player: messages.MakePlayer,
         config: RolloutConfig,
         *,
         keeps_features: bool = False,
@@ -76,7 +91,7 @@ class RayPlayer(AnyPlayer):
         self.config = config
         self._options = RayOptions.of(config)
         load_ray()
-        recipe = pickled(make_player, "make_player")
+        recipe = messages.pickled(make_player, "make_player")
         self._workers = Workers(
             config.workers,
             self._options,
@@ -88,7 +103,7 @@ class RayPlayer(AnyPlayer):
         self._episodes = Supervision(
             SelfCheck(config.sanity, config.sanity_share), Breaker(config.breaker), _NAME
         )
-        self._packed: dict[Source, Packed] = {}
+        self._packed: dict[Source, messages.Packed] = {}
         self._stops: dict[Interrupt, Stop] = {}
         self._names = itertools.count()
 
@@ -139,8 +154,10 @@ class RayPlayer(AnyPlayer):
             RunFailedError: As for `Player.play`.
         """
         if options.earlier is not None:
-            options = replace(options, earlier=without_features(options.earlier))
-        order = Order(source=self._pack(env), spec=spec, options=options, interrupt="", reason=None)
+            options = replace(options, earlier=messages.without_features(options.earlier))
+        order = messages.Order(
+            source=self._pack(env), spec=spec, options=options, interrupt="", reason=None
+        )
         async with self._episodes.admitted(spec, interrupt) as admission:
             playing = self._played(order, interrupt)
             return await self._episodes.recorded(spec, playing, admission)
@@ -191,7 +208,7 @@ class RayPlayer(AnyPlayer):
             await asyncio.gather(self._starting, return_exceptions=True)
         await self._workers.close()
 
-    async def _played(self, order: Order, interrupt: Interrupt) -> tuple[Trajectory, ...]:
+    async def _played(self, order: messages.Order, interrupt: Interrupt) -> tuple[Trajectory, ...]:
         """Play an order until it is answered or the interrupt's time is up."""
         await self.start()
         with self._stopping(interrupt) as stop:
@@ -216,7 +233,7 @@ class RayPlayer(AnyPlayer):
                 interrupt.leave(stop.name)
                 del self._stops[interrupt]
 
-    async def _attempts(self, order: Order, stop: Stop) -> tuple[Trajectory, ...]:
+    async def _attempts(self, order: messages.Order, stop: Stop) -> tuple[Trajectory, ...]:
         spec = order.spec
         for attempt in range(self._options.max_attempts):
             # Servers and environments can distinguish it from the lost one. What is resumed keeps
@@ -229,7 +246,7 @@ class RayPlayer(AnyPlayer):
             except WorkerLostError:
                 self._workers.lost_calls += 1
                 continue
-            return accepted(order.spec, answer, attempt)
+            return messages.accepted(order.spec, answer, attempt)
         raise EnvFault(
             f"the episode's Ray worker was lost {self._options.max_attempts} times "
             "(ray.max_attempts); if its environment runs out of memory or ends the process, "
@@ -237,7 +254,7 @@ class RayPlayer(AnyPlayer):
             kind=FaultKind.CRASHED,
         )
 
-    async def _once(self, order: Order) -> Answer:
+    async def _once(self, order: messages.Order) -> messages.Answer:
         name, data = str(next(self._names)), pickle.dumps(order, protocol=5)
         member = await self._workers.lend(order.spec.group_id)
         try:
@@ -248,7 +265,7 @@ class RayPlayer(AnyPlayer):
         finally:
             self._workers.give_back(member)
 
-    def _pack(self, env: AnyEnv | EnvFactory) -> Packed:
+    def _pack(self, env: AnyEnv | EnvFactory) -> messages.Packed:
         """Serialise an environment's source, with the same result each time."""
         if isinstance(env, EnvSource):
             return env
@@ -258,9 +275,9 @@ class RayPlayer(AnyPlayer):
                 f"({type(env).__name__}); pass its id, an EnvSource or a function of a module"
             )
         if not isinstance(env, FunctionSource):
-            return pickled(env, "the environment's factory")
+            return messages.pickled(env, "the environment's factory")
         if env not in self._packed:
-            self._packed[env] = pickled(env, "the environment's factory")
+            self._packed[env] = messages.pickled(env, "the environment's factory")
         return self._packed[env]
 
     async def _ask(self, method: str, env: AnyEnv | EnvFactory, *, most: int) -> list[Any]:

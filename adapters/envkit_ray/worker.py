@@ -15,18 +15,8 @@ from envkit.rollout.host import EnvFactory
 from envkit.rollout.sources import EnvSource, FunctionSource, Source
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
+from envkit_ray import messages
 from envkit_ray.greeting import Hello, version
-from envkit_ray.messages import (
-    Answer,
-    MakePlayer,
-    Order,
-    Packed,
-    Parcel,
-    Sent,
-    loaded,
-    packed,
-    without_features,
-)
 from envkit_ray.outbox import Outbox
 
 _BEGUN_AT_ONCE: Final = 16
@@ -83,7 +73,7 @@ class Worker:
         await self.follow(value)
         return Hello(version=version(), host=platform.node(), pid=os.getpid(), error=error)
 
-    async def exchange(self, orders: tuple[Sent, ...]) -> tuple[Parcel, ...]:
+    async def exchange(self, orders: tuple[messages.Sent, ...]) -> tuple[messages.Parcel, ...]:
         """Start episodes, and return answers to these or older orders as soon as there are any.
 
         Only the latest call waits; the others return at once.
@@ -99,7 +89,7 @@ class Worker:
                 await asyncio.sleep(0)
         return await self._outbox.take()
 
-    async def max_sessions(self, source: Packed) -> int | EnvkitError | None:
+    async def max_sessions(self, source: messages.Packed) -> int | EnvkitError | None:
         """Return how many instances this process may have, or why it cannot have any."""
         try:
             factory = cast("Source", self._factory(source))
@@ -107,7 +97,7 @@ class Worker:
         except EnvkitError as error:
             return error
 
-    async def roles_of(self, source: Packed) -> tuple[str, ...] | EnvkitError:
+    async def roles_of(self, source: messages.Packed) -> tuple[str, ...] | EnvkitError:
         """Return the roles of an environment, or why it cannot be built."""
         try:
             return await self._ready().roles_of(self._factory(source))
@@ -165,23 +155,23 @@ class Worker:
     async def _work(self, name: str, data: bytes) -> None:
         """Play an order and pack its answer; a cancelled one has none."""
         try:
-            parts = packed(await self._answer(data))
+            parts = messages.packed(await self._answer(data))
         except Exception as error:  # noqa: BLE001  # whatever a record's own data raises
             fault = EnvFault(f"the worker cannot send the episode: {describe(error)}")
-            parts = packed(Answer(error=fault))
+            parts = messages.packed(messages.Answer(error=fault))
         finally:
             self._running.pop(name, None)
         self._outbox.add((name, *parts), is_last=not self._running)
 
-    async def _answer(self, data: bytes) -> Answer:
+    async def _answer(self, data: bytes) -> messages.Answer:
         """Return an order's result; the player's exception is part of it."""
         try:
-            order: Order = loaded(data, "the episode's order")
+            order: messages.Order = messages.loaded(data, "the episode's order")
         except ConfigurationError as error:
-            return Answer(error=error)
+            return messages.Answer(error=error)
         return await self._play(order)
 
-    async def _play(self, order: Order) -> Answer:
+    async def _play(self, order: messages.Order) -> messages.Answer:
         spec, interrupt = order.spec, self._enter(order)
         played: tuple[Trajectory, ...] = ()
         failure: EnvkitError | None = None
@@ -195,28 +185,30 @@ class Worker:
         finally:
             self._leave(order.interrupt)
         if not self._keeps_features:
-            played = tuple(map(without_features, played))
+            played = tuple(map(messages.without_features, played))
         start = None if spec.group_start is None else spec.group_start.expected
-        return Answer(played=played, error=failure, snapshots=spec.snapshots or {}, start=start)
+        return messages.Answer(
+            played=played, error=failure, snapshots=spec.snapshots or {}, start=start
+        )
 
     def _ready(self) -> Player:
         if self._player is None:
             raise NotStartedError
         return self._player
 
-    def _factory(self, source: Packed) -> EnvFactory:
+    def _factory(self, source: messages.Packed) -> EnvFactory:
         """Return the unpickled factory, cached by its bytes."""
         if isinstance(source, EnvSource):
             return source
         known = self._sources.get(source)
         if known is None:
-            known = loaded(source, "the environment's factory")
+            known = messages.loaded(source, "the environment's factory")
             if not isinstance(known, FunctionSource):  # its environments are not kept
                 return cast("EnvFactory", known)
             self._sources[source] = known
         return known
 
-    def _enter(self, order: Order) -> Interrupt:
+    def _enter(self, order: messages.Order) -> Interrupt:
         interrupt = self._interrupts.setdefault(order.interrupt, Interrupt())
         self._users[order.interrupt] += 1
         if order.reason is not None:
@@ -230,7 +222,7 @@ class Worker:
 
 
 async def _made(recipe: bytes) -> Player:
-    make: MakePlayer = loaded(recipe, "what makes the player")
+    make: messages.MakePlayer = messages.loaded(recipe, "what makes the player")
     made = make()
     return await made if inspect.isawaitable(made) else made
 

@@ -4,9 +4,8 @@ An adapter (`envkit_sglang`, `envkit_vllm`) adds a `Dialect`: request and answer
 else is here: connections, deadlines, aborts, the ledger's checks, and several servers as one.
 """
 
-from envkit_remote.dialect import Dialect, Outgoing
+from envkit_remote.dialect import Dialect, FlagCheck, Outgoing, ServerHealth, ServerInfo
 from envkit_remote.engine import RemoteEngine
-from envkit_remote.facts import FlagCheck, ServerHealth, ServerInfo
 from envkit_remote.model import connect
 from envkit_remote.router import RoutedEngine
 

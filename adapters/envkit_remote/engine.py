@@ -5,28 +5,20 @@ The server's `Dialect` writes and reads messages; `call` handles deadlines and a
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import replace
 from itertools import count
 from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
+from envkit import ranges
 from envkit.errors import ConfigurationError, ContractError, EngineFault, FaultKind
 from envkit.images import Image
-from envkit.rollout.engine import (
-    FinishReason,
-    GenerateRequest,
-    Generation,
-    LogprobKind,
-    Sampling,
-)
+from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, LogprobKind, Sampling
 from envkit.rollout.token_stream import Report
 from envkit.tokens import ChatCodec
 from envkit_remote import prompt
 from envkit_remote.call import Call, CallSettings
-from envkit_remote.dialect import Dialect
-from envkit_remote.facts import FlagCheck, ServerHealth, ServerInfo
-from envkit_remote.preflight import check_server
-from envkit_remote.probe import ServerProbe
+from envkit_remote.dialect import Dialect, FlagCheck, ServerHealth, ServerInfo
+from envkit_remote.probe import ServerProbe, check_server
 from envkit_remote.transport import Answer, Transport
 
 _INLINE_BYTES: Final = 1 << 20
@@ -80,13 +72,9 @@ class RemoteEngine:
             ConfigurationError: The address is not an http(s) URL, or a number is out of range.
         """
         self._url = _checked_url(base_url)
-        for name, value, least in (
-            ("timeout_s", timeout_s, 1e-3), ("connect_timeout_s", connect_timeout_s, 1e-3),
-            ("abort_grace_s", abort_grace_s, 0),
-            ("max_connections", max_connections, 1), ("compare_prompts", compare_prompts, 0),
-        ):  # fmt: skip
-            if not value >= least:
-                raise ConfigurationError(f"{name} must be at least {least:g}, got {value!r}")
+        ranges.at_least(1e-3, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s)
+        ranges.at_least(0, abort_grace_s=abort_grace_s, compare_prompts=compare_prompts)
+        ranges.at_least(1, max_connections=max_connections)
         self._image_token_id = image_token_id
         self._vocabulary_size = vocabulary_size
         self._compare_left = compare_prompts
@@ -314,7 +302,7 @@ class RemoteEngine:
             ConfigurationError: The server was started without a needed flag, or serves another
                 model. An unavailable server is not an error: the episodes wait for it.
         """
-        await check_server(self, self._http, codec, replace(sampling, max_new_tokens=1))
+        await check_server(self, self._http, codec, sampling)
 
     async def flags(self) -> list[FlagCheck]:
         """Return which relevant flags the server was started with.

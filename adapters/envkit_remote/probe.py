@@ -1,18 +1,21 @@
-"""Query a server's facts: once before the first request, and on demand."""
+"""Ask a server for its facts, once before the first request and on demand, and check it."""
 
 import asyncio
 import json
 import time
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from envkit.errors import ConfigurationError, EngineFault, FaultKind
-from envkit.rollout.engine import LogprobKind, Sampling
+from envkit.errors import ConfigurationError, EngineFault, FaultKind, LedgerFault
+from envkit.messages import message
+from envkit.rollout.engine import Engine, LogprobKind, Sampling, sample_once
+from envkit.tokens import ChatCodec
 from envkit_remote import faults
 from envkit_remote.answers import read_json
-from envkit_remote.dialect import Dialect
-from envkit_remote.facts import ServerHealth, ServerInfo
+from envkit_remote.dialect import Dialect, ServerHealth, ServerInfo
 from envkit_remote.transport import Answer, Transport
 
 _TIMEOUT_S: Final = 30.0
@@ -20,6 +23,8 @@ _ASK_AGAIN_S: Final = 30.0
 """Seconds before asking again a server that did not report its facts."""
 _REFRESH_S: Final = 300.0
 """Seconds after which a server that reported them is asked again: its model may be another."""
+_TEXT: Final = "Zürich, 東京: 12 + 30 = 42?\n\tif x != y: pass  # 🙂"
+"""Text that different tokenizers split differently."""
 
 
 class ServerProbe:
@@ -208,3 +213,63 @@ class ServerProbe:
             self._dialect.title, self._http.base_url, answer, self._dialect.advice
         )
         return f"{fault}. It may still be loading its model"
+
+
+async def check_server(
+    engine: Engine, http: Transport, codec: ChatCodec, sampling: Sampling
+) -> None:
+    """Compare the server's tokenizer with the codec's, then sample one token.
+
+    A wrong server would otherwise fault every episode. It sends no image: a text run may use a
+    vision model whose server accepts none. An image that the server counts differently faults the
+    first episodes, which also stops the run.
+
+    Args:
+        engine: Engine of the server.
+        http: Transport to the same server.
+        codec: Codec of the run.
+        sampling: Sampling of the run.
+
+    Raises:
+        ConfigurationError: See the message. Nothing is raised if the server is unavailable or slow,
+            since the episodes wait for it.
+    """
+    await _compare_tokenizers(http, codec)
+    prompt = codec.encode_prompt([message("user", "Say hello.")])
+    try:
+        await sample_once(engine, prompt, replace(sampling, max_new_tokens=1).for_codec(codec))
+    except LedgerFault as fault:
+        raise ConfigurationError(
+            f"the server at {http.base_url} counts a prompt differently from the codec: {fault}. "
+            "Give the codec the folder of the served model"
+        ) from fault
+    except EngineFault as fault:
+        if fault.kind is FaultKind.PERMANENT and not fault.retryable:
+            raise ConfigurationError(f"the server cannot play this run: {fault}") from fault
+
+
+async def _compare_tokenizers(http: Transport, codec: ChatCodec) -> None:
+    """Compare the server's tokenization of a text; skip servers without such a route.
+
+    Raises:
+        ConfigurationError: Its ids differ from the codec's.
+    """
+    ours = codec.encode_text(_TEXT)
+    theirs = await _tokenised(http, _TEXT)
+    if theirs is not None and list(theirs) != list(ours):
+        raise ConfigurationError(
+            f"the server at {http.base_url} serves a model with another tokenizer: it makes "
+            f"{theirs[:8]} of {_TEXT[:12]!r}, the codec {list(ours)[:8]}. Give --model (or the "
+            "codec) the folder of the served model"
+        )
+
+
+async def _tokenised(http: Transport, text: str) -> Sequence[int] | None:
+    body = json.dumps({"prompt": text, "add_special_tokens": False}).encode()
+    with suppress(TimeoutError, EngineFault, *faults.CONNECTION_ERRORS):
+        async with asyncio.timeout(_TIMEOUT_S):
+            answer = await http.post("/tokenize", body, is_control=True)
+        if answer.status == 200:
+            with suppress(ValueError, TypeError, LookupError, RecursionError):
+                return [int(token) for token in json.loads(answer.body)["tokens"]]
+    return None

@@ -20,8 +20,8 @@ from envkit.errors import ConfigurationError, EngineFault, FaultKind
 from envkit.rollout.engine import GenerateRequest, Generation, LogprobKind, Sampling
 from envkit.rollout.token_stream import Report
 from envkit.tokens import ChatCodec
+from envkit_remote.dialect import FlagCheck, ServerHealth
 from envkit_remote.engine import RemoteEngine
-from envkit_remote.facts import FlagCheck, ServerHealth
 
 _ASK_AGAIN_S: Final = 1.0
 """Seconds between checks of an unavailable server, doubled up to `_ASK_AT_MOST_S`."""

@@ -1,6 +1,5 @@
-"""HTTP to one server: a connection pool per event loop, deadlines, and non-blocking bodies."""
+"""HTTP to one server: control requests of their own, events, and non-blocking bodies."""
 
-import asyncio
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import Final
 import aiohttp
 
 from envkit.errors import EngineFault
+from envkit.http_pool import HttpPool, read_capped
 from envkit.retry_after import retry_after
 
 _JSON: Final = {"Content-Type": "application/json"}
@@ -34,9 +34,7 @@ class Answer:
 class Transport:
     """Connections to one base address.
 
-    There are two pools: an abort must not wait for the requests that it ends. A pool belongs to the
-    event loop that created it, so an engine used by several loops has one per loop; `aclose` closes
-    those of the running loop and forgets those of dead ones.
+    There are two pools: an abort must not wait for the requests that it ends.
     """
 
     def __init__(
@@ -50,10 +48,15 @@ class Transport:
         self.base_url = base_url
         self.reached = False
         """True once the server has answered anything."""
-        self._headers = dict(headers)
-        self._connections = {False: max_connections, True: _CONTROL_CONNECTIONS}
-        self._connect_timeout_s = connect_timeout_s
-        self._sessions: dict[tuple[asyncio.AbstractEventLoop, bool], aiohttp.ClientSession] = {}
+        self._pool, self._control = (
+            HttpPool(
+                limit=limit,
+                headers=headers,
+                connect_timeout_s=connect_timeout_s,
+                keep_alive_s=_KEEP_ALIVE_S,
+            )
+            for limit in (max_connections, _CONTROL_CONNECTIONS)
+        )
 
     async def post(
         self,
@@ -75,11 +78,12 @@ class Transport:
                 is then empty.
         """
         # A reader instead of bytes: aiohttp then writes in chunks and yields between them.
-        async with self._session(is_control=is_control).post(
+        pool = self._control if is_control else self._pool
+        async with pool.session().post(
             self.base_url + path,
             data=io.BytesIO(body),
             headers={**_JSON, **(headers or {})},
-            allow_redirects=False,  # never send prompts and keys to another address
+            allow_redirects=False,
         ) as response:
             is_stream = response.status == 200 and response.content_type == "text/event-stream"
             if take is not None and is_stream:
@@ -89,9 +93,8 @@ class Transport:
 
     async def get(self, path: str) -> Answer:
         """Fetch a path, over the control pool."""
-        async with self._session(is_control=True).get(
-            self.base_url + path, allow_redirects=False
-        ) as response:
+        url = self.base_url + path
+        async with self._control.session().get(url, allow_redirects=False) as response:
             return await self._read(response)
 
     async def _read_events(
@@ -122,47 +125,17 @@ class Transport:
         raise aiohttp.ClientPayloadError("the stream ended without [DONE]")
 
     async def _read(self, response: aiohttp.ClientResponse) -> Answer:
-        chunks: list[bytes] = []
-        size = 0
-        async for chunk in response.content.iter_any():
-            chunks.append(chunk)
-            size += len(chunk)
-            if size > _MAX_BODY_BYTES:
-                raise EngineFault(
-                    f"{response.url} answered with more than {_MAX_BODY_BYTES >> 20} MiB"
-                )
+        body = await read_capped(response, _MAX_BODY_BYTES)
+        if body is None:
+            raise EngineFault(f"{response.url} answered with more than {_MAX_BODY_BYTES >> 20} MiB")
         self.reached = True
         if response.status >= _SERVER_ERROR:
             # vLLM closes the connection after such an answer; the next request on it would fail.
             response.close()
-        body = b"".join(chunks)
         wait = None if response.status == 200 else retry_after(response.headers)
         return Answer(status=response.status, body=body, retry_after_s=wait)
 
-    def _session(self, *, is_control: bool) -> aiohttp.ClientSession:
-        key = (asyncio.get_running_loop(), is_control)
-        session = self._sessions.get(key)
-        if session is None or session.closed:
-            self._forget_dead_loops()
-            session = self._sessions[key] = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    limit=self._connections[is_control], keepalive_timeout=_KEEP_ALIVE_S
-                ),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s),
-                headers=self._headers,
-                # Routing keys distinguish episodes; a cookie of one would pin all of them.
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
-        return session
-
-    def _forget_dead_loops(self) -> None:
-        for key in [key for key in self._sessions if key[0].is_closed()]:
-            # Closing would use the dead loop; its sockets died with it.
-            self._sessions.pop(key).detach()
-
     async def aclose(self) -> None:
         """Close the running loop's connections; safe to call twice."""
-        loop = asyncio.get_running_loop()
-        for key in [key for key in self._sessions if key[0] is loop]:
-            await self._sessions.pop(key).close()
-        self._forget_dead_loops()
+        await self._pool.aclose()
+        await self._control.aclose()

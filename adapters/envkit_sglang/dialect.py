@@ -1,4 +1,14 @@
-"""SGLang's native `/generate`: bodies, answers and advice."""
+"""SGLang's native `/generate`: bodies, answers and advice.
+
+Only documented keys are used, because servers from 0.5.23 on reject an unknown sampling parameter
+with a 400 (python/sglang/api/v1/api_types.py). Ids are wire ids, one placeholder per image, and
+`text` is never sent with them: with images a server would prefer the text.
+
+Token ids and log-probabilities are read from `meta_info.output_token_logprobs`, whose entries are
+`[log-probability, id, text or null]`, and must agree with `output_ids` and `completion_tokens`.
+They include the stop token or the tokens of a stop string (SGLang 0.5.23,
+python/sglang/srt/managers/scheduler_components/output_streamer.py). The `text` is ignored.
+"""
 
 import json
 import math
@@ -6,16 +16,54 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
-from envkit.errors import EngineFault
-from envkit.rollout.engine import GenerateRequest, Generation, LogprobKind, Sampling
+from envkit.errors import EngineFault, FaultKind
+from envkit.retry_after import UNAVAILABLE_STATUS
+from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, LogprobKind, Sampling
 from envkit_remote import Dialect, Outgoing, ServerInfo
-from envkit_remote.answers import page_object
-from envkit_remote.body import encode_body
+from envkit_remote.answers import AnswerReader, check_tokens, page_object
+from envkit_remote.body import BodyRules, encode_body
 from envkit_remote.dialect import Fetch
-from envkit_remote.faults import error_message
+from envkit_remote.faults import error_message, shown
+from envkit_remote.prompt import check_length
 from envkit_remote.transport import Answer, Transport
-from envkit_sglang import payload, response
 
+BAN_BIAS: Final = -10_000.0
+"""Bias added to the logit of a banned token: probability 0 even in float16, without infinities."""
+
+STREAM_EVENTS: Final = 128
+"""Events of a streamed reply that uses its whole budget."""
+
+RULES: Final = BodyRules(
+    title="SGLang",
+    # python/sglang/srt/sampling/sampling_params.py of 0.5.23.
+    sampling_keys=frozenset({
+        "beam_width", "custom_params", "ebnf", "frequency_penalty", "ignore_eos", "json_schema",
+        "logit_bias", "min_new_tokens", "min_p", "presence_penalty", "regex", "repetition_penalty",
+        "spaces_between_special_tokens", "stop_regex", "structural_tag",
+    }),
+    # python/sglang/srt/managers/io_struct.py, those that keep a single answer with a single
+    # sequence.
+    request_keys=frozenset({
+        "cache_salt", "custom_logit_processor", "extra_key", "lora_path", "max_thinking_tokens",
+        "priority", "return_hidden_states", "return_prompt_token_ids", "return_routed_experts",
+        "return_sampling_mask", "routed_dp_rank", "routed_experts_start_len", "routing_key",
+        "token_ids_logprob", "top_logprobs_num",
+    }),
+    ban_bias=BAN_BIAS,
+)  # fmt: skip
+
+# Read into fields of Generation, or repeated per token: not passed through as extras.
+_CONSUMED: Final = frozenset({
+    "id", "finish_reason", "prompt_tokens", "completion_tokens", "cached_tokens", "weight_version",
+    "output_token_logprobs", "output_token_logprobs_length", "queue_time",
+})  # fmt: skip
+_SLICED: Final = (
+    "output_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs",
+    "output_token_sampling_mask", "output_token_sampling_logprobs",
+)  # fmt: skip
+"""What an incremental event has of its own tokens only."""
+
+_READER: Final = AnswerReader("SGLang", "0.5.15 or later")
 _KEY: Final = "pass api_key=... as the server was started with --api-key"
 _PROBE_TEMPERATURE: Final = 1000.0
 _PROBE_TOKENS: Final = 20
@@ -53,30 +101,68 @@ class SGLangDialect(Dialect):
     def generate_fields(
         self, request: GenerateRequest, *, max_new_tokens: int, with_prompt_ids: bool
     ) -> dict[str, Any]:
-        """Return the body; see `payload`."""
-        return payload.generate_fields(
-            request, max_new_tokens=max_new_tokens, return_prompt_token_ids=with_prompt_ids
-        )
+        """Return a request's body without its rid and its images.
+
+        Raises:
+            ConfigurationError: See `BodyRules.request_fields`.
+        """
+        fields: dict[str, Any] = {
+            "input_ids": list(request.wire_ids),
+            "sampling_params": _sampling_params(request.sampling, max_new_tokens=max_new_tokens),
+            "return_logprob": True,
+            **RULES.request_fields(request.sampling.extras),
+        }
+        if request.top_logprobs:
+            fields["top_logprobs_num"] = request.top_logprobs
+        if with_prompt_ids:
+            fields["return_prompt_token_ids"] = True
+        return fields
 
     def stream_fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the body with `stream`; see `payload`."""
-        return payload.stream_fields(fields)
+        """Return a request's body for an answer as events.
+
+        Each event repeats the ids and log-probabilities before it, so a budget gets a fixed number
+        of events: with one per token, a reply of 8,192 tokens would be a gigabyte.
+        """
+        params = fields["sampling_params"]
+        interval = max(1, params["max_new_tokens"] // STREAM_EVENTS)
+        paced = {**params, "stream_interval": interval}
+        return {**fields, "stream": True, "sampling_params": paced}
 
     def join(
         self, whole: dict[str, Any] | None, event: dict[str, Any]
     ) -> tuple[dict[str, Any], Sequence[int]]:
-        """Return the answer with an event; see `response`."""
-        return response.join(whole, event)
+        """Return the answer so far with a further event, and the ids that it adds.
+
+        An event repeats all before it, unless the server was started with
+        `--incremental-streaming-output` (python/sglang/srt/managers/tokenizer_manager.py).
+        """
+        ids, meta = [*event["output_ids"]], event["meta_info"]
+        if whole is None:
+            return event, ids
+        known: list[int] = whole["output_ids"]
+        if meta.get("completion_tokens") == len(ids) or ids[: len(known)] == known:
+            return event, ids[len(known) :]
+        before = whole["meta_info"]
+        joined = {key: [*before.get(key, ()), *meta[key]] for key in _SLICED if key in meta}
+        return {**event, "output_ids": [*known, *ids], "meta_info": {**meta, **joined}}, ids
 
     def score_fields(self, ids: Sequence[int]) -> dict[str, Any]:
-        """Return the body of a request that samples nothing."""
-        return payload.score_fields(ids)
+        """Return the body of a request that samples nothing and reports every prompt token."""
+        params = {"max_new_tokens": 0, "temperature": 1.0, "skip_special_tokens": False}
+        return {
+            "input_ids": list(ids),
+            "sampling_params": params,
+            "return_logprob": True,
+            "logprob_start_len": 0,
+        }
 
     def encode(self, outgoing: Outgoing, *, is_again: bool) -> bytes:
         """Return the body with its rid and all its images."""
         del is_again
         fields = {**outgoing.fields, "rid": outgoing.rid}
-        return encode_body(fields, "image_data", payload.image_parts(outgoing.images))
+        images = (b'"%s"' % image.data_uri().encode("ascii") for image in outgoing.images)
+        return encode_body(fields, "image_data", images)
 
     def abort_fields(self, rid: str) -> dict[str, Any]:
         """Return the body; SGLang aborts every rid with this prefix."""
@@ -92,12 +178,46 @@ class SGLangDialect(Dialect):
         )
 
     def parse(self, body: bytes) -> dict[str, Any]:
-        """Return a body with `meta_info`."""
-        return response.parse_object(body)
+        """Return a 200 body as a JSON object with `meta_info`.
+
+        Raises:
+            EngineFault: It is something else.
+        """
+        answer = _READER.json_object(body)
+        if not isinstance(answer.get("meta_info"), dict):
+            raise _READER.malformed("a meta_info object", answer)
+        return answer
 
     def generation(self, answer: Mapping[str, Any], *, train_length: int, rid: str) -> Generation:
-        """Return what was sampled; see `response`."""
-        return response.parse_generation(answer, train_length=train_length, rid=rid)
+        """Return the sampled reply; the extras keep the rid, for log lookups.
+
+        Raises:
+            EngineFault: The answer is not one of SGLang's, or the server abandoned the request.
+            LedgerFault: Counts or ids contradict each other, or the prompt had another length.
+        """
+        meta: Mapping[str, Any] = answer["meta_info"]
+        reason = _finish_reason(meta)
+        token_ids, logprobs = _tokens(answer, meta)
+        prompt_tokens = _READER.count(meta, "prompt_tokens")
+        if prompt_tokens is None and reason is not FinishReason.ABORT:
+            raise _READER.malformed("meta_info.prompt_tokens", sorted(meta))
+        check_length(prompt_tokens, train_length)
+        extras = {
+            key: value
+            for key, value in meta.items()
+            if value and key not in _CONSUMED and not key.endswith("_ts")
+        }
+        return Generation(
+            token_ids=token_ids,
+            logprobs=logprobs,
+            finish_reason=reason,
+            prompt_tokens=prompt_tokens,
+            cached_tokens=_READER.count(meta, "cached_tokens") or 0,
+            weight_version=_weight_version(meta.get("weight_version")),
+            queue_seconds=_seconds(meta.get("queue_time")),
+            top_logprobs=_top_logprobs(meta.get("output_top_logprobs")),
+            extras={"rid": rid, **extras},
+        )
 
     def answered(self, answer: Mapping[str, Any]) -> str | None:
         """Return the id in `meta_info`."""
@@ -108,12 +228,44 @@ class SGLangDialect(Dialect):
         return answer.get("prompt_token_ids")
 
     def prompt_logprobs(self, answer: Mapping[str, Any]) -> tuple[float | None, ...]:
-        """Return one value per prompt token."""
-        return response.parse_input_logprobs(answer)
+        """Return the log-probability of every prompt token, images expanded; None for the first.
+
+        Raises:
+            EngineFault: The server did not return them.
+        """
+        entries = answer["meta_info"].get("input_token_logprobs")
+        if not isinstance(entries, list) or not entries:
+            raise _READER.malformed("meta_info.input_token_logprobs", entries)
+        try:
+            return tuple(None if entry[0] is None else float(entry[0]) for entry in entries)
+        except (TypeError, ValueError, LookupError, ArithmeticError) as error:
+            raise _READER.malformed(
+                "[log-probability, id, ...] for every prompt token", entries
+            ) from error
 
     async def fetch_info(self, fetch: Fetch) -> ServerInfo:
-        """Return the facts of `/server_info`, which not every router offers."""
-        return parse_server_info(await fetch("/server_info"))
+        """Return the facts of `/server_info`, which not every router offers.
+
+        Absent and odd values become None. Older servers keep the scheduler's numbers under
+        "scheduler_info", newer ones at the top level.
+
+        Raises:
+            EngineFault: The body is not a JSON object.
+        """
+        answer = page_object("/server_info", await fetch("/server_info"))
+        nested = answer.get("scheduler_info")
+        scheduler: dict[str, Any] = nested if isinstance(nested, dict) else {}
+        longest = answer.get("max_req_input_len", scheduler.get("max_req_input_len"))
+        return ServerInfo(
+            version=_text(answer.get("version")),
+            model=_text(answer.get("model_path")),
+            served_model_name=_text(answer.get("served_model_name")),
+            context_length=_integer(answer.get("context_length")),
+            max_prompt_length=_integer(longest),
+            weight_version=_text(answer.get("weight_version")),
+            is_deterministic=bool(answer.get("enable_deterministic_inference")),
+            returns_routed_experts=bool(answer.get("enable_return_routed_experts")),
+        )
 
     def kind_matters(self, sampling: Sampling) -> bool:
         """Return whether the kinds differ; they agree at temperature 0 and 1."""
@@ -145,28 +297,79 @@ class SGLangDialect(Dialect):
         return LogprobKind.SAMPLED if spread < _PROBE_SPREAD else LogprobKind.RAW
 
 
-def parse_server_info(body: bytes) -> ServerInfo:
-    """Return the facts of a `/server_info` body; absent and odd values become None.
+def _sampling_params(sampling: Sampling, *, max_new_tokens: int) -> dict[str, Any]:
+    """Return the server's sampling parameters."""
+    params: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "temperature": float(sampling.temperature),
+        "top_p": float(sampling.top_p),
+        "top_k": -1 if sampling.top_k is None else sampling.top_k,
+        "skip_special_tokens": False,
+    }
+    if sampling.stop:
+        params["stop"] = list(sampling.stop)
+    if sampling.stop_ids:
+        params["stop_token_ids"] = list(sampling.stop_ids)
+    if sampling.seed is not None:
+        params["sampling_seed"] = sampling.seed
+    return RULES.sampling_params(params, sampling)
 
-    Older servers keep the scheduler's numbers under "scheduler_info", newer ones at the top level.
 
-    Raises:
-        EngineFault: The body is not a JSON object.
-    """
-    answer = page_object("/server_info", body)
-    nested = answer.get("scheduler_info")
-    scheduler: dict[str, Any] = nested if isinstance(nested, dict) else {}
-    longest = answer.get("max_req_input_len", scheduler.get("max_req_input_len"))
-    return ServerInfo(
-        version=_text(answer.get("version")),
-        model=_text(answer.get("model_path")),
-        served_model_name=_text(answer.get("served_model_name")),
-        context_length=_integer(answer.get("context_length")),
-        max_prompt_length=_integer(longest),
-        weight_version=_text(answer.get("weight_version")),
-        is_deterministic=bool(answer.get("enable_deterministic_inference")),
-        returns_routed_experts=bool(answer.get("enable_return_routed_experts")),
+def _finish_reason(meta: Mapping[str, Any]) -> FinishReason:
+    finish: Any = meta.get("finish_reason")
+    kind = finish.get("type") if isinstance(finish, dict) else None
+    if not isinstance(kind, str) or kind not in set(FinishReason):
+        raise _READER.malformed("a finish_reason of type stop, length or abort", finish)
+    reason = FinishReason(kind)
+    if reason is FinishReason.ABORT and finish.get("status_code"):
+        status = finish["status_code"]
+        if isinstance(status, bool) or not isinstance(status, int):
+            raise _READER.malformed("an integer as status_code of its finish_reason", status)
+        raise _given_up(status, finish.get("message"))
+    return reason
+
+
+def _tokens(
+    answer: Mapping[str, Any], meta: Mapping[str, Any]
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    wanted = "meta_info.output_token_logprobs with [log-probability, id, ...] for every token"
+    entries = meta.get("output_token_logprobs")
+    if not isinstance(entries, list):
+        raise _READER.malformed(wanted, entries)
+    token_ids, logprobs = _READER.tokens(entries, 0, 1, wanted)
+    check_tokens(token_ids, answer.get("output_ids"), _READER.count(meta, "completion_tokens"))
+    return token_ids, logprobs
+
+
+def _top_logprobs(rows: object) -> tuple[tuple[tuple[int, float], ...], ...]:
+    wanted = "meta_info.output_top_logprobs with [log-probability, id, ...] for every token"
+    return () if rows is None else _READER.ranked(rows, 0, 1, wanted)
+
+
+def _given_up(status: int, message: object) -> EngineFault:
+    """Return the fault of a request that the server abandoned with a status."""
+    return EngineFault(
+        f"SGLang abandoned the request with status {status}: {shown(message)}",
+        kind=FaultKind.TRANSIENT if status >= 500 else FaultKind.PERMANENT,
+        is_unavailable=status in UNAVAILABLE_STATUS,
     )
+
+
+def _weight_version(value: object) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, str | int | None):
+        raise _READER.malformed("a text as meta_info.weight_version", value)
+    return None if value is None else str(value)
+
+
+def _seconds(value: object) -> float:
+    """Return the server's time measurement in seconds, 0 for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 0.0
+    try:
+        seconds = float(value)
+    except OverflowError:
+        return 0.0
+    return max(0.0, seconds) if math.isfinite(seconds) else 0.0
 
 
 def _integer(value: Any) -> int | None:  # noqa: ANN401  # whatever JSON holds

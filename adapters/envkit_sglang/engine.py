@@ -14,7 +14,7 @@ class SGLangEngine(RemoteEngine):
     Log-probabilities are of the sampled distribution: temperature applied, banned ids excluded,
     top-p and top-k not applied, as SGLang reports them. `Sampling.seed` only matters on a server
     started for deterministic inference. `Sampling.extras` may hold the documented keys that
-    `payload` lists.
+    `dialect` lists.
     """
 
     dialect_type = SGLangDialect

@@ -13,7 +13,7 @@ class VLLMEngine(RemoteEngine):
 
     Log-probabilities are of the sampled distribution: temperature, bans, penalties, top-p and top-k
     applied and renormalised. A trainer that recomputes them without top-p and top-k gets different
-    values, so train with both off. `Sampling.extras` may hold the keys that `payload` lists; a LoRA
+    values, so train with both off. `Sampling.extras` may hold the keys that `dialect` lists; a LoRA
     adapter is named by `extras={"model": NAME}`.
     """
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-import uuid
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -118,28 +117,17 @@ async def _flags(built: "Built") -> "list[Check]":
 async def _answers(choice: "EngineChoice", built: "Built") -> "Check":
     from envkit.errors import EnvkitError
     from envkit.messages import message
-    from envkit.rollout.engine import CheckingEngine, GenerateRequest, Sampling
+    from envkit.rollout.engine import CheckingEngine, Sampling, sample_once
 
-    session = uuid.uuid4().hex
     try:
         if isinstance(built.engine, CheckingEngine):
             await built.engine.check(built.codec, Sampling())
         started = time.perf_counter()
         prompt = built.codec.encode_prompt([message("user", "Say hello.")])
-        answer = await built.engine.generate(
-            GenerateRequest(
-                request_id=uuid.uuid4().hex,
-                session_id=session,
-                wire_ids=prompt.wire_ids,
-                images=(),
-                train_length=len(prompt.train_ids),
-                sampling=Sampling(max_new_tokens=1, banned_ids=tuple(built.codec.media_ids)),
-            )
-        )
+        sampling = Sampling(max_new_tokens=1).for_codec(built.codec)
+        answer = await sample_once(built.engine, prompt, sampling)
     except EnvkitError as error:
         return _engine_check(choice, built.engine.name, one_line(error), is_ok=False)
-    finally:
-        await built.engine.end_session(session)
     seconds = time.perf_counter() - started
     found = (
         f"answers: {len(answer.token_ids)} token in {seconds:.2f} s, "

@@ -7,7 +7,6 @@ log-probabilities by more than a repetition does.
 """
 
 import secrets
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -18,7 +17,7 @@ from envkit.cli.engines import Built
 from envkit.errors import Fault, TemplateError
 from envkit.images import Image
 from envkit.messages import Message, images_of, message, text_of
-from envkit.rollout.engine import GenerateRequest, Sampling
+from envkit.rollout.engine import Sampling, sample_once
 
 if TYPE_CHECKING:
     from envkit.tokens.encoded import Encoded
@@ -138,26 +137,8 @@ def _count_problem(probe: Probe) -> str:
 
 async def _ask(built: Built, picture: str, messages: list[Message]) -> Probe:
     encoded: Encoded = built.codec.encode_prompt(messages)
-    session = uuid.uuid4().hex
-    try:
-        generation = await built.engine.generate(
-            GenerateRequest(
-                request_id=uuid.uuid4().hex,
-                session_id=session,
-                wire_ids=encoded.wire_ids,
-                images=encoded.images,
-                features=encoded.features,
-                train_length=len(encoded.train_ids),
-                sampling=Sampling(
-                    temperature=0.0,
-                    max_new_tokens=_REPLY_TOKENS,
-                    stop_ids=tuple(built.codec.stop_ids),
-                    banned_ids=tuple(built.codec.media_ids),
-                ),
-            )
-        )
-    finally:
-        await built.engine.end_session(session)
+    sampling = Sampling(temperature=0.0, max_new_tokens=_REPLY_TOKENS).for_codec(built.codec)
+    generation = await sample_once(built.engine, encoded, sampling)
     return Probe(
         picture=picture,
         expected_tokens=len(encoded.train_ids),

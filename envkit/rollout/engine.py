@@ -5,8 +5,9 @@ codec decodes the text. A chat endpoint is the exception: it reads messages and 
 its episodes have no token ledger.
 """
 
+import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,7 +16,7 @@ from envkit.images import Image
 from envkit.reply import FinishReason
 from envkit.rollout.token_stream import Report
 from envkit.seeds import checked_seed
-from envkit.tokens import ChatCodec
+from envkit.tokens import ChatCodec, Encoded
 from envkit.tokens.encoded import ImageFeatures
 from envkit.tools import ToolSpec
 
@@ -58,6 +59,14 @@ class Sampling:
         """
         if self.seed is not None:
             object.__setattr__(self, "seed", checked_seed(self.seed))
+
+    def for_codec(self, codec: ChatCodec) -> "Sampling":
+        """Return the sampling with the codec's stop ids, and its media placeholders banned."""
+        return replace(
+            self,
+            stop_ids=self.stop_ids or codec.stop_ids,
+            banned_ids=(*self.banned_ids, *codec.media_ids),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,3 +225,26 @@ class CheckingEngine(Protocol):
             ConfigurationError: Its server lacks a flag or serves another model.
         """
         ...
+
+
+async def sample_once(engine: Engine, prompt: Encoded, sampling: Sampling) -> Generation:
+    """Sample a reply that belongs to no episode.
+
+    Raises:
+        Fault: As the engine raises it.
+    """
+    session = uuid.uuid4().hex
+    try:
+        return await engine.generate(
+            GenerateRequest(
+                request_id=uuid.uuid4().hex,
+                session_id=session,
+                wire_ids=prompt.wire_ids,
+                images=prompt.images,
+                features=prompt.features,
+                train_length=len(prompt.train_ids),
+                sampling=sampling,
+            )
+        )
+    finally:
+        await engine.end_session(session)

@@ -65,11 +65,7 @@ class Sampler:
         self._policy_seed = derive_seed(spec.seed, spec.member)
         self._base, codec = setup.sampling, setup.codec
         if codec is not None:
-            self._base = replace(
-                setup.sampling,
-                stop_ids=setup.sampling.stop_ids or codec.stop_ids,
-                banned_ids=(*setup.sampling.banned_ids, *codec.media_ids),
-            )
+            self._base = setup.sampling.for_codec(codec)
         self._vocabulary_size = None if codec is None else codec.vocabulary_size
         self._decode = None if codec is None else codec.decode_all
         self._wait: asyncio.Timeout | None = None

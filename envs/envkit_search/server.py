@@ -19,12 +19,13 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, cast
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from envkit import ranges
 from envkit.access import Access, check_port
 from envkit.errors import ConfigurationError, EnvFault
 from envkit.serving import IDLE_S, BodyError, listening, read_body, return_freed_answers
@@ -67,9 +68,7 @@ class ServerLimits:
         Raises:
             ConfigurationError: One is not positive.
         """
-        counts = (self.request_bytes, self.answer_bytes, self.documents, self.at_once)
-        if min(self.request_s, self.idle_s, *counts) <= 0:
-            raise ConfigurationError(f"the limits of a server must be positive, got {self}")
+        ranges.positive(**asdict(self))
 
 
 class _Refused(Exception):

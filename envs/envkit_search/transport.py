@@ -22,10 +22,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import aiohttp
 
+from envkit import ranges
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
+from envkit.http_pool import HttpPool, read_capped
 from envkit.retry_after import retry_after
 from envkit.rollout.limits import Backoff
 from envkit.seeds import checked_seed
@@ -33,7 +36,6 @@ from envkit.seeds import checked_seed
 _RETRYABLE: Final = frozenset({408, 425, 429})
 _REFUSED: Final = frozenset({400, 413, 422})
 _SHOWN: Final = 300
-_CHUNK: Final = 1 << 16
 _PARSE_ON_THREAD: Final = 1 << 18
 """Bodies at least this long, in bytes, are parsed off the event loop."""
 
@@ -65,16 +67,13 @@ class HttpLimits:
         Raises:
             ConfigurationError: A time is not positive, or a count is below 1.
         """
-        if min(self.attempt_s, self.deadline_s) <= 0:
-            raise ConfigurationError(
-                "attempt_s and deadline_s must be positive, got "
-                f"attempt_s={self.attempt_s} and deadline_s={self.deadline_s}"
-            )
-        if min(self.max_attempts, self.max_concurrent, self.max_bytes) < 1:
-            raise ConfigurationError(
-                "max_attempts, max_concurrent and max_bytes must be at least 1, got "
-                f"{self.max_attempts}, {self.max_concurrent} and {self.max_bytes}"
-            )
+        ranges.positive(attempt_s=self.attempt_s, deadline_s=self.deadline_s)
+        ranges.at_least(
+            1,
+            max_attempts=self.max_attempts,
+            max_concurrent=self.max_concurrent,
+            max_bytes=self.max_bytes,
+        )
 
 
 class _Failed(Exception):
@@ -88,11 +87,7 @@ class _Failed(Exception):
 
 
 class JsonService:
-    """A service with JSON requests and answers.
-
-    Connections belong to the event loop that opened them; `aclose` closes those of the running loop
-    and forgets those of dead loops.
-    """
+    """A service with JSON requests and answers."""
 
     def __init__(
         self,
@@ -125,12 +120,18 @@ class JsonService:
         self.limits = limits or HttpLimits()
         self.attempts = 0
         """Requests sent so far, retries included."""
-        self._headers = {"Accept-Encoding": "identity", **(headers or {})}
+        self._pool = HttpPool(
+            limit=self.limits.max_concurrent,
+            headers={
+                "Accept-Encoding": "identity",
+                "Content-Type": "application/json",
+                **(headers or {}),
+            },
+        )
         self._rng = random.Random(checked_seed(seed))
         self._wall_clock = wall_clock
-        self._loops: dict[
-            asyncio.AbstractEventLoop, tuple[aiohttp.ClientSession, asyncio.Semaphore]
-        ] = {}
+        self._free: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]
+        self._free = WeakKeyDictionary()
 
     async def post(self, payload: Mapping[str, Any]) -> Any:  # noqa: ANN401  # any JSON
         """Send a JSON object and return the JSON answer.
@@ -139,12 +140,13 @@ class JsonService:
             EnvFault: The service failed; the table in the module's docstring says how.
         """
         body = json.dumps(payload).encode()
-        deadline = asyncio.get_running_loop().time() + self.limits.deadline_s
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.limits.deadline_s
+        # The time of an attempt begins when there is a connection for it.
+        free = self._free.setdefault(loop, asyncio.Semaphore(self.limits.max_concurrent))
         try:
-            async with asyncio.timeout_at(deadline):
-                session, free = self._connections()
-                async with free:
-                    return await self._persist(session, body, deadline)
+            async with asyncio.timeout_at(deadline), free:
+                return await self._persist(body, deadline)
         except TimeoutError as error:
             raise self._fault(
                 f"gave no answer within its deadline of {self.limits.deadline_s:g} s",
@@ -153,15 +155,13 @@ class JsonService:
 
     async def aclose(self) -> None:
         """Close the running loop's connections; safe to call twice."""
-        mine = self._loops.pop(asyncio.get_running_loop(), None)
-        if mine is not None:
-            await mine[0].close()
-        self._forget_dead_loops()
+        await self._pool.aclose()
+        self._free.pop(asyncio.get_running_loop(), None)
 
-    async def _persist(self, session: aiohttp.ClientSession, body: bytes, deadline: float) -> Any:  # noqa: ANN401  # any JSON
+    async def _persist(self, body: bytes, deadline: float) -> Any:  # noqa: ANN401  # any JSON
         for attempt in range(self.limits.max_attempts):
             try:
-                return await self._attempt(session, body)
+                return await self._attempt(body)
             except _Failed as failed:
                 wait_s = max(failed.wait_s, self.limits.backoff.delay(attempt, self._rng))
                 is_late = asyncio.get_running_loop().time() + wait_s >= deadline
@@ -170,15 +170,12 @@ class JsonService:
                 await asyncio.sleep(wait_s)
         raise AssertionError("max_attempts is at least 1")
 
-    async def _attempt(self, session: aiohttp.ClientSession, body: bytes) -> Any:  # noqa: ANN401  # any JSON
+    async def _attempt(self, body: bytes) -> Any:  # noqa: ANN401  # any JSON
         self.attempts += 1
         try:
             async with asyncio.timeout(self.limits.attempt_s):
-                async with session.post(
-                    self.url,
-                    data=body,
-                    headers={"Content-Type": "application/json"},
-                    allow_redirects=False,
+                async with self._pool.session().post(
+                    self.url, data=body, allow_redirects=False
                 ) as response:
                     answer = await self._read(response)
                     self._check_status(response, answer)
@@ -193,17 +190,11 @@ class JsonService:
         return await self._parse(answer, charset)
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
-        chunks: list[bytes] = []
-        size = 0
-        async for chunk in response.content.iter_chunked(_CHUNK):
-            size += len(chunk)
-            if size > self.limits.max_bytes:
-                response.close()
-                raise self._fault(
-                    f"sent more than max_bytes={self.limits.max_bytes}", FaultKind.PERMANENT
-                )
-            chunks.append(chunk)
-        return b"".join(chunks)
+        body = await read_capped(response, self.limits.max_bytes)
+        if body is None:
+            what = f"sent more than max_bytes={self.limits.max_bytes}"
+            raise self._fault(what, FaultKind.PERMANENT)
+        return body
 
     def _check_status(self, response: aiohttp.ClientResponse, answer: bytes) -> None:
         status = response.status
@@ -233,25 +224,6 @@ class JsonService:
 
     def _fault(self, what: str, kind: FaultKind) -> EnvFault:
         return EnvFault(f"{self._noun} at {self.url} {what}", kind=kind)
-
-    def _connections(self) -> tuple[aiohttp.ClientSession, asyncio.Semaphore]:
-        loop = asyncio.get_running_loop()
-        found = self._loops.get(loop)
-        if found is None or found[0].closed:
-            self._forget_dead_loops()
-            session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self.limits.max_concurrent),
-                timeout=aiohttp.ClientTimeout(total=None),  # the deadlines above are the only ones
-                headers=self._headers,
-                cookie_jar=aiohttp.DummyCookieJar(),
-            )
-            found = self._loops[loop] = session, asyncio.Semaphore(self.limits.max_concurrent)
-        return found
-
-    def _forget_dead_loops(self) -> None:
-        for loop in [loop for loop in self._loops if loop.is_closed()]:
-            # Closing would use the dead loop; its sockets died with it.
-            self._loops.pop(loop)[0].detach()
 
 
 def _decode(answer: bytes, charset: str | None) -> Any:  # noqa: ANN401  # any JSON

@@ -11,10 +11,10 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from aiohttp import web
+from fakes.port_server import PortServer
 
 KEY = "sk-right"
 MODEL = "judge"
@@ -77,7 +77,7 @@ Entry = str | Trouble | Callable[[dict[str, Any]], "str | dict[str, Any] | web.R
 """A reply, a trouble, or what returns a reply, a completion or a whole answer to the request."""
 
 
-class JudgeServer:
+class JudgeServer(PortServer):
     """One server on a free loopback port, in the running event loop."""
 
     def __init__(
@@ -94,27 +94,15 @@ class JudgeServer:
         self.times: list[float] = []
         self.most_at_once = 0
         self._running = 0
-        self._runner: web.AppRunner | None = None
-        self.url = ""
 
-    async def __aenter__(self) -> Self:
-        app = web.Application(client_max_size=64 * 2**20)
-        app.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}/v1"
-        return self
+    def routes(self) -> list[web.RouteDef]:
+        """Return what it answers: everything, with a refusal if need be."""
+        return [web.route("*", "/{path:.*}", self._handle)]
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        assert self._runner is not None
-        await self._runner.cleanup()
+    @property
+    def url(self) -> str:
+        """Base address, with the version."""
+        return f"{super().url}/v1"
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         self._running += 1

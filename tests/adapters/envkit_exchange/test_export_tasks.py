@@ -224,7 +224,7 @@ def test_files_without_tasks_are_refused(tmp_path: Path, content: bytes | None, 
             "has 6 tasks, got a request for 7 starting at task 0",
         ),
         ({"env_id": "toy-echo-v0", "count": None, "start": 6}, "has 6 tasks"),
-        ({"env_id": "canary-v0", "count": 0}, "at least 1, got 0 and 0"),
+        ({"env_id": "canary-v0", "count": 0}, "count must be at least 1, got 0"),
     ],
 )
 def test_a_wrong_number_of_tasks_is_refused(options: dict[str, Any], said: str) -> None:

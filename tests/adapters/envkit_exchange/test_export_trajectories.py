@@ -23,7 +23,7 @@ from envkit_exchange import (
     export_trajectories,
     full_row,
 )
-from envkit_exchange.trajectory_rows import rows_of_trajectory
+from envkit_exchange.trajectories import rows_of_trajectory
 
 SFT, PARQUET, HF = TrajectoryFormat.SFT, TrajectoryFormat.PARQUET, TrajectoryFormat.HF
 

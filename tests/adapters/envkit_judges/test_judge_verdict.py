@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from envkit_chat import status_failure
+from envkit_chat import status_fault
 from envkit_judges import Criterion, MalformedVerdict, read_verdict
 from envkit_judges.verdict import schema_of
 
@@ -114,15 +114,15 @@ def test_a_status_is_worth_a_retry_or_not(
 ) -> None:
     body = json.dumps({"error": {"message": "no", "code": code}}).encode()
 
-    failure = status_failure(status, {"Retry-After": "1"}, body, advice={})
+    fault = status_fault(status, {"Retry-After": "1"}, body, advice={})
 
-    assert failure.is_retryable is is_retryable
-    assert failure.retry_after_s == (1.0 if is_retryable else None)
+    assert fault.retryable is is_retryable
+    assert fault.retry_after_s == (1.0 if is_retryable else None)
 
 
 @given(st.integers(201, 599), st.binary() | JSON.map(lambda value: json.dumps(value).encode()))
 def test_no_error_body_raises_and_none_shows_the_key(status: int, body: bytes) -> None:
     leaky: Any = json.dumps({"error": {"message": "bad key sk-123"}}).encode()
 
-    assert str(status_failure(status, {}, body, advice={})).startswith(f"HTTP {status}")
-    assert "sk-123" not in str(status_failure(status, {}, leaky, secret="sk-123", advice={}))
+    assert str(status_fault(status, {}, body, advice={})).startswith(f"HTTP {status}")
+    assert "sk-123" not in str(status_fault(status, {}, leaky, secret="sk-123", advice={}))

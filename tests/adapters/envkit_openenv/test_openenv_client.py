@@ -339,7 +339,7 @@ async def test_bad_arguments_are_refused_with_a_sentence() -> None:
         ({"calls_per_turn": 0}, "at least 1"),
         ({"limits": {"patience": 3}}, "patience"),
         ({"limits": {"step_timeout_s": 0}}, "must be positive"),
-        ({"limits": {"open_attempts": 0}}, "at least 1"),
+        ({"limits": {"open_attempts": 0}}, "must be positive"),
         ({"call_format": "song"}, "tool call format"),
     ]
     valid: dict[str, Any] = {"base_url": "ws://127.0.0.1:1/ws"}

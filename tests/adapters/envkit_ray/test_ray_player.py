@@ -450,7 +450,7 @@ async def test_address_is_refused_where_ray_runs_already(ray: FakeRay) -> None:
     ("mapping", "reason"),
     [
         ({"workers": 2, "ray": {"adress": "auto"}}, "Did you mean 'address'"),
-        ({"workers": 2, "ray": {"num_cpus": -1}}, "num_cpus must be 0 or more"),
+        ({"workers": 2, "ray": {"num_cpus": -1}}, "num_cpus must be at least 0"),
         ({"workers": 2, "ray": {"max_attempts": 0}}, "max_attempts must be at least 1"),
         ({"workers": 2, "ray": {"start_timeout_s": "soon"}}, "must be a finite number"),
         ({"workers": 2, "ray": {"address": "ray://head:10001"}}, "a node of the cluster"),

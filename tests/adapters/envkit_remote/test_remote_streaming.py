@@ -16,10 +16,9 @@ from fakes.vllm_server import FakeVLLM
 from envkit.errors import EngineFault, FaultKind, LedgerFault
 from envkit.rollout.engine import GenerateRequest, Generation, StreamingEngine
 from envkit_remote import RoutedEngine
-from envkit_remote.streaming import StreamedAnswer
+from envkit_remote.call import StreamedAnswer
 from envkit_sglang import SGLangEngine
-from envkit_sglang.dialect import SGLangDialect
-from envkit_sglang.payload import STREAM_EVENTS
+from envkit_sglang.dialect import STREAM_EVENTS, SGLangDialect
 from envkit_vllm import VLLMEngine
 from envkit_vllm.dialect import VLLMDialect
 

@@ -12,8 +12,9 @@ import pytest
 from fakes.codecs import text_codec
 from fakes.faults import CountingEnv, World
 from fakes.playing import collected
+from fakes.remote_engines import until
+from fakes.remote_requests import reply
 from fakes.sglang_failures import Failure, FailurePlan
-from fakes.sglang_model import FakeRequest
 from fakes.sglang_server import FakeSGLang
 from fakes.vllm_process import server_process
 from fakes.vllm_server import FakeVLLM
@@ -27,10 +28,6 @@ from envkit_sglang import SGLangEngine
 from envkit_vllm import VLLMEngine, create_engine
 
 PATIENT = RetryBudget(backoff=Backoff(initial_s=0.02, maximum_s=0.05))
-
-
-def reply(_request: FakeRequest) -> list[int]:
-    return [20, 21, 22]
 
 
 def build() -> CountingEnv:
@@ -56,12 +53,6 @@ async def routed(*servers: FakeVLLM, **options: Any) -> AsyncGenerator[RoutedEng
         engine = RoutedEngine([VLLMEngine(server.url, **options) for server in servers])
         stack.push_async_callback(engine.aclose)
         yield engine
-
-
-async def until(condition: Any, seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_session_stays_on_its_server() -> None:

@@ -1,22 +1,19 @@
 """Routers that mix up answers, replace ids, or lead to another model."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
+from fakes.remote_engines import KINDS
 from fakes.remote_requests import ask
 from fakes.sglang_model import FakeRequest
-from fakes.sglang_server import FakeSGLang
-from fakes.vllm_server import FakeVLLM
 
 from envkit.errors import ConfigurationError, EngineFault, FaultKind, LedgerFault
 from envkit.rollout.engine import Generation
 from envkit_remote import RemoteEngine, probe
 from envkit_remote.transport import Answer
-from envkit_sglang import SGLangEngine
-from envkit_vllm import VLLMEngine
 
 
 def reply(request: FakeRequest) -> list[int]:
@@ -24,18 +21,8 @@ def reply(request: FakeRequest) -> list[int]:
     return [request.wire_ids[0], 21, 22]
 
 
-KINDS = {"sglang": (FakeSGLang, SGLangEngine), "vllm": (FakeVLLM, VLLMEngine)}
-
-
-@asynccontextmanager
-async def running(kind: str, **options: Any) -> AsyncGenerator[tuple[Any, RemoteEngine]]:
-    server_type, engine_type = KINDS[kind]
-    async with server_type(reply) as server:
-        engine = engine_type(server.url, **options)
-        try:
-            yield server, engine
-        finally:
-            await engine.aclose()
+def running(kind: str, **options: Any) -> AbstractAsyncContextManager[tuple[Any, RemoteEngine]]:
+    return KINDS[kind].serving(reply, options=options)
 
 
 def swap(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:

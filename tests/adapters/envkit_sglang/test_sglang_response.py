@@ -1,23 +1,24 @@
 """Answers of a server, right ones and every kind of wrong one."""
 
+import asyncio
 import copy
 import json
 import math
 from typing import Any
 
 import pytest
+from fakes.remote_requests import ask
 from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.errors import EngineFault, Fault, FaultKind, LedgerFault
-from envkit.rollout.engine import FinishReason, LogprobKind, Sampling
-from envkit_remote import faults
+from envkit.rollout.engine import FinishReason, LogprobKind
+from envkit_remote import ServerInfo, faults
 from envkit_remote.prompt import check_prompt_ids, clamp_new_tokens
 from envkit_remote.transport import Answer
-from envkit_sglang import payload
-from envkit_sglang.dialect import SGLangDialect, parse_server_info
-from envkit_sglang.response import parse_generation, parse_input_logprobs, parse_object
+from envkit_sglang.dialect import BAN_BIAS, SGLangDialect
 
+DIALECT = SGLangDialect()
 IDS = st.lists(st.integers(min_value=0, max_value=200_000), max_size=30)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -50,7 +51,7 @@ def answer(ids: list[int], **meta: Any) -> dict[str, Any]:
 
 
 def parse(body: dict[str, Any], train_length: int = 11) -> Any:
-    return parse_generation(body, train_length=train_length, rid="r")
+    return DIALECT.generation(body, train_length=train_length, rid="r")
 
 
 @given(IDS)
@@ -77,7 +78,7 @@ def test_odd_value_is_a_fault_or_a_sound_generation(key: str, value: object) -> 
 @given(JSON)
 def test_any_body_is_an_object_with_meta_info_or_an_engine_fault(value: object) -> None:
     try:
-        body = parse_object(json.dumps(value).encode())
+        body = DIALECT.parse(json.dumps(value).encode())
     except EngineFault:
         return
     assert isinstance(body["meta_info"], dict)
@@ -86,7 +87,7 @@ def test_any_body_is_an_object_with_meta_info_or_an_engine_fault(value: object) 
 @given(st.binary(max_size=200), st.integers(min_value=201, max_value=599))
 def test_any_error_body_makes_a_fault_with_the_status(body: bytes, status: int) -> None:
     answer = Answer(status=status, body=body)
-    fault = faults.status_fault("SGLang", "http://host", answer, SGLangDialect.advice)
+    fault = faults.status_fault("SGLang", "http://host", answer, DIALECT.advice)
     assert str(status) in str(fault)
     assert len(str(fault)) < 1200
     assert fault.retryable == (fault.kind is FaultKind.TRANSIENT)
@@ -219,9 +220,9 @@ def test_prompt_ids_that_the_server_did_not_return_are_not_compared() -> None:
 
 def test_input_logprobs_start_with_none() -> None:
     body = answer([], input_token_logprobs=[[None, 1, None], [-1.5, 2, None]])
-    assert parse_input_logprobs(body) == (None, -1.5)
+    assert DIALECT.prompt_logprobs(body) == (None, -1.5)
     with pytest.raises(EngineFault, match="input_token_logprobs"):
-        parse_input_logprobs(answer([]))
+        DIALECT.prompt_logprobs(answer([]))
 
 
 def test_most_probable_tokens_are_pairs_in_descending_order() -> None:
@@ -234,16 +235,24 @@ def test_most_probable_tokens_are_pairs_in_descending_order() -> None:
             parse(answer([8], output_top_logprobs=broken))
 
 
+def info_of(body: bytes) -> ServerInfo:
+    async def fetch(path: str) -> bytes:
+        assert path == "/server_info"
+        return body
+
+    return asyncio.run(DIALECT.fetch_info(fetch))
+
+
 def test_server_info_is_read_from_both_layouts() -> None:
     flat = {"version": "0.5.23", "context_length": 99, "max_req_input_len": 93}
     nested = {"context_length": None, "scheduler_info": {"max_req_input_len": 93}}
-    assert parse_server_info(json.dumps(flat).encode()).max_prompt_length == 93
-    older = parse_server_info(json.dumps(nested).encode())
+    assert info_of(json.dumps(flat).encode()).max_prompt_length == 93
+    older = info_of(json.dumps(nested).encode())
     assert older.max_prompt_length == 93
     assert older.context_length is None
     for broken in (b"<html>", b"[]"):
         with pytest.raises(EngineFault, match="/server_info"):
-            parse_server_info(broken)
+            info_of(broken)
 
 
 @pytest.mark.parametrize(
@@ -257,8 +266,8 @@ def test_server_info_is_read_from_both_layouts() -> None:
 def test_probe_detects_the_kind_of_logprobs(values: list[float], kind: LogprobKind | None) -> None:
     top = [[[value, index, None] for index, value in enumerate(values)]]
     body = {"meta_info": {"output_top_logprobs": top}}
-    assert SGLangDialect().probed_kind(json.dumps(body).encode()) is kind
-    assert SGLangDialect().probed_kind(b"{}") is None
+    assert DIALECT.probed_kind(json.dumps(body).encode()) is kind
+    assert DIALECT.probed_kind(b"{}") is None
 
 
 @given(
@@ -278,6 +287,6 @@ def test_clamped_budget_always_fits(requested: int, prompt: int, context: int | 
 
 
 def test_bans_join_a_callers_own_biases() -> None:
-    sampling = Sampling(banned_ids=(3,), extras={"logit_bias": {"4": 1.5}})
-    params = payload.sampling_params(sampling, max_new_tokens=5)
-    assert params["logit_bias"] == {"4": 1.5, "3": payload.BAN_BIAS}
+    request = ask(banned_ids=(3,), extras={"logit_bias": {"4": 1.5}})
+    fields = DIALECT.generate_fields(request, max_new_tokens=5, with_prompt_ids=False)
+    assert fields["sampling_params"]["logit_bias"] == {"4": 1.5, "3": BAN_BIAS}

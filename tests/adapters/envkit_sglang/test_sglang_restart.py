@@ -8,8 +8,8 @@ import pytest
 from fakes.codecs import text_codec
 from fakes.faults import CountingEnv, World
 from fakes.playing import collected
+from fakes.remote_requests import reply
 from fakes.sglang_hostile import good, hostile_server, http
-from fakes.sglang_model import FakeRequest
 from fakes.sglang_server import FakeSGLang
 
 from envkit.faults import FaultPlan
@@ -17,10 +17,6 @@ from envkit.rollout import Backoff, GenerateRequest, Generation, RetryBudget, pl
 from envkit_sglang import SGLangEngine
 
 PATIENT = RetryBudget(backoff=Backoff(initial_s=0.02, maximum_s=0.05))
-
-
-def reply(_request: FakeRequest) -> list[int]:
-    return [20, 21, 22]
 
 
 def build() -> CountingEnv:

@@ -1,4 +1,7 @@
-"""The vLLM engine against a strict fake server: requests, answers, checks, failures."""
+"""The vLLM engine against a strict fake server: what vLLM alone does.
+
+The rules of all remote engines are in tests/adapters/envkit_remote/test_remote_engine.py.
+"""
 
 import asyncio
 import json
@@ -9,13 +12,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from fakes.remote_engines import until
 from fakes.remote_requests import BLUE, BLUE_TOKENS, PAD, RED, RED_TOKENS, ask, reply
 from fakes.sglang_failures import Failure, FailurePlan
 from fakes.vllm_server import FakeVLLM
 
 from envkit.errors import ConfigurationError, EngineFault, FaultKind, LedgerFault
-from envkit.images import Image
-from envkit.rollout.engine import FinishReason, GenerateRequest, LogprobKind
+from envkit.rollout.engine import GenerateRequest
 from envkit_remote import RemoteEngine, RoutedEngine
 from envkit_vllm import VLLMEngine, create_engine
 
@@ -33,37 +36,10 @@ async def engine_for(server: FakeVLLM, **options: Any) -> AsyncGenerator[VLLMEng
         await engine.aclose()
 
 
-async def until(condition: Any, seconds: float = 5.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
-async def test_generate_returns_ids_and_logprobs_with_the_stop_token() -> None:
-    async with FakeVLLM(reply) as server, engine_for(server) as engine:
-        generation = await engine.generate(ask())
-    assert generation.token_ids == (20, 21, 22, 2)
-    assert all(value < 0 for value in generation.logprobs)
-    assert generation.finish_reason is FinishReason.STOP
-    assert generation.prompt_tokens == 3
-    assert generation.weight_version == "default"
-    assert engine.name == "vllm"
-    assert engine.logprob_kind is LogprobKind.SAMPLED
-
-
-async def test_most_probable_tokens_come_in_descending_order() -> None:
-    async with FakeVLLM(reply) as server, engine_for(server) as engine:
-        found = (await engine.generate(replace(ask(), top_logprobs=3))).top_logprobs
-        assert server.requests[-1]["sampling_params"]["logprobs"] == 3
-    assert [[token for token, _ in row] for row in found] == [
-        [token + 2, token + 1, token] for token in (20, 21, 22, 2)
-    ]
-    assert all(row == tuple(sorted(row, key=lambda one: -one[1])) for row in found)
-
-
 async def test_request_writes_out_every_parameter_and_names_images_by_their_pixels() -> None:
     async with FakeVLLM(reply, image_token_id=PAD) as server, engine_for(server) as engine:
-        await engine.generate(seeing(max_new_tokens=7, banned_ids=(PAD,), stop_ids=(2,), seed=3))
+        request = seeing(max_new_tokens=7, banned_ids=(PAD,), stop_ids=(2,), stop=("x",), seed=3)
+        await engine.generate(replace(request, top_logprobs=3))
         body = server.requests[-1]
     assert body["token_ids"] == [4, PAD, 5]
     assert body["content_parts"] == [
@@ -76,50 +52,14 @@ async def test_request_writes_out_every_parameter_and_names_images_by_their_pixe
         "temperature": 1.0,
         "top_p": 1.0,
         "top_k": 0,
-        "logprobs": 0,
+        "logprobs": 3,
         "stop_token_ids": [2],
         "skip_special_tokens": False,
-        "detokenize": False,
+        "detokenize": True,
+        "stop": ["x"],
         "seed": 3,
         "logit_bias": {str(PAD): -100.0},
     }
-
-
-async def test_names_of_requests_are_new_for_every_attempt() -> None:
-    async with FakeVLLM(reply) as server, engine_for(server) as engine:
-        for _ in range(3):
-            await engine.generate(ask())
-        names = {body["request_id"] for body in server.requests}
-    assert len(names) == 3
-
-
-async def test_stop_string_asks_for_text_and_keeps_its_tokens() -> None:
-    async with FakeVLLM(reply) as server, engine_for(server) as engine:
-        generation = await engine.generate(ask(stop=("<21>",)))
-        assert server.requests[-1]["sampling_params"]["detokenize"] is True
-    assert generation.token_ids == (20, 21)
-
-
-async def test_budget_is_clamped_because_the_server_does_so_silently() -> None:
-    async with FakeVLLM(reply, context_length=10) as server, engine_for(server) as engine:
-        await engine.generate(ask(max_new_tokens=500))
-        assert server.requests[-1]["sampling_params"]["max_tokens"] == 7
-        with pytest.raises(EngineFault, match="max_context_tokens=10"):
-            await engine.generate(ask((5,) * 10))
-
-
-@pytest.mark.parametrize(
-    ("ids", "images"),
-    [((4, PAD, 5), (RED, BLUE)), ((4, 5), (RED,)), ((4, PAD), ()), ((PAD,) * 6, (RED,))],
-    ids=["surplus image", "no placeholder", "no image", "expanded ids"],
-)
-async def test_ids_that_do_not_match_the_images_are_never_sent(
-    ids: tuple[int, ...], images: tuple[Image, ...]
-) -> None:
-    async with FakeVLLM(reply, image_token_id=PAD) as server, engine_for(server) as engine:
-        with pytest.raises(LedgerFault, match="one placeholder"):
-            await engine.generate(ask(ids, images))
-        assert server.requests == []
 
 
 async def test_expanded_ids_that_slip_through_are_found_by_their_length() -> None:
@@ -179,14 +119,6 @@ async def test_raw_logprobs_are_refused_where_they_would_differ(sampling: dict[s
     assert caught.value.kind is FaultKind.PERMANENT
 
 
-async def test_kind_of_logprobs_is_asked_once() -> None:
-    async with FakeVLLM(reply) as server, engine_for(server) as engine:
-        requests = [ask(name=f"{number:032x}", temperature=0.5) for number in range(10)]
-        await asyncio.gather(*map(engine.generate, requests))
-        probes = [b for b in server.requests if "allowed_token_ids" in b["sampling_params"]]
-    assert len(probes) == 1
-
-
 async def test_server_without_scale_out_says_which_flag_is_missing() -> None:
     async with FakeVLLM(reply, is_scaled_out=False) as server, engine_for(server) as engine:
         with pytest.raises(EngineFault, match="--enable-scale-out") as caught:
@@ -194,15 +126,11 @@ async def test_server_without_scale_out_says_which_flag_is_missing() -> None:
     assert not caught.value.retryable
 
 
-async def test_unknown_adapter_and_unknown_extra_are_refused() -> None:
+async def test_unknown_adapter_is_refused() -> None:
     async with FakeVLLM(reply) as server, engine_for(server) as engine:
         with pytest.raises(EngineFault, match="`poet` does not exist"):
             await engine.generate(ask(extras={"model": "poet"}))
         assert server.requests[-1]["model"] == "poet"
-        sent = len(server.requests)
-        with pytest.raises(ConfigurationError, match=r"got \['max_tokens'\]"):
-            await engine.generate(ask(extras={"max_tokens": 3}))
-        assert len(server.requests) == sent
 
 
 async def test_reply_across_a_weight_update_has_the_last_version_and_the_spans() -> None:
@@ -215,30 +143,6 @@ async def test_reply_across_a_weight_update_has_the_last_version_and_the_spans()
     assert generation.weight_version == "7"
     spans = generation.extras["weight_versions"]
     assert [span["version"] for span in spans] == ["default", "7"]
-
-
-async def test_abort_uses_the_name_that_the_server_made_and_keeps_the_tokens() -> None:
-    async with FakeVLLM(reply, token_s=0.2) as server, engine_for(server) as engine:
-        running = asyncio.create_task(engine.generate(ask()))
-        await until(lambda: server.running == 1)
-        await asyncio.sleep(0.1)
-        await engine.abort("a" * 32)
-        generation = await asyncio.wait_for(running, 5)
-        rid = server.requests[-1]["request_id"]
-        assert server.aborts == [f"generate-tokens-{rid}"]
-    assert generation.finish_reason is FinishReason.ABORT
-    assert generation.token_ids in ((20,), (20, 21))
-    assert generation.prompt_tokens == 3
-
-
-async def test_cancelled_request_is_freed() -> None:
-    async with FakeVLLM(reply, first_token_s=30) as server, engine_for(server) as engine:
-        running = asyncio.create_task(engine.generate(ask()))
-        await until(lambda: server.running == 1)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        await until(lambda: server.running == 0)
 
 
 @pytest.mark.parametrize(
@@ -259,27 +163,6 @@ async def test_health_decides_what_an_internal_error_means(
         assert (caught.value.kind, caught.value.is_unavailable) == (kind, is_unavailable)
         server.is_healthy = True
         assert (await engine.generate(ask())).token_ids  # over its own connection
-
-
-@pytest.mark.parametrize(
-    ("failure", "kind"),
-    [
-        (Failure.UNAVAILABLE, FaultKind.TRANSIENT),
-        (Failure.BAD_GATEWAY, FaultKind.TRANSIENT),
-        (Failure.RESET, FaultKind.CRASHED),
-    ],
-)
-async def test_temporary_failure_says_that_the_server_is_unavailable(
-    failure: Failure, kind: FaultKind
-) -> None:
-    async with (
-        FakeVLLM(reply, failures=FailurePlan(script=[failure])) as server,
-        engine_for(server) as engine,
-    ):
-        with pytest.raises(EngineFault) as caught:
-            await engine.generate(ask())
-        assert (caught.value.kind, caught.value.is_unavailable) == (kind, True)
-        assert (await engine.generate(ask())).token_ids
 
 
 async def test_paused_server_times_out_and_the_request_is_aborted() -> None:
@@ -340,15 +223,6 @@ async def test_cached_tokens_are_zero_where_the_server_does_not_count() -> None:
     assert generation.cached_tokens == 0
 
 
-async def test_score_gives_back_the_logprobs_of_sampling() -> None:
-    async with FakeVLLM(reply, image_token_id=PAD) as server, engine_for(server) as engine:
-        sampled = await engine.generate(seeing())
-        scored = await engine.score((4, PAD, 5, *sampled.token_ids), [RED])
-    assert len(scored) == 2 + RED_TOKENS + 4
-    assert scored[0] is None
-    assert scored[-4:] == sampled.logprobs
-
-
 async def test_flags_say_what_is_missing() -> None:
     bare = FakeVLLM(reply, is_processed=False, has_details=False)
     async with bare as server, engine_for(server) as engine:
@@ -363,16 +237,6 @@ async def test_flags_say_what_is_missing() -> None:
     async with closed as server, engine_for(server) as engine:
         found = {row.flag: row.is_set for row in await engine.flags()}
     assert found == {"--enable-scale-out": False, "VLLM_SERVER_DEV_MODE=1": True}
-
-
-async def test_health_reports_version_and_model() -> None:
-    async with FakeVLLM(reply, model="here") as server, engine_for(server) as engine:
-        health = await engine.health()
-        assert health.healthy
-        assert health.info is not None
-        assert (health.info.version, health.info.model) == ("0.32.0", "here")
-        server.is_healthy = False
-        assert not (await engine.health()).healthy
 
 
 def test_create_engine_takes_one_address_or_several() -> None:

@@ -16,8 +16,7 @@ from envkit.rollout import RolloutConfig, ScriptedEngine
 from envkit.trajectory import TrajectoryWriter, load, verify_file
 from envkit.viewer import write_report
 from envkit_conformance import Verdict, load_adapters, load_recordings, run_suite
-from envkit_exchange.trajectories import TrajectoryFormat, export_trajectories
-from envkit_exchange.trajectory_rows import Selection
+from envkit_exchange.trajectories import Selection, TrajectoryFormat, export_trajectories
 
 DOCS = Path(__file__).parents[3] / "docs" / "agents.md"
 

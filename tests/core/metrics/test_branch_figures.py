@@ -9,7 +9,7 @@ from envkit.messages import images_of, text_of
 from envkit.metrics import EpisodeFacts, aggregate
 from envkit.trajectory import check_trajectory
 from envkit_eval.samples import Sample
-from envkit_exchange.trajectory_rows import chat_row
+from envkit_exchange.trajectories import chat_row
 
 
 async def test_facts_of_a_tree_count_each_sampled_token_once() -> None:
