@@ -25,12 +25,10 @@ from envkit.viewer.document import Decode, vocabulary
 from envkit.viewer.episodes import checked_row, episode
 from envkit.viewer.figures import finite_rewards, groups_of
 from envkit.viewer.folder import METRICS_FILE, RUN_FILE, Folder
-from envkit.viewer.growing_file import MAX_LINE_BYTES, GrowingFile, Line, stamp_of
+from envkit.viewer.growing_file import MAX_LINE_BYTES, GrowingFile, Line, is_locked, stamp_of
 from envkit.viewer.rows import EpisodeRow
 from envkit.viewer.run import RunData, numbers_of, unreadable
-from envkit.viewer.search import search_pieces
-from envkit.viewer.search_text import SearchText
-from envkit.viewer.writers import is_locked
+from envkit.viewer.search import SearchText, search_pieces
 
 _ROW_BYTES: Final = 8_000
 """Measured size of a row and of the figures' data for its episode."""

@@ -18,13 +18,12 @@ from envkit.trajectory import load, save
 from envkit.trajectory.storage import FILE_NAME, TrajectoryWriter
 from envkit.viewer.documents import read_document
 from envkit.viewer.folder import Folder
+from envkit.viewer.growing_file import is_locked
 from envkit.viewer.library import Library
 from envkit.viewer.live_run import LiveRun
 from envkit.viewer.rows import COLUMNS
-from envkit.viewer.search import search_pieces
-from envkit.viewer.search_text import SearchText
+from envkit.viewer.search import SearchText, search_pieces
 from envkit.viewer.summary import flat, summary
-from envkit.viewer.writers import is_locked
 
 LONG_AGO = 1_000_000_000
 
@@ -302,7 +301,7 @@ def test_search_never_finds_a_text_across_two_pieces_and_nothing_for_nothing() -
 def test_search_says_how_many_episodes_it_leaves_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("envkit.viewer.search_text.MAX_BYTES", 1)
+    monkeypatch.setattr("envkit.viewer.search.MAX_BYTES", 1)
     stored(tmp_path, 3)
     run = opened(tmp_path)
     read_all(run)
