@@ -94,7 +94,8 @@ class Game:
         self._snapshots: list[bytes | None] = []
         self._first = ""
         self._oracle: Policy | None = None
-        self._takes_clicks = False
+        self.takes_clicks = False
+        """Whether `click` can write a reply."""
         self.max_turns = 0
         """Maximum replies of the episode; 0 before the start."""
         self._turn_lock = asyncio.Lock()
@@ -123,11 +124,6 @@ class Game:
     def has_oracle(self) -> bool:
         """Whether `oracle` can write the next reply."""
         return self._oracle is not None
-
-    @property
-    def takes_clicks(self) -> bool:
-        """Whether `click` can write a reply."""
-        return self._takes_clicks
 
     async def start(self) -> None:
         """Start the episode, or restart it.
@@ -232,7 +228,7 @@ class Game:
         Raises:
             ConfigurationError: The environment takes no clicks.
         """
-        env: object = self.env if self._takes_clicks else None
+        env: object = self.env if self.takes_clicks else None
         if not isinstance(env, Clickable):
             raise ConfigurationError("this environment takes no clicks")
         return env.write_click(x, y)
@@ -240,7 +236,7 @@ class Game:
     async def close(self) -> None:
         """Close the environment, if it was built here; safe to call twice."""
         async with self._turn_lock:
-            self.is_over, self._oracle, self._takes_clicks = True, None, False
+            self.is_over, self._oracle, self.takes_clicks = True, None, False
             await self._host.close()
             self._pool.close()
 
@@ -256,7 +252,7 @@ class Game:
                 "play it with Player.play"
             )
         self._first = reset.hash
-        self.max_turns, self._takes_clicks = env.max_turns, isinstance(env, Clickable)
+        self.max_turns, self.takes_clicks = env.max_turns, isinstance(env, Clickable)
         try:
             self._oracle = env.oracle()
         except ConfigurationError:

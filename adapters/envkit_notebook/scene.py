@@ -1,7 +1,6 @@
 """Episodes as data for the front end: the words of `envkit view`, and every token of a turn."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, cast
 
@@ -35,22 +34,6 @@ def cleaned(data: Any) -> Any:  # noqa: ANN401  # JSON data
     if isinstance(data, (list, tuple)):
         return [cleaned(value) for value in cast("list[Any]", data)]
     return data
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speller:
-    """Decodes token ids to text."""
-
-    codec: ChatCodec | None = None
-    """None decodes nothing."""
-
-    def __call__(self, token: int) -> str | None:
-        """Return a token's text; None if unknown."""
-        if self.codec is None:
-            return None
-        # Twice, because decoding drops the stop token at the end of a reply.
-        ids = (token, token) if token in self.codec.stop_ids else (token,)
-        return self.codec.decode(ids)
 
 
 def game_view(game: Game, store: ImageStore, *, title: str) -> View:
@@ -108,10 +91,10 @@ def episode_view(
     found = episode(trajectory, recorded, number=1)
     for image in found.images:
         store.keep(image)
-    data, spell = found.data, Speller(codec=codec)
+    data = found.data
     steps = _steps(data["sequences"], store)
     for turn, step in enumerate(steps):
-        step["tokens"] = [_segment(one, spell) for one in trajectory.segments if one.turn == turn]
+        step["tokens"] = [_segment(one, codec) for one in trajectory.segments if one.turn == turn]
     origin, certificate = trajectory.origin, data["certificate"]
     view = {
         "title": data["title"],
@@ -164,7 +147,7 @@ def _start(sequence: View) -> View:
     return {"lines": turn_text.rewritten(sequence), "saw": saw}
 
 
-def _segment(segment: Segment, spell: Speller) -> View:
+def _segment(segment: Segment, codec: ChatCodec | None) -> View:
     """Return a segment's tokens as columns; equal ids in a row count as one outside replies."""
     is_reply = segment.kind is SegmentKind.MODEL
     runs = list(_runs(segment.train_ids, is_reply=is_reply))
@@ -172,12 +155,19 @@ def _segment(segment: Segment, spell: Speller) -> View:
         "kind": segment.kind.value,
         "ids": [token for token, _ in runs],
         "counts": [count for _, count in runs],
-        "texts": [spell(token) for token, _ in runs],
+        "texts": [_spelled(token, codec) for token, _ in runs],
         "mask": list(segment.loss_mask) if is_reply else [],
         "logprobs": [round(value, 4) for value in segment.logprobs] if is_reply else [],
         "length": segment.token_count,
         "wire_length": len(segment.wire_ids),
     }
+
+
+def _spelled(token: int, codec: ChatCodec | None) -> str | None:
+    if codec is None:
+        return None
+    # Twice, because decoding drops the stop token at the end of a reply.
+    return codec.decode((token, token) if token in codec.stop_ids else (token,))
 
 
 def _runs(ids: Sequence[int], *, is_reply: bool) -> Iterator[tuple[int, int]]:
