@@ -12,12 +12,12 @@ from fakes.sweep import sweep
 
 from envkit.checker import check_env
 from envkit.errors import ContractError
-from envkit_certify.bench import Plan
-from envkit_certify.lines import CertifyReport, Line, Verdict
+from envkit_certify.certified import Plan
+from envkit_certify.lines import CertificateLine, CertifyReport, Verdict
 from envkit_certify.page import write_page
 from envkit_certify.process import FreshProcess
 from envkit_certify.target import resolve
-from envkit_certify.worker import LINES, line_of, open_bench
+from envkit_certify.worker import LINES, line_of, open_subject
 
 BUILT_IN = ("canary-v0", "geo3k-v0", "search-v0", "computer-use-v0", "refine-v0")
 A_FEW = {
@@ -249,12 +249,12 @@ def lines_of(*arguments: Any) -> tuple[int, dict[str, dict[str, Any]]]:
     return outcome.code, {line["name"]: line for line in json.loads(outcome.out)["lines"]}
 
 
-def in_process(target: str, name: str, episodes: int = 12) -> Line:
+def in_process(target: str, name: str, episodes: int = 12) -> CertificateLine:
     """Return one line, in this process."""
     with FreshProcess() as replays:
-        bench = open_bench(Plan(target=target, episodes=episodes), replays)
-        line = line_of(bench, name)
-        bench.close()
+        subject = open_subject(Plan(target=target, episodes=episodes), replays)
+        line = line_of(subject, name)
+        subject.close()
     return line
 
 
@@ -514,12 +514,12 @@ def test_certify_suggests_the_line_that_was_meant() -> None:
 
 
 def test_page_escapes_what_an_environment_said(tmp_path: Path) -> None:
-    line = Line(name="leaks", verdict=Verdict.FAIL, detail="<b>", evidence=("<script>",))
+    line = CertificateLine(name="leaks", verdict=Verdict.FAIL, detail="<b>", evidence=("<script>",))
     report = CertifyReport(target="<i>", episodes=2, seed=0, lines=(line,), is_complete=True)
     write_page(report, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
 
-    assert Line.from_json(line.to_json()) == line
+    assert CertificateLine.from_json(line.to_json()) == line
     assert "&lt;script&gt;" in page
     assert "<script" not in page
 
