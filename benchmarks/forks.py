@@ -8,16 +8,12 @@ beforehand: it belongs to the codec, not to a trajectory.
     python benchmarks/forks.py [--forks 64] [--tokens 100000] [--json FILE]
 """
 
-import argparse
-import asyncio
 import gc
-import json
-import sys
 import tracemalloc
-from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import numpy as np
+from harness import run
 
 from envkit.env import Capabilities, Env, PolicyContext, Turn
 from envkit.images import Image
@@ -120,21 +116,9 @@ async def measure(tokens: int, forks: int) -> dict[str, float]:
     }
 
 
-def main() -> None:
-    """Measure, print, and write JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument(
-        "--tokens", type=int, default=100_000, help="approximate tokens of the trunk"
-    )
-    parser.add_argument("--forks", type=int, default=64)
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    options = parser.parse_args()
-    figures = asyncio.run(measure(options.tokens, options.forks))
-    sys.stdout.write(json.dumps(figures, indent=2) + "\n")
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    run(
+        measure,
+        tokens={"default": 100_000, "help": "approximate tokens of the trunk"},
+        forks=64,
+    )

@@ -14,7 +14,6 @@ limit of 2 s each; the bombs are excluded because these libraries hang on them.
     python benchmarks/grading.py [--json FILE] [--all] [--others] [--pieces N]
 """
 
-import argparse
 import json
 import statistics
 import time
@@ -23,6 +22,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+
+from harness import quiet, run, show
 
 from envkit.reply import Reply
 from envkit_geo3k import grade as grade_geometry
@@ -256,30 +257,24 @@ def _measured(
         yield name, round(worst.milliseconds, 3)
 
 
-def main() -> None:
-    """Print the worst answer of every grader."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--all", action="store_true", help="every dataset of reasoning-gym")
-    parser.add_argument("--others", action="store_true", help="math-verify and mathruler too")
-    parser.add_argument("--pieces", type=int, help="only the first hostile pieces (default: all)")
-    options = parser.parse_args()
-    pieces = PIECES[: options.pieces]
-    policy = policy_figures() | (other_figures() if options.others else {})
-    for name, figure in policy.items():
-        print(f"{name:48} {figure:9g}")
-    graders = [*own_graders(), *reasoning_gym_graders(is_all=options.all)]
-    figures = dict(_measured(graders, GOAL_MS, pieces))
+def measure(all: bool, others: bool, pieces: int | None) -> dict[str, float]:  # noqa: A002  # the option's name
+    """Return the worst answer of every grader."""
+    chosen = PIECES[:pieces]
+    policy = policy_figures() | (other_figures() if others else {})
+    show(policy)
+    graders = [*own_graders(), *reasoning_gym_graders(is_all=all)]
+    figures = dict(_measured(graders, GOAL_MS, chosen))
     figures["worst ms"] = max(figures.values())
     print(f"{'worst':48} {figures['worst ms']:9.3f} ms")
-    figures |= policy
     longest = [(f"longest {name}", read, MAX_REPLY_CHARACTERS) for name, read in READERS.items()]
-    figures |= _measured(longest, LONGEST_GOAL_MS, pieces)
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    return {**figures, **policy, **dict(_measured(longest, LONGEST_GOAL_MS, chosen))}
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        measure,
+        show=quiet,
+        all={"action": "store_true", "help": "every dataset of reasoning-gym"},
+        others={"action": "store_true", "help": "math-verify and mathruler too"},
+        pieces={"type": int, "help": "only the first hostile pieces (default: all)"},
+    )

@@ -14,16 +14,13 @@ renders and an engine with a prefix cache has to read.
     python benchmarks/histories.py [--turns 40] [--episodes 4] [--json FILE]
 """
 
-import argparse
-import asyncio
-import json
 import statistics
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
+
+from harness import run
 
 import envkit
 from envkit.env import PolicyContext
@@ -115,10 +112,11 @@ async def play(
     engine: Engine,
     codec: ChatCodec,
     history: str | Mapping[str, Any],
-    options: argparse.Namespace,
+    turns: int,
+    episodes: int,
 ) -> dict[str, float]:
     """Return the figures of one policy."""
-    limits = Limits(max_turns=options.turns, max_response_tokens=None, max_context_tokens=None)
+    limits = Limits(max_turns=turns, max_response_tokens=None, max_context_tokens=None)
     config = RolloutConfig(
         history=history,
         limits=limits,
@@ -128,11 +126,9 @@ async def play(
     )
     counts, rewards, peak = Counter[str](), list[float](), 0
     started = time.process_time()
-    async for one in collect(
-        make, engine, codec, episodes=options.episodes, concurrency=1, config=config
-    ):
+    async for one in collect(make, engine, codec, episodes=episodes, concurrency=1, config=config):
         assert one.fault is None, one.fault
-        assert len(one.turns) == options.turns, f"{len(one.turns)} turns, {one.stop_reason}"
+        assert len(one.turns) == turns, f"{len(one.turns)} turns, {one.stop_reason}"
         peak = max(peak, *(turn.prompt_tokens for turn in one.turns))
         rewards.append(one.reward or 0.0)
         counts.update(counted(one))
@@ -160,18 +156,19 @@ def counted(one: Trajectory) -> Counter[str]:
     return counts
 
 
-async def desktop(options: argparse.Namespace) -> dict[str, Any]:
+async def desktop(turns: int, episodes: int) -> dict[str, Any]:
     """Wait on a desktop with every policy; return the figures by policy."""
     found = dict[str, Any]()
     for name, history in [("warm-up", "keep"), *DESKTOP.items()]:
         codec = load_codec(builtin_model_dir(), lazy_features=True)
         engine = Watching(codec)
         found[name] = await play(
-            lambda: envkit.make("computer-use-v0", max_turns=options.turns),
+            lambda: envkit.make("computer-use-v0", max_turns=turns),
             engine,
             codec,
             history,
-            options,
+            turns,
+            episodes,
         )
         found[name]["peak_images"] = max(engine.images)
     del found["warm-up"]
@@ -182,33 +179,24 @@ async def desktop(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-async def canary(options: argparse.Namespace) -> dict[str, Any]:
+async def canary(turns: int, episodes: int) -> dict[str, Any]:
     """Have the built-in model read a code in every turn; return the figures by policy."""
     found = dict[str, Any]()
     for name, history in [("warm-up", "keep"), *CANARY.items()]:
         engine = create_engine()
         codec = ChatCodec(engine.processor)
         found[name] = await play(
-            lambda: envkit.make("canary-v0", turns=options.turns), engine, codec, history, options
+            lambda: envkit.make("canary-v0", turns=turns), engine, codec, history, turns, episodes
         )
         await engine.aclose()
     del found["warm-up"]
     return found
 
 
-def main() -> None:
-    """Measure, print, and write JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--turns", type=int, default=40)
-    parser.add_argument("--episodes", type=int, default=4)
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    options = parser.parse_args()
-    figures = {"desktop": asyncio.run(desktop(options)), "canary": asyncio.run(canary(options))}
-    sys.stdout.write(json.dumps(figures, indent=2) + "\n")
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+async def measure(turns: int, episodes: int) -> dict[str, Any]:
+    """Return the figures of both environments."""
+    return {"desktop": await desktop(turns, episodes), "canary": await canary(turns, episodes)}
 
 
 if __name__ == "__main__":
-    main()
+    run(measure, turns=40, episodes=4)

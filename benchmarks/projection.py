@@ -9,14 +9,12 @@ for joining image tensors is subtracted, because it depends only on the images. 
 An adapter needs its trainer, so use the interpreter of its contract environment.
 """
 
-import argparse
-import json
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from harness import run, show
 
 from envkit.errors import MissingDependencyError
 from envkit.images import Image
@@ -96,7 +94,7 @@ def best_ms(call: Callable[[], object], rounds: int) -> float:
     return best * 1e3
 
 
-def measure(rounds: int) -> dict[str, float]:
+def measure(rounds: int) -> dict[str, Any]:
     """Return milliseconds by projection, without joining image tensors.
 
     A projection whose trainer is not installed is named and left out.
@@ -129,24 +127,12 @@ def measure(rounds: int) -> dict[str, float]:
                 print(f"{projection.name:>24}: left out: {error}")
                 break  # the adapter's others need the same trainer
             figures[projection.name] = max(0.0, taken - joining[many])
-    return figures
-
-
-def main() -> None:
-    """Print the figures, and write them as JSON if requested."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    parser.add_argument("--rounds", type=int, default=20, help="repetitions; the fastest counts")
-    options = parser.parse_args()
-    figures = measure(options.rounds)
-    for name, value in figures.items():
-        print(f"{name:>24}: {value:5.2f} ms (goal {GOAL_MS:g})")
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps({"goal_ms": GOAL_MS, "ms": figures}, indent=1) + "\n")
+    return {"goal_ms": GOAL_MS, "ms": figures}
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        measure,
+        show=lambda figures: show(figures["ms"]),
+        rounds={"default": 20, "help": "repetitions; the fastest counts"},
+    )

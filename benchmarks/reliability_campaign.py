@@ -162,6 +162,18 @@ def _say(context: PolicyContext) -> str:
     return f"Thing {context.turn} of {context.seed % 9973}."
 
 
+def is_paid_fault(trajectory: Trajectory) -> bool:
+    """Return whether a faulted episode has a reward or a trained token."""
+    is_masked = not any(any(row.loss_mask) for row in trajectory.steps(merge=True))
+    return trajectory.reward is not None or not is_masked
+
+
+def is_rewarded(trajectory: Trajectory, turns: int) -> bool:
+    """Return whether an episode ended by itself after so many turns, with the full reward."""
+    ended = trajectory.stop_reason is StopReason.TERMINATED
+    return ended and trajectory.reward == 1.0 and len(trajectory.turns) == turns
+
+
 @dataclass(kw_only=True)
 class Verdict:
     """Discrepancies, by kind."""
@@ -190,15 +202,13 @@ class Verdict:
         self.doubled += sum(count > 1 for count in applied.values())
         if trajectory.is_faulted:
             self.faulted += 1
-            is_masked = not any(any(row.loss_mask) for row in trajectory.steps(merge=True))
-            self.paid_faults += not (trajectory.reward is None and is_masked)
+            self.paid_faults += is_paid_fault(trajectory)
             return
         replies = [turn.response_text for turn in trajectory.turns]
         history = trajectory.turns[-1].info["history"] if trajectory.turns else []
         self.lost += replies != history or said[-len(replies) :] != replies
         self.doubled += len(history) > len(replies)
-        ended = trajectory.stop_reason is StopReason.TERMINATED
-        self.wrong_rewards += not (ended and trajectory.reward == 1.0 and len(replies) == TURNS)
+        self.wrong_rewards += not is_rewarded(trajectory, TURNS)
 
 
 async def campaign(

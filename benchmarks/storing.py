@@ -7,15 +7,13 @@ the cost of storing. Goal: at most 20 ms above the machine's own noise.
     python benchmarks/storing.py [--tokens 255000] [--json FILE]
 """
 
-import argparse
-import json
 import tempfile
 import threading
 import time
-from pathlib import Path
 from typing import Final
 
 import numpy as np
+from harness import run
 
 from envkit.trajectory import Segment, SegmentKind, StopReason, Trajectory, TrajectoryWriter
 
@@ -89,18 +87,5 @@ def measure(tokens: int) -> dict[str, float]:
     return {**best, "megabytes": rounds[0]["megabytes"]}
 
 
-def main() -> None:
-    """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tokens", type=int, default=255_000)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    figures = measure(options.tokens)
-    for name, value in figures.items():
-        print(f"{name:16} {value:8.1f}")
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    run(measure, tokens=255_000)
