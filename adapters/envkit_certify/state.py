@@ -5,8 +5,9 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from enum import Enum, auto
 from queue import SimpleQueue
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
@@ -35,6 +36,16 @@ _MONTHS_S: Final = 1.3e7
 """Changes the month, the day of the week and the hour."""
 
 T = TypeVar("T")
+
+
+class _Needs(Enum):
+    """What a way to play needs from an environment."""
+
+    INSTANCES = auto()
+    THREADS = auto()
+    SNAPSHOT = auto()
+
+
 _Rows = Callable[[CertifiedEnv, int, Episode], list[str]]
 """Plays a seed's recorded replies again, in some way, and returns the rows."""
 
@@ -44,13 +55,15 @@ def state(subject: CertifiedEnv) -> CertificateLine:
     episodes = list(_episodes(subject))
     problems: list[str] = []
     capable = subject.env.capabilities
+    has = {
+        _Needs.INSTANCES: capable.max_sessions is None,
+        _Needs.THREADS: capable.thread_safe,
+        _Needs.SNAPSHOT: capable.snapshot,
+    }
     ways = {
         name: rows
-        for name, rows in _WAYS.items()
-        if capable.deterministic
-        and not (name in _ON_THREADS and not capable.thread_safe)
-        and not (name in _SAVING and not capable.snapshot)
-        and not (name in _SEVERAL and capable.max_sessions is not None)
+        for name, (rows, *needs) in _WAYS.items()
+        if capable.deterministic and all(has[need] for need in needs)
     }
     for name, rows in ways.items():
         problems += _differing(subject, name, rows, episodes)
@@ -338,33 +351,20 @@ def _same_draw(env: Env, other: Env, data: bytes) -> None:
         raise ContractError("after restore(), reset() without a seed draws another task")
 
 
-_WAYS: Final[MappingProxyType[str, _Rows]] = MappingProxyType(
+_WAYS: Final[Mapping[str, tuple[_Rows, *tuple[_Needs, ...]]]] = MappingProxyType(
     {
-        "after interrupted episodes": _interrupted,
-        "after solved episodes": _solved_before,
-        "on another day": _later,
-        "by a caller that edits what it was given": _rude,
-        "beside instances that play other tasks": _beside,
-        "while other instances are closed": _closed,
-        "while a deep copy plays on": _copied,
-        "with render() at every turn": _rendering,
-        "with a new thread per turn": _each_on_a_thread,
-        "on several threads at once": _at_once,
-        "with snapshot() at every turn": _saved,
-        "after restore() on used instances": _restored,
-    }
-)
-_ON_THREADS: Final = frozenset({"with a new thread per turn", "on several threads at once"})
-_SAVING: Final = frozenset({"with snapshot() at every turn", "after restore() on used instances"})
-_SEVERAL: Final = frozenset(
-    {
-        "by a caller that edits what it was given",
-        "beside instances that play other tasks",
-        "while other instances are closed",
-        "while a deep copy plays on",
-        "with a new thread per turn",
-        "on several threads at once",
-        "after restore() on used instances",
+        "after interrupted episodes": (_interrupted,),
+        "after solved episodes": (_solved_before,),
+        "on another day": (_later,),
+        "by a caller that edits what it was given": (_rude, _Needs.INSTANCES),
+        "beside instances that play other tasks": (_beside, _Needs.INSTANCES),
+        "while other instances are closed": (_closed, _Needs.INSTANCES),
+        "while a deep copy plays on": (_copied, _Needs.INSTANCES),
+        "with render() at every turn": (_rendering,),
+        "with a new thread per turn": (_each_on_a_thread, _Needs.INSTANCES, _Needs.THREADS),
+        "on several threads at once": (_at_once, _Needs.INSTANCES, _Needs.THREADS),
+        "with snapshot() at every turn": (_saved, _Needs.SNAPSHOT),
+        "after restore() on used instances": (_restored, _Needs.INSTANCES, _Needs.SNAPSHOT),
     }
 )
 
