@@ -264,9 +264,7 @@ def _worst(name: str, row: dict[str, float]) -> dict[str, Any]:
     return {"name": name, "loop": kind, "turn_1_ms": first, "turn_100_ms": row[kind]}
 
 
-def figures_of(
-    model: list[str] | None, corpus: list[str] | None, rounds: int
-) -> dict[str, Any]:
+def figures_of(model: list[str] | None, corpus: list[str] | None, rounds: int) -> dict[str, Any]:
     """Return the figures of some templates or models, or only those of published templates."""
     if corpus is not None:
         return published(corpus)

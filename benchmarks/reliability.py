@@ -34,41 +34,33 @@ from envkit_transformers import builtin_model_dir
 
 PARTS = ("campaign", "kill", "signals", "trouble", "isolated", "long", "soak", "wide", "loop")
 Check = tuple[str, Callable[[dict[str, Any]], bool]]
-NOTHING_LOST: tuple[Check, ...] = tuple(
-    (f"{name} = 0", lambda figures, name=name: figures[name] == 0)
-    for name in ("lost", "doubled", "faults_with_reward_or_mask", "wrong_rewards")
-)
-RESUMED: tuple[Check, ...] = tuple(
-    (f"{name} = 0", lambda figures, name=name: figures[name] == 0)
-    for name in (
-        "announced_lost", "unsound", "resume_failed", "missing", "doubled", "unsound_after",
-    )
+
+
+def zero(*names: str) -> tuple[Check, ...]:
+    """Return checks that figures are 0."""
+    return tuple((f"{name} = 0", lambda figures, name=name: figures[name] == 0) for name in names)
+
+
+NOTHING_LOST = zero("lost", "doubled", "faults_with_reward_or_mask", "wrong_rewards")
+RESUMED = zero(
+    "announced_lost", "unsound", "resume_failed", "missing", "doubled", "unsound_after",
 )  # fmt: skip
 KILLED: tuple[Check, ...] = (
     ("finished_lost <= 16 a run", lambda figures: figures["finished_lost"] <= 16 * figures["runs"]),
     *RESUMED,
 )
 SIGNALLED: tuple[Check, ...] = (
-    ("finished_lost = 0", lambda figures: figures["finished_lost"] == 0),
+    *zero("finished_lost"),
     ("unfinished_stored > 0", lambda figures: figures["unfinished_stored"] > 0),
     *RESUMED,
 )
-TROUBLED: tuple[Check, ...] = (
-    *RESUMED,
-    *(
-        (f"{name} = 0", lambda figures, name=name: figures[name] == 0)
-        for name in ("finished_lost", "played_again", "tracebacks", "wrong_exits")
-    ),
-)
-TROUBLES: tuple[str, ...] = (
-    "slow_disk", "clock_back", "full_disk", "read_only_disk", "two_resume",
-)  # fmt: skip
+TROUBLED = (*RESUMED, *zero("finished_lost", "played_again", "tracebacks", "wrong_exits"))
+TROUBLES = ("slow_disk", "clock_back", "full_disk", "read_only_disk", "two_resume")
 CONTAINED: tuple[Check, ...] = (
     *NOTHING_LOST,
     ("workers_killed > 0", lambda figures: figures["workers_killed"] > 0),
     ("supervisors_killed > 0", lambda figures: figures["supervisors_killed"] > 0),
-    ("faults_untyped = 0", lambda figures: figures["faults_untyped"] == 0),
-    ("processes_left = 0", lambda figures: figures["processes_left"] == 0),
+    *zero("faults_untyped", "processes_left"),
     (
         "descriptors flat",
         lambda figures: figures["descriptors_after"] <= figures["descriptors_before"] + 4,
@@ -101,7 +93,7 @@ FLAT: tuple[Check, ...] = (
     ),
 )
 QUICK: tuple[Check, ...] = (
-    ("faulted = 0", lambda figures: figures["faulted"] == 0),
+    *zero("faulted"),
     ("ratio <= 1.2", lambda figures: figures["ratio"] <= 1.2),
     ("unwritten_most <= 64", lambda figures: figures["unwritten_most"] <= 64),
 )
