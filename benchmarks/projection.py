@@ -11,15 +11,17 @@ An adapter needs its trainer, so use the interpreter of its contract environment
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 from harness import run, show
+from storing import text_segment, trajectory_of
 
 from envkit.errors import MissingDependencyError
 from envkit.images import Image
 from envkit.tokens.encoded import ImageFeatures, join_features
-from envkit.trajectory import Segment, SegmentKind, StopReason, Trajectory, step_rows, whole_row
+from envkit.trajectory import Segment, SegmentKind, Trajectory, step_rows, whole_row
 from envkit_conformance import Content, load_adapters
 
 GOAL_MS: Final = 2.0
@@ -32,20 +34,11 @@ def long_trajectory() -> Trajectory:
     rng = np.random.default_rng(0)
     segments = [_context(rng, SegmentKind.PROMPT, 0, 800)]
     for turn in range(TURNS):
-        segments.append(_reply(rng, turn, 200))
+        reply = text_segment(rng, SegmentKind.MODEL, turn, 200)
+        segments.append(replace(reply, weight_version="1"))
         if turn + 1 < TURNS:
             segments.append(_context(rng, SegmentKind.OBSERVATION, turn + 1, 600))
-    return Trajectory(
-        episode_id="long",
-        env_id="benchmark-v0",
-        seed=0,
-        task={},
-        segments=tuple(segments),
-        turns=(),
-        messages=(),
-        reward=1.0,
-        stop_reason=StopReason.TERMINATED,
-    )
+    return trajectory_of(segments)
 
 
 def _context(rng: np.random.Generator, kind: SegmentKind, turn: int, count: int) -> Segment:
@@ -67,20 +60,6 @@ def _context(rng: np.random.Generator, kind: SegmentKind, turn: int, count: int)
         logprobs=(0.0,) * count,
         images=(Image.from_array(pixels),),
         features=(features,),
-    )
-
-
-def _reply(rng: np.random.Generator, turn: int, count: int) -> Segment:
-    ids = tuple(int(token) for token in rng.integers(0, 150_000, count))
-    return Segment(
-        kind=SegmentKind.MODEL,
-        turn=turn,
-        wire_ids=ids,
-        train_ids=ids,
-        loss_mask=(1,) * count,
-        logprobs=tuple(-float(value) for value in rng.random(count)),
-        reward=1.0 / TURNS,
-        weight_version="1",
     )
 
 

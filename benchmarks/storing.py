@@ -10,11 +10,13 @@ the cost of storing. Goal: at most 20 ms above the machine's own noise.
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 from harness import run
 
+from envkit.messages import Message
 from envkit.trajectory import Segment, SegmentKind, StopReason, Trajectory, TrajectoryWriter
 
 TURNS: Final = 40
@@ -25,11 +27,16 @@ def long_trajectory(tokens: int) -> Trajectory:
     """Return a prompt of four fifths of the tokens, then replies and observations."""
     rng = np.random.default_rng(0)
     share = tokens // (10 * TURNS)
-    segments = [_segment(rng, SegmentKind.PROMPT, 0, tokens - share * (2 * TURNS - 1))]
+    segments = [text_segment(rng, SegmentKind.PROMPT, 0, tokens - share * (2 * TURNS - 1))]
     for turn in range(TURNS):
-        segments.append(_segment(rng, SegmentKind.MODEL, turn, share))
+        segments.append(text_segment(rng, SegmentKind.MODEL, turn, share))
         if turn + 1 < TURNS:
-            segments.append(_segment(rng, SegmentKind.OBSERVATION, turn + 1, share))
+            segments.append(text_segment(rng, SegmentKind.OBSERVATION, turn + 1, share))
+    return trajectory_of(segments, messages=({"role": "user", "content": "word " * tokens},))
+
+
+def trajectory_of(segments: Sequence[Segment], messages: tuple[Message, ...] = ()) -> Trajectory:
+    """Return an episode that earned 1, without the records of its turns."""
     return Trajectory(
         episode_id="long",
         env_id="benchmark-v0",
@@ -37,13 +44,14 @@ def long_trajectory(tokens: int) -> Trajectory:
         task={},
         segments=tuple(segments),
         turns=(),
-        messages=({"role": "user", "content": "word " * tokens},),
+        messages=messages,
         reward=1.0,
         stop_reason=StopReason.TERMINATED,
     )
 
 
-def _segment(rng: np.random.Generator, kind: SegmentKind, turn: int, count: int) -> Segment:
+def text_segment(rng: np.random.Generator, kind: SegmentKind, turn: int, count: int) -> Segment:
+    """Return a segment of random tokens; a reply has its share of the reward."""
     ids = tuple(rng.integers(0, 150_000, count).tolist())
     is_reply = kind is SegmentKind.MODEL
     return Segment(

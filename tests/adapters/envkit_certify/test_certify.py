@@ -20,12 +20,6 @@ from envkit_certify.target import resolve
 from envkit_certify.worker import LINES, line_of, open_subject
 
 BUILT_IN = ("canary-v0", "geo3k-v0", "search-v0", "computer-use-v0", "refine-v0")
-A_FEW = {
-    "shows_another_task_canary": "images",
-    "pays_parse_errors_canary": "replies",
-    "redraws_a_secret_canary": "determinism",
-    "tells_backwards_canary": "leaks",
-}
 FILE = """
 import json, os, re, sys, time
 import numpy as np
@@ -325,9 +319,13 @@ def test_leaks_find_an_answer_by_its_place(file: Path) -> None:
         ("tells_in_a_png_canary", "leaks"),
         ("grades_cut_replies_canary", "payloads"),
         ("claims_success_canary", "payloads"),
+        ("shows_another_task_canary", "images"),
+        ("pays_parse_errors_canary", "replies"),
+        ("redraws_a_secret_canary", "determinism"),
+        ("tells_backwards_canary", "leaks"),
     ],
 )
-def test_line_finds_a_subtle_defect(name: str, line: str) -> None:
+def test_line_finds_the_defect_that_it_looks_for(name: str, line: str) -> None:
     found = in_process(f"fakes.mutants:{name}", line)
 
     assert found.verdict is Verdict.FAIL
@@ -522,15 +520,6 @@ def test_page_escapes_what_an_environment_said(tmp_path: Path) -> None:
     assert CertificateLine.from_json(line.to_json()) == line
     assert "&lt;script&gt;" in page
     assert "<script" not in page
-
-
-@pytest.mark.slow
-def test_certify_finds_planted_defects_by_their_lines() -> None:
-    found = sweep([f"fakes.mutants:{name}" for name in A_FEW], episodes=8)
-
-    assert {
-        name: line for name, line in A_FEW.items() if line not in found[f"fakes.mutants:{name}"]
-    } == {}
 
 
 @pytest.mark.slow
