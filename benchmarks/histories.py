@@ -23,18 +23,9 @@ from typing import Any, Final
 from harness import run
 
 import envkit
+from envkit import rollout
 from envkit.env import PolicyContext
 from envkit.messages import Message, images_of, message, text_of
-from envkit.rollout import (
-    Engine,
-    GenerateRequest,
-    Generation,
-    HistoryView,
-    Limits,
-    RolloutConfig,
-    ScriptedEngine,
-    collect,
-)
 from envkit.tokens import ChatCodec, load_codec
 from envkit.trajectory import SegmentKind, Trajectory
 from envkit_actions.action import Action, ActionKind
@@ -54,17 +45,17 @@ CANARY: Final[Mapping[str, str | Mapping[str, Any]]] = {
 }
 
 
-def three_every_turn(view: HistoryView) -> Sequence[Message] | None:
+def three_every_turn(view: rollout.HistoryView) -> Sequence[Message] | None:
     """Keep the last three images."""
     return keep_exactly(view, 3)
 
 
-def six_every_turn(view: HistoryView) -> Sequence[Message] | None:
+def six_every_turn(view: rollout.HistoryView) -> Sequence[Message] | None:
     """Keep the last six images."""
     return keep_exactly(view, 6)
 
 
-def keep_exactly(view: HistoryView, count: int) -> Sequence[Message] | None:
+def keep_exactly(view: rollout.HistoryView, count: int) -> Sequence[Message] | None:
     """Replace all but the last images by a short text."""
     left = len(images_of(view.messages)) - count
     if left <= 0:
@@ -79,20 +70,20 @@ def keep_exactly(view: HistoryView, count: int) -> Sequence[Message] | None:
     return rewritten
 
 
-def three_turns(view: HistoryView) -> Sequence[Message] | None:
+def three_turns(view: rollout.HistoryView) -> Sequence[Message] | None:
     """Show the system prompt and the last three turns."""
     replies = [n for n, entry in enumerate(view.messages) if entry["role"] == "assistant"]
     return None if len(replies) < 3 else [view.messages[0], *view.messages[replies[-2] - 1 :]]
 
 
-class Watching(ScriptedEngine):
+class Watching(rollout.ScriptedEngine):
     """Notes how much each request shows the model."""
 
     def __init__(self, codec: ChatCodec) -> None:
         super().__init__(codec, wait)
         self.images: list[int] = []
 
-    async def generate(self, request: GenerateRequest) -> Generation:
+    async def generate(self, request: rollout.GenerateRequest) -> rollout.Generation:
         """Note the images and reply."""
         self.images.append(len(request.images))
         return await super().generate(request)
@@ -109,15 +100,15 @@ Make = Callable[[], Any]
 
 async def play(
     make: Make,
-    engine: Engine,
+    engine: rollout.Engine,
     codec: ChatCodec,
     history: str | Mapping[str, Any],
     turns: int,
     episodes: int,
 ) -> dict[str, float]:
     """Return the figures of one policy."""
-    limits = Limits(max_turns=turns, max_response_tokens=None, max_context_tokens=None)
-    config = RolloutConfig(
+    limits = rollout.Limits(max_turns=turns, max_response_tokens=None, max_context_tokens=None)
+    config = rollout.RolloutConfig(
         history=history,
         limits=limits,
         sampling={"max_new_tokens": 512, "seed": 0},
@@ -126,7 +117,9 @@ async def play(
     )
     counts, rewards, peak = Counter[str](), list[float](), 0
     started = time.process_time()
-    async for one in collect(make, engine, codec, episodes=episodes, concurrency=1, config=config):
+    async for one in rollout.collect(
+        make, engine, codec, episodes=episodes, concurrency=1, config=config
+    ):
         assert one.fault is None, one.fault
         assert len(one.turns) == turns, f"{len(one.turns)} turns, {one.stop_reason}"
         peak = max(peak, *(turn.prompt_tokens for turn in one.turns))

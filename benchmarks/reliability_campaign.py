@@ -14,17 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from envkit import rollout
 from envkit.env import Capabilities, Env, PolicyContext, Turn
 from envkit.errors import EngineFault, EnvFault, FaultKind
-from envkit.rollout import (
-    Backoff,
-    GenerateRequest,
-    Generation,
-    RetryBudget,
-    RolloutConfig,
-    ScriptedEngine,
-    collect,
-)
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
 from envkit.tokens import ChatCodec
@@ -32,10 +24,10 @@ from envkit.trajectory import StopReason, Trajectory
 
 TURNS = 4
 HANG_S = 0.12
-BUDGET = RetryBudget(
+BUDGET = rollout.RetryBudget(
     step_timeout_s=0.06,
     reset_timeout_s=5.0,
-    backoff=Backoff(initial_s=0.001, maximum_s=0.002),
+    backoff=rollout.Backoff(initial_s=0.001, maximum_s=0.002),
     max_env_retries_per_turn=3,
     max_env_retries_per_episode=8,
     max_engine_retries_per_turn=2,
@@ -137,7 +129,7 @@ class RestartedEnv(CountedEnv):
     capabilities: ClassVar[Capabilities] = Capabilities()
 
 
-class CountedEngine(ScriptedEngine):
+class CountedEngine(rollout.ScriptedEngine):
     """Logs its replies, and fails as often as the environment."""
 
     def __init__(self, codec: ChatCodec, books: Books, rate: float) -> None:
@@ -145,7 +137,7 @@ class CountedEngine(ScriptedEngine):
         self._codec_of_log, self._books, self._rate = codec, books, rate
         self._rng = random.Random(1)
 
-    async def generate(self, request: GenerateRequest) -> Generation:
+    async def generate(self, request: rollout.GenerateRequest) -> rollout.Generation:
         """Fail, or answer and log the answer."""
         if self._rng.random() < self._rate:
             self._books.count_fault("engine")
@@ -224,13 +216,13 @@ async def campaign(
         seen = set[str]()
         episodes = max(1, turns // (len(kinds) * TURNS))
         engine = CountedEngine(codec, books, rate)
-        async for trajectory in collect(
+        async for trajectory in rollout.collect(
             lambda kind=kind: kind(books, rate),
             engine,
             codec,
             episodes=episodes,
             concurrency=concurrency,
-            config=RolloutConfig(retries=BUDGET),
+            config=rollout.RolloutConfig(retries=BUDGET),
         ):
             verdict.take(trajectory, books, seen)
         verdict.lost += episodes - len(seen) + len(books.said)
