@@ -16,9 +16,7 @@ import envkit
 from envkit.env import Turn
 from envkit.errors import ContractError, StorageError
 from envkit.tasks import ListSource, Task
-from envkit_certify.golden import Change, changes, load, record, save
-from envkit_certify.golden.changes import _differences
-from envkit_certify.golden.recording import play
+from envkit_certify.golden import Change, _differences, changes, load, play, record, save
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 SHIPPED = sorted(GOLDEN.glob("*.json"))

@@ -1,6 +1,5 @@
 """Where a tree forks, and what is refused before its trunk is played."""
 
-from argparse import Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -220,7 +219,7 @@ async def test_fork_holds_memory_for_its_own_turns_only(
 async def test_keep_last_images_meets_its_goals_on_forty_turns_of_computer_use(
     benchmark: Callable[[str], ModuleType],
 ) -> None:
-    found = await benchmark("histories").desktop(Namespace(turns=40, episodes=1))
+    found = await benchmark("histories").desktop(turns=40, episodes=1)
     kept = found["keep_3_drop_at_6"]
     assert kept["turns_with_images"] == 40
     assert 0 < kept["rewrites_per_turn_with_images"] <= 1 / 3

@@ -1,4 +1,4 @@
-"""State shared by the checks of a certification: environment, oracle episodes, hooks."""
+"""The environment of a certification, with facts that several lines need."""
 
 import json
 import math
@@ -7,35 +7,27 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from envkit.audit_hooks import Audited, AuditHooks, StatesChance
 from envkit.checker import Examination, examine
-from envkit.checker.subject import Budgets, Episode, Reply, Subject, play
-from envkit.env import Env, Policy
-from envkit.errors import ConfigurationError, EnvFault, MissingDependencyError, describe
+from envkit.checker.under_test import EnvUnderTest, Episode, oracle_of
+from envkit.env import Policy
+from envkit.errors import EnvFault, MissingDependencyError, describe
 from envkit.seeds import checked_seed, derive_seed
 from envkit.tasks import Task
-from envkit_certify.audit import Audit, AuditReport
+from envkit.text import counted
+from envkit_certify.audit import BlindReport, audit_env
 from envkit_certify.forms import Paid, paid_answers
+from envkit_certify.lines import CertificateLine, judged
+from envkit_certify.process import FreshProcess
 from envkit_certify.target import Make
 
-LONGEST_EPISODE = 64
 _LONG_EPISODE = 12
 _ALSO = re.compile(r".*also breaks: ", re.DOTALL)
 """What precedes the other rules that a problem breaks."""
 _PICKED = 3.3
 """Width of the Wilson interval of a policy picked among many, in standard errors."""
-Script = list[dict[str, Any]]
-"""Episodes to replay: `{"seed": n, "replies": [...]}`."""
-
-
-class Replays(Protocol):
-    """Plays scripts in a separate process."""
-
-    def rows(self, target: str, kwargs: Mapping[str, Any], script: Script) -> list[list[str]]:
-        """Return the rows of each episode of the script."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,33 +48,25 @@ class Plan:
         object.__setattr__(self, "seed", checked_seed(self.seed))
 
 
-class Bench:
-    """An environment with cached facts that several checks need."""
+class CertifiedEnv(EnvUnderTest):
+    """An environment with cached facts that several lines need."""
 
     def __init__(
         self,
         plan: Plan,
         make: Make,
-        replays: Replays,
+        replays: FreshProcess,
         policies: Mapping[str, Policy] | None = None,
     ) -> None:
+        super().__init__(env=make(), factory=make, seed=plan.seed, episodes=3)
         self.plan, self.make, self.replays = plan, make, replays
-        self._policies = dict(policies or {})
-        self.env: Env = make()
+        self._policies = policies
         self.hooks = self.env.audit_hooks() if isinstance(self.env, Audited) else AuditHooks()
-        self.subject = Subject(
-            env=self.env,
-            factory=make,
-            seed=plan.seed,
-            episodes=3,
-            codec=None,
-            budgets=Budgets(),
-        )
 
     @cached_property
     def examined(self) -> Examination:
         """What `envkit.check_env` finds."""
-        return examine(self.subject)
+        return examine(self)
 
     def broken(self, rules: Collection[str]) -> list[str]:
         """Return the problems of some of its rules."""
@@ -106,16 +90,13 @@ class Bench:
 
     def close(self) -> None:
         """Close every instance."""
-        self.subject.close()
+        self.close_made()
         self.env.close()
 
     @cached_property
     def oracle(self) -> Policy | None:
         """The environment's oracle, if it has one."""
-        try:
-            return self.env.oracle()
-        except ConfigurationError:
-            return None
+        return oracle_of(self.env)
 
     @property
     def seeds(self) -> Iterator[int]:
@@ -136,15 +117,11 @@ class Bench:
         found = next((e.task for s, e in self.solved if s == seed), None) if safe else None
         return found or None
 
-    def play(self, reply: Reply, seed: int) -> Episode:
-        """Play an episode."""
-        return play(self.subject, self.env, reply, seed=seed, max_turns=LONGEST_EPISODE)
-
     @cached_property
     def solved(self) -> list[tuple[int, Episode]]:
         """The oracle's episodes with their seeds; empty without an oracle."""
         oracle = self.oracle
-        return [] if oracle is None else [(s, self.play(oracle, s)) for s in self.seeds]
+        return [] if oracle is None else [(s, self.play(oracle, seed=s)) for s in self.seeds]
 
     @cached_property
     def paid(self) -> list[Paid]:
@@ -154,7 +131,7 @@ class Bench:
     @cached_property
     def best_return(self) -> float:
         """The oracle's mean return, or else the hook `best_return`; 1 if neither is above 0."""
-        found = [total(episode) for _, episode in self.solved]
+        found = [episode.total for _, episode in self.solved]
         mean = math.fsum(found) / len(found) if found else self.hooks.best_return or 1.0
         return mean if mean > 0 else 1.0
 
@@ -165,17 +142,46 @@ class Bench:
         return max(self.plan.max_blind * self.best_return, chance)
 
     @cached_property
-    def audit(self) -> AuditReport:
-        """The audit of blind policies."""
-        audit = Audit(
+    def blind(self) -> BlindReport:
+        """What policies that solve nothing earn."""
+        return audit_env(
             self.env,
             episodes=self.plan.episodes,
             seed=self.plan.seed,
             hooks=self.hooks,
             policies=self._policies,
         )
-        audit.run()
-        return audit.report()
+
+    def judged(
+        self,
+        name: str,
+        returns: Mapping[str, Sequence[float]],
+        detail: str,
+        problems: Sequence[str],
+    ) -> CertificateLine:
+        """Return a line about useless replies, which fails if some earn more than the limit.
+
+        Args:
+            name: The line's name.
+            returns: Returns of episodes, by what was replied.
+            detail: What the line's number, the best mean return, is of.
+            problems: Other reasons to fail.
+        """
+        means = {
+            said: math.fsum(values) / len(values) for said, values in returns.items() if values
+        }
+        above = [
+            f"{said} earns {mean:.3g}, above the limit {self.limit:.3g}"
+            for said, mean in means.items()
+            if lower_bound(returns[said]) > self.limit
+        ]
+        evidence = [
+            f"{said}: {mean:.4g} in {counted(len(returns[said]), 'episode')}"
+            for said, mean in means.items()
+            if mean
+        ]
+        best = max(means.values(), default=None)
+        return judged(name, best, detail, problems=[*problems, *above], evidence=evidence)
 
     def golden_files(self) -> list[Path]:
         """Return the recordings named by the plan, or else the default one in tests/golden."""
@@ -184,11 +190,6 @@ class Bench:
         name = self.plan.target.removeprefix("envkit/").replace("/", "_")
         path = Path("tests/golden") / f"{name}.json"
         return [path] if ":" not in name and path.is_file() else []
-
-
-def total(episode: Episode) -> float:
-    """Return the sum of an episode's rewards."""
-    return math.fsum(float(step.reward) for step in episode.steps)
 
 
 def lower_bound(values: Sequence[float], errors: float = 1.96) -> float:

@@ -36,23 +36,7 @@ Reply = Callable[[ReplyContext], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrivialPolicy:
-    """A policy by name."""
-
-    name: str
-    reply: Reply
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unplayed:
-    """A policy that does not apply, with the reason."""
-
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lessons:
+class Learned:
     """Statistics of an oracle's episodes on other tasks."""
 
     frequent: Sequence[str]
@@ -64,27 +48,20 @@ class Lessons:
 
 
 def trivial_policies(
-    env: Env, hooks: AuditHooks, lessons: Lessons | None
-) -> tuple[list[TrivialPolicy], list[Unplayed]]:
-    """Return the policies that apply to an environment, and the others with the reason.
+    env: Env, hooks: AuditHooks, learned: Learned | None
+) -> tuple[dict[str, Reply], dict[str, str]]:
+    """Return the policies that apply to an environment, and the reason for each other one.
 
     Args:
         env: Already reset, so it has the tools that come with a task.
         hooks: The environment's audit hooks.
-        lessons: What the oracle did on other tasks; None without an oracle.
+        learned: What the oracle did on other tasks; None without an oracle.
     """
-    no_oracle = "it has no oracle to learn it from"
-    found: dict[str, Reply | str] = {"empty reply": lambda _: ""}
-    for constant in CONSTANTS:
-        found[f"constant {constant!r}"] = _constant(hooks.reply(constant))
-    found |= {
-        "most frequent reply": no_oracle if lessons is None else _by_turn(lessons.frequent),
-        "reply of the most similar question": no_oracle
-        if lessons is None
-        else _reply_to_similar(lessons.questions),
-        "frequent answers with the scorer": no_oracle
-        if lessons is None
-        else _frequent_with_scorer(env, hooks, lessons.answers),
+    closed_book = hooks.closed_book
+    found: dict[str, Reply | str] = {
+        "empty reply": constant(""),
+        **{f"constant {text!r}": constant(hooks.reply(text)) for text in CONSTANTS},
+        **_from_oracle(env, hooks, learned),
         "copies the prompt": lambda context: context.texts[0][:_LONGEST_COPY],
         "answers with the prompt": "no hook 'answer'"
         if hooks.answer is None
@@ -94,16 +71,39 @@ def trivial_policies(
         "calls one tool per turn": _calls_one if env.tools else "it has no tools",
         **_guesses(hooks),
         "closed book": "no hook 'closed_book'"
-        if hooks.closed_book is None
-        else _closed_book(hooks, hooks.closed_book),
+        if closed_book is None
+        else lambda context: hooks.reply(closed_book(context.task)),
     }
-    policies = [TrivialPolicy(name=n, reply=r) for n, r in found.items() if not isinstance(r, str)]
-    unplayed = [Unplayed(name=n, reason=r) for n, r in found.items() if isinstance(r, str)]
-    return policies, unplayed
+    policies = {name: reply for name, reply in found.items() if not isinstance(reply, str)}
+    return policies, {name: why for name, why in found.items() if isinstance(why, str)}
 
 
-def _constant(text: str) -> Reply:
+def constant(text: str) -> Callable[[PolicyContext], str]:
+    """Return a policy that always gives the same reply."""
     return lambda _: text
+
+
+def _from_oracle(env: Env, hooks: AuditHooks, learned: Learned | None) -> dict[str, Reply | str]:
+    """Return the policies that repeat what the oracle said in other tasks."""
+    if learned is None:
+        names = (
+            "most frequent reply",
+            "reply of the most similar question",
+            "frequent answers with the scorer",
+        )
+        return dict.fromkeys(names, "it has no oracle to learn it from")
+    ask = hooks.ask or _scorer(env)
+    heard = hooks.confirms_guess or _sounds_right
+    with_scorer: Reply | str = "no hook 'ask', and no tool takes one string"
+    if ask is not None and not learned.answers:
+        with_scorer = "no task value appears in an oracle reply"
+    elif ask is not None:
+        with_scorer = _with_scorer(hooks, ask, heard, lambda _: learned.answers)
+    return {
+        "most frequent reply": _by_turn(learned.frequent),
+        "reply of the most similar question": _reply_to_similar(learned.questions),
+        "frequent answers with the scorer": with_scorer,
+    }
 
 
 def _by_turn(replies: Sequence[str]) -> Reply:
@@ -150,22 +150,23 @@ def _overlap(left: set[str], right: set[str]) -> float:
     return len(left & right) / max(1, len(left | right))
 
 
-def _frequent_with_scorer(env: Env, hooks: AuditHooks, answers: Sequence[str]) -> Reply | str:
-    """Return a policy that scores frequent answers one by one, then submits the right one."""
-    ask = hooks.ask or _scorer(env)
-    if ask is None:
-        return "no hook 'ask', and no tool takes one string"
-    if not answers:
-        return "no task value appears in an oracle reply"
-    heard = hooks.confirms_guess or _sounds_right
+def _with_scorer(
+    hooks: AuditHooks,
+    ask: Callable[[str], str],
+    heard: Callable[[Step], bool],
+    options_of: Callable[[Task], Sequence[str]],
+) -> Reply:
+    """Return a policy that scores options one by one, then submits the right one or the last."""
 
     def reply(context: ReplyContext) -> str:
+        options = options_of(context.task) or [""]
+        last = len(options) - 1
         right = next((n for n, step in enumerate(context.steps) if heard(step)), None)
         if right is not None:
-            return hooks.reply(answers[min(right, len(answers) - 1)])
-        answer = answers[min(context.turn, len(answers) - 1)]
-        is_last = context.turn + 1 >= min(context.env.max_turns, len(answers))
-        return hooks.reply(answer) if is_last else ask(answer)
+            return hooks.reply(options[min(right, last)])
+        option = options[min(context.turn, last)]
+        is_last = context.turn + 1 >= min(context.env.max_turns, len(options))
+        return hooks.reply(option) if is_last else ask(option)
 
     return reply
 
@@ -188,37 +189,21 @@ def _sounds_right(step: Step) -> bool:
     return step.reward > 0 or (says_so is not None and is_denied is None)
 
 
-def _closed_book(hooks: AuditHooks, answerer: Callable[[Task], str]) -> Reply:
-    return lambda context: hooks.reply(answerer(context.task))
-
-
 def _guesses(hooks: AuditHooks) -> dict[str, Reply | str]:
     choices, ask, heard = hooks.choices, hooks.ask, hooks.confirms_guess
     if choices is None:
-        why = "no hook 'choices'"
-        return {"random choice": why, "every choice at once": why, "guesses with the scorer": why}
-
-    def random_choice(context: ReplyContext) -> str:
-        return hooks.reply(context.rng.choice(list(choices(context.task)) or [""]))
-
-    def every_choice(context: ReplyContext) -> str:
-        return "\n".join(hooks.reply(choice) for choice in choices(context.task))
-
-    def guess(context: ReplyContext) -> str:
-        assert ask is not None  # the policy is not offered otherwise
-        assert heard is not None
-        options = list(choices(context.task)) or [""]
-        right = next((n for n, step in enumerate(context.steps) if heard(step)), None)
-        if right is not None:
-            return hooks.reply(options[min(right, len(options) - 1)])
-        option = options[min(context.turn, len(options) - 1)]
-        is_last = context.turn + 1 >= min(context.env.max_turns, len(options))
-        return hooks.reply(option) if is_last else ask(option)
-
+        names = ("random choice", "every choice at once", "guesses with the scorer")
+        return dict.fromkeys(names, "no hook 'choices'")
     return {
-        "random choice": random_choice,
-        "every choice at once": every_choice,
-        "guesses with the scorer": guess if ask is not None else "no hook 'ask'",
+        "random choice": lambda context: hooks.reply(
+            context.rng.choice(list(choices(context.task)) or [""])
+        ),
+        "every choice at once": lambda context: "\n".join(
+            hooks.reply(choice) for choice in choices(context.task)
+        ),
+        "guesses with the scorer": "no hook 'ask'"
+        if ask is None or heard is None
+        else _with_scorer(hooks, ask, heard, lambda task: list(choices(task))),
     }
 
 
