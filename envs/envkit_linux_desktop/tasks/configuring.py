@@ -167,11 +167,9 @@ def _changed(
 
 def _say(draft: Draft, where: str, said: str) -> None:
     draft.say(
-        "In {where}, {said}. Leave the other settings alone.",
-        "Please {said} in {where}, and change nothing else.",
-        "Open {where}: {said}. All other settings stay as they are.",
-        where=where,
-        said=said,
+        f"In {where}, {said}. Leave the other settings alone.",
+        f"Please {said} in {where}, and change nothing else.",
+        f"Open {where}: {said}. All other settings stay as they are.",
     )
 
 
@@ -336,10 +334,9 @@ def edit_properties(draft: Draft) -> None:
         said.append(f"{path} to {phrase}")
     _editor(draft, before, after)
     draft.say(
-        "In the settings editor, open the channel kiosk and set {said}.",
-        "Use the settings editor to change the channel kiosk: set {said}.",
-        "The channel kiosk in the settings editor needs new values. Set {said}.",
-        said=listed(said),
+        f"In the settings editor, open the channel kiosk and set {listed(said)}.",
+        f"Use the settings editor to change the channel kiosk: set {listed(said)}.",
+        f"The channel kiosk in the settings editor needs new values. Set {listed(said)}.",
     )
     if "listed for" not in draft.goal:  # the last property may be a switch
         then_log(draft)
@@ -355,12 +352,11 @@ def add_properties(draft: Draft) -> None:
         after[f"/custom/{word}"] = ("string", value)
         said.append(f'/custom/{word} with the value "{value}"')
     _editor(draft, before, after)
+    noun = "property" if len(said) == 1 else "properties"
     draft.say(
-        "In the settings editor, add to the channel kiosk the string {noun} {said}.",
+        f"In the settings editor, add to the channel kiosk the string {noun} {listed(said)}.",
         "Create new properties of the type string in the channel kiosk, with the settings editor: "
-        "{said}.",
-        said=listed(said),
-        noun="property" if len(said) == 1 else "properties",
+        f"{listed(said)}.",
     )
     then_log(draft)
 
@@ -372,11 +368,11 @@ def remove_properties(draft: Draft) -> None:
     after = {path: value for path, value in before.items() if path not in gone}
     _editor(draft, before, after, tuple(gone))
     draft.say(
-        "Reset {gone} in the channel kiosk with the settings editor, so that no such setting "
-        "remains.",
-        "With the settings editor, remove {gone} from the channel kiosk by resetting.",
-        "The channel kiosk in the settings editor has settings nobody needs: reset {gone}.",
-        gone=listed(gone),
+        f"Reset {listed(gone)} in the channel kiosk with the settings editor, so that no such "
+        "setting remains.",
+        f"With the settings editor, remove {listed(gone)} from the channel kiosk by resetting.",
+        "The channel kiosk in the settings editor has settings nobody needs: reset "
+        f"{listed(gone)}.",
     )
     then_log(draft)
 

@@ -94,14 +94,11 @@ def sort_file(draft: Draft) -> None:
         clause = ""
     _terminal(draft)
     draft.expect(Text(path=new, text="\n".join(final)))
+    what = "the different words in the first column" if is_unique else "the lines"
     draft.say(
-        "Save {what} of {path}, sorted by byte value (LC_ALL=C), as {new}{clause}.",
-        "Write {what} of {path} into {new} in the order of LC_ALL=C sort{clause}.",
-        "Create {new}: {what} of {path} in plain byte order, as LC_ALL=C sort gives it{clause}.",
-        what="the different words in the first column" if is_unique else "the lines",
-        path=path,
-        new=new,
-        clause=clause,
+        f"Save {what} of {path}, sorted by byte value (LC_ALL=C), as {new}{clause}.",
+        f"Write {what} of {path} into {new} in the order of LC_ALL=C sort{clause}.",
+        f"Create {new}: {what} of {path} in plain byte order, as LC_ALL=C sort gives it{clause}.",
     )
 
 
@@ -128,12 +125,9 @@ def count_words(draft: Draft) -> None:
     _terminal(draft)
     draft.expect(Number(path=new, value=value))
     draft.say(
-        "How many {what} does {path} have? Save only the number as {new}.",
-        "Count the {what} in {path} and write just the number into {new}.",
-        "Write the number of {what} in {path}, and nothing else, to the file {new}.",
-        what=what,
-        path=path,
-        new=new,
+        f"How many {what} does {path} have? Save only the number as {new}.",
+        f"Count the {what} in {path} and write just the number into {new}.",
+        f"Write the number of {what} in {path}, and nothing else, to the file {new}.",
     )
 
 
@@ -154,13 +148,9 @@ def grep_lines(draft: Draft) -> None:
     _terminal(draft)
     draft.expect(Text(path=new, text="\n".join(final)))
     draft.say(
-        "Save the lines of {path} that contain {word}{clause} as {new}, in the same order.",
-        "Write each line of {path} with {word}{clause} to {new}. Keep their order.",
-        "Filter {path}: {new} should have just the lines that contain {word}{clause}.",
-        path=path,
-        word=said,
-        clause=clause,
-        new=new,
+        f"Save the lines of {path} that contain {said}{clause} as {new}, in the same order.",
+        f"Write each line of {path} with {said}{clause} to {new}. Keep their order.",
+        f"Filter {path}: {new} should have just the lines that contain {said}{clause}.",
     )
 
 
@@ -174,14 +164,12 @@ def cut_column(draft: Draft) -> None:
     new = draft.path("txt")
     _terminal(draft)
     draft.expect(Text(path=new, text="\n".join(row.split(",")[number - 1] for row in rows)))
+    column = said if draft.level == 4 else f"the {name} column"
     draft.say(
-        "{path} has columns separated by commas. Save only {column} as {new}.",
-        "Write {column} of the comma separated file {path} to {new}, one value per line.",
-        "Extract {column} from {path}, which separates columns with commas. The result goes to "
-        "{new}.",
-        path=path,
-        column=said if draft.level == 4 else f"the {name} column",
-        new=new,
+        f"{path} has columns separated by commas. Save only {column} as {new}.",
+        f"Write {column} of the comma separated file {path} to {new}, one value per line.",
+        f"Extract {column} from {path}, which separates columns with commas. The result goes to "
+        f"{new}.",
     )
 
 
@@ -196,14 +184,10 @@ def take_part(draft: Draft) -> None:
     _terminal(draft)
     draft.expect(Text(path=new, text="\n".join(rows[first - 1 : last])))
     draft.say(
-        "Copy everything from line {first} to {last} of {path}, both included, into a new file "
-        "{new}.",
-        "Save the part of {path} from line {first} to {last}, inclusive, as {new}.",
-        "I only need line {first} up to and including {last} of {path}. Save them as {new}.",
-        first=first,
-        last=said,
-        path=path,
-        new=new,
+        f"Copy everything from line {first} to {said} of {path}, both included, into a new file "
+        f"{new}.",
+        f"Save the part of {path} from line {first} to {said}, inclusive, as {new}.",
+        f"I only need line {first} up to and including {said} of {path}. Save them as {new}.",
     )
 
 
@@ -229,14 +213,11 @@ def make_archive(draft: Draft) -> None:
     _terminal(draft)
     draft.expect(Archive(path=stem, files=inside))
     draft.say(
-        "Pack the files of {folder}{clause} into a gzipped tar archive. Its place is the folder "
-        "Downloads, its name {name}.",
-        "Make a .tar.gz archive of the files in {folder}{clause}. Save it in Downloads as {name}.",
-        "Archive all files in {folder}{clause} with tar and gzip. Save the archive in the folder "
-        "Downloads under {name}.",
-        folder=folder,
-        clause=clause,
-        name=name,
+        f"Pack the files of {folder}{clause} into a gzipped tar archive. Its place is the folder "
+        f"Downloads, its name {name}.",
+        f"Make a .tar.gz archive of the files in {folder}{clause}. Save it in Downloads as {name}.",
+        f"Archive all files in {folder}{clause} with tar and gzip. Save the archive in the folder "
+        f"Downloads under {name}.",
     )
 
 
@@ -256,12 +237,9 @@ def unpack_archive(draft: Draft) -> None:
         draft.expect(Kept(path=place, data=inside[name]) if name in wanted else Gone(path=place))
     _terminal(draft)
     draft.say(
-        "Unpack {what} {path} into the folder Documents/{target}.",
-        "Extract {what} {path}. The folder Documents/{target} is where it belongs.",
-        "Get {what} {path} and put it into Documents/{target}.",
-        what=what,
-        path=path,
-        target=target,
+        f"Unpack {what} {path} into the folder Documents/{target}.",
+        f"Extract {what} {path}. The folder Documents/{target} is where it belongs.",
+        f"Get {what} {path} and put it into Documents/{target}.",
     )
 
 
@@ -281,12 +259,10 @@ def list_found(draft: Draft) -> None:
     _terminal(draft)
     draft.expect(Text(path=new, text="\n".join(sorted(found))))
     draft.say(
-        "Search Documents and its folders for .log files that contain {code}. Save their names "
-        "without folders, sorted by LC_ALL=C sort, one per line, as {new}.",
-        "Which .log files below Documents contain {code}? Write only their file names, one per "
-        "line in the order of LC_ALL=C sort, to {new}.",
-        code=said,
-        new=new,
+        f"Search Documents and its folders for .log files that contain {said}. Save their names "
+        f"without folders, sorted by LC_ALL=C sort, one per line, as {new}.",
+        f"Which .log files below Documents contain {said}? Write only their file names, one per "
+        f"line in the order of LC_ALL=C sort, to {new}.",
     )
 
 
@@ -305,11 +281,9 @@ def decode_file(draft: Draft) -> None:
     _terminal(draft)
     draft.expect(Text(path=new, text=text))
     draft.say(
-        "Decode {said} in Documents, which is base64, and save the text as {new}.",
-        "The content of {said} in Documents is base64. Save what it decodes to as {new}.",
-        "Turn the base64 of {said} in Documents back into text. The text belongs in {new}.",
-        said=said,
-        new=new,
+        f"Decode {said} in Documents, which is base64, and save the text as {new}.",
+        f"The content of {said} in Documents is base64. Save what it decodes to as {new}.",
+        f"Turn the base64 of {said} in Documents back into text. The text belongs in {new}.",
     )
 
 
@@ -326,12 +300,10 @@ def checksum_file(draft: Draft) -> None:
     _terminal(draft)
     draft.expect(Text(path=new, text=hashlib.new(kind, draft.files[paths[0]]).hexdigest()))
     draft.say(
-        "Save the {kind} checksum of {said} in Documents as {new}: the hexadecimal digits only.",
-        "Work out the {kind} checksum of {said}, which is in Documents, and write just its "
-        "hexadecimal digits to {new}.",
-        kind=kind.upper(),
-        said=said,
-        new=new,
+        f"Save the {kind.upper()} checksum of {said} in Documents as {new}: the hexadecimal "
+        "digits only.",
+        f"Work out the {kind.upper()} checksum of {said}, which is in Documents, and write just "
+        f"its hexadecimal digits to {new}.",
     )
 
 
@@ -351,12 +323,9 @@ def run_script(draft: Draft) -> None:
         draft.open("mousepad", path)
     draft.expect(Text(path=new, text=ticket))
     draft.say(
-        "Run the shell script {path} with {said} and the output file {new}.",
-        "{path} writes a ticket for a city to a file. Use it for {said} and the file {new}.",
-        "With the help of the script {path}, make a ticket for {said} in the file {new}.",
-        path=path,
-        said=said,
-        new=new,
+        f"Run the shell script {path} with {said} and the output file {new}.",
+        f"{path} writes a ticket for a city to a file. Use it for {said} and the file {new}.",
+        f"With the help of the script {path}, make a ticket for {said} in the file {new}.",
     )
 
 
@@ -373,14 +342,12 @@ def rename_many(draft: Draft) -> None:
     said = told(draft, "ending", f".{new}", [f".{end}" for end in ("jpeg", "text", "old", "data",
                 "raw", "org", "new", "out")], is_named=True)  # fmt: skip
     _terminal(draft)
+    sample = posixpath.basename(paths[0]).removesuffix(f".{old}")
     draft.say(
-        "Change the ending of every .{old} file in Documents to {new}, for example from "
-        "{sample}.{old}.",
-        "All files in Documents that end in .{old} should have {new} instead ({sample}.{old} is "
+        f"Change the ending of every .{old} file in Documents to {said}, for example from "
+        f"{sample}.{old}.",
+        f"All files in Documents that end in .{old} should have {said} instead ({sample}.{old} is "
         "one of them).",
-        old=old,
-        new=said,
-        sample=posixpath.basename(paths[0]).removesuffix(f".{old}"),
     )
 
 
@@ -398,14 +365,12 @@ def join_files(draft: Draft) -> None:
     said = told(draft, "file name", posixpath.basename(new), names)
     _terminal(draft)
     draft.expect(Text(path=new, text="".join(parts.values())))
+    last = posixpath.basename(list(parts)[-1])
     draft.say(
-        "Join the files {stem}.part01, {stem}.part02 and so on from Documents in this order. Save "
-        "the result in Downloads as {new}.",
-        "Documents has a file in parts, from {stem}.part01 to {last}. Put them together and save "
-        "the whole in Downloads under {new}.",
-        stem=stem,
-        last=posixpath.basename(list(parts)[-1]),
-        new=said,
+        f"Join the files {stem}.part01, {stem}.part02 and so on from Documents in this order. "
+        f"Save the result in Downloads as {said}.",
+        f"Documents has a file in parts, from {stem}.part01 to {last}. Put them together and save "
+        f"the whole in Downloads under {said}.",
     )
 
 

@@ -53,11 +53,9 @@ def append_paragraph(draft: Draft) -> None:
     count = len(model.paragraphs)
     draft.expect(Document(path=path, pages=_with(model, count, paragraph(sentence), over=0)))
     draft.say(
-        "Add {said} as a new last paragraph to {path}, and save it as docx.",
-        "{path} should end with one more paragraph: {said}. Add it and save.",
-        "At the end of {path}, start a new paragraph and write {said}. Keep the docx format.",
-        said=said,
-        path=path,
+        f"Add {said} as a new last paragraph to {path}, and save it as docx.",
+        f"{path} should end with one more paragraph: {said}. Add it and save.",
+        f"At the end of {path}, start a new paragraph and write {said}. Keep the docx format.",
     )
 
 
@@ -69,11 +67,10 @@ def insert_paragraph(draft: Draft) -> None:
     clutter(draft)
     draft.expect(Document(path=path, pages=_with(model, at, paragraph(sentence), over=0)))
     draft.say(
-        "In {path}, insert {said} as a paragraph of its own directly before {old}. Save it.",
-        "Put {said} into {path} as a new paragraph, right above {old}, and save.",
-        said=said,
-        path=path,
-        old=quoted(model.paragraphs[at].text),
+        f"In {path}, insert {said} as a paragraph of its own directly before "
+        f"{quoted(model.paragraphs[at].text)}. Save it.",
+        f"Put {said} into {path} as a new paragraph, right above "
+        f"{quoted(model.paragraphs[at].text)}, and save.",
     )
 
 
@@ -86,11 +83,9 @@ def delete_paragraph(draft: Draft) -> None:
     clutter(draft)
     draft.expect(Document(path=path, pages=pages(*(text for text in texts if text not in gone))))
     draft.say(
-        "Delete {said} from {path}, and save the document.",
-        "Remove {said} from {path}. Everything else stays. Save it as docx.",
-        "{path} is better without {said}. Take that out and save.",
-        said=words.listed(said),
-        path=path,
+        f"Delete {words.listed(said)} from {path}, and save the document.",
+        f"Remove {words.listed(said)} from {path}. Everything else stays. Save it as docx.",
+        f"{path} is better without {words.listed(said)}. Take that out and save.",
     )
 
 
@@ -112,12 +107,9 @@ def replace_name(draft: Draft) -> None:
     clutter(draft)
     draft.expect(Document(path=path, pages=pages(*(text.replace(old, new) for text in texts))))
     draft.say(
-        'Replace the name "{old}" by {new} throughout {path}, and save.',
-        'In {path}, it must be {new} instead of "{old}", wherever that name occurs. Save it.',
-        'Change every "{old}" in {path} to {new}. Keep the docx format.',
-        old=old,
-        new=said,
-        path=path,
+        f'Replace the name "{old}" by {said} throughout {path}, and save.',
+        f'In {path}, it must be {said} instead of "{old}", wherever that name occurs. Save it.',
+        f'Change every "{old}" in {path} to {said}. Keep the docx format.',
     )
 
 
@@ -139,12 +131,11 @@ def set_headings(draft: Draft) -> None:
     )
     draft.expect(Document(path=path, pages=final, looks=("style",)))
     draft.say(
-        'Apply the paragraph style "{style}" to {said} in {path}, and to nothing else. Save it.',
-        "In {path}, turn {said} into {style}. All other paragraphs keep their style. Save.",
-        'Format {said} in {path} with the style "{style}", and save as docx.',
-        style=style,
-        said=words.listed(said),
-        path=path,
+        f'Apply the paragraph style "{style}" to {words.listed(said)} in {path}, and to nothing '
+        "else. Save it.",
+        f"In {path}, turn {words.listed(said)} into {style}. All other paragraphs keep their "
+        "style. Save.",
+        f'Format {words.listed(said)} in {path} with the style "{style}", and save as docx.',
     )
 
 
@@ -161,12 +152,9 @@ def _mark_words(draft: Draft, look: str, name: str) -> None:
     looks = ("bold", "italic", "underline")
     draft.expect(Document(path=path, pages=Pages(paragraphs=tuple(texts)), looks=looks))
     draft.say(
-        "In {path}, make {said} {name}. Leave all other text as it is, and save.",
-        "Make {said} {name} in {path}, without the full stop. Save the document.",
-        "Only this text in {path} should be {name}: {said}. Save as docx.",
-        path=path,
-        said=words.listed(said),
-        name=name,
+        f"In {path}, make {words.listed(said)} {name}. Leave all other text as it is, and save.",
+        f"Make {words.listed(said)} {name} in {path}, without the full stop. Save the document.",
+        f"Only this text in {path} should be {name}: {words.listed(said)}. Save as docx.",
     )
     then_log(draft)
 
@@ -201,13 +189,10 @@ def align_paragraphs(draft: Draft) -> None:
     clutter(draft)
     final = Pages(paragraphs=tuple(texts))
     draft.expect(Document(path=path, pages=final, looks=("align",)))
+    verb = {"center": "Center", "right": "Right-align"}[align]
     draft.say(
-        "{verb} {said} in {path}, and save. The other paragraphs stay on the left.",
-        "In {path}, {verb_lower} {said}. Save it in docx format.",
-        path=path,
-        said=words.listed(said),
-        verb={"center": "Center", "right": "Right-align"}[align],
-        verb_lower={"center": "center", "right": "right-align"}[align],
+        f"{verb} {words.listed(said)} in {path}, and save. The other paragraphs stay on the left.",
+        f"In {path}, {verb.lower()} {words.listed(said)}. Save it in docx format.",
     )
 
 
@@ -221,11 +206,8 @@ def resize_text(draft: Draft) -> None:
     clutter(draft)
     draft.expect(Document(path=path, pages=Pages(paragraphs=tuple(texts)), looks=("size",)))
     draft.say(
-        "Set {said} in {path} in {size} points. Change no other text, and save.",
-        "In {path}, the font size of {said} should be {size} pt. Save the document.",
-        path=path,
-        said=said,
-        size=size,
+        f"Set {said} in {path} in {size} points. Change no other text, and save.",
+        f"In {path}, the font size of {said} should be {size} pt. Save the document.",
     )
 
 
@@ -241,14 +223,12 @@ def insert_table(draft: Draft) -> None:
         said[-1] = f"{cells[-2]} and {last}"
     clutter(draft)
     draft.expect(Document(path=path, pages=replace(model, tables=(table,))))
+    rows = "1 row" if count == 1 else f"{count} rows"
+    entries = ", then ".join(said)
     draft.say(
-        "At the end of {path}, insert a table with 2 columns and {count} row{s}: {said}. Save it.",
-        "Add a table with {count} row{s} of 2 cells below the text of {path}. Fill it row by row "
-        "with {said}. Save the document.",
-        path=path,
-        count=count,
-        s="s" if count > 1 else "",
-        said=", then ".join(said),
+        f"At the end of {path}, insert a table with 2 columns and {rows}: {entries}. Save it.",
+        f"Add a table with {rows} of 2 cells below the text of {path}. Fill it row by row "
+        f"with {entries}. Save the document.",
     )
 
 
@@ -261,11 +241,9 @@ def turn_page(draft: Draft) -> None:
     final = replace(final, landscape=True)
     draft.expect(Document(path=path, pages=final, looks=("landscape",)))
     draft.say(
-        "Turn the page of {path} to landscape, and add {said} as the last paragraph. Save it.",
-        "{path} should be printed in landscape format. Set that, append {said} as a paragraph, and "
-        "save.",
-        path=path,
-        said=said,
+        f"Turn the page of {path} to landscape, and add {said} as the last paragraph. Save it.",
+        f"{path} should be printed in landscape format. Set that, append {said} as a paragraph, "
+        "and save.",
     )
 
 
@@ -280,11 +258,8 @@ def page_header(draft: Draft) -> None:
     final = replace(model, **{place: title})
     draft.expect(Document(path=path, pages=final, looks=("header", "footer")))
     draft.say(
-        "Give the pages of {path} a {place} that reads {said}. Save it as docx.",
-        "In {path}, turn on the page {place} and write {said} into it. Save the document.",
-        path=path,
-        place=place,
-        said=said,
+        f"Give the pages of {path} a {place} that reads {said}. Save it as docx.",
+        f"In {path}, turn on the page {place} and write {said} into it. Save the document.",
     )
 
 
@@ -300,11 +275,8 @@ def swap_paragraphs(draft: Draft) -> None:
     final = [moved, *rest] if place == "first" else [*rest, moved]
     draft.expect(Document(path=path, pages=pages(*final)))
     draft.say(
-        "In {path}, move {said} so that it becomes the {place} paragraph. Save it.",
-        "{said} should be the {place} paragraph of {path}. Move it there, and save as docx.",
-        path=path,
-        place=place,
-        said=said,
+        f"In {path}, move {said} so that it becomes the {place} paragraph. Save it.",
+        f"{said} should be the {place} paragraph of {path}. Move it there, and save as docx.",
     )
 
 
@@ -317,12 +289,9 @@ def save_as_text(draft: Draft) -> None:
     clutter(draft)
     draft.expect(Text(path=new, text="\n".join([sentence, *texts])))
     draft.say(
-        "Write {said} as a new first paragraph into the text of {path} and save the result as "
-        "plain text (.txt) under {new}.",
-        "Save {path} as the plain text file {new}, with {said} added as the first paragraph.",
-        path=path,
-        said=said,
-        new=new,
+        f"Write {said} as a new first paragraph into the text of {path} and save the result as "
+        f"plain text (.txt) under {new}.",
+        f"Save {path} as the plain text file {new}, with {said} added as the first paragraph.",
     )
 
 
