@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, Final, cast
 
+from envkit_actions.action import Action, ActionKind
 from envkit_linux_desktop.osworld import programs
 from envkit_linux_desktop.osworld.programs import Application
 from envkit_linux_desktop.osworld.refusal import RefusalKind, RefusedError
@@ -16,7 +17,6 @@ from envkit_linux_desktop.osworld.steps import (
     PutFile,
     Run,
     Step,
-    Wait,
 )
 
 _NETWORK: Final = {
@@ -109,7 +109,7 @@ def _sleep(values: dict[str, Any], _: Collection[Application]) -> tuple[Step, ..
     seconds = float(values["seconds"])
     if math.isnan(seconds):
         raise ValueError("not a number of seconds")
-    return (Wait(seconds=min(max(seconds, 0.0), LONGEST_WAIT)),)
+    return (Action(kind=ActionKind.WAIT, seconds=min(max(seconds, 0.0), LONGEST_WAIT)),)
 
 
 def _activate(values: dict[str, Any], _: Collection[Application]) -> tuple[Step, ...]:
