@@ -3,7 +3,7 @@
 import io
 import tarfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any, Final, cast
 
@@ -21,18 +21,21 @@ from envkit_linux_desktop.osworld.evaluators import (
 from envkit_linux_desktop.osworld.evaluators.values import (
     MAX_EXPANDED,
     MAX_PARTS,
+    Evaluator,
     File,
+    Options,
     UnreadableError,
     above_base,
+    of_file,
+    of_files,
     open_zip,
     reading,
 )
 
-_Options = Mapping[str, Any]
 _WINDOW: Final = 7
 
 
-def compare_image_list(result: Any, expected: Any, _: _Options) -> float:  # noqa: ANN401
+def compare_image_list(result: Any, expected: Any, _: Options) -> float:  # noqa: ANN401
     """Check that images have the same pixels; a different size is scaled first."""
     one, two = (
         cast(list[object], value) if isinstance(value, list) else [value]
@@ -43,13 +46,12 @@ def compare_image_list(result: Any, expected: Any, _: _Options) -> float:  # noq
     return float(all(_same_pixels(a, b) for a, b in zip(one, two, strict=True)))
 
 
-def compare_images(result: Any, expected: Any, options: _Options) -> float:  # noqa: ANN401
+@of_files
+def compare_images(result: File, expected: File, options: Options) -> float:
     """Return the structural similarity of two images in grey, at the smaller one's size.
 
     The option `reference_base_result` is the similarity that scores 0.
     """
-    if not (isinstance(result, File) and isinstance(expected, File)):
-        return 0.0
     images = [_open(file).convert("L") for file in (result, expected)]
     size = min(image.size for image in images)
     if min(size) < _WINDOW:
@@ -83,10 +85,9 @@ def _means(image: NDArray[np.float64]) -> NDArray[np.float64]:
     return inside / size**2
 
 
-def check_image_size(result: Any, rules: Any, _: _Options) -> float:  # noqa: ANN401
+@of_file
+def check_image_size(result: File, rules: Any, _: Options) -> float:  # noqa: ANN401
     """Check an image's width and height, optionally of its opaque part."""
-    if not isinstance(result, File):
-        return 0.0
     image = _open(result)
     size = image.size
     if rules.get("ignore_transparent") and "A" in image.getbands():
@@ -116,10 +117,9 @@ def _open(file: File) -> Image.Image:
         return ImageOps.exif_transpose(image)
 
 
-def compare_zip_files(result: Any, expected: Any, _: _Options) -> float:  # noqa: ANN401
+@of_files
+def compare_zip_files(result: File, expected: File, _: Options) -> float:
     """Check that two zip files hold the same files; PDF files need only like texts."""
-    if not (isinstance(result, File) and isinstance(expected, File)):
-        return 0.0
     own, gold = _members(result), _members(expected)
     if own.keys() != gold.keys():
         return 0.0
@@ -136,10 +136,9 @@ def compare_zip_files(result: Any, expected: Any, _: _Options) -> float:  # noqa
     )
 
 
-def compare_archive(result: Any, expected: Any, options: _Options) -> float:  # noqa: ANN401
+@of_files
+def compare_archive(result: File, expected: File, options: Options) -> float:
     """Compare the files of two archives with the evaluator for their type."""
-    if not (isinstance(result, File) and isinstance(expected, File)):
-        return 0.0
     folder = str(options.get("file_path", "")).strip("/")
     own, gold = (_level(_members(file), folder) for file in (result, expected))
     if not gold or own.keys() != gold.keys():
@@ -195,7 +194,7 @@ def _tar_members(file: File) -> dict[str, bytes]:
     return found
 
 
-BY_TYPE: Final[dict[str, Callable[[Any, Any, _Options], float]]] = {
+BY_TYPE: Final[dict[str, Evaluator]] = {
     "text": texts.compare_text_file,
     "pdf": printouts.compare_pdfs,
     "docx": documents.compare_docx_files,

@@ -12,9 +12,14 @@ from envkit_linux_desktop.osworld.evaluators.presentations import (
     background_color,
     read_pptx,
 )
-from envkit_linux_desktop.osworld.evaluators.values import File, of_one_file, open_zip
+from envkit_linux_desktop.osworld.evaluators.values import (
+    File,
+    Options,
+    of_files,
+    of_one_file,
+    open_zip,
+)
 
-_Options = Mapping[str, Any]
 _PRESENTATION: Final = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
 _MASTER: Final = "ppt/slideMasters/slideMaster1.xml"
 _HALF_INCH: Final = 457_200
@@ -87,10 +92,9 @@ def _fill_is_near(file: File, rules: Mapping[str, Any]) -> float:
     return 1 - sum(map(distance, slides)) / len(slides) if slides else 0.0
 
 
-def image_stretched(result: Any, expected: Any, _: _Options) -> float:  # noqa: ANN401
+@of_files
+def image_stretched(result: File, expected: File, _: Options) -> float:
     """Check that the first image of the original's first slide now fills the slide."""
-    if not (isinstance(result, File) and isinstance(expected, File)):
-        return 0.0
     deck, original = read_pptx(result), read_pptx(expected)
     first = next(iter(_images(original)), None)
     same = [one for one in _images(deck) if first and one.image.blob == first.image.blob]

@@ -8,18 +8,18 @@ from typing import Any, Final, cast
 
 from envkit_linux_desktop.osworld.evaluators.values import (
     File,
+    Options,
     UnreadableError,
     of_one_file,
     reading,
     similarity,
 )
 
-_Options = Mapping[str, Any]
 _LIKE: Final = 0.95
 _RELATIONS: Final = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 
 
-def compare_pdfs(result: Any, expected: Any, _: _Options) -> float:  # noqa: ANN401
+def compare_pdfs(result: Any, expected: Any, _: Options) -> float:  # noqa: ANN401
     """Return how similar the texts of two PDF files are, or of the pairs of two lists."""
     own, gold = [result], [expected]
     if isinstance(expected, list):
