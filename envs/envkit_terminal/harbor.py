@@ -9,16 +9,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from envkit.errors import ConfigurationError, DatasetError, MissingDependencyError
+from envkit_terminal import dockerfile
 from envkit_terminal.bench_results import exit_code_decides, hides_summary, runs_pytest
-from envkit_terminal.dockerfile import (
-    Image,
-    RefusedError,
-    as_value,
-    check_network,
-    inside,
-    read_files,
-    read_image,
-)
+from envkit_terminal.dockerfile import Image, RefusedError
 from envkit_terminal.tasks import check_reward, check_seconds
 
 
@@ -90,16 +83,16 @@ def _harbor(folder: Path, *, has_pytest: bool) -> dict[str, Any]:
         raise RefusedError("a task.toml that is not valid TOML") from error
     environment, verifier = _table(config, "environment"), _table(config, "verifier")
     _check_environment(folder, environment, verifier)
-    image = read_image(folder / "environment")
+    image = dockerfile.read_image(folder / "environment")
     if isinstance(environment.get("workdir"), str):
-        image.folder = inside(image, environment["workdir"])
+        image.folder = dockerfile.inside(image, environment["workdir"])
     image.environment |= _texts(environment.get("env", {}))
     seconds = verifier.get("timeout_sec")
     return _task(
         folder,
         image,
         goal=(folder / "instruction.md").read_text(encoding="utf-8"),
-        tests=read_files(folder / "tests"),
+        tests=dockerfile.read_files(folder / "tests"),
         script="test.sh",
         solution=folder / "solution/solve.sh",
         seconds=seconds,
@@ -148,9 +141,9 @@ def _terminal_bench(folder: Path, *, has_pytest: bool) -> dict[str, Any]:
     parser = config.get("parser_name", "pytest")
     if parser != "pytest":
         raise RefusedError(f"results for the parser {parser!r:.40}")
-    image = read_image(folder)
+    image = dockerfile.read_image(folder)
     image.environment.setdefault("TEST_DIR", "/tests")
-    tests = read_files(folder / "tests") if (folder / "tests").is_dir() else {}
+    tests = dockerfile.read_files(folder / "tests") if (folder / "tests").is_dir() else {}
     script = (folder / "run-tests.sh").read_text(encoding="utf-8")
     if not runs_pytest(script) and not exit_code_decides(script):
         raise RefusedError(
@@ -162,7 +155,7 @@ def _terminal_bench(folder: Path, *, has_pytest: bool) -> dict[str, Any]:
         folder,
         image,
         goal=config["instruction"],
-        tests={**tests, "run-tests.sh": as_value(folder / "run-tests.sh")},
+        tests={**tests, "run-tests.sh": dockerfile.as_value(folder / "run-tests.sh")},
         script="run-tests.sh",
         solution=folder / "solution.sh",
         seconds=config.get("max_test_timeout_sec"),
@@ -185,7 +178,7 @@ def _task(
         raise RefusedError("an empty instruction")
     path = folder / ("tests" if script == "test.sh" else "") / script
     text = path.read_text(encoding="utf-8")
-    check_network(text, "the test script")
+    dockerfile.check_network(text, "the test script")
     if runs_pytest(text) and not has_pytest:
         raise RefusedError("tests that run pytest")
     allowed = {} if seconds is None else {"seconds": seconds}

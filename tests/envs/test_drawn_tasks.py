@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 import envkit_desktop
-import envkit_terminal.tasks
 from envkit_linux_desktop import LinuxDesktopTasks
 from envkit_linux_desktop.source import scenario_of
 from envkit_linux_desktop.tasks import FAMILIES as LINUX_FAMILIES
 from envkit_linux_desktop.tasks.scenario import LEVELS as LINUX_LEVELS
+from envkit_terminal import families as terminal
+from envkit_terminal.tasks import GeneratedTasks
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "drawn" / "tasks.json"
 SEEDS = range(3)
@@ -44,10 +45,8 @@ def _linux_rows(family: str) -> list[Any]:
 
 
 def _terminal_rows(family: str) -> list[Any]:
-    source = envkit_terminal.tasks.GeneratedTasks(
-        split="train", families=(family,), levels=envkit_terminal.tasks.LEVELS
-    )
-    return [source.task(index) for index in range(len(SEEDS) * len(envkit_terminal.tasks.LEVELS))]
+    source = GeneratedTasks(split="train", families=(family,), levels=terminal.LEVELS)
+    return [source.task(index) for index in range(len(SEEDS) * len(terminal.LEVELS))]
 
 
 def _desktop_rows(family: str) -> list[Any]:
@@ -60,7 +59,7 @@ def _desktop_rows(family: str) -> list[Any]:
 
 KINDS = {
     "linux_desktop": (LINUX_FAMILIES, _linux_rows),
-    "terminal": (envkit_terminal.tasks.FAMILIES, _terminal_rows),
+    "terminal": (terminal.FAMILIES, _terminal_rows),
     "desktop": (envkit_desktop.FAMILIES, _desktop_rows),
 }
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from envkit_linux_desktop.tasks import packing, reading, words
-from envkit_linux_desktop.tasks.checks import read_text
+from envkit_linux_desktop.tasks.checks import PathCheck, read_text
 from envkit_linux_desktop.tasks.clues import clutter, then_log, told
 from envkit_linux_desktop.tasks.home import MAX_BYTES, Home
 from envkit_linux_desktop.tasks.scenario import Draft, families
@@ -103,16 +103,10 @@ def read_keyfile(text: str) -> dict[tuple[str, str], str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Keyfile:
+class Keyfile(PathCheck):
     """A key file has these values."""
 
-    path: str
     sections: Mapping[str, Mapping[str, str]]
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The file."""
-        return (self.path,)
 
     def holds(self, home: Home) -> bool:
         """Compare the values."""
@@ -186,8 +180,9 @@ _EDITOR: Final = (
 )
 
 
-def _gsettings(draft: Draft, options: tuple[Option, ...], where: str) -> None:
-    before, after, said = _changed(draft, options, "tab-width")
+def editor_preferences(draft: Draft) -> None:
+    """Change preferences of the text editor."""
+    before, after, said = _changed(draft, _EDITOR, "tab-width")
     path = ".config/glib-2.0/settings/keyfile"
     scheme = {"color-scheme": "'classic'"}  # without one, brackets cannot be highlighted
     draft.add(path, keyfile({_VIEW: {**before, **scheme}}))
@@ -195,12 +190,7 @@ def _gsettings(draft: Draft, options: tuple[Option, ...], where: str) -> None:
     draft.open("mousepad", "Documents/sample.txt")
     clutter(draft)
     draft.expect(Keyfile(path=path, sections={_VIEW: after}))
-    _say(draft, where, said)
-
-
-def editor_preferences(draft: Draft) -> None:
-    """Change preferences of the text editor."""
-    _gsettings(draft, _EDITOR, "the preferences of the text editor Mousepad")
+    _say(draft, "the preferences of the text editor Mousepad", said)
 
 
 def _channels(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from envkit_linux_desktop.tasks import reading, words
-from envkit_linux_desktop.tasks.checks import Gone, Kept, Number, Text, moved
+from envkit_linux_desktop.tasks.checks import Gone, Kept, Number, PathCheck, Text, moved
 from envkit_linux_desktop.tasks.clues import clutter, told
 from envkit_linux_desktop.tasks.home import MAX_BYTES, Home
 from envkit_linux_desktop.tasks.scenario import TERMINAL, Draft, families
@@ -30,10 +30,9 @@ def tar(files: Mapping[str, bytes]) -> bytes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Archive:
+class Archive(PathCheck):
     """A tar or zip archive holds exactly these files, wherever in it they are."""
 
-    path: str
     files: Mapping[str, bytes]
     """Contents by the file's name without folders."""
 
@@ -41,11 +40,6 @@ class Archive:
     def is_gzipped(self) -> bool:
         """Whether the name asks for gzip."""
         return self.path.endswith(".gz")
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The archive."""
-        return (self.path,)
 
     def holds(self, home: Home) -> bool:
         """Compare the archive's files."""

@@ -2,36 +2,28 @@
 
 from dataclasses import replace
 
-from envkit_linux_desktop.tasks import words
+from envkit_linux_desktop.tasks import documents, words
 from envkit_linux_desktop.tasks.checks import Text
 from envkit_linux_desktop.tasks.clues import clutter, then_log, told
-from envkit_linux_desktop.tasks.documents import (
-    Document,
-    Pages,
-    Paragraph,
-    docx,
-    pages,
-    paragraph,
-    with_looks,
-)
+from envkit_linux_desktop.tasks.documents import Document, Pages
 from envkit_linux_desktop.tasks.scenario import WRITER, Draft, families
 from envkit_linux_desktop.tasks.words import quoted
 
 
 def _add(draft: Draft, model: Pages) -> str:
     """Add a document, open it and return its path."""
-    path = draft.add(draft.path("docx"), docx(model))
+    path = draft.add(draft.path("docx"), documents.docx(model))
     draft.open(*WRITER, path)
     return path
 
 
 def _article(draft: Draft, *counts: int) -> tuple[str, Pages]:
     """Add a document of one-sentence paragraphs."""
-    model = pages(*draft.some(words.SENTENCES, draft.at(*(counts or (3, 5, 7, 9)))))
+    model = documents.pages(*draft.some(words.SENTENCES, draft.at(*(counts or (3, 5, 7, 9)))))
     return _add(draft, model), model
 
 
-def _with(model: Pages, at: int, *texts: Paragraph, over: int = 1) -> Pages:
+def _with(model: Pages, at: int, *texts: documents.Paragraph, over: int = 1) -> Pages:
     """Return the document with some paragraphs replaced."""
     rows = model.paragraphs
     return replace(model, paragraphs=(*rows[:at], *texts, *rows[at + over :]))
@@ -51,7 +43,9 @@ def append_paragraph(draft: Draft) -> None:
     sentence, said = _sentence(draft, model)
     clutter(draft)
     count = len(model.paragraphs)
-    draft.expect(Document(path=path, pages=_with(model, count, paragraph(sentence), over=0)))
+    draft.expect(
+        Document(path=path, pages=_with(model, count, documents.paragraph(sentence), over=0))
+    )
     draft.say(
         f"Add {said} as a new last paragraph to {path}, and save it as docx.",
         f"{path} should end with one more paragraph: {said}. Add it and save.",
@@ -65,7 +59,7 @@ def insert_paragraph(draft: Draft) -> None:
     sentence, said = _sentence(draft, model)
     at = draft.rng.randrange(1, len(model.paragraphs))
     clutter(draft)
-    draft.expect(Document(path=path, pages=_with(model, at, paragraph(sentence), over=0)))
+    draft.expect(Document(path=path, pages=_with(model, at, documents.paragraph(sentence), over=0)))
     draft.say(
         f"In {path}, insert {said} as a paragraph of its own directly before "
         f"{quoted(model.paragraphs[at].text)}. Save it.",
@@ -81,7 +75,9 @@ def delete_paragraph(draft: Draft) -> None:
     gone = draft.some(texts, draft.at(1, 1, 2, 3))
     said = [*map(quoted, gone[:-1]), told(draft, "sentence", gone[-1], texts)]
     clutter(draft)
-    draft.expect(Document(path=path, pages=pages(*(text for text in texts if text not in gone))))
+    draft.expect(
+        Document(path=path, pages=documents.pages(*(text for text in texts if text not in gone)))
+    )
     draft.say(
         f"Delete {words.listed(said)} from {path}, and save the document.",
         f"Remove {words.listed(said)} from {path}. Everything else stays. Save it as docx.",
@@ -102,10 +98,12 @@ def replace_name(draft: Draft) -> None:
     )  # fmt: skip
     places = draft.some(list(range(len(frames))), draft.at(1, 2, 3, 4))
     texts = [frame.format(old if n in places else others[0]) for n, frame in enumerate(frames)]
-    path = _add(draft, pages(*texts))
+    path = _add(draft, documents.pages(*texts))
     said = told(draft, "name", new, others)
     clutter(draft)
-    draft.expect(Document(path=path, pages=pages(*(text.replace(old, new) for text in texts))))
+    draft.expect(
+        Document(path=path, pages=documents.pages(*(text.replace(old, new) for text in texts)))
+    )
     draft.say(
         f'Replace the name "{old}" by {said} throughout {path}, and save.',
         f'In {path}, it must be {said} instead of "{old}", wherever that name occurs. Save it.',
@@ -119,14 +117,14 @@ def set_headings(draft: Draft) -> None:
     titles = draft.some(words.TITLES, count)
     body = draft.some(words.SENTENCES, 2 * count)
     texts = [t for n in range(count) for t in (titles[n], body[2 * n], body[2 * n + 1])]
-    path = _add(draft, pages(*texts))
+    path = _add(draft, documents.pages(*texts))
     style = draft.one(("Heading 1", "Heading 2"))
     chosen = draft.some(titles, draft.at(1, 1, 2, 2))
     said = [*map(quoted, chosen[:-1]), told(draft, "title", chosen[-1], words.TITLES)]
     clutter(draft)
     final = Pages(
         paragraphs=tuple(
-            paragraph(text, style=style if text in chosen else "Normal") for text in texts
+            documents.paragraph(text, style=style if text in chosen else "Normal") for text in texts
         )
     )
     draft.expect(Document(path=path, pages=final, looks=("style",)))
@@ -146,7 +144,7 @@ def _mark_words(draft: Draft, look: str, name: str) -> None:
     said: list[str] = []
     for at in draft.some(list(range(len(texts))), draft.at(1, 2, 2, 3)):
         word = texts[at].text.rstrip(".").split()[-1]
-        texts[at] = with_looks(texts[at], word, **{look: True})
+        texts[at] = documents.with_looks(texts[at], word, **{look: True})
         said.append(f'the last word, "{word}", of "{texts[at].text}"')
     clutter(draft)
     looks = ("bold", "italic", "underline")
@@ -202,7 +200,7 @@ def resize_text(draft: Draft) -> None:
     texts = list(model.paragraphs)
     at, size = draft.rng.randrange(len(texts)), draft.one([16, 18, 20, 24, 28])
     said = told(draft, "sentence", texts[at].text, [text.text for text in texts])
-    texts[at] = paragraph(texts[at].text, size=size)
+    texts[at] = documents.paragraph(texts[at].text, size=size)
     clutter(draft)
     draft.expect(Document(path=path, pages=Pages(paragraphs=tuple(texts)), looks=("size",)))
     draft.say(
@@ -237,7 +235,7 @@ def turn_page(draft: Draft) -> None:
     path, model = _article(draft)
     sentence, said = _sentence(draft, model)
     clutter(draft)
-    final = _with(model, len(model.paragraphs), paragraph(sentence), over=0)
+    final = _with(model, len(model.paragraphs), documents.paragraph(sentence), over=0)
     final = replace(final, landscape=True)
     draft.expect(Document(path=path, pages=final, looks=("landscape",)))
     draft.say(
@@ -273,7 +271,7 @@ def swap_paragraphs(draft: Draft) -> None:
     rest = [text for text in texts if text != moved]
     clutter(draft)
     final = [moved, *rest] if place == "first" else [*rest, moved]
-    draft.expect(Document(path=path, pages=pages(*final)))
+    draft.expect(Document(path=path, pages=documents.pages(*final)))
     draft.say(
         f"In {path}, move {said} so that it becomes the {place} paragraph. Save it.",
         f"{said} should be the {place} paragraph of {path}. Move it there, and save as docx.",

@@ -358,7 +358,7 @@ def test_ctrl_and_shift_choose_several_rows_of_a_list() -> None:
     press(9, "ctrl", "shift")
     assert rows.chosen_rows == (2, 3, 4, 5, 6, 7, 8, 9)
     press(1)
-    assert (rows.chosen_rows, rows.chosen_items) == ((1,), ("row 1",))
+    assert rows.chosen_rows == (1,)
 
 
 def test_right_click_toggles_a_row_of_a_multiple_choice_list() -> None:
@@ -404,7 +404,7 @@ def test_held_keys_mean_nothing_to_a_list_of_one_choice_and_end_with_the_action(
     scene.do(ActionKind.CLICK, (20, 31))
     chosen = rows.selected
     scene.do(ActionKind.CLICK, (20, 91), keys=("ctrl",))
-    assert (rows.selected, rows.chosen_items) == (chosen + 3, (ROWS[chosen + 3],))
+    assert rows.selected == chosen + 3
     assert scene.desk.held == frozenset()
 
 

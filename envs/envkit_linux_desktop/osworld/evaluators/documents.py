@@ -12,19 +12,8 @@ from docx.enum.text import WD_ALIGN_PARAGRAPH, WD_TAB_ALIGNMENT
 from docx.text.run import Run
 from PIL import Image, ImageOps
 
-from envkit_linux_desktop.osworld.evaluators import colors
-from envkit_linux_desktop.osworld.evaluators.values import (
-    Evaluator,
-    File,
-    Options,
-    UnreadableError,
-    above_base,
-    of_files,
-    of_one_file,
-    open_zip,
-    reading,
-    similarity,
-)
+from envkit_linux_desktop.osworld.evaluators import colors, values
+from envkit_linux_desktop.osworld.evaluators.values import Evaluator, File, Options
 
 _ODF: Final = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
 _STYLE: Final = "{urn:oasis:names:tc:opendocument:xmlns:style:1.0}"
@@ -38,8 +27,8 @@ def read_docx(file: File) -> Document:
     Raises:
         UnreadableError: It is not one.
     """
-    open_zip(file).close()
-    with reading(file):
+    values.open_zip(file).close()
+    with values.reading(file):
         return docx.Document(io.BytesIO(file.data))
 
 
@@ -52,7 +41,7 @@ def paragraphs(file: File) -> list[str]:
     if file.ending == "docx":
         return [paragraph.text for paragraph in read_docx(file).paragraphs]
     if file.ending != "odt":
-        raise UnreadableError(file, "only docx and odt documents are compared")
+        raise values.UnreadableError(file, "only docx and odt documents are compared")
     root = _odt_part(file, "content.xml")
     return ["".join(_odt_texts(element)) for element in root.iter(f"{_ODF}p")]
 
@@ -68,11 +57,11 @@ def _odt_texts(paragraph: ElementTree.Element) -> Iterator[str]:
 
 
 def _odt_part(file: File, name: str) -> ElementTree.Element:
-    with open_zip(file) as archive, reading(file):
+    with values.open_zip(file) as archive, values.reading(file):
         return ElementTree.fromstring(archive.read(name))
 
 
-@of_files
+@values.of_files
 def compare_docx_files(result: File, expected: File, options: Options) -> float:
     """Compare the texts of two documents."""
     one, two = paragraphs(result), paragraphs(expected)
@@ -87,16 +76,16 @@ def _compare(one: list[str], two: list[str], options: Options) -> float:
     if options.get("ignore_case"):
         one, two = [text.lower() for text in one], [text.lower() for text in two]
     if options.get("content_only"):
-        return similarity(_joined(one), _joined(two))
+        return values.similarity(_joined(one), _joined(two))
     if options.get("ignore_blanks", True):
         if options.get("fuzzy_match"):
-            return similarity(_joined(one), _joined(two))
+            return values.similarity(_joined(one), _joined(two))
         return float(_joined(one) == _joined(two))
     if len(one) != len(two):
         return 0.0
     if not options.get("fuzzy_match"):
         return float(one == two)
-    ratios = [similarity(left, right) for left, right in zip(one, two, strict=True)]
+    ratios = [values.similarity(left, right) for left, right in zip(one, two, strict=True)]
     return sum(ratios) / len(ratios) if ratios else 1.0
 
 
@@ -104,7 +93,7 @@ def _joined(texts: list[str]) -> str:
     return re.sub(r"\s+", " ", "\n".join(texts)).strip()
 
 
-@of_files
+@values.of_files
 def ignore_new_lines(result: File, expected: File, options: Options) -> float:
     """Compare two documents' paragraphs that are not empty."""
     one, two = ([text for text in paragraphs(file) if text] for file in (result, expected))
@@ -120,12 +109,12 @@ def _both(check: Callable[[Document, Document], bool], *, same_text: bool = Fals
             return 0.0
         return float(check(read_docx(result), read_docx(expected)))
 
-    return of_files(evaluate)
+    return values.of_files(evaluate)
 
 
 def _alone(check: Callable[[Document, Mapping[str, Any]], bool]) -> Evaluator:
     """Return an evaluator that checks one docx document against the rule's fields."""
-    return of_one_file(lambda file, rules: float(check(read_docx(file), rules)))
+    return values.of_one_file(lambda file, rules: float(check(read_docx(file), rules)))
 
 
 def _same_tables(one: Document, two: Document) -> bool:
@@ -236,7 +225,7 @@ def highlight_removed(result: Any, expected: Any, _: Options) -> float:  # noqa:
     return float(not yellow & used)
 
 
-@of_files
+@values.of_files
 def compare_references(result: File, expected: File, options: Options) -> float:
     """Return how similar the entries after the heading `References` are, above a base."""
     heading = options.get("reference_indicator", "References")
@@ -249,8 +238,8 @@ def compare_references(result: File, expected: File, options: Options) -> float:
     )
     if not one or len(one) != len(two):
         return 0.0
-    ratios = [similarity(left, right) for left, right in zip(one, two, strict=True)]
-    return above_base(sum(ratios) / len(ratios), options.get("reference_base_result", 0.5))
+    ratios = [values.similarity(left, right) for left, right in zip(one, two, strict=True)]
+    return values.above_base(sum(ratios) / len(ratios), options.get("reference_base_result", 0.5))
 
 
 def _font_names(document: Document, rules: Mapping[str, Any]) -> bool:
@@ -280,7 +269,7 @@ def _numbers_in_footers(document: Document, _: Mapping[str, Any]) -> bool:
     return all(any(character.isdigit() for character in text) for text in texts)
 
 
-@of_files
+@values.of_files
 def check_tabstops(result: File, expected: File, options: Options) -> float:
     """Compare where paragraphs are split by tab stops."""
     own, gold = read_docx(result), read_docx(expected)

@@ -17,20 +17,9 @@ from envkit_linux_desktop.osworld.evaluators import (
     printouts,
     tables,
     texts,
+    values,
 )
-from envkit_linux_desktop.osworld.evaluators.values import (
-    MAX_EXPANDED,
-    MAX_PARTS,
-    Evaluator,
-    File,
-    Options,
-    UnreadableError,
-    above_base,
-    of_file,
-    of_files,
-    open_zip,
-    reading,
-)
+from envkit_linux_desktop.osworld.evaluators.values import Evaluator, File, Options
 
 _WINDOW: Final = 7
 
@@ -46,7 +35,7 @@ def compare_image_list(result: Any, expected: Any, _: Options) -> float:  # noqa
     return float(all(_same_pixels(a, b) for a, b in zip(one, two, strict=True)))
 
 
-@of_files
+@values.of_files
 def compare_images(result: File, expected: File, options: Options) -> float:
     """Return the structural similarity of two images in grey, at the smaller one's size.
 
@@ -61,7 +50,7 @@ def compare_images(result: File, expected: File, options: Options) -> float:
         for image in images
     )
     found, base = _structural_similarity(one, two), options.get("reference_base_result")
-    return found if base is None else above_base(found, base)
+    return found if base is None else values.above_base(found, base)
 
 
 def _structural_similarity(one: NDArray[np.float64], two: NDArray[np.float64]) -> float:
@@ -85,7 +74,7 @@ def _means(image: NDArray[np.float64]) -> NDArray[np.float64]:
     return inside / size**2
 
 
-@of_file
+@values.of_file
 def check_image_size(result: File, rules: Any, _: Options) -> float:  # noqa: ANN401
     """Check an image's width and height, optionally of its opaque part."""
     image = _open(result)
@@ -110,14 +99,14 @@ def _same_pixels(one: object, two: object) -> bool:
 
 def _open(file: File) -> Image.Image:
     """Return an image upright, as its orientation tag says."""
-    with reading(file), warnings.catch_warnings():
+    with values.reading(file), warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         image = Image.open(io.BytesIO(file.data))
         image.load()
         return ImageOps.exif_transpose(image)
 
 
-@of_files
+@values.of_files
 def compare_zip_files(result: File, expected: File, _: Options) -> float:
     """Check that two zip files hold the same files; PDF files need only like texts."""
     own, gold = _members(result), _members(expected)
@@ -136,7 +125,7 @@ def compare_zip_files(result: File, expected: File, _: Options) -> float:
     )
 
 
-@of_files
+@values.of_files
 def compare_archive(result: File, expected: File, options: Options) -> float:
     """Compare the files of two archives with the evaluator for their type."""
     folder = str(options.get("file_path", "")).strip("/")
@@ -168,7 +157,7 @@ def _level(members: Mapping[str, bytes], folder: str) -> dict[str, bytes]:
 def _members(file: File) -> dict[str, bytes]:
     """Return an archive's files by path; nothing is written to disk."""
     if file.data[:2] == b"PK":
-        with open_zip(file) as archive, reading(file):
+        with values.open_zip(file) as archive, values.reading(file):
             return {
                 entry.filename: archive.read(entry)
                 for entry in archive.infolist()
@@ -184,13 +173,13 @@ def _tar_members(file: File) -> dict[str, bytes]:
         with tarfile.open(fileobj=io.BytesIO(file.data), mode="r|*") as archive:
             for count, member in enumerate(archive):
                 total += member.size
-                if total > MAX_EXPANDED or count >= MAX_PARTS:
-                    raise UnreadableError(file, "it expands beyond what any task needs")
+                if total > values.MAX_EXPANDED or count >= values.MAX_PARTS:
+                    raise values.UnreadableError(file, "it expands beyond what any task needs")
                 handle = archive.extractfile(member) if member.isreg() else None
                 if handle is not None:
                     found[member.name.removeprefix("./")] = handle.read()
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
-        raise UnreadableError(file, str(error)) from error
+        raise values.UnreadableError(file, str(error)) from error
     return found
 
 
