@@ -24,7 +24,6 @@ from envkit.errors import (
     UnknownNameError,
 )
 from envkit_actions import FAMILIES as DIALECTS
-from envkit_actions import Action, ActionKind
 from envkit_linux_desktop import LinuxDesktopEnv, LinuxDesktopTasks
 from envkit_linux_desktop.desk import Limits
 from envkit_linux_desktop.keyboard import UntypableError, symbol_of
@@ -34,6 +33,8 @@ from envkit_linux_desktop.pool import Pool
 from envkit_linux_desktop.requirements import INSTALL_LINE, check_programs
 from envkit_linux_desktop.session import Session, start_session
 from envkit_linux_desktop.tasks.home import FilesHome, Home
+from envkit_linux_desktop.tasks.moves import key, wait
+from envkit_linux_desktop.tasks.moves import text as type_text
 from envkit_linux_desktop.tasks.scenario import Scenario
 from envkit_sandbox import first_process
 from envkit_sandbox.watchdog import processes
@@ -72,14 +73,6 @@ def is_running(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def key(*names: str) -> Action:
-    return Action(kind=ActionKind.KEY, keys=names)
-
-
-def wait(seconds: float) -> Action:
-    return Action(kind=ActionKind.WAIT, seconds=seconds)
 
 
 def test_tasks_are_the_same_for_the_same_index_and_split_by_seed() -> None:
@@ -227,12 +220,12 @@ def test_typed_text_arrives_exactly(session: Session) -> None:
     session.open(("mousepad",))
     performer = Performer(session.screen)
     for action in (
-        Action(kind=ActionKind.TYPE, text=EXACT),
+        type_text(EXACT),
         wait(0.3),
         key("ctrl", "s"),
         wait(0.8),
         key("ctrl", "a"),
-        Action(kind=ActionKind.TYPE, text="~/exact.txt"),
+        type_text("~/exact.txt"),
         wait(0.5),
         key("enter"),
     ):
@@ -249,7 +242,7 @@ def test_a_key_on_the_second_level_is_pressed_with_shift(session: Session) -> No
     performer = Performer(session.screen)
     for action in (key("?"), key("a"), key("shift", "b"), wait(0.3), key("ctrl", "s"), wait(0.8)):
         performer.perform(action)
-    performer.perform(Action(kind=ActionKind.TYPE, text="keys.txt"))
+    performer.perform(type_text("keys.txt"))
     for action in (wait(0.5), key("enter")):
         performer.perform(action)
     data = await_file(session, "keys.txt") or await_file(session, "Documents/keys.txt")
@@ -262,10 +255,10 @@ def test_more_characters_than_spare_keys_arrive_exactly(session: Session) -> Non
     text = "".join(map(chr, range(0x3B1, 0x3C9))) + "".join(map(chr, range(0x4E00, 0x4F00))) + "αω"
     session.open(("mousepad",))
     performer = Performer(session.screen)
-    performer.perform(Action(kind=ActionKind.TYPE, text=text))
+    performer.perform(type_text(text))
     for action in (wait(0.3), key("ctrl", "s"), wait(0.8), key("ctrl", "a")):
         performer.perform(action)
-    performer.perform(Action(kind=ActionKind.TYPE, text="~/many.txt"))
+    performer.perform(type_text("~/many.txt"))
     for action in (wait(0.5), key("enter")):
         performer.perform(action)
     data = await_file(session, "many.txt")

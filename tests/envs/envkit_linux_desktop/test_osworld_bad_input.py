@@ -179,13 +179,6 @@ def test_pipe_in_place_of_a_document_is_an_error(tmp_path: Path) -> None:
         store.read(GOLD)
 
 
-def test_null_in_a_document_name_is_an_invalid_index(tmp_path: Path) -> None:
-    index = {GOLD: {"file": "a\0b", "sha256": "1"}}
-    (tmp_path / "addresses.json").write_text(json.dumps(index))
-    with pytest.raises(DatasetError, match=r"addresses\.json"):
-        FileFolder(tmp_path)
-
-
 def test_id_that_names_no_playable_task_is_an_error(tmp_path: Path) -> None:
     from envkit_linux_desktop.osworld.env import OsworldEnv
 

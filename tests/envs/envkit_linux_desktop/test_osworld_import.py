@@ -294,7 +294,16 @@ def test_file_folder_keeps_files_by_address_and_checks_their_hashes(tmp_path: Pa
         store.read(START)
 
 
-@pytest.mark.parametrize("index", ["[]", "{", '{"a": {"file": "../x", "sha256": "1"}}', '{"a": 1}'])
+@pytest.mark.parametrize(
+    "index",
+    [
+        "[]",
+        "{",
+        '{"a": {"file": "../x", "sha256": "1"}}',
+        '{"a": 1}',
+        '{"a": {"file": "a\\u0000b", "sha256": "1"}}',
+    ],
+)
 def test_invalid_index_of_files_is_an_error(tmp_path: Path, index: str) -> None:
     (tmp_path / "addresses.json").write_text(index)
     with pytest.raises(DatasetError, match=r"addresses\.json"):

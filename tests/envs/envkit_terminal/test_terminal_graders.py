@@ -11,7 +11,6 @@ from envkit.env import Step
 from envkit.errors import DatasetError, EnvFault, FaultKind
 from envkit.grading import UngradedError
 from envkit_terminal import Limits, TerminalEnv
-from envkit_terminal.families import FAMILIES, draw
 from envkit_terminal.protocol import write
 from envkit_terminal.reward_file import reward_of
 from envkit_terminal.tasks import check_task
@@ -333,11 +332,6 @@ def test_reward_of_a_key_and_within_a_range_is_declared_by_the_task() -> None:
 def test_range_that_is_none_is_refused(pair: object) -> None:
     with pytest.raises(DatasetError, match="reward_range"):
         check_task(graded("true", reward_range=pair))
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_own_family_states_its_range(name: str) -> None:
-    assert draw(name, 1, 3)["reward_range"] == [0.0, 1.0]
 
 
 def gone(path: str, **files: str) -> dict[str, Any]:
