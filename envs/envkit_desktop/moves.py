@@ -20,6 +20,8 @@ from envkit_desktop.widgets.widget import ROW
 from envkit_desktop.widgets.window import TITLE
 
 Moves = Iterator[Action]
+Control = widgets.Check | widgets.Slider | widgets.Spinner | widgets.TextField | widgets.Dropdown
+Value = bool | int | str
 _GRID = (0.5, 0.25, 0.75, 0.08, 0.92)
 _AROUND = ((0, 0), (-1, -1), (1, -1), (-1, 1), (1, 1))
 
@@ -209,6 +211,23 @@ def spin(desk: Desktop, spinner: widgets.Spinner, value: int) -> Moves:
     if spinner.focused and not spinner.typed:
         yield Action(kind=ActionKind.TYPE, text=str(value))
     yield from press(desk, spinner, part=(2, 2, spinner.width - 22, spinner.height - 2))
+
+
+def set_control(desk: Desktop, control: Control, value: Value) -> Moves:
+    """Set a control of a form; a dropdown cannot be emptied."""
+    match control, value:
+        case widgets.Check(), bool():
+            yield from check(desk, control, on=value)
+        case widgets.Slider(), int():
+            yield from slide(desk, control, value)
+        case widgets.Spinner(), int():
+            yield from spin(desk, control, value)
+        case widgets.TextField(), str():
+            yield from fill(desk, control, value)
+        case widgets.Dropdown(), str() if value:
+            yield from choose(desk, control, value)
+        case _:
+            return
 
 
 def tab(desk: Desktop, tabs: widgets.Tabs, index: int) -> Moves:

@@ -8,13 +8,14 @@ from envkit_actions.action import Action
 from envkit_desktop import moves, widgets
 from envkit_desktop.desktop import Desktop
 from envkit_desktop.families.family import Data, is_feasible, or_fail
-from envkit_desktop.families.submitting import SubmittedTask
+from envkit_desktop.families.submitting import Form, SubmittedTask
 from envkit_desktop.families.words import GOODS, LEVELS_OF, OPTIONS, listed
 from envkit_desktop.layout import LINE, MARGIN, buttons, clutter, frame, label, place, widest
+from envkit_desktop.moves import Control, Value
 from envkit_desktop.painter import text_width
 
 
-class ToggleChecks(SubmittedTask):
+class ToggleChecks(Form):
     """Tick exactly the named boxes; at high levels they are in a scroll pane."""
 
     name = "toggle_checks"
@@ -48,20 +49,12 @@ class ToggleChecks(SubmittedTask):
         for index, text in enumerate(texts):
             box = widgets.Check(name=text, text=text, checked=text in data["ticked"])
             place(parent, box, MARGIN, 6 + index * LINE, width, 22)
-        buttons(window, ("OK", "Cancel"), desk.type_pixels)
-        clutter(desk, rng, data["clutter"])
+        self.finish(desk, window, data, rng)
 
-    def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return for each box whether it is right, and whether the task was submitted."""
-        boxes = [desk.find(widgets.Check, "main", text) for text in data["texts"]]
-        return [box.checked == (box.name in data["wanted"]) for box in boxes] + [self.sent(desk)]
-
-    def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
-        """Set each box, then submit."""
+    def wanted(self, data: Data) -> Iterator[tuple[type[Control], str, Value]]:
+        """Yield each box and whether it must be ticked."""
         for text in data["texts"]:
-            box = desk.find(widgets.Check, "main", text)
-            yield from moves.check(desk, box, on=text in data["wanted"])
-        yield from self.press_submit(desk)
+            yield widgets.Check, text, text in data["wanted"]
 
 
 _QUESTIONS = (
@@ -109,8 +102,7 @@ class AnswerSurvey(SubmittedTask):
             for column, option in enumerate(options):
                 radio = widgets.Radio(name=f"{title}/{option}", text=option, group=title)
                 place(window, radio, left + column * (width + 32), 8 + row * 38, width + 24)
-        buttons(window, ("Send", "Cancel"), desk.type_pixels)
-        clutter(desk, rng, data["clutter"])
+        self.finish(desk, window, data, rng)
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
         """Return for each question whether its answer is right, and whether it was sent."""
@@ -130,7 +122,7 @@ class AnswerSurvey(SubmittedTask):
         yield from self.press_submit(desk)
 
 
-class SetSliders(SubmittedTask):
+class SetSliders(Form):
     """Set sliders to given numbers."""
 
     name = "set_sliders"
@@ -160,24 +152,15 @@ class SetSliders(SubmittedTask):
             label(window, name, MARGIN, 8 + row * 34, desk.type_pixels)
             slider = widgets.Slider(name=name, value=50, step=data["step"])
             place(window, slider, left, 8 + row * 34, 256)
-        buttons(window, ("OK", "Cancel"), desk.type_pixels)
-        clutter(desk, rng, data["clutter"])
+        self.finish(desk, window, data, rng)
 
-    def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return for each slider whether it is right, and whether the task was submitted."""
-        targets: dict[str, int] = data["targets"]
-        sliders = [desk.find(widgets.Slider, "main", name) for name in data["names"]]
-        return [s.value == targets.get(s.name, 50) for s in sliders] + [self.sent(desk)]
-
-    def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
-        """Set each slider, then submit."""
+    def wanted(self, data: Data) -> Iterator[tuple[type[Control], str, Value]]:
+        """Yield each slider and its number."""
         for name in data["names"]:
-            slider = desk.find(widgets.Slider, "main", name)
-            yield from moves.slide(desk, slider, data["targets"].get(name, 50))
-        yield from self.press_submit(desk)
+            yield widgets.Slider, name, data["targets"].get(name, 50)
 
 
-class OrderGoods(SubmittedTask):
+class OrderGoods(Form):
     """Set how many of each article to order."""
 
     name = "order_goods"
@@ -211,20 +194,12 @@ class OrderGoods(SubmittedTask):
             label(window, name, x, y, desk.type_pixels)
             spinner = widgets.Spinner(name=name, value=data["start"].get(name, 0))
             place(window, spinner, x + left, y, 60)
-        buttons(window, ("Order", "Cancel"), desk.type_pixels)
-        clutter(desk, rng, data["clutter"])
+        self.finish(desk, window, data, rng)
 
-    def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return for each article whether its quantity is right, and whether it was ordered."""
-        spinners = [desk.find(widgets.Spinner, "main", name) for name in data["names"]]
-        return [s.value == data["wanted"].get(s.name, 0) for s in spinners] + [self.sent(desk)]
-
-    def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
-        """Set each quantity, then order."""
+    def wanted(self, data: Data) -> Iterator[tuple[type[Control], str, Value]]:
+        """Yield each article and its quantity."""
         for name in data["names"]:
-            spinner = desk.find(widgets.Spinner, "main", name)
-            yield from moves.spin(desk, spinner, data["wanted"].get(name, 0))
-        yield from self.press_submit(desk)
+            yield widgets.Spinner, name, data["wanted"].get(name, 0)
 
 
 _PAGES = (
@@ -244,7 +219,7 @@ _PAGES = (
 )
 
 
-class ChangeSettings(SubmittedTask):
+class ChangeSettings(Form):
     """Change settings on different tabs."""
 
     name = "change_settings"
@@ -284,27 +259,12 @@ class ChangeSettings(SubmittedTask):
         buttons(window, ("Apply", "Cancel"), pixels)
         clutter(desk, rng, data["clutter"], above=int(data["clutter"] > 2))
 
-    def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return for each setting whether it is right, and whether it was applied."""
-        reached: list[bool] = []
+    def wanted(self, data: Data) -> Iterator[tuple[type[Control], str, Value]]:
+        """Yield each setting of each page."""
         for _, (name, options), boxes in data["pages"]:
-            dropdown = desk.find(widgets.Dropdown, "main", name)
-            reached.append(dropdown.text == data["wanted"].get(name, options[0]))
+            yield widgets.Dropdown, name, data["wanted"].get(name, options[0])
             for box in boxes:
-                reached.append(
-                    desk.find(widgets.Check, "main", box).checked == (box in data["wanted"])
-                )
-        return [*reached, self.sent(desk)]
-
-    def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
-        """Change each setting, then apply."""
-        for _, (name, options), boxes in data["pages"]:
-            dropdown = desk.find(widgets.Dropdown, "main", name)
-            yield from moves.choose(desk, dropdown, data["wanted"].get(name, options[0]))
-            for box in boxes:
-                check = desk.find(widgets.Check, "main", box)
-                yield from moves.check(desk, check, on=box in data["wanted"])
-        yield from self.press_submit(desk)
+                yield widgets.Check, box, box in data["wanted"]
 
 
 def _fill_page(

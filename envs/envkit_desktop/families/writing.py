@@ -9,9 +9,10 @@ from envkit_desktop import moves
 from envkit_desktop.desktop import Desktop, Event
 from envkit_desktop.families import words
 from envkit_desktop.families.family import OVER, Data, Family
-from envkit_desktop.families.submitting import SubmittedTask
+from envkit_desktop.families.submitting import Form, SubmittedTask
 from envkit_desktop.families.words import listed
 from envkit_desktop.layout import MARGIN, buttons, clutter, frame, label, place, widest
+from envkit_desktop.moves import Control, Value
 from envkit_desktop.widgets import Button, Check, Dropdown, MenuBar, TextArea, TextField
 from envkit_desktop.widgets.menus import BAR_HEIGHT
 
@@ -33,7 +34,7 @@ def _value(rng: random.Random, field: str) -> str:
     return values[field]
 
 
-class FillForm(SubmittedTask):
+class FillForm(Form):
     """Fill in a form; some fields hold something else at the start."""
 
     name = "fill_form"
@@ -75,28 +76,14 @@ class FillForm(SubmittedTask):
         label(window, "Country", MARGIN, top, desk.type_pixels)
         place(window, Dropdown(name="Country", options=_COUNTRIES), left, top, 140)
         place(window, Check(name="Newsletter", text="Newsletter"), left, top + 32, 120)
-        buttons(window, ("Save", "Cancel"), desk.type_pixels)
-        clutter(desk, rng, data["clutter"])
+        self.finish(desk, window, data, rng)
 
-    def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return for each control whether it is right, and whether it was saved."""
-        reached: list[bool] = []
+    def wanted(self, data: Data) -> Iterator[tuple[type[Control], str, Value]]:
+        """Yield each field, the country and the box."""
         for name in data["names"]:
-            wanted = data["values"].get(name, data["start"].get(name, ""))
-            reached.append(desk.find(TextField, "main", name).text == wanted)
-        reached.append(desk.find(Dropdown, "main", "Country").text == data["country"])
-        reached.append(desk.find(Check, "main", "Newsletter").checked == data["news"])
-        return [*reached, self.sent(desk)]
-
-    def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
-        """Set each control, then save."""
-        for name, value in data["values"].items():
-            yield from moves.fill(desk, desk.find(TextField, "main", name), value)
-        if data["country"]:
-            dropdown = desk.find(Dropdown, "main", "Country")
-            yield from moves.choose(desk, dropdown, data["country"])
-        yield from moves.check(desk, desk.find(Check, "main", "Newsletter"), on=data["news"])
-        yield from self.press_submit(desk)
+            yield TextField, name, data["values"].get(name, data["start"].get(name, ""))
+        yield Dropdown, "Country", data["country"]
+        yield Check, "Newsletter", data["news"]
 
 
 class CopyCode(SubmittedTask):
@@ -128,8 +115,7 @@ class CopyCode(SubmittedTask):
         for row in range(len(data["asked"])):
             label(window, f"Code {row + 1}", MARGIN, 10 + row * 32, desk.type_pixels)
             place(window, TextField(name=f"field{row}"), 80, 10 + row * 32, 208)
-        buttons(window, ("Send", "Cancel"), desk.type_pixels)
-        clutter(desk, rng, data["clutter"])
+        self.finish(desk, window, data, rng)
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
         """Return for each field whether it holds its code, and whether it was sent."""
