@@ -29,6 +29,8 @@ def _add(draft: Draft, rows: list[Row], *more: Sheet) -> tuple[str, Sheet]:
 
 
 def _expect(draft: Draft, path: str, *book: Sheet, looks: tuple[str, ...] = ()) -> None:
+    """Add the clutter, and expect these sheets."""
+    clutter(draft)
     draft.expect(Workbook(path=path, book=book, looks=looks))
 
 
@@ -46,7 +48,6 @@ def enter_values(draft: Draft) -> None:
     said = [f"{cell.value} into {place}" for place, cell in cells.items()]
     last = int(str(cells[places[-1]].value))
     said[-1] = f"{_number(draft, last)} into {places[-1]}"
-    clutter(draft)
     _expect(draft, path, first.with_cells(cells))
     draft.say(
         f"In the spreadsheet {path}, enter {words.listed(said)}. Save it as an xlsx file.",
@@ -67,7 +68,6 @@ def correct_value(draft: Draft) -> None:
         changed[index][at] = value
         phrase = _number(draft, value) if index == indices[-1] else str(value)
         said.append(f"the {str(_HEAD[at]).lower()} of {rows[index][0]} to {phrase}")
-    clutter(draft)
     _expect(draft, path, sheet("Stock", changed))
     draft.say(
         f"In {path}, change {words.listed(said)}, and save.",
@@ -87,7 +87,6 @@ def add_row(draft: Draft) -> None:
     said = [f"{quoted(str(n))} with price {p} and quantity {q}" for n, p, q in added]
     n, p, q = added[-1]
     said[-1] = f"{told(draft, 'item', str(n), rest)} with price {p} and quantity {q}"
-    clutter(draft)
     _expect(draft, path, sheet("Stock", [*rows, *added]))
     draft.say(
         f"Add {words.listed(said)} below the last row of {path}, and save.",
@@ -104,7 +103,6 @@ def delete_rows(draft: Draft) -> None:
     names = [str(row[0]) for row in rows[1:]]
     gone = draft.some(names, draft.at(1, 2, 3, 3))
     said = [*map(quoted, gone[:-1]), told(draft, "item", gone[-1], names)]
-    clutter(draft)
     _expect(draft, path, sheet("Stock", [row for row in rows if row[0] not in gone]))
     draft.say(
         f"Delete the row of {words.listed(said)} from {path} so that no gap remains, and save.",
@@ -137,7 +135,6 @@ def summarize_column(draft: Draft) -> None:
             value=work(values), formula=f"={function}({letter}2:{letter}{len(rows)})"
         )
         said.append(f"the {name} of the column {quoted(str(_HEAD[at]))} in {place}")
-    clutter(draft)
     _expect(draft, path, first.with_cells(cells))
     draft.say(
         f"In {path}, calculate {words.listed(said)} by formula, and save.",
@@ -158,7 +155,6 @@ def multiply_columns(draft: Draft) -> None:
     for number, row in enumerate(rows[1:], 2):
         value = int(str(row[1])) * int(str(row[2]))
         cells[f"D{number}"] = Cell(value=value, formula=f"=B{number}*C{number}")
-    clutter(draft)
     _expect(draft, path, first.with_cells(cells))
     draft.say(
         f"In {path}, put {said} into D1 as the title of column D, and in each row below it the "
@@ -184,7 +180,6 @@ def sort_rows(draft: Draft) -> None:
     if final == rows[1:]:
         rows[1:] = final[::-1]
     path, _ = _add(draft, rows)
-    clutter(draft)
     _expect(draft, path, sheet("Stock", [rows[0], *final]))
     order = (
         ("from Z to A" if down else "from A to Z")
@@ -212,7 +207,6 @@ def rename_sheet(draft: Draft) -> None:
     others = [f"{city} {draft.rng.randint(2020, 2029)}" for city in words.CITIES]
     book[at] = replace(book[at], name=new)
     said = told(draft, "sheet name", new, others)
-    clutter(draft)
     _expect(draft, path, *book)
     draft.say(
         f'Rename the sheet "{old}" of {path} to {said}, and save.',
@@ -229,7 +223,6 @@ def add_sheet(draft: Draft) -> None:
                        for item in draft.some(words.PLAIN, draft.at(1, 2, 2, 3))]  # fmt: skip
     others = [f"{city} {draft.rng.randint(2020, 2029)}" for city in words.CITIES]
     said = told(draft, "sheet name", name, others)
-    clutter(draft)
     _expect(draft, path, first, sheet(name, [["Key", "Count"], *rows]))
     entries = words.listed([f'"{key}" and {count}' for key, count in rows])
     draft.say(
@@ -260,7 +253,6 @@ def bold_head(draft: Draft) -> None:
         references |= {f"A{other + 1}"}
         said += f" and the cell A{other + 1}"
     cells = {key: replace(first.cells[key], **{look: True}) for key in references}
-    clutter(draft)
     _expect(draft, path, first.with_cells(cells), looks=("bold", "italic"))
     draft.say(
         f"In {path}, set {said} in {look} type. Change no other cell, and save.",
@@ -288,7 +280,6 @@ def count_matches(draft: Draft) -> None:
     if is_sum:
         formula = f'=SUMIF(A2:A{count + 1},"{person}",C2:C{count + 1})'
     said = told(draft, "seller", person, words.full_names(draft.rng, 8), is_named=False)
-    clutter(draft)
     value = sum(hits) if is_sum else len(hits)
     _expect(draft, path, first.with_cells({place: Cell(value=value, formula=formula)}))
     what = "the sum of the sales" if is_sum else "the number of rows"
@@ -332,7 +323,6 @@ def insert_column(draft: Draft) -> None:
         [*row[:at], value, *row[at:]] for row, value in zip(rows, [title, *values], strict=True)
     ]
     said = told(draft, "title", title, [word.capitalize() for word in words.PLAIN])
-    clutter(draft)
     _expect(draft, path, sheet("Stock", final))
     shown = words.listed([str(value) for value in values])
     draft.say(
@@ -354,7 +344,6 @@ def freeze_head(draft: Draft) -> None:
     changed = [list(row) for row in rows]
     index, value = draft.rng.randint(1, len(rows) - 1), draft.rng.randint(100, 9999)
     changed[index][2] = value
-    clutter(draft)
     _expect(draft, path, replace(sheet("Stock", changed), frozen=frozen), looks=("frozen",))
     number = _number(draft, value)
     draft.say(
@@ -386,7 +375,6 @@ def format_numbers(draft: Draft) -> None:
     }
     place, value = f"E{draft.rng.randint(2, 9)}", draft.rng.randint(100, 9999)
     cells[place] = Cell(value=value)
-    clutter(draft)
     _expect(draft, path, first.with_cells(cells), looks=("number_format",))
     number = _number(draft, value)
     draft.say(

@@ -12,12 +12,23 @@ def joined(lines: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _notes(draft: Draft, *counts: int) -> tuple[str, list[str]]:
-    """Add a file of lines, open it in the editor and return its path and lines."""
-    lines = draft.some(words.LINES, draft.at(*(counts or (4, 6, 9, 12))))
-    path = draft.add(draft.path("txt"), joined(lines))
+def _open(draft: Draft, lines: list[str], ending: str = "txt") -> str:
+    """Add a file of lines, open it in the editor and return its path."""
+    path = draft.add(draft.path(ending), joined(lines))
     draft.open("mousepad", path)
-    return path, lines
+    return path
+
+
+def _expect(draft: Draft, path: str, lines: list[str]) -> None:
+    """Add the clutter, and expect these lines in a file."""
+    clutter(draft)
+    draft.expect(Text(path=path, text=joined(lines)))
+
+
+def _notes(draft: Draft, *counts: int) -> tuple[str, list[str]]:
+    """Open a file of random lines in the editor and return its path and lines."""
+    lines = draft.some(words.LINES, draft.at(*(counts or (4, 6, 9, 12))))
+    return _open(draft, lines), lines
 
 
 def _new_line(draft: Draft, lines: list[str]) -> tuple[str, str]:
@@ -34,8 +45,7 @@ def write_note(draft: Draft) -> None:
     said = [*map(quoted, lines[:-1]), told(draft, "line", lines[-1], words.LINES)]
     path = draft.path("txt")
     draft.open("mousepad")
-    clutter(draft)
-    draft.expect(Text(path=path, text=joined(lines)))
+    _expect(draft, path, lines)
     each = ", each on its own line" if count > 1 else ""
     draft.say(
         f"Create a new text file {path} that contains only {words.listed(said)}{each}.",
@@ -49,8 +59,7 @@ def append_line(draft: Draft) -> None:
     """Add a line at the end."""
     path, lines = _notes(draft)
     line, said = _new_line(draft, lines)
-    clutter(draft)
-    draft.expect(Text(path=path, text=joined([*lines, line])))
+    _expect(draft, path, [*lines, line])
     draft.say(
         f"Add {said} as the last line of {path} and save the file.",
         f"In {path}, append {said} on a new line at the end. Save the file.",
@@ -64,9 +73,8 @@ def insert_line(draft: Draft) -> None:
     line, said = _new_line(draft, lines)
     at = draft.rng.randrange(1, len(lines))
     side = draft.one(("above", "below"))
-    clutter(draft)
     index = at if side == "above" else at + 1
-    draft.expect(Text(path=path, text=joined([*lines[:index], line, *lines[index:]])))
+    _expect(draft, path, [*lines[:index], line, *lines[index:]])
     draft.say(
         f"In {path}, insert {said} as a new line directly {side} {quoted(lines[at])}, then save.",
         f"Put {said} on a line of its own right {side} the line {quoted(lines[at])} in {path}. "
@@ -86,11 +94,9 @@ def replace_word(draft: Draft) -> None:
         f"{draft.one(others)} {draft.rng.randint(10, 99)}"
         for n in range(count)
     ]
-    path = draft.add(draft.path("txt"), joined(lines))
-    draft.open("mousepad", path)
+    path = _open(draft, lines)
     said = told(draft, "word", new, words.PLAIN)
-    clutter(draft)
-    draft.expect(Text(path=path, text=joined(lines).replace(old, new)))
+    _expect(draft, path, [line.replace(old, new) for line in lines])
     draft.say(
         f'Replace every "{old}" in {path} with {said} and save.',
         f'In {path}, change the word "{old}" to {said} wherever it occurs. Save the file.',
@@ -108,12 +114,10 @@ def delete_lines(draft: Draft) -> None:
         f"{draft.one(words.CITIES)}"
         for n in range(count)
     ]
-    path = draft.add(draft.path("txt"), joined(lines))
-    draft.open("mousepad", path)
+    path = _open(draft, lines)
     said = told(draft, "word", word, words.PLAIN, is_named=True)
-    clutter(draft)
     kept = [line for line in lines if word not in line]
-    draft.expect(Text(path=path, text=joined(kept)))
+    _expect(draft, path, kept)
     draft.say(
         f"Delete every line of {path} that contains {said}, leave no gap, and save.",
         f"Remove all lines with {said} from {path}, without leaving empty lines. Save it.",
@@ -126,16 +130,14 @@ def sort_lines(draft: Draft) -> None:
     names = words.full_names(draft.rng, draft.at(3, 4, 6, 8))
     while names == sorted(names):
         draft.rng.shuffle(names)
-    path = draft.add(draft.path("txt"), joined(names))
-    draft.open("mousepad", path)
+    path = _open(draft, names)
     extra: list[str] = []
     clause = ""
     if draft.level == 4:
         rest = [f"Zoe {last}" for last in words.LAST_NAMES]
         extra = [draft.one(rest)]
         clause = f", together with {told(draft, 'name', extra[0], rest)}"
-    clutter(draft)
-    draft.expect(Text(path=path, text=joined(sorted([*names, *extra]))))
+    _expect(draft, path, sorted([*names, *extra]))
     draft.say(
         f"Sort the lines of {path} alphabetically from A to Z{clause}, and save.",
         f"The names in {path} must be in alphabetical order by first name{clause}. Fix that and "
@@ -150,9 +152,8 @@ def change_case(draft: Draft) -> None:
     places = sorted(draft.some(list(range(len(lines))), draft.at(1, 1, 2, 2)))
     said = [quoted(lines[place]) for place in places]
     said[-1] = told(draft, "line", lines[places[-1]], lines)
-    clutter(draft)
     changed = [line.upper() if n in places else line for n, line in enumerate(lines)]
-    draft.expect(Text(path=path, text=joined(changed)))
+    _expect(draft, path, changed)
     draft.say(
         f"In {path}, write {words.listed(said)} entirely in capital letters. Change nothing else, "
         "and save.",
@@ -167,8 +168,7 @@ def split_notes(draft: Draft) -> None:
     lines = draft.some(words.LINES, 3 * count)
     heads = draft.some(words.TITLES, count)
     sections = [[heads[n], *lines[3 * n : 3 * n + 3]] for n in range(count)]
-    path = draft.add(draft.path("txt"), joined([line for part in sections for line in part]))
-    draft.open("mousepad", path)
+    path = _open(draft, [line for part in sections for line in part])
     head = told(draft, "heading", heads[-1], words.TITLES, is_named=True)
     clutter(draft)
     new = draft.path("txt")
@@ -196,8 +196,7 @@ def merge_notes(draft: Draft) -> None:
             draft.open("mousepad", sources[0])
     if draft.level > 1:
         draft.open("pcmanfm", "Documents")
-    clutter(draft)
-    draft.expect(Text(path=path, text=joined(added)))
+    _expect(draft, path, added)
     order = " in this order" if len(sources) > 1 else ""
     draft.say(
         f"Append the lines of {words.listed(sources)} to the end of {path}{order}. Save {path} "
@@ -225,16 +224,14 @@ def fix_spelling(draft: Draft) -> None:
     pairs = [(frame, spelled[n]) for n, frame in enumerate(frames)]
     draft.rng.shuffle(pairs)
     wrong = [f.format(words.MISSPELLED[w] if w in right else w) for f, w in pairs]
-    path = draft.add(draft.path("txt"), joined(wrong))
-    draft.open("mousepad", path)
+    path = _open(draft, wrong)
     clause = ""
     lines = [frame.format(word) for frame, word in pairs]
     if draft.level == 4:
         title = draft.one(words.TITLES)
         clause = f", and add {told(draft, 'title', title, words.TITLES)} as a new first line"
         lines.insert(0, title)
-    clutter(draft)
-    draft.expect(Text(path=path, text=joined(lines)))
+    _expect(draft, path, lines)
     number = "a spelling mistake" if len(right) == 1 else f"{len(right)} spelling mistakes"
     noun = "word" if len(right) == 1 else "words"
     draft.say(
@@ -249,8 +246,7 @@ def edit_option(draft: Draft) -> None:
     keys = draft.some(words.PLAIN, draft.at(4, 6, 9, 12))
     values = {key: str(draft.rng.randint(100, 999)) for key in keys}
     lines = ["# settings of the kiosk", *(f"{key}={value}" for key, value in values.items())]
-    path = draft.add(draft.path("conf"), joined(lines))
-    draft.open("mousepad", path)
+    path = _open(draft, lines, "conf")
     chosen = draft.some(keys, draft.at(1, 2, 3, 3))
     said: list[str] = []
     for key in chosen:
@@ -260,9 +256,8 @@ def edit_option(draft: Draft) -> None:
         if key == chosen[-1] and draft.level == 4:
             phrase = told(draft, "number", new, [str(n) for n in range(100, 1000)])
         said.append(f"{key} to {phrase}")
-    clutter(draft)
     changed = [lines[0], *(f"{key}={value}" for key, value in values.items())]
-    draft.expect(Text(path=path, text=joined(changed)))
+    _expect(draft, path, changed)
     draft.say(
         f"In {path}, set {words.listed(said)}. Keep the other lines, and save.",
         f"Edit the configuration file {path}: change {words.listed(said)}. Save it.",
@@ -276,13 +271,11 @@ def tick_tasks(draft: Draft) -> None:
     done = set(draft.some(lines, draft.at(1, 2, 3, 4)))
     ticked = set(draft.some([line for line in lines if line not in done], draft.at(1, 1, 2, 2)))
     boxes = [f"[{'x' if line in ticked else ' '}] {line}" for line in lines]
-    path = draft.add(draft.path("txt"), joined(boxes))
-    draft.open("mousepad", path)
+    path = _open(draft, boxes)
     order = [line for line in lines if line in done]
     said = [*map(quoted, order[:-1]), told(draft, "task", order[-1], lines)]
-    clutter(draft)
     after = [f"[{'x' if line in ticked | done else ' '}] {line}" for line in lines]
-    draft.expect(Text(path=path, text=joined(after)))
+    _expect(draft, path, after)
     draft.say(
         f"In the checklist {path}, mark {words.listed(said)} as done by changing [ ] to [x]. Save "
         "the file.",
@@ -298,9 +291,8 @@ def move_line(draft: Draft) -> None:
     line = draft.one(lines[1:-1])
     place = draft.one(("first", "last"))
     said = told(draft, "line", line, lines)
-    clutter(draft)
     rest = [other for other in lines if other != line]
-    draft.expect(Text(path=path, text=joined([line, *rest] if place == "first" else [*rest, line])))
+    _expect(draft, path, [line, *rest] if place == "first" else [*rest, line])
     draft.say(
         f"In {path}, move {said} so that it becomes the {place} line. Save the file.",
         f"Make {said} the {place} line of {path} instead of where it is now, and save.",
@@ -315,15 +307,13 @@ def remove_repeats(draft: Draft) -> None:
     for line in draft.some(lines, draft.at(1, 2, 3, 4)):
         repeated.insert(draft.rng.randint(lines.index(line) + 1, len(repeated)), line)
     unique = list(dict.fromkeys(repeated))
-    path = draft.add(draft.path("txt"), joined(repeated))
-    draft.open("mousepad", path)
+    path = _open(draft, repeated)
     clause = ""
     if draft.level == 4:
         title = draft.one(words.TITLES)
         clause = f" Then add {told(draft, 'title', title, words.TITLES)} as the first line."
         unique.insert(0, title)
-    clutter(draft)
-    draft.expect(Text(path=path, text=joined(unique)))
+    _expect(draft, path, unique)
     draft.say(
         f"Some lines of {path} occur more than once. Keep only the first of each.{clause} Save it.",
         f"Remove repeated lines from {path} so that each remains once, at its first "

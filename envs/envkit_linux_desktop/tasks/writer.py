@@ -23,6 +23,12 @@ def _article(draft: Draft, *counts: int) -> tuple[str, Pages]:
     return _add(draft, model), model
 
 
+def _expect(draft: Draft, path: str, pages: Pages, *looks: str) -> None:
+    """Add the clutter, and expect these pages with the named looks."""
+    clutter(draft)
+    draft.expect(Document(path=path, pages=pages, looks=looks))
+
+
 def _with(model: Pages, at: int, *texts: documents.Paragraph, over: int = 1) -> Pages:
     """Return the document with some paragraphs replaced."""
     rows = model.paragraphs
@@ -41,11 +47,8 @@ def append_paragraph(draft: Draft) -> None:
     """Add a paragraph at the end."""
     path, model = _article(draft)
     sentence, said = _sentence(draft, model)
-    clutter(draft)
     count = len(model.paragraphs)
-    draft.expect(
-        Document(path=path, pages=_with(model, count, documents.paragraph(sentence), over=0))
-    )
+    _expect(draft, path, _with(model, count, documents.paragraph(sentence), over=0))
     draft.say(
         f"Add {said} as a new last paragraph to {path}, and save it as docx.",
         f"{path} should end with one more paragraph: {said}. Add it and save.",
@@ -58,8 +61,7 @@ def insert_paragraph(draft: Draft) -> None:
     path, model = _article(draft)
     sentence, said = _sentence(draft, model)
     at = draft.rng.randrange(1, len(model.paragraphs))
-    clutter(draft)
-    draft.expect(Document(path=path, pages=_with(model, at, documents.paragraph(sentence), over=0)))
+    _expect(draft, path, _with(model, at, documents.paragraph(sentence), over=0))
     draft.say(
         f"In {path}, insert {said} as a paragraph of its own directly before "
         f"{quoted(model.paragraphs[at].text)}. Save it.",
@@ -74,10 +76,7 @@ def delete_paragraph(draft: Draft) -> None:
     texts = [text.text for text in model.paragraphs]
     gone = draft.some(texts, draft.at(1, 1, 2, 3))
     said = [*map(quoted, gone[:-1]), told(draft, "sentence", gone[-1], texts)]
-    clutter(draft)
-    draft.expect(
-        Document(path=path, pages=documents.pages(*(text for text in texts if text not in gone)))
-    )
+    _expect(draft, path, documents.pages(*(text for text in texts if text not in gone)))
     draft.say(
         f"Delete {words.listed(said)} from {path}, and save the document.",
         f"Remove {words.listed(said)} from {path}. Everything else stays. Save it as docx.",
@@ -100,10 +99,7 @@ def replace_name(draft: Draft) -> None:
     texts = [frame.format(old if n in places else others[0]) for n, frame in enumerate(frames)]
     path = _add(draft, documents.pages(*texts))
     said = told(draft, "name", new, others)
-    clutter(draft)
-    draft.expect(
-        Document(path=path, pages=documents.pages(*(text.replace(old, new) for text in texts)))
-    )
+    _expect(draft, path, documents.pages(*(text.replace(old, new) for text in texts)))
     draft.say(
         f'Replace the name "{old}" by {said} throughout {path}, and save.',
         f'In {path}, it must be {said} instead of "{old}", wherever that name occurs. Save it.',
@@ -121,13 +117,12 @@ def set_headings(draft: Draft) -> None:
     style = draft.one(("Heading 1", "Heading 2"))
     chosen = draft.some(titles, draft.at(1, 1, 2, 2))
     said = [*map(quoted, chosen[:-1]), told(draft, "title", chosen[-1], words.TITLES)]
-    clutter(draft)
     final = Pages(
         paragraphs=tuple(
             documents.paragraph(text, style=style if text in chosen else "Normal") for text in texts
         )
     )
-    draft.expect(Document(path=path, pages=final, looks=("style",)))
+    _expect(draft, path, final, "style")
     draft.say(
         f'Apply the paragraph style "{style}" to {words.listed(said)} in {path}, and to nothing '
         "else. Save it.",
@@ -146,9 +141,7 @@ def _mark_words(draft: Draft, look: str, name: str) -> None:
         word = texts[at].text.rstrip(".").split()[-1]
         texts[at] = documents.with_looks(texts[at], word, **{look: True})
         said.append(f'the last word, "{word}", of "{texts[at].text}"')
-    clutter(draft)
-    looks = ("bold", "italic", "underline")
-    draft.expect(Document(path=path, pages=Pages(paragraphs=tuple(texts)), looks=looks))
+    _expect(draft, path, Pages(paragraphs=tuple(texts)), "bold", "italic", "underline")
     draft.say(
         f"In {path}, make {words.listed(said)} {name}. Leave all other text as it is, and save.",
         f"Make {words.listed(said)} {name} in {path}, without the full stop. Save the document.",
@@ -184,9 +177,8 @@ def align_paragraphs(draft: Draft) -> None:
             phrase = told(draft, "sentence", texts[at].text, [text.text for text in texts])
         texts[at] = replace(texts[at], align=align)
         said.append(phrase)
-    clutter(draft)
     final = Pages(paragraphs=tuple(texts))
-    draft.expect(Document(path=path, pages=final, looks=("align",)))
+    _expect(draft, path, final, "align")
     verb = {"center": "Center", "right": "Right-align"}[align]
     draft.say(
         f"{verb} {words.listed(said)} in {path}, and save. The other paragraphs stay on the left.",
@@ -201,8 +193,7 @@ def resize_text(draft: Draft) -> None:
     at, size = draft.rng.randrange(len(texts)), draft.one([16, 18, 20, 24, 28])
     said = told(draft, "sentence", texts[at].text, [text.text for text in texts])
     texts[at] = documents.paragraph(texts[at].text, size=size)
-    clutter(draft)
-    draft.expect(Document(path=path, pages=Pages(paragraphs=tuple(texts)), looks=("size",)))
+    _expect(draft, path, Pages(paragraphs=tuple(texts)), "size")
     draft.say(
         f"Set {said} in {path} in {size} points. Change no other text, and save.",
         f"In {path}, the font size of {said} should be {size} pt. Save the document.",
@@ -219,8 +210,7 @@ def insert_table(draft: Draft) -> None:
     if draft.level == 4:
         last = told(draft, "number", cells[-1], [str(n) for n in range(100, 9999, 37)])
         said[-1] = f"{cells[-2]} and {last}"
-    clutter(draft)
-    draft.expect(Document(path=path, pages=replace(model, tables=(table,))))
+    _expect(draft, path, replace(model, tables=(table,)))
     rows = "1 row" if count == 1 else f"{count} rows"
     entries = ", then ".join(said)
     draft.say(
@@ -234,10 +224,9 @@ def turn_page(draft: Draft) -> None:
     """Set the page in landscape format and add a sentence."""
     path, model = _article(draft)
     sentence, said = _sentence(draft, model)
-    clutter(draft)
     final = _with(model, len(model.paragraphs), documents.paragraph(sentence), over=0)
     final = replace(final, landscape=True)
-    draft.expect(Document(path=path, pages=final, looks=("landscape",)))
+    _expect(draft, path, final, "landscape")
     draft.say(
         f"Turn the page of {path} to landscape, and add {said} as the last paragraph. Save it.",
         f"{path} should be printed in landscape format. Set that, append {said} as a paragraph, "
@@ -252,9 +241,8 @@ def page_header(draft: Draft) -> None:
     title = f"{draft.one(words.TITLES)} {draft.rng.randint(2020, 2029)}"
     others = [f"{other} {draft.rng.randint(2020, 2029)}" for other in words.TITLES]
     said = told(draft, "page title", title, others)
-    clutter(draft)
     final = replace(model, **{place: title})
-    draft.expect(Document(path=path, pages=final, looks=("header", "footer")))
+    _expect(draft, path, final, "header", "footer")
     draft.say(
         f"Give the pages of {path} a {place} that reads {said}. Save it as docx.",
         f"In {path}, turn on the page {place} and write {said} into it. Save the document.",
@@ -269,9 +257,8 @@ def swap_paragraphs(draft: Draft) -> None:
     moved = draft.one(texts[1:-1])
     said = told(draft, "sentence", moved, texts)
     rest = [text for text in texts if text != moved]
-    clutter(draft)
     final = [moved, *rest] if place == "first" else [*rest, moved]
-    draft.expect(Document(path=path, pages=documents.pages(*final)))
+    _expect(draft, path, documents.pages(*final))
     draft.say(
         f"In {path}, move {said} so that it becomes the {place} paragraph. Save it.",
         f"{said} should be the {place} paragraph of {path}. Move it there, and save as docx.",
