@@ -43,6 +43,12 @@ def _folder_listing(draft: Draft, folder: str) -> Listing:
     return Listing(folder=folder, expected=frozenset(inside))
 
 
+def _finish(draft: Draft, *folders: str) -> None:
+    """Show Documents, and expect exactly the names that the checks leave in folders."""
+    _show(draft)
+    draft.expect(*(_folder_listing(draft, folder) for folder in folders))
+
+
 def rename_file(draft: Draft) -> None:
     """Rename files."""
     files = _fill(draft, "Documents", draft.at(3, 5, 8, 12))
@@ -56,8 +62,7 @@ def rename_file(draft: Draft) -> None:
                       for word in words.PLAIN]  # fmt: skip
             phrase = told(draft, "name", new, others)
         said.append(f"{_base(path)} to {phrase}")
-    _show(draft)
-    draft.expect(_folder_listing(draft, "Documents"))
+    _finish(draft, "Documents")
     draft.say(
         f"In the folder Documents, rename {listed(said)}.",
         f"Please rename {listed(said)}. The folder is Documents.",
@@ -74,8 +79,7 @@ def rename_folder(draft: Draft) -> None:
         draft.expect(Kept(path=path.replace(f"/{old}/", f"/{new}/"), data=draft.files[path]))
     draft.expect(Gone(path=f"Documents/{old}"))
     said = told(draft, "name", new, words.FOLDERS)
-    _show(draft)
-    draft.expect(_folder_listing(draft, "Documents"), _folder_listing(draft, f"Documents/{new}"))
+    _finish(draft, "Documents", f"Documents/{new}")
     draft.say(
         f'Give the folder "{old}" inside Documents a new name: {said}.',
         f'Rename the folder "{old}" in Documents to {said}, keeping everything in it.',
@@ -97,9 +101,7 @@ def move_files(draft: Draft) -> None:
         if path == chosen[-1] and draft.level == 4:
             phrase = told(draft, "folder", folder, words.FOLDERS)
         said.append(f"{_base(path)} into {phrase}")
-    _show(draft)
-    for folder in folders:
-        draft.expect(_folder_listing(draft, f"Documents/{folder}"))
+    _finish(draft, *(f"Documents/{folder}" for folder in folders))
     draft.say(
         f"In Documents, move {listed(said)}. Leave the other files where they are.",
         f"Please tidy up the folder Documents: move {listed(said)}, and nothing else.",
@@ -119,8 +121,7 @@ def copy_files(draft: Draft) -> None:
     for path in chosen:
         draft.expect(Kept(path=f"{target}/{_base(path)}", data=draft.files[path]))
         draft.expect(Kept(path=path, data=draft.files[path]))
-    _show(draft)
-    draft.expect(_folder_listing(draft, target))
+    _finish(draft, target)
     draft.say(
         f'Copy {listed(said)} from Documents into the folder "{target}" in the home folder.',
         f'Put copies of {listed(said)}, which are in Documents, into the folder "{target}" of '
@@ -159,8 +160,7 @@ def make_folder(draft: Draft) -> None:
         draft.expect(*moved(path, f"Documents/{name}/{_base(path)}", draft.files[path]))
     others = [f"{folder} {draft.rng.randint(2020, 2029)}" for folder in words.FOLDERS]
     said = told(draft, "folder name", name, others)
-    _show(draft)
-    draft.expect(_folder_listing(draft, f"Documents/{name}"))
+    _finish(draft, f"Documents/{name}")
     names = listed([_base(path) for path in chosen])
     draft.say(
         f"Make a folder named {said} in Documents and move {names} into it.",
@@ -180,8 +180,7 @@ def gather_type(draft: Draft) -> None:
     said = told(draft, "folder", folder, words.FOLDERS, is_named=True)
     for path in wanted:
         draft.expect(*moved(path, f"Documents/{folder}/{_base(path)}", draft.files[path]))
-    _show(draft)
-    draft.expect(_folder_listing(draft, f"Documents/{folder}"))
+    _finish(draft, f"Documents/{folder}")
     draft.say(
         f"Move every .{ending} file in Documents into {said}, which is in Documents too.",
         f"Sort Documents a little: all .{ending} files there belong in {said} inside Documents.",
@@ -200,8 +199,7 @@ def flatten_folder(draft: Draft) -> None:
     for path in inside:
         draft.expect(*moved(path, f"Documents/{_base(path)}", draft.files[path]))
     draft.expect(Gone(path=f"Documents/{folder}"))
-    _show(draft)
-    draft.expect(_folder_listing(draft, "Documents"))
+    _finish(draft, "Documents")
     draft.say(
         f"Move all files out of {said} in Documents into Documents itself, then delete the empty "
         "folder.",
@@ -220,8 +218,7 @@ def swap_names(draft: Draft) -> None:
     draft.expect(
         Kept(path=first, data=draft.files[second]), Kept(path=second, data=draft.files[first])
     )
-    _show(draft)
-    draft.expect(_folder_listing(draft, "Documents"))
+    _finish(draft, "Documents")
     draft.say(
         f"In Documents, the files {said[0]} and {said[1]} have each other's name. Swap the names.",
         f"Swap the names of {said[0]} and {said[1]} in Documents.",
@@ -239,8 +236,7 @@ def find_file(draft: Draft) -> None:
     code = draft.files[found].decode().split()[-1]
     said = told(draft, "code", code, [words.code(draft.rng) for _ in range(8)], is_named=True)
     draft.expect(*moved(found, f"Documents/{folder}/{_base(found)}", draft.files[found]))
-    _show(draft)
-    draft.expect(_folder_listing(draft, f"Documents/{folder}"))
+    _finish(draft, f"Documents/{folder}")
     draft.say(
         f'One text file in Documents contains {said}. Move it into the folder "{folder}" there.',
         f'Find the .txt file in Documents with {said} in it and move the file into "{folder}" in '
@@ -262,8 +258,7 @@ def copy_folder(draft: Draft) -> None:
         copy = path.replace("Documents/", f"Documents/{target}/", 1)
         draft.expect(Kept(path=copy, data=draft.files[path]))
         draft.expect(Kept(path=path, data=draft.files[path]))
-    _show(draft)
-    draft.expect(_folder_listing(draft, f"Documents/{target}"))
+    _finish(draft, f"Documents/{target}")
     draft.say(
         f'Copy {said} with everything in it into the folder "{target}". Both are in Documents.',
         f'In Documents, put a complete copy of {said} inside "{target}".',
@@ -309,9 +304,7 @@ def sort_by_prefix(draft: Draft) -> None:
         path = draft.add("Documents/index.txt", index + "\n")
         draft.open("mousepad", path)
         draft.expect(Text(path=path, text=f"{index}\n{title}"))
-    _show(draft)
-    for prefix in prefixes:
-        draft.expect(_folder_listing(draft, f"Documents/{prefix}"))
+    _finish(draft, *(f"Documents/{prefix}" for prefix in prefixes))
     sample = f"{prefixes[0].lower()}-..."
     draft.say(
         "Move each file in Documents whose name starts with the name of a folder there into that "

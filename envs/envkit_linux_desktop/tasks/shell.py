@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from envkit_linux_desktop.tasks import reading, words
-from envkit_linux_desktop.tasks.checks import Gone, Kept, Number, PathCheck, Text, moved
+from envkit_linux_desktop.tasks.checks import Check, Gone, Kept, Number, PathCheck, Text, moved
 from envkit_linux_desktop.tasks.clues import clutter, told
 from envkit_linux_desktop.tasks.home import MAX_BYTES, Home
 from envkit_linux_desktop.tasks.scenario import TERMINAL, Draft, families
@@ -58,11 +58,13 @@ class Archive(PathCheck):
         files[self.path] = gzip.compress(packed, mtime=0) if self.is_gzipped else packed
 
 
-def _terminal(draft: Draft) -> None:
+def _terminal(draft: Draft, *checks: Check) -> None:
+    """Open the terminal amid the clutter, and expect what commands leave."""
     draft.open(*TERMINAL)
     if draft.level >= 2:
         draft.open("pcmanfm", "Documents")
     clutter(draft)
+    draft.expect(*checks)
 
 
 def _lines(draft: Draft, *counts: int) -> tuple[str, list[str]]:
@@ -86,8 +88,7 @@ def sort_file(draft: Draft) -> None:
         clause = f", but only words after {told(draft, 'word', word, words.PLAIN)}"
     else:
         clause = ""
-    _terminal(draft)
-    draft.expect(Text(path=new, text="\n".join(final)))
+    _terminal(draft, Text(path=new, text="\n".join(final)))
     what = "the different words in the first column" if is_unique else "the lines"
     draft.say(
         f"Save {what} of {path}, sorted by byte value (LC_ALL=C), as {new}{clause}.",
@@ -116,8 +117,7 @@ def count_words(draft: Draft) -> None:
         city = draft.one(words.CITIES)
         value = sum(row.split(",")[1] == city for row in rows)
         what = f"lines with {told(draft, 'city', city, words.CITIES, is_named=True)}"
-    _terminal(draft)
-    draft.expect(Number(path=new, value=value))
+    _terminal(draft, Number(path=new, value=value))
     draft.say(
         f"How many {what} does {path} have? Save only the number as {new}.",
         f"Count the {what} in {path} and write just the number into {new}.",
@@ -139,8 +139,7 @@ def grep_lines(draft: Draft) -> None:
     if not final:
         final, clause = [row for row in rows if row.startswith(f"{word},")], ""
     new = draft.path("txt")
-    _terminal(draft)
-    draft.expect(Text(path=new, text="\n".join(final)))
+    _terminal(draft, Text(path=new, text="\n".join(final)))
     draft.say(
         f"Save the lines of {path} that contain {said}{clause} as {new}, in the same order.",
         f"Write each line of {path} with {said}{clause} to {new}. Keep their order.",
@@ -156,8 +155,7 @@ def cut_column(draft: Draft) -> None:
     said = told(draft, "column", name, ("first", "second", "third", "fourth", "fifth", "sixth",
                                         "seventh"))  # fmt: skip
     new = draft.path("txt")
-    _terminal(draft)
-    draft.expect(Text(path=new, text="\n".join(row.split(",")[number - 1] for row in rows)))
+    _terminal(draft, Text(path=new, text="\n".join(row.split(",")[number - 1] for row in rows)))
     column = said if draft.level == 4 else f"the {name} column"
     draft.say(
         f"{path} has columns separated by commas. Save only {column} as {new}.",
@@ -175,8 +173,7 @@ def take_part(draft: Draft) -> None:
     others = [str(draft.rng.randint(first, len(rows))) for _ in range(12)]
     said = told(draft, "line number", str(last), others) if draft.level == 4 else f"line {last}"
     new = draft.path("txt")
-    _terminal(draft)
-    draft.expect(Text(path=new, text="\n".join(rows[first - 1 : last])))
+    _terminal(draft, Text(path=new, text="\n".join(rows[first - 1 : last])))
     draft.say(
         f"Copy everything from line {first} to {said} of {path}, both included, into a new file "
         f"{new}.",
@@ -204,8 +201,7 @@ def make_archive(draft: Draft) -> None:
     stem = draft.path("tar.gz", "Downloads")
     name = told(draft, "archive name", posixpath.basename(stem),
                 [f"{stem}-{n}.tar.gz" for n, stem in enumerate(words.STEMS)])  # fmt: skip
-    _terminal(draft)
-    draft.expect(Archive(path=stem, files=inside))
+    _terminal(draft, Archive(path=stem, files=inside))
     draft.say(
         f"Pack the files of {folder}{clause} into a gzipped tar archive. Its place is the folder "
         f"Downloads, its name {name}.",
@@ -250,8 +246,7 @@ def list_found(draft: Draft) -> None:
             found += [posixpath.basename(path)] if has else []
     new = draft.path("txt")
     said = told(draft, "code", code, others, is_named=True)
-    _terminal(draft)
-    draft.expect(Text(path=new, text="\n".join(sorted(found))))
+    _terminal(draft, Text(path=new, text="\n".join(sorted(found))))
     draft.say(
         f"Search Documents and its folders for .log files that contain {said}. Save their names "
         f"without folders, sorted by LC_ALL=C sort, one per line, as {new}.",
@@ -272,8 +267,7 @@ def decode_file(draft: Draft) -> None:
     names = [posixpath.basename(path) for path in paths]
     said = told(draft, "file", names[0], [*names, "a.b64", "b.b64", "c.b64", "d.b64", "e.b64"],
                 is_named=True)  # fmt: skip
-    _terminal(draft)
-    draft.expect(Text(path=new, text=text))
+    _terminal(draft, Text(path=new, text=text))
     draft.say(
         f"Decode {said} in Documents, which is base64, and save the text as {new}.",
         f"The content of {said} in Documents is base64. Save what it decodes to as {new}.",
@@ -291,8 +285,7 @@ def checksum_file(draft: Draft) -> None:
     spare = [f"{stem}-{n}.bin" for n, stem in enumerate(words.STEMS, 41)]
     said = told(draft, "file", names[0], [*names, *spare], is_named=True)
     new = draft.path("txt")
-    _terminal(draft)
-    draft.expect(Text(path=new, text=hashlib.new(kind, draft.files[paths[0]]).hexdigest()))
+    _terminal(draft, Text(path=new, text=hashlib.new(kind, draft.files[paths[0]]).hexdigest()))
     draft.say(
         f"Save the {kind.upper()} checksum of {said} in Documents as {new}: the hexadecimal "
         "digits only.",
@@ -357,8 +350,7 @@ def join_files(draft: Draft) -> None:
     new = draft.path("txt", "Downloads")
     names = [f"{word}-{n}.txt" for n, word in enumerate(words.PLAIN)]
     said = told(draft, "file name", posixpath.basename(new), names)
-    _terminal(draft)
-    draft.expect(Text(path=new, text="".join(parts.values())))
+    _terminal(draft, Text(path=new, text="".join(parts.values())))
     last = posixpath.basename(list(parts)[-1])
     draft.say(
         f"Join the files {stem}.part01, {stem}.part02 and so on from Documents in this order. "
