@@ -82,25 +82,21 @@ def test_goal_says_that_the_rest_must_stay(family: str) -> None:
         assert "Leave everything else as it is." in goal or "Leave the other " in goal
 
 
-def _check_oracle(family: str, level: int, seeds: range) -> None:
+@pytest.mark.parametrize(
+    ("family", "level", "count"),
+    [
+        *((*one, 2) for one in EVERY[::3]),
+        *(pytest.param(*one, 80, marks=pytest.mark.slow) for one in EVERY),
+    ],
+)
+def test_oracle_solves_every_family_and_level(
+    family: str, level: int, count: int, blind_screen: None
+) -> None:
     env = ComputerUseEnv()
-    for seed in seeds:
+    for seed in range(count):
         steps = _play(env, oracle(), seed, _task(family, level, seed))
         assert steps[-1].reward == 1.0, (family, level, seed, env.task["goal"])
         assert steps[-1].terminated
-
-
-@pytest.mark.parametrize(("family", "level"), EVERY[::3])  # the slow test takes all
-def test_oracle_solves_every_family_and_level(family: str, level: int) -> None:
-    _check_oracle(family, level, range(2))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("family", "level"), EVERY)
-def test_oracle_solves_80_seeds_of_every_family_and_level(
-    family: str, level: int, blind_screen: None
-) -> None:
-    _check_oracle(family, level, range(80))
 
 
 @pytest.mark.slow

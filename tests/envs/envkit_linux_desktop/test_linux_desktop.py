@@ -24,6 +24,7 @@ from envkit.errors import (
     UnknownNameError,
 )
 from envkit_actions import FAMILIES as DIALECTS
+from envkit_actions import Action
 from envkit_linux_desktop import LinuxDesktopEnv, LinuxDesktopTasks
 from envkit_linux_desktop.desk import Limits
 from envkit_linux_desktop.keyboard import UntypableError, symbol_of
@@ -214,56 +215,35 @@ def test_the_oracle_waits_as_its_dialect_can(dialect: str) -> None:
     env.close()
 
 
+def saved(session: Session, *actions: Action) -> str:
+    """Give Mousepad input, and return the text that it saves."""
+    session.open(("mousepad",))
+    performer = Performer(session.screen)
+    path = (wait(0.3), key("ctrl", "s"), wait(0.8), key("ctrl", "a"), type_text("~/saved.txt"))
+    for action in (*actions, *path, wait(0.5), key("enter")):
+        assert performer.perform(action) is None
+    data = await_file(session, "saved.txt")
+    assert data is not None
+    return data.decode()
+
+
 @DESKTOP.mark
 @pytest.mark.slow
 def test_typed_text_arrives_exactly(session: Session) -> None:
-    session.open(("mousepad",))
-    performer = Performer(session.screen)
-    for action in (
-        type_text(EXACT),
-        wait(0.3),
-        key("ctrl", "s"),
-        wait(0.8),
-        key("ctrl", "a"),
-        type_text("~/exact.txt"),
-        wait(0.5),
-        key("enter"),
-    ):
-        assert performer.perform(action) is None
-    data = await_file(session, "exact.txt")
-    assert data is not None
-    assert data.decode() == EXACT
+    assert saved(session, type_text(EXACT)) == EXACT
 
 
 @DESKTOP.mark
 @pytest.mark.slow
 def test_a_key_on_the_second_level_is_pressed_with_shift(session: Session) -> None:
-    session.open(("mousepad",))
-    performer = Performer(session.screen)
-    for action in (key("?"), key("a"), key("shift", "b"), wait(0.3), key("ctrl", "s"), wait(0.8)):
-        performer.perform(action)
-    performer.perform(type_text("keys.txt"))
-    for action in (wait(0.5), key("enter")):
-        performer.perform(action)
-    data = await_file(session, "keys.txt") or await_file(session, "Documents/keys.txt")
-    assert (data or b"").rstrip(b"\n") == b"?aB"
+    assert saved(session, key("?"), key("a"), key("shift", "b")).rstrip("\n") == "?aB"
 
 
 @DESKTOP.mark
 @pytest.mark.slow
 def test_more_characters_than_spare_keys_arrive_exactly(session: Session) -> None:
     text = "".join(map(chr, range(0x3B1, 0x3C9))) + "".join(map(chr, range(0x4E00, 0x4F00))) + "αω"
-    session.open(("mousepad",))
-    performer = Performer(session.screen)
-    performer.perform(type_text(text))
-    for action in (wait(0.3), key("ctrl", "s"), wait(0.8), key("ctrl", "a")):
-        performer.perform(action)
-    performer.perform(type_text("~/many.txt"))
-    for action in (wait(0.5), key("enter")):
-        performer.perform(action)
-    data = await_file(session, "many.txt")
-    assert data is not None
-    assert data.decode().rstrip("\n") == text
+    assert saved(session, type_text(text)).rstrip("\n") == text
 
 
 @DESKTOP.mark

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from fakes.matrix import share
 from fakes.needs import BUBBLEWRAP
+from fakes.terminal_plays import left
 
-from envkit.env import Step
 from envkit.errors import DatasetError, EnvFault, FaultKind
 from envkit.grading import UngradedError
 from envkit_terminal import Limits, TerminalEnv
@@ -56,18 +56,6 @@ def graded(
         "reads_reward": True,
     }
     return {"goal": "Do it.", "folders": ["/app"], "folder": "/app", "checks": [check], **fields}
-
-
-def left(task: dict[str, Any], *commands: str, limits: Limits | None = None) -> Step:
-    """Play commands, then end the episode."""
-    env = TerminalEnv(tasks=[task], limits=limits, command_seconds=10.0)
-    try:
-        env.reset(seed=1)
-        for command in commands:
-            env.step(write(command, env.protocol))
-        return env.step("Done.")
-    finally:
-        env.close()
 
 
 PLAIN = graded(
