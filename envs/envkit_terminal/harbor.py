@@ -113,20 +113,18 @@ def _reward(metadata: Mapping[str, Any]) -> dict[str, Any]:
 def _check_environment(
     folder: Path, environment: Mapping[str, Any], verifier: Mapping[str, Any]
 ) -> None:
-    if (folder / "steps").exists():
-        raise RefusedError("a task of several steps")
-    if environment.get("docker_image"):
-        raise RefusedError("a prebuilt image")
-    if environment.get("gpus"):
-        raise RefusedError("a GPU")
-    if environment.get("mcp_servers"):
-        raise RefusedError("MCP servers")
-    if (folder / "environment/docker-compose.yaml").exists():
-        raise RefusedError("several containers")
-    if verifier.get("environment_mode") == "separate":
-        raise RefusedError("an image for its tests")
-    if not (folder / "tests/test.sh").exists():
-        raise RefusedError("no tests/test.sh")
+    reasons = {
+        "a task of several steps": (folder / "steps").exists(),
+        "a prebuilt image": environment.get("docker_image"),
+        "a GPU": environment.get("gpus"),
+        "MCP servers": environment.get("mcp_servers"),
+        "several containers": (folder / "environment/docker-compose.yaml").exists(),
+        "an image for its tests": verifier.get("environment_mode") == "separate",
+        "no tests/test.sh": not (folder / "tests/test.sh").exists(),
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            raise RefusedError(reason)
 
 
 def _terminal_bench(folder: Path, *, has_pytest: bool) -> dict[str, Any]:
