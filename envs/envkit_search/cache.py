@@ -8,7 +8,8 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from envkit.errors import ConfigurationError, EnvFault, FaultKind
+from envkit import ranges
+from envkit.errors import EnvFault, FaultKind
 from envkit_search.document import Hit, SearchBackend
 
 _PendingRequestKey = tuple[asyncio.AbstractEventLoop, str, int]
@@ -29,12 +30,6 @@ class CacheStatistics:
     """Misses whose cached answer was too old."""
     evicted: int = 0
     """Evicted answers."""
-
-    @property
-    def hit_rate(self) -> float:
-        """Fraction of queries that needed no separate request; 0.0 before the first."""
-        asked = self.hits + self.shared + self.misses
-        return (self.hits + self.shared) / asked if asked else 0.0
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -68,11 +63,8 @@ class CachedBackend:
         Raises:
             ConfigurationError: `capacity` is below 1, or `ttl_s` is not positive.
         """
-        if capacity < 1 or (ttl_s is not None and ttl_s <= 0):
-            raise ConfigurationError(
-                "capacity must be at least 1 and ttl_s positive or None, got "
-                f"capacity={capacity} and ttl_s={ttl_s}"
-            )
+        ranges.at_least(1, capacity=capacity)
+        ranges.positive(ttl_s=ttl_s)
         self.statistics = CacheStatistics()
         self._inner, self._capacity = inner, capacity
         self._ttl_s, self._clock = ttl_s, clock

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import aiohttp
 
+from envkit import ranges
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
 from envkit.retry_after import retry_after
 from envkit.rollout.limits import Backoff
@@ -65,16 +66,13 @@ class HttpLimits:
         Raises:
             ConfigurationError: A time is not positive, or a count is below 1.
         """
-        if min(self.attempt_s, self.deadline_s) <= 0:
-            raise ConfigurationError(
-                "attempt_s and deadline_s must be positive, got "
-                f"attempt_s={self.attempt_s} and deadline_s={self.deadline_s}"
-            )
-        if min(self.max_attempts, self.max_concurrent, self.max_bytes) < 1:
-            raise ConfigurationError(
-                "max_attempts, max_concurrent and max_bytes must be at least 1, got "
-                f"{self.max_attempts}, {self.max_concurrent} and {self.max_bytes}"
-            )
+        ranges.positive(attempt_s=self.attempt_s, deadline_s=self.deadline_s)
+        ranges.at_least(
+            1,
+            max_attempts=self.max_attempts,
+            max_concurrent=self.max_concurrent,
+            max_bytes=self.max_bytes,
+        )
 
 
 class _Failed(Exception):
