@@ -10,20 +10,24 @@ stay down between calls.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from envkit.reply import Reply
 from envkit.tools import ToolSpec
 from envkit_actions.action import Action, ActionKind, Button
-from envkit_actions.call_reply import parse_calls, write_calls, write_ending
-from envkit_actions.closing import DONE, FAIL
-from envkit_actions.family import ActionFamily
+from envkit_actions.call_reply import CallFamily, write_calls
+from envkit_actions.family import Part
 from envkit_actions.fields import Fields, Reader
 from envkit_actions.keys import KeyColumn
 from envkit_actions.malformed import MalformedActionError
-from envkit_actions.parsed import ParsedActions, Reading
+from envkit_actions.parsed import Reading
 from envkit_actions.reply import Call
 from envkit_actions.spaces import CoordinateSpace, SpaceKind
 from envkit_actions.writing import Writing, direction_pixels, replaced, replacing
 
+_PROMPT: Final = (
+    "You operate a screen through function calls, and get a screenshot after each reply. "
+    "Places count from the top left, up to {width} across and {height} down. "
+    "When the task is done, reply {done} without a call; when it cannot be done, {fail}; when a "
+    "question was asked, reply with the answer alone."
+)
 LONG_WAIT_SECONDS: Final = 5.0
 """How long `wait_5_seconds` lasts."""
 _WHOLE: Final = 1000
@@ -47,8 +51,10 @@ class Function(NamedTuple):
     read: Reader
 
 
-class GeminiFamily(ActionFamily):
+class GeminiFamily(CallFamily):
     """The functions of one generation."""
+
+    prompt = _PROMPT
 
     def __init__(
         self,
@@ -71,18 +77,8 @@ class GeminiFamily(ActionFamily):
         super().__init__(name, counts=SpaceKind.NORMALISED)
         self.wait_seconds = wait_seconds
         self._functions, self._aimed, self._refused = functions, aimed, refused
+        self.tool_names = (*functions, *refused)
         self._tools = tuple(_tool(*entry) for entry in functions.items())
-
-    def parse(self, reply: Reply | str, space: CoordinateSpace) -> ParsedActions:
-        """Read function calls, also as parts of the API; text alone ends the episode."""
-        return parse_calls(
-            reply,
-            space,
-            self._read,
-            tool_names=(*self._functions, *self._refused),
-            tools=self.tools(space),
-            ends_in_text=True,
-        )
 
     def _read(self, call: Call, reading: Reading) -> None:
         name, arguments = call
@@ -100,24 +96,19 @@ class GeminiFamily(ActionFamily):
             fields.has(aside)
         fields.read(self._functions[name].read)
 
-    def write(self, actions: Sequence[Action], space: CoordinateSpace) -> str:
-        """Return one tool call per action, or plain text to end the episode.
+    def _write_next(
+        self, actions: Sequence[Action], space: CoordinateSpace
+    ) -> tuple[Sequence[Written], int]:
+        writing = Writing(self.name, actions[0], space)
+        typed = _typed_at(writing, actions) if "type_text_at" in self._functions else None
+        call, count = typed or (self._call(writing), 1)
+        return [call], count
 
-        Raises:
-            InexpressibleActionError: The generation cannot express an action.
-        """
-        ending = write_ending(self.name, actions, space)
-        if ending is not None:
-            return ending
-        calls: list[Written] = []
-        at = 0
-        while at < len(actions):
-            writing = Writing(self.name, actions[at], space)
-            typed = _typed_at(writing, actions[at:]) if "type_text_at" in self._functions else None
-            call, count = typed or (self._call(writing), 1)
-            calls.append(call)
-            at += count
-        return write_calls(calls)
+    def _write(self, writing: Writing) -> list[Written]:
+        return [self._call(writing)]
+
+    def _joined(self, parts: Sequence[Part]) -> str:
+        return write_calls(parts)
 
     def _call(self, writing: Writing) -> Written:
         action = writing.plain(button=True, keys=writing.action.kind is ActionKind.KEY)
@@ -148,16 +139,6 @@ class GeminiFamily(ActionFamily):
                 return "take_screenshot", {}
             case _:
                 raise writing.refusal(f"its functions are {', '.join(self._functions)}")
-
-    def system_prompt(self, space: CoordinateSpace) -> str:
-        """Return instructions; `tools` describes the functions."""
-        extent = space.extent
-        return (
-            "You operate a screen through function calls, and get a screenshot after each reply. "
-            f"Places count from the top left, up to {extent.width} across and {extent.height} "
-            f"down. When the task is done, reply {DONE} without a call; when it cannot be done, "
-            f"{FAIL}; when a question was asked, reply with the answer alone."
-        )
 
     def tools(self, space: CoordinateSpace) -> tuple[ToolSpec, ...]:
         """Return one tool per function."""
