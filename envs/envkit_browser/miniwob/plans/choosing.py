@@ -1,4 +1,4 @@
-"""Plans for tasks of boxes, rings, lists, sliders and other choices."""
+"""Plans for tasks of boxes, rings, lists, sliders, calendars and other choices."""
 
 import re
 from collections.abc import Iterator
@@ -240,4 +240,27 @@ def autocomplete(page: Page) -> Iterator[Action]:
             yield from moves.reach(page, fitting[0])
             yield moves.press(page, fitting[0])
         yield from moves.fill(page, field, start)
+    yield from moves.submit(page)
+
+
+_MONTHS: str = """
+January February March April May June July August September October November December
+"""
+
+
+def pick_date(page: Page) -> Iterator[Action]:
+    """Open the calendar, turn to the month and press the day."""
+    asked = page.asked(r"Select (\d+/\d+/\d+) as")
+    month, day, _ = (int(part) for part in asked.split("/"))
+    field = page.one("#datepicker")
+    if field.value != asked:
+        title = page.first(".ui-datepicker-month")
+        if title is None or not title.is_shown:
+            yield moves.press(page, field)
+        assert title is not None
+        shown = _MONTHS.split().index(title.text) + 1
+        if shown != month:
+            arrow = "prev" if shown > month else "next"
+            yield moves.press(page, page.one(f".ui-datepicker-{arrow}"))
+        yield moves.press(page, page.with_text(".ui-datepicker-calendar td a", str(day)))
     yield from moves.submit(page)
