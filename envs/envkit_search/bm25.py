@@ -5,6 +5,7 @@ document) pair is computed once and rounded to 1/65536, so scores are sums of in
 the same on every machine, in any order of addition. Ties go to the smaller document id.
 """
 
+import asyncio
 import hashlib
 import itertools
 from collections.abc import Iterable, Sequence
@@ -117,6 +118,38 @@ class Bm25Index:
             begin, end = starts[number], starts[number + 1]
             scores[rows[begin:end]] += shares[begin:end]
         return scores
+
+
+class EmbeddedBackend:
+    """Answer queries from an index in memory.
+
+    A query takes well under a millisecond, so it runs on the event loop and yields to it between
+    queries of a batch. Closing releases nothing, since others may share the index.
+    """
+
+    def __init__(self, index: Bm25Index) -> None:
+        self._index = index
+
+    @property
+    def index(self) -> Bm25Index:
+        """The index."""
+        return self._index
+
+    async def search(self, queries: Sequence[str], *, topk: int) -> list[list[Hit]]:
+        """Return the hits of each query, best first, at most `topk` each.
+
+        Raises:
+            ConfigurationError: `topk` is below 1.
+        """
+        found: list[list[Hit]] = []
+        for query in queries:
+            if found:
+                await asyncio.sleep(0)
+            found.append(self._index.search(query, topk))
+        return found
+
+    async def aclose(self) -> None:
+        """Do nothing: the index is in memory."""
 
 
 def _best(scores: NDArray[np.int32], topk: int) -> NDArray[np.intp]:

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError, DatasetError
-from envkit_search.bm25 import EXACT_TITLE_BONUS, MAX_QUERY_CHARACTERS, Bm25Index
+from envkit_search.bm25 import EXACT_TITLE_BONUS, MAX_QUERY_CHARACTERS, Bm25Index, EmbeddedBackend
 from envkit_search.document import Document
-from envkit_search.embedded import EmbeddedBackend
 from envkit_search.words import STOP_WORDS, title_key, tokenise
 
 WORDS = ["amber", "bell", "canal", "dune", "eagle", "fjord"]
