@@ -175,8 +175,7 @@ def dropdown_and_button(page: Page) -> Iterator[Action]:
         item = page.with_text(".selectric-items li", name)
         if not item.is_shown:
             yield moves.press(page, page.one(".selectric"))
-        yield from moves.reach(page, item)
-        yield moves.press(page, item)
+        yield from moves.reach_and_press(page, item)
     yield moves.press(page, page.with_text("#buttons button", page.quoted()[0]))
 
 
@@ -237,8 +236,7 @@ def autocomplete(page: Page) -> Iterator[Action]:
             item for item in items if item.text.startswith(start) and item.text.endswith(end)
         ]
         if fitting and value == start:
-            yield from moves.reach(page, fitting[0])
-            yield moves.press(page, fitting[0])
+            yield from moves.reach_and_press(page, fitting[0])
         yield from moves.fill(page, field, start)
     yield from moves.submit(page)
 
