@@ -60,7 +60,7 @@ class GeminiFamily(CallFamily):
         self,
         name: str,
         functions: Mapping[str, Function],
-        aimed: Mapping[tuple[ActionKind, Button], str],
+        aimed: Mapping[str, tuple[ActionKind, Button]],
         refused: Mapping[str, str],
         *,
         wait_seconds: float | None = None,
@@ -70,13 +70,14 @@ class GeminiFamily(CallFamily):
         Args:
             name: The family's key in `FAMILIES`.
             functions: Every function by its name.
-            aimed: Names of those that only take a place.
+            aimed: Those that only take a place, and what each does there.
             refused: Names of others that the models know, and why they are not carried out.
             wait_seconds: How long every wait lasts; None if a wait says how long.
         """
         super().__init__(name, counts=SpaceKind.NORMALISED)
         self.wait_seconds = wait_seconds
-        self._functions, self._aimed, self._refused = functions, aimed, refused
+        self._functions, self._refused = functions, refused
+        self._aimed = {done: word for word, done in aimed.items()}
         self.tool_names = (*functions, *refused)
         self._tools = tuple(_tool(*entry) for entry in functions.items())
 
@@ -172,12 +173,17 @@ _PARAMETERS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def _aimed(kind: ActionKind, button: Button = Button.LEFT) -> Function:
-    def read(fields: Fields) -> Action:
-        x, y = fields.point()
-        return Action(kind=kind, x=x, y=y, button=button)
+def _aimed(words: Mapping[str, tuple[ActionKind, Button]]) -> dict[str, Function]:
+    """Return the functions that only take a place."""
 
-    return Function(("x", "y"), (), read)
+    def at(kind: ActionKind, button: Button) -> Function:
+        def read(fields: Fields) -> Action:
+            x, y = fields.point()
+            return Action(kind=kind, x=x, y=y, button=button)
+
+        return Function(("x", "y"), (), read)
+
+    return {word: at(*done) for word, done in words.items()}
 
 
 def _plain(*actions: Action) -> Function:
@@ -244,10 +250,23 @@ _HISTORY: Final = {
 _DRAG: Final = Function(("x", "y", "destination_x", "destination_y"), (), _drag)
 _SCROLL: Final = Function(("x", "y", "direction"), ("magnitude",), _scroll)
 _LOOK: Final = _plain(Action(kind=ActionKind.SCREENSHOT))
+_OLD_AIMED: Final = {
+    "click_at": (ActionKind.CLICK, Button.LEFT),
+    "hover_at": (ActionKind.MOVE, Button.LEFT),
+}
+_NEW_AIMED: Final = {
+    "click": (ActionKind.CLICK, Button.LEFT),
+    "right_click": (ActionKind.CLICK, Button.RIGHT),
+    "middle_click": (ActionKind.CLICK, Button.MIDDLE),
+    "double_click": (ActionKind.DOUBLE_CLICK, Button.LEFT),
+    "triple_click": (ActionKind.TRIPLE_CLICK, Button.LEFT),
+    "move": (ActionKind.MOVE, Button.LEFT),
+    "mouse_down": (ActionKind.MOUSE_DOWN, Button.LEFT),
+    "mouse_up": (ActionKind.MOUSE_UP, Button.LEFT),
+}
 _OLD: Final[dict[str, Function]] = {
     "open_web_browser": _LOOK,  # which is open already
-    "click_at": _aimed(ActionKind.CLICK),
-    "hover_at": _aimed(ActionKind.MOVE),
+    **_aimed(_OLD_AIMED),
     "type_text_at": Function(("x", "y", "text"), ("press_enter", "clear_before_typing"), _type_at),
     "scroll_document": Function(("direction",), (), _scroll_document),
     "scroll_at": _SCROLL,
@@ -257,14 +276,7 @@ _OLD: Final[dict[str, Function]] = {
     **_HISTORY,
 }
 _NEW: Final[dict[str, Function]] = {
-    "click": _aimed(ActionKind.CLICK),
-    "right_click": _aimed(ActionKind.CLICK, Button.RIGHT),
-    "middle_click": _aimed(ActionKind.CLICK, Button.MIDDLE),
-    "double_click": _aimed(ActionKind.DOUBLE_CLICK),
-    "triple_click": _aimed(ActionKind.TRIPLE_CLICK),
-    "move": _aimed(ActionKind.MOVE),
-    "mouse_down": _aimed(ActionKind.MOUSE_DOWN),
-    "mouse_up": _aimed(ActionKind.MOUSE_UP),
+    **_aimed(_NEW_AIMED),
     "type": Function(("text",), ("press_enter",), _type),
     "drag_and_drop": _DRAG,
     "scroll": _SCROLL,
@@ -314,24 +326,6 @@ def _typed_at(writing: Writing, actions: Sequence[Action]) -> tuple[Written, int
 
 
 GEMINI_25: Final = GeminiFamily(
-    "gemini-2.5",
-    _OLD,
-    {(ActionKind.CLICK, Button.LEFT): "click_at", (ActionKind.MOVE, Button.LEFT): "hover_at"},
-    _ADDRESS,
-    wait_seconds=LONG_WAIT_SECONDS,
+    "gemini-2.5", _OLD, _OLD_AIMED, _ADDRESS, wait_seconds=LONG_WAIT_SECONDS
 )
-GEMINI_35: Final = GeminiFamily(
-    "gemini-3.5",
-    _NEW,
-    {
-        (ActionKind.CLICK, Button.LEFT): "click",
-        (ActionKind.CLICK, Button.RIGHT): "right_click",
-        (ActionKind.CLICK, Button.MIDDLE): "middle_click",
-        (ActionKind.DOUBLE_CLICK, Button.LEFT): "double_click",
-        (ActionKind.TRIPLE_CLICK, Button.LEFT): "triple_click",
-        (ActionKind.MOVE, Button.LEFT): "move",
-        (ActionKind.MOUSE_DOWN, Button.LEFT): "mouse_down",
-        (ActionKind.MOUSE_UP, Button.LEFT): "mouse_up",
-    },
-    {**_ADDRESS, **_HELD},
-)
+GEMINI_35: Final = GeminiFamily("gemini-3.5", _NEW, _NEW_AIMED, {**_ADDRESS, **_HELD})
