@@ -1,4 +1,4 @@
-"""Fields that an action does not know, or lacks, are problems in every dialect."""
+"""What a reply says wrong is a problem with its reason, in every dialect: a call or a field."""
 
 import json
 import re
@@ -27,6 +27,11 @@ EVERY = [
     Action(kind=ActionKind.ZOOM, x=1, y=2, path=((30, 40),)),
     Action(kind=ActionKind.TERMINATE),
 ]
+
+
+def _call(name: str, **arguments: Any) -> str:
+    call = json.dumps({"name": name, "arguments": arguments})
+    return f"<tool_call>\n{call}\n</tool_call>"
 
 
 def written(name: str) -> list[str]:
@@ -122,6 +127,87 @@ def test_field_that_an_action_lacks_or_does_not_know_is_named(
 
     assert parsed.actions == ()
     assert re.search(sentence, parsed.problems[0])
+
+
+PROBLEMS = [
+    ("canonical", "I don't know what to do.", "the reply holds no action"),
+    ("canonical", "", "the reply holds no action"),
+    ("canonical", "<think>so", "thinking is not closed"),
+    ("canonical", '{"action": "click", "x": 1, "y"', "JSON cannot be read: expected ':'"),
+    ("canonical", '[{"action": "wait", "seconds": 1}, 5]', "must be a JSON object"),
+    ("canonical", "{'a': 1, 'a': 2}", "duplicate key 'a'"),
+    ("canonical", "{action: click}", "JSON cannot be read: expected a quoted key"),
+    ("canonical", '{"action": "screenshot"}\n' * 51, "at most 50 actions"),
+    ("openai", '{"type": "click", "x": 1}', "click needs 'y'"),
+    ("openai", "{type: click}", "JSON cannot be read: expected a quoted key"),
+    ("openai", "{ (click) }", "the reply holds no action"),
+    ("openai", '{"actions": 5}', "'actions' must be a list"),
+    ("openai", '{"type": "drag", "path": [[1, 2]]}', "at least one point more"),
+    ("openai", _call("browser"), "there is no tool 'browser'; call 'computer'"),
+    ("openai", "", "no action"),
+    ("anthropic-20251124", '{"action": "zoom", "region": [1, 2, 3]}', "'region' must be"),
+    ("anthropic-20251124", '{"action": "scroll", "scroll_direction": "in"}', "'scroll_direction'"),
+    ("qwen3-vl", _call("computer_use", action="fly"), "'action' must be one of"),
+    ("qwen3-vl", _call("computer_use", action="left_click", coordinate=[5]), "'coordinate'"),
+    ("qwen3-vl", '<tool_call>{"name": "computer_use", "argum', "tool call 1 cannot be read"),
+    ("qwen3-vl", _call("computer_use", action="key", keys=["entr"]), "did you mean 'enter'"),
+    ("ui-tars-1.5", "Action: click(start_box='(5)')", "must be '\\(x,y\\)'"),
+    ("ui-tars-1.5", "Action: click()", "click needs 'start_box'"),
+    ("ui-tars-1.5", "Action: open(app='x')", "no action 'open'"),
+    ("ui-tars-1.5", "Action: click(start_box='(1,2)'", "not Python calls"),
+    ("ui-tars-1.5-mobile", "Action: open_app(app_name='Mail')", "no apps to open.*brings a window"),
+    ("ui-tars-1.5-mobile", "Action: press_home()", "no home screen.*press_back"),
+    ("anthropic-20250124", '{"action": "zoom", "region": [1, 2, 3, 4]}', "'action' must be one of"),
+    ("qwen2.5-vl", _call("computer_use", action="answer", text="7"), "'action' must be one of"),
+    ("glm-4.5v", "scroll(start_box='[1,2]', direction='left')", "one of down, up, got 'left'"),
+    ("glm-4.5v", "left_single(start_box='[1,2]')", "no action"),
+    ("autoglm-phone", 'do(action="Launch", app="Mail")', "no apps to open.*a tap brings"),
+    ("autoglm-phone", 'do(action="Home")', "no home screen"),
+    ("autoglm-phone", 'do(action="Take_over", message="log in")', "nobody is there"),
+    ("autoglm-phone", 'do(action="Note", message="True")', "nothing is recorded"),
+    ("autoglm-phone", 'do(action="Fly")', "'action' must be one of tap, double tap"),
+    ("autoglm-phone", "tap([1,2])", "write do or finish|no 'tap'"),
+    ("gemini-2.5", '{"name": "navigate", "args": {"url": "http://a"}}', "no address bar"),
+    ("gemini-2.5", '{"name": "click", "args": {"x": 1, "y": 2}}', "no tool 'click'"),
+    ("gemini-2.5", '{"x": 1, "y": 2}', "'name' of a function"),
+    ("gemini-2.5", '{"name": {"a": 1}}', "'name' of a function"),
+    ("gemini-3.5", '{"name": "key_down", "args": {"key": "shift"}}', "no key stays down.*hotkey"),
+    ("gemini-3.5", '{"name": "click_at", "args": {"x": 1, "y": 2}}', "no tool 'click_at'"),
+    ("ui-tars-1.5-mobile", "Action: hotkey(key='ctrl c')", "no action 'hotkey'; .*long_press"),
+    ("browsergym", "click('a51')", "element's id.*mouse_click"),
+    ("browsergym", "mouse_click(1, 2, 'left', 4)", "at most 3 arguments, got 4"),
+    ("browsergym", "mouse_click(1, y=2, z=3)", "argument 'z' is unknown"),
+    ("browsergym", "mouse_click(1, x=2)", "argument 'x' is given twice"),
+    ("browsergym", "keyboard_down('a')", "never released"),
+    ("browsergym", "goto('http://example.org')", "no function 'goto'"),
+    ("osworld", "import os\nos.system('ls')", "only pyautogui and time.sleep"),
+    ("osworld", "x = 5\npyautogui.click(x, x)", "statement of kind assign"),
+    ("osworld", "pyautogui.click(x, 5)", "plain strings and numbers, got the name 'x'"),
+    ("osworld", "pyautogui.click(2 + 3, 5)", "expression of kind binop"),
+    ("osworld", "pyautogui.write(open('/etc/passwd').read())", "expression of kind call"),
+    ("osworld", "pyautogui.write(f'{1}')", "f-strings"),
+    ("osworld", "for i in range(3):\n    pyautogui.click(1, 2)", "statement of kind for"),
+    ("osworld", "pyautogui.__class__.mro()", "only plain functions"),
+    ("osworld", "pyautogui.moveRel(1, 2, x=5)", "argument 'x' is unknown"),
+    ("osworld", "pyautogui.move('left')", "'x' must be a number"),
+    ("anthropic-20250124", _call("computer", action="key", text="Down Dwn"), "no key 'Dwn'"),
+    ("anthropic-20250124", _call("computer", action="key", text=""), "1 to 6 keys"),
+    ("anthropic-20250124", _call("computer", action="key", text="a " * 51), "at most 50 actions"),
+    ("osworld", "pyautogui.click(1, 2, clicks=9)", "'clicks' must be 1, 2 or 3"),
+    ("osworld", "pyautogui.press('a', presses=1000)", "1 to 50 times"),
+    ("osworld", "pyautogui.keyDown('ctrl')\npyautogui.write('a')", "still down"),
+    ("osworld", "pyautogui.click(**{'x': 1})", "without \\*\\*"),
+    ("osworld", "click the button", "not Python calls"),
+]
+
+
+@pytest.mark.parametrize(("name", "reply", "sentence"), PROBLEMS)
+def test_unreadable_reply_says_why(name: str, reply: str, sentence: str) -> None:
+    family = find_family(name)
+    parsed = family.parse(reply, family.space(SCREEN))
+
+    assert parsed.problems
+    assert re.search(sentence, parsed.problems[0], re.DOTALL), parsed.problems
 
 
 @pytest.mark.parametrize("name", ["anthropic-20250124", "anthropic-20251124"])
