@@ -2,13 +2,13 @@
 
 import json
 import math
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.processes import run_python
 from fakes.trajectories import example
 
 from envkit.errors import ConfigurationError, MissingDependencyError, StorageError
@@ -133,8 +133,7 @@ def test_sinks_are_imported_without_their_libraries() -> None:
         "heavy = ('tensorboard', 'wandb', 'pyarrow', 'prometheus_client', 'opentelemetry')\n"
         "print([name for name in heavy if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert run_python("-c", code).strip() == "[]"
 
 
 # ---- each finished episode once, over all processes that write to a sink
