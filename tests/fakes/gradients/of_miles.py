@@ -13,8 +13,16 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
-from fakes.gradients import of_slime
 from fakes.gradients.cases import GradientPath, LossCase, Reduction
+from fakes.gradients.of_slime import (
+    FAN_OUTS,
+    arguments,
+    columns,
+    explain,
+    join_world,
+    reduced,
+    written,
+)
 
 from envkit.trajectory import Trajectory
 from envkit_conformance import Shape
@@ -29,7 +37,7 @@ if TYPE_CHECKING:
 def miles_arguments(episodes: int, case: LossCase, *, is_exact: bool = True) -> Namespace:
     """Return `arguments` with miles' additional fields."""
     return Namespace(
-        **vars(of_slime.arguments(episodes, case)),
+        **vars(arguments(episodes, case)),
         custom_tis_function_path=None,
         lora_rank=0,
         multi_lora_n_adapters=0,
@@ -57,12 +65,12 @@ def backward(
     args = miles_arguments(len(trajectories), case, is_exact=is_exact)
     nothing: Any = SimpleNamespace()  # writing a sample does not use its state
     form = MilesForm(nothing)
-    samples = of_slime.written(form, args, require("miles.utils.types").Sample, trajectories, shape)
+    samples = written(form, args, require("miles.utils.types").Sample, trajectories, shape)
     data = conversion.convert_samples_to_train_data(args, samples, {}, None, post_process_rewards)
     batches, count, rollouts = _schedule(conversion, args, data, parallel.intra_dp)
     total, per_token = torch.tensor(0.0), case.reduction is Reduction.TOKEN_MEAN
     for shard, numbers in batches:
-        batch = of_slime.columns(shard, numbers, policy, is_off_policy=case.is_off_policy)
+        batch = columns(shard, numbers, policy, is_off_policy=case.is_off_policy)
         logits = batch.pop("logits")
         if not case.is_off_policy:
             keys = ("unconcat_tokens", "total_lengths", "response_lengths")
@@ -76,7 +84,7 @@ def backward(
         )
         total += tokens
         (value if per_token else value / count).backward()
-    of_slime.reduced(policy, total, per_token=per_token)
+    reduced(policy, total, per_token=per_token)
 
 
 def _schedule(
@@ -106,7 +114,7 @@ def _schedule(
 
 
 def _join_world() -> Any:  # miles' ParallelState
-    mpu = of_slime.join_world()
+    mpu = join_world()
     parallel, torch = require("miles.backends.training_utils.parallel"), require("torch")
     alone = mpu.get_tensor_model_parallel_group()
     everybody = torch.distributed.group.WORLD
@@ -124,10 +132,10 @@ def _join_world() -> Any:  # miles' ParallelState
 GRADIENTS: Final = (
     GradientPath(
         name="miles",
-        shapes=tuple(of_slime.FAN_OUTS),
+        shapes=tuple(FAN_OUTS),
         reductions=frozenset(Reduction),
         takes_images=True,
         backward=backward,
-        explain=of_slime.explain,
+        explain=explain,
     ),
 )
