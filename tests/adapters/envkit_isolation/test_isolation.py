@@ -15,11 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-import gymnasium
 import numpy as np
 import pytest
 from fakes import isolated_envs as envs
-from fakes.envs import EchoEnv
+from fakes.envs import EchoEnv, register_missing
 from fakes.forking_env import Forking
 from fakes.processes import is_alive, wait_until_gone
 from fakes.threaded_env import Threaded
@@ -469,8 +468,7 @@ def test_isolated_child_that_returns_from_a_step_does_not_answer(fails: bool) ->
 
 
 def test_isolated_refuses_arguments_that_the_environment_does_not_take() -> None:
-    if "envkit/attack-isolation-v0" not in gymnasium.registry:
-        envkit.register("attack-isolation-v0", entry_point=EchoEnv)
+    register_missing({"attack-isolation-v0": EchoEnv})
     source = EnvSource("attack-isolation-v0", json.dumps({"no_such": 1}))
     with pytest.raises(ConfigurationError, match="cannot be built with"):
         isolated(source)()

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from fakes.branching import IMAGES, SUMMARY, rewritten, tree
 from fakes.budget import examples
 from fakes.trajectories import example, quick, trajectories
+from fakes.waiting import until
 from hypothesis import given, settings
 
 import envkit
@@ -48,12 +48,6 @@ class Sent:
 
     def note(self, content: Any, buffers: list[bytes] | None = None) -> None:
         self.messages.append((content, buffers or []))
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not is_so():
-            await asyncio.sleep(0.005)
 
 
 async def played(env: Any = None, **kwargs: Any) -> PlayWidget:
