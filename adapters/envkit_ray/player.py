@@ -15,7 +15,7 @@ from envkit.rollout.availability import FirstOutage, Watched
 from envkit.rollout.breaker import Breaker
 from envkit.rollout.host import AnyEnv, EnvFactory
 from envkit.rollout.interrupt import CallCutError
-from envkit.rollout.player import AnyPlayer, PlayOptions
+from envkit.rollout.player import AnyPlayer, EpisodeOptions
 from envkit.rollout.self_check import SelfCheck
 from envkit.rollout.sources import EnvSource, FunctionSource, Source
 from envkit.rollout.supervision import Supervision
@@ -138,7 +138,7 @@ class RayPlayer(AnyPlayer):
         self,
         env: AnyEnv | EnvFactory,
         spec: EpisodeSpec,
-        options: PlayOptions,
+        options: EpisodeOptions,
         interrupt: Interrupt,
     ) -> tuple[Trajectory, ...]:
         """Play or continue an episode on a worker.

@@ -11,7 +11,7 @@ from typing import Any
 
 from envkit.rollout import EpisodeSpec, Interrupt, Player, RolloutConfig, Sampling
 from envkit.rollout.host import AnyEnv, EnvFactory
-from envkit.rollout.player import PlayOptions
+from envkit.rollout.player import EpisodeOptions
 from envkit.tokens import ChatCodec
 from envkit.trajectory import Trajectory
 from envkit_slime.engine import Call, GenerateState, SlimeEngine
@@ -60,7 +60,7 @@ class WorkerPlayer(Player):
         self,
         env: AnyEnv | EnvFactory,
         spec: EpisodeSpec,
-        options: PlayOptions,
+        options: EpisodeOptions,
         interrupt: Interrupt,
     ) -> tuple[Trajectory, ...]:
         """Play or continue the episode of a sample, as `Player.play_with`."""

@@ -43,7 +43,7 @@ _CHECK_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlayOptions:
+class EpisodeOptions:
     """What a caller may change for one episode."""
 
     limits: Limits | None = None
@@ -92,7 +92,7 @@ class AnyPlayer(ABC):
         """
         spec = spec or EpisodeSpec()
         spec = spec if spec.env_id else replace(spec, env_id=_env_id(env))
-        options = PlayOptions(limits=limits, sampling=sampling)
+        options = EpisodeOptions(limits=limits, sampling=sampling)
         return await self.play_with(env, spec, options, interrupt or Interrupt())
 
     async def resume(
@@ -126,7 +126,7 @@ class AnyPlayer(ABC):
             RunFailedError: As for `play`.
         """
         spec = replace(resumed_spec(trajectory, member), snapshots=snapshots)
-        options = PlayOptions(limits=limits, sampling=sampling, earlier=trajectory)
+        options = EpisodeOptions(limits=limits, sampling=sampling, earlier=trajectory)
         return await self.play_with(env, spec, options, interrupt or Interrupt())
 
     @abstractmethod
@@ -134,7 +134,7 @@ class AnyPlayer(ABC):
         self,
         env: AnyEnv | EnvFactory,
         spec: EpisodeSpec,
-        options: PlayOptions,
+        options: EpisodeOptions,
         interrupt: Interrupt,
     ) -> tuple[Trajectory, ...]:
         """Play or continue an episode; `play` and `resume` call this.
@@ -274,7 +274,7 @@ class Player(AnyPlayer):
         self,
         env: AnyEnv | EnvFactory,
         spec: EpisodeSpec,
-        options: PlayOptions,
+        options: EpisodeOptions,
         interrupt: Interrupt,
     ) -> tuple[Trajectory, ...]:
         """Play or continue an episode with this player's engine, codec and threads."""
@@ -326,7 +326,7 @@ class Player(AnyPlayer):
         await asyncio.gather(*(pool.close() for pool in pools.values()))
         self._pool.close()
 
-    def _setup_with(self, options: PlayOptions, admission: Admission) -> Setup:
+    def _setup_with(self, options: EpisodeOptions, admission: Admission) -> Setup:
         setup, most_s = self._setup, admission.patience_s
         if options.limits is None and options.sampling is None and most_s is None:
             return setup

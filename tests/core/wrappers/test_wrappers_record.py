@@ -120,7 +120,7 @@ def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None
 
 
 def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"one of \['webp', 'gif'\]"):
+    with pytest.raises(ConfigurationError, match="one of 'webp', 'gif'"):
         RecordEpisode(EchoEnv(), format="mp4")
     with pytest.raises(ConfigurationError, match="every at least 1"):
         RecordEpisode(EchoEnv(), every=0)
