@@ -41,6 +41,7 @@ async def roll(form: Form, sample: Sample, sampling_params: Mapping[str, Any]) -
         sampling_params: Not changed.
     """
     args, evaluation = form.args, form.evaluation
+    trainer = form.state  # a trainer that lacks something ends the rollout, not one sample
     if sample.metadata is None:  # pyright: ignore[reportUnnecessaryComparison]
         sample.metadata = {}
     is_list = False  # the trainer flattens a batch whose members are all lists, or none
@@ -52,7 +53,7 @@ async def roll(form: Form, sample: Sample, sampling_params: Mapping[str, Any]) -
         extras = {**plan.sampling.extras, **form.request_fields(sample)}
         plan = replace(plan, sampling=replace(plan.sampling, extras=extras))
         check_plan(args, sample, plan, evaluation=evaluation)
-        runtime = runtime_of(args, form.state, plan.settings.rollout.engine)
+        runtime = runtime_of(args, trainer, plan.settings.rollout.engine)
         await check_siblings(form, plan, runtime)
         state = sample.metadata.get(STATE_KEY)
         earlier = Earlier.of(sample) if state is not None else None

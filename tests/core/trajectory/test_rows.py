@@ -354,6 +354,12 @@ def test_merge_continues_the_row_after_a_fork_and_adds_up_its_tally() -> None:
     assert merge_rows(given[:1]) == (given[:1], MergeTally())
 
 
+def test_merge_tallies_of_several_trajectories_add_up() -> None:
+    one = MergeTally(merged=1, forked=20, drifted_tokens=300)
+    other = MergeTally(merged=2, forked=40, drifted_tokens=500)
+    assert one + other == MergeTally(merged=3, forked=60, drifted_tokens=800)
+
+
 def test_merge_forks_where_images_do_not_extend_those_before() -> None:
     one, two = (picture(0),), (picture(0), picture(1))
     for before, after, is_joined in ((one, two, True), (two, one, False), (one, one, True)):
