@@ -102,6 +102,7 @@ check: $(VENV)/.dev  ## Lint, check types, layers and prose
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/house.py
 	$(BIN)/python scripts/docs/phrases.py
 	$(BIN)/python scripts/docs/architecture.py --check
 	$(BIN)/python scripts/docs/figures.py --check

@@ -8,13 +8,12 @@ in the same session. Goals: 100 steps per second on one page, 20 ms per reset.
     python benchmarks/browser.py [--json FILE]
 """
 
-import argparse
 import asyncio
-import json
 import statistics
 import time
-from pathlib import Path
 from typing import Final
+
+from harness import run
 
 from envkit_actions import Action, ActionKind
 from envkit_browser.driver import BrowserPool, Page, PageInput, PageOptions, Site
@@ -98,20 +97,5 @@ async def measure(steps: int, resets: int) -> dict[str, float]:
     return figures
 
 
-def main() -> None:
-    """Print the figures, and write them as JSON if requested."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--resets", type=int, default=20)
-    arguments = parser.parse_args()
-    figures = asyncio.run(measure(arguments.steps, arguments.resets))
-    for name, value in figures.items():
-        print(f"{name:26s} {value:10,.1f}")
-    if arguments.json is not None:
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    run(measure, steps=400, resets=20)

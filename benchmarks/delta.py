@@ -16,7 +16,6 @@ minutes of CPU time, most of them for making codecs.
     python benchmarks/delta.py [--json FILE] [--model DIR ... | --corpus [NAME ...]]
 """
 
-import argparse
 import importlib.util
 import json
 import statistics
@@ -26,6 +25,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from harness import quiet, run
 
 from envkit.errors import EnvkitError
 from envkit.messages import Message
@@ -229,7 +230,7 @@ def _cost(
     return round((with_delta - alone) / 1000, 3)
 
 
-def corpus(words: list[str]) -> dict[str, Any]:
+def published(words: list[str]) -> dict[str, Any]:
     """Print the ten templates with the highest cost at turn 100, and return the figures."""
     costs = corpus_costs(words)
     if not costs:
@@ -263,29 +264,18 @@ def _worst(name: str, row: dict[str, float]) -> dict[str, Any]:
     return {"name": name, "loop": kind, "turn_1_ms": first, "turn_100_ms": row[kind]}
 
 
-def main() -> None:
-    """Print the figures and write them as JSON."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--model", action="append", help="a model folder, instead of the templates")
-    parser.add_argument(
-        "--corpus", nargs="*", metavar="NAME", help="only published templates (with these names)"
-    )
-    parser.add_argument("--rounds", type=int, default=800, help="calls per figure")
-    options = parser.parse_args()
-    if options.corpus is not None:
-        write(corpus(options.corpus), options.json)
-        return
-    if options.model:
+def figures_of(model: list[str] | None, corpus: list[str] | None, rounds: int) -> dict[str, Any]:
+    """Return the figures of some templates or models, or only those of published templates."""
+    if corpus is not None:
+        return published(corpus)
+    if model:
         from transformers import AutoTokenizer
 
         loader: Any = AutoTokenizer
-        codecs = {m: (load_codec(m), loader.from_pretrained(m)) for m in options.model}
+        codecs = {m: (load_codec(m), loader.from_pretrained(m)) for m in model}
     else:
         codecs = fetched_codecs()
-    results = {name: measure(*pair, options.rounds) for name, pair in codecs.items()}
+    results = {name: measure(*pair, rounds) for name, pair in codecs.items()}
     beyond = max(result["beyond_encode_us"] for result in results.values())
     ratio = max(result["turn_100_over_turn_1"] for result in results.values())
     figures: dict[str, Any] = {
@@ -301,19 +291,22 @@ def main() -> None:
     }
     for name, result in results.items():
         print(f"{name:12s} " + "  ".join(f"{key} {value}" for key, value in result.items()))
-    if not options.model:
-        figures["corpus"] = corpus([])
+    if not model:
+        figures["corpus"] = published([])
         figures["reached"] &= figures["corpus"]["above_goal"] <= 3
     print(f"worst: {beyond} us on top of encoding (goal {GOAL_US}), turn 100 / turn 1 {ratio}")
-    write(figures, options.json)
-
-
-def write(figures: dict[str, Any], path: Path | None) -> None:
-    """Write figures as JSON, if there is a path."""
-    if path:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    return figures
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        figures_of,
+        show=quiet,
+        model={"action": "append", "help": "a model folder, instead of the templates"},
+        corpus={
+            "nargs": "*",
+            "metavar": "NAME",
+            "help": "only published templates (with these names)",
+        },
+        rounds={"default": 800, "help": "calls per figure"},
+    )

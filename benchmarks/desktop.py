@@ -8,10 +8,9 @@ full repaints.
     python benchmarks/desktop.py [--json FILE]
 """
 
-import argparse
-import json
 import time
-from pathlib import Path
+
+from harness import run
 
 from envkit.env import PolicyContext
 from envkit_desktop import ComputerUseEnv, DesktopTasks
@@ -79,26 +78,16 @@ def oracle_steps_per_second(episodes: int) -> float:
     return steps / (time.process_time() - started)
 
 
-def main() -> None:
-    """Print the figures and write them as JSON."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--steps", type=int, default=1000, help="number of steps of each kind")
-    options = parser.parse_args()
+def measure(steps: int) -> dict[str, float]:
+    """Return all figures."""
     edits_per_second(50)  # loads the font
-    figures = {
-        "edits_per_second": round(edits_per_second(options.steps), 1),
-        "drags_per_second": round(drags_per_second(options.steps), 1),
-        "full_repaints_per_second": round(repaints_per_second(options.steps // 2), 1),
-        "oracle_steps_per_second": round(oracle_steps_per_second(options.steps // 20), 1),
+    return {
+        "edits_per_second": round(edits_per_second(steps), 1),
+        "drags_per_second": round(drags_per_second(steps), 1),
+        "full_repaints_per_second": round(repaints_per_second(steps // 2), 1),
+        "oracle_steps_per_second": round(oracle_steps_per_second(steps // 20), 1),
     }
-    for name, value in figures.items():
-        print(f"{name:32} {value}")
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    run(measure, steps={"default": 1000, "help": "number of steps of each kind"})

@@ -9,13 +9,12 @@ are at most that long. The process is pinned to two cores. A stall may last at m
     python benchmarks/desktop_rollout.py [--episodes 256] [--concurrency 256] [--json FILE]
 """
 
-import argparse
 import asyncio
-import json
 import os
 import time
-from pathlib import Path
 from typing import Any
+
+from harness import run
 
 from envkit.rollout import Limits, RolloutConfig, ScriptedEngine, collect
 from envkit.tokens import ChatCodec, load_codec
@@ -91,25 +90,18 @@ async def rollout(codec: ChatCodec, episodes: int, concurrency: int) -> dict[str
     }
 
 
-def main() -> None:
-    """Print the figures and write them as JSON."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", help="folder of a vision model (default: the built-in one)")
-    parser.add_argument("--episodes", type=int, default=256)
-    parser.add_argument("--concurrency", type=int, default=256)
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    options = parser.parse_args()
+async def measure(model: str | None, episodes: int, concurrency: int) -> dict[str, Any]:
+    """Return the figures on two cores."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
-    codec = load_codec(options.model or builtin_model_dir("builtin-text"))
-    asyncio.run(rollout(codec, 4, 4))  # loads the font and the processor
-    figures = asyncio.run(rollout(codec, options.episodes, options.concurrency))
-    for name, value in figures.items():
-        print(f"{name:20} {value}")
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    codec = load_codec(model or builtin_model_dir("builtin-text"))
+    await rollout(codec, 4, 4)  # loads the font and the processor
+    return await rollout(codec, episodes, concurrency)
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        measure,
+        model={"help": "folder of a vision model (default: the built-in one)"},
+        episodes=256,
+        concurrency=256,
+    )

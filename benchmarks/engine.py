@@ -7,9 +7,7 @@ conversation at a time. Only compare ratios from a single run. On a shared machi
 steadier; both are printed.
 """
 
-import argparse
 import asyncio
-import json
 import os
 import time
 from collections.abc import Generator
@@ -17,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from harness import run
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -148,21 +148,26 @@ async def engine_rounds(model: Any, load: Workload, watch: Stopwatch, rounds: in
     await engine.aclose()
 
 
-def run(model_name: str, dtype: str, load: Workload, *, rounds: int) -> dict[str, Any]:
+def measure(
+    model: str | None, dtype: str, threads: int, rounds: int, **sizes: int
+) -> dict[str, Any]:
     """Measure the three methods and return the figures."""
+    torch.set_num_threads(threads)
+    load = Workload(**sizes)
+    model_name = model or str(builtin_model_dir("builtin-text", print))
     with quiet_transformers():
-        model, _ = load_model(model_name, dtype=dtype)
+        loaded, _ = load_model(model_name, dtype=dtype)
     watch = Stopwatch()
-    asyncio.run(engine_rounds(model, load, watch, rounds))
+    asyncio.run(engine_rounds(loaded, load, watch, rounds))
     for name, batched in (("batched", True), ("one_by_one", False)):
-        play_generate(model, WARM_UP, batched=batched)
+        play_generate(loaded, WARM_UP, batched=batched)
         for _ in range(rounds):
             with watch.round(name):
-                play_generate(model, load, batched=batched)
+                play_generate(loaded, load, batched=batched)
     return {
         "model": Path(model_name).name,
         "workload": asdict(load),
-        "dtype": str(model.dtype),
+        "dtype": str(loaded.dtype),
         "threads": torch.get_num_threads(),
         "seconds": watch.wall,
         "cpu_seconds": watch.cpu,
@@ -175,41 +180,28 @@ def run(model_name: str, dtype: str, load: Workload, *, rounds: int) -> dict[str
     }
 
 
-def main() -> None:
-    """Parse the options, print the figures, and write them as JSON if requested."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", help="folder or hub name (default: the built-in model)")
-    parser.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--conversations", type=int, default=8)
-    parser.add_argument("--group", type=int, default=4, help="conversations that share a prompt")
-    parser.add_argument("--turns", type=int, default=6)
-    parser.add_argument("--prompt-tokens", type=int, default=1024)
-    parser.add_argument("--observation-tokens", type=int, default=32)
-    parser.add_argument("--reply-tokens", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=1, help="rounds; the best one counts")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    load = Workload(
-        conversations=options.conversations,
-        group=options.group,
-        turns=options.turns,
-        prompt_tokens=options.prompt_tokens,
-        observation_tokens=options.observation_tokens,
-        reply_tokens=options.reply_tokens,
-    )
-    model = options.model or str(builtin_model_dir("builtin-text", print))
-    figures = run(model, options.dtype, load, rounds=options.rounds)
+def tell(figures: dict[str, Any]) -> None:
+    """Print tokens per second, and the speedup over each rival."""
     for name, speed in figures["tokens_per_second"].items():
         seconds, cpu = figures["seconds"][name], figures["cpu_seconds"][name]
         print(f"{name:>12}: {speed:7.1f} sampled tokens/s ({seconds:.1f} s, CPU {cpu:.1f} s)")
     for rival, target in TARGETS.items():
         wall, cpu = (figures["speedup"][f"{clock}_vs_{rival}"] for clock in ("wall", "cpu"))
         print(f"engine vs {rival}: {wall:.2f}x, by CPU time {cpu:.2f}x (target {target:g}x)")
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        measure,
+        show=tell,
+        model={"help": "folder or hub name (default: the built-in model)"},
+        dtype={"default": "auto", "help": "auto, float32, bfloat16 or float16"},
+        threads=1,
+        conversations=8,
+        group={"default": 4, "help": "conversations that share a prompt"},
+        turns=6,
+        prompt_tokens=1024,
+        observation_tokens=32,
+        reply_tokens=32,
+        rounds={"default": 1, "help": "rounds; the best one counts"},
+    )

@@ -4,8 +4,6 @@ Both commands run alternately, each in its own process. The figure is the ratio 
 including imports; CPU time varies less than wall time on a shared machine.
 """
 
-import argparse
-import json
 import os
 import resource
 import statistics
@@ -13,6 +11,9 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
+
+from harness import run
 
 ROOT = Path(__file__).parents[1]
 
@@ -31,31 +32,18 @@ def cpu_seconds(*arguments: str) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def main() -> None:
-    """Measure, print, and write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--env", default="canary-v0")
-    parser.add_argument("--episodes", type=int, default=1000)
-    parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    options = parser.parse_args()
-    shared = (options.env, "--policy", "oracle", "-n", str(options.episodes))
+def measure(env: str, episodes: int, pairs: int) -> dict[str, Any]:
+    """Return the seconds of both commands in each pair, and their median ratio."""
+    shared = (env, "--policy", "oracle", "-n", str(episodes))
     rollouts: list[float] = []
     evals: list[float] = []
-    for number in range(options.pairs):
+    for _ in range(pairs):
         with tempfile.TemporaryDirectory() as folder:
             rollouts.append(cpu_seconds("rollout", *shared, "--out", f"{folder}/rollout"))
             evals.append(cpu_seconds("eval", *shared, "--out", f"{folder}/eval"))
-        print(
-            f"pair {number + 1}: rollout {rollouts[-1]:.1f} s, eval {evals[-1]:.1f} s", flush=True
-        )
     ratio = statistics.median(b / a for a, b in zip(rollouts, evals, strict=True))
-    print(f"eval: {ratio:.3f} of rollout's CPU time, {options.episodes} episodes of {options.env}")
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        figures = {"rollout_s": rollouts, "eval_s": evals, "ratio": ratio}
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    return {"rollout_s": rollouts, "eval_s": evals, "ratio": ratio}
 
 
 if __name__ == "__main__":
-    main()
+    run(measure, env="canary-v0", episodes=1000, pairs=3)

@@ -8,28 +8,16 @@ beforehand: it belongs to the codec, not to a trajectory.
     python benchmarks/forks.py [--forks 64] [--tokens 100000] [--json FILE]
 """
 
-import argparse
-import asyncio
 import gc
-import json
-import sys
 import tracemalloc
-from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import numpy as np
+from harness import run
 
+from envkit import rollout
 from envkit.env import Capabilities, Env, PolicyContext, Turn
 from envkit.images import Image
-from envkit.rollout import (
-    AtTurns,
-    EpisodeSpec,
-    Limits,
-    Player,
-    RolloutConfig,
-    ScriptedEngine,
-    play_tree,
-)
 from envkit.tasks import Task
 from envkit.tokens import load_codec
 from envkit.trajectory import Trajectory, fork_before
@@ -83,9 +71,9 @@ async def measure(tokens: int, forks: int) -> dict[str, float]:
     """Return the memory of a trunk and of each of its forks."""
     codec = load_codec(builtin_model_dir())
     words = tokens // TURNS // 2
-    config = RolloutConfig(sanity="off", limits=Limits(max_response_tokens=None))
-    player = Player(ScriptedEngine(codec, reply), codec, config)
-    spec = EpisodeSpec(seed=7)
+    config = rollout.RolloutConfig(sanity="off", limits=rollout.Limits(max_response_tokens=None))
+    player = rollout.Player(rollout.ScriptedEngine(codec, reply), codec, config)
+    spec = rollout.EpisodeSpec(seed=7)
     try:
         await player.play(Pages(10), spec)  # whatever is made once
         tracemalloc.start()
@@ -96,8 +84,11 @@ async def measure(tokens: int, forks: int) -> dict[str, float]:
         gc.collect()
         cut_bytes = tracemalloc.get_traced_memory()[0] - trunk_bytes
         del cut, trunk
-        leaves = await play_tree(
-            Pages(words), player, branching=AtTurns(turns=(TURNS - 1,), width=forks + 1), spec=spec
+        leaves = await rollout.play_tree(
+            Pages(words),
+            player,
+            branching=rollout.AtTurns(turns=(TURNS - 1,), width=forks + 1),
+            spec=spec,
         )
         gc.collect()
         tree_bytes, peak_bytes = tracemalloc.get_traced_memory()
@@ -120,21 +111,9 @@ async def measure(tokens: int, forks: int) -> dict[str, float]:
     }
 
 
-def main() -> None:
-    """Measure, print, and write JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument(
-        "--tokens", type=int, default=100_000, help="approximate tokens of the trunk"
-    )
-    parser.add_argument("--forks", type=int, default=64)
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    options = parser.parse_args()
-    figures = asyncio.run(measure(options.tokens, options.forks))
-    sys.stdout.write(json.dumps(figures, indent=2) + "\n")
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    run(
+        measure,
+        tokens={"default": 100_000, "help": "approximate tokens of the trunk"},
+        forks=64,
+    )

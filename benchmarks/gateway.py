@@ -23,6 +23,8 @@ import time
 from pathlib import Path
 from typing import Any, ClassVar
 
+from harness import run
+
 from envkit.env import Capabilities, Env, PolicyContext, Turn
 from envkit.rollout import EpisodeSpec, Player, RolloutConfig, ScriptedEngine
 from envkit.tasks import Task
@@ -150,33 +152,26 @@ def others_of(checkout: Path) -> dict[str, float]:
     return found
 
 
-def main() -> None:
-    """Print and store the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--episodes", type=int, default=20)
-    parser.add_argument("--before", type=Path, help="a checkout to compare with")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    parser.add_argument("--others", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.others:
+def figures_of(episodes: int, before: Path | None, others: bool) -> dict[str, Any]:
+    """Return the figures of conversations of three lengths, and the others of each checkout."""
+    if others:  # a process of `others_of`
         print(json.dumps(asyncio.run(measure_others())))
-        return
-    found = [asyncio.run(measure(turns, options.episodes)) for turns in (5, 25, 50)]
+        raise SystemExit
+    found = [asyncio.run(measure(turns, episodes)) for turns in (5, 25, 50)]
     for one in found:
         print(
             f"up to {one['messages']:3} messages: {one['gateway_ms']:.2f} ms per turn, "
             f"{one['loop_ms']:.2f} by the loop, {one['added_ms']:.2f} added"
         )
-    others: dict[str, dict[str, float]] = {}
-    for name, checkout in (("before", options.before), ("now", Path(__file__).parents[1])):
-        if checkout is not None:
-            others[name] = others_of(checkout)
-            for what, value in others[name].items():
-                print(f"{name}: {what} {value:.2f}")
-    if options.json is not None:
-        stored = {"conversations": found, "others": others}
-        options.json.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+    checkouts = {"before": before, "now": Path(__file__).parents[1]}
+    compared = {name: others_of(path) for name, path in checkouts.items() if path is not None}
+    return {"conversations": found, "others": compared}
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        figures_of,
+        episodes=20,
+        before={"type": Path, "help": "a checkout to compare with"},
+        others={"action": "store_true", "help": argparse.SUPPRESS},
+    )

@@ -6,11 +6,10 @@ problems per second, a grader median of at most 0.1 ms.
     python benchmarks/geo3k.py [--json FILE]
 """
 
-import argparse
-import json
 import statistics
 import time
-from pathlib import Path
+
+from harness import run
 
 from envkit_geo3k import ProceduralSource, grade
 from envkit_geo3k.drawing import draw
@@ -62,29 +61,20 @@ def grader_milliseconds(rounds: int) -> tuple[float, float]:
     return statistics.median(samples), statistics.quantiles(samples, n=20)[18]
 
 
-def main() -> None:
-    """Print the figures and write them as JSON."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--problems", type=int, default=600, help="number of problems to draw")
-    parser.add_argument("--rounds", type=int, default=300, help="how often to grade each answer")
-    options = parser.parse_args()
-    median, p95 = grader_milliseconds(options.rounds)
-    figures = {
-        "problems_per_second": round(problems_per_second(options.problems, encode=False), 1),
-        "problems_with_png_per_second": round(
-            problems_per_second(options.problems, encode=True), 1
-        ),
+def measure(problems: int, rounds: int) -> dict[str, float]:
+    """Return all figures."""
+    median, p95 = grader_milliseconds(rounds)
+    return {
+        "problems_per_second": round(problems_per_second(problems, encode=False), 1),
+        "problems_with_png_per_second": round(problems_per_second(problems, encode=True), 1),
         "grader_median_ms": round(median, 4),
         "grader_p95_ms": round(p95, 4),
     }
-    for name, value in figures.items():
-        print(f"{name:32} {value}")
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        measure,
+        problems={"default": 600, "help": "number of problems to draw"},
+        rounds={"default": 300, "help": "how often to grade each answer"},
+    )

@@ -14,7 +14,6 @@ limit of 2 s each; the bombs are excluded because these libraries hang on them.
     python benchmarks/grading.py [--json FILE] [--all] [--others] [--pieces N]
 """
 
-import argparse
 import json
 import statistics
 import time
@@ -24,22 +23,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from harness import quiet, run, show
+
 from envkit.reply import Reply
 from envkit_geo3k import grade as grade_geometry
 from envkit_geo3k.answer_text import last_boxed
 from envkit_reasoning_gym.answer_guard import is_formula, is_plain
+from envkit_search import protocol
 from envkit_search.grading import facts_of, grade, grade_compat, holds
 from envkit_search.prompts import SEARCH
-from envkit_search.protocol import (
-    MAX_ANSWER_CHARACTERS,
-    MAX_REPLY_CHARACTERS,
-    Action,
-    ActionKind,
-    last_answer_compat,
-    read_tags,
-    read_tags_compat,
-    read_tools,
-)
 
 GOAL_MS: Final = 5.0
 LONGEST_GOAL_MS: Final = 2000.0
@@ -190,23 +182,23 @@ def other_figures() -> dict[str, float]:
 
 
 def _searched(answer: str) -> object:
-    facts = [facts_of(Action(kind=ActionKind.ANSWER, answer=answer))]
+    facts = [facts_of(protocol.Action(kind=protocol.ActionKind.ANSWER, answer=answer))]
     accepted = ["Tallinn", "3,141", "the a an", "A" * 400]
     return grade(facts, accepted), grade_compat(facts, accepted), holds(answer, accepted)
 
 
 def _read_tools(reply: str) -> object:
-    return read_tools(Reply(text=reply), (SEARCH,))
+    return protocol.read_tools(Reply(text=reply), (SEARCH,))
 
 
 def _read_tags(reply: str) -> object:
-    return read_tags(Reply(text=reply))
+    return protocol.read_tags(Reply(text=reply))
 
 
 READERS: Final[dict[str, Callable[[str], object]]] = {
     "search reply of tags": _read_tags,
-    "search reply of Search-R1": read_tags_compat,
-    "search answer in a reply of Search-R1": last_answer_compat,
+    "search reply of Search-R1": protocol.read_tags_compat,
+    "search answer in a reply of Search-R1": protocol.last_answer_compat,
     "search reply of tools": _read_tools,
 }
 
@@ -216,7 +208,7 @@ def own_graders() -> Iterator[tuple[str, Callable[[str], object], int]]:
     for gold in ("2\\sqrt{3}", "12", "(3, -4)", "2:3"):
         yield f"geo3k answer to {gold}", partial(grade_geometry, gold=gold), 4000
     yield "geo3k box in a reply", last_boxed, REPLY
-    yield "search answer", _searched, MAX_ANSWER_CHARACTERS
+    yield "search answer", _searched, protocol.MAX_ANSWER_CHARACTERS
     yield from ((name, read, REPLY) for name, read in READERS.items())
     yield "reasoning_gym guard of lists", is_plain, 4000
     yield "reasoning_gym guard of formulas", is_formula, 4000
@@ -256,30 +248,26 @@ def _measured(
         yield name, round(worst.milliseconds, 3)
 
 
-def main() -> None:
-    """Print the worst answer of every grader."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--all", action="store_true", help="every dataset of reasoning-gym")
-    parser.add_argument("--others", action="store_true", help="math-verify and mathruler too")
-    parser.add_argument("--pieces", type=int, help="only the first hostile pieces (default: all)")
-    options = parser.parse_args()
-    pieces = PIECES[: options.pieces]
-    policy = policy_figures() | (other_figures() if options.others else {})
-    for name, figure in policy.items():
-        print(f"{name:48} {figure:9g}")
-    graders = [*own_graders(), *reasoning_gym_graders(is_all=options.all)]
-    figures = dict(_measured(graders, GOAL_MS, pieces))
+def measure(all: bool, others: bool, pieces: int | None) -> dict[str, float]:  # noqa: A002  # the option's name
+    """Return the worst answer of every grader."""
+    chosen = PIECES[:pieces]
+    policy = policy_figures() | (other_figures() if others else {})
+    show(policy)
+    graders = [*own_graders(), *reasoning_gym_graders(is_all=all)]
+    figures = dict(_measured(graders, GOAL_MS, chosen))
     figures["worst ms"] = max(figures.values())
     print(f"{'worst':48} {figures['worst ms']:9.3f} ms")
-    figures |= policy
-    longest = [(f"longest {name}", read, MAX_REPLY_CHARACTERS) for name, read in READERS.items()]
-    figures |= _measured(longest, LONGEST_GOAL_MS, pieces)
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    longest = [
+        (f"longest {name}", read, protocol.MAX_REPLY_CHARACTERS) for name, read in READERS.items()
+    ]
+    return {**figures, **policy, **dict(_measured(longest, LONGEST_GOAL_MS, chosen))}
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        measure,
+        show=quiet,
+        all={"action": "store_true", "help": "every dataset of reasoning-gym"},
+        others={"action": "store_true", "help": "math-verify and mathruler too"},
+        pieces={"type": int, "help": "only the first hostile pieces (default: all)"},
+    )

@@ -14,30 +14,18 @@ renders and an engine with a prefix cache has to read.
     python benchmarks/histories.py [--turns 40] [--episodes 4] [--json FILE]
 """
 
-import argparse
-import asyncio
-import json
 import statistics
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
+from harness import run
+
 import envkit
+from envkit import rollout
 from envkit.env import PolicyContext
 from envkit.messages import Message, images_of, message, text_of
-from envkit.rollout import (
-    Engine,
-    GenerateRequest,
-    Generation,
-    HistoryView,
-    Limits,
-    RolloutConfig,
-    ScriptedEngine,
-    collect,
-)
 from envkit.tokens import ChatCodec, load_codec
 from envkit.trajectory import SegmentKind, Trajectory
 from envkit_actions.action import Action, ActionKind
@@ -57,17 +45,17 @@ CANARY: Final[Mapping[str, str | Mapping[str, Any]]] = {
 }
 
 
-def three_every_turn(view: HistoryView) -> Sequence[Message] | None:
+def three_every_turn(view: rollout.HistoryView) -> Sequence[Message] | None:
     """Keep the last three images."""
     return keep_exactly(view, 3)
 
 
-def six_every_turn(view: HistoryView) -> Sequence[Message] | None:
+def six_every_turn(view: rollout.HistoryView) -> Sequence[Message] | None:
     """Keep the last six images."""
     return keep_exactly(view, 6)
 
 
-def keep_exactly(view: HistoryView, count: int) -> Sequence[Message] | None:
+def keep_exactly(view: rollout.HistoryView, count: int) -> Sequence[Message] | None:
     """Replace all but the last images by a short text."""
     left = len(images_of(view.messages)) - count
     if left <= 0:
@@ -82,20 +70,20 @@ def keep_exactly(view: HistoryView, count: int) -> Sequence[Message] | None:
     return rewritten
 
 
-def three_turns(view: HistoryView) -> Sequence[Message] | None:
+def three_turns(view: rollout.HistoryView) -> Sequence[Message] | None:
     """Show the system prompt and the last three turns."""
     replies = [n for n, entry in enumerate(view.messages) if entry["role"] == "assistant"]
     return None if len(replies) < 3 else [view.messages[0], *view.messages[replies[-2] - 1 :]]
 
 
-class Watching(ScriptedEngine):
+class Watching(rollout.ScriptedEngine):
     """Notes how much each request shows the model."""
 
     def __init__(self, codec: ChatCodec) -> None:
         super().__init__(codec, wait)
         self.images: list[int] = []
 
-    async def generate(self, request: GenerateRequest) -> Generation:
+    async def generate(self, request: rollout.GenerateRequest) -> rollout.Generation:
         """Note the images and reply."""
         self.images.append(len(request.images))
         return await super().generate(request)
@@ -112,14 +100,15 @@ Make = Callable[[], Any]
 
 async def play(
     make: Make,
-    engine: Engine,
+    engine: rollout.Engine,
     codec: ChatCodec,
     history: str | Mapping[str, Any],
-    options: argparse.Namespace,
+    turns: int,
+    episodes: int,
 ) -> dict[str, float]:
     """Return the figures of one policy."""
-    limits = Limits(max_turns=options.turns, max_response_tokens=None, max_context_tokens=None)
-    config = RolloutConfig(
+    limits = rollout.Limits(max_turns=turns, max_response_tokens=None, max_context_tokens=None)
+    config = rollout.RolloutConfig(
         history=history,
         limits=limits,
         sampling={"max_new_tokens": 512, "seed": 0},
@@ -128,11 +117,11 @@ async def play(
     )
     counts, rewards, peak = Counter[str](), list[float](), 0
     started = time.process_time()
-    async for one in collect(
-        make, engine, codec, episodes=options.episodes, concurrency=1, config=config
+    async for one in rollout.collect(
+        make, engine, codec, episodes=episodes, concurrency=1, config=config
     ):
         assert one.fault is None, one.fault
-        assert len(one.turns) == options.turns, f"{len(one.turns)} turns, {one.stop_reason}"
+        assert len(one.turns) == turns, f"{len(one.turns)} turns, {one.stop_reason}"
         peak = max(peak, *(turn.prompt_tokens for turn in one.turns))
         rewards.append(one.reward or 0.0)
         counts.update(counted(one))
@@ -160,18 +149,19 @@ def counted(one: Trajectory) -> Counter[str]:
     return counts
 
 
-async def desktop(options: argparse.Namespace) -> dict[str, Any]:
+async def desktop(turns: int, episodes: int) -> dict[str, Any]:
     """Wait on a desktop with every policy; return the figures by policy."""
     found = dict[str, Any]()
     for name, history in [("warm-up", "keep"), *DESKTOP.items()]:
         codec = load_codec(builtin_model_dir(), lazy_features=True)
         engine = Watching(codec)
         found[name] = await play(
-            lambda: envkit.make("computer-use-v0", max_turns=options.turns),
+            lambda: envkit.make("computer-use-v0", max_turns=turns),
             engine,
             codec,
             history,
-            options,
+            turns,
+            episodes,
         )
         found[name]["peak_images"] = max(engine.images)
     del found["warm-up"]
@@ -182,33 +172,24 @@ async def desktop(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-async def canary(options: argparse.Namespace) -> dict[str, Any]:
+async def canary(turns: int, episodes: int) -> dict[str, Any]:
     """Have the built-in model read a code in every turn; return the figures by policy."""
     found = dict[str, Any]()
     for name, history in [("warm-up", "keep"), *CANARY.items()]:
         engine = create_engine()
         codec = ChatCodec(engine.processor)
         found[name] = await play(
-            lambda: envkit.make("canary-v0", turns=options.turns), engine, codec, history, options
+            lambda: envkit.make("canary-v0", turns=turns), engine, codec, history, turns, episodes
         )
         await engine.aclose()
     del found["warm-up"]
     return found
 
 
-def main() -> None:
-    """Measure, print, and write JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--turns", type=int, default=40)
-    parser.add_argument("--episodes", type=int, default=4)
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    options = parser.parse_args()
-    figures = {"desktop": asyncio.run(desktop(options)), "canary": asyncio.run(canary(options))}
-    sys.stdout.write(json.dumps(figures, indent=2) + "\n")
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+async def measure(turns: int, episodes: int) -> dict[str, Any]:
+    """Return the figures of both environments."""
+    return {"desktop": await desktop(turns, episodes), "canary": await canary(turns, episodes)}
 
 
 if __name__ == "__main__":
-    main()
+    run(measure, turns=40, episodes=4)

@@ -5,13 +5,11 @@ every task k times, and checks whether the interval contains that mean. A 95% in
 in 95% of the trials. Mean rewards that are not shares follow.
 """
 
-import argparse
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from harness import quiet, run
 from numpy.typing import NDArray
 
 from envkit.metrics.intervals import mean_interval, share_interval
@@ -70,17 +68,13 @@ def reward_coverage(rewards: Rates, mean: float, *, tasks: int, trials: int) -> 
     return {"tasks": tasks, "envkit": hits / max(1, told), "told": told / trials}
 
 
-def main() -> None:
-    """Simulate, print, and write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trials", type=int, default=1000)
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    options = parser.parse_args()
+def measure(trials: int) -> dict[str, list[dict[str, Any]]]:
+    """Return the coverage of each kind of tasks."""
     figures: dict[str, list[dict[str, Any]]] = {}
     for name, (rates, mean) in TASKS.items():
         for tasks in (8, 16, 64, 256):
             for samples in (1, 8):
-                row = coverage(rates, mean, tasks=tasks, samples=samples, trials=options.trials)
+                row = coverage(rates, mean, tasks=tasks, samples=samples, trials=trials)
                 figures.setdefault(name, []).append(row)
                 print(
                     f"{name:18} {tasks:4} tasks x {samples}: envkit {row['envkit']:.3f} "
@@ -89,15 +83,13 @@ def main() -> None:
                 )
     for name, (rewards, mean) in REWARDS.items():
         for tasks in (8, 16, 64, 256):
-            row = reward_coverage(rewards, mean, tasks=tasks, trials=options.trials)
+            row = reward_coverage(rewards, mean, tasks=tasks, trials=trials)
             figures.setdefault(f"reward {name}", []).append(row)
             print(f"reward {name:22} {tasks:4} tasks: envkit {row['envkit']:.3f}", flush=True)
     shares = [row["envkit"] for rows in figures.values() for row in rows]
     print(f"intervals: coverage {min(shares):.3f} to {max(shares):.3f} of 0.95")
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    return figures
 
 
 if __name__ == "__main__":
-    main()
+    run(measure, show=quiet, trials=1000)

@@ -7,14 +7,13 @@ answers immediately, so the second figure is the work of client and server on on
     python benchmarks/judge.py [--json FILE]
 """
 
-import argparse
 import asyncio
 import json
 import statistics
 import time
-from pathlib import Path
 
 from aiohttp import web
+from harness import run
 
 from envkit.messages import message
 from envkit.rewards import RewardContext
@@ -63,7 +62,7 @@ async def _complete(request: web.Request) -> web.Response:
     return web.json_response({"choices": [{"message": {"role": "assistant", "content": REPLY}}]})
 
 
-async def measure(rounds: int, count: int) -> dict[str, float]:
+async def measure(rounds: int, requests: int) -> dict[str, float]:
     """Return all figures."""
     app = web.Application()
     app.router.add_post("/v1/chat/completions", _complete)
@@ -78,28 +77,16 @@ async def measure(rounds: int, count: int) -> dict[str, float]:
             name = f"hit_{characters}_characters"
             figures[f"{name}_median_us"] = round(statistics.median(taken), 1)
             figures[f"{name}_p99_us"] = round(statistics.quantiles(taken, n=100)[98], 1)
-        figures["requests_per_second"] = round(await requests_per_second(judge, count), 1)
+        figures["requests_per_second"] = round(await requests_per_second(judge, requests), 1)
     finally:
         await judge.aclose()
         await runner.cleanup()
     return figures
 
 
-def main() -> None:
-    """Print the figures and write them as JSON."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--rounds", type=int, default=5_000, help="cached verdicts of each length")
-    parser.add_argument("--requests", type=int, default=2_000, help="different questions")
-    options = parser.parse_args()
-    figures = asyncio.run(measure(options.rounds, options.requests))
-    for name, value in figures.items():
-        print(f"{name:32} {value}")
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    run(
+        measure,
+        rounds={"default": 5_000, "help": "cached verdicts of each length"},
+        requests={"default": 2_000, "help": "different questions"},
+    )

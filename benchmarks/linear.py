@@ -11,7 +11,6 @@ Memory is what the trajectories of finished episodes hold, and the peak with all
     python benchmarks/linear.py --before ../before [--json FILE]
 """
 
-import argparse
 import asyncio
 import gc
 import json
@@ -24,6 +23,8 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
+
+from harness import run
 
 ROOT: Final = Path(__file__).parents[1]
 WORKLOADS: Final = ("text", "images")
@@ -167,29 +168,22 @@ def summary(pairs: list[dict[str, Any]]) -> dict[str, Any]:
     return {**found, "cpu_ratio_low": min(ratios), "cpu_ratio_high": max(ratios)}
 
 
-def main() -> None:
-    """Measure, print, and write JSON."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--before", type=Path, required=True, help="the other checkout")
-    parser.add_argument("--pairs", type=int, default=5, help="pairs of processes")
-    parser.add_argument("--rounds", type=int, default=12, help="rounds per pair")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    options = parser.parse_args()
+def measure(before: Path, pairs: int, rounds: int) -> dict[str, Any]:
+    """Return the figures of both checkouts by workload."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in WORKLOADS}
-    for _ in range(options.pairs):
-        before, now = Worker(options.before.resolve()), Worker(ROOT)
-        for name, pairs in found.items():
-            pairs.append(compare(before, now, name, options.rounds))
-        before.close()
+    for _ in range(pairs):
+        then, now = Worker(before.resolve()), Worker(ROOT)
+        for name, compared in found.items():
+            compared.append(compare(then, now, name, rounds))
+        then.close()
         now.close()
-    figures = {name: summary(pairs) for name, pairs in found.items()}
-    sys.stdout.write(json.dumps(figures, indent=2) + "\n")
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    return {name: summary(compared) for name, compared in found.items()}
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        measure,
+        before={"type": Path, "required": True, "help": "the other checkout"},
+        pairs={"default": 5, "help": "pairs of processes"},
+        rounds={"default": 12, "help": "rounds per pair"},
+    )

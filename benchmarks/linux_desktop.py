@@ -6,11 +6,12 @@ A step is a click, a wait until the screen settles (40 ms without a change), and
 array. Each session shows a text editor.
 """
 
-import argparse
 import statistics
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+
+from harness import run
 
 from envkit_actions import Action, ActionKind
 from envkit_linux_desktop import Limits
@@ -31,8 +32,8 @@ def timed_start(_: int = 0) -> tuple[float, Session]:
     return time.monotonic() - begun, session
 
 
-def starts(count: int = 10) -> None:
-    """Print times of a start and of a session from the pool."""
+def starts(count: int = 10) -> dict[str, float]:
+    """Return times of a start and of a session from the pool."""
     start_session(*SIZE).close()  # the template is made once per machine
     cold: list[float] = []
     ends: list[float] = []
@@ -42,8 +43,6 @@ def starts(count: int = 10) -> None:
         begun = time.monotonic()
         session.close()
         ends.append(time.monotonic() - begun)
-    print(f"start, median of {count}: {statistics.median(cold):.3f} s, largest {max(cold):.3f} s")
-    print(f"close, median: {statistics.median(ends) * 1000:.1f} ms")
     pool = Pool(*SIZE, size=1, limits=Limits())
     pool.take().close()
     pooled: list[float] = []
@@ -54,7 +53,12 @@ def starts(count: int = 10) -> None:
         pooled.append(time.monotonic() - begun)
         session.close()
     pool.close()
-    print(f"from the pool, median: {statistics.median(pooled) * 1000:.1f} ms")
+    return {
+        "start_s": statistics.median(cold),
+        "longest_start_s": max(cold),
+        "close_ms": statistics.median(ends) * 1000,
+        "from_the_pool_ms": statistics.median(pooled) * 1000,
+    }
 
 
 def memory(session: Session) -> float:
@@ -64,8 +68,8 @@ def memory(session: Session) -> float:
     return sum(proportional_mib(one) for first in firsts for one in processes(first))
 
 
-def steps(count: int, seconds: float, *, encodes: bool) -> None:
-    """Print steps per second of several sessions at once."""
+def steps(count: int, seconds: float, *, encodes: bool) -> dict[str, float]:
+    """Return steps per second of several sessions at once."""
     with ThreadPoolExecutor(4) as pool:
         sessions = [one for _, one in pool.map(timed_start, range(count))]
     for session in sessions:
@@ -94,21 +98,18 @@ def steps(count: int, seconds: float, *, encodes: bool) -> None:
     each = statistics.mean(memory(session) for session in sessions)
     for session in sessions:
         session.close()
-    kind = "PNG" if encodes else "array"
-    print(f"{count:2d} sessions, {kind}: {sum(counts) / seconds:.0f} steps/s, {each:.0f} MiB each")
+    name = f"{count}_sessions_{'png' if encodes else 'array'}"
+    return {f"{name}_steps_per_second": sum(counts) / seconds, f"{name}_mib_each": each}
 
 
-def main() -> None:
-    """Print all figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sessions", default="1,4,8,16")
-    parser.add_argument("--seconds", type=float, default=10.0)
-    options = parser.parse_args()
-    starts()
-    for count in map(int, options.sessions.split(",")):
+def measure(sessions: str, seconds: float) -> dict[str, float]:
+    """Return all figures."""
+    figures = starts()
+    for count in map(int, sessions.split(",")):
         for encodes in (False, True):
-            steps(count, options.seconds, encodes=encodes)
+            figures |= steps(count, seconds, encodes=encodes)
+    return figures
 
 
 if __name__ == "__main__":
-    main()
+    run(measure, sessions="1,4,8,16", seconds=10.0)

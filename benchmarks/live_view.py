@@ -9,7 +9,6 @@ time spent drawing.
     python benchmarks/live_view.py --env canary-v0 --episodes 1000 --pairs 7 --json FILE
 """
 
-import argparse
 import fcntl
 import json
 import os
@@ -23,7 +22,9 @@ import termios
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from harness import run
 
 _ROWS, _COLUMNS = 40, 120
 _TARGET_PERCENT: Final = 2.0
@@ -60,41 +61,23 @@ class Rollout:
     bytes_drawn: int
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--env", default="canary-v0")
-    parser.add_argument("--episodes", type=int, default=300)
-    parser.add_argument("--concurrency", type=int, default=16)
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    options = parser.parse_args()
+def measure(env: str, episodes: int, concurrency: int, pairs: int) -> dict[str, Any]:
+    """Return the CPU time with and without the view, and the share spent on drawing."""
     arguments = [
-        *("rollout", options.env, "--policy", "oracle", "-n", str(options.episodes)),
-        *("--concurrency", str(options.concurrency)),
+        *("rollout", env, "--policy", "oracle", "-n", str(episodes)),
+        *("--concurrency", str(concurrency)),
     ]
-    pairs = [(_run([*arguments, "--quiet"]), _run(arguments)) for _ in range(options.pairs)]
-    differences = [100 * (live.seconds / quiet.seconds - 1) for quiet, live in pairs]
-    shares = [100 * live.drawing_seconds / live.seconds for _, live in pairs]
-    figures = {
-        "quiet_cpu_seconds": [round(quiet.seconds, 2) for quiet, _ in pairs],
-        "live_cpu_seconds": [round(live.seconds, 2) for _, live in pairs],
+    played = [(_run([*arguments, "--quiet"]), _run(arguments)) for _ in range(pairs)]
+    differences = [100 * (live.seconds / quiet.seconds - 1) for quiet, live in played]
+    shares = [100 * live.drawing_seconds / live.seconds for _, live in played]
+    return {
+        "quiet_cpu_seconds": [round(quiet.seconds, 2) for quiet, _ in played],
+        "live_cpu_seconds": [round(live.seconds, 2) for _, live in played],
         "difference_percent_median": round(statistics.median(differences), 2),
         "drawing_percent_median": round(statistics.median(shares), 3),
-        "bytes_drawn": pairs[-1][1].bytes_drawn,
+        "bytes_drawn": played[-1][1].bytes_drawn,
         "target_percent": _TARGET_PERCENT,
     }
-    for (quiet, live), share in zip(pairs, shares, strict=True):
-        print(
-            f"quiet {quiet.seconds:.2f} s of CPU, live {live.seconds:.2f} s "
-            f"({100 * (live.seconds / quiet.seconds - 1):+.2f}%), drawing {share:.3f}%"
-        )
-    print(
-        f"median: difference {figures['difference_percent_median']:+.2f}%, drawing "
-        f"{figures['drawing_percent_median']}% (target below {_TARGET_PERCENT}%)"
-    )
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
 def _run(arguments: list[str]) -> Rollout:
@@ -139,4 +122,4 @@ def _read_all(master: int, drawn: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(measure, env="canary-v0", episodes=300, concurrency=16, pairs=5)

@@ -11,18 +11,17 @@ Collections: the longest block of the event loop by a garbage collection, in CPU
 which varies less than wall time on a shared machine.
 """
 
-import argparse
 import asyncio
 import gc
-import json
 import math
 import os
 import random
 import statistics
 import time
 from functools import cache
-from pathlib import Path
 from typing import ClassVar
+
+from harness import run
 
 from envkit.async_env import AsyncEnv
 from envkit.env import Capabilities, Env, PolicyContext, Turn
@@ -207,35 +206,18 @@ async def makespan(codec: ChatCodec, episodes: int, mean_s: float) -> dict[str, 
     }
 
 
-def main() -> None:
-    """Measure, print, and write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", help="folder of a tokenizer (default: the built-in model)")
-    parser.add_argument(
-        "--episodes", type=int, default=4096, help="concurrent episodes, for the makespan"
-    )
-    parser.add_argument("--mean-s", type=float, default=4.0, help="mean seconds of a reply")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    options = parser.parse_args()
+def measure(model: str | None, episodes: int, mean_s: float) -> dict[str, float]:
+    """Return all figures on one core."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    codec = load_codec(options.model or builtin_model_dir("builtin-text"))
-    figures = {
-        **turn_cost(codec),
-        "episodes": options.episodes,
-        **asyncio.run(makespan(codec, options.episodes, options.mean_s)),
-    }
-    print(
-        f"loop: {figures['overhead_us']:.0f} us CPU per turn on top of the codec's "
-        f"{figures['codec_us']:.0f} us (median of five runs), the self-check "
-        f"{figures['self_check_us']:.0f} us; {options.episodes} concurrent episodes took "
-        f"{figures['measured_s']:.1f} s, ideal {figures['ideal_s']:.1f} s, "
-        f"ratio {figures['ratio']:.3f}; "
-        f"longest collection {figures['longest_collection_ms']:.0f} ms"
-    )
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+    codec = load_codec(model or builtin_model_dir("builtin-text"))
+    costs = turn_cost(codec)
+    return {**costs, "episodes": episodes, **asyncio.run(makespan(codec, episodes, mean_s))}
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        measure,
+        model={"help": "folder of a tokenizer (default: the built-in model)"},
+        episodes={"default": 4096, "help": "concurrent episodes, for the makespan"},
+        mean_s={"default": 4.0, "help": "mean seconds of a reply"},
+    )

@@ -6,10 +6,9 @@
 Prints the number of seeds per task that ended with reward 1, and the first that did not.
 """
 
-import argparse
 import asyncio
-import json
-from pathlib import Path
+
+from harness import quiet, run
 
 from envkit.env import Policy, PolicyContext
 from envkit_browser.miniwob import PLANS, TASKS, MiniwobEnv
@@ -26,49 +25,41 @@ async def is_solved(env: MiniwobEnv, policy: Policy, name: str, seed: int) -> bo
     return False
 
 
-async def play(names: list[str], options: argparse.Namespace) -> dict[str, int]:
+async def play(
+    tasks: str | None, seeds: int, first: int, turns: int | None, policy: str, environments: int
+) -> dict[str, int]:
     """Play all tasks, several at a time, and return the solved seeds of each."""
+    names = tasks.split(",") if tasks else sorted(PLANS if policy == "oracle" else TASKS)
     waiting, solved = list(names), dict.fromkeys(names, 0)
 
     async def work() -> None:
-        env = MiniwobEnv(mix="all", max_turns=options.turns)
-        policy = MiniwobEnv.policies[options.policy]()
+        env = MiniwobEnv(mix="all", max_turns=turns)
+        chosen = MiniwobEnv.policies[policy]()
         while waiting:
             name, missed = waiting.pop(0), list[int]()
-            for seed in range(options.first, options.first + options.seeds):
-                if await is_solved(env, policy, name, seed):
+            for seed in range(first, first + seeds):
+                if await is_solved(env, chosen, name, seed):
                     solved[name] += 1
                 else:
                     missed.append(seed)
             hint = f"  not seed {missed[0]}" if missed else ""
-            print(f"{name:32} {solved[name]}/{options.seeds}{hint}", flush=True)
+            print(f"{name:32} {solved[name]}/{seeds}{hint}", flush=True)
         await env.aclose()
 
-    await asyncio.gather(*(work() for _ in range(options.environments)))
+    await asyncio.gather(*(work() for _ in range(environments)))
+    complete = sum(count == seeds for count in solved.values())
+    print(f"{complete} of {len(names)} tasks solved on every seed")
     return solved
 
 
-def main() -> None:
-    """Play, print, and write the counts as JSON."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--tasks", help="comma-separated names (default: all)")
-    parser.add_argument("--seeds", type=int, default=200)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--turns", type=int, help="replies (default: the task's own)")
-    parser.add_argument("--policy", choices=sorted(MiniwobEnv.policies), default="oracle")
-    parser.add_argument("--environments", type=int, default=3)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    every = PLANS if options.policy == "oracle" else TASKS
-    names = options.tasks.split(",") if options.tasks else sorted(every)
-    solved = asyncio.run(play(names, options))
-    complete = sum(count == options.seeds for count in solved.values())
-    print(f"{complete} of {len(names)} tasks solved on every seed")
-    if options.json is not None:
-        options.json.write_text(json.dumps(solved, indent=2) + "\n", encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    run(
+        play,
+        tasks={"help": "comma-separated names (default: all)"},
+        seeds=200,
+        first=0,
+        turns={"type": int, "help": "replies (default: the task's own)"},
+        policy={"choices": sorted(MiniwobEnv.policies), "default": "oracle"},
+        environments=3,
+        show=quiet,
+    )

@@ -7,13 +7,12 @@ machine's load. Goals: 100 steps per second on one page, reset under 20 ms.
     python benchmarks/miniwob_steps.py [--json FILE]
 """
 
-import argparse
 import asyncio
-import json
 import random
 import statistics
 import time
-from pathlib import Path
+
+from harness import run
 
 from envkit_browser.miniwob import MiniwobEnv
 
@@ -67,20 +66,5 @@ async def measure(steps: int) -> dict[str, float]:
     return figures
 
 
-def main() -> None:
-    """Print the figures and write them as JSON."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--steps", type=int, default=400, help="number of steps of each kind")
-    options = parser.parse_args()
-    figures = asyncio.run(measure(options.steps))
-    for name, value in figures.items():
-        print(f"{name:32} {value}")
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    run(measure, steps={"default": 400, "help": "number of steps of each kind"})

@@ -9,19 +9,19 @@ for joining image tensors is subtracted, because it depends only on the images. 
 An adapter needs its trainer, so use the interpreter of its contract environment.
 """
 
-import argparse
-import json
 import time
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
+from harness import run, show
+from storing import text_segment, trajectory_of
 
 from envkit.errors import MissingDependencyError
 from envkit.images import Image
 from envkit.tokens.encoded import ImageFeatures, join_features
-from envkit.trajectory import Segment, SegmentKind, StopReason, Trajectory, step_rows, whole_row
+from envkit.trajectory import Segment, SegmentKind, Trajectory, step_rows, whole_row
 from envkit_conformance import Content, load_adapters
 
 GOAL_MS: Final = 2.0
@@ -34,20 +34,11 @@ def long_trajectory() -> Trajectory:
     rng = np.random.default_rng(0)
     segments = [_context(rng, SegmentKind.PROMPT, 0, 800)]
     for turn in range(TURNS):
-        segments.append(_reply(rng, turn, 200))
+        reply = text_segment(rng, SegmentKind.MODEL, turn, 200)
+        segments.append(replace(reply, weight_version="1"))
         if turn + 1 < TURNS:
             segments.append(_context(rng, SegmentKind.OBSERVATION, turn + 1, 600))
-    return Trajectory(
-        episode_id="long",
-        env_id="benchmark-v0",
-        seed=0,
-        task={},
-        segments=tuple(segments),
-        turns=(),
-        messages=(),
-        reward=1.0,
-        stop_reason=StopReason.TERMINATED,
-    )
+    return trajectory_of(segments)
 
 
 def _context(rng: np.random.Generator, kind: SegmentKind, turn: int, count: int) -> Segment:
@@ -72,20 +63,6 @@ def _context(rng: np.random.Generator, kind: SegmentKind, turn: int, count: int)
     )
 
 
-def _reply(rng: np.random.Generator, turn: int, count: int) -> Segment:
-    ids = tuple(int(token) for token in rng.integers(0, 150_000, count))
-    return Segment(
-        kind=SegmentKind.MODEL,
-        turn=turn,
-        wire_ids=ids,
-        train_ids=ids,
-        loss_mask=(1,) * count,
-        logprobs=tuple(-float(value) for value in rng.random(count)),
-        reward=1.0 / TURNS,
-        weight_version="1",
-    )
-
-
 def best_ms(call: Callable[[], object], rounds: int) -> float:
     """Return the fastest of some rounds in milliseconds."""
     best = float("inf")
@@ -96,7 +73,7 @@ def best_ms(call: Callable[[], object], rounds: int) -> float:
     return best * 1e3
 
 
-def measure(rounds: int) -> dict[str, float]:
+def measure(rounds: int) -> dict[str, Any]:
     """Return milliseconds by projection, without joining image tensors.
 
     A projection whose trainer is not installed is named and left out.
@@ -129,24 +106,12 @@ def measure(rounds: int) -> dict[str, float]:
                 print(f"{projection.name:>24}: left out: {error}")
                 break  # the adapter's others need the same trainer
             figures[projection.name] = max(0.0, taken - joining[many])
-    return figures
-
-
-def main() -> None:
-    """Print the figures, and write them as JSON if requested."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    parser.add_argument("--rounds", type=int, default=20, help="repetitions; the fastest counts")
-    options = parser.parse_args()
-    figures = measure(options.rounds)
-    for name, value in figures.items():
-        print(f"{name:>24}: {value:5.2f} ms (goal {GOAL_MS:g})")
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps({"goal_ms": GOAL_MS, "ms": figures}, indent=1) + "\n")
+    return {"goal_ms": GOAL_MS, "ms": figures}
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        measure,
+        show=lambda figures: show(figures["ms"]),
+        rounds={"default": 20, "help": "repetitions; the fastest counts"},
+    )

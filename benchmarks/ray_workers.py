@@ -31,20 +31,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import envkit
+from envkit import rollout
 from envkit.async_env import AsyncEnv
 from envkit.env import Turn
-from envkit.rollout import (
-    FinishReason,
-    GenerateRequest,
-    Generation,
-    LogprobKind,
-    Player,
-    RolloutConfig,
-    Run,
-    RunPlan,
-    ScriptedEngine,
-    delivered,
-)
 from envkit.rollout.player import AnyPlayer
 from envkit.rollout.sources import FunctionSource
 from envkit.tasks import Task
@@ -61,11 +50,11 @@ _IDLE_S: Final = 3.0
 _TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
 
 
-def oracle_player(env_id: str, model: str, config: RolloutConfig) -> Player:
+def oracle_player(env_id: str, model: str, config: rollout.RolloutConfig) -> rollout.Player:
     """Return a player whose replies come from the environment's oracle."""
     env: Any = envkit.make(env_id).unwrapped
     codec = load_codec(model, tools=env.tools)
-    return Player(ScriptedEngine(codec, env.oracle()), codec, config)
+    return rollout.Player(rollout.ScriptedEngine(codec, env.oracle()), codec, config)
 
 
 def stat_of(pid: int) -> list[str]:
@@ -98,16 +87,16 @@ async def play(player: AnyPlayer, env_id: str, seeds: range) -> int:
 
     Seeds are new each time, so cached images cannot help.
     """
-    plan = RunPlan(episodes=len(seeds), seeds=seeds, concurrency=AT_ONCE)
-    run = Run(env_id, player, plan)
-    return sum([len(one.turns) async for one in delivered(run)])
+    plan = rollout.RunPlan(episodes=len(seeds), seeds=seeds, concurrency=AT_ONCE)
+    run = rollout.Run(env_id, player, plan)
+    return sum([len(one.turns) async for one in rollout.delivered(run)])
 
 
 async def cost(
     env_id: str, model: str, workers: int, episodes: int, rounds: int
 ) -> dict[str, float]:
     """Measure one process and workers, alternately."""
-    config = RolloutConfig(workers=workers)
+    config = rollout.RolloutConfig(workers=workers)
     alone = replace(config, workers=0)
     make = partial(oracle_player, env_id, model, alone)
     here, there = make(), RayPlayer(make, config)
@@ -162,15 +151,15 @@ class TextEngine:
     """Answers with text after a short wait."""
 
     name = "text"
-    logprob_kind = LogprobKind.SAMPLED
+    logprob_kind = rollout.LogprobKind.SAMPLED
 
-    async def generate(self, request: GenerateRequest) -> Generation:
+    async def generate(self, request: rollout.GenerateRequest) -> rollout.Generation:
         """Wait and answer."""
         await asyncio.sleep(0.05)
-        return Generation(
+        return rollout.Generation(
             token_ids=(),
             logprobs=(),
-            finish_reason=FinishReason.STOP,
+            finish_reason=rollout.FinishReason.STOP,
             prompt_tokens=None,
             text="on",
             text_tokens=1,
@@ -198,26 +187,26 @@ class Corridor(AsyncEnv):
         return Turn("Go on.", reward=0.5, done=self.turn == 2)
 
 
-def text_player(config: RolloutConfig) -> Player:
+def text_player(config: rollout.RolloutConfig) -> rollout.Player:
     """Return a player of text."""
-    return Player(TextEngine(), None, config)
+    return rollout.Player(TextEngine(), None, config)
 
 
 async def kills(count: int, episodes: int, workers: int) -> dict[str, float]:
     """Kill workers during a run, and count deliveries."""
-    config = RolloutConfig(workers=workers, seed=1)
+    config = rollout.RolloutConfig(workers=workers, seed=1)
     player = RayPlayer(partial(text_player, replace(config, workers=0)), config)
     await player.start()
-    run = Run(
+    run = rollout.Run(
         FunctionSource("corridor", partial(Corridor, max_turns=4)),
         player,
-        RunPlan(episodes=episodes, group_size=4, concurrency=32 * workers),
+        rollout.RunPlan(episodes=episodes, group_size=4, concurrency=32 * workers),
     )
     rng, started = random.Random(0), time.monotonic()
     found: Counter[tuple[int, int]] = Counter()
     ends: Counter[str] = Counter()
     killed: set[int] = set()
-    async for one in delivered(run):
+    async for one in rollout.delivered(run):
         found[one.metadata["group"], one.metadata["member"]] += 1
         ends[one.stop_reason.value] += 1
         ends["restarted"] += bool(one.env_restarts)

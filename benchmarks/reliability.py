@@ -15,14 +15,13 @@ sizes quoted in the documentation, which takes about two hours:
 The environments and engines of these files count losses and duplicates, independently of envkit.
 """
 
-import argparse
 import asyncio
-import json
+from argparse import Namespace
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import loop
+from harness import quiet, run
 from reliability_campaign import campaign
 from reliability_isolation import isolated_kills
 from reliability_kills import SIGNALS, kill_runs
@@ -33,42 +32,35 @@ from reliability_trouble import troubled_runs
 from envkit.tokens import load_codec
 from envkit_transformers import builtin_model_dir
 
+PARTS = ("campaign", "kill", "signals", "trouble", "isolated", "long", "soak", "wide", "loop")
 Check = tuple[str, Callable[[dict[str, Any]], bool]]
-NOTHING_LOST: tuple[Check, ...] = tuple(
-    (f"{name} = 0", lambda figures, name=name: figures[name] == 0)
-    for name in ("lost", "doubled", "faults_with_reward_or_mask", "wrong_rewards")
-)
-RESUMED: tuple[Check, ...] = tuple(
-    (f"{name} = 0", lambda figures, name=name: figures[name] == 0)
-    for name in (
-        "announced_lost", "unsound", "resume_failed", "missing", "doubled", "unsound_after",
-    )
+
+
+def zero(*names: str) -> tuple[Check, ...]:
+    """Return checks that figures are 0."""
+    return tuple((f"{name} = 0", lambda figures, name=name: figures[name] == 0) for name in names)
+
+
+NOTHING_LOST = zero("lost", "doubled", "faults_with_reward_or_mask", "wrong_rewards")
+RESUMED = zero(
+    "announced_lost", "unsound", "resume_failed", "missing", "doubled", "unsound_after",
 )  # fmt: skip
 KILLED: tuple[Check, ...] = (
     ("finished_lost <= 16 a run", lambda figures: figures["finished_lost"] <= 16 * figures["runs"]),
     *RESUMED,
 )
 SIGNALLED: tuple[Check, ...] = (
-    ("finished_lost = 0", lambda figures: figures["finished_lost"] == 0),
+    *zero("finished_lost"),
     ("unfinished_stored > 0", lambda figures: figures["unfinished_stored"] > 0),
     *RESUMED,
 )
-TROUBLED: tuple[Check, ...] = (
-    *RESUMED,
-    *(
-        (f"{name} = 0", lambda figures, name=name: figures[name] == 0)
-        for name in ("finished_lost", "played_again", "tracebacks", "wrong_exits")
-    ),
-)
-TROUBLES: tuple[str, ...] = (
-    "slow_disk", "clock_back", "full_disk", "read_only_disk", "two_resume",
-)  # fmt: skip
+TROUBLED = (*RESUMED, *zero("finished_lost", "played_again", "tracebacks", "wrong_exits"))
+TROUBLES = ("slow_disk", "clock_back", "full_disk", "read_only_disk", "two_resume")
 CONTAINED: tuple[Check, ...] = (
     *NOTHING_LOST,
     ("workers_killed > 0", lambda figures: figures["workers_killed"] > 0),
     ("supervisors_killed > 0", lambda figures: figures["supervisors_killed"] > 0),
-    ("faults_untyped = 0", lambda figures: figures["faults_untyped"] == 0),
-    ("processes_left = 0", lambda figures: figures["processes_left"] == 0),
+    *zero("faults_untyped", "processes_left"),
     (
         "descriptors flat",
         lambda figures: figures["descriptors_after"] <= figures["descriptors_before"] + 4,
@@ -101,7 +93,7 @@ FLAT: tuple[Check, ...] = (
     ),
 )
 QUICK: tuple[Check, ...] = (
-    ("faulted = 0", lambda figures: figures["faulted"] == 0),
+    *zero("faulted"),
     ("ratio <= 1.2", lambda figures: figures["ratio"] <= 1.2),
     ("unwritten_most <= 64", lambda figures: figures["unwritten_most"] <= 64),
 )
@@ -118,14 +110,22 @@ def tell(part: str, figures: dict[str, Any], checks: tuple[Check, ...]) -> bool:
     return not failed
 
 
-def play(options: argparse.Namespace) -> dict[str, tuple[dict[str, Any], bool]]:
-    """Run the requested parts."""
+def all_by_default(**chosen: Any) -> dict[str, dict[str, Any]]:  # noqa: ANN401  # the options below
+    """Run the requested parts, or all."""
+    if not any(chosen[part] for part in PARTS):
+        chosen.update(dict.fromkeys(PARTS, True))
+    return measure(**chosen)
+
+
+def measure(**chosen: Any) -> dict[str, dict[str, Any]]:  # noqa: ANN401  # the options below
+    """Run the requested parts and return the figures of each."""
+    options = Namespace(**chosen)
     model = options.model or str(builtin_model_dir("builtin-text"))
     codec = load_codec(model)
-    results: dict[str, tuple[dict[str, Any], bool]] = {}
+    results: dict[str, dict[str, Any]] = {}
 
     def add(part: str, figures: dict[str, Any], checks: tuple[Check, ...]) -> None:
-        results[part] = (figures, tell(part, figures, checks))
+        results[part] = {**figures, "ok": tell(part, figures, checks)}
 
     if options.loop:
         add("loop", loop.turn_cost(codec), CHEAP)
@@ -167,43 +167,24 @@ def play(options: argparse.Namespace) -> dict[str, tuple[dict[str, Any], bool]]:
     return results
 
 
-def main() -> None:
-    """Measure, print, and write JSON; the exit code is 1 if a figure misses its target."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parts = (
-        "campaign", "kill", "signals", "trouble", "isolated", "long", "soak", "wide", "loop",
-    )  # fmt: skip
-    for part in parts:
-        parser.add_argument(f"--{part}", action="store_true", help="run this part")
-    add = parser.add_argument
-    add("--model", help="folder of a tokenizer (default: the built-in model)")
-    add("--turns", type=int, default=1_000_000, help="scripted turns of the campaign")
-    add("--rate", type=float, default=0.2, help="fraction of calls that fail in the campaign")
-    add("--concurrency", type=int, default=256, help="concurrent episodes in campaign and soak")
-    add("--runs", type=int, default=100, help="runs per signal")
-    add("--episodes", type=int, default=400, help="episodes of a run that is killed")
-    add("--trouble-runs", type=int, default=10, help="runs per kind of trouble")
-    add("--isolated-episodes", type=int, default=2_000, help="episodes in killed worker processes")
-    add("--kill-every-s", type=float, default=0.05, help="mean seconds between two such kills")
-    add("--minutes", type=float, default=30.0, help="length of the soak")
-    add("--settle-minutes", type=float, default=5.0, help="minutes before memory is compared")
-    add("--soak-mean-s", type=float, default=0.2, help="mean seconds of a reply in the soak")
-    add("--at-once", type=int, default=16_384, help="concurrent episodes in the wide run")
-    add("--mean-s", type=float, default=4.0, help="mean seconds of a reply in the wide run")
-    add("--json", type=Path, help="write the figures here")
-    options = parser.parse_args()
-    if not any(getattr(options, part) for part in parts):
-        for part in parts:
-            setattr(options, part, True)
-    results = play(options)
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        rows = {part: {**figures, "ok": ok} for part, (figures, ok) in results.items()}
-        options.json.write_text(json.dumps(rows, indent=2) + "\n")
-    raise SystemExit(0 if all(ok for _, ok in results.values()) else 1)
-
-
 if __name__ == "__main__":
-    main()
+    results = run(
+        all_by_default,
+        show=quiet,
+        **{part: {"action": "store_true", "help": "run this part"} for part in PARTS},
+        model={"help": "folder of a tokenizer (default: the built-in model)"},
+        turns={"default": 1_000_000, "help": "scripted turns of the campaign"},
+        rate={"default": 0.2, "help": "fraction of calls that fail in the campaign"},
+        concurrency={"default": 256, "help": "concurrent episodes in campaign and soak"},
+        runs={"default": 100, "help": "runs per signal"},
+        episodes={"default": 400, "help": "episodes of a run that is killed"},
+        trouble_runs={"default": 10, "help": "runs per kind of trouble"},
+        isolated_episodes={"default": 2_000, "help": "episodes in killed worker processes"},
+        kill_every_s={"default": 0.05, "help": "mean seconds between two such kills"},
+        minutes={"default": 30.0, "help": "length of the soak"},
+        settle_minutes={"default": 5.0, "help": "minutes before memory is compared"},
+        soak_mean_s={"default": 0.2, "help": "mean seconds of a reply in the soak"},
+        at_once={"default": 16_384, "help": "concurrent episodes in the wide run"},
+        mean_s={"default": 4.0, "help": "mean seconds of a reply in the wide run"},
+    )
+    raise SystemExit(0 if all(figures["ok"] for figures in results.values()) else 1)

@@ -14,17 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from envkit import rollout
 from envkit.env import Capabilities, Env, PolicyContext, Turn
 from envkit.errors import EngineFault, EnvFault, FaultKind
-from envkit.rollout import (
-    Backoff,
-    GenerateRequest,
-    Generation,
-    RetryBudget,
-    RolloutConfig,
-    ScriptedEngine,
-    collect,
-)
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
 from envkit.tokens import ChatCodec
@@ -32,10 +24,10 @@ from envkit.trajectory import StopReason, Trajectory
 
 TURNS = 4
 HANG_S = 0.12
-BUDGET = RetryBudget(
+BUDGET = rollout.RetryBudget(
     step_timeout_s=0.06,
     reset_timeout_s=5.0,
-    backoff=Backoff(initial_s=0.001, maximum_s=0.002),
+    backoff=rollout.Backoff(initial_s=0.001, maximum_s=0.002),
     max_env_retries_per_turn=3,
     max_env_retries_per_episode=8,
     max_engine_retries_per_turn=2,
@@ -137,7 +129,7 @@ class RestartedEnv(CountedEnv):
     capabilities: ClassVar[Capabilities] = Capabilities()
 
 
-class CountedEngine(ScriptedEngine):
+class CountedEngine(rollout.ScriptedEngine):
     """Logs its replies, and fails as often as the environment."""
 
     def __init__(self, codec: ChatCodec, books: Books, rate: float) -> None:
@@ -145,7 +137,7 @@ class CountedEngine(ScriptedEngine):
         self._codec_of_log, self._books, self._rate = codec, books, rate
         self._rng = random.Random(1)
 
-    async def generate(self, request: GenerateRequest) -> Generation:
+    async def generate(self, request: rollout.GenerateRequest) -> rollout.Generation:
         """Fail, or answer and log the answer."""
         if self._rng.random() < self._rate:
             self._books.count_fault("engine")
@@ -160,6 +152,18 @@ class CountedEngine(ScriptedEngine):
 
 def _say(context: PolicyContext) -> str:
     return f"Thing {context.turn} of {context.seed % 9973}."
+
+
+def is_paid_fault(trajectory: Trajectory) -> bool:
+    """Return whether a faulted episode has a reward or a trained token."""
+    is_masked = not any(any(row.loss_mask) for row in trajectory.steps(merge=True))
+    return trajectory.reward is not None or not is_masked
+
+
+def is_rewarded(trajectory: Trajectory, turns: int) -> bool:
+    """Return whether an episode ended by itself after so many turns, with the full reward."""
+    ended = trajectory.stop_reason is StopReason.TERMINATED
+    return ended and trajectory.reward == 1.0 and len(trajectory.turns) == turns
 
 
 @dataclass(kw_only=True)
@@ -190,15 +194,13 @@ class Verdict:
         self.doubled += sum(count > 1 for count in applied.values())
         if trajectory.is_faulted:
             self.faulted += 1
-            is_masked = not any(any(row.loss_mask) for row in trajectory.steps(merge=True))
-            self.paid_faults += not (trajectory.reward is None and is_masked)
+            self.paid_faults += is_paid_fault(trajectory)
             return
         replies = [turn.response_text for turn in trajectory.turns]
         history = trajectory.turns[-1].info["history"] if trajectory.turns else []
         self.lost += replies != history or said[-len(replies) :] != replies
         self.doubled += len(history) > len(replies)
-        ended = trajectory.stop_reason is StopReason.TERMINATED
-        self.wrong_rewards += not (ended and trajectory.reward == 1.0 and len(replies) == TURNS)
+        self.wrong_rewards += not is_rewarded(trajectory, TURNS)
 
 
 async def campaign(
@@ -214,13 +216,13 @@ async def campaign(
         seen = set[str]()
         episodes = max(1, turns // (len(kinds) * TURNS))
         engine = CountedEngine(codec, books, rate)
-        async for trajectory in collect(
+        async for trajectory in rollout.collect(
             lambda kind=kind: kind(books, rate),
             engine,
             codec,
             episodes=episodes,
             concurrency=concurrency,
-            config=RolloutConfig(retries=BUDGET),
+            config=rollout.RolloutConfig(retries=BUDGET),
         ):
             verdict.take(trajectory, books, seen)
         verdict.lost += episodes - len(seen) + len(books.said)

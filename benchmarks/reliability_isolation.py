@@ -5,7 +5,6 @@ The processes are found by a mark in their environment, so one that loses its pa
 
 import os
 import random
-import resource
 import signal
 import threading
 import time
@@ -13,11 +12,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from harness import memory_mb
+from reliability_campaign import is_paid_fault, is_rewarded
+
 from envkit.env import Capabilities, Env, Turn
 from envkit.rollout import Backoff, RetryBudget, RolloutConfig, ScriptedEngine, collect
 from envkit.tasks import Task
 from envkit.tokens import ChatCodec
-from envkit.trajectory import StopReason
 from envkit_isolation import isolated
 from envkit_isolation.process import close_supervisors
 
@@ -101,11 +102,6 @@ def marked() -> dict[int, int]:
     return found
 
 
-def _rss_mb() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / 1e6
-
-
 async def isolated_kills(
     codec: ChatCodec, *, episodes: int, concurrency: int, every_s: float
 ) -> dict[str, Any]:
@@ -128,15 +124,13 @@ async def isolated_kills(
             config=RolloutConfig(retries=BUDGET),
         ):
             seen[one.episode_id] += 1
-            rss.append(_rss_mb())
+            rss.append(memory_mb())
             if one.is_faulted:
-                is_masked = not any(any(row.loss_mask) for row in one.steps(merge=True))
-                paid += one.reward is not None or not is_masked
+                paid += is_paid_fault(one)
                 untyped += one.fault is None
                 kinds[str(one.fault.kind) if one.fault else "untyped"] += 1
             else:
-                ended = one.stop_reason is StopReason.TERMINATED and len(one.turns) == TURNS
-                wrong += not (ended and one.reward == 1.0)
+                wrong += not is_rewarded(one, TURNS)
     finally:
         killer.stop()
     close_supervisors()

@@ -32,7 +32,8 @@ from envkit.trajectory import StopReason, Trajectory, read_trajectories, verify_
 ENV_ID: Final = "paced-v0"
 _LOG: Final = "ENVKIT_RELIABILITY_LOG"
 _MAX_RESUMES: Final = 20
-_PATIENCE_S: Final = 120.0
+PATIENCE_S: Final = 120.0
+"""Seconds that a process may take to write or to end."""
 SIGNALS: Final[dict[str, tuple[int, ...]]] = {
     "kill": (signal.SIGKILL,),
     "term": (signal.SIGTERM,),
@@ -148,6 +149,8 @@ class KilledRun:
         self._out = folder / "run"
         self._log = folder / "finished.log"
         self._log.touch()
+        self._announced, self._finished = set[str](), set[str]()
+        """Episodes that were counted when an earlier process ended."""
         self._resumed = ("rollout", "--resume", str(self._out), "--quiet")
 
     def play(self, signals: Sequence[int], ended: Ended) -> None:
@@ -160,8 +163,10 @@ class KilledRun:
         self, process: "subprocess.Popen[bytes]", signals: Sequence[int], ended: Ended
     ) -> None:
         """Send signals at a random time, and count what is in the file afterwards."""
-        before = self._signal(process, signals, ended)
-        finished = set(self._log.read_text().split())
+        before = self._signal(process, signals, ended) - self._announced
+        finished = set(self._log.read_text().split()) - self._finished
+        self._announced |= before
+        self._finished |= finished
         stored = self._stored()
         ids = {one.episode_id for one in stored}
         ended.announced += len(before)
@@ -209,7 +214,7 @@ class KilledRun:
             Ids of the episodes whose line was already in the file.
         """
         wanted = self._rng.randrange(1, self._episodes)
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + PATIENCE_S
         while process.poll() is None and len(self._whole_lines()) < wanted:
             time.sleep(0.002)
             if time.monotonic() > deadline:
@@ -222,7 +227,7 @@ class KilledRun:
                 process.send_signal(number)
             time.sleep(self._rng.random() * 0.05)
         try:
-            ended.codes[str(process.wait(_PATIENCE_S))] += 1
+            ended.codes[str(process.wait(PATIENCE_S))] += 1
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

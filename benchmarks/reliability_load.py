@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness import memory_mb
 from reliability_server import draw_wait, raise_file_limit, reply_wait
 
 from envkit.async_env import AsyncEnv
@@ -97,8 +98,7 @@ class Samples:
     def take(self, at_s: float, unwritten: int) -> None:
         """Measure this process now."""
         self.at_s.append(at_s)
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        self.rss_mb.append(pages * resource.getpagesize() / 1e6)
+        self.rss_mb.append(memory_mb())
         self.unwritten.append(unwritten)
         self.threads.append(threading.active_count())
         self.tasks.append(len(asyncio.all_tasks()))

@@ -14,7 +14,7 @@ from random import Random
 from signal import SIGTERM
 from typing import Any, Final
 
-from reliability_kills import Ended, KilledRun
+from reliability_kills import PATIENCE_S, Ended, KilledRun
 
 _SLOW_DISK: Final = """
 import os, random, time
@@ -31,7 +31,6 @@ def stepped():
     return wall() - {days} * 86400 - 3600 * (time.monotonic() - started > {after})
 time.time, time.time_ns = stepped, lambda: int(stepped() * 1e9)
 """
-_PATIENCE_S: Final = 120.0
 
 
 @dataclass(kw_only=True)
@@ -87,7 +86,7 @@ class TroubledRun(KilledRun):
         """Resume a run from two processes at once; exactly one may play."""
         self._end(self._begin(), (SIGTERM,), ended)
         both = [self._start(*self._resumed) for _ in range(2)]
-        codes = sorted(process.wait(_PATIENCE_S) for process in both)
+        codes = sorted(process.wait(PATIENCE_S) for process in both)
         ended.wrong_exits += codes[0] != 0 or codes[1] == 0
         ended.refusals[str(codes[1])] += 1
 
@@ -106,7 +105,7 @@ class TroubledRun(KilledRun):
 
     def _refuse(self, process: "subprocess.Popen[bytes]", ended: Troubled) -> None:
         """Wait for a process that cannot write."""
-        code = process.wait(_PATIENCE_S)
+        code = process.wait(PATIENCE_S)
         ended.refusals[str(code)] += 1
         ended.wrong_exits += code == 0
 

@@ -11,8 +11,6 @@ ms.
     python benchmarks/report.py [--episodes 10000] [--json FILE]
 """
 
-import argparse
-import json
 import random
 import tempfile
 import time
@@ -22,6 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from harness import run
 from PIL import Image as PilImage
 from PIL import ImageDraw
 
@@ -208,34 +207,25 @@ def _open(page: Any) -> dict[str, float]:  # noqa: ANN401  # as above
     return {"open_episode_ms": page.evaluate(script)}
 
 
-def main() -> None:
-    """Print the figures and write them as JSON."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--episodes", type=int, default=10_000, help="number of episodes")
-    parser.add_argument(
-        "--opened", type=int, default=3, help="number of times the browser opens the file"
-    )
-    options = parser.parse_args()
+def measure(episodes: int, opened: int) -> dict[str, float]:
+    """Return the figures of writing the page and of opening it."""
     with tempfile.TemporaryDirectory() as folder:
-        run, page = Path(folder) / "run" / "trajectories.jsonl", Path(folder) / "report.html"
-        save((episode(number) for number in range(options.episodes)), run)
+        path, page = Path(folder) / "run" / "trajectories.jsonl", Path(folder) / "report.html"
+        save((episode(number) for number in range(episodes)), path)
         started, worked = time.perf_counter(), time.process_time()
-        write_report(run, page)
-        figures: dict[str, float] = {
-            "episodes": options.episodes,
+        write_report(path, page)
+        return {
+            "episodes": episodes,
             "write_seconds": round(time.perf_counter() - started, 2),
             "write_cpu_seconds": round(time.process_time() - worked, 2),
             "megabytes": round(page.stat().st_size / 1e6, 1),
-            **in_browser(page, options.opened),
+            **in_browser(page, opened),
         }
-    for name, value in figures.items():
-        print(f"{name:24} {value}")
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        measure,
+        episodes={"default": 10_000, "help": "number of episodes"},
+        opened={"default": 3, "help": "number of times the browser opens the file"},
+    )

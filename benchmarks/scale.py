@@ -16,11 +16,9 @@ another process.
     python benchmarks/scale.py [--part ledger|turns|forks|stages|pickle ...] [--json FILE]
 """
 
-import argparse
 import asyncio
 import gc
 import io
-import json
 import pickle
 import random
 import struct
@@ -29,10 +27,10 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+from harness import run
 from PIL import Image as PilImage
 
 import envkit
@@ -49,6 +47,8 @@ from envkit_transformers import builtin_model_dir
 SIZES = ((672, 448), (1280, 800))
 TURNS, RUN_TOKENS = 32, 256
 LIMITS = Limits(max_turns=40, max_response_tokens=100_000, max_context_tokens=100_000)
+PARTS: Final = ("ledger", "turns", "forks", "stages", "pickle")
+
 Figures = dict[str, float]
 
 
@@ -227,33 +227,32 @@ def best_ms(function: Callable[[], object], times: int = 9) -> float:
     return min(taken) * 1e3
 
 
-def main() -> None:
-    """Measure, print, and write JSON."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    names = ("ledger", "turns", "forks", "stages", "pickle")
-    parser.add_argument("--part", choices=names, action="append", help="default: all")
-    parser.add_argument("--episodes", type=int, default=10, help="episodes per run of image turns")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    options = parser.parse_args()
+def measure(part: list[str] | None, episodes: int) -> dict[str, Figures]:
+    """Return the figures of each part."""
     eager, lazy = (
         load_codec(builtin_model_dir(), lazy_features=is_lazy) for is_lazy in (False, True)
     )
     parts: dict[str, Callable[[], Figures]] = {
         "ledger": ledger,
-        "turns": lambda: turns(eager, lazy, options.episodes),
+        "turns": lambda: turns(eager, lazy, episodes),
         "forks": lambda: forks(eager),
         "stages": lambda: stages(eager),
         "pickle": lambda: sent(eager),
     }
-    figures = {name: parts[name]() for name in options.part or names}
+    return {name: parts[name]() for name in part or PARTS}
+
+
+def tell(figures: dict[str, Figures]) -> None:
+    """Print the figures of each part."""
     for name, found in figures.items():
         for label, value in found.items():
             print(f"{name:7} {label:50} {value:8.2f}")
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        measure,
+        show=tell,
+        part={"choices": PARTS, "action": "append", "help": "default: all"},
+        episodes={"default": 10, "help": "episodes per run of image turns"},
+    )

@@ -12,7 +12,6 @@ printed: the share of our three hits among tantivy's three, and how often the fi
     python benchmarks/search.py [--tantivy] [--large 200000] [--json FILE]
 """
 
-import argparse
 import json
 import random
 import subprocess
@@ -21,6 +20,8 @@ import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from harness import run
 
 from envkit_search.bm25 import Bm25Index
 from envkit_search.document import Document
@@ -49,7 +50,7 @@ print(json.dumps({
 """
 
 
-def queries(count: int) -> dict[str, list[str]]:
+def drawn_queries(count: int) -> dict[str, list[str]]:
     """Return random queries of each kind."""
     draws = random.Random(0)
     titles = [document.title for document in draws.sample(fact_documents(), count)]
@@ -126,32 +127,26 @@ def large_figures(size: int, count: int) -> dict[str, float]:
     return figures | tantivy_figures("large", index, documents, texts)
 
 
-def main() -> None:
-    """Print the figures and write them as JSON."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--queries", type=int, default=3000, help="number of queries of each kind")
-    parser.add_argument("--tantivy", action="store_true", help="compare with an index on disk")
-    parser.add_argument("--large", type=int, metavar="N", help="also measure a world of N things")
-    options = parser.parse_args()
+def measure(queries: int, tantivy: bool, large: int | None) -> dict[str, float]:
+    """Return all figures."""
     figures: dict[str, float] = load_figures()
-    kinds = queries(options.queries)
+    kinds = drawn_queries(queries)
     for kind, texts in kinds.items():
         figures[f"{kind}_per_second"] = round(queries_per_second(fact_index(), texts), 1)
     everything = [text for texts in kinds.values() for text in texts]
     figures["queries_per_second"] = round(queries_per_second(fact_index(), everything), 1)
     figures["world_2000_cpu_seconds"] = round(world_seconds(2000), 3)
-    if options.tantivy:
+    if tantivy:
         figures |= tantivy_figures("facts", fact_index(), fact_documents(), everything)
-    if options.large is not None:
-        figures |= large_figures(options.large, options.queries)
-    for name, value in figures.items():
-        print(f"{name:32} {value}")
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    if large is not None:
+        figures |= large_figures(large, queries)
+    return figures
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        measure,
+        queries={"default": 3000, "help": "number of queries of each kind"},
+        tantivy={"action": "store_true", "help": "compare with an index on disk"},
+        large={"type": int, "metavar": "N", "help": "also measure a world of N things"},
+    )

@@ -7,16 +7,16 @@ the cost of storing. Goal: at most 20 ms above the machine's own noise.
     python benchmarks/storing.py [--tokens 255000] [--json FILE]
 """
 
-import argparse
-import json
 import tempfile
 import threading
 import time
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+from harness import run
 
+from envkit.messages import Message
 from envkit.trajectory import Segment, SegmentKind, StopReason, Trajectory, TrajectoryWriter
 
 TURNS: Final = 40
@@ -27,11 +27,16 @@ def long_trajectory(tokens: int) -> Trajectory:
     """Return a prompt of four fifths of the tokens, then replies and observations."""
     rng = np.random.default_rng(0)
     share = tokens // (10 * TURNS)
-    segments = [_segment(rng, SegmentKind.PROMPT, 0, tokens - share * (2 * TURNS - 1))]
+    segments = [text_segment(rng, SegmentKind.PROMPT, 0, tokens - share * (2 * TURNS - 1))]
     for turn in range(TURNS):
-        segments.append(_segment(rng, SegmentKind.MODEL, turn, share))
+        segments.append(text_segment(rng, SegmentKind.MODEL, turn, share))
         if turn + 1 < TURNS:
-            segments.append(_segment(rng, SegmentKind.OBSERVATION, turn + 1, share))
+            segments.append(text_segment(rng, SegmentKind.OBSERVATION, turn + 1, share))
+    return trajectory_of(segments, messages=({"role": "user", "content": "word " * tokens},))
+
+
+def trajectory_of(segments: Sequence[Segment], messages: tuple[Message, ...] = ()) -> Trajectory:
+    """Return an episode that earned 1, without the records of its turns."""
     return Trajectory(
         episode_id="long",
         env_id="benchmark-v0",
@@ -39,13 +44,14 @@ def long_trajectory(tokens: int) -> Trajectory:
         task={},
         segments=tuple(segments),
         turns=(),
-        messages=({"role": "user", "content": "word " * tokens},),
+        messages=messages,
         reward=1.0,
         stop_reason=StopReason.TERMINATED,
     )
 
 
-def _segment(rng: np.random.Generator, kind: SegmentKind, turn: int, count: int) -> Segment:
+def text_segment(rng: np.random.Generator, kind: SegmentKind, turn: int, count: int) -> Segment:
+    """Return a segment of random tokens; a reply has its share of the reward."""
     ids = tuple(rng.integers(0, 150_000, count).tolist())
     is_reply = kind is SegmentKind.MODEL
     return Segment(
@@ -89,18 +95,5 @@ def measure(tokens: int) -> dict[str, float]:
     return {**best, "megabytes": rounds[0]["megabytes"]}
 
 
-def main() -> None:
-    """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tokens", type=int, default=255_000)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    figures = measure(options.tokens)
-    for name, value in figures.items():
-        print(f"{name:16} {value:8.1f}")
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    run(measure, tokens=255_000)

@@ -12,7 +12,6 @@ difference between the arms over seeds.
     python benchmarks/tree.py [--steps 10] [--seeds 5] [--json FILE]
 """
 
-import argparse
 import asyncio
 import copy
 import json
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from harness import run
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
@@ -130,25 +130,27 @@ def evaluate(engine: TransformersEngine, codec: ChatCodec, episodes: int) -> flo
     return statistics.fmean(asyncio.run(play()))
 
 
-def train(arm: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
+def train(
+    arm: str, seed: int, *, steps: int, budget: int, episodes: int, learning_rate: float
+) -> dict[str, Any]:
     """Return the figures of one run."""
     policy = load_half_trained()
     codec, sampler = policy.codec(), copy.deepcopy(policy.model)
     engine = TransformersEngine(sampler, policy.processor)
-    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=options.learning_rate)
+    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=learning_rate)
     config = RolloutConfig(sampling={"max_new_tokens": 8, "seed": seed})
     cpu, totals, rewards = dict.fromkeys(("sample", "update"), 0.0), Counter[str](), list[float]()
 
     async def step(number: int) -> list[list[Trajectory]]:
         player = Player(engine, codec, config)
         tasks = [derive_seed("train", seed, number, n) % 2**31 for n in range(64)]
-        budget = options.budget * (number + 1) - totals["sampled_tokens"]
+        left = budget * (number + 1) - totals["sampled_tokens"]
         try:
-            return await sample(player, arm, tasks, budget)
+            return await sample(player, arm, tasks, left)
         finally:
             await player.aclose()
 
-    for number in range(options.steps):
+    for number in range(steps):
         started = time.process_time()
         groups = asyncio.run(step(number))
         sampled = time.process_time()
@@ -159,7 +161,7 @@ def train(arm: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
         sampler.load_state_dict(policy.model.state_dict())
         cpu["sample"] += sampled - started
         cpu["update"] += time.process_time() - sampled
-    after = evaluate(engine, codec, options.evaluate)
+    after = evaluate(engine, codec, episodes)
     asyncio.run(engine.aclose())
     return {
         "arm": arm,
@@ -217,32 +219,34 @@ def compared(figures: Sequence[dict[str, Any]], before: float) -> dict[str, Any]
     return found
 
 
-def main() -> None:
-    """Train both arms with every seed, print and write JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--budget", type=int, default=400, help="sampled tokens per step")
-    parser.add_argument("--evaluate", type=int, default=256, help="evaluation episodes")
-    parser.add_argument("--learning-rate", type=float, default=3e-4)
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    options = parser.parse_args()
+def measure(
+    steps: int, seeds: int, budget: int, evaluate: int, learning_rate: float
+) -> dict[str, Any]:
+    """Train both arms with every seed and compare them."""
     torch.set_num_threads(1)
-    before = untrained(options.evaluate)
+    before = untrained(evaluate)
     figures: list[dict[str, Any]] = []
-    for seed in range(options.seeds):
+    for seed in range(seeds):
         for arm in ARMS:
-            figures.append(train(arm, seed, options))
-            sys.stdout.write(json.dumps(figures[-1]) + "\n")
-            sys.stdout.flush()
-    result = compared(figures, before)
-    sys.stdout.write(json.dumps(result, indent=2) + "\n")
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(
-            json.dumps(result | {"runs": figures}, indent=2) + "\n", encoding="utf-8"
-        )
+            one = train(
+                arm,
+                seed,
+                steps=steps,
+                budget=budget,
+                episodes=evaluate,
+                learning_rate=learning_rate,
+            )
+            figures.append(one)
+            print(json.dumps(figures[-1]), flush=True)
+    return {**compared(figures, before), "runs": figures}
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        measure,
+        steps=10,
+        seeds=5,
+        budget={"default": 400, "help": "sampled tokens per step"},
+        evaluate={"default": 256, "help": "evaluation episodes"},
+        learning_rate=3e-4,
+    )

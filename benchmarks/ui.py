@@ -11,8 +11,6 @@ drawn, "open episode" until its image is loaded. "search server" is the request 
     python benchmarks/ui.py [--episodes 10000] [--json FILE]
 """
 
-import argparse
-import json
 import subprocess
 import sys
 import tempfile
@@ -22,6 +20,7 @@ from statistics import median
 from typing import Any
 
 import psutil
+from harness import run
 from report import episode
 
 from envkit.trajectory import save
@@ -119,27 +118,17 @@ _FETCH = """async (word) => {
 }"""
 
 
-def main() -> None:
-    """Print the figures and write them as JSON."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--episodes", type=int, default=10_000, help="number of episodes")
-    options = parser.parse_args()
+def figures_of(episodes: int) -> dict[str, float]:
+    """Return the size of a run, and the times of a walk through it."""
     with tempfile.TemporaryDirectory() as folder:
-        run = Path(folder) / "run" / "trajectories.jsonl"
-        save((episode(number) for number in range(options.episodes)), run)
-        figures = {
-            "episodes": options.episodes,
-            "megabytes": round(run.stat().st_size / 1e6, 1),
-            **measure(Path(folder), options.episodes),
+        path = Path(folder) / "run" / "trajectories.jsonl"
+        save((episode(number) for number in range(episodes)), path)
+        return {
+            "episodes": episodes,
+            "megabytes": round(path.stat().st_size / 1e6, 1),
+            **measure(Path(folder), episodes),
         }
-    for name, value in figures.items():
-        print(f"{name:28} {value}")
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    run(figures_of, episodes={"default": 10_000, "help": "number of episodes"})

@@ -19,7 +19,6 @@ The environments are those of `make contract-NAME`; a missing one is built. Own 
 - TRL: GRPOTrainer's tool loop with an `environment_factory`; its replies come from a script.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -28,6 +27,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
+
+from harness import run
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 CONTESTS: Final = Path(__file__).resolve().parent / "trainers"
@@ -51,7 +52,7 @@ def interpreter(trainer: str) -> Path:
     return ensure_environment(RECIPES[trainer])
 
 
-def play(trainer: str, options: argparse.Namespace) -> dict[str, Any]:
+def play(trainer: str, episodes: int, turns: int) -> dict[str, Any]:
     """Run one contest in its own process and return its figures.
 
     Raises:
@@ -68,8 +69,8 @@ def play(trainer: str, options: argparse.Namespace) -> dict[str, Any]:
         found = Path(folder) / "figures.json"
         command = [
             str(interpreter(trainer)), "-W", "ignore", str(CONTESTS / f"{trainer}_contest.py"),
-            "--episodes", str(options.episodes or EPISODES.get(trainer, 64)),
-            "--turns", str(options.turns),
+            "--episodes", str(episodes),
+            "--turns", str(turns),
             "--json", str(found),
         ]  # fmt: skip
         done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
@@ -104,27 +105,20 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def main() -> None:
-    """Play all contests, print one table, and write the figures if requested."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--trainer", action="append", choices=trainers(), help="default: all")
-    parser.add_argument(
-        "--episodes", type=int, help="concurrent episodes (default: 64; 16 for SkyRL)"
-    )
-    parser.add_argument("--turns", type=int, default=20)
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    options = parser.parse_args()
+def measure(trainer: list[str] | None, episodes: int | None, turns: int) -> dict[str, Any]:
+    """Play all contests and return their figures by trainer."""
     results: dict[str, Any] = {}
-    for trainer in options.trainer or trainers():
-        print(f"{trainer}: playing", file=sys.stderr, flush=True)
-        results[trainer] = play(trainer, options)
-    print("\n".join(table(results)))
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
+    for name in trainer or trainers():
+        print(f"{name}: playing", file=sys.stderr, flush=True)
+        results[name] = play(name, episodes or EPISODES.get(name, 64), turns)
+    return results
 
 
 if __name__ == "__main__":
-    main()
+    run(
+        measure,
+        show=lambda results: print("\n".join(table(results))),
+        trainer={"action": "append", "choices": trainers(), "help": "default: all"},
+        episodes={"type": int, "help": "concurrent episodes (default: 64; 16 for SkyRL)"},
+        turns=20,
+    )

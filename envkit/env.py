@@ -26,6 +26,7 @@ from envkit.errors import (
 )
 from envkit.images import Image
 from envkit.messages import Message, message
+from envkit.ranges import at_least, one_of
 from envkit.reply import Reply
 from envkit.seeds import checked_seed
 from envkit.signature import checked_arguments
@@ -137,11 +138,9 @@ class Env(gymnasium.Env[Observation, str]):
 
     @checked_arguments
     def __init__(self, *, max_turns: int = 1, render_mode: str | None = None) -> None:
-        if max_turns < 1:
-            raise ConfigurationError(f"max_turns must be at least 1, got {max_turns}")
-        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
-            modes = self.metadata["render_modes"]
-            raise ConfigurationError(f"render_mode must be None or in {modes}, got {render_mode!r}")
+        at_least(1, max_turns=max_turns)
+        if render_mode is not None:
+            one_of("render_mode, if not None,", render_mode, self.metadata["render_modes"])
         self.max_turns = max_turns
         self.render_mode = render_mode
         self.observation_space = observation_space()

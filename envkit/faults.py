@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from envkit.errors import ConfigurationError, FaultKind
+from envkit.ranges import at_least
 from envkit.seeds import checked_seed, derive_seed
 
 RETRYABLE_KINDS: Final = (FaultKind.TIMEOUT, FaultKind.TRANSIENT, FaultKind.CRASHED)
@@ -82,8 +83,7 @@ class FaultPlan:
         for scope, names in self.kinds.items():
             if not names:
                 raise ConfigurationError(f"kinds of {scope!r} must name at least one, got none")
-        if worst_attempts is not None and worst_attempts < 0:
-            raise ConfigurationError(f"worst_attempts must be at least 0, got {worst_attempts}")
+        at_least(0, worst_attempts=worst_attempts)
         self.seed, self.worst_attempts = checked_seed(seed), worst_attempts
         self.schedule = dict(schedule or {})
         self.injected: Counter[str] = Counter()

@@ -27,15 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as PilImage
 
+from envkit import image_files
 from envkit.errors import ImageError
-from envkit.image_files import (
-    check_length,
-    check_size,
-    decode_image,
-    normalized,
-    png_of,
-    read_image_file,
-)
 
 _FORMATS: Final = ("jpeg", "png", "webp")
 PIXEL_CACHE_BYTES: Final = 256 * 1024 * 1024
@@ -124,8 +117,8 @@ class Image:
         Raises:
             ImageError: The image is empty or too large, or its mode cannot be converted.
         """
-        check_size(picture.size)
-        image, drawn = cls(png), normalized(picture).copy()
+        image_files.check_size(picture.size)
+        image, drawn = cls(png), image_files.normalized(picture).copy()
         drawn.info = {}  # metadata must not travel in the PNG
         image._decoded, image._shape = drawn, (drawn.mode, drawn.size)
         if png is not None:
@@ -150,7 +143,7 @@ class Image:
         Raises:
             ImageError: There are more than `envkit.image_files.MAX_BYTES` bytes.
         """
-        check_length(len(data))
+        image_files.check_length(len(data))
         return cls(bytes(data))
 
     @classmethod
@@ -159,7 +152,7 @@ class Image:
         _, separator, payload = uri.partition("base64,")
         if not separator:
             raise ImageError(f"a data URI must contain 'base64,', got {uri[:40]!r}...")
-        check_length(len(payload) // 4 * 3 - payload.count("=", -2))
+        image_files.check_length(len(payload) // 4 * 3 - payload.count("=", -2))
         try:
             return cls.from_bytes(base64.b64decode(payload, validate=True))
         except ValueError as error:
@@ -173,7 +166,7 @@ class Image:
             ImageError: The file cannot be read, or is too large.
         """
         try:
-            return cls.from_bytes(read_image_file(path))
+            return cls.from_bytes(image_files.read_image_file(path))
         except OSError as error:
             raise ImageError(f"cannot read the image file {str(path)!r}: {error}") from error
 
@@ -234,7 +227,7 @@ class Image:
         source = self._source
         data = source() if callable(source) else source
         assert data is not None  # a drawn image has its pixels until it has bytes
-        found = decode_image(data)
+        found = image_files.decode_image(data)
         if self._is_unverified and self._sha256 != (identity := _identity(found.picture)):
             raise ImageError(
                 f"the image must have sha256 {self._sha256}, got pixels of {identity}; "
@@ -312,7 +305,7 @@ class Image:
             buffer, options = io.BytesIO(), {"lossless": True} if name == "webp" else {}
             picture.save(buffer, format=name.upper(), **options)
             return buffer.getvalue()
-        data = png_of(picture)
+        data = image_files.png_of(picture)
         is_drawn = self._source is None
         if is_drawn or self._format is None:  # the pixels can now be decoded from it
             self._source, self._format = data, name

@@ -6,13 +6,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pkgutil import resolve_name
 from typing import Any
 
-from envkit.errors import (
-    ConfigurationError,
-    ContractError,
-    MissingDependencyError,
-    UnknownNameError,
-    describe,
-)
+from envkit import errors
 
 
 def installed(group: str) -> dict[str, list[EntryPoint]]:
@@ -35,7 +29,8 @@ def owners(points: Sequence[EntryPoint]) -> str:
 
 @contextmanager
 def foreign(
-    failure: str, error: type[ConfigurationError | ContractError] = ContractError
+    failure: str,
+    error: type[errors.ConfigurationError | errors.ContractError] = errors.ContractError,
 ) -> Generator[None]:
     """Run a plugin's or a user's code: a failure of any kind is an error that names it.
 
@@ -49,12 +44,12 @@ def foreign(
     """
     try:
         yield
-    except MissingDependencyError:
+    except errors.MissingDependencyError:
         raise
     except BaseException as cause:
         if type(cause) is KeyboardInterrupt:
             raise
-        raise error(f"{failure}: {describe(cause)}") from cause
+        raise error(f"{failure}: {errors.describe(cause)}") from cause
 
 
 def load_only(points: Sequence[EntryPoint], place: str) -> Any:  # noqa: ANN401  # any object
@@ -68,7 +63,7 @@ def load_only(points: Sequence[EntryPoint], place: str) -> Any:  # noqa: ANN401 
         ContractError: Several distributions provide it.
     """
     if len(points) > 1:
-        raise ContractError(
+        raise errors.ContractError(
             f"{place} must come from one distribution, got more than one distribution: "
             f"{owners(points)}; uninstall all but one"
         )
@@ -76,36 +71,41 @@ def load_only(points: Sequence[EntryPoint], place: str) -> Any:  # noqa: ANN401 
         return points[0].load()
 
 
-def load_plugin(
-    group: str, name: str, *, kind: str, extra: str | None = None
-) -> Callable[..., Any]:
+def load_plugin(group: str, name: str | None, *, kind: str) -> Callable[..., Any]:
     """Import the function or class that a plugin provides.
 
     Args:
         group: Entry-point group, such as "envkit.engines".
-        name: Name of the entry point.
+        name: Name of the entry point; None for the only one installed.
         kind: Kind of plugin, for messages, such as "engine".
-        extra: Extra of `envkit-rl` with the plugin's dependencies; None uses `name`.
 
     Raises:
         UnknownNameError: No plugin has this name.
-        MissingDependencyError: A package that the plugin needs is not installed.
+        ConfigurationError: No name is given, and there is not exactly one.
+        MissingDependencyError: A package that the plugin needs is not installed. Its extra is the
+            one in the entry point, as in "module:name [extra]", else that of the plugin's name.
         ContractError: It fails to import in another way, or is not a callable.
     """
     known = plugins(group)
+    if name is None and len(known) != 1:
+        names = ", ".join(sorted(known)) or "none"
+        raise errors.ConfigurationError(
+            f"exactly one {kind} must be installed, or named, got {names}"
+        )
+    name = next(iter(known)) if name is None else name
     if name not in known:
-        raise UnknownNameError.suggest(kind, name, known)
+        raise errors.UnknownNameError.suggest(kind, name, known)
     with foreign(f"{kind} {name!r} ({known[name].value}) fails to import"):
         try:
             found: Any = known[name].load()
-        except MissingDependencyError:
+        except errors.MissingDependencyError:
             raise
         except ImportError as error:
-            raise MissingDependencyError.for_extra(
-                f"{kind} {name!r}", error.name or str(error), extra or name
+            raise errors.MissingDependencyError.for_extra(
+                f"{kind} {name!r}", error.name or str(error), next(iter(known[name].extras), name)
             ) from error
     if not callable(found):
-        raise ContractError(f"{kind} {name!r}: {known[name].value} must be a function")
+        raise errors.ContractError(f"{kind} {name!r}: {known[name].value} must be a function")
     return found
 
 
@@ -120,7 +120,7 @@ def load_named(place: str, what: str) -> Any:  # noqa: ANN401  # any object
         ConfigurationError: It has another form, does not exist, or fails to import.
     """
     hint = "write it as module:function, and install the module or add its folder to PYTHONPATH"
-    with foreign(f"cannot import {what} {place!r} ({hint})", ConfigurationError):
+    with foreign(f"cannot import {what} {place!r} ({hint})", errors.ConfigurationError):
         return resolve_name(place)
 
 
@@ -131,10 +131,10 @@ def load_policy(place: str) -> Callable[..., Any]:
         ConfigurationError: As for `load_named`, or it is not callable.
     """
     if not all(place.partition(":")):
-        raise ConfigurationError(f"--policy takes MODULE:NAME, got {place!r}")
+        raise errors.ConfigurationError(f"--policy takes MODULE:NAME, got {place!r}")
     found = load_named(place, "the policy")
     if not callable(found):
-        raise ConfigurationError(
+        raise errors.ConfigurationError(
             f"{place!r} must be a function of a PolicyContext that returns the reply, "
             f"got {type(found).__name__}"
         )

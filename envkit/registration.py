@@ -426,8 +426,12 @@ def _load(name: str, points: list[EntryPoint]) -> EnvSpec:
     distribution = owners(points)
     place = f"environment {name!r} of the distribution {distribution!r}"
     loaded = load_only(points, place)
+    if callable(loaded):
+        return EnvSpec(id=name, entry_point=points[0].value, distribution=distribution)
     if not isinstance(loaded, EnvSpec):
-        raise ContractError(f"{place} must be an envkit.EnvSpec, got {type(loaded).__name__}")
+        raise ContractError(
+            f"{place} must be an envkit.EnvSpec or a class, got {type(loaded).__name__}"
+        )
     if _local_id(loaded.id) != name:
         raise ContractError(f"{place} must have that id, got {loaded.id!r}")
     _check_json(loaded)

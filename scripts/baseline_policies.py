@@ -22,7 +22,7 @@ from envkit.messages import Message, text_of
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
 from envkit.tokens import load_codec
-from envkit_certify.audit.policies import most_similar
+from envkit_certify.policies import most_similar
 
 LESSONS: Final = 500
 """Episodes on other tasks that the policies learn from."""

@@ -92,7 +92,7 @@ async def widgets() -> dict[str, EpisodeWidget]:
 def page_of(widget: EpisodeWidget, scheme: str, paper: str, ink: str) -> str:
     """Return the page of a widget."""
     folder = Path(notebook.__file__).parent
-    names = set(re.findall(r'"image": "([0-9a-f]{64})"', json.dumps(widget.view)))
+    names = set(re.findall(r'\["([0-9a-f]{64})", ', json.dumps(widget.view)))
     images = {name: base64.b64encode(widget.store.png(name) or b"").decode() for name in names}
     return PAGE.format(
         css=(folder / "widget.css").read_text(encoding="utf-8"),

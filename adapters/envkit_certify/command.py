@@ -82,7 +82,7 @@ def certify(
     The exit code is 1 if a line fails or cannot run. Ctrl-C prints the results so far.
     """
     from envkit.files import replace_file, storage_errors
-    from envkit_certify.bench import Plan
+    from envkit_certify.certified import Plan
     from envkit_certify.page import write_page
     from envkit_certify.run import Certification
     from envkit_certify.worker import LINES

@@ -1,18 +1,20 @@
 """Certification lines: contract, determinism, oracle, replies, tools."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final, cast
 
 from envkit.checker import PROMISES
 from envkit.checker.conduct import BAD_REPLIES, episode_problems
 from envkit.checker.promises import is_solved, meaning_of_solved
-from envkit.checker.subject import Episode, Reply
+from envkit.checker.under_test import Episode, difference
 from envkit.env import Policy, PolicyContext
 from envkit.errors import EnvFault, describe
-from envkit_certify.audit.policies import fill_call, write_call
-from envkit_certify.bench import Bench, Script, lower_bound, total
-from envkit_certify.lines import Line, judged, skipped
+from envkit_certify.certified import CertifiedEnv
+from envkit_certify.lines import CertificateLine, judged, skipped
+from envkit_certify.policies import constant, fill_call, write_call
+from envkit_certify.process import Script
 
 _REPLAYED_SEEDS: Final = 4
 _HIDDEN: Final = ("tasks", "tools", "spec", "action_space", "observation_space", "metadata")
@@ -25,10 +27,10 @@ class _GaveUpError(Exception):
     """The oracle did not continue after a changed reply."""
 
 
-def contract(bench: Bench) -> Line:
+def contract(subject: CertifiedEnv) -> CertificateLine:
     """Check every rule of `envkit.check_env`, with its own seeds."""
-    found = bench.examined
-    problems = [*found.problems, *_other_tasks(bench)]
+    found = subject.examined
+    problems = [*found.problems, *_other_tasks(subject)]
     passed = len(found.report.passed)
     detail = f"rules hold; {len(problems)} problems, {found.report.turns} turns played"
     reasons = [f"{rule}: {what}" for rule, what in found.report.notes]
@@ -36,93 +38,78 @@ def contract(bench: Bench) -> Line:
     return judged("contract", passed, detail, problems=problems, evidence=reasons)
 
 
-def _other_tasks(bench: Bench) -> Iterator[str]:
+def _other_tasks(subject: CertifiedEnv) -> Iterator[str]:
     """Yield a problem if `options["task"]` does not choose the task."""
-    if not bench.env.capabilities.replay_safe:
+    if not subject.env.capabilities.replay_safe:
         return
-    first, second = list(bench.seeds)[:2]
-    bench.env.reset(seed=first)
-    task = copy.deepcopy(bench.env.task)
-    bench.env.reset(seed=second, options={"task": copy.deepcopy(task)} if task else None)
-    if task and bench.env.task != task:
+    first, second = list(subject.seeds)[:2]
+    subject.env.reset(seed=first)
+    task = copy.deepcopy(subject.env.task)
+    subject.env.reset(seed=second, options={"task": copy.deepcopy(task)} if task else None)
+    if task and subject.env.task != task:
         yield "reset(options={'task': ...}) does not play the given task"
 
 
-def determinism(bench: Bench) -> Line:
+def determinism(subject: CertifiedEnv) -> CertificateLine:
     """Play the same seeds and replies twice, here and in a fresh process."""
     name = "determinism"
-    if not bench.env.capabilities.deterministic:
+    if not subject.env.capabilities.deterministic:
         return skipped(name, "capabilities.deterministic is not declared")
-    problems = bench.broken(PROMISES)
-    problems += _redrawn(bench)
-    script, rows = _script(bench)
-    fresh = bench.replays.rows(bench.plan.target, bench.plan.kwargs, script)
+    problems = subject.broken(PROMISES)
+    problems += _redrawn(subject)
+    script, rows = _script(subject)
+    fresh = subject.replays.rows(subject.plan.target, subject.plan.kwargs, script)
     for episode, before, after in zip(script, rows, fresh, strict=True):
-        turn = next(
-            (n for n, pair in enumerate(zip(before, after, strict=False)) if len(set(pair)) > 1),
-            None,
-        )
-        if turn is None and len(before) == len(after):
-            continue
-        where = "start" if not turn else f"turn {turn}"
-        problems.append(
-            f"a fresh process with another hash seed plays seed {episode['seed']} differently, "
-            f"from the {where} on: {_excerpt(before, after, turn)}"
-        )
+        if (where := difference(before, after)) is not None:
+            problems.append(
+                f"a fresh process with another hash seed plays seed {episode['seed']} differently "
+                f"at {where}"
+            )
     detail = "episodes replayed in a fresh process, byte by byte"
     return judged(name, len(script), detail, problems=problems)
 
 
-def _excerpt(before: list[str], after: list[str], turn: int | None) -> str:
-    if turn is None:
-        return f"{len(before) - 1} turns became {len(after) - 1}"
-    old, new = before[turn], after[turn]
-    pairs = enumerate(zip(old, new, strict=False))
-    at = max(0, next((n for n, (x, y) in pairs if x != y), 0) - 30)
-    return f"{old[at : at + 90]!r} became {new[at : at + 90]!r}"
-
-
-def _script(bench: Bench) -> tuple[Script, list[list[str]]]:
+def _script(subject: CertifiedEnv) -> tuple[Script, list[list[str]]]:
     """Play several kinds of probes and return their replies and observations."""
     script: Script = []
     rows: list[list[str]] = []
-    probes: list[Reply] = [
+    probes: list[Policy] = [
         lambda context: BAD_REPLIES[(context.seed + context.turn) % len(BAD_REPLIES)],
-        lambda context: bench.hooks.reply(_DIGITS[(context.seed + context.turn) % 10]),
+        lambda context: subject.hooks.reply(_DIGITS[(context.seed + context.turn) % 10]),
     ]
-    if bench.oracle is not None:
-        probes.append(bench.oracle)
-    for seed in list(bench.seeds)[:_REPLAYED_SEEDS]:
+    if subject.oracle is not None:
+        probes.append(subject.oracle)
+    for seed in list(subject.seeds)[:_REPLAYED_SEEDS]:
         for probe in probes:
-            episode = bench.play(probe, seed)
+            episode = subject.play(probe, seed=seed)
             script.append({"seed": seed, "replies": list(episode.replies)})
             rows.append(episode.rows())
     return script, rows
 
 
-def _redrawn(bench: Bench) -> Iterator[str]:
+def _redrawn(subject: CertifiedEnv) -> Iterator[str]:
     """Yield hidden values that decide the reward and change when the same seed is reset."""
-    for seed in bench.few_seeds[:3]:
-        bench.env.reset(seed=seed)
-        before = _state(bench.env)
-        bench.env.reset(seed=seed)
-        after = _state(bench.env)
+    for seed in subject.few_seeds[:3]:
+        subject.env.reset(seed=seed)
+        before = _state(subject.env)
+        subject.env.reset(seed=seed)
+        after = _state(subject.env)
         for path in before:
             if path not in after or before[path] == after[path]:
                 continue
-            if problem := _decides(bench, seed, path):
+            if problem := _decides(subject, seed, path):
                 yield problem
 
 
-def _decides(bench: Bench, seed: int, path: str) -> str | None:
-    env = bench.env
+def _decides(subject: CertifiedEnv, seed: int, path: str) -> str | None:
+    env = subject.env
     env.reset(seed=seed)
     secret = _state(env).get(path, "")
-    with_it = env.step(bench.hooks.reply(secret))[1]
+    with_it = env.step(subject.hooks.reply(secret))[1]
     env.reset(seed=seed)
     if _state(env).get(path) == secret:
         return None
-    without = env.step(bench.hooks.reply(secret))[1]
+    without = env.step(subject.hooks.reply(secret))[1]
     if with_it == without:
         return None
     return (
@@ -151,18 +138,18 @@ def _state(env: object) -> dict[str, str]:
     return found
 
 
-def oracle(bench: Bench) -> Line:
+def oracle(subject: CertifiedEnv) -> CertificateLine:
     """Check that the oracle solves every task within the contract."""
     name = "oracle"
-    if bench.oracle is None:
+    if subject.oracle is None:
         return skipped(name, "it has no oracle")
-    played = bench.solved
+    played = subject.solved
     problems = [
-        f"seed {seed}: return {total(episode):g}, "
+        f"seed {seed}: return {episode.total:g}, "
         f"{'terminated' if episode.steps[-1].terminated else 'truncated'} "
         f"after {len(episode.steps)} turns"
         for seed, episode in played
-        if not is_solved(episode, bench.env) or not episode.steps[-1].terminated
+        if not is_solved(episode, subject.env) or not episode.steps[-1].terminated
     ]
     problems += [
         f"seed {seed}, turn {n}: the oracle's own reply has the parse_error {error!r}"
@@ -173,10 +160,10 @@ def oracle(bench: Bench) -> Line:
     contract = [
         f"seed {seed}: {problem}"
         for seed, episode in played
-        for problem in episode_problems(episode, bench.env)
+        for problem in episode_problems(episode, subject.env)
     ]
     share = 1 - len({p.partition(",")[0] for p in problems}) / len(played)
-    meaning = meaning_of_solved(played[0][1], bench.env)
+    meaning = meaning_of_solved(played[0][1], subject.env)
     return judged(
         name,
         share,
@@ -185,49 +172,39 @@ def oracle(bench: Bench) -> Line:
     )
 
 
-def replies(bench: Bench) -> Line:
+def replies(subject: CertifiedEnv) -> CertificateLine:
     """Check that useless replies neither raise nor earn much."""
-    kinds = _kinds(bench)
     problems: list[str] = []
-    evidence: list[str] = []
-    worst = 0.0
-    groups: dict[str, list[float]] = {}
-    same = [total(episode) for seed, episode in bench.solved if seed in bench.few_seeds]
+    blind: dict[str, list[float]] = {}
+    same = [episode.total for seed, episode in subject.solved if seed in subject.few_seeds]
     best = sum(same) / max(1, len(same))
-    for kind, (reply, is_blind) in kinds.items():
-        returns = _returns(bench, kind, reply, problems)
-        if not returns:
-            continue
-        mean = sum(returns) / len(returns)
-        if bench.solved and len(returns) == len(bench.few_seeds) and mean > best + 1e-6:
+    kinds = _blind_kinds(subject)
+    solving = _solving_kinds(subject)
+    for kind, reply in {**kinds, **solving}.items():
+        returns = _returns(subject, kind, reply, problems)
+        mean = sum(returns) / max(1, len(returns))
+        if subject.solved and len(returns) == len(subject.few_seeds) and mean > best + 1e-6:
             problems.append(f"{kind} earns {mean:.3g}, more than the oracle's {best:.3g}")
-        if is_blind:
-            groups.setdefault(kind.partition(" ")[0], []).extend(returns)
-            groups.setdefault(kind, []).extend(returns)
-    for group, returns in groups.items():
-        mean = sum(returns) / len(returns)
-        worst = max(worst, mean)
-        if mean > 0:
-            evidence.append(f"{group}: mean return {mean:.3g} over {len(returns)} episodes")
-        if lower_bound(returns) > bench.limit:
-            problems.append(f"{group}: mean return {mean:.3g}, above the limit {bench.limit:.3g}")
-    detail = f"best mean return of {len(kinds)} kinds of useless replies"
-    return judged("replies", worst, detail, problems=problems, evidence=evidence)
+        if kind in kinds:
+            blind.setdefault(kind.partition(" ")[0], []).extend(returns)
+            blind.setdefault(kind, []).extend(returns)
+    detail = f"best mean return of {len(kinds) + len(solving)} kinds of useless replies"
+    return subject.judged("replies", blind, detail, problems)
 
 
-def _returns(bench: Bench, kind: str, reply: Reply, problems: list[str]) -> list[float]:
+def _returns(subject: CertifiedEnv, kind: str, reply: Policy, problems: list[str]) -> list[float]:
     """Return what one kind of reply earns on a few tasks, and record problems."""
     returns: list[float] = []
-    for seed in bench.few_seeds:
+    for seed in subject.few_seeds:
         try:
-            episode = bench.play(reply, seed)
+            episode = subject.play(reply, seed=seed)
         except (EnvFault, _GaveUpError):
             continue
         except Exception as error:  # noqa: BLE001  # whatever an environment raises is the finding
             problems.append(f"{kind} makes it raise at seed {seed}: {describe(error)[:200]}")
             continue
         problems += _paid_errors(kind, seed, episode)
-        returns.append(total(episode))
+        returns.append(episode.total)
     return returns
 
 
@@ -247,56 +224,47 @@ def _paid_errors(kind: str, seed: int, episode: Episode) -> Iterator[str]:
             )
 
 
-def _kinds(bench: Bench) -> dict[str, tuple[Reply, bool]]:
-    """Return replies by kind, with whether each kind is blind and so cannot solve a task."""
-    hooks = bench.hooks
-    kinds: dict[str, tuple[Reply, bool]] = {
-        f"malformed {n}: {text[:24]!r}": (_constant(text), True)
-        for n, text in enumerate(BAD_REPLIES)
-    }
-    for digit in _DIGITS:
-        kinds[f"digit {digit}"] = (_constant(hooks.reply(digit)), True)
-    kinds["enormous reply"] = (_constant("a " * (_ENORMOUS // 2)), True)
-    kinds["enormous answer"] = (_constant(hooks.reply("9" * _ENORMOUS)), True)
-    kinds["prompt echoed"] = (_said, True)
-    kinds["prompt echoed as an answer"] = (lambda context: hooks.reply(_said(context)), True)
+def _blind_kinds(subject: CertifiedEnv) -> dict[str, Policy]:
+    """Return replies that cannot solve a task, by kind."""
+    hooks = subject.hooks
     numbers = " ".join(str(n) for n in range(181))
-    kinds["list of numbers"] = (_constant(numbers), True)
-    kinds["list of numbers as an answer"] = (_constant(hooks.reply(numbers)), True)
-    kinds["special values"] = (
-        lambda context: hooks.reply(
-            ("None", "nan", "inf", "null", "True", "[]", "*", ".*")[context.turn % 8]
-        ),
-        True,
-    )
+    special = ("None", "nan", "inf", "null", "True", "[]", "*", ".*")
+    return {
+        **{f"malformed {n}: {text[:24]!r}": constant(text) for n, text in enumerate(BAD_REPLIES)},
+        **{f"digit {digit}": constant(hooks.reply(digit)) for digit in _DIGITS},
+        "enormous reply": constant("a " * (_ENORMOUS // 2)),
+        "enormous answer": constant(hooks.reply("9" * _ENORMOUS)),
+        "prompt echoed": _said,
+        "prompt echoed as an answer": lambda context: hooks.reply(_said(context)),
+        "list of numbers": constant(numbers),
+        "list of numbers as an answer": constant(hooks.reply(numbers)),
+        "special values": lambda context: hooks.reply(special[context.turn % len(special)]),
+    }
+
+
+def _solving_kinds(subject: CertifiedEnv) -> dict[str, Policy]:
+    """Return replies that may solve a task, but no better than the oracle does, by kind."""
+    hooks = subject.hooks
+    kinds: dict[str, Policy] = {}
     if (choices := hooks.choices) is not None:
-        kinds["all of the environment's own choices"] = (
-            lambda context: "\n".join(hooks.reply(c) for c in choices(context.task)),
-            False,
+        kinds["all of the environment's own choices"] = lambda context: "\n".join(
+            hooks.reply(choice) for choice in choices(context.task)
         )
-    if bench.oracle is not None:
-        solve = _or_give_up(bench.oracle)
+    if subject.oracle is not None:
+        solve = _or_give_up(subject.oracle)
         kinds |= {
-            "oracle's reply cut short": (_mangled(solve, lambda text: text[:-1]), False),
-            "oracle's reply without its start": (_mangled(solve, lambda text: text[1:]), False),
-            "oracle's reply unclosed": (_mangled(solve, lambda text: "<tool_call>{" + text), False),
-            "oracle's reply before a broken call": (
-                _mangled(solve, lambda text: text + "\n<tool_call>{"),
-                False,
+            "oracle's reply cut short": lambda c: solve(c)[:-1],
+            "oracle's reply without its start": lambda c: solve(c)[1:],
+            "oracle's reply unclosed": lambda c: "<tool_call>{" + solve(c),
+            "oracle's reply before a broken call": lambda c: solve(c) + "\n<tool_call>{",
+            "oracle's reply as an unknown tool": lambda c: solve(c).replace(
+                '"name": "', '"name": "no_such_'
             ),
-            "oracle's reply as an unknown tool": (
-                _mangled(solve, lambda text: text.replace('"name": "', '"name": "no_such_')),
-                False,
-            ),
-            "oracle's first reply repeated": (_repeated(solve), False),
-            "oracle's rewarded reply repeated": (_stuck(solve, bench), False),
-            "oracle's replies, each twice": (lambda c: solve(_earlier(c, c.turn // 2)), False),
+            "oracle's first reply repeated": _repeated(solve),
+            "oracle's rewarded reply repeated": _stuck(solve, subject),
+            "oracle's replies, each twice": lambda c: solve(replace(c, turn=c.turn // 2)),
         }
     return kinds
-
-
-def _constant(text: str) -> Reply:
-    return lambda _: text
 
 
 def _said(context: PolicyContext) -> str:
@@ -307,7 +275,7 @@ def _said(context: PolicyContext) -> str:
     return " ".join(texts)[:8000]
 
 
-def _or_give_up(oracle: Policy) -> Reply:
+def _or_give_up(oracle: Policy) -> Policy:
     """Return an oracle whose exceptions are not mistaken for the environment's.
 
     An oracle may look at the environment and raise if its replies were not carried out.
@@ -322,17 +290,7 @@ def _or_give_up(oracle: Policy) -> Reply:
     return reply
 
 
-def _mangled(solve: Reply, change: Callable[[str], str]) -> Reply:
-    return lambda context: change(solve(context))
-
-
-def _earlier(context: PolicyContext, turn: int) -> PolicyContext:
-    return PolicyContext(
-        env=context.env, task=context.task, turn=turn, messages=context.messages, seed=context.seed
-    )
-
-
-def _repeated(solve: Reply) -> Reply:
+def _repeated(solve: Policy) -> Policy:
     first: dict[int, str] = {}
 
     def reply(context: PolicyContext) -> str:
@@ -343,11 +301,11 @@ def _repeated(solve: Reply) -> Reply:
     return reply
 
 
-def _stuck(solve: Reply, bench: Bench) -> Reply:
+def _stuck(solve: Policy, subject: CertifiedEnv) -> Policy:
     """Repeat the oracle's first rewarded reply until the end."""
     replies = {
         seed: (turn, episode.replies[turn])
-        for seed, episode in bench.solved[::-1]
+        for seed, episode in subject.solved[::-1]
         for turn in [n for n, step in enumerate(episode.steps) if step.reward > 0][:1]
     }
 
@@ -358,9 +316,9 @@ def _stuck(solve: Reply, bench: Bench) -> Reply:
     return reply
 
 
-def tools(bench: Bench) -> Line:
+def tools(subject: CertifiedEnv) -> CertificateLine:
     """Check that calling tools in any order neither raises nor earns much."""
-    specs = bench.env.tools
+    specs = subject.env.tools
     if not specs:
         return skipped("tools", "it has no tools")
     calls = [fill_call(spec) for spec in specs]
@@ -376,18 +334,12 @@ def tools(bench: Bench) -> Line:
         },
     }
     problems: list[str] = []
-    best = 0.0
-    for kind, said in orders.items():
-        returns = _returns(bench, kind, lambda c, said=said: said[c.turn % len(said)], problems)
-        if returns:
-            mean = sum(returns) / len(returns)
-            best = max(best, mean)
-            if lower_bound(returns) > bench.limit:
-                problems.append(
-                    f"{kind}: mean return {mean:.3g}, above the limit {bench.limit:.3g}"
-                )
+    returns = {
+        kind: _returns(subject, kind, lambda c, said=said: said[c.turn % len(said)], problems)
+        for kind, said in orders.items()
+    }
     detail = f"best mean return of {len(orders)} useless call orders"
-    return judged("tools", best, detail, problems=problems)
+    return subject.judged("tools", returns, detail, problems)
 
 
 _ARGUMENTS: Final[Mapping[str, Any]] = {

@@ -8,20 +8,18 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
-from envkit.checker.subject import Reply
-from envkit.env import PolicyContext
 from envkit.errors import StorageError
-from envkit_certify.bench import Bench
+from envkit_certify.certified import CertifiedEnv
 from envkit_certify.golden import changes, load
-from envkit_certify.lines import Line, Verdict, judged, skipped
+from envkit_certify.lines import CertificateLine, Verdict, judged, skipped
 from envkit_certify.target import resolve
 
 _TIMED_EPISODES = 8
 
 
-def golden(bench: Bench) -> Line:
+def golden(subject: CertifiedEnv) -> CertificateLine:
     """Replay recorded episodes."""
-    files = bench.golden_files()
+    files = subject.golden_files()
     if not files:
         return skipped("golden", "no recording; make one with `envkit golden ID --out FILE`")
     problems: list[str] = []
@@ -34,7 +32,7 @@ def golden(bench: Bench) -> Line:
             problems.append(str(error))
             continue
         episodes += len(content["episodes"])
-        make = resolve(bench.plan.target, content["kwargs"])
+        make = resolve(subject.plan.target, content["kwargs"])
         problems += [f"{path.name}: {change}" for change in changes(content, make=make)]
         versions += _other_versions(content)
     detail = "recorded episodes replayed"
@@ -54,26 +52,26 @@ def _other_versions(content: dict[str, Any]) -> Iterator[str]:
             yield f"recorded with {name} {was}, replayed with {version(name)}"
 
 
-def speed(bench: Bench) -> Line:
+def speed(subject: CertifiedEnv) -> CertificateLine:
     """Measure how long calls take."""
-    reply: Reply = bench.oracle or _empty
+    reply = subject.oracle or (lambda _: "")
     resets: list[float] = []
     whole: list[float] = []
     turns = 0
-    for seed in list(bench.seeds)[:_TIMED_EPISODES]:
+    for seed in list(subject.seeds)[:_TIMED_EPISODES]:
         start = time.perf_counter()
-        bench.env.reset(seed=seed)
+        subject.env.reset(seed=seed)
         resets.append(time.perf_counter() - start)
         start = time.perf_counter()
-        turns += len(bench.play(reply, seed).steps)
+        turns += len(subject.play(reply, seed=seed).steps)
         whole.append(time.perf_counter() - start)
     per_turn = sum(whole) / max(1, turns)
-    return Line(
+    return CertificateLine(
         name="speed",
         verdict=Verdict.FIGURE,
         value=round(per_turn * 1000, 3),
         detail="ms per oracle turn, including the oracle's own time"
-        if bench.oracle
+        if subject.oracle
         else "ms per turn with empty replies",
         evidence=(
             f"reset: median {statistics.median(resets) * 1000:.2f} ms",
@@ -82,11 +80,7 @@ def speed(bench: Bench) -> Line:
     )
 
 
-def _empty(_: PolicyContext) -> str:
-    return ""
-
-
-def memory(bench: Bench) -> Line:
+def memory(subject: CertifiedEnv) -> CertificateLine:
     """Measure the process's peak memory."""
     if sys.platform == "win32":
         return skipped("memory", "this system does not measure it")
@@ -95,10 +89,10 @@ def memory(bench: Bench) -> Line:
     gc.collect()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     megabytes = peak / (1 << 20) if sys.platform == "darwin" else peak / (1 << 10)
-    return Line(
+    return CertificateLine(
         name="memory",
         verdict=Verdict.FIGURE,
         value=round(megabytes, 1),
         detail="MiB at the peak in the playing process, including Python and libraries",
-        evidence=(f"{bench.subject.turns} turns were played",),
+        evidence=(f"{subject.turns} turns were played",),
     )

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from envkit.audit_hooks import AuditHooks
-from envkit.checker.subject import Episode
+from envkit.checker.under_test import Episode
 from envkit.tools import ToolSpec
-from envkit_certify.audit.policies import fill, leaves, pattern_of, write_call
+from envkit_certify.policies import fill, leaves, pattern_of, write_call
 
 _ANSWER_KEY: Final = re.compile("answer|gold|target|solution|label|code|expected|truth", re.I)
 _KNOWN: Final[Mapping[str, tuple[str, str]]] = {

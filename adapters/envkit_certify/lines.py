@@ -20,7 +20,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class CertificateLine:
     """One line of the report."""
 
     name: str
@@ -54,10 +54,10 @@ def judged(
     *,
     problems: Sequence[str],
     evidence: Sequence[str] = (),
-) -> Line:
+) -> CertificateLine:
     """Return a line that fails if there is a problem."""
     verdict = Verdict.FAIL if problems else Verdict.PASS
-    return Line(
+    return CertificateLine(
         name=name,
         verdict=verdict,
         value=value,
@@ -66,14 +66,14 @@ def judged(
     )
 
 
-def skipped(name: str, reason: str) -> Line:
+def skipped(name: str, reason: str) -> CertificateLine:
     """Return a line that does not apply."""
-    return Line(name=name, verdict=Verdict.SKIPPED, detail=reason)
+    return CertificateLine(name=name, verdict=Verdict.SKIPPED, detail=reason)
 
 
-def not_run(name: str, reason: str) -> Line:
+def not_run(name: str, reason: str) -> CertificateLine:
     """Return a line that could not start."""
-    return Line(
+    return CertificateLine(
         name=name,
         verdict=Verdict.NOT_RUN,
         detail="the environment cannot play here",
@@ -88,17 +88,17 @@ class CertifyReport:
     target: str
     episodes: int
     seed: int
-    lines: tuple[Line, ...]
+    lines: tuple[CertificateLine, ...]
     is_complete: bool
     """False if it was interrupted; `lines` then holds those finished."""
 
     @property
-    def failed(self) -> tuple[Line, ...]:
+    def failed(self) -> tuple[CertificateLine, ...]:
         """The lines that failed."""
         return self._with(Verdict.FAIL)
 
     @property
-    def not_run(self) -> tuple[Line, ...]:
+    def not_run(self) -> tuple[CertificateLine, ...]:
         """The lines that could not run."""
         return self._with(Verdict.NOT_RUN)
 
@@ -116,7 +116,7 @@ class CertifyReport:
         ]
         return ", ".join(told) or "no line failed"
 
-    def _with(self, verdict: Verdict) -> tuple[Line, ...]:
+    def _with(self, verdict: Verdict) -> tuple[CertificateLine, ...]:
         return tuple(line for line in self.lines if line.verdict is verdict)
 
     def to_json(self) -> dict[str, Any]:

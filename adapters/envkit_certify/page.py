@@ -6,7 +6,7 @@ from typing import Final
 from envkit.files import replace_file
 from envkit.viewer.bundle import asset, policy_hash
 from envkit.viewer.markup import safe_html
-from envkit_certify.lines import CertifyReport, Line
+from envkit_certify.lines import CertificateLine, CertifyReport
 
 _PAGE: Final = """<!doctype html>
 <html lang="en">
@@ -50,7 +50,7 @@ def write_page(report: CertifyReport, path: Path) -> None:
     replace_file(path, page.encode("utf-8", "replace"))
 
 
-def _row(line: Line) -> str:
+def _row(line: CertificateLine) -> str:
     number = "" if line.value is None else f"{line.value:.4g}"
     listed = "".join(f"<li dir='auto'>{safe_html(entry)}</li>" for entry in line.evidence)
     return (

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from envkit_certify.audit.policies import leaves
 from envkit_certify.forms import Paid
 from envkit_certify.payloads import OPTION, options_in
+from envkit_certify.policies import leaves
 
 _ERRORS: Final = 4.0
 """Standard errors above chance, because there are many rules."""

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from envkit.closing import Closing
 from envkit.errors import ContractError
-from envkit_certify.bench import Script
 
 _REPLAY_LIMIT_S: Final = 100.0
 _START: Final = (
@@ -22,6 +21,9 @@ _START: Final = (
 )
 _TAIL: Final = 300
 _JOIN_S: Final = 2.0
+
+Script = list[dict[str, Any]]
+"""Episodes to replay: `{"seed": n, "replies": [...]}`."""
 
 
 class WorkerEnded(Exception):

@@ -7,8 +7,8 @@ from typing import Final
 from envkit import errors
 from envkit.errors import ConfigurationError, ContractError, EnvkitError, UnknownNameError
 from envkit.plugins import load_policy
-from envkit_certify.bench import Plan
-from envkit_certify.lines import CertifyReport, Line
+from envkit_certify.certified import Plan
+from envkit_certify.lines import CertificateLine, CertifyReport
 from envkit_certify.process import Worker, WorkerEnded
 from envkit_certify.worker import LINES, failed
 
@@ -16,7 +16,7 @@ _HASH_SEED: Final = 1
 LINE_LIMIT_S: Final = 300.0
 """Time limit per line; after it, the process is killed."""
 
-Progress = Callable[[Line], None]
+Progress = Callable[[CertificateLine], None]
 """Called with each line as it is found."""
 
 
@@ -49,7 +49,7 @@ class Certification:
             load_policy(place)
         self._plan, self._limit_s = plan, limit_s
         self._names = [name for name in LINES if name in lines]
-        self._lines: list[Line] = []
+        self._lines: list[CertificateLine] = []
 
     def run(self, progress: Progress | None = None) -> CertifyReport:
         """Run every line. An exception such as KeyboardInterrupt may stop it.
@@ -109,8 +109,8 @@ class Certification:
         )
 
 
-def _line(answer: dict[str, object], name: str) -> Line:
+def _line(answer: dict[str, object], name: str) -> CertificateLine:
     data = answer.get("line")
     if isinstance(data, dict):
-        return Line.from_json(data)  # pyright: ignore[reportUnknownArgumentType]  # our own worker's
+        return CertificateLine.from_json(data)  # pyright: ignore[reportUnknownArgumentType]  # our own worker's
     return failed(name, str(answer.get("error", answer)))

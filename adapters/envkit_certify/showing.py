@@ -7,17 +7,17 @@ from typing import Final, cast
 
 import PIL.Image
 
-from envkit.checker.subject import Episode
+from envkit.checker.under_test import Episode
 from envkit.env import Env
 from envkit.errors import EnvkitError
 from envkit.images import Image
-from envkit_certify.audit.policies import holds
-from envkit_certify.bench import Bench, as_text, lower_bound
+from envkit_certify.certified import CertifiedEnv, as_text, lower_bound
 from envkit_certify.codes import VIEWS, forms_of, is_layout, is_named, shows
 from envkit_certify.forms import Paid
-from envkit_certify.lines import Line, judged, skipped
+from envkit_certify.lines import CertificateLine, judged, skipped
 from envkit_certify.payloads import without_options
 from envkit_certify.places import follows
+from envkit_certify.policies import holds
 
 _LEAK: Final = 0.1
 """Tolerated excess of tasks whose own answer appears in a text, over the chance rate."""
@@ -30,9 +30,9 @@ _CODED: Final = 4.0
 """Standard errors for an answer in a code, because there are many codes."""
 
 
-def images(bench: Bench) -> Line:
+def images(subject: CertifiedEnv) -> CertificateLine:
     """Check that images are not blank, show their task, and differ where answers differ."""
-    played = bench.solved or [(s, bench.play(lambda _: "", s)) for s in bench.few_seeds]
+    played = subject.solved or [(s, subject.play(lambda _: "", seed=s)) for s in subject.few_seeds]
     problems: list[str] = []
     seen: dict[str, tuple[int, str]] = {}
     shown = blank = 0
@@ -44,19 +44,19 @@ def images(bench: Bench) -> Line:
         if empty:
             problems.append(f"seed {seed}: image {empty[0]} has a single colour")
         problems += _contradictions(episode, seed, seen)
-    problems += _mismatches(bench, [episode for _, episode in played])
+    problems += _mismatches(subject, [episode for _, episode in played])
     detail = f"of {shown} images are blank" if shown else "no images; texts differ by task"
-    if not bench.solved:
+    if not subject.solved:
         detail = f"{detail}; without an oracle, texts and images are not compared with answers"
     return judged("images", blank if shown else None, detail, problems=problems[:10])
 
 
-def _mismatches(bench: Bench, episodes: Sequence[Episode]) -> Iterator[str]:
+def _mismatches(subject: CertifiedEnv, episodes: Sequence[Episode]) -> Iterator[str]:
     """Yield images that fail the hook `shows`, and flaws in the hook itself.
 
     A hook that accepts a blank image, or another task's image, proves nothing.
     """
-    shows = bench.hooks.shows
+    shows = subject.hooks.shows
     if shows is None:
         return
     starts = [(episode.task, tuple(episode.start.observation["images"])) for episode in episodes]
@@ -98,11 +98,11 @@ def _contradictions(episode: Episode, seed: int, seen: dict[str, tuple[int, str]
         history += reply
 
 
-def leaks(bench: Bench) -> Line:
+def leaks(subject: CertifiedEnv) -> CertificateLine:
     """Look for answers in texts, info, tools and renderings before the answer is given."""
-    if not bench.solved:
+    if not subject.solved:
         return skipped("leaks", "it has no oracle, so its answers are unknown")
-    paid = bench.paid
+    paid = subject.paid
     if not paid:
         return skipped("leaks", "no answer can be told from a rewarded reply")
     if len({entry.gold.lower() for entry in paid}) == 1:
@@ -110,7 +110,7 @@ def leaks(bench: Bench) -> Line:
     found: dict[tuple[str, str], list[float]] = {}
     firsts: dict[tuple[str, str], list[float]] = {}
     examples: dict[tuple[str, str], str] = {}
-    rows = list(_rows(bench, paid))
+    rows = list(_rows(subject, paid))
     constant = {name for name, texts in _by_field(rows).items() if len(texts) == 1}
     for entry, other, fields in rows:
         for field, text in fields.items():
@@ -152,13 +152,13 @@ def leaks(bench: Bench) -> Line:
 _Row = tuple[Paid, str, dict[str, str]]
 
 
-def _rows(bench: Bench, paid: Sequence[Paid]) -> Iterator[_Row]:
+def _rows(subject: CertifiedEnv, paid: Sequence[Paid]) -> Iterator[_Row]:
     """Yield each answer with another task's, and what can be read before it is given, by field."""
     wrong = {entry.seed: paid[n - 1].gold for n, entry in enumerate(paid)}
     texts: dict[int, list[dict[str, str]]] = {}
     for number, entry in enumerate(paid):
         if entry.seed not in texts:
-            texts[entry.seed] = list(_given_away(bench, entry.seed, wrong[entry.seed]))
+            texts[entry.seed] = list(_given_away(subject, entry.seed, wrong[entry.seed]))
         moments = texts[entry.seed]
         moments = moments if entry.is_last else moments[: entry.turn + 1]
         others = [other.gold for other in paid if other.gold.lower() != entry.gold.lower()]
@@ -216,15 +216,17 @@ def _is_split(text: str, gold: str) -> bool:
     )
 
 
-def _given_away(bench: Bench, seed: int, wrong: str) -> Iterator[dict[str, str]]:
+def _given_away(subject: CertifiedEnv, seed: int, wrong: str) -> Iterator[dict[str, str]]:
     """Yield everything readable before each turn to a policy that gives empty and wrong replies."""
-    answers = ("", bench.hooks.reply(wrong), *_MALFORMED)
+    answers = ("", subject.hooks.reply(wrong), *_MALFORMED)
     first = 2 * (seed % 2)
-    episode = bench.play(lambda context: answers[(first + context.turn) % len(answers)], seed)
+    episode = subject.play(
+        lambda context: answers[(first + context.turn) % len(answers)], seed=seed
+    )
     constant = {
-        "system prompt": bench.env.system_prompt or "",
-        "tools": json.dumps([spec.to_json() for spec in bench.env.tools]),
-        "rendering": _rendered(bench.env, seed),
+        "system prompt": subject.env.system_prompt or "",
+        "tools": json.dumps([spec.to_json() for spec in subject.env.tools]),
+        "rendering": _rendered(subject.env, seed),
     }
     started = {**constant, "text": episode.start.observation["text"], **_infos(episode.start.info)}
     yield {**started, **_in_images(episode.start.observation["images"])}

@@ -5,14 +5,15 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from enum import Enum, auto
 from queue import SimpleQueue
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 from unittest import mock
 
-from envkit.checker.subject import Episode, Player, play, row
+from envkit.checker.under_test import Episode, difference, recorded, row
 from envkit.env import Env, PolicyContext, Reset, Step
 from envkit.errors import (
     ConfigurationError,
@@ -24,8 +25,8 @@ from envkit.errors import (
 from envkit.success import reaches, verdict_in
 from envkit.threads.workers import outcome
 from envkit.toolcalls import parse_tool_calls
-from envkit_certify.bench import Bench, total
-from envkit_certify.lines import Line, judged
+from envkit_certify.certified import CertifiedEnv
+from envkit_certify.lines import CertificateLine, judged
 from envkit_certify.target import resolve
 
 _EPISODES: Final = 3
@@ -35,28 +36,40 @@ _MONTHS_S: Final = 1.3e7
 """Changes the month, the day of the week and the hour."""
 
 T = TypeVar("T")
-_Rows = Callable[[Bench, int, Episode], list[str]]
+
+
+class _Needs(Enum):
+    """What a way to play needs from an environment."""
+
+    INSTANCES = auto()
+    THREADS = auto()
+    SNAPSHOT = auto()
+
+
+_Rows = Callable[[CertifiedEnv, int, Episode], list[str]]
 """Plays a seed's recorded replies again, in some way, and returns the rows."""
 
 
-def state(bench: Bench) -> Line:
+def state(subject: CertifiedEnv) -> CertificateLine:
     """Check that episodes are alike in every way to play them, and that nothing is shared."""
-    episodes = list(_episodes(bench))
+    episodes = list(_episodes(subject))
     problems: list[str] = []
-    capable = bench.env.capabilities
+    capable = subject.env.capabilities
+    has = {
+        _Needs.INSTANCES: capable.max_sessions is None,
+        _Needs.THREADS: capable.thread_safe,
+        _Needs.SNAPSHOT: capable.snapshot,
+    }
     ways = {
         name: rows
-        for name, rows in _WAYS.items()
-        if capable.deterministic
-        and not (name in _ON_THREADS and not capable.thread_safe)
-        and not (name in _SAVING and not capable.snapshot)
-        and not (name in _SEVERAL and capable.max_sessions is not None)
+        for name, (rows, *needs) in _WAYS.items()
+        if capable.deterministic and all(has[need] for need in needs)
     }
     for name, rows in ways.items():
-        problems += _differing(bench, name, rows, episodes)
+        problems += _differing(subject, name, rows, episodes)
     for check in _CHECKS:
         try:
-            problems += check(bench, episodes)
+            problems += check(subject, episodes)
         except EnvFault:
             raise
         except Exception as error:  # noqa: BLE001  # foreign code
@@ -65,78 +78,63 @@ def state(bench: Bench) -> Line:
     return judged("state", len(ways), detail, problems=problems)
 
 
-def _episodes(bench: Bench) -> Iterator[tuple[int, Episode]]:
+def _episodes(subject: CertifiedEnv) -> Iterator[tuple[int, Episode]]:
     """Yield episodes with right replies, and with wrong ones."""
-    solved = sorted(bench.solved[:8], key=lambda entry: len(entry[1].steps))
+    solved = sorted(subject.solved[:8], key=lambda entry: len(entry[1].steps))
     yield from [entry for entry in solved if len(entry[1].steps) <= _TURNS][-1:]
-    seed = bench.few_seeds[0]
-    known = next((e.replies for s, e in bench.solved if s == seed), ())
+    seed = subject.few_seeds[0]
+    known = next((e.replies for s, e in subject.solved if s == seed), ())
 
     def mixed(context: PolicyContext) -> str:
         turn = context.turn // 2
         if context.turn % 2 and turn < len(known):
             return known[turn]
-        return bench.hooks.reply(str(turn))
+        return subject.hooks.reply(str(turn))
 
-    yield seed, play(bench.subject, bench.env, mixed, seed=seed, max_turns=_TURNS)
+    yield seed, subject.play(mixed, seed=seed, max_turns=_TURNS)
 
 
 def _differing(
-    bench: Bench, name: str, rows: _Rows, episodes: Sequence[tuple[int, Episode]]
+    subject: CertifiedEnv, name: str, rows: _Rows, episodes: Sequence[tuple[int, Episode]]
 ) -> Iterator[str]:
     for seed, episode in episodes:
-        before = episode.rows()
         try:
-            after = rows(bench, seed, episode)
+            after = rows(subject, seed, episode)
         except EnvFault:
             raise
         except Exception as error:  # noqa: BLE001  # foreign code
             yield f"{name}: seed {seed} raises {describe(error)[:200]}"
             return
-        if before != after:
-            pairs = enumerate(zip(before, after, strict=False))
-            turn = next((n for n, (old, new) in pairs if old != new), 0)
-            yield f"{name}: seed {seed} plays differently, from turn {turn} on"
+        if (where := difference(episode.rows(), after)) is not None:
+            yield f"{name}: seed {seed} plays differently at {where}"
             return
 
 
-def _again(env: Env, bench: Bench, seed: int, episode: Episode) -> list[str]:
-    said = episode.replies
-    return play(
-        bench.subject, env, lambda context: said[context.turn], seed=seed, max_turns=len(said)
-    ).rows()
-
-
-def _player(bench: Bench, env: Env, seed: int, episode: Episode) -> Player:
-    """Begin an episode with recorded replies."""
-    return Player(bench.subject, env, lambda context: episode.replies[context.turn], seed=seed)
-
-
 @contextmanager
-def _another(bench: Bench) -> Generator[Env]:
-    env = bench.make()
+def _another(subject: CertifiedEnv) -> Generator[Env]:
+    env = subject.make()
     try:
         yield env
     finally:
         env.close()
 
 
-def _interrupted(bench: Bench, seed: int, episode: Episode) -> list[str]:
+def _interrupted(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
     """Begin other episodes, then leave them in the middle."""
     for other in (seed + 1, seed):
-        player = Player(bench.subject, bench.env, lambda _: episode.replies[0], seed=other)
+        player = subject.begin(lambda _: episode.replies[0], seed=other)
         if len(episode.replies) > 1 or other != seed:
             player.turn()
-    return _again(bench.env, bench, seed, episode)
+    return subject.replay(episode, seed=seed).rows()
 
 
-def _solved_before(bench: Bench, seed: int, episode: Episode) -> list[str]:
-    for other, known in bench.solved[-2:]:
-        _again(bench.env, bench, other, known)
-    return _again(bench.env, bench, seed, episode)
+def _solved_before(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
+    for other, known in subject.solved[-2:]:
+        subject.replay(known, seed=other)
+    return subject.replay(episode, seed=seed).rows()
 
 
-def _later(bench: Bench, seed: int, episode: Episode) -> list[str]:
+def _later(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
     """Play on another day."""
     seconds, nanoseconds = time.time, time.time_ns
 
@@ -147,12 +145,12 @@ def _later(bench: Bench, seed: int, episode: Episode) -> list[str]:
         return nanoseconds() + int(_MONTHS_S * 1e9)
 
     with mock.patch.object(time, "time", later), mock.patch.object(time, "time_ns", later_ns):
-        return _again(bench.env, bench, seed, episode)
+        return subject.replay(episode, seed=seed).rows()
 
 
-def _rude(bench: Bench, seed: int, episode: Episode) -> list[str]:
+def _rude(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
     """Change everything that the environment was given or returned."""
-    with _another(bench) as env:
+    with _another(subject) as env:
         options = {"task": copy.deepcopy(episode.task)} if episode.task else None
         moment: Any = Reset(*env.reset(seed=seed, options=options))
         if options is not None:
@@ -179,28 +177,28 @@ def _spoil(data: object) -> None:
         data.clear()
 
 
-def _beside(bench: Bench, seed: int, episode: Episode) -> list[str]:
+def _beside(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
     """Play beside an instance that plays other tasks."""
-    others = bench.solved or [(seed, episode)]
-    with _another(bench) as env, _another(bench) as second:
-        player = _player(bench, env, seed, episode)
+    others = subject.solved or [(seed, episode)]
+    with _another(subject) as env, _another(subject) as second:
+        player = subject.begin(recorded(episode), seed=seed, env=env)
         number = 0
         while len(player.steps) < len(episode.replies):
             number += 1
             other, known = others[-number % len(others)]
-            _player(bench, second, other, known).turn()
+            subject.begin(recorded(known), seed=other, env=second).turn()
             player.turn()
         return player.episode().rows()
 
 
-def _copied(bench: Bench, seed: int, episode: Episode) -> list[str]:
+def _copied(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
     """Play on with a deep copy in the middle of an episode, then with the original."""
     half = len(episode.replies) // 2
-    player = _player(bench, bench.env, seed, episode)
+    player = subject.begin(recorded(episode), seed=seed)
     for _ in range(half):
         player.turn()
     try:
-        twin = copy.deepcopy(bench.env)
+        twin = copy.deepcopy(subject.env)
     except Exception:  # noqa: BLE001  # a copy is not promised
         return episode.rows()
     for reply in ("", *episode.replies[half:]):
@@ -211,12 +209,12 @@ def _copied(bench: Bench, seed: int, episode: Episode) -> list[str]:
     return player.episode().rows()
 
 
-def _rendering(bench: Bench, seed: int, episode: Episode) -> list[str]:
+def _rendering(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
     """Render before every turn."""
-    env = bench.env
+    env = subject.env
     mode, env.render_mode = env.render_mode, "ansi"
     try:
-        player = _player(bench, env, seed, episode)
+        player = subject.begin(recorded(episode), seed=seed, env=env)
         while len(player.steps) < len(episode.replies):
             with suppress(NotImplementedError):
                 env.render()
@@ -226,22 +224,22 @@ def _rendering(bench: Bench, seed: int, episode: Episode) -> list[str]:
     return player.episode().rows()
 
 
-def _closed(bench: Bench, seed: int, episode: Episode) -> list[str]:
+def _closed(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
     """Close another instance in the middle of an episode."""
-    player = _player(bench, bench.env, seed, episode)
+    player = subject.begin(recorded(episode), seed=seed)
     while len(player.steps) < len(episode.replies):
-        with _another(bench) as env:
+        with _another(subject) as env:
             env.reset(seed=seed + 1)
         player.turn()
     return player.episode().rows()
 
 
-def _each_on_a_thread(bench: Bench, seed: int, episode: Episode) -> list[str]:
+def _each_on_a_thread(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
     """Play each turn on a new thread."""
     over = threading.Event()
-    with _another(bench) as env:
+    with _another(subject) as env:
         try:
-            made = _threaded(lambda: _player(bench, env, seed, episode), over)
+            made = _threaded(lambda: subject.begin(recorded(episode), seed=seed, env=env), over)
             for _ in episode.replies:
                 _threaded(made.turn, over)
         finally:
@@ -264,9 +262,9 @@ def _threaded(call: Callable[[], T], over: threading.Event) -> T:
     return cast(T, result)
 
 
-def _at_once(bench: Bench, seed: int, episode: Episode) -> list[str]:
+def _at_once(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
     """Play on several threads at once, with others that play other tasks."""
-    others = bench.solved or [(seed, episode)]
+    others = subject.solved or [(seed, episode)]
     plays = [(seed, episode), *(others[-n % len(others)] for n in range(1, _THREADS))]
     results: dict[int, list[list[str]]] = {}
     errors: list[BaseException] = []
@@ -274,9 +272,12 @@ def _at_once(bench: Bench, seed: int, episode: Episode) -> list[str]:
 
     def run(number: int) -> None:
         try:
-            with _another(bench) as env:
+            other, known = plays[number]
+            with _another(subject) as env:
                 barrier.wait(timeout=10)
-                results[number] = [_again(env, bench, *plays[number]) for _ in range(2)]
+                results[number] = [
+                    subject.replay(known, seed=other, env=env).rows() for _ in range(2)
+                ]
         except BaseException as error:  # noqa: BLE001  # raised again below
             errors.append(error)
 
@@ -301,26 +302,26 @@ def _at_once(bench: Bench, seed: int, episode: Episode) -> list[str]:
     return wrong[0] if wrong else episode.rows()
 
 
-def _saved(bench: Bench, seed: int, episode: Episode) -> list[str]:
+def _saved(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
     """Save at every turn, and go on."""
-    player = _player(bench, bench.env, seed, episode)
+    player = subject.begin(recorded(episode), seed=seed)
     while len(player.steps) < len(episode.replies):
-        bench.env.snapshot()
+        subject.env.snapshot()
         player.turn()
-        bench.env.snapshot()
+        subject.env.snapshot()
     return player.episode().rows()
 
 
-def _restored(bench: Bench, seed: int, episode: Episode) -> list[str]:
+def _restored(subject: CertifiedEnv, seed: int, episode: Episode) -> list[str]:
     """Go back to every turn, twice, on instances that played something else meanwhile."""
-    env = bench.env
+    env = subject.env
     env.reset(seed=seed)
     saved = [env.snapshot()]
     for reply in episode.replies[:-1]:
         env.step(reply)
         saved.append(env.snapshot())
     rows = episode.rows()
-    with _another(bench) as other:
+    with _another(subject) as other:
         for turn in sorted({0, len(saved) // 2, len(saved) - 1}):
             data = saved[turn]
             for target in (env, other, other):
@@ -350,63 +351,50 @@ def _same_draw(env: Env, other: Env, data: bytes) -> None:
         raise ContractError("after restore(), reset() without a seed draws another task")
 
 
-_WAYS: Final[MappingProxyType[str, _Rows]] = MappingProxyType(
+_WAYS: Final[Mapping[str, tuple[_Rows, *tuple[_Needs, ...]]]] = MappingProxyType(
     {
-        "after interrupted episodes": _interrupted,
-        "after solved episodes": _solved_before,
-        "on another day": _later,
-        "by a caller that edits what it was given": _rude,
-        "beside instances that play other tasks": _beside,
-        "while other instances are closed": _closed,
-        "while a deep copy plays on": _copied,
-        "with render() at every turn": _rendering,
-        "with a new thread per turn": _each_on_a_thread,
-        "on several threads at once": _at_once,
-        "with snapshot() at every turn": _saved,
-        "after restore() on used instances": _restored,
-    }
-)
-_ON_THREADS: Final = frozenset({"with a new thread per turn", "on several threads at once"})
-_SAVING: Final = frozenset({"with snapshot() at every turn", "after restore() on used instances"})
-_SEVERAL: Final = frozenset(
-    {
-        "by a caller that edits what it was given",
-        "beside instances that play other tasks",
-        "while other instances are closed",
-        "while a deep copy plays on",
-        "with a new thread per turn",
-        "on several threads at once",
-        "after restore() on used instances",
+        "after interrupted episodes": (_interrupted,),
+        "after solved episodes": (_solved_before,),
+        "on another day": (_later,),
+        "by a caller that edits what it was given": (_rude, _Needs.INSTANCES),
+        "beside instances that play other tasks": (_beside, _Needs.INSTANCES),
+        "while other instances are closed": (_closed, _Needs.INSTANCES),
+        "while a deep copy plays on": (_copied, _Needs.INSTANCES),
+        "with render() at every turn": (_rendering,),
+        "with a new thread per turn": (_each_on_a_thread, _Needs.INSTANCES, _Needs.THREADS),
+        "on several threads at once": (_at_once, _Needs.INSTANCES, _Needs.THREADS),
+        "with snapshot() at every turn": (_saved, _Needs.SNAPSHOT),
+        "after restore() on used instances": (_restored, _Needs.INSTANCES, _Needs.SNAPSHOT),
     }
 )
 
 _Played = Sequence[tuple[int, Episode]]
 
 
-def _kept(bench: Bench, episodes: _Played) -> Iterator[str]:
+def _kept(subject: CertifiedEnv, episodes: _Played) -> Iterator[str]:
     """Check that what was returned, and the caller's task, do not change afterwards."""
     for seed, episode in episodes:
         task = copy.deepcopy(episode.task)
         options = {"task": task} if task else None
         held: list[tuple[Any, str]] = []
-        moment: Any = Reset(*bench.env.reset(seed=seed, options=options))
+        moment: Any = Reset(*subject.env.reset(seed=seed, options=options))
         held.append((moment, _frozen(moment)))
         for reply in episode.replies:
-            moment = Step(*bench.env.step(reply))
+            moment = Step(*subject.env.step(reply))
             held.append((moment, _frozen(moment)))
-        bench.env.reset(seed=seed + 1)
+        subject.env.reset(seed=seed + 1)
         if task != episode.task:
             yield f"seed {seed}: playing changes the caller's options['task']"
         for turn, (kept, before) in enumerate(held):
             if _frozen(kept) != before:
                 yield f"seed {seed}: what turn {turn} returned changes later"
                 break
-    source = bench.env.tasks
+    source = subject.env.tasks
     if source is not None:
         index = 0
         first = copy.deepcopy(source.task(index))
-        bench.env.reset(seed=bench.plan.seed, options={"task": source.task(index)})
-        bench.env.step("")
+        subject.env.reset(seed=subject.plan.seed, options={"task": source.task(index)})
+        subject.env.step("")
         if source.task(index) != first:
             yield "playing a task changes it in the task source"
 
@@ -417,33 +405,33 @@ def _frozen(moment: Reset | Step) -> str:
     return json.dumps([seen["text"], images, moment.info], sort_keys=True, default=repr)
 
 
-def _ended(bench: Bench, episodes: _Played) -> Iterator[str]:
+def _ended(subject: CertifiedEnv, episodes: _Played) -> Iterator[str]:
     """Check that no reply is taken after the end, right or wrong."""
     for seed, episode in episodes:
         if not episode.ended:
             continue
-        _again(bench.env, bench, seed, episode)
+        subject.replay(episode, seed=seed).rows()
         for reply in (episode.replies[-1], "", episode.replies[0]):
             try:
-                step = Step(*bench.env.step(reply))
+                step = Step(*subject.env.step(reply))
             except EpisodeStateError:
                 continue
             yield f"seed {seed}: a step after the end returns, with reward {step.reward:g}"
             break
 
 
-def _limited(bench: Bench, episodes: _Played) -> Iterator[str]:
+def _limited(subject: CertifiedEnv, episodes: _Played) -> Iterator[str]:
     """Check that max_turns limits an episode, and truncates it."""
     del episodes
     ends: list[bool] = []
     for turns in (2, 3):
         try:
-            env = resolve(bench.plan.target, {**bench.plan.kwargs, "max_turns": turns})()
+            env = resolve(subject.plan.target, {**subject.plan.kwargs, "max_turns": turns})()
         except (ConfigurationError, ContractError, TypeError, ValueError):
             return
         try:
             last: list[Step] = []
-            env.reset(seed=bench.plan.seed)
+            env.reset(seed=subject.plan.seed)
             while len(last) <= turns and not (last and (last[-1].terminated or last[-1].truncated)):
                 last.append(Step(*env.step("")))
             if len(last) > turns or env.max_turns > turns:
@@ -455,36 +443,36 @@ def _limited(bench: Bench, episodes: _Played) -> Iterator[str]:
         yield "an episode that ends at max_turns is terminated instead of truncated"
 
 
-def _drawn(bench: Bench, episodes: _Played) -> Iterator[str]:
+def _drawn(subject: CertifiedEnv, episodes: _Played) -> Iterator[str]:
     """Check that resets without a seed go on drawing tasks, the same ones after the same seed."""
     del episodes
-    env = bench.env
+    env = subject.env
     if not env.capabilities.deterministic:
         return
     draws: list[list[str]] = []
     for _ in range(2):
         seen: list[str] = []
-        env.reset(seed=bench.plan.seed)
+        env.reset(seed=subject.plan.seed)
         for _ in range(6):
             start = Reset(*env.reset())
             seen.append(json.dumps([env.task, start.observation["text"]], default=repr))
         draws.append(seen)
     if draws[0] != draws[1]:
         yield "after the same seed, resets without a seed draw other tasks"
-    seeds = {json.dumps(e.task, default=repr) for _, e in bench.solved}
+    seeds = {json.dumps(e.task, default=repr) for _, e in subject.solved}
     if len(set(draws[0])) == 1 and len(seeds) > 3:
         yield "reset() without a seed plays the same task every time"
 
 
-def _verdicts(bench: Bench, episodes: _Played) -> Iterator[str]:
+def _verdicts(subject: CertifiedEnv, episodes: _Played) -> Iterator[str]:
     """Check that the success term agrees with the reward."""
-    threshold = None if bench.env.threshold_is_mean else bench.env.reward_threshold
-    for seed, episode in (*bench.solved, *episodes):
+    threshold = None if subject.env.threshold_is_mean else subject.env.reward_threshold
+    for seed, episode in (*subject.solved, *episodes):
         steps = episode.steps
         verdicts = [v for v in (verdict_in(step.info) for step in steps) if v is not None]
         if not verdicts or not episode.ended:
             continue
-        earned = total(episode)
+        earned = episode.total
         is_paid = earned > 0 if threshold is None else reaches(earned, threshold)
         if verdicts[-1] and not is_paid and earned <= 0:
             yield f"seed {seed}: info['is_success'] is true for a return of {earned:g}"
@@ -492,26 +480,26 @@ def _verdicts(bench: Bench, episodes: _Played) -> Iterator[str]:
             yield f"seed {seed}: info['is_success'] is false for a return of {earned:g}"
 
 
-def _given(bench: Bench, episodes: _Played) -> Iterator[str]:
+def _given(subject: CertifiedEnv, episodes: _Played) -> Iterator[str]:
     """Check that the oracle solves a given task under any seed."""
     del episodes
-    oracle, env = bench.oracle, bench.env
-    if oracle is None or not env.capabilities.replay_safe:
+    oracle = subject.oracle
+    if oracle is None or not subject.env.capabilities.replay_safe:
         return
-    for seed, episode in bench.solved[:_EPISODES]:
-        if not episode.task or total(episode) <= 0:
+    for seed, episode in subject.solved[:_EPISODES]:
+        if not episode.task or episode.total <= 0:
             continue
-        again = play(bench.subject, env, oracle, seed=seed + 12345, task=episode.task)
-        if total(again) <= 0:
+        again = subject.play(oracle, seed=seed + 12345, task=episode.task)
+        if again.total <= 0:
             yield f"seed {seed}: its task under another seed is not solved by the oracle"
 
 
-def _calls(bench: Bench, episodes: _Played) -> Iterator[str]:
+def _calls(subject: CertifiedEnv, episodes: _Played) -> Iterator[str]:
     """Check that the oracle's calls fit the schemas of the tools."""
     del episodes
-    for seed, episode in bench.solved[:_EPISODES]:
-        bench.env.reset(seed=seed)
-        tools = {spec.name: spec for spec in bench.env.tools}
+    for seed, episode in subject.solved[:_EPISODES]:
+        subject.env.reset(seed=seed)
+        tools = {spec.name: spec for spec in subject.env.tools}
         for reply, step in zip(episode.replies, episode.steps, strict=True):
             if not tools or step.info.get("parse_error") is not None:
                 continue

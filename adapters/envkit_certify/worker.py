@@ -10,16 +10,17 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import IO, Any, Final
 
-from envkit.checker.subject import Budgets, Subject, play
-from envkit.env import PolicyContext
+from envkit.checker.under_test import Player
+from envkit.env import Env
 from envkit.errors import EnvFault, MissingDependencyError, describe
 from envkit.plugins import load_policy
 from envkit_certify import blind, conduct, figures, showing, state, useless
-from envkit_certify.bench import Bench, Plan, Replays, Script
-from envkit_certify.lines import Line, Verdict, not_run
+from envkit_certify.certified import CertifiedEnv, Plan
+from envkit_certify.lines import CertificateLine, Verdict, not_run
+from envkit_certify.process import FreshProcess, Script
 from envkit_certify.target import resolve
 
-LINES: Final[MappingProxyType[str, Callable[[Bench], Line]]] = MappingProxyType(
+LINES: Final[MappingProxyType[str, Callable[[CertifiedEnv], CertificateLine]]] = MappingProxyType(
     {
         "contract": conduct.contract,
         "determinism": conduct.determinism,
@@ -44,39 +45,35 @@ LINES: Final[MappingProxyType[str, Callable[[Bench], Line]]] = MappingProxyType(
 
 def replay(target: str, kwargs: Mapping[str, Any], script: Script) -> list[list[str]]:
     """Play a script on a new instance and return the rows of each episode."""
-    make = resolve(target, kwargs)
-    env = make()
-    subject = Subject(env=env, factory=make, seed=0, episodes=1, codec=None, budgets=Budgets())
+    env = resolve(target, kwargs)()
     try:
-        return [_rows(subject, entry["seed"], entry["replies"]) for entry in script]
+        return [_rows(env, **entry) for entry in script]
     finally:
         env.close()
 
 
-def _rows(subject: Subject, seed: int, replies: list[str]) -> list[str]:
-    def said(context: PolicyContext) -> str:
-        return replies[context.turn]
-
-    return play(subject, subject.env, said, seed=seed, max_turns=len(replies)).rows()
+def _rows(env: Env, seed: int, replies: list[str]) -> list[str]:
+    player = Player(env, lambda context: replies[context.turn], seed=seed)
+    return player.play(len(replies)).rows()
 
 
-def open_bench(plan: Plan, replays: Replays) -> Bench:
+def open_subject(plan: Plan, replays: FreshProcess) -> CertifiedEnv:
     """Build the environment of a plan.
 
     Raises:
         EnvkitError: It cannot be built, or a policy cannot be loaded.
     """
     policies = {place: load_policy(place) for place in plan.policies}
-    return Bench(plan, resolve(plan.target, plan.kwargs), replays, policies)
+    return CertifiedEnv(plan, resolve(plan.target, plan.kwargs), replays, policies)
 
 
-def line_of(bench: Bench, name: str) -> Line:
+def line_of(subject: CertifiedEnv, name: str) -> CertificateLine:
     """Return a line of the report. It fails if the environment raises or exits.
 
     The line is not run if something the environment needs, such as a browser, is missing.
     """
     try:
-        return not_run(name, bench.unplayable) if bench.unplayable else LINES[name](bench)
+        return not_run(name, subject.unplayable) if subject.unplayable else LINES[name](subject)
     except KeyboardInterrupt:
         raise
     except (MissingDependencyError, EnvFault) as error:
@@ -88,9 +85,11 @@ def line_of(bench: Bench, name: str) -> Line:
     return failed(name, problem)
 
 
-def failed(name: str, problem: str) -> Line:
+def failed(name: str, problem: str) -> CertificateLine:
     """Return a line that could not be finished."""
-    return Line(name=name, verdict=Verdict.FAIL, detail="not finished", evidence=(problem,))
+    return CertificateLine(
+        name=name, verdict=Verdict.FAIL, detail="not finished", evidence=(problem,)
+    )
 
 
 def main() -> None:
@@ -111,15 +110,13 @@ def _answer(request: dict[str, Any], answers: IO[str]) -> None:
     if "rows" in request:
         _write(answers, {"rows": replay(**request["rows"])})
         return
-    from envkit_certify.process import FreshProcess
-
     plan = plan_of(request["plan"])
     with FreshProcess() as replays:
-        bench = open_bench(plan, replays)
+        subject = open_subject(plan, replays)
         _write(answers, {"is_open": True})
         for name in request["lines"]:
-            _write(answers, {"line": line_of(bench, name).to_json()})
-        bench.close()
+            _write(answers, {"line": line_of(subject, name).to_json()})
+        subject.close()
 
 
 def plan_of(data: dict[str, Any]) -> Plan:

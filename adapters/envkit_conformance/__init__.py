@@ -2,7 +2,6 @@
 
 from envkit_conformance.compare import first_difference
 from envkit_conformance.delivered import Content, Deliver, DeliveredRow, Projection, Shape
-from envkit_conformance.expected import expected_rows
 from envkit_conformance.recordings import (
     Recording,
     load_recordings,
@@ -10,7 +9,7 @@ from envkit_conformance.recordings import (
     shipped_recordings,
 )
 from envkit_conformance.registry import Adapter, load_adapters
-from envkit_conformance.suite import Outcome, Verdict, check, run_suite
+from envkit_conformance.suite import Outcome, Verdict, check, expected_rows, run_suite
 from envkit_conformance.testing import AdapterConformance
 
 __all__ = [

@@ -4,13 +4,16 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import zip_longest
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from envkit.images import Image
 from envkit.text import counted
+from envkit.tokens.encoded import ImageFeatures
 from envkit.trajectory import RewardPlacement, Row
 from envkit_conformance.delivered import DeliveredRow
-from envkit_conformance.images import image_difference
 
 
 def first_difference(
@@ -49,7 +52,7 @@ def _row_difference(row: Row, got: DeliveredRow, placement: RewardPlacement) -> 
         lambda: _logprobs(row, got),
         lambda: _marks(row, got),
         lambda: _rewards(row, got, placement),
-        lambda: image_difference(row, got),
+        lambda: _images(row, got),
     )
     return next((text for check in checks if (text := check()) is not None), None)
 
@@ -79,7 +82,7 @@ def _mask(row: Row, got: DeliveredRow) -> str | None:
     place = _first(row.loss_mask, got.loss_mask)
     if place is None:
         return None
-    if (length := _length("mask", row, got.loss_mask)) is not None:
+    if (length := _length("mask", row.response_ids, got.loss_mask)) is not None:
         return length
     wrong = got.loss_mask[place]
     text = f"mask differs at response token {place}: expected {row.loss_mask[place]}, got {wrong}"
@@ -94,7 +97,7 @@ def _mask(row: Row, got: DeliveredRow) -> str | None:
 def _logprobs(row: Row, got: DeliveredRow) -> str | None:
     if got.logprobs is None:
         return "no log-probabilities were delivered"
-    if (length := _length("log-probabilities", row, got.logprobs)) is not None:
+    if (length := _length("log-probabilities", row.response_ids, got.logprobs)) is not None:
         return length
     for place, (value, other) in enumerate(zip(row.logprobs, got.logprobs, strict=True)):
         if not _same(value, other):
@@ -104,12 +107,9 @@ def _logprobs(row: Row, got: DeliveredRow) -> str | None:
 
 
 def _marks(row: Row, got: DeliveredRow) -> str | None:
-    if bool(got.is_last) != row.is_last:
-        word = "is" if got.is_last else "is not"
-        return f"the row {word} marked as the last one, which is wrong"
     if got.is_unscorable:
         return f"the row is marked as unscorable, but has the reward {row.reward}"
-    return None
+    return _last(got, is_last=row.is_last)
 
 
 def _rewards(row: Row, got: DeliveredRow, placement: RewardPlacement) -> str | None:
@@ -119,7 +119,7 @@ def _rewards(row: Row, got: DeliveredRow, placement: RewardPlacement) -> str | N
         return f"reward differs: expected {row.reward}, got {got.reward}"
     if got.token_rewards is None:
         return None
-    if (length := _length("token rewards", row, got.token_rewards)) is not None:
+    if (length := _length("token rewards", row.response_ids, got.token_rewards)) is not None:
         return length
     expected = row.token_rewards(placement)
     for place, (value, other) in enumerate(zip(expected, got.token_rewards, strict=True)):
@@ -128,11 +128,18 @@ def _rewards(row: Row, got: DeliveredRow, placement: RewardPlacement) -> str | N
     return None
 
 
-def _length(name: str, row: Row, column: Sequence[object]) -> str | None:
-    if len(column) == len(row.response_ids):
+def _length(name: str, ids: Sequence[int], column: Sequence[object]) -> str | None:
+    if len(column) == len(ids):
         return None
-    ids = counted(len(row.response_ids), "response id")
-    return f"{name} must have one entry for each of {ids}, got {len(column)}"
+    expected = counted(len(ids), "response id")
+    return f"{name} must have one entry for each of {expected}, got {len(column)}"
+
+
+def _last(got: DeliveredRow, *, is_last: bool) -> str | None:
+    if bool(got.is_last) == is_last:
+        return None
+    word = "is" if got.is_last else "is not"
+    return f"the row {word} marked as the last one, which is wrong"
 
 
 def _other_row(expected: Sequence[Row], got: DeliveredRow, number: int) -> str:
@@ -180,18 +187,15 @@ def _unscored_difference(expected: Sequence[Row], delivered: Sequence[DeliveredR
 
 
 def _row(expected: Sequence[Row], got: DeliveredRow, *, is_last: bool) -> str | None:
-    length = len(got.response_ids)
-    if not (length and len(got.prompt_ids)):
+    if not (len(got.response_ids) and len(got.prompt_ids)):
         return "a row without a reward must still have prompt and response ids, got none"
     for name, column in (
         ("mask", got.loss_mask),
         ("log-probabilities", got.logprobs),
         ("token rewards", got.token_rewards),
     ):
-        if column is not None and len(column) != length:
-            return (
-                f"{name} must have one entry for each of {length} response ids, got {len(column)}"
-            )
+        if column is not None and (length := _length(name, got.response_ids, column)) is not None:
+            return length
     trained = [place for place, value in enumerate(got.loss_mask) if int(value)]
     if trained:
         return (
@@ -205,10 +209,7 @@ def _row(expected: Sequence[Row], got: DeliveredRow, *, is_last: bool) -> str | 
             "a trajectory without a reward is not marked as unscorable; the trainer would use "
             f"{_offered(got)}"
         )
-    if bool(got.is_last) != is_last:
-        word = "is" if got.is_last else "is not"
-        return f"the row {word} marked as the last one, which is wrong"
-    return image_difference(_same_ids(expected, got), got)
+    return _last(got, is_last=is_last) or _images(_same_ids(expected, got), got)
 
 
 def _offered(got: DeliveredRow) -> str:
@@ -224,3 +225,90 @@ def _same_ids(expected: Sequence[Row], got: DeliveredRow) -> Row:
         if row.prompt_ids + row.response_ids[:-1] == prompt + response[:-1]:
             return row
     return replace(expected[-1], images=(), features=())
+
+
+def _images(row: Row, got: DeliveredRow) -> str | None:
+    """Return the first difference of a row's images, or None.
+
+    Tensors are compared value by value if the recording has them. Without the processor's outputs,
+    only the images themselves are compared.
+    """
+    tensors = {key: array for key, array in got.tensors.items() if np.size(array)}
+    if not row.images:
+        if tensors or got.images:
+            what = f"tensors {sorted(tensors)}" if tensors else f"{len(got.images or ())} images"
+            return f"a row without images was delivered with {what}"
+        return None
+    if not tensors and not got.images and (row.features or got.images is not None):
+        return f"no image was delivered, expected {len(row.images)}"
+    if got.images is not None:
+        difference = _pictures(row.images, got.images)
+        if difference is not None:
+            return difference
+    return _tensors(row, tensors) if tensors and row.features else None
+
+
+def _pictures(expected: Sequence[Image], got: Sequence[Image]) -> str | None:
+    for number, (one, other) in enumerate(zip(expected, got, strict=False)):
+        if one == other:
+            continue
+        text = f"image {number} is a different image"
+        if other in expected:
+            return f"{text}: image {list(expected).index(other)} of the row is there instead"
+        return f"{text} than the recorded one"
+    if len(expected) != len(got):
+        return f"{len(got)} images were delivered, expected {len(expected)}"
+    return None
+
+
+def _tensors(row: Row, got: dict[str, NDArray[Any]]) -> str | None:
+    expected = row.tensors
+    if set(expected) != set(got):
+        return f"tensors {sorted(got)} were delivered, expected {sorted(expected)}"
+    for key, array in expected.items():
+        difference = _tensor(key, array, np.asarray(got[key]), row.features)
+        if difference is not None:
+            return difference
+    return None
+
+
+def _tensor(
+    key: str, expected: NDArray[Any], got: NDArray[Any], features: Sequence[ImageFeatures]
+) -> str | None:
+    if expected.shape != got.shape:
+        text = f"tensor {key} has shape {got.shape}, expected {expected.shape}"
+        return text + _count_hint(got, [feature.tensors[key] for feature in features])
+    if _kind(expected) != _kind(got):
+        return f"tensor {key} holds {got.dtype}, expected {expected.dtype}"
+    if np.array_equal(expected, got):
+        return None
+    start = 0
+    # name the image if images are laid out along this axis
+    for number, feature in enumerate(features):
+        part = feature.tensors[key]
+        found = got[start : start + len(part)]
+        if part.shape == found.shape and not np.array_equal(part, found):
+            return f"tensor {key} differs in image {number}{_swap_hint(found, key, features)}"
+        start += len(part)
+    return f"tensor {key} differs"
+
+
+def _count_hint(got: NDArray[Any], parts: Sequence[NDArray[Any]]) -> str:
+    """Return how many images a tensor of another length holds, if it is a whole number."""
+    total = 0
+    for number, part in enumerate(parts):
+        if total == len(got):
+            return f": {number} of {len(parts)} images"
+        total += len(part)
+    return ""
+
+
+def _swap_hint(found: NDArray[Any], key: str, features: Sequence[ImageFeatures]) -> str:
+    for number, feature in enumerate(features):
+        if np.array_equal(feature.tensors[key], found):
+            return f": image {number} of the row is there instead"
+    return ""
+
+
+def _kind(array: NDArray[Any]) -> str:
+    return "whole" if array.dtype.kind in "iub" else array.dtype.kind

@@ -23,7 +23,6 @@ from envkit.tokens.joining import CONCATENATION, Joining
 from envkit.trajectory import Segment, StopReason, Trajectory, TrajectoryWriter, read_trajectories
 from envkit.trajectory.storage import trajectory_file
 from envkit_conformance.delivered import Content
-from envkit_conformance.expected import contents
 
 FEATURES_FILE: Final = "features.npz"
 NAME_KEY: Final = "recording"
@@ -131,8 +130,24 @@ def _recording(trajectory: Trajectory) -> Recording:
         about=about if isinstance(about, str) else f"an episode of {trajectory.env_id}",
         trajectory=trajectory,
         filler_id=filler if isinstance(filler, int) else _any_id(trajectory),
-        contents=contents(trajectory),
+        contents=_contents(trajectory),
     )
+
+
+def _contents(trajectory: Trajectory) -> frozenset[Content]:
+    """Return what a trainer must be able to accept for this trajectory."""
+    found: set[Content] = set()
+    if any(segment.images for segment in trajectory.segments):
+        found.add(Content.IMAGES)
+    if (
+        trajectory.has_ledger
+        and not trajectory.is_faulted
+        and len(trajectory.steps(merge=True)) > 1
+    ):
+        found.add(Content.SEQUENCES)
+    if not trajectory.has_ledger:
+        found.add(Content.NO_LEDGER)
+    return frozenset(found)
 
 
 def _any_id(trajectory: Trajectory) -> int:

@@ -1,13 +1,13 @@
 """Check every recording with every adapter."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from envkit.errors import ConfigurationError, EnvkitError, MissingDependencyError
+from envkit.trajectory import Row, Trajectory, call_rows, step_rows, whole_row
 from envkit_conformance.compare import first_difference
-from envkit_conformance.delivered import Content, DeliveredRow, Projection
-from envkit_conformance.expected import expected_rows, rewarded_rows
+from envkit_conformance.delivered import Content, DeliveredRow, Projection, Shape
 from envkit_conformance.recordings import Recording
 
 
@@ -74,6 +74,29 @@ def check(projection: Projection, recording: Recording) -> Outcome:
     return _outcome(projection, recording, verdict, difference or "")
 
 
+def expected_rows(trajectory: Trajectory, shape: Shape, *, filler_id: int) -> tuple[Row, ...]:
+    """Return the rows that a trainer must receive for a trajectory.
+
+    Raises:
+        ConfigurationError: The trajectory is several rows.
+    """
+    if shape is Shape.WHOLE:
+        return (whole_row(trajectory, filler_id=filler_id),)
+    if shape is Shape.CALLS:
+        return call_rows(trajectory, filler_id=filler_id)
+    return step_rows(trajectory, filler_id=filler_id, merge=shape is Shape.MERGED)
+
+
+def _rewarded_rows(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    """Return the rows with the trajectory's reward on the last token of each."""
+    reward = rows[-1].reward
+    total = [(len(row.response_ids) - 1, reward or 0.0) for row in rows]
+    return tuple(
+        replace(row, reward=reward, turn_rewards=(last,))
+        for row, last in zip(rows, total, strict=True)
+    )
+
+
 def _difference(
     projection: Projection, recording: Recording, delivered: Sequence[DeliveredRow]
 ) -> str | None:
@@ -88,7 +111,7 @@ def _difference(
         )
     is_fork = recording.trajectory.origin is not None
     if projection.rewards_every_row and (is_fork or len(expected) > 1):
-        expected = rewarded_rows(expected)
+        expected = _rewarded_rows(expected)
     return first_difference(expected, delivered, placement=projection.reward_placement)
 
 

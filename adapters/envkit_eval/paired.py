@@ -1,7 +1,7 @@
 """Paired comparison of two runs on the same tasks, with significance."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -79,10 +79,6 @@ class Difference:
     """P-value of McNemar's exact test if each side played every task once. With several samples, of
     the sign test on tasks, which is the same test on their means."""
     is_mcnemar: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON data."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

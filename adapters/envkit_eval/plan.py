@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import envkit
-from envkit.cli.remote import on_workers
+from envkit.cli.play_options import PlayOptions
 from envkit.cli.run_plan import WHERE, Output, RolloutPlan, check_unchanged, numbered_folders
 from envkit.cli.trust import Confirmation, trust_options
 from envkit.errors import BusyError, ConfigurationError, StorageError
@@ -140,15 +140,10 @@ class EvalPlan:
         counting = Counting.of_json(data["counting"])
         return replace(self, runs=runs, counting=counting, is_resumed=True)
 
-    def on_workers(self, workers: int | None, address: str | None) -> "EvalPlan":
-        """Return the plan with other workers; None keeps each run's own.
-
-        Args:
-            workers: As for `envkit.cli.remote.on_workers`.
-            address: As for `envkit.cli.remote.on_workers`.
-        """
+    def on_workers(self, given: PlayOptions) -> "EvalPlan":
+        """Return the plan with the options for workers."""
         runs = {
-            name: replace(run, config=on_workers(run.config, workers, address))
+            name: replace(run, config=given.on_workers(run.config))
             for name, run in self.runs.items()
         }
         return replace(self, runs=runs)

@@ -17,10 +17,10 @@ from envkit.images import Image
 from envkit.messages import Message, images_of, text_of
 from envkit.plugins import load_named
 from envkit.rollout.boundary import StepOutcome
-from envkit.rollout.setting_types import check_keys, check_types
+from envkit.rollout.setting_types import built, check_types
 from envkit.threads.pool import WorkerPool
 from envkit.tools import ToolSpec
-from envkit_gateway.harnesses import HARNESSES, harness_argv
+from envkit_gateway.harnesses import harness_argv
 from envkit_gateway.kinds import Train
 
 _QUIET: Final[Mapping[str, str]] = {
@@ -189,7 +189,7 @@ class AgentSettings:
             ConfigurationError: It names no agent or two, `grade` without a command, or an unknown
                 field.
         """
-        if isinstance(setting, str) and (":" not in setting or setting.split()[0] in HARNESSES):
+        if isinstance(setting, str) and ":" not in setting.partition(" ")[0]:
             return cls(harness=setting)
         if isinstance(setting, str) or callable(setting):
             return cls(function=setting)
@@ -198,9 +198,7 @@ class AgentSettings:
                 "agent must be 'module:function', a harness or a mapping such as "
                 f"{{command: python agent.py}}, got {setting!r:.80}"
             )
-        values = cast("Mapping[str, Any]", setting)
-        check_keys(cls, values, "agent")
-        return cls(**values)
+        return built(cls, cast("Mapping[str, Any]", setting), "agent")
 
     def __post_init__(self) -> None:
         train = next((one for one in Train if one.value == self.train), self.train)

@@ -13,8 +13,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from envkit.errors import ConfigurationError, MissingDependencyError, did_you_mean
+from envkit.errors import ConfigurationError, ContractError, MissingDependencyError, did_you_mean
+from envkit.plugins import installed, load_only
 
+GROUP: Final = "envkit.harnesses"
+"""Entry-point group of other packages' harnesses: `Harness` objects."""
 _RUNNERS: Final = Path(__file__).with_name("runners")
 
 
@@ -128,17 +131,24 @@ def harness_argv(setting: str) -> tuple[str, ...]:
     Raises:
         ConfigurationError: The name is unknown, or a quote is not closed.
         MissingDependencyError: It is not installed.
+        ContractError: A package provides something else under the name.
     """
     try:
         name, *rest = shlex.split(setting) or [""]
     except ValueError as error:
         raise ConfigurationError(f"agent {setting!r}: {error}") from error
     harness = HARNESSES.get(name)
+    if harness is None and (points := installed(GROUP).get(name)):
+        harness = load_only(points, f"the harness {name!r}")
     if harness is None:
-        hint = did_you_mean(name, HARNESSES)
+        known = [*HARNESSES, *installed(GROUP)]
         raise ConfigurationError(
-            f"the agent {setting!r} is neither module:function nor a known harness.{hint} "
-            f"Known: {', '.join(HARNESSES)}"
+            f"the agent {setting!r} is neither module:function nor a known harness."
+            f"{did_you_mean(name, known)} Known: {', '.join(known)}"
+        )
+    if not isinstance(harness, Harness):
+        raise ContractError(
+            f"the harness {name!r} must be an envkit_gateway.Harness, got {type(harness).__name__}"
         )
     harness.check(name)
     line = harness.line.replace("{python}", shlex.quote(sys.executable))

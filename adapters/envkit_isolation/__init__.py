@@ -21,8 +21,7 @@ if sys.platform != "linux":
         "or in a Linux container or WSL"
     )
 
-from envkit_isolation.factory import isolated
 from envkit_isolation.proxy import IsolatedEnv
-from envkit_isolation.source import IsolatedSource
+from envkit_isolation.source import IsolatedSource, isolated
 
 __all__ = ["IsolatedEnv", "IsolatedSource", "isolated"]

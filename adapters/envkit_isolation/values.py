@@ -8,8 +8,6 @@ worker cannot make its caller build any other object.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-import numpy as np
-
 from envkit import errors
 from envkit.errors import (
     ContractError,
@@ -22,7 +20,7 @@ from envkit.errors import (
     traceback_of,
 )
 from envkit.images import Image
-from envkit.success import finite, with_verdict
+from envkit.success import with_verdict
 from envkit.turns import Observation
 
 _KEPT: Final[dict[str, type[EnvkitError]]] = {
@@ -66,34 +64,19 @@ def observation_of(
     )
 
 
-def outcome_out(value: object, size: int, source: str) -> dict[str, Any]:
-    """Convert the result of `reset` (two values) or `step` (five) to frame data.
+def reset_out(value: object, source: str) -> dict[str, Any]:
+    """Convert the result of `reset` to frame data.
 
     Raises:
-        ContractError: It is neither, or its success term is not a verdict.
+        ContractError: It is not an observation and a mapping, or its success term is not a verdict.
     """
     values: list[Any] = list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else []
-    if len(values) != size or not isinstance(values[-1], Mapping):
+    if len(values) != 2 or not isinstance(values[1], Mapping):
         raise ContractError(
-            f"{source} must return {size} values, the last of them a mapping, got {shown(value)}"
+            f"{source} must return an observation and a mapping, got {shown(value)}"
         )
-    info = with_verdict(dict(cast("Mapping[str, Any]", values[-1])))
-    data = {"observation": observation_of(values[0], source), "info": info}
-    if size == 5:
-        _, reward, terminated, truncated, _ = values
-        number = finite(reward)
-        if number is None:
-            raise ContractError(
-                f"{source} must return a finite number as reward, got {shown(reward)}"
-            )
-        if not all(isinstance(flag, bool | np.bool_) for flag in (terminated, truncated)):
-            raise ContractError(
-                f"{source} must return terminated and truncated as bool, "
-                f"got {shown(terminated)} and {shown(truncated)}"
-            )
-        data |= {"reward": number, "terminated": bool(terminated)}
-        data |= {"truncated": bool(truncated)}
-    return data
+    info = with_verdict(dict(cast("Mapping[str, Any]", values[1])))
+    return {"observation": observation_of(values[0], source), "info": info}
 
 
 def error_out(error: BaseException, where: str) -> dict[str, Any]:

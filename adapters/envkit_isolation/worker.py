@@ -27,14 +27,11 @@ from envkit.errors import ConfigurationError, ContractError, UnknownNameError, s
 from envkit.messages import message
 from envkit.registration import NAMESPACE, AnyEnv, make, register
 from envkit.reply import Reply
+from envkit.rollout.boundary import checked_step, hook
 from envkit.success import with_own_reward
 from envkit.turns import Observation, StepKey, Turn
 from envkit_isolation.frames import Connection, Frame
-from envkit_isolation.values import (
-    error_out,
-    observation_of,
-    outcome_out,
-)
+from envkit_isolation.values import error_out, observation_of, reset_out
 
 if TYPE_CHECKING:
     from envkit.agents import MultiAgentEnv
@@ -197,23 +194,23 @@ class ServedEnv:
         )
 
     def _reset(self, call: Frame) -> Frame:
-        value = self._outer.reset(seed=call.data["seed"], options=call.data["options"])
-        data = outcome_out(value, 2, f"{self.name}.reset")
+        value: Any = self._outer.reset(seed=call.data["seed"], options=call.data["options"])
+        data = reset_out(value, f"{self.name}.reset")
         data |= {"state": self._state(), "task": self._env.task}
-        return Frame(data | self._formatted(value[0]))
+        return Frame(data | self._formatted(data["observation"]))
 
     def _step(self, call: Frame) -> Frame:
         key = call.data["key"]
         self._env.step_key = None if key is None else StepKey(*key)
         reply = Reply.from_wire(call.data["reply"])
         self._env.announce(reply)
-        value = self._outer.step(reply.text)
-        data = outcome_out(value, 5, f"{self.name}.step")
+        step = checked_step(self._outer.step(reply.text), self.name)
+        data = step._asdict()
         if self._outer is not self._env:
-            data["info"] = with_own_reward(data["info"], data["reward"], self._env.own_reward)
+            data["info"] = with_own_reward(step.info, step.reward, self._env.own_reward)
         if self._facts() != self._told:
             data["state"] = self._state()
-        return Frame(data | self._formatted(value[0]))
+        return Frame(data | self._formatted(step.observation))
 
     def _snapshot(self, call: Frame) -> Frame:
         value: Any = self._env.snapshot()
@@ -284,9 +281,7 @@ class ServedEnv:
         return Frame({})
 
     def _hook(self, name: str) -> Any:  # noqa: ANN401  # the environment's method or a wrapper's
-        if self._outer is self._env:
-            return getattr(self._env, name)
-        return self._outer.get_wrapper_attr(name)
+        return hook(self._env, self._outer, name)
 
     def _facts(self) -> object:
         return self._env.system_prompt, self._env.tools, self._env.max_turns

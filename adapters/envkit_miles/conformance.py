@@ -1,17 +1,16 @@
 """miles' samples for envkit's conformance suite: written by the adapter, read back from miles."""
 
 from argparse import Namespace
-from types import SimpleNamespace
 from typing import Any, Final
 
 from envkit_miles.generate import MilesForm
-from envkit_slime.conformance import projections
+from envkit_slime.conformance import NO_STATE, projections
 from envkit_slime.form import Form
 from envkit_slime.sample import Sample
 from envkit_slime.upstream import require
 
 
-def _make() -> tuple[Form, Namespace, Sample]:
+def _make() -> tuple[Form, Sample]:
     args = Namespace(
         sglang_speculative_algorithm=None,
         use_rollout_routing_replay=False,
@@ -19,9 +18,8 @@ def _make() -> tuple[Form, Namespace, Sample]:
         reward_key=None,
         eval_reward_key=None,
     )
-    state: Any = SimpleNamespace()  # writing a sample does not use it
     sample_class: Any = require("miles.utils.types").Sample
-    return MilesForm(state), args, sample_class(index=0)
+    return MilesForm(NO_STATE, args), sample_class(index=0)
 
 
 PROJECTIONS: Final = projections("miles", _make)

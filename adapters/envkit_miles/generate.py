@@ -28,9 +28,9 @@ _ROUTING_KEYS: Final = ("routing_key", "session_id")
 class MilesForm(Form):
     """miles' `GenerateState` and `Sample` (miles/utils/types.py)."""
 
-    def __init__(self, state: GenerateState, *, evaluation: bool = False) -> None:
+    def __init__(self, state: GenerateState, args: Namespace, *, evaluation: bool = False) -> None:
+        super().__init__(args, evaluation=evaluation)
         self._state = state
-        self._evaluation = evaluation
 
     @property
     def state(self) -> GenerateState:
@@ -51,7 +51,7 @@ class MilesForm(Form):
 
         As miles/rollout/generate_hub/multi_turn.py.
         """
-        sink = None if self._evaluation else _dashboard()
+        sink = None if self.evaluation else _dashboard()
         if sink is None:
             return super().span(sample)
         turn, ended = 0, 0.0
@@ -70,7 +70,7 @@ class MilesForm(Form):
 
         return open_span
 
-    def request_fields(self, args: Namespace, sample: Sample) -> dict[str, Any]:
+    def request_fields(self, sample: Sample) -> dict[str, Any]:
         """Return the LoRA adapter to sample from; without it the server samples the base model.
 
         As miles/rollout/generate_utils/generate_endpoint_utils.py.
@@ -79,13 +79,13 @@ class MilesForm(Form):
             ConfigurationError: The sample belongs to one of several adapters, the run replays the
                 indexer's choices, or distils by the student's most likely tokens.
         """
-        if getattr(args, "use_rollout_indexer_replay", False):
+        if getattr(self.args, "use_rollout_indexer_replay", False):
             raise ConfigurationError(
                 "envkit does not record the indexer's choices, which indexer replay trains with; "
                 "drop --use-rollout-indexer-replay"
             )
-        strategy = getattr(args, "opd_top_k_strategy", "only-student")
-        if getattr(args, "opd_log_prob_top_k", 0) and strategy != "only-teacher":
+        strategy = getattr(self.args, "opd_top_k_strategy", "only-student")
+        if getattr(self.args, "opd_log_prob_top_k", 0) and strategy != "only-teacher":
             raise ConfigurationError(
                 "envkit does not request the student's most likely tokens, which distillation by "
                 f"--opd-top-k-strategy {strategy} compares; drop --opd-log-prob-top-k, or use "
@@ -97,14 +97,14 @@ class MilesForm(Form):
                 "envkit plays episodes of one policy, which has one LoRA adapter at most, "
                 f"got a sample of adapter {adapter.name!r}; drop --multi-lora-n-adapters"
             )
-        is_enabled = (getattr(args, "lora_rank", 0) or 0) > 0 or (
-            getattr(args, "lora_adapter_path", None) is not None
+        is_enabled = (getattr(self.args, "lora_rank", 0) or 0) > 0 or (
+            getattr(self.args, "lora_adapter_path", None) is not None
         )
-        if not is_enabled or getattr(args, "lora_train_only", False):
+        if not is_enabled or getattr(self.args, "lora_train_only", False):
             return {}
         return {"lora_path": require("miles.rollout.sglang_rollout").LORA_ADAPTER_NAME}
 
-    def append(self, args: Namespace, sample: Any, segments: Sequence[Segment]) -> None:  # noqa: ANN401
+    def append(self, sample: Any, segments: Sequence[Segment]) -> None:  # noqa: ANN401
         """Extend the sample's lists, then let miles count and check.
 
         Raises:
@@ -119,19 +119,19 @@ class MilesForm(Form):
             sample.loss_mask += [int(meta is not None)] * segment.token_count
             if meta is None:
                 continue
-            sample.update_from_meta_info(args, meta)
+            sample.update_from_meta_info(self.args, meta)
             if meta.get(EXPERTS) is not None:
                 known = sample.rollout_routed_experts
-                sample.rollout_routed_experts = _with_experts(args, known, meta)
+                sample.rollout_routed_experts = _with_experts(self.args, known, meta)
         _validate(sample)
 
-    def fill(self, args: Namespace, sample: Any) -> None:  # noqa: ANN401
+    def fill(self, sample: Any) -> None:  # noqa: ANN401
         """Add the column of routing replay if the run uses it."""
-        if getattr(args, "use_rollout_routing_replay", False):
-            sample.rollout_routed_experts = neutral_experts(args, len(sample.tokens) - 1)
+        if getattr(self.args, "use_rollout_routing_replay", False):
+            sample.rollout_routed_experts = neutral_experts(self.args, len(sample.tokens) - 1)
         _validate(sample)
 
-    def check_rows(self, args: Namespace, sample: Sample, rows: Sequence[Row]) -> None:
+    def check_rows(self, sample: Sample, rows: Sequence[Row]) -> None:
         """Reject several rows where miles counts rows, not episodes.
 
         It splits a batch with images into steps by row
@@ -143,7 +143,7 @@ class MilesForm(Form):
         """
         if len(rows) < 2:
             return
-        by_token = getattr(args, "calculate_per_token_loss", False)
+        by_token = getattr(self.args, "calculate_per_token_loss", False)
         if not hasattr(type(sample), "rollout_id") and not by_token:
             raise ConfigurationError(
                 f"this release of miles weighs each of an episode's {len(rows)} rows like an "
@@ -156,12 +156,12 @@ class MilesForm(Form):
                 "fan_out, or play an environment with one agent"
             )
 
-    def annotate(self, args: Namespace, sample: Sample, trajectory: Trajectory) -> None:
+    def annotate(self, sample: Sample, trajectory: Trajectory) -> None:
         """Add the conversation's text for `--save-debug-trajectory-data`.
 
         miles/ray/rollout/debug_data.py.
         """
-        if getattr(args, "save_debug_trajectory_data", None) is not None:
+        if getattr(self.args, "save_debug_trajectory_data", None) is not None:
             sample.metadata["messages"] = [
                 {"role": entry["role"], "content": str(text_of(entry))}
                 for entry in trajectory.messages
@@ -233,11 +233,9 @@ async def generate(input: Any) -> Any:  # noqa: A002, ANN401  # miles names it s
     try:
         CONTRACT.check()
         samples = await roll(
-            MilesForm(input.state, evaluation=input.evaluation),
-            input.args,
+            MilesForm(input.state, input.args, evaluation=input.evaluation),
             input.sample,
             input.sampling_params,
-            evaluation=input.evaluation,
         )
     except EnvkitError as error:
         input.state.sampling_params = _Refusal(error)
@@ -264,10 +262,4 @@ async def generate_slime_form(
     """
     state = require("miles.rollout.sglang_rollout").GenerateState(args)
     CONTRACT.check()
-    return await roll(
-        MilesForm(state, evaluation=evaluation),
-        args,
-        sample,
-        sampling_params,
-        evaluation=evaluation,
-    )
+    return await roll(MilesForm(state, args, evaluation=evaluation), sample, sampling_params)

@@ -4,6 +4,7 @@ The widgets need the extra `notebook` (anywidget, which bundles its front end: n
 into JupyterLab). `Game` and `rerun` work without it.
 """
 
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from envkit_notebook.comparing import BranchWidget
     from envkit_notebook.game import Game
     from envkit_notebook.playing import PlayWidget
-    from envkit_notebook.recorded import Source
-    from envkit_notebook.showing import ShowWidget
+    from envkit_notebook.showing import ShowWidget, Source
 
 __all__ = ["Game", "branch", "play", "rerun", "show"]
 
@@ -109,14 +109,17 @@ def branch(
             or no event loop runs here.
     """
     _require_anywidget()
-    from envkit_notebook.branching import env_of
-    from envkit_notebook.comparing import BranchWidget, Rest
+    from envkit_notebook.branching import env_of, rerun
+    from envkit_notebook.comparing import BranchWidget
 
     if engine is not None and codec is None:
         raise ConfigurationError("an engine needs the codec of its model: branch(..., codec=codec)")
-    made = env_of(trajectory, env, **kwargs)
-    rest = Rest(env=made, engine=engine, codec=codec, limits=limits, sampling=sampling)
-    return BranchWidget(trajectory, turn, reply, rest)
+    made, play_on = env_of(trajectory, env, **kwargs), None
+    if engine is not None and codec is not None:
+        play_on = partial(
+            rerun, env=made, engine=engine, codec=codec, limits=limits, sampling=sampling
+        )
+    return BranchWidget(trajectory, turn, reply, env=made, codec=codec, rerun=play_on)
 
 
 def _require_anywidget() -> None:

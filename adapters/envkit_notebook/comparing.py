@@ -1,48 +1,54 @@
 """The widget that continues a recorded episode from another reply, and shows both branches."""
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from envkit.errors import EnvkitError
 from envkit.messages import text_of
-from envkit.rollout.engine import Engine, Sampling
 from envkit.rollout.host import AnyEnv, EnvFactory
-from envkit.rollout.limits import Limits
 from envkit.text import utf8
 from envkit.tokens import ChatCodec
 from envkit.trajectory.trajectory import Trajectory
-from envkit_notebook.branching import check_branch, rerun
+from envkit_notebook.branching import check_branch
 from envkit_notebook.game import Game
-from envkit_notebook.playing import game_view, play_wish
-from envkit_notebook.scene import episode_view
-from envkit_notebook.widget import EpisodeWidget, number_in, require_loop, text_in
+from envkit_notebook.playing import PlayingWidget, play_wish
+from envkit_notebook.scene import episode_view, game_view
+from envkit_notebook.widget import number_in, require_loop, text_in
+
+Rerun = Callable[..., Awaitable[Trajectory]]
+"""`rerun` with everything but the trajectory, the turn and the reply."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rest:
-    """Player and environment for the rest of a branch."""
-
-    env: AnyEnv | EnvFactory
-    engine: Engine | None = None
-    """None lets a person play."""
-    codec: ChatCodec | None = None
-    limits: Limits | None = None
-    sampling: Sampling | None = None
-
-
-class BranchWidget(EpisodeWidget):
+class BranchWidget(PlayingWidget):
     """A recorded episode next to a branch with another reply."""
 
-    def __init__(self, trajectory: Trajectory, turn: int, reply: str | None, rest: Rest) -> None:
+    def __init__(
+        self,
+        trajectory: Trajectory,
+        turn: int,
+        reply: str | None,
+        *,
+        env: AnyEnv | EnvFactory,
+        codec: ChatCodec | None,
+        rerun: Rerun | None,
+    ) -> None:
         """Show the episode, and play the branch if a reply is given.
+
+        Args:
+            trajectory: The recorded episode.
+            turn: Index of the reply to change.
+            reply: The new reply; None waits for the user to write it.
+            env: Plays a person's branch.
+            codec: Shows tokens as text; None shows their ids.
+            rerun: Plays the branch; None lets a person play.
 
         Raises:
             ConfigurationError: The episode cannot be branched there, or no event loop runs.
         """
         check_branch(trajectory, turn)
         require_loop("branching")
-        self.recorded, self._rest = trajectory, rest
+        self.recorded, self._env, self._codec, self._rerun = trajectory, env, codec, rerun
         self.trajectory: Trajectory | None = None
         """The branch that an engine played; None before, and if a person plays."""
         self.game: Game | None = None
@@ -53,7 +59,7 @@ class BranchWidget(EpisodeWidget):
         self._settled.set()
         super().__init__("branch", {})
         said = [text_of(m) for m in trajectory.messages if m["role"] == "assistant"]
-        left = episode_view(trajectory, self.store, codec=rest.codec)
+        left = episode_view(trajectory, self.store, codec=codec)
         self.view = {
             "title": left["title"],
             "left": left,
@@ -61,7 +67,7 @@ class BranchWidget(EpisodeWidget):
             "replies": [utf8(text) for text in said[: len(trajectory.turns)]],
             "turn": turn,
             "edit": None if reply is None else utf8(reply),
-            "by_hand": rest.engine is None,
+            "by_hand": rerun is None,
             "is_busy": False,
             "error": None,
         }
@@ -80,47 +86,45 @@ class BranchWidget(EpisodeWidget):
             raise self.error
         return self
 
-    async def act(self, wish: dict[str, Any]) -> None:
-        """Branch, or handle a button of the hand-played branch."""
-        if self.view.get("is_busy"):
-            return
+    async def handle(self, wish: dict[str, Any]) -> str | None:
+        """Branch, or handle a button of the hand-played branch.
+
+        Raises:
+            EnvkitError: It could not be done.
+        """
         self._settled.clear()
-        self.error, fill = None, None
-        self.view = {**self.view, "is_busy": True, "error": None}
+        self.error = None
         try:
             if wish.get("do") == "branch":
                 await self._branch(number_in(wish, "turn"), text_in(wish, "text"))
             elif self.game is not None:
-                fill = await play_wish(self.game, wish)
+                return await play_wish(self.game, wish)
         except EnvkitError as error:
             self.error = error
-        finally:
-            self._refresh()
-            self._settled.set()
-        if self.error is not None:
-            self.complain(self.error)
-        elif fill is not None:
-            self.send({"fill": utf8(fill)})
+            raise
+        return None
+
+    def refresh(self) -> None:
+        """Show the branch."""
+        right: dict[str, Any] | None = None
+        if self.trajectory is not None:
+            right = episode_view(self.trajectory, self.store, codec=self._codec)
+        elif self.game is not None:
+            right = game_view(self.game, self.store, title=self.recorded.env_id)
+        self.view = {**self.view, "right": right, "is_busy": False}
+        self._settled.set()
 
     async def _branch(self, turn: int, reply: str) -> None:
         check_branch(self.recorded, turn)
-        await self._drop()
+        game, self.game, self.trajectory = self.game, None, None
+        if game is not None:
+            await game.close()
         self.view = {**self.view, "turn": turn}
-        rest = self._rest
-        if rest.engine is not None and rest.codec is not None:
-            self.trajectory = await rerun(
-                self.recorded,
-                turn=turn,
-                reply=reply,
-                engine=rest.engine,
-                codec=rest.codec,
-                env=rest.env,
-                limits=rest.limits,
-                sampling=rest.sampling,
-            )
+        if self._rerun is not None:
+            self.trajectory = await self._rerun(self.recorded, turn=turn, reply=reply)
             return
         task = dict(self.recorded.task) or None
-        game = Game(rest.env, seed=self.recorded.seed, task=task)
+        game = Game(self._env, seed=self.recorded.seed, task=task)
         try:
             await game.follow(self.recorded, turn)
             await game.reply(reply)
@@ -128,16 +132,3 @@ class BranchWidget(EpisodeWidget):
             await game.close()
             raise
         self.game = game
-
-    async def _drop(self) -> None:
-        game, self.game, self.trajectory = self.game, None, None
-        if game is not None:
-            await game.close()
-
-    def _refresh(self) -> None:
-        right: dict[str, Any] | None = None
-        if self.trajectory is not None:
-            right = episode_view(self.trajectory, self.store, codec=self._rest.codec)
-        elif self.game is not None:
-            right = game_view(self.game, self.store, title=self.recorded.env_id)
-        self.view = {**self.view, "right": right, "is_busy": False}

@@ -23,8 +23,8 @@ from envkit.rollout.recovery import RecoveringEnv
 from envkit.seeds import checked_seed, derive_seed
 from envkit.tasks import Task
 from envkit.threads.pool import WorkerPool
-from envkit.trajectory.trajectory import Trajectory
-from envkit_notebook.outcome import Outcome
+from envkit.trajectory.trajectory import Trajectory, TurnRecord
+from envkit.turns import Step
 
 T = TypeVar("T")
 
@@ -82,8 +82,8 @@ class Game:
         """
         self.seed = checked_seed(secrets.randbits(31) if seed is None else seed)
         self.messages: list[Message] = []
-        self.outcomes: list[Outcome] = []
-        """One outcome per reply, in order."""
+        self.turns: list[TurnRecord] = []
+        """One per reply, in order; those played here have no tokens and no times."""
         self.is_over = False
         self._task = task
         self._pool = WorkerPool()
@@ -91,12 +91,11 @@ class Game:
             EnvHost(self._pool, factory=env) if callable(env) else EnvHost(self._pool, env=env)
         )
         self._running = self._recovering()
-        self._said: list[Reply] = []
-        self._hashes: list[str] = []
         self._snapshots: list[bytes | None] = []
         self._first = ""
         self._oracle: Policy | None = None
-        self._takes_clicks = False
+        self.takes_clicks = False
+        """Whether `click` can write a reply."""
         self.max_turns = 0
         """Maximum replies of the episode; 0 before the start."""
         self._turn_lock = asyncio.Lock()
@@ -109,27 +108,22 @@ class Game:
     @property
     def turn(self) -> int:
         """Replies so far."""
-        return len(self.outcomes)
+        return len(self.turns)
 
     @property
     def reward(self) -> float:
         """Sum of the rewards so far."""
-        return sum(outcome.reward or 0.0 for outcome in self.outcomes)
+        return sum(turn.reward or 0.0 for turn in self.turns)
 
     @property
     def replies(self) -> tuple[str, ...]:
         """The replies so far."""
-        return tuple(reply.text for reply in self._said)
+        return tuple(turn.response_text for turn in self.turns)
 
     @property
     def has_oracle(self) -> bool:
         """Whether `oracle` can write the next reply."""
         return self._oracle is not None
-
-    @property
-    def takes_clicks(self) -> bool:
-        """Whether `click` can write a reply."""
-        return self._takes_clicks
 
     async def start(self) -> None:
         """Start the episode, or restart it.
@@ -141,8 +135,8 @@ class Game:
         async with self._turn_lock:
             await self._reset()
 
-    async def reply(self, text: str) -> Outcome:
-        """Play one reply.
+    async def reply(self, text: str) -> Step:
+        """Play one reply and return the environment's answer.
 
         Raises:
             EpisodeStateError: The episode is over or has not started.
@@ -152,19 +146,27 @@ class Game:
             if self.is_over or not self.messages:
                 raise EpisodeStateError("the episode is over or never began: start it again")
             snapshot = await self._running.snapshot()
-            said = Reply(text=text)
-            played = await self._running.step(said)
+            played = await self._running.step(Reply(text=text))
             step, entry = played.step, played.message
             self._snapshots.append(snapshot)
-            self._said.append(said)
-            self._hashes.append(played.hash)
-            outcome = Outcome.of_step(step, self._running.retries)
             self.messages.append(message("assistant", text))
             if text_of(entry) or images_of([entry]):
                 self.messages.append(entry)
-            self.outcomes.append(outcome)
+            self.turns.append(
+                TurnRecord(
+                    turn=self.turn,
+                    prompt_tokens=0,
+                    response_text=text,
+                    parse_error=step.info.get("parse_error"),
+                    tool_call=step.info.get("tool_call"),
+                    observation_hash=played.hash,
+                    env_retries=dict(self._running.retries),
+                    reward=step.reward,
+                    info=step.info,
+                )
+            )
             self.is_over = step.terminated or step.truncated
-            return outcome
+            return step
 
     async def rewind(self, turn: int) -> None:
         """Go back to before a reply, by its snapshot or by a compared replay.
@@ -181,12 +183,10 @@ class Game:
                 raise ConfigurationError(
                     f"turn must be one of the {self.turn} replies so far, got {turn}"
                 )
-            kept = before_reply(self.messages, turn)
-            outcomes, hashes = self.outcomes[:turn], self._hashes[:turn]
-            snapshots, replies = self._snapshots[: turn + 1], self._said[:turn]
-            await self._bring_back(self._first, replies, hashes, snapshots[turn])
-            self.messages, self.outcomes, self._hashes = kept, outcomes, hashes
-            self._said, self._snapshots = replies, snapshots[:turn]
+            kept, turns = before_reply(self.messages, turn), self.turns[:turn]
+            snapshots = self._snapshots[: turn + 1]
+            await self._bring_back(self._first, turns, snapshots.pop())
+            self.messages, self.turns, self._snapshots = kept, turns, snapshots
 
     async def follow(self, trajectory: Trajectory, turn: int) -> None:
         """Replay a recorded episode up to before one of its replies.
@@ -199,13 +199,10 @@ class Game:
             EnvFault: The replay differed from the record, or is not supported.
         """
         async with self._turn_lock:
-            done = trajectory.turns[:turn]
-            hashes = [record.observation_hash or "" for record in done]
-            replies = [record.reply for record in done]
-            await self._bring_back(trajectory.initial_observation_hash, replies, hashes, None)
+            turns = list(trajectory.turns[:turn])
+            await self._bring_back(trajectory.initial_observation_hash, turns, None)
             self.messages = before_reply(trajectory.messages, turn)
-            self.outcomes = [Outcome.of_record(record) for record in done]
-            self._said, self._hashes, self._snapshots = replies, hashes, [None] * turn
+            self.turns, self._snapshots = turns, [None] * turn
 
     def oracle(self) -> str:
         """Return the oracle's next reply.
@@ -231,7 +228,7 @@ class Game:
         Raises:
             ConfigurationError: The environment takes no clicks.
         """
-        env: object = self.env if self._takes_clicks else None
+        env: object = self.env if self.takes_clicks else None
         if not isinstance(env, Clickable):
             raise ConfigurationError("this environment takes no clicks")
         return env.write_click(x, y)
@@ -239,13 +236,12 @@ class Game:
     async def close(self) -> None:
         """Close the environment, if it was built here; safe to call twice."""
         async with self._turn_lock:
-            self.is_over, self._oracle, self._takes_clicks = True, None, False
+            self.is_over, self._oracle, self.takes_clicks = True, None, False
             await self._host.close()
             self._pool.close()
 
     async def _reset(self) -> None:
-        self.messages, self.outcomes, self._hashes, self._snapshots = [], [], [], []
-        self._said = []
+        self.messages, self.turns, self._snapshots = [], [], []
         self.is_over, self._oracle = False, None
         self._running = self._recovering()
         reset = await self._running.reset()
@@ -256,7 +252,7 @@ class Game:
                 "play it with Player.play"
             )
         self._first = reset.hash
-        self.max_turns, self._takes_clicks = env.max_turns, isinstance(env, Clickable)
+        self.max_turns, self.takes_clicks = env.max_turns, isinstance(env, Clickable)
         try:
             self._oracle = env.oracle()
         except ConfigurationError:
@@ -275,9 +271,9 @@ class Game:
         )
 
     async def _bring_back(
-        self, first: str | None, replies: list[Reply], hashes: list[str], snapshot: bytes | None
+        self, first: str | None, turns: list[TurnRecord], snapshot: bytes | None
     ) -> None:
-        """Reset, and go to the state after some replies; if that fails, the episode is over."""
+        """Reset, and go to the state after some turns; if that fails, the episode is over."""
         await self._reset()
         self.is_over = True
         if first != self._first:
@@ -286,6 +282,8 @@ class Game:
                 "it with the arguments of the recorded episode",
                 retryable=False,
             )
+        replies = [turn.reply for turn in turns]
+        hashes = [turn.observation_hash or "" for turn in turns]
         await self._running.take_over(replies, hashes, snapshot, first or "")
         self.is_over = False
 

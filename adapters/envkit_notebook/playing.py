@@ -4,28 +4,9 @@ from typing import Any
 
 from envkit.errors import ConfigurationError, EnvkitError
 from envkit.text import utf8
-from envkit.viewer.wording import number
 from envkit_notebook.game import Game
-from envkit_notebook.images import ImageStore
-from envkit_notebook.scene import steps_of
+from envkit_notebook.scene import game_view
 from envkit_notebook.widget import EpisodeWidget, number_in, require_loop, text_in
-
-
-def game_view(game: Game, store: ImageStore, *, title: str) -> dict[str, Any]:
-    """Return the view of a game."""
-    started = bool(game.messages)
-    return {
-        "title": utf8(f"{title}, seed {game.seed}"),
-        "facts": [
-            f"turn {game.turn} of at most {game.max_turns}" if started else "starting",
-            f"reward {number(game.reward)}",
-        ],
-        "steps": steps_of(game.messages, game.outcomes, store),
-        "is_over": game.is_over,
-        "has_oracle": game.has_oracle,
-        "takes_clicks": game.takes_clicks,
-        "error": None,
-    }
 
 
 async def play_wish(game: Game, wish: dict[str, Any]) -> str | None:
@@ -57,7 +38,40 @@ async def play_wish(game: Game, wish: dict[str, Any]) -> str | None:
     return None
 
 
-class PlayWidget(EpisodeWidget):
+class PlayingWidget(EpisodeWidget):
+    """A widget whose buttons play: one at a time, and an error is shown."""
+
+    async def act(self, wish: dict[str, Any]) -> None:
+        """Handle a button, and show the result."""
+        if self.view.get("is_busy") and wish.get("do") != "start":
+            return  # a second press before the first was handled
+        self.view = {**self.view, "is_busy": True, "error": None}
+        error, text = None, None
+        try:
+            text = await self.handle(wish)
+        except EnvkitError as raised:
+            error = raised
+        finally:
+            self.refresh()
+        if error is not None:
+            self.complain(error)
+        elif text is not None:
+            self.send({"fill": utf8(text)})
+
+    async def handle(self, wish: dict[str, Any]) -> str | None:
+        """Handle a button; return a text for the reply box, or None.
+
+        Raises:
+            EnvkitError: It could not be done.
+        """
+        raise NotImplementedError
+
+    def refresh(self) -> None:
+        """Show the current state, and take the next button."""
+        raise NotImplementedError
+
+
+class PlayWidget(PlayingWidget):
     """Plays an environment by hand. `game` is the episode; code may play it too."""
 
     def __init__(self, game: Game, *, title: str) -> None:
@@ -72,23 +86,13 @@ class PlayWidget(EpisodeWidget):
         super().__init__("play", {"title": title, "steps": [], "is_busy": True})
         self.spawn(self.act({"do": "start"}))
 
-    async def act(self, wish: dict[str, Any]) -> None:
-        """Handle a button, and show the result."""
-        if self.view.get("is_busy") and wish.get("do") != "start":
-            return  # a second press before the first was handled
-        self.view = {**self.view, "is_busy": True, "error": None}
-        error: EnvkitError | None = None
-        text = None
-        try:
-            text = await play_wish(self.game, wish)
-        except EnvkitError as raised:
-            error = raised
-        finally:
-            self.refresh()
-        if error is not None:
-            self.complain(error)
-        elif text is not None:
-            self.send({"fill": utf8(text)})
+    async def handle(self, wish: dict[str, Any]) -> str | None:
+        """Handle a button; return a text for the reply box, or None.
+
+        Raises:
+            EnvkitError: The wish is unknown, or the environment cannot do it or failed.
+        """
+        return await play_wish(self.game, wish)
 
     def refresh(self) -> None:
         """Refresh the view, such as after a reply from code."""

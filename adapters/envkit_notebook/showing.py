@@ -2,20 +2,72 @@
 
 import asyncio
 import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any, Final
 
-from envkit.text import utf8
+from envkit.errors import ConfigurationError, StorageError
 from envkit.tokens import ChatCodec
-from envkit.trajectory.storage import trajectory_file
+from envkit.trajectory.certificate import Certificate
+from envkit.trajectory.storage import read_lines, trajectory_file
 from envkit.trajectory.trajectory import Trajectory
-from envkit.viewer.run import RunData, read_run
-from envkit.viewer.run_text import groups, heading, notes, sections
-from envkit_notebook.recorded import Recorded, Source, read_episode
-from envkit_notebook.scene import episode_view
+from envkit.viewer import run_text
+from envkit.viewer.run import read_run
+from envkit_exchange.trajectories import contents_of
+from envkit_notebook.scene import cleaned, episode_view
 from envkit_notebook.widget import EpisodeWidget, number_in
 
+Source = Trajectory | Sequence[Trajectory] | str | os.PathLike[str]
+"""An episode, several such as the leaves of `play_tree`, a trajectory file or a run directory."""
 _AT_ONCE_BYTES: Final = 16 << 20
 """A larger file is read only when a person asks for the figures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """One recorded episode."""
+
+    trajectory: Trajectory
+    certificate: Certificate | None
+    """Certificate of its file; None for a trajectory in memory."""
+    index: int
+    count: int
+    """Number of episodes in the source."""
+
+
+def read_episode(source: Source, index: int = 0) -> Recorded:
+    """Return an episode.
+
+    Args:
+        source: One or several trajectories, a trajectory file or a run directory.
+        index: Index of the episode in a file, from 0; -1 is the last one.
+
+    Raises:
+        ConfigurationError: There is no such episode.
+        StorageError: The file or a line cannot be read; the message names it.
+    """
+    if not isinstance(source, (str, os.PathLike)):
+        given = [source] if isinstance(source, Trajectory) else source
+        count = _checked(index, len(given), "trajectories")
+        return Recorded(trajectory=given[index], certificate=None, index=index % count, count=count)
+    count = contents_of(source).count
+    _checked(index, count, str(source))
+    place = index % count
+    stored = next(islice(read_lines(source), place, None))
+    if stored.trajectory is None:
+        raise stored.error or StorageError(f"episode {place} of {str(source)!r} cannot be read")
+    return Recorded(
+        trajectory=stored.trajectory, certificate=stored.certificate, index=place, count=count
+    )
+
+
+def _checked(index: int, count: int, name: str) -> int:
+    if not -count <= index < count:
+        raise ConfigurationError(
+            f"index must be one of the {count} episodes of {name!r}, got {index}"
+        )
+    return count
 
 
 class ShowWidget(EpisodeWidget):
@@ -78,40 +130,10 @@ def _run_view(source: Source) -> dict[str, Any]:
         StorageError: The file cannot be read.
     """
     run = read_run([source] if isinstance(source, Trajectory) else source)
-    if not run.rows:
-        return {"title": "", "facts": "", "notes": list(map(utf8, run.notes)), "sections": []}
-    title, facts = heading(run)
-    return {
-        "title": utf8(title),
-        "facts": utf8(facts),
-        "notes": list(map(utf8, notes(run))),
-        "sections": [
-            {
-                "title": section.title,
-                "note": section.note,
-                "rows": [list(map(utf8, row)) for row in section.rows],
-            }
-            for section in sections(run)
-        ],
-        "groups": _groups(run),
+    found = {
+        "facts": run_text.heading(run)[1],
+        "notes": run_text.notes(run),
+        "sections": [asdict(section) for section in run_text.sections(run)] if run.rows else [],
+        "groups": [asdict(group) for group in run_text.groups(run)],
     }
-
-
-def _groups(run: RunData) -> list[dict[str, Any]]:
-    return [
-        {
-            "task": utf8(group.task),
-            "facts": group.facts,
-            "members": [
-                {
-                    "index": member.number - 1,
-                    "guide": member.guide,
-                    "name": f"episode {member.number}",
-                    "reward": member.reward,
-                    "facts": utf8(member.facts),
-                }
-                for member in group.members
-            ],
-        }
-        for group in groups(run)
-    ]
+    return cleaned(found)

@@ -85,10 +85,8 @@ function picture(model, name, size, onPoint) {
 function messageNode(model, message, onPoint) {
   const node = el("div", `ek-message ek-${message.role}`);
   add(node, el("div", "ek-role", message.who));
-  for (const part of message.parts) {
-    if (part.image !== undefined) add(node, picture(model, part.image, part.size, onPoint));
-    else add(node, el("div", "ek-text", part.text));
-  }
+  for (const [name, size] of message.images) add(node, picture(model, name, size, onPoint));
+  if (message.text) add(node, el("div", "ek-text", message.text));
   if (message.role !== "system") return node;
   const details = el("details", "ek-message ek-system");
   add(details, el("summary", "ek-role", message.who), ...[...node.children].slice(1));
@@ -119,37 +117,20 @@ function tableNode(rows) {
   return add(el("table", "ek-table"), body);
 }
 
-// What a table of facts does not say; all of it without one.
-function outcomeNode(outcome, facts) {
-  const hasFacts = facts.length > 0;
+// The environment's answer to a reply.
+function outcomeNode(step) {
   const node = el("div", "ek-outcome");
-  const good = outcome.reward !== null && Number(outcome.reward) > 0;
-  if (!hasFacts) {
-    if (outcome.actions.length) add(node, el("span", "ek-badge", outcome.actions.join(" · ")));
-    add(node, el("span", `ek-badge ${good ? "ek-good" : ""}`, `reward ${outcome.reward ?? "none"}`));
-    for (const [name, value] of Object.entries(outcome.terms))
-      add(node, el("span", "ek-badge", `${name} ${value}`));
-  }
-  if (outcome.parse_error !== null)
-    add(node, el("span", "ek-badge ek-warn", `not understood: ${outcome.parse_error}`));
-  for (const [kind, count] of Object.entries(outcome.retries))
-    add(node, el("span", "ek-badge ek-warn", `${count} retries: ${kind}`));
-  if (!hasFacts && outcome.info !== "{}") {
-    const details = el("details", "ek-info");
-    add(node, add(details, el("summary", "", "info"), el("pre", "", outcome.info)));
-  }
-  if (hasFacts) add(node, tableNode(facts));
-  return node;
+  if (step.parse_error) add(node, el("span", "ek-badge ek-warn", `not understood: ${step.parse_error}`));
+  return add(node, tableNode(step.facts));
 }
 
-function stepNode(model, step, onPoint) {
+function stepNode(model, step, index, onPoint) {
   const node = el("div", "ek-step");
-  const facts = step.facts || [];
-  if (step.summary) add(node, el("div", "ek-summary", `turn ${step.turn + 1}  ${step.summary}`));
+  if (step.summary) add(node, el("div", "ek-summary", `turn ${index + 1}  ${step.summary}`));
   if (step.start) add(node, startNode(step.start));
   for (const message of step.reads) add(node, messageNode(model, message, onPoint));
   if (step.reply !== null) add(node, replyNode(step.reply, step.speaker));
-  if (step.outcome !== null) add(node, outcomeNode(step.outcome, facts));
+  if (step.facts && step.facts.length) add(node, outcomeNode(step));
   return node;
 }
 
@@ -262,7 +243,7 @@ function gameSteps(model, game, send, from = 0) {
   return game.steps.slice(from).map((step, index) => {
     const open = from + index === last && step.reply === null && game.takes_clicks && !game.is_over;
     const point = open ? (x, y) => send({ do: "click", x, y }) : null;
-    return stepNode(model, step, point);
+    return stepNode(model, step, from + index, point);
   });
 }
 
@@ -324,7 +305,7 @@ function showMode(model, root, send) {
     for (const problem of view.problems) add(root, el("div", "ek-error", problem));
     const step = view.steps[turn];
     if (step) {
-      add(root, stepNode(model, step, null));
+      add(root, stepNode(model, step, turn, null));
       if (step.tokens.length) add(root, tokensNode(step.tokens));
     }
     return add(root, proofNode(view));
@@ -358,10 +339,11 @@ function leavesNode(view, open) {
   for (const group of groups) {
     add(node, el("div", "ek-state", [group.task, group.facts].filter(Boolean).join(" · ")));
     for (const member of group.members) {
-      const line = button("", "ek-leaf", () => open(member.index));
-      add(line, el("span", "ek-guide", member.guide), el("span", "", member.name));
+      const index = member.number - 1;
+      const line = button("", "ek-leaf", () => open(index));
+      add(line, el("span", "ek-guide", member.guide), el("span", "", `episode ${member.number}`));
       add(line, el("b", "", member.reward), el("span", "ek-state", member.facts));
-      if (member.index === view.index) line.setAttribute("aria-current", "true");
+      if (index === view.index) line.setAttribute("aria-current", "true");
       add(node, line);
     }
   }
@@ -428,11 +410,10 @@ function branchMode(model, root, send) {
     if (view.turn > 0) {
       const before = el("details", "ek-shared");
       add(before, el("summary", "", `the ${view.turn === 1 ? "turn" : `${view.turn} turns`} before it, the same in both`));
-      for (const step of view.left.steps.slice(0, view.turn))
-        add(before, stepNode(model, step, null));
+      add(before, ...view.left.steps.slice(0, view.turn).map((step, n) => stepNode(model, step, n, null)));
       add(shared, before);
     }
-    const left = view.left.steps.slice(view.turn).map((step) => stepNode(model, step, null));
+    const left = view.left.steps.map((step, n) => stepNode(model, step, n, null)).slice(view.turn);
     const right = view.right;
     const steps = right ? gameSteps(model, right, send, view.turn) : [];
     const other = column("branch", right, steps);

@@ -15,11 +15,45 @@ import anywidget
 import traitlets
 
 from envkit.errors import ConfigurationError, EnvkitError
+from envkit.images import Image
 from envkit.text import utf8
-from envkit_notebook.images import ImageStore
+from envkit.viewer.images import image_size
 
 _HERE: Final = Path(__file__).parent
 _LOGGER: Final = logging.getLogger(__name__)
+
+
+class ImageStore:
+    """Keeps the images of a widget: named by hash in the view, sent as bytes on request.
+
+    Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._images: dict[str, Image] = {}
+        self._lock = threading.Lock()
+
+    def keep(self, image: Image) -> None:
+        """Store an image under its hash."""
+        with self._lock:
+            self._images[image.sha256] = image
+
+    def size(self, name: str) -> tuple[int, int] | None:
+        """Return width and height of a stored image; None if it cannot be read."""
+        with self._lock:
+            image = self._images[name]
+        return image_size(image)
+
+    def png(self, name: str) -> bytes | None:
+        """Return an image's PNG bytes; None if it is unknown or no longer readable."""
+        with self._lock:
+            image = self._images.get(name)
+        if image is None:
+            return None
+        try:
+            return image.png_bytes()
+        except EnvkitError:
+            return None
 
 
 class EpisodeWidget(anywidget.AnyWidget):

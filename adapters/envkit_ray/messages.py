@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError, EnvkitError, RunFailedError, describe, shown
-from envkit.rollout import EpisodeSpec, Limits, Player, Sampling
+from envkit.rollout import EpisodeSpec, Player
+from envkit.rollout.player import PlayOptions
 from envkit.rollout.sources import EnvSource
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
@@ -36,10 +37,7 @@ class Order:
     source: Packed
     spec: EpisodeSpec
     """Its episode id is unique to this attempt."""
-    earlier: Trajectory | None
-    """Trajectory to resume; None plays from the start."""
-    limits: Limits | None
-    sampling: Sampling | None
+    options: PlayOptions
     interrupt: str
     """Id of the caller's interrupt; `Worker.stop` fires it."""
     reason: StopReason | None

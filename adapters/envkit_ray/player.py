@@ -9,18 +9,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from envkit.errors import (
-    ConfigurationError,
-    EnvFault,
-    EnvkitError,
-    FaultKind,
-)
-from envkit.rollout import EpisodeSpec, Interrupt, Limits, RolloutConfig, Sampling
+from envkit.errors import ConfigurationError, EnvFault, EnvkitError, FaultKind
+from envkit.rollout import EpisodeSpec, Interrupt, RolloutConfig
 from envkit.rollout.availability import FirstOutage, Watched
 from envkit.rollout.breaker import Breaker
 from envkit.rollout.host import AnyEnv, EnvFactory
 from envkit.rollout.interrupt import CallCutError
-from envkit.rollout.player import resumed_spec
+from envkit.rollout.player import AnyPlayer, PlayOptions
 from envkit.rollout.self_check import SelfCheck
 from envkit.rollout.sources import EnvSource, FunctionSource, Source
 from envkit.rollout.supervision import Supervision
@@ -59,7 +54,7 @@ class Stop:
                 self._workers.tell(member, "stop", request_id, reason, self._interrupt.grace_s)
 
 
-class RayPlayer:
+class RayPlayer(AnyPlayer):
     """Plays episodes on Ray actors; used in place of an `envkit.rollout.Player`.
 
     An episode whose worker dies starts again on another one, with the same id, and counts the loss
@@ -139,76 +134,33 @@ class RayPlayer:
         """Attempts at episodes that ended with their worker."""
         return self._workers.lost_calls
 
-    async def play(
+    async def play_with(
         self,
         env: AnyEnv | EnvFactory,
-        spec: EpisodeSpec | None = None,
-        *,
-        interrupt: Interrupt | None = None,
-        limits: Limits | None = None,
-        sampling: Sampling | None = None,
+        spec: EpisodeSpec,
+        options: PlayOptions,
+        interrupt: Interrupt,
     ) -> tuple[Trajectory, ...]:
-        """Play one episode on a worker, as `Player.play`.
+        """Play or continue an episode on a worker.
 
         Args:
             env: A `Source`, or a function of a module that builds an environment.
-            spec: As for `Player.play`.
-            interrupt: As for `Player.play`.
-            limits: As for `Player.play`.
-            sampling: As for `Player.play`.
+            spec: As for `Player.play_with`.
+            options: As for `Player.play_with`.
+            interrupt: As for `Player.play_with`.
 
         Raises:
             ConfigurationError: As for `Player.play`, from the worker; or a built environment.
             RunFailedError: As for `Player.play`.
         """
-        spec = spec or EpisodeSpec()
-        if isinstance(env, (EnvSource, FunctionSource)) and not spec.env_id:
-            spec = replace(spec, env_id=env.env_id)
-        order = self._order(env, spec, None, limits=limits, sampling=sampling)
-        return await self._recorded(order, interrupt or Interrupt())
-
-    async def resume(
-        self,
-        trajectory: Trajectory,
-        env: AnyEnv | EnvFactory,
-        *,
-        member: int = 0,
-        interrupt: Interrupt | None = None,
-        limits: Limits | None = None,
-        sampling: Sampling | None = None,
-        snapshots: dict[int, bytes] | None = None,
-    ) -> tuple[Trajectory, ...]:
-        """Resume an aborted trajectory on a worker, as `Player.resume`.
-
-        Args:
-            trajectory: As for `Player.resume`.
-            env: As for `play`.
-            member: As for `Player.resume`.
-            interrupt: As for `play`.
-            limits: As for `play`.
-            sampling: As for `play`.
-            snapshots: As for `Player.resume`.
-
-        Raises:
-            ConfigurationError: As for `Player.resume`.
-            RunFailedError: As for `play`.
-        """
-        spec = replace(resumed_spec(trajectory, member), snapshots=snapshots)
-        earlier = messages.without_features(trajectory)
-        order = self._order(env, spec, earlier, limits=limits, sampling=sampling)
-        return await self._recorded(order, interrupt or Interrupt())
-
-    def expect(self, concurrency: int) -> None:
-        """Tell how many episodes a run plays at once, as `Player.expect`."""
-        self._episodes.breaker.expect(concurrency)
-
-    def report(self, played: tuple[Trajectory, ...]) -> None:
-        """Count an episode that the caller turned into a fault, as `Player.report`.
-
-        Raises:
-            RunFailedError: Too many episodes failed in a row.
-        """
-        self._episodes.report(played)
+        if options.earlier is not None:
+            options = replace(options, earlier=messages.without_features(options.earlier))
+        order = messages.Order(
+            source=self._pack(env), spec=spec, options=options, interrupt="", reason=None
+        )
+        async with self._episodes.admitted(spec, interrupt) as admission:
+            playing = self._played(order, interrupt)
+            return await self._episodes.recorded(spec, playing, admission)
 
     async def end_session(self, episode_id: str) -> None:
         """End an engine's session that was kept open for forks, on the worker that has it."""
@@ -256,13 +208,6 @@ class RayPlayer:
             await asyncio.gather(self._starting, return_exceptions=True)
         await self._workers.close()
 
-    async def _recorded(
-        self, order: messages.Order, interrupt: Interrupt
-    ) -> tuple[Trajectory, ...]:
-        async with self._episodes.admitted(order.spec, interrupt) as admission:
-            playing = self._played(order, interrupt)
-            return await self._episodes.recorded(order.spec, playing, admission)
-
     async def _played(self, order: messages.Order, interrupt: Interrupt) -> tuple[Trajectory, ...]:
         """Play an order until it is answered or the interrupt's time is up."""
         await self.start()
@@ -270,7 +215,7 @@ class RayPlayer:
             try:
                 return await interrupt.cut(self._attempts(order, stop), patience_s=_STOP_S)
             except CallCutError:
-                return (order.earlier or self._episodes.without_play(order.spec, None),)
+                return (order.options.earlier or self._episodes.without_play(order.spec, None),)
 
     @contextmanager
     def _stopping(self, interrupt: Interrupt) -> Generator[Stop]:
@@ -291,7 +236,9 @@ class RayPlayer:
     async def _attempts(self, order: messages.Order, stop: Stop) -> tuple[Trajectory, ...]:
         spec = order.spec
         for attempt in range(self._options.max_attempts):
-            if attempt:  # servers and environments can distinguish it from the lost one
+            # Servers and environments can distinguish it from the lost one. What is resumed keeps
+            # its id: its first tokens were sampled under it.
+            if attempt and order.options.earlier is None:
                 spec = replace(spec, episode_id=f"{order.spec.episode_id}~{attempt}")
             sent = replace(order, spec=spec, interrupt=stop.name, reason=stop.reason)
             try:
@@ -317,25 +264,6 @@ class RayPlayer:
             raise
         finally:
             self._workers.give_back(member)
-
-    def _order(
-        self,
-        env: AnyEnv | EnvFactory,
-        spec: EpisodeSpec,
-        earlier: Trajectory | None,
-        *,
-        limits: Limits | None,
-        sampling: Sampling | None,
-    ) -> messages.Order:
-        return messages.Order(
-            source=self._pack(env),
-            spec=spec,
-            earlier=earlier,
-            limits=limits,
-            sampling=sampling,
-            interrupt="",
-            reason=None,
-        )
 
     def _pack(self, env: AnyEnv | EnvFactory) -> messages.Packed:
         """Serialise an environment's source, with the same result each time."""

@@ -6,7 +6,7 @@ import os
 import platform
 from collections import Counter
 from contextlib import ExitStack
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from envkit.errors import ConfigurationError, EnvFault, EnvkitError, RunFailedError, describe
 from envkit.rollout import Interrupt, Outage, Player
@@ -173,22 +173,11 @@ class Worker:
 
     async def _play(self, order: messages.Order) -> messages.Answer:
         spec, interrupt = order.spec, self._enter(order)
-        budget: Any = {"limits": order.limits, "sampling": order.sampling}
         played: tuple[Trajectory, ...] = ()
         failure: EnvkitError | None = None
         try:
             player, factory = self._ready(), self._factory(order.source)
-            if order.earlier is None:
-                played = await player.play(factory, spec, interrupt=interrupt, **budget)
-            else:
-                played = await player.resume(
-                    order.earlier,
-                    factory,
-                    member=spec.member,
-                    interrupt=interrupt,
-                    snapshots=spec.snapshots,
-                    **budget,
-                )
+            played = await player.play_with(factory, spec, order.options, interrupt)
         except RunFailedError as error:
             played, failure = error.played, RunFailedError(str(error))
         except EnvkitError as error:

@@ -3,14 +3,14 @@
 import json
 import os
 import secrets
-from collections.abc import Mapping
-from numbers import Real
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from envkit.errors import StorageError
 from envkit.files import storage_errors
 from envkit.messages import Message, text_of
+from envkit.metrics.facts import turn_terms
 from envkit.rollout import role_of, rollout_id_of
 from envkit.text import optional_utf8, utf8
 from envkit.trajectory.plain import json_text
@@ -31,41 +31,47 @@ _TURN_COUNTS: Final = (
     "engine_retries",
     "resamples",
 )
-_TURN_TEXTS: Final = (
-    "response_text",
-    "finish_reason",
-    "weight_version",
-    "parse_error",
-    "tool_call",
-    "env_retries",
-    "reward_terms",
-)
-_TEXTS: Final = (
-    "episode_id",
-    "env_id",
-    "group_id",
-    "rollout_id",
-    "role",
-    "seed",
-    "task",
-    "engine",
-    "stop_reason",
-    "fault_where",
-    "fault_kind",
-    "fault_message",
-    "metadata",
-)
-_COUNTS: Final = (
-    "turn_count",
-    "prompt_tokens",
-    "response_tokens",
-    "observation_tokens",
-    "trained_tokens",
-    "image_count",
-    "tool_calls",
-    "parse_errors",
-    "env_restarts",
-)
+_TURN_TEXTS: Final[Mapping[str, Callable[[TurnRecord], str | None]]] = {
+    "response_text": lambda turn: utf8(turn.response_text),
+    "finish_reason": lambda turn: utf8(turn.finish_reason),
+    "weight_version": lambda turn: optional_utf8(turn.weight_version),
+    "parse_error": lambda turn: optional_utf8(turn.parse_error),
+    "tool_call": lambda turn: (
+        None if turn.tool_call is None else json_text(turn.tool_call, "tool_call")
+    ),
+    "env_retries": lambda turn: json_text(turn.env_retries, "env_retries"),
+    "reward_terms": lambda turn: json_text(turn_terms(turn), "reward_terms"),
+}
+_TEXTS: Final[Mapping[str, Callable[[Trajectory], str | None]]] = {
+    "episode_id": lambda one: utf8(one.episode_id),
+    "env_id": lambda one: utf8(one.env_id),
+    "group_id": lambda one: optional_utf8(one.group_id),
+    "rollout_id": lambda one: utf8(rollout_id_of(one)),
+    "role": lambda one: optional_utf8(role_of(one)),
+    "seed": lambda one: None if one.seed is None else str(one.seed),  # integers of any size
+    "task": lambda one: json_text(one.task, "task"),
+    "engine": lambda one: utf8(one.engine),
+    "stop_reason": lambda one: one.stop_reason.value,
+    "fault_where": lambda one: None if one.fault is None else one.fault.where.value,
+    "fault_kind": lambda one: None if one.fault is None else one.fault.kind.value,
+    "fault_message": lambda one: None if one.fault is None else utf8(one.fault.message),
+    "metadata": lambda one: json_text(one.metadata, "metadata"),
+}
+_COUNTS: Final[Mapping[str, Callable[[Trajectory], int]]] = {
+    "turn_count": lambda one: one.step_count,
+    "prompt_tokens": lambda one: len(one.segments[0].train_ids) if one.segments else 0,
+    "response_tokens": lambda one: one.sampled_token_count,
+    "observation_tokens": lambda one: sum(
+        segment.token_count
+        for segment in one.own_segments
+        if segment.kind is SegmentKind.OBSERVATION
+    ),
+    "trained_tokens": lambda one: one.trained_token_count,
+    "image_count": lambda one: sum(len(segment.images) for segment in one.own_segments),
+    "tool_calls": lambda one: sum(turn.tool_call is not None for turn in one.turns),
+    "parse_errors": lambda one: sum(turn.parse_error is not None for turn in one.turns),
+    "env_restarts": lambda one: one.env_restarts,
+}
 
 
 class ParquetSink:
@@ -193,77 +199,28 @@ def row_of(trajectory: Trajectory) -> dict[str, Any]:
     Raises:
         StorageError: Free-form data cannot be written as JSON.
     """
-    fault = trajectory.fault
     return {
-        "episode_id": utf8(trajectory.episode_id),
-        "env_id": utf8(trajectory.env_id),
-        "group_id": optional_utf8(trajectory.group_id),
-        "rollout_id": utf8(rollout_id_of(trajectory)),
-        "role": optional_utf8(role_of(trajectory)),
-        "seed": None if trajectory.seed is None else str(trajectory.seed),  # integers of any size
-        "task": json_text(trajectory.task, "task"),
-        "engine": utf8(trajectory.engine),
-        "stop_reason": trajectory.stop_reason.value,
-        "fault_where": None if fault is None else fault.where.value,
-        "fault_kind": None if fault is None else fault.kind.value,
-        "fault_message": None if fault is None else utf8(fault.message),
-        "metadata": json_text(trajectory.metadata, "metadata"),
+        **{name: read(trajectory) for name, read in _TEXTS.items()},
         "reward": trajectory.reward,
         "duration_seconds": trajectory.duration_seconds,
         "is_faulted": trajectory.is_faulted,
-        **_counts(trajectory),
-        "reward_terms": _reward_terms(trajectory),
+        **{name: read(trajectory) for name, read in _COUNTS.items()},
+        "reward_terms": [
+            {"turn": turn.turn, "name": utf8(name), "value": value}
+            for turn in trajectory.turns
+            for name, value in turn_terms(turn).items()
+        ],
         "turns": [_turn(turn) for turn in trajectory.turns],
         "messages": [_message(entry) for entry in trajectory.messages],
         "images": [image.sha256 for segment in trajectory.segments for image in segment.images],
     }
 
 
-def _counts(trajectory: Trajectory) -> dict[str, int]:
-    segments, turns = trajectory.own_segments, trajectory.turns
-    observed = [s for s in segments if s.kind is SegmentKind.OBSERVATION]
-    return {
-        "turn_count": trajectory.step_count,
-        "prompt_tokens": len(trajectory.segments[0].train_ids) if trajectory.segments else 0,
-        "response_tokens": trajectory.sampled_token_count,
-        "observation_tokens": sum(segment.token_count for segment in observed),
-        "trained_tokens": trajectory.trained_token_count,
-        "image_count": sum(len(segment.images) for segment in segments),
-        "tool_calls": sum(turn.tool_call is not None for turn in turns),
-        "parse_errors": sum(turn.parse_error is not None for turn in turns),
-        "env_restarts": trajectory.env_restarts,
-    }
-
-
-def _reward_terms(trajectory: Trajectory) -> list[dict[str, Any]]:
-    return [
-        {"turn": turn.turn, "name": utf8(name), "value": value}
-        for turn in trajectory.turns
-        for name, value in _terms(turn).items()
-    ]
-
-
-def _terms(turn: TurnRecord) -> dict[str, float]:
-    """Return the numeric reward terms of a turn."""
-    given: Any = turn.info.get("reward_terms")
-    if not isinstance(given, Mapping):
-        return {}
-    terms = cast("Mapping[str, object]", given)
-    return {str(k): float(v) for k, v in terms.items() if isinstance(v, Real)}
-
-
 def _turn(turn: TurnRecord) -> dict[str, Any]:
-    call = turn.tool_call
+    numbers = (*_TURN_COUNTS, *_TURN_TIMES, "reward")
     return {
-        **{name: getattr(turn, name) for name in (*_TURN_COUNTS, *_TURN_TIMES)},
-        "reward": turn.reward,
-        "response_text": utf8(turn.response_text),
-        "finish_reason": utf8(turn.finish_reason),
-        "weight_version": optional_utf8(turn.weight_version),
-        "parse_error": optional_utf8(turn.parse_error),
-        "tool_call": None if call is None else json_text(call, "tool_call"),
-        "env_retries": json_text(turn.env_retries, "env_retries"),
-        "reward_terms": json_text(_terms(turn), "reward_terms"),
+        **{name: getattr(turn, name) for name in numbers},
+        **{name: read(turn) for name, read in _TURN_TEXTS.items()},
     }
 
 

@@ -7,11 +7,9 @@ from typing import Any, Final
 
 from envkit.access import check_port
 from envkit.errors import MissingDependencyError, ServiceError
-from envkit.trajectory.segment import SegmentKind
-from envkit.trajectory.success import success_of
-from envkit.trajectory.trajectory import Trajectory, TurnRecord
+from envkit.metrics import EpisodeFacts
+from envkit.trajectory.trajectory import Trajectory
 
-_TOKENS: Final = {SegmentKind.MODEL: "sampled", SegmentKind.OBSERVATION: "observed"}
 _REWARDS: Final = (-1.0, -0.5, 0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 2.0, 5.0)
 _TURNS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100, 200)
 _SECONDS: Final = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
@@ -129,40 +127,34 @@ class _Instruments:
         )
 
     def count(self, trajectory: Trajectory) -> None:
-        env = trajectory.env_id
-        self.episodes.labels(env=env, stop_reason=trajectory.stop_reason.value).inc()
-        if trajectory.fault is not None:
-            fault = trajectory.fault
-            self.faults.labels(env=env, kind=fault.kind, where=fault.where).inc()
-        if trajectory.reward is not None:
-            self.reward.labels(env=env).observe(trajectory.reward)
-        if (is_solved := success_of(trajectory)) is not None:
-            self.successes.labels(env=env).inc(is_solved)
+        facts, env = EpisodeFacts.of(trajectory), trajectory.env_id
+        self.episodes.labels(env=env, stop_reason=facts.stop_reason).inc()
+        if facts.fault is not None:
+            self.faults.labels(env=env, kind=facts.fault["kind"], where=facts.fault["where"]).inc()
+        if facts.reward is not None:
+            self.reward.labels(env=env).observe(facts.reward)
+        if facts.success is not None:
+            self.successes.labels(env=env).inc(facts.success)
             self.judged.labels(env=env).inc()
-        self.length.labels(env=env).observe(trajectory.step_count)
-        self.seconds.labels(env=env).observe(trajectory.duration_seconds)
-        if trajectory.env_restarts:
-            self.retries.labels(env=env, kind="restart").inc(trajectory.env_restarts)
-        for segment in trajectory.own_segments:
-            if segment.kind in _TOKENS:
-                kind = _TOKENS[segment.kind]
-                self.tokens.labels(env=env, kind=kind).inc(segment.token_count)
-            if not trajectory.is_faulted:
-                self.tokens.labels(env=env, kind="trained").inc(sum(segment.loss_mask))
-            self.images.labels(env=env).inc(len(segment.images))
-        for turn in trajectory.own_turns:
-            self._count_turn(env, turn)
-
-    def _count_turn(self, env: str, turn: TurnRecord) -> None:
-        self.turns.labels(env=env).inc()
-        self.parse_errors.labels(env=env).inc(turn.parse_error is not None)
-        self.tool_calls.labels(env=env).inc(turn.tool_call is not None)
-        self.tokens.labels(env=env, kind="prompt").inc(turn.prompt_tokens)
-        cached = min(turn.cached_tokens, turn.prompt_tokens)
-        self.tokens.labels(env=env, kind="cached").inc(cached)
-        retries = {**turn.env_retries, "engine": turn.engine_retries, "resample": turn.resamples}
-        for kind, number in retries.items():
-            if number:
-                self.retries.labels(env=env, kind=kind).inc(number)
-        for part, value in turn.seconds.items():
-            self.part.labels(env=env, part=part).observe(value)
+        self.length.labels(env=env).observe(facts.turns)
+        self.seconds.labels(env=env).observe(facts.duration_seconds)
+        for kind, number in facts.retries.items():
+            self.retries.labels(env=env, kind=kind).inc(number)
+        tokens = {
+            "sampled": facts.response_tokens,
+            "observed": facts.observation_tokens,
+            "trained": facts.trained_tokens,
+            "prompt": facts.prompt_tokens,
+            "cached": facts.cached_tokens,
+        }
+        for kind, number in tokens.items():
+            self.tokens.labels(env=env, kind=kind).inc(number)
+        self.images.labels(env=env).inc(facts.images)
+        for part, values in facts.seconds.items():
+            for value in values:
+                self.part.labels(env=env, part=part).observe(value)
+        # The facts of a fork count the turns before it too; a counter must not count them twice.
+        turns = trajectory.own_turns
+        self.turns.labels(env=env).inc(len(turns))
+        self.parse_errors.labels(env=env).inc(sum(t.parse_error is not None for t in turns))
+        self.tool_calls.labels(env=env).inc(sum(t.tool_call is not None for t in turns))

@@ -11,8 +11,9 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Final
 
-from envkit.errors import ConfigurationError, MissingDependencyError, StorageError, UnknownNameError
+from envkit.errors import MissingDependencyError, StorageError, UnknownNameError
 from envkit.plugins import foreign
+from envkit.ranges import one_of
 
 _GROUP: Final = "opentelemetry_traces_exporter"
 """Entry point group of exporters, as used by the SDK's own configuration."""
@@ -145,13 +146,8 @@ def _otlp_name() -> str:
     protocol = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get(
         "OTEL_EXPORTER_OTLP_PROTOCOL"
     )
-    if not protocol:
-        return "otlp_proto_http"  # installed by the extra
-    if protocol.strip() not in _PROTOCOLS:
-        raise ConfigurationError(
-            f"OTEL_EXPORTER_OTLP_PROTOCOL must be {' or '.join(_PROTOCOLS)}, got {protocol!r}"
-        )
-    return _PROTOCOLS[protocol.strip()]
+    protocol = (protocol or "http/protobuf").strip()  # the default is what the extra installs
+    return _PROTOCOLS[one_of("OTEL_EXPORTER_OTLP_PROTOCOL", protocol, _PROTOCOLS)]
 
 
 def _resource() -> Any:  # noqa: ANN401  # of the SDK

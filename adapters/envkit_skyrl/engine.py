@@ -6,7 +6,6 @@ log-probabilities out. A single request cannot be aborted; the engine cancels it
 connection and loses its tokens so far.
 """
 
-import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -15,20 +14,18 @@ from typing import Any, Final
 
 import aiohttp
 
-from envkit.errors import ContractError, EngineFault, EnvkitError, FaultKind, LedgerFault
+from envkit.errors import EngineFault, FaultKind, LedgerFault
 from envkit.retry_after import UNAVAILABLE_STATUS, retry_after
 from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, LogprobKind
 from envkit_skyrl.images import ImageRenderer, InferenceClient, SentImages, expand
 from envkit_skyrl.sampling import to_params
+from envkit_training.engine import ClientEngine
 
 _LOG: Final = logging.getLogger(__name__)
 _TRANSIENT_STATUS: Final = frozenset({200, 408, 425})
-_ABORTED: Final = Generation(
-    token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT, prompt_tokens=None
-)
 
 
-class SkyRLEngine:
+class SkyRLEngine(ClientEngine):
     """Samples through SkyRL's `InferenceEngineInterface`."""
 
     def __init__(
@@ -61,71 +58,15 @@ class SkyRLEngine:
             weight_version: Returns the number of weight updates; None asks the client, whose copy
                 in another process does not know it.
         """
+        super().__init__("skyrl", timeout_s=timeout_s, logprob_kind=logprob_kind)
         self._client, self._model = client, model
-        self._image_token_id, self._logprob_kind = image_token_id, logprob_kind
-        self._timeout_s, self._cache_salt = timeout_s, cache_salt
+        self._image_token_id, self._cache_salt = image_token_id, cache_salt
         self._weight_version = weight_version or partial(weight_version_of, client)
         self._renderer = (
             None if image_token_id is None else ImageRenderer(client, image_token_id=image_token_id)
         )
         self._sent = SentImages() if keeps_images else None
-        self._running: dict[str, asyncio.Future[Generation]] = {}
-        self._aborted: set[str] = set()
         self._salts: dict[str, str] = {}
-
-    @property
-    def name(self) -> str:
-        """The engine's name in records."""
-        return "skyrl"
-
-    @property
-    def logprob_kind(self) -> LogprobKind:
-        """The kind the server reports."""
-        return self._logprob_kind
-
-    async def generate(self, request: GenerateRequest) -> Generation:
-        """Sample one turn.
-
-        Raises:
-            EngineFault: TRANSIENT, TIMEOUT or PERMANENT; the client has used up its own retries.
-            LedgerFault: The request's ids and images do not agree.
-            ContractError: A request with this id is already running.
-        """
-        if request.request_id in self._running:
-            raise ContractError(f"request_id {request.request_id!r} is already running")
-        task = asyncio.ensure_future(self._contained(request))
-        self._running[request.request_id] = task
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                return await task
-        except asyncio.CancelledError:
-            current = asyncio.current_task()
-            if request.request_id not in self._aborted or (current and current.cancelling()):
-                raise
-            return _ABORTED
-        except TimeoutError as error:
-            raise EngineFault(
-                f"SkyRL's inference client gave no answer in {self._timeout_s} s; the server may "
-                "be paused or overloaded. envkit.engine.timeout_s sets the limit",
-                kind=FaultKind.TIMEOUT,
-            ) from error
-        except EnvkitError:
-            raise
-        except Exception as error:
-            raise _fault(error) from error
-        finally:
-            del self._running[request.request_id]
-            self._aborted.discard(request.request_id)
-
-    async def abort(self, request_id: str) -> None:
-        """Stop a running request; its `generate` returns ABORT without tokens.
-
-        Unknown and finished requests are ignored.
-        """
-        task = self._running.get(request_id)
-        if task is not None:
-            self._aborted.add(request_id)
-            task.cancel()
 
     async def end_session(self, session_id: str) -> None:
         """Tell the router that the episode is over, as a hint."""
@@ -136,16 +77,6 @@ class SkyRLEngine:
             await self._client.finish_session(session_id)
         except Exception as error:  # noqa: BLE001  # a hint that got lost must not cost an episode
             _LOG.debug("finish_session(%r) failed: %r", session_id, error)
-
-    async def aclose(self) -> None:
-        """Do nothing: the trainer closes the client."""
-
-    async def _contained(self, request: GenerateRequest) -> Generation:
-        """Send a request; turn exceptions that would end the event loop into faults."""
-        try:
-            return await self._ask(request)
-        except (SystemExit, KeyboardInterrupt) as error:
-            raise _fault(error) from error
 
     async def _ask(self, request: GenerateRequest) -> Generation:
         version, session = self._weight_version(), request.session_id
@@ -197,6 +128,32 @@ class SkyRLEngine:
             weight_version=None if version is None else str(version),
         )
 
+    def _fault(self, error: BaseException) -> EngineFault:
+        message = f"SkyRL's inference client failed: {type(error).__name__}: {error}"
+        if isinstance(error, TimeoutError):
+            return EngineFault(message, kind=FaultKind.TIMEOUT)
+        if isinstance(error, json.JSONDecodeError):  # a proxy's page, or nothing
+            return EngineFault(message, kind=FaultKind.TRANSIENT)
+        if isinstance(error, aiohttp.ClientResponseError):
+            if error.status in UNAVAILABLE_STATUS:
+                return EngineFault(
+                    message,
+                    kind=FaultKind.TRANSIENT,
+                    is_unavailable=True,
+                    retry_after_s=retry_after(error.headers or {}),
+                )
+            # 200 here: a body that is not JSON, such as a proxy's page.
+            worth_it = error.status in _TRANSIENT_STATUS or error.status >= 500
+            return EngineFault(
+                message, kind=FaultKind.TRANSIENT if worth_it else FaultKind.PERMANENT
+            )
+        if isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError):
+            return EngineFault(message, kind=FaultKind.TRANSIENT, is_unavailable=True)
+        if isinstance(error, aiohttp.ClientError | OSError):
+            is_unavailable = isinstance(error, ConnectionError)
+            return EngineFault(message, kind=FaultKind.TRANSIENT, is_unavailable=is_unavailable)
+        return EngineFault(message, kind=FaultKind.PERMANENT)
+
 
 def weight_version_of(client: InferenceClient) -> int | None:
     """Return a client's number of weight updates; None if it does not count them."""
@@ -237,27 +194,3 @@ def parse_generation(
         prompt_tokens=prompt_tokens,
         weight_version=weight_version,
     )
-
-
-def _fault(error: BaseException) -> EngineFault:
-    """Wrap a client's exception once, with the details that a retry policy needs."""
-    message = f"SkyRL's inference client failed: {type(error).__name__}: {error}"
-    if isinstance(error, json.JSONDecodeError):  # a proxy's page, or nothing
-        return EngineFault(message, kind=FaultKind.TRANSIENT)
-    if isinstance(error, aiohttp.ClientResponseError):
-        if error.status in UNAVAILABLE_STATUS:
-            return EngineFault(
-                message,
-                kind=FaultKind.TRANSIENT,
-                is_unavailable=True,
-                retry_after_s=retry_after(error.headers or {}),
-            )
-        # 200 here: a body that is not JSON, such as a proxy's page.
-        worth_it = error.status in _TRANSIENT_STATUS or error.status >= 500
-        return EngineFault(message, kind=FaultKind.TRANSIENT if worth_it else FaultKind.PERMANENT)
-    if isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError):
-        return EngineFault(message, kind=FaultKind.TRANSIENT, is_unavailable=True)
-    if isinstance(error, aiohttp.ClientError | OSError):
-        is_unavailable = isinstance(error, ConnectionError)
-        return EngineFault(message, kind=FaultKind.TRANSIENT, is_unavailable=is_unavailable)
-    return EngineFault(message, kind=FaultKind.PERMANENT)

@@ -12,6 +12,7 @@ from envkit_skyrl.contract import CONTRACT
 from envkit_skyrl.generator import EnvGenerator
 from envkit_skyrl.options import SkyRLOptions, import_all
 from envkit_skyrl.trainer import EnvkitTrainer
+from envkit_training.settings import refuse
 
 CONTRACT.check()
 
@@ -152,9 +153,7 @@ def _check_algorithm(cfg: EnvkitTrainConfig, options: SkyRLOptions) -> None:
             algorithm.use_kl_in_reward and step_wise
         ),
     }
-    found = [message for message, is_wrong in problems.items() if is_wrong]
-    if found:
-        raise ConfigurationError("; ".join(found))
+    refuse(problems)
 
 
 def prepare_config(cfg: EnvkitTrainConfig) -> None:

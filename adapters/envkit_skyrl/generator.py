@@ -19,7 +19,6 @@ from envkit.errors import ConfigurationError, RunFailedError
 from envkit.metrics import aggregate
 from envkit.rollout import Limits, Player, Sampling, has_role, play_through
 from envkit.rollout.player import AnyPlayer
-from envkit.rollout.setup import EpisodeSpec
 from envkit.tokens import ChatCodec
 from envkit.trajectory.trajectory import Trajectory
 from envkit_ray import RayPlayer
@@ -205,7 +204,7 @@ class EnvGenerator(GeneratorInterface):
         except Exception as caught:  # noqa: BLE001  # one sample must not cost the batch
             error = caught
         return Played(
-            group=sample.group,
+            group=str(sample.spec.group_id),
             trajectory_id=sample.trajectory_id,
             trajectories=played,
             error=error,
@@ -297,21 +296,13 @@ async def _episode(
     earlier: Trajectory | None,
 ) -> tuple[Trajectory, ...]:
     """Play an episode, or resume an aborted one."""
-    request, member = sample.request, sample.member
-    if isinstance(request, ConfigurationError):
-        raise request
-    source = request.factory()
+    if isinstance(sample.request, ConfigurationError):
+        raise sample.request
+    source, spec = sample.request.factory(), sample.spec
+    budget: Any = {"limits": limits, "sampling": sampling}
     if earlier is not None:
-        return await player.resume(earlier, source, member=member, limits=limits, sampling=sampling)
-    spec = EpisodeSpec(
-        seed=sample.seed,
-        task=request.task,
-        episode_id=sample.episode_id,
-        group_id=sample.group,
-        group_start=sample.start,
-        member=member,
-    )
-    return await player.play(source, spec, limits=limits, sampling=sampling)
+        return await player.resume(earlier, source, member=spec.member, **budget)
+    return await player.play(source, spec, **budget)
 
 
 def _check_failures(played: Sequence[Played]) -> None:

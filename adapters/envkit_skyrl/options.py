@@ -7,10 +7,12 @@ from typing import Any, Final, Literal, cast
 
 from envkit.errors import ConfigurationError
 from envkit.plugins import foreign
+from envkit.ranges import at_least, positive
 from envkit.rollout.config import RolloutConfig
 from envkit.rollout.engine import LogprobKind
 from envkit.rollout.setting_types import check_types
 from envkit.trajectory.projection import RewardPlacement
+from envkit_training.settings import check_discount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +52,9 @@ class SkyRLOptions:
         Raises:
             ConfigurationError: A number out of its range.
         """
-        ranges = {
-            "max_resumes must be 0 or more": self.max_resumes >= 0,
-            "engine.timeout_s must be positive or null": self.timeout_s is None
-            or self.timeout_s > 0,
-            "turn_discount must be 0 to 1 or null": 0 <= (self.turn_discount or 0) <= 1,
-        }
-        for rule, holds in ranges.items():
-            if not holds:
-                value = getattr(self, rule.split()[0].removeprefix("engine."))
-                raise ConfigurationError(f"envkit.{rule}, got {value}")
+        at_least(0, max_resumes=self.max_resumes)
+        positive(timeout_s=self.timeout_s)
+        check_discount(self.turn_discount)
 
     @property
     def placement(self) -> RewardPlacement:

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 
 from envkit.advantages import Baseline
-from envkit.errors import ConfigurationError
 from envkit.rollout.engine import FinishReason
 from envkit.trajectory import MergeTally, Trajectory, call_rows, merge_rows, step_rows
 from envkit.trajectory.projection import RewardPlacement, Row, placeholder_row
 from envkit.trajectory.stop import StopReason
 from envkit_skyrl.validation import GeneratorOutput, ImageSettings, TrajectoryId
+from envkit_training.rows import check_one_row
 
 STOP: Final = "stop"
 """Stop reasons that SkyRL's overlong filter and zero reward treat as a clean end."""
@@ -121,14 +121,6 @@ class Rows:
     masked: int = 0
     """Untrained episodes, which have no reward."""
 
-    def count(self, tally: MergeTally) -> None:
-        """Add what joining the rows of a trajectory found."""
-        self.tally = MergeTally(
-            merged=self.tally.merged + tally.merged,
-            forked=self.tally.forked + tally.forked,
-            drifted_tokens=self.tally.drifted_tokens + tally.drifted_tokens,
-        )
-
 
 def to_output(played: Sequence[Played], plan: RowPlan) -> Rows:
     """Return SkyRL's output without its metrics; rows are in the order of the input."""
@@ -164,19 +156,15 @@ def _rows_of(sample: Played, plan: RowPlan, mean: float, rows: Rows) -> tuple[Ro
     if not plan.step_wise:
         (trajectory,) = sample.trajectories
         merged = step_rows(trajectory, filler_id=plan.filler_id, merge=True)
-        if len(merged) > 1:
-            raise ConfigurationError(
-                f"the history of episode {trajectory.episode_id} was rewritten, so it is "
-                f"{len(merged)} rows: set generator.step_wise_trajectories=true, or "
-                "envkit.history=keep"
-            )
+        remedy = "set generator.step_wise_trajectories=true, or envkit.history=keep"
+        check_one_row(trajectory, merged, remedy)
         return merged
     found: list[Row] = []
     by_turn = plan.placement is RewardPlacement.TURNS  # the turns of joined rows must be in order
     for trajectory in sample.trajectories:
         single = (call_rows if by_turn else step_rows)(trajectory, filler_id=plan.filler_id)
         joined, tally = merge_rows(single)
-        rows.count(tally if plan.merge else replace(tally, merged=0))
+        rows.tally += tally if plan.merge else replace(tally, merged=0)
         found += joined if plan.merge else single
     return (*(replace(row, reward=0.0, is_last=False) for row in found[:-1]), found[-1])
 

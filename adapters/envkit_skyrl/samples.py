@@ -3,34 +3,29 @@
 import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from envkit.errors import ConfigurationError
 from envkit.messages import text_of
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
-from envkit.rollout.setup import GroupStart
+from envkit.rollout.setup import EpisodeSpec, GroupStart
 from envkit.seeds import derive_seed
 from envkit_skyrl.options import SkyRLOptions
 from envkit_skyrl.validation import TrajectoryId
+from envkit_training.settings import with_task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One episode that SkyRL requests."""
 
-    group: str
-    """The prompt's id; samples of one prompt are compared."""
-    member: int
     trajectory_id: TrajectoryId | None
     request: EpisodeRequest | ConfigurationError
     """The error if the dataset row cannot be read."""
-    seed: int
-    """Seed of the environment, equal in a group."""
-    start: GroupStart
-    """Shared by a group, whose members must start from the same observation."""
-    episode_id: str
-    """Also the session id at the server: unique, because prompts repeat in every epoch."""
+    spec: EpisodeSpec
+    """Its group is the prompt, whose samples are compared. Its id is also the session id at the
+    server: unique, because prompts repeat in every epoch."""
 
 
 def read_samples(batch: Mapping[str, Any], options: SkyRLOptions, *, is_eval: bool) -> list[Sample]:
@@ -59,23 +54,23 @@ def read_samples(batch: Mapping[str, Any], options: SkyRLOptions, *, is_eval: bo
         group = f"row-{place}" if identity is None else identity.instance_id
         member = 0 if identity is None else identity.repetition_id
         seed = derive_seed("group", *run, group)
+        task: Mapping[str, Any] | None = None
         request: EpisodeRequest | ConfigurationError
         try:
             request = _request(prompt, extra or {}, options)
             seed = seed if request.seed is None else request.seed
+            task = request.task
         except ConfigurationError as error:
             request = error
-        samples.append(
-            Sample(
-                group=group,
-                member=member,
-                trajectory_id=identity,
-                request=request,
-                seed=seed,
-                start=starts[group],
-                episode_id=f"{group}_{member}-{uuid.uuid4().hex[:8]}",
-            )
+        spec = EpisodeSpec(
+            seed=seed,
+            task=task,
+            episode_id=f"{group}_{member}-{uuid.uuid4().hex[:8]}",
+            group_id=group,
+            group_start=starts[group],
+            member=member,
         )
+        samples.append(Sample(trajectory_id=identity, request=request, spec=spec))
     return samples
 
 
@@ -84,25 +79,7 @@ def _request(prompt: Any, extra: Mapping[str, Any], options: SkyRLOptions) -> Ep
     if not options.task_fields:
         return options.rollout.row_request(column)
     request = EpisodeRequest.from_column(column, default=options.rollout.request())
-    if request.task is not None:
-        return request
-    row = {**extra, "prompt": _parts(prompt)}
-    return replace(
-        request, task={key: _at(row, place) for key, place in options.task_fields.items()}
-    )
-
-
-def _at(row: Mapping[str, Any], place: str) -> Any:  # noqa: ANN401  # whatever the dataset has
-    found: Any = row
-    for part in place.split("."):
-        if not isinstance(found, Mapping) or part not in found:
-            known = sorted(found) if isinstance(found, Mapping) else type(found).__name__
-            raise ConfigurationError(
-                f"envkit.task_fields takes {place!r} from a dataset row, but {part!r} is not among "
-                f"{known}"
-            )
-        found = found[part]
-    return found
+    return with_task(request, {**extra, "prompt": _parts(prompt)}, options.task_fields)
 
 
 def _parts(prompt: Sequence[Any]) -> dict[str, Any]:

@@ -5,12 +5,10 @@ from typing import Any, Final
 
 from envkit.errors import ConfigurationError
 from envkit.rollout.engine import Sampling
+from envkit_training.settings import read_sampling
 
 _BAN_BIAS: Final = -100.0
 """The lowest bias that vLLM accepts; it gives a token probability 0."""
-_OWN: Final = frozenset(
-    {"max_tokens", "temperature", "top_p", "top_k", "stop", "stop_token_ids", "seed", "logprobs"}
-)
 
 
 def to_sampling(params: Mapping[str, Any]) -> Sampling:
@@ -27,18 +25,10 @@ def to_sampling(params: Mapping[str, Any]) -> Sampling:
             f"sampling parameter n must be 1, got {params['n']}; SkyRL repeats each prompt "
             "generator.n_samples_per_prompt times instead"
         )
-    top_k = params.get("top_k")
-    default = Sampling()
-    return Sampling(
-        temperature=float(_given(params, "temperature", default.temperature)),
-        top_p=float(_given(params, "top_p", default.top_p)),
-        top_k=None if top_k is None or top_k < 1 else int(top_k),
-        max_new_tokens=int(_given(params, "max_tokens", default.max_new_tokens)),
-        stop=tuple(params.get("stop") or ()),
-        stop_ids=tuple(params.get("stop_token_ids") or ()),
-        seed=params.get("seed"),
-        extras={key: value for key, value in params.items() if key not in _OWN and key != "n"},
-    )
+    own = {key: value for key, value in params.items() if key not in ("n", "logprobs")}
+    tokens = own.pop("max_tokens", None)
+    default = Sampling().max_new_tokens
+    return read_sampling(own, max_new_tokens=default if tokens is None else int(tokens))
 
 
 def to_params(sampling: Sampling) -> dict[str, Any]:
@@ -66,8 +56,3 @@ def to_params(sampling: Sampling) -> dict[str, Any]:
         bans = {str(token): _BAN_BIAS for token in sampling.banned_ids}
         params["logit_bias"] = {**(params.get("logit_bias") or {}), **bans}
     return params
-
-
-def _given(params: Mapping[str, Any], key: str, default: Any) -> Any:  # noqa: ANN401  # a number
-    value = params.get(key)
-    return default if value is None else value

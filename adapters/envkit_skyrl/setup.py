@@ -1,6 +1,7 @@
 """Check that SkyRL's settings, envkit's settings and the model are compatible."""
 
 import logging
+from dataclasses import replace
 from typing import Any, Final
 
 from PIL import Image as PilImage
@@ -12,10 +13,11 @@ from envkit.registration import spec
 from envkit.rollout.engine import LogprobKind, Sampling
 from envkit.rollout.limits import Limits
 from envkit.tokens import ChatCodec
-from envkit.trajectory.projection import Row
+from envkit.trajectory.projection import Row, placeholder_row
 from envkit_skyrl.options import SkyRLOptions
 from envkit_skyrl.rows import RowPlan
 from envkit_skyrl.validation import ImageSettings
+from envkit_training.settings import refuse
 
 _LOG: Final = logging.getLogger(__name__)
 _TENSORS: Final = frozenset({"pixel_values", "image_grid_thw"})
@@ -97,9 +99,7 @@ def _check(
             has_images and generator_cfg.merge_stepwise_output
         ),
     }
-    found = [message for message, is_wrong in problems.items() if is_wrong]
-    if found:
-        raise ConfigurationError("; ".join(found))
+    refuse(problems)
 
 
 def find_images(codec: ChatCodec) -> ImageSettings | None:
@@ -134,17 +134,11 @@ def find_images(codec: ChatCodec) -> ImageSettings | None:
 def _placeholder(codec: ChatCodec) -> Row:
     """Return a masked row with an image, as the template writes one."""
     encoded = codec.encode_prompt([message("user", "", (_BLANK,))])
-    return Row(
+    return replace(
+        placeholder_row((), None, filler_id=codec.stop_ids[0]),
         prompt_ids=encoded.train_ids,
-        response_ids=codec.stop_ids[:1],
-        loss_mask=(0,),
-        logprobs=(0.0,),
         images=encoded.images,
         features=encoded.features,
-        reward=None,
-        turns=(),
-        is_last=True,
-        is_placeholder=True,
     )
 
 

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Final
 
-from envkit.errors import ConfigurationError, EnvFault
-from envkit_slime.form import Job
+from envkit.errors import ConfigurationError
+from envkit.ranges import at_least
+from envkit_slime.form import Form
 from envkit_slime.rewards import is_distilled, is_normalised, sets_reward
 from envkit_slime.runtime import Runtime
 from envkit_slime.sample import Sample
 from envkit_slime.settings import FanOut, Plan
+from envkit_training.rows import roles_of
 
 logger = logging.getLogger("envkit.slime")
 
@@ -98,29 +100,27 @@ def _check_fan_out(args: Namespace, fan_out: FanOut, *, evaluation: bool) -> Non
     )
 
 
-async def check_siblings(job: Job, plan: Plan, runtime: Runtime) -> None:
+async def check_siblings(form: Form, plan: Plan, runtime: Runtime) -> None:
     """Reject settings that break inside the trainer if a sample becomes one per agent.
 
     Args:
-        job: Job of the sample.
+        form: The call.
         plan: Names the environment.
         runtime: Builds it.
 
     Raises:
         ConfigurationError: See the message.
     """
-    groups_alone = bool(getattr(job.args, "group_rm", False))
-    if job.evaluation or not (job.keeps_partial or groups_alone or not _has_post_process(job.args)):
+    groups_alone = bool(getattr(form.args, "group_rm", False))
+    if form.evaluation or not (
+        form.keeps_partial or groups_alone or not _has_post_process(form.args)
+    ):
         return
     player = await runtime.player(plan.settings.rollout)
-    try:
-        roles = await player.roles_of(plan.request.factory())
-    except EnvFault:
-        return  # the episode raises it again and records it
-    if not roles:
+    if not await roles_of(player, plan.request.factory()):
         return
     who = f"{plan.request.env_id} has several agents, each with its own sample and reward"
-    if job.keeps_partial:
+    if form.keeps_partial:
         raise ConfigurationError(
             f"{who}, and an aborted one cannot be resumed without its siblings: drop "
             "--partial-rollout and fully asynchronous rollouts"
@@ -141,8 +141,7 @@ def _check_staleness(args: Namespace, limit: int | None) -> None:
     """Reject a limit that would miss finished samples in the buffer."""
     if limit is None:
         return
-    if limit < 0:
-        raise ConfigurationError(f"max_staleness must be 0 or more, got {limit}")
+    at_least(0, max_staleness=limit)
     if not _has_post_process(args):
         raise ConfigurationError(
             "max_staleness compares a finished sample with the rollout that it is trained in: add "

@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, Final
 
 from envkit.metrics import EpisodeFacts
@@ -14,7 +15,7 @@ from envkit_conformance import (
     expected_rows,
     shipped_recordings,
 )
-from envkit_slime.form import Form, Job
+from envkit_slime.form import Form
 from envkit_slime.generate import SlimeForm
 from envkit_slime.sample import FACTS_KEY, Sample
 from envkit_slime.upstream import require
@@ -32,22 +33,22 @@ class NoText:
         return ""
 
 
-def delivered(
-    form: Form, args: Namespace, sample: Sample, trajectory: Trajectory, row: Row
-) -> DeliveredRow:
+NO_STATE: Final[Any] = SimpleNamespace(tokenizer=NoText())
+"""Writing a sample uses nothing else of a trainer's state."""
+
+
+def delivered(form: Form, sample: Sample, trajectory: Trajectory, row: Row) -> DeliveredRow:
     """Write a row to a sample as a rollout does, and read it back.
 
     Args:
         form: slime's or miles'.
-        args: The trainer's arguments.
         sample: A new one of the trainer's own class.
         trajectory: The row's trajectory.
         row: One of its projections.
     """
     clear(sample)
     sample.metadata[FACTS_KEY] = EpisodeFacts.of(trajectory).to_json()
-    job = Job(form=form, args=args, evaluation=False, tokenizer=NoText())
-    write_row(job, sample, trajectory, row)
+    write_row(form, sample, trajectory, row)
     start = len(sample.tokens) - sample.response_length
     return DeliveredRow(
         prompt_ids=sample.tokens[:start],
@@ -63,14 +64,12 @@ def delivered(
     )
 
 
-def projections(
-    name: str, make: Callable[[], tuple[Form, Namespace, Sample]]
-) -> tuple[Projection, ...]:
+def projections(name: str, make: Callable[[], tuple[Form, Sample]]) -> tuple[Projection, ...]:
     """Return projections to one sample per trajectory, and for the two `fan_out` modes.
 
     Args:
         name: The trainer's, and of the first projection.
-        make: Returns the trainer's form and arguments, and a new sample of its own class.
+        make: Returns the trainer's form, and a new sample of its own class.
     """
 
     def deliverer(shape: Shape) -> Any:  # noqa: ANN401  # a Deliver
@@ -100,7 +99,7 @@ def projections(
     )
 
 
-def _make() -> tuple[Form, Namespace, Sample]:
+def _make() -> tuple[Form, Sample]:
     # Attributes that slime reads while appending tokens; all others are optional.
     args = Namespace(
         sglang_speculative_algorithm=None,
@@ -110,7 +109,7 @@ def _make() -> tuple[Form, Namespace, Sample]:
         eval_reward_key=None,
     )
     sample_class: Any = require("slime.utils.types").Sample
-    return SlimeForm(args), args, sample_class(index=0)
+    return SlimeForm(args, state=NO_STATE), sample_class(index=0)
 
 
 PROJECTIONS: Final = projections("slime", _make)

@@ -14,6 +14,7 @@ from envkit.rollout import FinishReason, GenerateRequest, Generation, Interrupt,
 from envkit.tokens import ChatCodec
 from envkit.trajectory import SegmentKind, Trajectory
 from envkit_sglang import SGLangEngine
+from envkit_training.engine import ABORTED
 
 EXPERTS: Final = "routed_experts"
 START: Final = "routed_experts_start_len"
@@ -125,9 +126,7 @@ async def in_call(
         return await ask(request)
     if call.is_aborted():
         # slime stops the server's requests once and does not pause it (sglang_rollout.abort).
-        return Generation(
-            token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT, prompt_tokens=None
-        )
+        return ABORTED
     start = call.start_row(request)
     if call.wants_experts and start:
         extras = {**request.sampling.extras, START: start}

@@ -1,9 +1,8 @@
-"""Differences between slime and miles; the rest of this package serves both."""
+"""One call of a generate function, of slime or of miles; the rest of this package serves both."""
 
 from abc import ABC, abstractmethod
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from envkit.trajectory import Row, Segment, Trajectory
@@ -12,61 +11,26 @@ from envkit_slime.sample import Sample
 
 
 class Form(ABC):
-    """One trainer's `GenerateState` and `Sample`."""
+    """One call of a trainer's generate function, with its `GenerateState` and `Sample`."""
+
+    def __init__(self, args: Namespace, *, evaluation: bool) -> None:
+        """Store what the trainer passes.
+
+        Args:
+            args: The trainer's arguments.
+            evaluation: Whether this is the trainer's evaluation.
+        """
+        self.args, self.evaluation = args, evaluation
 
     @property
     @abstractmethod
     def state(self) -> GenerateState:
         """Tokenizer, processor and abort flag."""
 
-    @abstractmethod
-    def session_id(self, sample: Sample) -> str:
-        """Return the key that routes the sample's requests, creating one if it has none."""
-
-    @abstractmethod
-    def append(self, args: Namespace, sample: Any, segments: Sequence[Segment]) -> None:  # noqa: ANN401
-        """Append a response to a cleared sample: tokens, columns and the server's statistics."""
-
-    @abstractmethod
-    def fill(self, args: Namespace, sample: Any) -> None:  # noqa: ANN401
-        """Add optional columns to a sample without sampled tokens."""
-
-    def span(self, sample: Sample) -> Span:
-        """Return a function that opens a trace span on the sample per request."""
-        del sample
-        return no_span
-
-    def attributes(self, meta_info: dict[str, Any]) -> dict[str, Any]:
-        """Return the span attributes from an answer's `meta_info`."""
-        return meta_info
-
-    def request_fields(self, args: Namespace, sample: Sample) -> dict[str, Any]:
-        """Return the trainer's extra fields for a sample's requests."""
-        del args, sample
-        return {}
-
-    def keeps_partial(self, args: Namespace) -> bool:
-        """Return whether aborted samples are resumed."""
-        return bool(getattr(args, "partial_rollout", False))
-
-    def check_rows(self, args: Namespace, sample: Sample, rows: Sequence[Row]) -> None:
-        """Reject an episode's rows if the trainer would not weigh them as one episode."""
-        del args, sample, rows
-
-    def annotate(self, args: Namespace, sample: Sample, trajectory: Trajectory) -> None:
-        """Add metadata that only this trainer uses."""
-        del args, sample, trajectory
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One call of a generate function."""
-
-    form: Form
-    args: Namespace
-    evaluation: bool
-    tokenizer: Any
-    """Decodes responses for people and for text graders."""
+    @property
+    def tokenizer(self) -> Any:  # noqa: ANN401
+        """Decodes responses for people and for text graders."""
+        return getattr(self.state, "tokenizer", None)
 
     @property
     def filler_id(self) -> int:
@@ -80,4 +44,42 @@ class Job:
     @property
     def keeps_partial(self) -> bool:
         """Whether an aborted sample is resumed."""
-        return self.form.keeps_partial(self.args) and not self.evaluation
+        return self._returns_aborted() and not self.evaluation
+
+    @abstractmethod
+    def session_id(self, sample: Sample) -> str:
+        """Return the key that routes the sample's requests, creating one if it has none."""
+
+    @abstractmethod
+    def append(self, sample: Any, segments: Sequence[Segment]) -> None:  # noqa: ANN401
+        """Append a response to a cleared sample: tokens, columns and the server's statistics."""
+
+    @abstractmethod
+    def fill(self, sample: Any) -> None:  # noqa: ANN401
+        """Add optional columns to a sample without sampled tokens."""
+
+    def span(self, sample: Sample) -> Span:
+        """Return a function that opens a trace span on the sample per request."""
+        del sample
+        return no_span
+
+    def attributes(self, meta_info: dict[str, Any]) -> dict[str, Any]:
+        """Return the span attributes from an answer's `meta_info`."""
+        return meta_info
+
+    def request_fields(self, sample: Sample) -> dict[str, Any]:
+        """Return the trainer's extra fields for a sample's requests."""
+        del sample
+        return {}
+
+    def check_rows(self, sample: Sample, rows: Sequence[Row]) -> None:
+        """Reject an episode's rows if the trainer would not weigh them as one episode."""
+        del sample, rows
+
+    def annotate(self, sample: Sample, trajectory: Trajectory) -> None:
+        """Add metadata that only this trainer uses."""
+        del sample, trajectory
+
+    def _returns_aborted(self) -> bool:
+        """Return whether the trainer passes aborted samples to a later call."""
+        return bool(getattr(self.args, "partial_rollout", False))

@@ -22,15 +22,20 @@ class SlimeForm(Form):
     slime/rollout/sglang_rollout.py and slime/utils/types.py.
     """
 
-    def __init__(self, args: Namespace) -> None:
-        self._args = args
+    def __init__(
+        self, args: Namespace, *, evaluation: bool = False, state: GenerateState | None = None
+    ) -> None:
+        super().__init__(args, evaluation=evaluation)
+        self._state = state
 
     @property
     def state(self) -> GenerateState:
-        """The process-wide state; its tokenizer and processor are loaded once."""
+        """The process-wide state unless one is given; tokenizer and processor are loaded once."""
+        if self._state is not None:
+            return self._state
         module = require("slime.rollout.sglang_rollout")
         CONTRACT.check()
-        return module.GenerateState(self._args)
+        return module.GenerateState(self.args)
 
     def session_id(self, sample: Any) -> str:  # noqa: ANN401
         """Return the sample's session; slime sets it in training and not in evaluation."""
@@ -50,31 +55,30 @@ class SlimeForm(Form):
         """Return the attributes that slime's metrics need."""
         return require("slime.observability.trace_utils").build_sglang_meta_trace_attrs(meta_info)
 
-    def keeps_partial(self, args: Namespace) -> bool:
-        """Return whether slime returns aborted groups to its data source."""
-        path: Any = getattr(args, "rollout_function_path", None)
-        is_fully_async = isinstance(path, str) and "fully_async" in path
-        return is_fully_async or super().keeps_partial(args)
-
-    def append(self, args: Namespace, sample: Any, segments: Sequence[Segment]) -> None:  # noqa: ANN401
+    def append(self, sample: Any, segments: Sequence[Segment]) -> None:  # noqa: ANN401
         """Append by slime's own method, which keeps and checks every column."""
         for segment in segments:
             meta = meta_info(segment)
             sampled = {} if meta is None else {"log_probs": segment.logprobs, "meta_info": meta}
             sample.append_response_tokens(
-                args, tokens=segment.train_ids, trainable=meta is not None, **sampled
+                self.args, tokens=segment.train_ids, trainable=meta is not None, **sampled
             )
 
-    def fill(self, args: Namespace, sample: Any) -> None:  # noqa: ANN401
+    def fill(self, sample: Any) -> None:  # noqa: ANN401
         """Add the columns of routing replay and top-p replay if the run uses them."""
         torch = require("torch")
-        if getattr(args, "use_rollout_routing_replay", False):
-            experts = neutral_experts(args, len(sample.tokens) - 1)
+        if getattr(self.args, "use_rollout_routing_replay", False):
+            experts = neutral_experts(self.args, len(sample.tokens) - 1)
             sample.rollout_routed_experts = torch.from_numpy(experts)
-        if getattr(args, "rollout_top_p", 1.0) != 1.0:
+        if getattr(self.args, "rollout_top_p", 1.0) != 1.0:
             rows = sample.response_length + 1
             sample.rollout_top_p_token_ids = torch.zeros(0, dtype=torch.int32)
             sample.rollout_top_p_token_offsets = torch.zeros(rows, dtype=torch.int32)
+
+    def _returns_aborted(self) -> bool:
+        path: Any = getattr(self.args, "rollout_function_path", None)
+        is_fully_async = isinstance(path, str) and "fully_async" in path
+        return is_fully_async or super()._returns_aborted()
 
 
 async def generate(
@@ -103,4 +107,4 @@ async def generate(
         RunFailedError: As for `Player.play`.
         TemplateError: The model's chat template cannot be encoded exactly.
     """
-    return await roll(SlimeForm(args), args, sample, sampling_params, evaluation=evaluation)
+    return await roll(SlimeForm(args, evaluation=evaluation), sample, sampling_params)

@@ -5,13 +5,13 @@ workers. There are no trace spans of single requests, because their sinks are in
 process.
 """
 
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from envkit.rollout import EpisodeSpec, Interrupt, Player, RolloutConfig, Sampling
 from envkit.rollout.host import AnyEnv, EnvFactory
+from envkit.rollout.player import PlayOptions
 from envkit.tokens import ChatCodec
 from envkit.trajectory import Trajectory
 from envkit_slime.engine import Call, GenerateState, SlimeEngine
@@ -56,49 +56,24 @@ class WorkerPlayer(Player):
         super().__init__(engine, codec, config)
         self._wants_experts = wants_experts
 
-    async def play(
+    async def play_with(
         self,
         env: AnyEnv | EnvFactory,
-        spec: EpisodeSpec | None = None,
-        *,
-        interrupt: Interrupt | None = None,
-        sampling: Sampling | None = None,
-        **options: Any,  # noqa: ANN401  # of the player
+        spec: EpisodeSpec,
+        options: PlayOptions,
+        interrupt: Interrupt,
     ) -> tuple[Trajectory, ...]:
-        """Play one episode of a sample, as `Player.play`."""
-        with self._calling(interrupt, sampling, None) as asked:
-            return await super().play(env, spec, interrupt=asked, sampling=sampling, **options)
-
-    async def resume(
-        self,
-        trajectory: Trajectory,
-        env: AnyEnv | EnvFactory,
-        *,
-        interrupt: Interrupt | None = None,
-        sampling: Sampling | None = None,
-        **options: Any,  # noqa: ANN401  # of the player
-    ) -> tuple[Trajectory, ...]:
-        """Resume the episode of a sample, as `Player.resume`."""
-        with self._calling(interrupt, sampling, trajectory) as asked:
-            return await super().resume(
-                trajectory, env, interrupt=asked, sampling=sampling, **options
-            )
-
-    @contextmanager
-    def _calling(
-        self, interrupt: Interrupt | None, sampling: Sampling | None, earlier: Trajectory | None
-    ) -> Generator[Interrupt]:
-        interrupt = interrupt or Interrupt()
+        """Play or continue the episode of a sample, as `Player.play_with`."""
         call = Call(
             state=_WorkerState(interrupt),
             interrupt=interrupt,
             wants_experts=self._wants_experts,
-            wants_top_p=wants_top_p(sampling),
+            wants_top_p=wants_top_p(options.sampling),
         )
-        if earlier is not None:
-            call.take_over(earlier)
+        if options.earlier is not None:
+            call.take_over(options.earlier)
         with call.current():
-            yield interrupt
+            return await super().play_with(env, spec, options, interrupt)
 
 
 def wants_top_p(sampling: Sampling | None) -> bool:

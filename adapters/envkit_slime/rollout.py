@@ -7,49 +7,40 @@ settings do that. Any other failure becomes a failed sample that is counted and 
 
 import asyncio
 import logging
-from argparse import Namespace
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from envkit.errors import ConfigurationError, RunFailedError, StorageError, TemplateError
 from envkit.metrics import EpisodeFacts
-from envkit.rollout import EpisodeSpec, can_resume, has_role, play_through
-from envkit.trajectory import Row, StopReason, Trajectory, step_rows
+from envkit.rollout import can_resume, has_role, play_through
+from envkit.trajectory import Row, StopReason, Trajectory, TrajectoryWriter, step_rows
 from envkit_slime.checks import check_plan, check_siblings
 from envkit_slime.engine import Call
-from envkit_slime.form import Form, Job
+from envkit_slime.form import Form
 from envkit_slime.remote import wants_top_p
 from envkit_slime.rewards import reward_value, sets_reward
-from envkit_slime.runtime import Runtime, record, runtime_of
+from envkit_slime.runtime import Runtime, runtime_of
 from envkit_slime.sample import FACTS_KEY, STATE_KEY, Sample
 from envkit_slime.settings import FanOut, Plan, Settings, plan_episode
 from envkit_slime.staleness import mask_stale
 from envkit_slime.stored import from_state, to_state
 from envkit_slime.writer import Earlier, clear, write_nothing, write_row
+from envkit_training.rows import check_one_row
 
 logger = logging.getLogger("envkit.slime")
 
 
-async def roll(
-    form: Form,
-    args: Namespace,
-    sample: Sample,
-    sampling_params: Mapping[str, Any],
-    *,
-    evaluation: bool,
-) -> Any:  # noqa: ANN401  # the trainer's Sample, or a list of them by opt-in
+async def roll(form: Form, sample: Sample, sampling_params: Mapping[str, Any]) -> Any:  # noqa: ANN401  # the trainer's Sample, or a list of them by opt-in
     """Generate for one sample and return it, or several with fan-out.
 
     Args:
-        form: slime or miles.
-        args: The trainer's arguments.
+        form: The call of slime or miles.
         sample: A fresh or an aborted sample; changed in place.
         sampling_params: Not changed.
-        evaluation: Whether this is the trainer's evaluation.
     """
-    tokenizer = getattr(form.state, "tokenizer", None)
-    job = Job(form=form, args=args, evaluation=evaluation, tokenizer=tokenizer)
+    args, evaluation = form.args, form.evaluation
     if sample.metadata is None:  # pyright: ignore[reportUnnecessaryComparison]
         sample.metadata = {}
     is_list = False  # the trainer flattens a batch whose members are all lists, or none
@@ -58,31 +49,30 @@ async def roll(
             plan_episode, args, sample, sampling_params, evaluation=evaluation
         )
         is_list = plan.settings.fan_out is not FanOut.NONE
-        extras = {**plan.sampling.extras, **form.request_fields(args, sample)}
+        extras = {**plan.sampling.extras, **form.request_fields(sample)}
         plan = replace(plan, sampling=replace(plan.sampling, extras=extras))
         check_plan(args, sample, plan, evaluation=evaluation)
         runtime = runtime_of(args, form.state, plan.settings.rollout.engine)
-        await check_siblings(job, plan, runtime)
+        await check_siblings(form, plan, runtime)
         state = sample.metadata.get(STATE_KEY)
         earlier = Earlier.of(sample) if state is not None else None
-        played, aborts = await _play(job, sample, plan, runtime, state)
+        played, aborts = await _play(form, sample, plan, runtime, state)
         is_list = is_list or has_role(played[0])
         settings = plan.settings
         return await asyncio.to_thread(
-            deliver, job, sample, played, settings, aborts=aborts, earlier=earlier
+            deliver, form, sample, played, settings, aborts=aborts, earlier=earlier
         )
     except (ConfigurationError, RunFailedError, TemplateError):
         raise  # a wrong setting fails every sample, and training on nothing looks like success
     except Exception as error:  # noqa: BLE001  # see above
-        _fail(job, sample, error)
+        _fail(form, sample, error)
         return [sample] if is_list else sample
 
 
 async def _play(
-    job: Job, sample: Sample, plan: Plan, runtime: Runtime, state: object
+    form: Form, sample: Sample, plan: Plan, runtime: Runtime, state: object
 ) -> tuple[tuple[Trajectory, ...], int]:
     """Play the episode, or resume it; an abort by the server is resumed."""
-    form, args = job.form, job.args
     kept = None if state is None else await asyncio.to_thread(_restored, state)
     player = await runtime.player(plan.settings.rollout)
     with runtime.episode() as interrupt:
@@ -91,17 +81,13 @@ async def _play(
             interrupt=interrupt,
             span=form.span(sample),
             attributes=form.attributes,
-            wants_experts=bool(getattr(args, "use_rollout_routing_replay", False)),
+            wants_experts=bool(getattr(form.args, "use_rollout_routing_replay", False)),
             wants_top_p=wants_top_p(plan.sampling),
         )
-        spec = EpisodeSpec(
-            seed=plan.seed,
-            task=plan.request.task,
+        spec = replace(
+            plan.spec,
             episode_id=form.session_id(sample),
-            group_id=plan.group_id,
-            group_start=runtime.group_start(plan.group_id),
-            member=plan.member,
-            metadata={"sample_index": sample.index},
+            group_start=runtime.group_start(plan.spec.group_id),
         )
 
         async def play(earlier: Trajectory | None) -> tuple[Trajectory, ...]:
@@ -112,7 +98,7 @@ async def _play(
             if earlier is None:
                 return await player.play(env, spec, **budget)
             call.take_over(earlier)
-            return await player.resume(earlier, env, member=plan.member, **budget)
+            return await player.resume(earlier, env, member=spec.member, **budget)
 
         with call.current():
             return await play_through(
@@ -134,7 +120,7 @@ def _restored(state: object) -> Trajectory | None:
 
 
 def deliver(
-    job: Job,
+    form: Form,
     sample: Sample,
     played: Sequence[Trajectory],
     settings: Settings,
@@ -145,7 +131,7 @@ def deliver(
     """Write a played episode to a sample, or to one sample per row. Blocks: run it on a thread.
 
     Args:
-        job: Job of the samples.
+        form: The call.
         sample: Gets the last row; siblings share its rollout's id.
         played: One trajectory, or one per role.
         settings: Those of the episode.
@@ -159,50 +145,47 @@ def deliver(
     sample.non_generation_time = sum(map(sum, seconds))
     first = played[0]
     if first.stop_reason is StopReason.ABORTED:
-        return _deliver_aborted(job, sample, first, earlier)
+        return _deliver_aborted(form, sample, first, earlier)
     for one in played:
-        _record(settings, one)
+        _record(settings.record_dir, one)
     if settings.fan_out is FanOut.NONE and not has_role(first):
-        write_row(job, sample, first, _only_row(first, job.filler_id), earlier=earlier)
+        write_row(form, sample, first, _only_row(first, form.filler_id), earlier=earlier)
         mask_stale([sample], settings.max_staleness)
         return sample
-    rows = list(_rows(played, settings.fan_out, job.filler_id))
-    if not job.evaluation:
-        job.form.check_rows(job.args, sample, [row for _, row in rows])
+    rows = list(_rows(played, settings.fan_out, form.filler_id))
+    if not form.evaluation:
+        form.check_rows(sample, [row for _, row in rows])
     if getattr(sample, "rollout_id", None) is None:  # miles 0.0.2 has no such field
         sample.rollout_id = sample.index
     siblings = [*(_sibling(sample) for _ in rows[:-1]), sample]
     for own, (number, row) in zip(siblings, rows, strict=True):
         own.metadata[FACTS_KEY] = _row_facts(facts[number], row)
-        write_row(job, own, played[number], row)
+        write_row(form, own, played[number], row)
     return siblings
 
 
 def _deliver_aborted(
-    job: Job, sample: Sample, trajectory: Trajectory, earlier: Earlier | None
+    form: Form, sample: Sample, trajectory: Trajectory, earlier: Earlier | None
 ) -> Sample:
     """Write an aborted episode's partial row if it will be resumed, else an empty one."""
     sample.status = type(sample.status)("aborted")
-    if not (job.keeps_partial and can_resume(trajectory) and trajectory.turns):
+    if not (form.keeps_partial and can_resume(trajectory) and trajectory.turns):
         return sample  # it starts over
     sample.metadata[STATE_KEY] = to_state(trajectory)
     if len(trajectory.sequences()) > 1:
         return sample  # a sample holds one row; the episode is kept whole in its metadata
-    row = _only_row(trajectory, job.filler_id)
+    row = _only_row(trajectory, form.filler_id)
     if not row.is_placeholder:
-        write_row(job, sample, trajectory, row, earlier=earlier)
+        write_row(form, sample, trajectory, row, earlier=earlier)
     return sample
 
 
 def _only_row(trajectory: Trajectory, filler_id: int) -> Row:
-    *others, row = step_rows(trajectory, filler_id=filler_id, merge=True)
-    if others and not trajectory.is_faulted:
-        raise ConfigurationError(
-            f"the history of episode {trajectory.episode_id} was rewritten, so it is "
-            f"{len(others) + 1} rows, and slime expects one sample; set fan_out: sequences, or "
-            "history: keep"
-        )
-    return row
+    rows = step_rows(trajectory, filler_id=filler_id, merge=True)
+    if not trajectory.is_faulted:
+        remedy = "slime expects one sample; set fan_out: sequences, or history: keep"
+        check_one_row(trajectory, rows, remedy)
+    return rows[-1]
 
 
 def _facts(trajectory: Trajectory, aborts: int) -> EpisodeFacts:
@@ -238,11 +221,20 @@ def _rows(
         yield from ((number, row) for row in rows)
 
 
-def _record(settings: Settings, trajectory: Trajectory) -> None:
-    if settings.record_dir is None:
+_writers: dict[str, TrajectoryWriter] = {}
+_writers_lock = threading.Lock()
+
+
+def _record(folder: str | None, trajectory: Trajectory) -> None:
+    """Append a finished trajectory to a run directory, if there is one."""
+    if folder is None:
         return
     try:
-        record(settings.record_dir, trajectory)
+        with _writers_lock:
+            if folder not in _writers:
+                _writers[folder] = TrajectoryWriter(folder, mode="append")
+            writer = _writers[folder]
+        writer.write(trajectory)
     except StorageError as error:
         logger.error("a trajectory was not recorded: %s", error)
 
@@ -256,7 +248,7 @@ def _sibling(sample: Sample) -> Sample:
     return copied
 
 
-def _fail(job: Job, sample: Sample, error: Exception) -> None:
+def _fail(form: Form, sample: Sample, error: Exception) -> None:
     """Turn a failure into an untrained sample with every column of the batch."""
     name = type(error).__name__
     logger.error(
@@ -266,8 +258,8 @@ def _fail(job: Job, sample: Sample, error: Exception) -> None:
     fault = {"where": "setup", "kind": "permanent", "message": f"{name}: {error}"}
     facts = EpisodeFacts(stop_reason=StopReason.ENV_FAULT.value, fault=fault)
     sample.metadata[FACTS_KEY] = {**facts.to_json(), "removed": True}
-    write_nothing(job, sample, job.filler_id)
-    if sets_reward(job.args, sample, is_faulted=True, evaluation=job.evaluation):
-        sample.reward = reward_value(job.args, None)
+    write_nothing(form, sample, form.filler_id)
+    if sets_reward(form.args, sample, is_faulted=True, evaluation=form.evaluation):
+        sample.reward = reward_value(form.args, None)
     sample.remove_sample = True
     sample.status = type(sample.status)("failed")

@@ -1,4 +1,4 @@
-"""State shared by a process's samples: engine, codecs, players, abort flag, record.
+"""State shared by a process's samples: engine, codecs, players, abort flag.
 
 A runtime belongs to one event loop and one `GenerateState`. slime runs everything on one background
 loop (slime/utils/async_utils.py), so there is one in practice.
@@ -6,11 +6,10 @@ loop (slime/utils/async_utils.py), so there is one in practice.
 
 import asyncio
 import json
-import threading
 from argparse import Namespace
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -19,12 +18,11 @@ from envkit.rollout import GroupStart, Interrupt, Player
 from envkit.rollout.config import RolloutConfig
 from envkit.rollout.player import AnyPlayer
 from envkit.tokens import ChatCodec
-from envkit.trajectory import Trajectory, TrajectoryWriter
+from envkit.tokens.loading import generation_stops
 from envkit_ray import RayPlayer
 from envkit_remote.model import model_facts
 from envkit_slime.engine import GenerateState, SlimeEngine
 from envkit_slime.remote import WorkerRecipe
-from envkit_slime.upstream import require
 
 POLL_S: Final = 0.05
 """Seconds between checks of the abort flag."""
@@ -49,7 +47,7 @@ class Runtime:
             ConfigurationError: The engine does not accept an option.
         """
         self.state = state
-        self.stop_ids = _stop_ids(args)
+        self.stop_ids = generation_stops(args.hf_checkpoint)
         known: dict[str, Any] = dict(model_facts(args.hf_checkpoint))
         context = getattr(args, "sglang_context_length", None)
         if context is not None:
@@ -198,29 +196,3 @@ async def close_runtimes() -> None:
     """Close this module's state for the running loop; a later episode recreates it."""
     for runtime in _runtimes.pop(asyncio.get_running_loop(), {}).values():
         await runtime.aclose()
-
-
-def _stop_ids(args: Namespace) -> list[int]:
-    """Return every id that the server stops on by itself (generation_config.json)."""
-    config: Any = None
-    with suppress(OSError):
-        config = require("transformers").GenerationConfig.from_pretrained(args.hf_checkpoint)
-    ends = getattr(config, "eos_token_id", None)
-    return [ends] if isinstance(ends, int) else list(ends or ())
-
-
-_writers: dict[str, TrajectoryWriter] = {}
-_writers_lock = threading.Lock()
-
-
-def record(directory: str, trajectory: Trajectory) -> None:
-    """Append a finished trajectory to a run directory. Blocks: call it on a thread.
-
-    Raises:
-        StorageError: The folder cannot be written.
-    """
-    with _writers_lock:
-        if directory not in _writers:
-            _writers[directory] = TrajectoryWriter(directory, mode="append")
-        writer = _writers[directory]
-    writer.write(trajectory)

@@ -7,17 +7,28 @@ own are `sample.metadata["envkit"]`.
 
 import json
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError
 from envkit.images import Image
-from envkit.rollout import ENVKIT_COLUMN, EpisodeRequest, Limits, RolloutConfig, Sampling
+from envkit.messages import text_of
+from envkit.ranges import one_of
+from envkit.rollout import (
+    ENVKIT_COLUMN,
+    EpisodeRequest,
+    EpisodeSpec,
+    Limits,
+    RolloutConfig,
+    Sampling,
+)
 from envkit.rollout.setting_types import check_types
 from envkit.seeds import derive_seed
 from envkit_slime.sample import Sample
+from envkit_training.settings import read_sampling as read_shared
+from envkit_training.settings import with_task
 
 _DROPPED: Final = ("skip_special_tokens", "no_stop_trim", "spaces_between_special_tokens")
 """Settings of the server's text, which is never read: envkit decodes the ids itself."""
@@ -77,11 +88,7 @@ class Settings:
         data = dict(cast("Mapping[str, Any]", given))
         own: dict[str, Any] = {key: data.pop(key) for key in _OWN if key in data}
         if "fan_out" in own:
-            if own["fan_out"] not in set(FanOut):
-                raise ConfigurationError(
-                    f"fan_out must be one of {[*FanOut]}, got {own['fan_out']!r}"
-                )
-            own["fan_out"] = FanOut(own["fan_out"])
+            own["fan_out"] = FanOut(one_of("fan_out", own["fan_out"], FanOut))
         check_types(cls, own, "envkit")
         for key, place in own.get("task_fields", {}).items():
             if place not in _PLACES and not place.startswith("metadata."):
@@ -104,10 +111,8 @@ class Plan:
 
     settings: Settings
     request: EpisodeRequest
-    seed: int
-    """Equal for the members of a group."""
-    group_id: str | None
-    member: int
+    spec: EpisodeSpec
+    """Its seed is equal for the members of a group."""
     limits: Limits
     sampling: Sampling
 
@@ -133,13 +138,14 @@ def plan_episode(
     """
     settings = Settings.from_args(args)
     config = settings.rollout
-    row, row_limits = _row(sample)
+    column, row_limits = _column(sample)
     if settings.task_fields or not _is_unread(args, sample, evaluation=evaluation):
-        request = EpisodeRequest.from_column(row, default=config.request())
+        request = EpisodeRequest.from_column(column, default=config.request())
     else:
         request = config.row_request(None)
     if request.task is None and settings.task_fields:
-        request = replace(request, task=_task(sample, settings.task_fields))
+        row = _fields(sample, settings.task_fields.values())
+        request = with_task(request, row, settings.task_fields)
     sampling = read_sampling(args, sampling_params)
     limits = _limits(args, config, row_limits, sampling_params, evaluation=evaluation)
     group = None if evaluation or sample.group_index is None else sample.group_index
@@ -151,9 +157,13 @@ def plan_episode(
     return Plan(
         settings=settings,
         request=request,
-        seed=derive_seed(kind, config.seed, unit) if request.seed is None else request.seed,
-        group_id=None if group is None else str(group),
-        member=0 if sample.index is None else sample.index % size,
+        spec=EpisodeSpec(
+            seed=derive_seed(kind, config.seed, unit) if request.seed is None else request.seed,
+            task=request.task,
+            group_id=None if group is None else str(group),
+            member=0 if sample.index is None else sample.index % size,
+            metadata={"sample_index": sample.index},
+        ),
         limits=limits,
         sampling=config.sampling_over(sampling),
     )
@@ -185,7 +195,7 @@ def _is_unread(args: Namespace, sample: Sample, *, evaluation: bool) -> bool:
     return is_filled and (sample.metadata or {}).get(ENVKIT_COLUMN) is None
 
 
-def _row(sample: Sample) -> tuple[dict[str, Any], dict[str, Any]]:
+def _column(sample: Sample) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the sample's request and its own limits."""
     value: Any = (sample.metadata or {}).get(ENVKIT_COLUMN)
     try:
@@ -226,58 +236,27 @@ def read_sampling(args: Namespace, params: Mapping[str, Any]) -> Sampling:
     Raises:
         ConfigurationError: `max_new_tokens` is missing, or leaves no token.
     """
-    left = {key: value for key, value in params.items() if value is not None}
-    for key in _DROPPED:
-        left.pop(key, None)
+    left = {key: value for key, value in params.items() if key not in _DROPPED}
     tokens = left.pop("max_new_tokens", None)
     if not isinstance(tokens, int) or tokens < 1:
         raise ConfigurationError(
             f"sampling_params['max_new_tokens'] must be a positive number, got {tokens!r}"
         )
-    top_k = left.pop("top_k", -1)
-    stop = left.pop("stop", ())
-    seed = left.pop("sampling_seed", None)
-    named = Sampling(
-        temperature=float(left.pop("temperature", 1.0)),
-        top_p=float(left.pop("top_p", 1.0)),
-        top_k=top_k if top_k > 0 else None,
-        max_new_tokens=tokens,
-        stop=(stop,) if isinstance(stop, str) else tuple(stop),
-        stop_ids=tuple(left.pop("stop_token_ids", ())),
-        seed=seed,
-    )
-    if getattr(args, "use_rollout_routing_replay", False):
-        left["return_routed_experts"] = True
-    return replace(named, extras=left)
+    named = read_shared(left, max_new_tokens=tokens, seed_key="sampling_seed")
+    if not getattr(args, "use_rollout_routing_replay", False):
+        return named
+    return replace(named, extras={**named.extras, "return_routed_experts": True})
 
 
-def _task(sample: Sample, fields: Mapping[str, str]) -> dict[str, Any]:
-    return {key: _place(sample, place) for key, place in fields.items()}
-
-
-def _place(sample: Sample, place: str) -> object:
-    if place == "label":
-        return sample.label
-    if place == "images":
-        inputs = sample.multimodal_inputs or {}
-        return [Image.from_pil(picture).data_uri() for picture in inputs.get("images") or ()]
-    if place == "prompt":
-        return _prompt_text(sample.prompt)
-    name = place.removeprefix("metadata.")
-    if name not in sample.metadata:
-        raise ConfigurationError(
-            f"task_fields takes {place!r}, but the sample's metadata has {sorted(sample.metadata)}"
-        )
-    return sample.metadata[name]
-
-
-def _prompt_text(prompt: object) -> str:
-    """Return a prompt's text; of a conversation, that of its last message."""
-    if isinstance(prompt, str):
-        return prompt
-    messages = cast("list[Mapping[str, Any]]", prompt)
-    content: Any = messages[-1].get("content", "") if messages else ""
-    if isinstance(content, str):
-        return content
-    parts = cast("list[Mapping[str, Any]]", content)
-    return "".join(str(part["text"]) for part in parts if part.get("type") == "text")
+def _fields(sample: Sample, places: Collection[str]) -> dict[str, Any]:
+    """Return what `task_fields` may name; images are encoded only for a task that takes them."""
+    prompt = sample.prompt
+    if not isinstance(prompt, str):
+        prompt = text_of(prompt[-1]) if prompt else ""
+    images = (sample.multimodal_inputs or {}).get("images") if "images" in places else None
+    return {
+        "prompt": prompt,
+        "label": sample.label,
+        "images": [Image.from_pil(picture).data_uri() for picture in images or ()],
+        "metadata": sample.metadata,
+    }

@@ -15,7 +15,7 @@ import numpy as np
 
 from envkit.trajectory import Row, Segment, SegmentKind, StopReason, Trajectory
 from envkit_slime.engine import META
-from envkit_slime.form import Job
+from envkit_slime.form import Form
 from envkit_slime.rewards import reward_value, sets_reward
 from envkit_slime.sample import FACTS_KEY, RUNS_KEY, STATE_KEY, Sample
 from envkit_slime.upstream import require
@@ -89,7 +89,7 @@ def clear(sample: Sample) -> None:
 
 
 def write_row(
-    job: Job,
+    form: Form,
     sample: Sample,
     trajectory: Trajectory,
     row: Row,
@@ -102,23 +102,23 @@ def write_row(
     trainer's own process_vision_info gives them. A restarted sample keeps its dataset's.
 
     Args:
-        job: Job of the sample.
+        form: The call.
         sample: A cleared sample with the facts of its episode.
         trajectory: The row's.
         row: A row of `whole_row` or `step_rows`.
         earlier: State of the sample before this part of the episode; None for a new one.
     """
-    _write_columns(job, sample, row, earlier)
-    job.form.annotate(job.args, sample, trajectory)
+    _write_columns(form, sample, row, earlier)
+    form.annotate(sample, trajectory)
     is_faulted = trajectory.is_faulted
     if is_faulted or (not any(sample.loss_mask or ()) and not trajectory.turns):
         sample.remove_sample = True
         sample.metadata[FACTS_KEY]["removed"] = True
     status = _status(trajectory)
-    is_ours = sets_reward(job.args, sample, is_faulted=is_faulted, evaluation=job.evaluation)
+    is_ours = sets_reward(form.args, sample, is_faulted=is_faulted, evaluation=form.evaluation)
     if status != "aborted" and is_ours:
-        sample.reward = reward_value(job.args, trajectory.reward)
-    is_scored = not is_ours or getattr(job.args, "recompute_logprobs_via_prefill", False)
+        sample.reward = reward_value(form.args, trajectory.reward)
+    is_scored = not is_ours or getattr(form.args, "recompute_logprobs_via_prefill", False)
     if row.images and row.reward is not None and is_scored:
         sample.multimodal_inputs = {"images": [one.pil() for one in row.images], "videos": None}
     if trajectory.fault is not None:
@@ -132,15 +132,15 @@ def write_row(
     sample.status = type(sample.status)(status)
 
 
-def _write_columns(job: Job, sample: Sample, row: Row, earlier: Earlier | None) -> None:
+def _write_columns(form: Form, sample: Sample, row: Row, earlier: Earlier | None) -> None:
     sample.tokens = list(row.prompt_ids)
     if row.is_placeholder:
         (filler_id,) = row.response_ids
-        write_nothing(job, sample, filler_id)
+        write_nothing(form, sample, filler_id)
     else:
-        job.form.append(job.args, sample, row.segments)
+        form.append(sample, row.segments)
         ids = [one for segment in row.segments for one in segment.wire_ids]
-        sample.response = job.tokenizer.decode(ids, skip_special_tokens=False)
+        sample.response = form.tokenizer.decode(ids, skip_special_tokens=False)
         sample.metadata[RUNS_KEY] = _runs(row)
     sample.loss_mask = list(row.loss_mask) if earlier is None else earlier.masked(row)
     if row.tensors:
@@ -159,13 +159,13 @@ def _status(trajectory: Trajectory) -> str:
     return "truncated" if trajectory.stop_reason.is_truncation else "completed"
 
 
-def write_nothing(job: Job, sample: Sample, filler_id: int) -> None:
+def write_nothing(form: Form, sample: Sample, filler_id: int) -> None:
     """Write a response of one unsampled token: mask 0, with every column."""
     sample.tokens = [*(sample.tokens or [filler_id]), filler_id]
     sample.response_length = 1
     sample.loss_mask = [0]
     sample.rollout_log_probs = [0.0]
-    job.form.fill(job.args, sample)
+    form.fill(sample)
 
 
 def meta_info(segment: Segment) -> Mapping[str, Any] | None:

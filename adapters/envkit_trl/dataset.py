@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from envkit.errors import ConfigurationError, MissingDependencyError
 from envkit.messages import Message, message, text_of
+from envkit.ranges import one_of
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
 from envkit.seeds import checked_seed, derive_seed
 from envkit_exchange import TaskDraw
@@ -74,9 +75,7 @@ def request_dataset(
         ConfigurationError: The style is unknown, or there is no request.
         MissingDependencyError: `datasets` is not installed.
     """
-    known = [member.value for member in PromptStyle]
-    if style not in known:
-        raise ConfigurationError(f"style must be one of {known}, got {style!r}")
+    one_of("style", style, PromptStyle)
     try:
         from datasets import Dataset
     except ImportError as error:

@@ -27,7 +27,7 @@ from envkit.turns import Observation
 from envkit_trl.loop_thread import LoopThread
 from envkit_trl.place import group_of, watch_generation
 from envkit_trl.requests import canonical_prompt, row_request
-from envkit_trl.rows import leave_out_faults
+from envkit_trl.rows import RewardedEnvironment, leave_out_faults
 from envkit_trl.tool_methods import tool_method
 
 CallRenderer = Callable[[str, Mapping[str, Any]], str]
@@ -98,7 +98,7 @@ def environment_factory(
     return type(_class_name(env_id), (ToolEnvironment,), body)
 
 
-class ToolEnvironment:
+class ToolEnvironment(RewardedEnvironment):
     """One environment for TRL. Its public methods except these two are its tools."""
 
     _config: ClassVar[RolloutConfig]

@@ -5,12 +5,14 @@ whose placeholders and features disagree loses all its images (trl/trainer/grpo_
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from envkit.errors import ConfigurationError, LedgerFault
+from envkit.errors import LedgerFault
 from envkit.trajectory import Row, StopReason, Trajectory, step_rows
 from envkit.trajectory.projection import placeholder_row
+from envkit_training.rows import check_one_row
 from envkit_trl.wrapping import wrap_trainer
 
 REWARD_COLUMN: Final = "env_reward"
@@ -42,6 +44,14 @@ def env_reward(
     return list(env_reward)
 
 
+class RewardedEnvironment(ABC):
+    """An environment of TRL's tool loop that may fault."""
+
+    @abstractmethod
+    def get_reward(self) -> float | None:
+        """Return the episode's reward so far; None after a fault, which TRL does not score."""
+
+
 def leave_out_faults() -> None:
     """Exclude faulted rollouts from TRL's scoring, regardless of its reward functions.
 
@@ -63,12 +73,10 @@ def _without_faults(calculate: Any) -> Any:  # noqa: ANN401  # a method of TRL's
 
 def _lost(trainer: Any, inputs: Sequence[Mapping[str, Any]]) -> list[bool]:  # noqa: ANN401
     """Return a mask of this process's faulted rows."""
-    from envkit_trl.factory import ToolEnvironment
-
     if trainer.environments is None:
         return [REWARD_COLUMN in row and row[REWARD_COLUMN] is None for row in inputs]
     return [
-        isinstance(environment, ToolEnvironment) and environment.get_reward() is None
+        isinstance(environment, RewardedEnvironment) and environment.get_reward() is None
         for environment in trainer.environments
     ]
 
@@ -87,15 +95,14 @@ def episode_row(trajectory: Trajectory, *, end_id: int) -> Row:
     """
     if trajectory.is_faulted or trajectory.reward is None:
         return placeholder_row((), None, filler_id=end_id)
-    *others, row = step_rows(trajectory, filler_id=end_id, merge=True)
-    if others:
-        raise ConfigurationError(
-            f"episode {trajectory.episode_id} has several sequences "
-            f"({', '.join(dict.fromkeys(one.reason for one in trajectory.branches))}), which make "
-            f"{len(others) + 1} rows, and GRPOTrainer takes one for each completion: use "
-            "envkit_trl.EnvAsyncGRPOTrainer, or set envkit.history to keep if there is no agent"
-        )
-    return row
+    rows = step_rows(trajectory, filler_id=end_id, merge=True)
+    check_one_row(
+        trajectory,
+        rows,
+        "GRPOTrainer takes one for each completion; use envkit_trl.EnvAsyncGRPOTrainer, or set "
+        "envkit.history to keep if there is no agent",
+    )
+    return rows[-1]
 
 
 def check_rows(rows: Sequence[Row], *, image_id: int | None, max_completion: int) -> None:

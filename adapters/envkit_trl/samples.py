@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -70,13 +69,13 @@ def group_samples(
     for trajectory in trajectories:
         by_role.setdefault(role_of(trajectory), []).append(trajectory)
     samples: list[Any] = []
-    tallies: list[MergeTally] = []
+    total = MergeTally()
     for members in by_role.values():
         scored = [entry for entry in members if entry.reward is not None and not entry.is_faulted]
         baseline = Baseline.of(entry.reward for entry in scored)
         for trajectory in scored:
             rows, tally = merge_rows(step_rows(trajectory, filler_id=settings.end_id))
-            tallies.append(tally)
+            total += tally
             common = {
                 **_common(trajectory, baseline.deviation),
                 "advantage": baseline.advantage(trajectory.reward, is_scaled=settings.is_scaled),
@@ -87,7 +86,7 @@ def group_samples(
                 for row in rows
                 if any(row.loss_mask)
             ]
-    return samples, reduce(_added, tallies, MergeTally())
+    return samples, total
 
 
 def group_metrics(trajectories: Sequence[Trajectory], tally: MergeTally) -> dict[str, float]:
@@ -153,11 +152,3 @@ def _ids(row: Row, media_ids: Sequence[int]) -> Any:  # noqa: ANN401  # an array
 def _number(image: Image) -> int:
     """Return a negative 56-bit number that identifies the image's pixels."""
     return -1 - int(image.sha256[:14], 16)
-
-
-def _added(left: MergeTally, right: MergeTally) -> MergeTally:
-    return MergeTally(
-        merged=left.merged + right.merged,
-        forked=left.forked + right.forked,
-        drifted_tokens=left.drifted_tokens + right.drifted_tokens,
-    )

@@ -10,6 +10,7 @@ from envkit.rollout.config import RolloutConfig
 from envkit.rollout.engine import Sampling
 from envkit.rollout.limits import Limits
 from envkit.seeds import derive_seed
+from envkit_training.settings import check_discount
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -99,8 +100,7 @@ def check_turn_credit(args: Any, discount: float, *, has_reward_funcs: bool) -> 
         ConfigurationError: The discount is out of range, or an option needs one advantage for an
             episode, or whole groups in one process.
     """
-    if not 0.0 <= discount <= 1.0:
-        raise ConfigurationError(f"turn_discount must be None or from 0 to 1, got {discount}")
+    check_discount(discount)
     rows = args.per_device_train_batch_size * args.steps_per_generation
     refused: Mapping[str, bool] = {
         "reward_funcs": has_reward_funcs,

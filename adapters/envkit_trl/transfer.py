@@ -9,6 +9,7 @@ from typing import Any, Final
 import aiohttp
 
 from envkit.errors import ConfigurationError, EngineFault, FaultKind
+from envkit.ranges import one_of
 from envkit.retry_after import UNAVAILABLE_STATUS
 from envkit.rollout.engine import Engine
 from envkit.rollout.limits import Backoff
@@ -96,8 +97,7 @@ class DiskWeightTransfer:
         Raises:
             ConfigurationError: The kind of server is unknown.
         """
-        if server not in ("sglang", "vllm"):
-            raise ConfigurationError(f'server must be "sglang" or "vllm", got {server!r}')
+        one_of("server", server, ("sglang", "vllm"))
         self._url = base_url.rstrip("/")
         self._folder = Path(folder)
         self._is_vllm = server == "vllm"

@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError, EngineFault, FaultKind, RunFailedError
+from envkit.ranges import at_least
 from envkit.rollout.availability import Watched
 from envkit.rollout.config import RolloutConfig
 from envkit.rollout.engine import Engine
@@ -86,11 +87,8 @@ class EnvRolloutWorker:
         CONTRACT.check()
         check_arguments(args, who="EnvRolloutWorker", has_codec=True)
         warn_of_worker_arguments(args)
-        if min(groups_at_once, buffer_rows, most_empty_groups) < 1:
-            raise ConfigurationError(
-                "groups_at_once, buffer_rows and most_empty_groups must be 1 or more, got "
-                f"{groups_at_once}, {buffer_rows} and {most_empty_groups}"
-            )
+        counts = {"groups_at_once": groups_at_once, "buffer_rows": buffer_rows}
+        at_least(1, **counts, most_empty_groups=most_empty_groups)
         config = RolloutConfig.for_trainer(config, tail=TAIL_SETTING)
         self._config, self._sampling = rollout_settings(args, config)
         self._requests = _read(dataset, config)

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, Final
 
+from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 
-from envkit.errors import ConfigurationError, EnvFault, RunFailedError, nearest
+from envkit.errors import ConfigurationError, EnvkitError, RunFailedError, nearest
+from envkit.ranges import one_of
 from envkit.rollout import (
     ENVKIT_COLUMN,
     EnvSource,
@@ -20,14 +22,17 @@ from envkit.rollout import (
 )
 from envkit.seeds import derive_seed
 from envkit.trajectory import RewardPlacement
+from envkit_training.rows import roles_of
 from envkit_verl.output import outputs_of
-from envkit_verl.refusal import refuse_next
 from envkit_verl.rows import Delivery
 from envkit_verl.settings import TURNS, VerlSettings
 from envkit_verl.shared import SharedRollout, WorkerParts, plain, shared_rollout
 
 _OWN_KEYS: Final = ("envkit", "rewards")
 _REQUEST_KEYS: Final = ("env_id", "env_kwargs", "task", "seed")
+_READ_FIRST: Final = "actor_rollout_ref.rollout.calculate_log_probs"
+"""Read by every call of `generate_sequences`, and by nothing else that the loop uses."""
+_refusals: Final[list[EnvkitError]] = []
 
 
 class EnvAgentLoop(AgentLoopBase):
@@ -84,7 +89,7 @@ class EnvAgentLoop(AgentLoopBase):
             outputs = await self._outputs(sampling_params, kwargs, is_v1=is_v1)
         except (ConfigurationError, RunFailedError) as error:
             if is_v1:  # V0 passes it on to the trainer
-                refuse_next(self.config, error)
+                _refuse_next(self.config, error)
             raise
         return outputs if is_v1 else outputs[0]
 
@@ -148,11 +153,7 @@ async def _check_rows(shared: SharedRollout, source: EnvSource, *, is_v1: bool) 
         return
     cause = f"envkit.{shared.branching_setting}"
     if shared.branching_setting is None:
-        try:
-            roles = await shared.player.roles_of(source)
-        except EnvFault:
-            return  # the episode raises it again and records it
-        if not roles:
+        if not await roles_of(shared.player, source):
             return
         cause = f"{source.env_id}, which has several agents,"
     raise ConfigurationError(f"{cause} splits an episode into several rows, and {rule}")
@@ -169,9 +170,7 @@ def _check_options(kwargs: Mapping[str, Any], rewards: str) -> None:
             raise ConfigurationError(
                 f"the loop's YAML entry has no key {key!r}; did you mean {meant!r}?"
             )
-    places = [member.value for member in RewardPlacement]
-    if rewards not in places:
-        raise ConfigurationError(f"rewards must be one of {places}, got {rewards!r}")
+    one_of("rewards", rewards, RewardPlacement)
 
 
 def _request(kwargs: Mapping[str, Any], config: RolloutConfig) -> EpisodeRequest:
@@ -197,3 +196,20 @@ def _seed(request: EpisodeRequest, kwargs: Mapping[str, Any], run_seed: int) -> 
         return derive_seed("group", run_seed, extra.get("split", ""), extra["index"])
     uid = kwargs.get("uid")
     return None if uid is None else derive_seed("group", run_seed, uid)
+
+
+def _refuse_next(config: Any, error: EnvkitError) -> None:  # noqa: ANN401  # verl's DictConfig
+    """Let the worker's next `generate_sequences` raise an error that would fail every episode.
+
+    V1 plays prompts in the background: it logs an exception of the loop, marks the prompt as failed
+    and goes on (verl/trainer/ppo/v1/agent_loop_tq.py, `_run_prompt`). Only an exception while it
+    starts the next prompts reaches the trainer. `generate_sequences` reads the worker's
+    configuration, which the loop shares, so a value that cannot be resolved raises there.
+    """
+    _refusals[:] = [error]
+    OmegaConf.register_new_resolver("envkit_failure", _raise, replace=True)
+    OmegaConf.update(config, _READ_FIRST, "${envkit_failure:}", force_add=True)
+
+
+def _raise() -> None:
+    raise _refusals[0]

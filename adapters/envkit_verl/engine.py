@@ -5,22 +5,21 @@
 accepts may be passed (verl 0.9.1, workers/rollout/llm_server.py:99-168).
 """
 
-import asyncio
 import math
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from envkit.errors import ConfigurationError, EngineFault, FaultKind
+from envkit.errors import EngineFault, FaultKind
 from envkit.images import Image
 from envkit.retry_after import UNAVAILABLE_STATUS
-from envkit.rollout import FinishReason, GenerateRequest, Generation, LogprobKind, Sampling
+from envkit.rollout import FinishReason, GenerateRequest, Generation, Sampling
 from envkit.tokens.placeholders import repeat_each
+from envkit_training.engine import ABORTED, ClientEngine
 from envkit_verl.settings import SGLANG, VLLM, VerlSettings
 
-_ABORTED: Final = ("aborted", "abort")
 _PERMANENT: Final = (ValueError, TypeError, AttributeError, LookupError, AssertionError)
 _UNAVAILABLE: Final = frozenset(
     {"ActorUnavailableError", "ClientConnectionError", "ConnectionError"}
@@ -42,7 +41,7 @@ class ServerManager(Protocol):
         ...
 
 
-class VerlEngine:
+class VerlEngine(ClientEngine):
     """Samples through verl's own client and servers.
 
     Log-probabilities are those of the sampled distribution: `VerlSettings` rejects servers that
@@ -74,69 +73,28 @@ class VerlEngine:
                 placeholder per image itself.
             mm_processor_kwargs: `data.mm_processor_kwargs`, which vLLM needs with images.
             routing_shape: (layers, experts per token) of routed experts, if known before a reply.
-            timeout_s: Seconds for one `generate`. None waits forever: a trainer that updates
-                weights pauses its servers for minutes.
+            timeout_s: As for `ClientEngine`.
 
         Raises:
             ConfigurationError: The timeout is not positive.
         """
-        if timeout_s is not None and not timeout_s > 0:
-            raise ConfigurationError(f"timeout_s must be positive or None, got {timeout_s!r}")
+        super().__init__("verl", timeout_s=timeout_s)
         self._manager, self._settings = server_manager, settings
         self._placeholder_id, self._sends_expanded = placeholder_id, sends_expanded
         self._mm_kwargs = dict(mm_processor_kwargs or {})
-        self._timeout_s = timeout_s
-        self._running: dict[str, asyncio.Task[Any]] = {}
-        self._aborted: set[str] = set()
         self._begun: set[str] = set()
         self.routing_shape = routing_shape
         """(layers, experts per token) of routed experts, once a server has reported it."""
-
-    @property
-    def name(self) -> str:
-        """The engine's name in records."""
-        return "verl"
-
-    @property
-    def logprob_kind(self) -> LogprobKind:
-        """SAMPLED."""
-        return LogprobKind.SAMPLED
-
-    async def generate(self, request: GenerateRequest) -> Generation:
-        """Sample one turn.
-
-        Raises:
-            EngineFault: The client or the server failed, the answer lacks requested
-                log-probabilities or routed experts, or the episode's prompt is longer than
-                `prompt_length`.
-        """
-        self._check_prompt(request)
-        parameters = self._parameters(request.sampling)
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                output = await self._call(request, parameters)
-        except TimeoutError as error:
-            raise _fault(error) from error
-        if output is None:
-            return _aborted(request)
-        return self._generation(output, request, parameters)
-
-    async def abort(self, request_id: str) -> None:
-        """Stop waiting for a request; its `generate` returns ABORT without tokens.
-
-        verl's client cannot stop a request, so the server finishes it and the result is dropped.
-        """
-        task = self._running.get(request_id)
-        if task is not None:
-            self._aborted.add(request_id)
-            task.cancel()
 
     async def end_session(self, session_id: str) -> None:
         """Forget an episode."""
         self._begun.discard(session_id)
 
-    async def aclose(self) -> None:
-        """Do nothing: verl owns the client and servers."""
+    async def _ask(self, request: GenerateRequest) -> Generation:
+        self._check_prompt(request)
+        parameters = self._parameters(request.sampling)
+        output = await self._call(request, parameters)
+        return self._generation(output, request, parameters)
 
     def _check_prompt(self, request: GenerateRequest) -> None:
         if request.session_id in self._begun:
@@ -173,7 +131,6 @@ class VerlEngine:
         return parameters
 
     async def _call(self, request: GenerateRequest, parameters: dict[str, Any]) -> Any:  # noqa: ANN401  # TokenOutput
-        """Return the client's answer, None for an aborted request."""
         sent = dict(parameters)
         arguments: dict[str, Any] = {
             "prompt_ids": self._prompt_ids(request),
@@ -183,19 +140,7 @@ class VerlEngine:
             arguments["priority"] = sent.pop("priority")
         if self._mm_kwargs and request.images and self._settings.backend == VLLM:
             arguments["mm_processor_kwargs"] = dict(self._mm_kwargs)
-        call = self._manager.generate(request.session_id, sampling_params=sent, **arguments)
-        task = self._running[request.request_id] = asyncio.ensure_future(_contained(call))
-        try:
-            return await task
-        except asyncio.CancelledError:
-            if request.request_id in self._aborted:
-                return None
-            raise
-        except Exception as error:
-            raise _fault(error) from error
-        finally:
-            del self._running[request.request_id]
-            self._aborted.discard(request.request_id)
+        return await self._manager.generate(request.session_id, sampling_params=sent, **arguments)
 
     def _prompt_ids(self, request: GenerateRequest) -> list[int]:
         if not self._sends_expanded or not request.images or self._placeholder_id is None:
@@ -211,7 +156,7 @@ class VerlEngine:
     ) -> Generation:
         ids = tuple(map(int, output.token_ids))
         if not ids:
-            return _aborted(request)
+            return ABORTED
         facts: Mapping[str, Any] = output.extra_fields or {}
         first, last = facts.get("min_global_steps"), facts.get("max_global_steps")
         last = facts.get("global_steps") if last is None else last
@@ -244,6 +189,25 @@ class VerlEngine:
             extras={key: value for key, value in found.items() if value is not None},
         )
 
+    def _fault(self, error: BaseException) -> EngineFault:
+        # Ray's task errors have the server's error as their cause.
+        cause: Any = getattr(error, "cause", None)
+        real = cause if isinstance(cause, BaseException) else error
+        if isinstance(real, EngineFault):
+            return real
+        message = f"verl's server failed: {type(real).__name__}: {real}"
+        names = {entry.__name__ for entry in type(real).__mro__}
+        if names & _UNAVAILABLE or getattr(real, "status", None) in UNAVAILABLE_STATUS:
+            return EngineFault(message, kind=FaultKind.TRANSIENT, is_unavailable=True)
+        if names & _DEAD:
+            return EngineFault(message, kind=FaultKind.CRASHED)
+        kind = FaultKind.TRANSIENT
+        if isinstance(real, TimeoutError):
+            kind = FaultKind.TIMEOUT
+        elif isinstance(real, _PERMANENT) or not isinstance(real, Exception):
+            kind = FaultKind.PERMANENT
+        return EngineFault(message, kind=kind)
+
 
 def pil_images(images: Sequence[Image]) -> list[Any]:
     """Return images as RGB PIL images, the form that verl's servers and processors accept."""
@@ -258,15 +222,6 @@ def _rgb(image: Image) -> Any:  # noqa: ANN401  # a PIL image
     if found is None:  # grey: convert once, although it is sent in every turn
         found = _rgb_images[image] = picture.convert("RGB")
     return found
-
-
-def _aborted(request: GenerateRequest) -> Generation:
-    return Generation(
-        token_ids=(),
-        logprobs=(),
-        finish_reason=FinishReason.ABORT,
-        prompt_tokens=request.train_length,
-    )
 
 
 def _logprobs(output: Any, ids: Sequence[int], *, is_asked: bool) -> tuple[float, ...]:  # noqa: ANN401  # TokenOutput
@@ -287,38 +242,10 @@ def _finish_reason(
     stop_reason: str | None, ids: Sequence[int], parameters: Mapping[str, Any]
 ) -> FinishReason:
     """Return why sampling ended; verl reports stopped and truncated replies alike."""
-    if stop_reason in _ABORTED:
+    if stop_reason in ("aborted", "abort"):
         return FinishReason.ABORT
     if ids[-1] in parameters["stop_token_ids"]:
         return FinishReason.STOP
     if stop_reason == "length" or len(ids) >= parameters["max_tokens"]:
         return FinishReason.LENGTH
     return FinishReason.STOP  # a stop string
-
-
-async def _contained(call: Awaitable[Any]) -> Any:  # noqa: ANN401  # TokenOutput
-    """Await a call; turn exceptions that would end the event loop into faults."""
-    try:
-        return await call
-    except (SystemExit, KeyboardInterrupt) as error:
-        raise _fault(error) from error
-
-
-def _fault(error: BaseException) -> EngineFault:
-    """Wrap a failure once; Ray's task errors have the server's error as their cause."""
-    cause: Any = getattr(error, "cause", None)
-    real = cause if isinstance(cause, BaseException) else error
-    if isinstance(real, EngineFault):
-        return real
-    message = f"verl's server failed: {type(real).__name__}: {real}"
-    names = {entry.__name__ for entry in type(real).__mro__}
-    if names & _UNAVAILABLE or getattr(real, "status", None) in UNAVAILABLE_STATUS:
-        return EngineFault(message, kind=FaultKind.TRANSIENT, is_unavailable=True)
-    if names & _DEAD:
-        return EngineFault(message, kind=FaultKind.CRASHED)
-    kind = FaultKind.TRANSIENT
-    if isinstance(real, TimeoutError):
-        kind = FaultKind.TIMEOUT
-    elif isinstance(real, _PERMANENT) or not isinstance(real, Exception):
-        kind = FaultKind.PERMANENT
-    return EngineFault(message, kind=kind)

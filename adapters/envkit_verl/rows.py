@@ -24,6 +24,7 @@ from envkit.trajectory import (
     step_rows,
 )
 from envkit.trajectory.projection import placeholder_row
+from envkit_training.rows import check_one_row
 from envkit_verl.engine import pil_images
 from envkit_verl.groups import Member
 from envkit_verl.settings import VerlSettings
@@ -115,12 +116,9 @@ async def rows_of(
 def _check_row_count(scored: Sequence[_Scored], delivery: Delivery) -> None:
     """Reject an episode that its environment's own history policy made several rows."""
     rule = delivery.settings.why_one_row(is_v1=delivery.is_v1)
-    one = next((one for one in scored if len(one.rows) > 1), None)
-    if rule is not None and one is not None:
-        raise ConfigurationError(
-            f"the history of episode {one.trajectory.episode_id} was rewritten, which makes "
-            f"{len(one.rows)} rows, and {rule}, or set envkit.history=keep"
-        )
+    if rule is not None:
+        for one in scored:
+            check_one_row(one.trajectory, one.rows, f"{rule}, or set envkit.history=keep")
 
 
 def _warn(scored: _Scored, delivery: Delivery) -> None:

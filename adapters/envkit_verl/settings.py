@@ -1,19 +1,18 @@
 """Read verl's configuration for an episode (verl 0.9.1, trainer/config/ppo_trainer.yaml)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError
 from envkit.rollout import Limits, Sampling
+from envkit_training.settings import read_sampling
 from envkit_verl.ignored import check_ignored
 
 SGLANG: Final = "sglang"
 VLLM: Final = "vllm"
 TURNS: Final = "envkit_turns"
 """Name of the estimator of `envkit_verl.advantages`."""
-_OWN_PARAMETERS: Final = frozenset({"temperature", "top_p", "top_k"})
-"""Sampling parameters with a field in `Sampling`; verl's others become extras."""
 _ESTIMATORS_OF_ROWS: Final = ("grpo", "gae", "reinforce_plus_plus")
 """Estimators without group statistics, and GRPO, for which V1 counts only the last row of an
 episode. The others but GRPO get each row with the episode's reward at its end, so they agree with
@@ -129,17 +128,10 @@ class VerlSettings:
             parameters: The worker's arguments to `run`: no token budget, and top_k -1 for all.
             priority: Request priority, used by vLLM's scheduler; 0 for none.
         """
-        top_k = int(parameters.get("top_k", -1))
-        extras = {key: value for key, value in parameters.items() if key not in _OWN_PARAMETERS}
-        if priority and self.backend == VLLM:
-            extras["priority"] = priority
-        return Sampling(
-            temperature=float(parameters.get("temperature", 1.0)),
-            top_p=float(parameters.get("top_p", 1.0)),
-            top_k=top_k if top_k > 0 else None,
-            max_new_tokens=self.response_length,
-            extras=extras,
-        )
+        sampling = read_sampling(parameters, max_new_tokens=self.response_length)
+        if not priority or self.backend != VLLM:
+            return sampling
+        return replace(sampling, extras={**sampling.extras, "priority": priority})
 
 
 def _check_logprobs(rollout: Any) -> None:  # noqa: ANN401  # OmegaConf's node

@@ -7,14 +7,13 @@ live here, once per event loop, client and configuration.
 import asyncio
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from envkit.errors import ConfigurationError
 from envkit.rollout import Player, RolloutConfig
-from envkit.tokens import ChatCodec, vocabulary_size_of
+from envkit.tokens import ChatCodec
+from envkit.tokens.loading import generation_stops, read_json, vocabulary_size_of
 from envkit_verl.contract import CONTRACT
 from envkit_verl.engine import VerlEngine
 from envkit_verl.groups import Groups
@@ -145,14 +144,14 @@ def _codec(
     parts: WorkerParts, config: RolloutConfig, mm_processor_kwargs: Mapping[str, Any]
 ) -> ChatCodec:
     kwargs = plain(parts.data.get("apply_chat_template_kwargs")) | dict(config.template_kwargs)
-    processor = parts.processor
+    processor, name = parts.processor, _model_name(parts.tokenizer)
     if processor is not None and mm_processor_kwargs:
         processor = _Configured(processor, mm_processor_kwargs)
     return ChatCodec(
         parts.tokenizer if processor is None else processor,
         template_kwargs=kwargs,
-        stop_ids=_generation_stops(parts.tokenizer),
-        vocabulary_size=_vocabulary_size(parts.tokenizer),
+        stop_ids=generation_stops(name) if name else None,
+        vocabulary_size=vocabulary_size_of(name) if name else None,
         history=config.codec_history,
         lazy_features=True,  # verl's worker processes the images itself
     )
@@ -168,15 +167,9 @@ def plain(node: Any) -> dict[str, Any]:  # noqa: ANN401  # a mapping of OmegaCon
     return dict(found)
 
 
-def _generation_stops(tokenizer: Any) -> list[int]:  # noqa: ANN401  # a transformers tokenizer
-    """Return the ids that verl's servers stop on in addition to the tokenizer's end of text."""
-    from transformers import GenerationConfig
-
-    stops: Any = None
-    with suppress(OSError, ValueError, TypeError):  # a folder without generation_config.json
-        loaded = GenerationConfig.from_pretrained(tokenizer.name_or_path, local_files_only=True)
-        stops = loaded.eos_token_id
-    return [stops] if isinstance(stops, int) else list(stops or ())
+def _model_name(tokenizer: Any) -> str:  # noqa: ANN401  # a transformers tokenizer
+    """Return the model's folder or hub name; empty for a tokenizer that was made in memory."""
+    return str(getattr(tokenizer, "name_or_path", ""))
 
 
 def _routing_shape(tokenizer: Any) -> tuple[int, ...] | None:  # noqa: ANN401  # of transformers
@@ -184,18 +177,8 @@ def _routing_shape(tokenizer: Any) -> tuple[int, ...] | None:  # noqa: ANN401  #
 
     An episode may fail before a server reports the shape, and its row needs it too.
     """
-    from transformers import PretrainedConfig
-
-    config: dict[str, Any] = {}
-    with suppress(OSError):  # a folder without config.json
-        found = PretrainedConfig.get_config_dict(tokenizer.name_or_path, local_files_only=True)
-        config = found[0]
+    name = _model_name(tokenizer)
+    config = read_json(name, "config.json") if name else {}
     text = {**config, **(config.get("text_config") or {})}
     layers, experts = text.get("num_hidden_layers"), text.get("num_experts_per_tok")
     return None if layers is None or experts is None else (int(layers), int(experts))
-
-
-def _vocabulary_size(tokenizer: Any) -> int | None:  # noqa: ANN401  # a transformers tokenizer
-    """Return how many ids the model can sample; None uses the tokenizer's size."""
-    folder = str(getattr(tokenizer, "name_or_path", ""))
-    return vocabulary_size_of(folder) if folder and Path(folder).is_dir() else None

@@ -1,7 +1,6 @@
-"""Several agents in one episode: the author's contract, the joint episode and the rewards."""
+"""Several agents in one episode: the author's contract and the rewards."""
 
 from envkit.agents.env import MultiAgentEnv
-from envkit.agents.joint import JointEpisode, Verdict
 from envkit.agents.policy import RolePolicy, by_role
 from envkit.agents.rewards import (
     UNADJUSTED,
@@ -19,11 +18,9 @@ from envkit.agents.role_env import RoleEnv
 __all__ = [
     "UNADJUSTED",
     "AdjustRewards",
-    "JointEpisode",
     "MultiAgentEnv",
     "RoleEnv",
     "RolePolicy",
-    "Verdict",
     "adjusted",
     "by_role",
     "credit",

@@ -2,7 +2,7 @@
 
 It follows PettingZoo's parallel API: a hook says who speaks next and what each role reads, and is
 called again when all of them have replied. A rollout gives every role its own conversation and its
-own trajectory (see `envkit.agents.joint`).
+own trajectory (see `envkit.rollout.joint`).
 
 All other code sees an ordinary `Env` with *joint* replies: the observation is a JSON object of what
 each role reads, the reply is a JSON object of what each role says, and a turn is one round. So

@@ -9,7 +9,7 @@ import gymnasium
 
 from envkit.checker import conduct, promises
 from envkit.checker.problems import Note, Problem, mistakes, raised
-from envkit.checker.subject import Budgets, Codec, Skip, Subject
+from envkit.checker.under_test import Budgets, Codec, EnvUnderTest, Skip
 from envkit.env import Env
 from envkit.errors import ContractError, shown
 from envkit.seeds import checked_seed
@@ -17,7 +17,7 @@ from envkit.text import counted
 
 __all__ = ["CheckReport", "Codec", "check_env"]
 
-Rule = Callable[[Subject], Iterator[str | Problem | Note]]
+Rule = Callable[[EnvUnderTest], Iterator[str | Problem | Note]]
 
 _RULES: Final[MappingProxyType[str, Rule]] = MappingProxyType(
     {
@@ -78,7 +78,7 @@ PROMISES: Final = frozenset({"determinism", "independence", "snapshot", "replay"
 """Rules that compare two plays."""
 
 
-def examine(subject: Subject, rules: Collection[str] = RULES) -> Examination:
+def examine(subject: EnvUnderTest, rules: Collection[str] = RULES) -> Examination:
     """Play an environment through rules of the contract and return the results."""
     plain = subject.env
     name = type(plain).__name__ if plain.spec is None else plain.spec.id
@@ -146,7 +146,7 @@ def check_env(
             f"check_env needs an instance of envkit.Env, such as envkit.make('canary-v0'), "
             f"got {shown(plain)}"
         )
-    subject = Subject(
+    subject = EnvUnderTest(
         env=plain,
         factory=factory,
         seed=checked_seed(seed),
@@ -162,7 +162,7 @@ def check_env(
     return found.report
 
 
-def _run(check: Rule, subject: Subject) -> list[Problem | Note]:
+def _run(check: Rule, subject: EnvUnderTest) -> list[Problem | Note]:
     """Return the problems and notes of a rule; an exception counts as a problem.
 
     Raises:
@@ -180,7 +180,7 @@ def _run(check: Rule, subject: Subject) -> list[Problem | Note]:
     except Exception as error:  # noqa: BLE001  # an environment under check may raise anything
         found.append(raised(error, stops_rule=True))
     try:
-        subject.close()
+        subject.close_made()
     except Exception as error:  # noqa: BLE001  # as above
         found.append(raised(error, "close() must not raise, even when called twice: "))
     if skipped is not None and not found:

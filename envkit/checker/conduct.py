@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
 from envkit.checker.problems import NOT_REPEATABLE, Problem, raised
-from envkit.checker.subject import Episode, Player, Skip, Subject
+from envkit.checker.under_test import LONGEST_EPISODE, EnvUnderTest, Episode, Skip
 from envkit.env import Env, Observation
 from envkit.errors import EpisodeStateError
 from envkit.images import Image
@@ -20,7 +20,6 @@ from envkit.tools import ToolSpec
 
 INFO_KEYS: Final = frozenset({"turn", "tool_call", "parse_error", "reward_terms"})
 _OBSERVATION_KEYS: Final = {"text", "images", "role"}
-_LONGEST_EPISODE: Final = 64
 
 BAD_REPLIES: Final = (
     "",
@@ -39,7 +38,7 @@ BAD_REPLIES: Final = (
 """Replies that a model may write. None may raise, hang or break a later turn."""
 
 
-def gymnasium_rule(subject: Subject) -> Iterator[str | Problem]:
+def gymnasium_rule(subject: EnvUnderTest) -> Iterator[str | Problem]:
     """Check that Gymnasium's own checker passes without warnings."""
     env = subject.env
     with warnings.catch_warnings(record=True) as caught:
@@ -57,18 +56,16 @@ def gymnasium_rule(subject: Subject) -> Iterator[str | Problem]:
             yield str(warning.message)
 
 
-def order_rule(subject: Subject) -> Iterator[str]:
+def order_rule(subject: EnvUnderTest) -> Iterator[str]:
     """Check that a step before reset or after the end raises EpisodeStateError."""
     env = subject.fresh()
     if subject.makes_new:
         yield from _must_refuse_step(env, "before the first reset")
-    player = Player(subject, env, lambda _: "", seed=subject.seed)
-    limit = min(env.max_turns, _LONGEST_EPISODE)
-    while not player.done and len(player.steps) < limit:
-        player.turn()
-    if not player.done and env.max_turns > limit:
+    limit = min(env.max_turns, LONGEST_EPISODE)
+    is_over = subject.play(lambda _: "", seed=subject.seed, env=env, max_turns=limit).ended
+    if not is_over and env.max_turns > limit:
         raise Skip(f"empty replies end no episode within {limit} turns")
-    if not player.done:
+    if not is_over:
         yield f"the episode continues after max_turns={env.max_turns} turns"
         return
     yield from _must_refuse_step(env, "after the episode's end")
@@ -85,13 +82,13 @@ def _must_refuse_step(env: Env, when: str) -> Iterator[str]:
         yield f"step() {when} must raise EpisodeStateError, but it returned"
 
 
-def replies_rule(subject: Subject) -> Iterator[str | Problem]:
+def replies_rule(subject: EnvUnderTest) -> Iterator[str | Problem]:
     """Check that no reply raises and that every return value has the contract's type."""
     calls = [f'<tool_call>{{"name": "{spec.name}"}}</tool_call>' for spec in subject.env.tools]
     pending = deque([*BAD_REPLIES, *calls])
     seed = subject.seed
     while pending:
-        player = Player(subject, subject.env, lambda _: pending.popleft(), seed=seed)
+        player = subject.begin(lambda _: pending.popleft(), seed=seed)
         while pending and not player.done:
             written = pending[0]
             try:
@@ -183,7 +180,7 @@ def _info_problems(info: object, turn: int) -> Iterator[str]:
         yield from mark_problems(fields["marks"])
 
 
-def tools_rule(subject: Subject) -> Iterator[str]:
+def tools_rule(subject: EnvUnderTest) -> Iterator[str]:
     """Check that every tool's schema is valid, survives JSON and validates arguments."""
     tools = subject.env.tools
     if not tools:
@@ -200,7 +197,7 @@ def tools_rule(subject: Subject) -> Iterator[str]:
             yield f"tool {spec.name!r} validates differently after JSON"
 
 
-def tasks_rule(subject: Subject) -> Iterator[str]:
+def tasks_rule(subject: EnvUnderTest) -> Iterator[str]:
     """Check that tasks are JSON data and that the same index gives the same task."""
     source = subject.env.tasks
     if source is None:
@@ -212,17 +209,14 @@ def tasks_rule(subject: Subject) -> Iterator[str]:
             yield f"task {index} differs when it is read twice"
 
 
-def budget_rule(subject: Subject) -> Iterator[str]:
+def budget_rule(subject: EnvUnderTest) -> Iterator[str]:
     """Check that no observation exceeds the given budgets."""
     budgets = subject.budgets
     if budgets.pixels is None and budgets.tokens is None:
         raise Skip("no budget was given")
     if budgets.tokens is not None and subject.codec is None:
         yield "max_observation_tokens needs codec="
-    player = Player(subject, subject.env, lambda _: "", seed=subject.seed)
-    while not player.done and len(player.steps) < _LONGEST_EPISODE:
-        player.turn()
-    episode = player.episode()
+    episode = subject.play(lambda _: "", seed=subject.seed)
     moments = [episode.start.observation, *(step.observation for step in episode.steps)]
     for number, observation in enumerate(moments):
         pixels = sum(image.size[0] * image.size[1] for image in observation["images"])

@@ -6,50 +6,56 @@ from typing import Final
 
 from envkit.checker.conduct import BAD_REPLIES
 from envkit.checker.problems import NOT_REPEATABLE, Note, Problem
-from envkit.checker.subject import Episode, Player, Reply, Skip, Subject, play, row
-from envkit.env import Env, Policy, PolicyContext, Step
-from envkit.errors import ConfigurationError
+from envkit.checker.under_test import (
+    EnvUnderTest,
+    Episode,
+    Skip,
+    difference,
+    oracle_of,
+    recorded,
+    row,
+)
+from envkit.env import Env, PolicyContext, Step
 from envkit.messages import Message
 from envkit.success import IS_SUCCESS, UNDECLARED, solved_by
-from envkit.tasks import Task
 
 _TURNS: Final = 8
 """Maximum turns per episode in these rules."""
 
 
-def determinism_rule(subject: Subject) -> Iterator[Problem]:
+def determinism_rule(subject: EnvUnderTest) -> Iterator[Problem]:
     """Check that the same seed and replies give the same episode, image bytes included."""
     if not subject.env.capabilities.deterministic:
         raise Skip("capabilities.deterministic is not declared")
     for seed in _seeds(subject):
-        first = _probe(subject, subject.env, seed)
+        first = _probe(subject, seed)
         for name, env in (("the same", subject.env), ("another", subject.fresh())):
-            again = _again(subject, env, first, seed)
+            again = subject.replay(first, seed=seed, env=env)
             yield from _difference(first, again, f"a second play on {name} instance")
 
 
-def replay_rule(subject: Subject) -> Iterator[Problem]:
+def replay_rule(subject: EnvUnderTest) -> Iterator[Problem]:
     """Check that seed, task and replies rebuild the episode, if replay_safe is declared."""
     if not subject.env.capabilities.replay_safe:
         raise Skip("capabilities.replay_safe is not declared")
     for seed in _seeds(subject):
-        first = _probe(subject, subject.env, seed)
-        again = _again(subject, subject.fresh(), first, seed, task=first.task)
+        first = _probe(subject, seed)
+        again = subject.replay(first, seed=seed, task=first.task, env=subject.fresh())
         yield from _difference(first, again, "a replay of its seed, task and replies")
 
 
-def independence_rule(subject: Subject) -> Iterator[Problem]:
+def independence_rule(subject: EnvUnderTest) -> Iterator[Problem]:
     """Check that two instances played in alternation do not affect each other."""
     if not subject.env.capabilities.deterministic:
         raise Skip("capabilities.deterministic is not declared")
     if subject.env.capabilities.max_sessions == 1:
         raise Skip("capabilities.max_sessions is 1")
-    first = _probe(subject, subject.env, subject.seed)
-    second = _probe(subject, subject.env, subject.seed + 1)
+    first = _probe(subject, subject.seed)
+    second = _probe(subject, subject.seed + 1)
     pair = ((first, subject.seed), (second, subject.seed + 1))
     for order in (pair, pair[::-1]):  # the instance that is reset last may win
         players = [
-            Player(subject, subject.fresh(), _recorded(episode), seed=seed)
+            subject.begin(recorded(episode), seed=seed, env=subject.fresh())
             for episode, seed in order
         ]
         for turn in range(_TURNS):
@@ -60,7 +66,7 @@ def independence_rule(subject: Subject) -> Iterator[Problem]:
             yield from _difference(episode, player.episode(), "an interleaved play")
 
 
-def snapshot_rule(subject: Subject) -> Iterator[str]:
+def snapshot_rule(subject: EnvUnderTest) -> Iterator[str]:
     """Check that restore(snapshot()) continues like the original, byte by byte, at every turn."""
     if not subject.env.capabilities.snapshot:
         raise Skip("capabilities.snapshot is not declared")
@@ -68,9 +74,9 @@ def snapshot_rule(subject: Subject) -> Iterator[str]:
         yield from _snapshots_of(subject, seed)
 
 
-def _snapshots_of(subject: Subject, seed: int) -> Iterator[str]:
-    whole = _probe(subject, subject.env, seed)
-    player = Player(subject, subject.env, _recorded(whole), seed=seed)
+def _snapshots_of(subject: EnvUnderTest, seed: int) -> Iterator[str]:
+    whole = _probe(subject, seed)
+    player = subject.begin(recorded(whole), seed=seed)
     saved = [subject.env.snapshot()]
     while len(player.steps) < len(whole.steps):
         player.turn()
@@ -84,7 +90,7 @@ def _snapshots_of(subject: Subject, seed: int) -> Iterator[str]:
 
 
 def _continuation(
-    subject: Subject, env: Env, whole: Episode, turn: int, where: str
+    subject: EnvUnderTest, env: Env, whole: Episode, turn: int, where: str
 ) -> Iterator[str]:
     for number in range(turn, len(whole.steps)):
         subject.turns += 1
@@ -94,18 +100,17 @@ def _continuation(
             return
 
 
-def oracle_rule(subject: Subject) -> Iterator[str | Note]:
+def oracle_rule(subject: EnvUnderTest) -> Iterator[str | Note]:
     """Check that the oracle, if there is one, solves every task, by the declared success."""
     env = subject.env
-    policy = _oracle_of(env)
+    policy = oracle_of(env)
     if policy is None:
         raise Skip("it has no oracle")
     for seed in _seeds(subject):
-        episode = play(subject, env, policy, seed=seed)
-        reward = sum(step.reward for step in episode.steps)
+        episode = subject.play(policy, seed=seed)
         if not episode.steps[-1].terminated or not is_solved(episode, env):
             yield (
-                f"the oracle must solve its task: seed {seed} ended with reward {reward}, "
+                f"the oracle must solve its task: seed {seed} ended with reward {episode.total}, "
                 f"terminated={episode.steps[-1].terminated} after {len(episode.steps)} turns; "
                 f"solved means {meaning_of_solved(episode, env)}"
             )
@@ -135,11 +140,11 @@ def meaning_of_solved(episode: Episode, env: Env) -> str:
     return f"a return of at least the reward threshold, {env.reward_threshold:g}"
 
 
-def prefix_rule(subject: Subject) -> Iterator[str]:
+def prefix_rule(subject: EnvUnderTest) -> Iterator[str]:
     """Check that each prompt is a prefix of the next and ends with its observation."""
     if subject.codec is None:
         raise Skip("no codec was given")
-    episode = play(subject, subject.env, lambda _: "ok", seed=subject.seed, max_turns=_TURNS)
+    episode = subject.play(lambda _: "ok", seed=subject.seed, max_turns=_TURNS)
     spoken = [subject.codec.readable(entry) for entry in episode.messages]
     before = subject.codec.encode_prompt(_up_to_reply(spoken, 0)).train_ids
     for turn in range(1, len(episode.steps)):
@@ -164,61 +169,24 @@ def _up_to_reply(messages: list[Message], turn: int) -> list[Message]:
     return messages[: replies[turn]]
 
 
-def _oracle_of(env: Env) -> Policy | None:
-    """Return the oracle; None if the class or this instance has none."""
-    try:
-        return env.oracle()
-    except ConfigurationError:
-        return None
-
-
-def _seeds(subject: Subject) -> range:
+def _seeds(subject: EnvUnderTest) -> range:
     return range(subject.seed, subject.seed + subject.episodes)
 
 
-def _probe(subject: Subject, env: Env, seed: int) -> Episode:
+def _probe(subject: EnvUnderTest, seed: int) -> Episode:
     """Play good and bad replies in turn, to cover both kinds of state change."""
-    oracle = _oracle_of(env)
+    oracle = oracle_of(subject.env)
 
     def reply(context: PolicyContext) -> str:
         if oracle is not None and (seed + context.turn) % 2:
             return oracle(context)
         return BAD_REPLIES[(seed + context.turn) % len(BAD_REPLIES)]
 
-    return play(subject, env, reply, seed=seed, max_turns=_TURNS)
-
-
-def _again(
-    subject: Subject, env: Env, first: Episode, seed: int, task: Task | None = None
-) -> Episode:
-    """Replay the recorded replies."""
-    turns = len(first.replies)
-    return play(subject, env, _recorded(first), seed=seed, task=task, max_turns=turns)
-
-
-def _recorded(episode: Episode) -> Reply:
-    return lambda context: episode.replies[context.turn]
+    return subject.play(reply, seed=seed, max_turns=_TURNS)
 
 
 def _difference(first: Episode, again: Episode, what: str) -> Iterator[Problem]:
-    before, after = first.rows(), again.rows()
-    if before == after and first.task == again.task:
-        return
     if first.task != again.task:
         yield Problem(text=f"{what} drew a different task", cause=NOT_REPEATABLE)
-        return
-    pairs = enumerate(zip(before, after, strict=False))
-    turn, (left, right) = next(
-        ((n, pair) for n, pair in pairs if pair[0] != pair[1]),
-        (min(len(before), len(after)), ("the end", "another turn")),
-    )
-    where = "the start" if turn == 0 else f"turn {turn}"
-    text = f"{what} differs at {where}: {_excerpt(left, right)} became {_excerpt(right, left)}"
-    yield Problem(text=text, cause=NOT_REPEATABLE)
-
-
-def _excerpt(line: str, other: str) -> str:
-    """Return the part of a line from where it differs from another."""
-    pairs = enumerate(zip(line, other, strict=False))
-    same = next((n for n, (left, right) in pairs if left != right), min(len(line), len(other)))
-    return repr(line[max(0, same - 20) : same + 40])
+    elif (where := difference(first.rows(), again.rows())) is not None:
+        yield Problem(text=f"{what} differs at {where}", cause=NOT_REPEATABLE)

@@ -1,12 +1,16 @@
 """`envkit list` and `envkit info`: list environments, and describe one."""
 
 import inspect
+import json
 from dataclasses import asdict
+from functools import cache
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
 from envkit.cli.console import note, say, say_json, table
+from envkit.cli.installed import DISTRIBUTION
 from envkit.cli.options import AsJson, EnvId, EnvKwargs, make_env, parse_env_kwargs
 
 if TYPE_CHECKING:
@@ -26,23 +30,52 @@ def list_environments(
     from envkit.errors import EnvkitError
     from envkit.registration import members, registry, spec
 
-    rows: list[dict[str, str]] = []
+    rows: list[dict[str, str | None]] = []
     for name, listed in (registry() if namespace is None else members(namespace)).items():
         try:
             description = spec(name).description
         except EnvkitError as error:  # one broken plugin must not hide the others
             description = f"cannot be imported: {error}"
-        rows.append({"id": name, "from": listed.distribution or "-", "description": description})
+        rows.append(_row(name, listed.distribution or "-", description))
     if namespace is None:
         for name, owner in sorted(collections().items()):  # importing one may take seconds
             hint = f"a collection: envkit list {name}"
-            rows.append({"id": f"{name}/...", "from": owner, "description": hint})
+            rows.append(_row(f"{name}/...", owner, hint))
     if not rows:
         note(f"no environment of the collection {namespace!r} is installed")
     elif not as_json:
-        table(("id", "from", "description"), [tuple(row.values()) for row in rows])
+        columns = [name for name in rows[0] if name != "origin" or any(row[name] for row in rows)]
+        table(columns, [[row[name] or "-" for name in columns] for row in rows])
     if as_json:
         say_json(rows)
+
+
+def _row(name: str, owner: str, description: str) -> dict[str, str | None]:
+    return {"id": name, "from": owner, "origin": _origin(owner), "description": description}
+
+
+@cache
+def _origin(owner: str) -> str | None:
+    """Return where a distribution of others was installed from."""
+    try:
+        return None if owner == DISTRIBUTION else origin_of(distribution(owner))
+    except (PackageNotFoundError, ValueError):  # registered in Python, or of two distributions
+        return None
+
+
+def origin_of(found: Distribution) -> str | None:
+    """Return where a distribution was installed from; None for a package index.
+
+    Source: PEP 610, `direct_url.json`.
+    """
+    try:
+        data: Any = json.loads(found.read_text("direct_url.json") or "{}")
+        url, vcs = data.get("url"), data.get("vcs_info")
+        if url and vcs:
+            return f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return None
+    return url or None
 
 
 def info(env_id: EnvId, env_kwargs: EnvKwargs = None, as_json: AsJson = False) -> None:

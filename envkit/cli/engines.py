@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from envkit.tokens import ChatCodec
 
 GROUP: Final = "envkit.engines"
+POLICIES: Final = "envkit.policies"
+"""Entry-point group of policies for every environment: functions of a `PolicyContext`."""
 ENDPOINTS: Final = "envkit.endpoints"
 """Entry-point group of text-only engines, called with an address, `model` and `api_key`."""
 DEFAULT_ENGINE: Final = "transformers"
@@ -107,7 +109,7 @@ class Built(Playing):
 
 def load_engine(name: str) -> Callable[..., Any]:
     """Import an engine's factory; it raises as `load_plugin` does."""
-    return load_plugin(GROUP, name, kind="engine", extra={"transformers": "hf"}.get(name))
+    return load_plugin(GROUP, name, kind="engine")
 
 
 def engine_maker(choice: EngineChoice) -> "Callable[[], Engine]":
@@ -158,7 +160,7 @@ async def build_any(
             f"the environment variable {choice.key_env!r} of --key-env is not set: "
             f"export {choice.key_env}=KEY, or drop --key-env for an endpoint without keys"
         )
-    make = load_plugin(ENDPOINTS, "chat", kind="endpoint")
+    make = load_plugin(ENDPOINTS, None, kind="endpoint")
     engine = make(choice.chat, model=model, api_key=key or None)
     return Playing(engine=engine, codec=None, model=model)
 
@@ -249,7 +251,8 @@ def policy_of(env: "Env", name: str) -> "Policy":
 
     Args:
         env: The environment that it plays.
-        name: One of the environment's policies, or `module:function` for your own.
+        name: One of the environment's policies, of the installed ones of the group
+            `envkit.policies`, or `module:function` for your own.
 
     Raises:
         UnknownNameError: The environment has no policy with this name.
@@ -258,9 +261,11 @@ def policy_of(env: "Env", name: str) -> "Policy":
     if ":" in name:
         return load_policy(name)
     known = policies_of(env)
-    if name not in known:
-        raise UnknownNameError.suggest("policy", name, known)
-    return known[name]()
+    if name in known:
+        return known[name]()
+    if name in (others := plugins(POLICIES)):
+        return load_plugin(POLICIES, name, kind="policy")
+    raise UnknownNameError.suggest("policy", name, [*known, *others])
 
 
 def model_source(model: str | None, progress: Progress | None = None) -> str:

@@ -16,7 +16,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "rollout canary-v0 --policy oracle --wrap blank-image",
         "rollout geo3k-v0 --policy noisy-oracle --tasks tasks.jsonl --group 8",
         "rollout geo3k-v0 --policy oracle -n 64 --shard 0/4 --out runs/base-0 --resume-or-start",
-        "rollout canary-v0 --policy oracle --tensorboard board --parquet run.parquet --wandb",
+        "rollout canary-v0 --policy oracle --sink tensorboard=board --sink parquet=run.parquet",
     ),
     "merge": ("merge runs/base-0 runs/base-1 --out runs/base", "merge runs/base-* --out runs/base"),
     "ui": ("ui", "ui runs --port 9000 --no-open"),

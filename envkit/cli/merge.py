@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from envkit.cli.options import AsJson
-from envkit.cli.playing import Overwrite
+from envkit.cli.options import AsJson, Overwrite
 from envkit.errors import ConfigurationError
 
 

@@ -27,9 +27,21 @@ def complete_id(incomplete: str) -> list[str]:
 def complete_engine(incomplete: str) -> list[str]:
     """Return the engines with a prefix, for shell completion."""
     from envkit.cli.engines import GROUP
+
+    return _complete(GROUP, incomplete)
+
+
+def complete_sink(incomplete: str) -> list[str]:
+    """Return the sinks with a prefix, for shell completion."""
+    from envkit.cli.sinks import GROUP
+
+    return _complete(GROUP, incomplete)
+
+
+def _complete(group: str, incomplete: str) -> list[str]:
     from envkit.plugins import plugins
 
-    return [name for name in plugins(GROUP) if name.startswith(incomplete)]
+    return [name for name in plugins(group) if name.startswith(incomplete)]
 
 
 EnvId = Annotated[
@@ -81,6 +93,7 @@ RewardThreshold = Annotated[
         rich_help_panel=COUNTING,
     ),
 ]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what --out holds.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Write the result as JSON.")]
 
 ServerKey = Annotated[

@@ -1,14 +1,11 @@
 """Play a plan with workers: the player here, and the player in each worker.
 
-The entry-point group `envkit.players` provides the player. Its values have the signature of
-`envkit_ray.RayPlayer`.
+The entry-point group `envkit.players` provides the player: a class that is called with a function,
+which returns each worker's `Player`, and the settings. It has `start` and is an `AnyPlayer`.
 """
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-
-import typer
 
 from envkit.plugins import load_plugin
 
@@ -19,29 +16,6 @@ if TYPE_CHECKING:
     from envkit.rollout.player import AnyPlayer
 
 GROUP: Final = "envkit.players"
-_NAME: Final = "ray"
-
-
-def on_workers(
-    config: "RolloutConfig", workers: int | None, address: str | None
-) -> "RolloutConfig":
-    """Return the settings with the options for workers applied.
-
-    Args:
-        config: Settings, which may have workers already.
-        workers: Value of --workers; None keeps the settings' own, 0 plays in this process.
-        address: Value of --ray; None keeps the settings' own.
-
-    Raises:
-        BadParameter: An address was given without workers.
-    """
-    if workers is None and address is None:
-        return config
-    count = config.workers if workers is None else workers
-    if address is not None and not count:
-        raise typer.BadParameter("--ray needs workers: add --workers N")
-    options = {**config.ray, **({} if address is None else {"address": address})}
-    return replace(config, workers=count, ray=options if count else {})
 
 
 async def remote_player(plan: "RolloutPlan") -> "AnyPlayer":
@@ -52,7 +26,7 @@ async def remote_player(plan: "RolloutPlan") -> "AnyPlayer":
         ConfigurationError: The workers cannot start.
     """
     make_player = partial(worker_player, plan.choice, plan.env_id, plan.config.of_worker())
-    player: Any = load_plugin(GROUP, _NAME, kind="player")(make_player, plan.config)
+    player: Any = load_plugin(GROUP, plan.config.player, kind="player")(make_player, plan.config)
     try:
         await player.start()
     except BaseException:

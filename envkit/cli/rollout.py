@@ -1,68 +1,26 @@
 """`envkit rollout`: play many episodes and record them."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from envkit.cli.options import (
-    AsJson,
-    BaseUrl,
-    EngineName,
-    EnvKwargs,
-    ModelName,
-    complete_id,
-)
-from envkit.cli.playing import (
-    CONFIRMING,
-    RESUMED,
-    AgentCommand,
-    AgentPath,
-    Concurrency,
-    ConfigFile,
-    FaultChoice,
-    MaxNewTokens,
-    MaxTurns,
-    Overwrite,
-    PolicyName,
-    Quiet,
-    RayAddress,
-    ResumeOrStart,
-    RetryFaults,
-    RunSeed,
-    SettingPairs,
-    TaskFile,
-    Temperature,
-    Trust,
-    Workers,
-    WrapKwargs,
-    WrapName,
-    check_retry_faults,
-    confirmation_of,
-    read_config,
-    refuse_options,
-)
-from envkit.cli.sinks import (
-    MetricsPort,
-    ParquetFile,
-    SinkChoice,
-    TensorBoardDir,
-    WandbProject,
-    WithOtel,
-    WithWandb,
-)
+from envkit.cli.command_options import BESIDE_RESUME, takes
+from envkit.cli.options import Overwrite, complete_id, complete_sink
+from envkit.cli.play_options import RESUMED, PlayOptions
+from envkit.cli.sinks import parse_sinks
+
+if TYPE_CHECKING:
+    from envkit.cli.run_plan import Output, RolloutPlan
 
 _EPISODES: Final = 8
 
-_BESIDE_RESUME: Final = {
-    "resume", "retry_faults", "base_url", "workers", "ray", "quiet", "as_json",
-    "tensorboard", "wandb", "wandb_project", "parquet", "metrics_port", "otel", *CONFIRMING,
-}  # fmt: skip
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutOptions(PlayOptions):
+    """The options of `envkit rollout`."""
 
-def rollout(
-    ctx: typer.Context,
     env_id: Annotated[
         str | None,
         typer.Argument(
@@ -70,7 +28,7 @@ def rollout(
             help="An environment id; see `envkit list`. Not with --resume.",
             autocompletion=complete_id,
         ),
-    ] = None,
+    ] = None
     count: Annotated[
         int | None,
         typer.Option(
@@ -79,61 +37,51 @@ def rollout(
             min=1,
             help=f"Total episodes (default: {_EPISODES}, with --tasks one per task).",
         ),
-    ] = None,
+    ] = None
     group: Annotated[
         int | None, typer.Option(min=1, help="Episodes per task; -n must be a multiple.")
-    ] = None,
-    engine: EngineName = None,
-    model: ModelName = None,
-    base_url: BaseUrl = None,
-    policy: PolicyName = None,
-    seed: RunSeed = None,
+    ] = None
+    tasks: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Tasks to play, each by one group: one JSON object per line, or the rows of "
+            "`envkit export` and `envkit filter`.",
+        ),
+    ] = None
     out: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Run directory (default: runs/ID-ENGINE-seedN)."),
-    ] = None,
-    overwrite: Overwrite = False,
+    ] = None
+    overwrite: Overwrite = False
+    sink: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[=VALUE]",
+            help="Also send the episodes to a sink, such as parquet=FILE; repeatable.",
+            autocompletion=complete_sink,
+        ),
+        BESIDE_RESUME,
+    ] = None
     resume: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
             help="Complete an interrupted run: resume unfinished episodes, play missing ones.",
         ),
-    ] = None,
-    trust: Trust = None,
-    retry_faults: RetryFaults = False,
-    resume_or_start: ResumeOrStart = False,
+        BESIDE_RESUME,
+    ] = None
     shard: Annotated[
         str | None,
         typer.Option(
             metavar="I/N",
             help="Play one of N parts of the run, I from 0 to N - 1; `envkit merge` joins them.",
         ),
-    ] = None,
-    concurrency: Concurrency = None,
-    workers: Workers = None,
-    ray: RayAddress = None,
-    env_kwargs: EnvKwargs = None,
-    tasks: TaskFile = None,
-    agent: AgentPath = None,
-    agent_command: AgentCommand = None,
-    wrap: WrapName = None,
-    wrap_kwargs: WrapKwargs = None,
-    config: ConfigFile = None,
-    settings: SettingPairs = None,
-    on_fault: FaultChoice = None,
-    max_turns: MaxTurns = None,
-    max_new_tokens: MaxNewTokens = None,
-    temperature: Temperature = None,
-    tensorboard: TensorBoardDir = None,
-    wandb: WithWandb = False,
-    wandb_project: WandbProject = None,
-    parquet: ParquetFile = None,
-    metrics_port: MetricsPort = None,
-    otel: WithOtel = False,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-) -> None:
+    ] = None
+
+
+@takes(RolloutOptions)
+def rollout(given: RolloutOptions) -> None:
     """Play episodes with a model, a server or a scripted policy.
 
     The run directory gets run.json, trajectories.jsonl, images/, metrics.json and report.html. The
@@ -141,59 +89,54 @@ def rollout(
     wait for running calls. --resume completes the run; so does the same command if it has
     --resume-or-start.
     """
-    given = locals()
-    from envkit.cli.remote import on_workers
-    from envkit.cli.run_plan import Output, RolloutPlan, TaskList
+    from envkit.cli.run_plan import Output, RolloutPlan
     from envkit.cli.run_rollout import run_rollout
+
+    output = Output.JSON if given.as_json else Output.TABLE
+    given.check_retry_faults(given.resume)
+    if given.resume is None:
+        plan = _new_plan(given, output)
+    else:
+        given.refuse(RESUMED, besides=BESIDE_RESUME)
+        plan = RolloutPlan.resumed(given.resume, given.confirmation(), base_url=given.base_url)
+        plan = replace(
+            plan,
+            config=given.on_workers(plan.config),
+            sinks=parse_sinks(given.sink),
+            is_quiet=given.quiet,
+            output=output,
+            retry_faults=given.retry_faults,
+        )
+    raise typer.Exit(run_rollout(plan))
+
+
+def _new_plan(given: RolloutOptions, output: "Output") -> "RolloutPlan":
+    from envkit.cli.run_plan import RolloutPlan, TaskList
     from envkit.cli.trust import check_rows
     from envkit.rollout.plan import Shard
 
-    sinks = SinkChoice(
-        tensorboard=tensorboard,
-        wandb=wandb,
-        wandb_project=wandb_project,
-        parquet=parquet,
-        metrics_port=metrics_port,
-        otel=otel,
-    )
-    output = Output.JSON if as_json else Output.TABLE
-    check_retry_faults(retry_faults, resume)
-    if resume is not None:
-        refuse_options(ctx, given, RESUMED, besides=_BESIDE_RESUME)
-        plan = RolloutPlan.resumed(resume, confirmation_of(given), base_url=base_url)
-        played = on_workers(plan.config, workers, ray)
-        raise typer.Exit(
-            run_rollout(
-                replace(
-                    plan,
-                    config=played,
-                    sinks=sinks,
-                    is_quiet=quiet,
-                    output=output,
-                    retry_faults=retry_faults,
-                )
-            )
-        )
-    if trust and tasks is None:
+    if given.trust and given.tasks is None:
         raise typer.BadParameter("--trust confirms what a run or its tasks name: add --resume DIR")
-    read = on_workers(read_config(given, env_id=env_id), workers, ray)
-    if read.env_id is None:
+    config = given.rollout_config(env_id=given.env_id)
+    if config.env_id is None:
         raise typer.BadParameter("name an environment, or an interrupted run with --resume")
-    listed = None if tasks is None else TaskList.read(tasks, read.env_id)
-    if listed is not None:
-        count = count or len(listed.requests) * (group or 1)
-        shared = listed.requests[0].env_kwargs
-        check_rows(listed.file, read.env_kwargs, shared, trusted=trust or ())
-        read = replace(read, env_kwargs={**shared, **read.env_kwargs})
-    plan = RolloutPlan.of_options(
+    count, tasks = given.count, None
+    if given.tasks is not None:
+        tasks = TaskList.read(given.tasks, config.env_id)
+        count = count or len(tasks.requests) * (given.group or 1)
+        shared = tasks.requests[0].env_kwargs
+        check_rows(tasks.file, config.env_kwargs, shared, trusted=given.trust or ())
+        config = replace(config, env_kwargs={**shared, **config.env_kwargs})
+    return RolloutPlan.of_options(
         given,
-        read,
-        tasks=listed,
+        config,
+        given.choice(),
+        tasks=tasks,
         episodes=count or _EPISODES,
-        group_size=group or 1,
-        resume_or_start=resume_or_start,
-        shard=Shard() if shard is None else Shard.parse(shard),
-        sinks=sinks,
+        group_size=given.group or 1,
+        shard=Shard() if given.shard is None else Shard.parse(given.shard),
+        sinks=parse_sinks(given.sink),
+        out=given.out,
+        overwrite=given.overwrite,
         output=output,
     )
-    raise typer.Exit(run_rollout(plan))

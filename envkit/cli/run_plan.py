@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from envkit.cli.engines import EngineChoice
-from envkit.cli.options import parse_env_kwargs
-from envkit.cli.playing import DEFAULT_CONCURRENCY
-from envkit.cli.sinks import SinkChoice
+from envkit.cli.play_options import DEFAULT_CONCURRENCY, PlayOptions
 from envkit.cli.trust import Confirmation, trust_options
 from envkit.errors import BusyError, ConfigurationError, StorageError
 from envkit.registration import make
@@ -23,13 +21,20 @@ from envkit.rollout.run_claim import RunClaim
 from envkit.rollout.run_folder import RunFolder, is_taken
 from envkit.rollout.run_settings import changed_settings, command_settings
 from envkit.rollout.sources import FunctionSource
-from envkit.secrets import restored, stored
+from envkit.secrets import stored
 
 RUNS: Final = "runs"
 """Default folder of runs."""
 SHARD: Final = "shard"
 """Setting of a run that plays one of several shards."""
-WHERE: Final = ("concurrency", "config.ray", "config.workers", "engine.base_url", "tasks.file")
+WHERE: Final = (
+    "concurrency",
+    "config.player",
+    "config.ray",
+    "config.workers",
+    "engine.base_url",
+    "tasks.file",
+)
 """Settings that decide where and how fast a run plays, and may change when it is resumed."""
 
 
@@ -93,7 +98,8 @@ class RolloutPlan:
     """A key of `envkit.wrappers.WRAPPERS`; None plays the environment without a wrapper."""
     wrap_kwargs: Mapping[str, Any]
     """Arguments of the wrapper; empty without one."""
-    sinks: SinkChoice = field(default_factory=SinkChoice)
+    sinks: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Values of the sinks by name."""
     out: Path | None = None
     """None uses the first free folder of `runs/`."""
     overwrite: bool = False
@@ -134,37 +140,31 @@ class RolloutPlan:
     @classmethod
     def of_options(
         cls,
-        given: Mapping[str, Any],
+        given: PlayOptions,
         config: RolloutConfig,
+        choice: EngineChoice,
         **more: Any,  # noqa: ANN401  # fields of the plan
     ) -> "RolloutPlan":
         """Return the plan of a new run.
 
         Args:
-            given: The options that `rollout` and `eval` share, by the names of their parameters.
+            given: The options that `rollout` and `eval` share.
             config: The resulting settings.
+            choice: The engine.
             more: The plan's other fields.
 
         Raises:
             ConfigurationError: Options conflict.
         """
-        choice = EngineChoice(
-            name=given["engine"],
-            chat=given.get("chat"),
-            key_env=given.get("key_env"),
-            **{name: given[name] for name in ("model", "base_url", "policy")},
-        )
-        choice = EngineChoice(**restored(asdict(choice)))
         return cls(
             env_id=config.env_id or "",
             config=config,
             choice=choice,
-            concurrency=given["concurrency"] or DEFAULT_CONCURRENCY,
-            wrap=None if given["wrap"] is None else given["wrap"].value,
-            wrap_kwargs=parse_env_kwargs(given["wrap_kwargs"], option="--wrap-kwargs"),
-            out=given["out"],
-            overwrite=given["overwrite"],
-            is_quiet=given["quiet"],
+            concurrency=given.concurrency or DEFAULT_CONCURRENCY,
+            wrap=None if given.wrap is None else given.wrap.value,
+            wrap_kwargs=given.wrapper_arguments(),
+            resume_or_start=given.resume_or_start,
+            is_quiet=given.quiet,
             **more,
         )
 

@@ -15,6 +15,7 @@ from envkit.cli.engines import Built, Playing, build_any, build_here
 from envkit.cli.options import make_env
 from envkit.cli.progress import Progress, progress_for
 from envkit.cli.run_plan import Output, RolloutPlan
+from envkit.cli.sinks import open_sinks
 from envkit.cli.stop_signals import StopSignals
 from envkit.cli.summary import REPORT_FILE, summarise
 from envkit.cli.trained_on import describe_training
@@ -140,7 +141,8 @@ def _first_env(plan: RolloutPlan) -> "Env":
     env.close()  # it was only built to check the arguments
     source = source_of(plan.env_id, plan.config.env_kwargs)
     timeout_s = plan.config.retries.reset_timeout_s
-    return cast("Env", isolate(source, memory_mb=None, start_timeout_s=timeout_s)())
+    kind = plan.config.isolation
+    return cast("Env", isolate(source, kind, memory_mb=None, start_timeout_s=timeout_s)())
 
 
 @contextlib.contextmanager
@@ -166,7 +168,7 @@ def _sinks(plan: RolloutPlan, directory: Path, state: RolloutState) -> Generator
         is_resumed=plan.is_resumed,
         tell=None if plan.is_quiet else note,
     )
-    sinks = plan.sinks.open(run)
+    sinks = open_sinks(plan.sinks, run)
     try:
         with sinks:
             yield sinks
@@ -268,7 +270,7 @@ async def _player(plan: RolloutPlan, built: Playing) -> AnyPlayer:
     if not plan.config.workers:
         return Player(built.engine, built.codec, plan.config)
     if not plan.is_quiet:
-        note(f"starting {plan.config.workers} Ray workers ...")
+        note(f"starting {plan.config.workers} workers ...")
     from envkit.cli.remote import remote_player  # needs an extra
 
     return await remote_player(plan)

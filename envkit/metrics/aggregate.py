@@ -10,7 +10,11 @@ from envkit.tokens import SanityStatus
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import TIME_PARTS, Trajectory
 
-_TURN_COUNTS: Final = (
+_SUMMED: Final = (
+    "is_faulted",
+    "is_aborted",
+    "trained_tokens",
+    "stale_tokens",
     "turns",
     "prompt_tokens",
     "cached_tokens",
@@ -21,6 +25,26 @@ _TURN_COUNTS: Final = (
     "observations",
 )
 """Facts summed over episodes under their own name."""
+_DISTRIBUTED: Final = {
+    "tokens/prompt": "prompt_length",
+    "tokens/response": "response_tokens",
+    "tokens/observation": "observation_tokens",
+    "images": "images",
+    "tool_calls": "tool_calls",
+    "turns": "turns",
+    "sequences": "sequences",
+    "seconds/episode": "duration_seconds",
+}
+"""Facts with a distribution over episodes, by its name."""
+_COUNTED: Final = {
+    "retry": "retries",
+    "sanity": "sanity",
+    "rewrite": "rewrites",
+    "agent/sequences": "agent_sequences",
+    "agent/untrained_tokens": "agent_untrained",
+    "agent/unenforced": "agent_unenforced",
+}
+"""Facts that count by kind, by the prefix of their metrics."""
 
 
 class Aggregator:
@@ -33,13 +57,8 @@ class Aggregator:
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self._stops: Counter[StopReason] = Counter()
-        self._sanity: Counter[str] = Counter()
-        self._retries: Counter[str] = Counter()
-        self._faults: Counter[str] = Counter()
-        self._rewrites: Counter[str] = Counter()
-        self._agent_sequences: Counter[str] = Counter()
-        self._agent_untrained: Counter[str] = Counter()
-        self._agent_unenforced: Counter[str] = Counter()
+        self._kinds: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """Counts by kind, by the prefix of their metrics."""
         self._distributions: defaultdict[str, Distribution] = defaultdict(Distribution)
         self._groups: defaultdict[str, Moments] = defaultdict(Moments)
         self._terms: defaultdict[str, Moments] = defaultdict(Moments)
@@ -58,15 +77,20 @@ class Aggregator:
             return
         counts = self._counts
         counts["episodes"] += 1
-        counts["faulted"] += facts.is_faulted
-        counts["aborted"] += facts.is_aborted
         self._stops[StopReason(facts.stop_reason)] += 1
-        self._retries.update(facts.retries)
         if facts.fault is not None:
-            self._faults[facts.fault["kind"]] += 1
+            self._kinds["fault"][facts.fault["kind"]] += 1
         self._add_reward(facts)
-        self._add_ledger(facts)
-        self._add_turns(facts)
+        for name in _SUMMED:
+            counts[name] += getattr(facts, name)
+        for name, field in _DISTRIBUTED.items():
+            if (value := getattr(facts, field)) is not None:
+                self._distributions[name].add(value)
+        for part, values in facts.seconds.items():
+            for value in values:
+                self._distributions[f"seconds/{part}"].add(value)
+        for prefix, field in _COUNTED.items():
+            self._kinds[prefix].update(getattr(facts, field))
         self._add_parked(facts)
         self._versions |= set(facts.weight_versions)
         counts["mixed_versions"] += len(facts.weight_versions) > 1
@@ -117,43 +141,16 @@ class Aggregator:
         if facts.reward is not None:
             self._tails[f"{kind} reward"].add(facts.reward)
 
-    def _add_ledger(self, facts: EpisodeFacts) -> None:
-        named = self._distributions
-        self._counts["trained"] += facts.trained_tokens
-        self._counts["stale"] += facts.stale_tokens
-        if facts.prompt_length is not None:
-            named["tokens/prompt"].add(facts.prompt_length)
-        named["tokens/response"].add(facts.response_tokens)
-        named["tokens/observation"].add(facts.observation_tokens)
-        named["images"].add(facts.images)
-
-    def _add_turns(self, facts: EpisodeFacts) -> None:
-        named = self._distributions
-        for name in _TURN_COUNTS:
-            self._counts[name] += getattr(facts, name)
-        self._sanity.update(facts.sanity)
-        named["tool_calls"].add(facts.tool_calls)
-        named["turns"].add(facts.turns)
-        named["sequences"].add(facts.sequences)
-        self._rewrites.update(facts.rewrites)
-        self._agent_sequences.update(facts.agent_sequences)
-        self._agent_untrained.update(facts.agent_untrained)
-        self._agent_unenforced.update(facts.agent_unenforced)
-        named["seconds/episode"].add(facts.duration_seconds)
-        for part, values in facts.seconds.items():
-            for value in values:
-                named[f"seconds/{part}"].add(value)
-
     def _episode_metrics(self) -> dict[str, float]:
         counts, reward = self._counts, self._distributions["reward"]
         metrics: dict[str, float] = {
             "episodes": counts["episodes"],
             "episodes/rewarded": reward.count,
-            "episodes/faulted": counts["faulted"],
+            "episodes/faulted": counts["is_faulted"],
         }
         if counts["episodes"]:
-            metrics["episodes/faulted_share"] = counts["faulted"] / counts["episodes"]
-        metrics["episodes/aborted"] = counts["aborted"]
+            metrics["episodes/faulted_share"] = counts["is_faulted"] / counts["episodes"]
+        metrics["episodes/aborted"] = counts["is_aborted"]
         if counts["ungraded"]:
             metrics["episodes/ungraded"] = counts["ungraded"]
         if reward.count:
@@ -178,15 +175,13 @@ class Aggregator:
         sequences = self._distributions["sequences"]
         if sequences.count and sequences.maximum > 1:
             metrics |= {"sequences/mean": sequences.mean, "sequences/max": sequences.maximum}
-        counters = {
-            "rewrite": self._rewrites,
-            "agent/sequences": self._agent_sequences,
-            "agent/untrained_tokens": self._agent_untrained,
-            "agent/unenforced": self._agent_unenforced,
-        }
-        for name, counter in counters.items():
-            metrics |= {f"{name}/{key}": float(n) for key, n in sorted(counter.items())}
+        for prefix in ("rewrite", "agent/sequences", "agent/untrained_tokens", "agent/unenforced"):
+            metrics |= self._by_kind(prefix)
         return metrics
+
+    def _by_kind(self, prefix: str) -> dict[str, float]:
+        kinds = sorted(self._kinds[prefix].items())
+        return {f"{prefix}/{kind}": float(n) for kind, n in kinds}
 
     def _token_metrics(self) -> dict[str, float]:
         named, counts = self._distributions, self._counts
@@ -200,12 +195,12 @@ class Aggregator:
             "tokens/response/p95": named["tokens/response"].percentile(95),
             "tokens/observation/mean": named["tokens/observation"].mean,
             "tokens/response/total": named["tokens/response"].total,
-            "tokens/trained": counts["trained"],
+            "tokens/trained": counts["trained_tokens"],
         }
         if sampled := named["tokens/response"].total:
-            metrics["tokens/trained_share"] = counts["trained"] / sampled
-        if counts["stale"]:
-            metrics["tokens/stale"] = counts["stale"]
+            metrics["tokens/trained_share"] = counts["trained_tokens"] / sampled
+        if counts["stale_tokens"]:
+            metrics["tokens/stale"] = counts["stale_tokens"]
         metrics["tokens/logprobs_clamped"] = counts["clamped_logprobs"]
         metrics["tokens/texts_neutralised"] = counts["neutralised"]
         if counts["prompt_tokens"]:
@@ -234,14 +229,13 @@ class Aggregator:
         if self._counts["turns"]:
             metrics["parse_error/count"] = self._counts["parse_errors"]
             metrics["parse_error/rate"] = self._counts["parse_errors"] / self._counts["turns"]
-        metrics |= {f"sanity/{k}": self._sanity[k] for k in SanityStatus if self._sanity[k]}
+        sanity = self._kinds["sanity"]
+        metrics |= {f"sanity/{k}": sanity[k] for k in SanityStatus if sanity[k]}
         if observations := self._counts["observations"]:
-            checked = self._sanity.total() - self._sanity[SanityStatus.UNCHECKED]
+            checked = sanity.total() - sanity[SanityStatus.UNCHECKED]
             # One that differs is a fault, and not among the observations of the record.
             metrics["sanity/checked_share"] = min(1.0, checked / observations)
-        metrics |= {f"retry/{k}": float(n) for k, n in sorted(self._retries.items()) if n}
-        metrics |= {f"fault/{k}": float(n) for k, n in sorted(self._faults.items())}
-        return metrics
+        return metrics | self._by_kind("retry") | self._by_kind("fault")
 
     def _time_metrics(self, elapsed_seconds: float | None) -> dict[str, float]:
         metrics: dict[str, float] = {}

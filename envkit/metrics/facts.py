@@ -18,6 +18,7 @@ from envkit.trajectory.trajectory import (
     TIME_PARTS,
     TIMES_PARKED,
     Trajectory,
+    TurnRecord,
     role_of,
 )
 
@@ -222,10 +223,13 @@ def reward_terms(trajectory: Trajectory) -> dict[str, float]:
     """Return the sums of the finite reward terms that an environment reported, by name."""
     terms: defaultdict[str, float] = defaultdict(float)
     for turn in trajectory.turns:
-        given: Any = turn.info.get("reward_terms")
-        named = cast("dict[object, object]", given) if isinstance(given, dict) else {}
-        for name, value in named.items():
-            number = finite(value)
-            if number is not None:
-                terms[str(name)] += number
+        for name, value in turn_terms(turn).items():
+            terms[name] += value
     return dict(terms)
+
+
+def turn_terms(turn: TurnRecord) -> dict[str, float]:
+    """Return the finite reward terms of one turn, by name; anything else there is left out."""
+    given: Any = turn.info.get("reward_terms")
+    named = cast("dict[object, object]", given) if isinstance(given, Mapping) else {}
+    return {str(name): n for name, value in named.items() if (n := finite(value)) is not None}

@@ -8,15 +8,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
-from envkit.errors import (
-    ConfigurationError,
-    ContractError,
-    EnvFault,
-    EnvkitError,
-    FaultKind,
-    describe,
-    shown,
-)
+from envkit import errors
 from envkit.grading import UngradedError, is_unreachable
 from envkit.rewards.context import RewardContext
 
@@ -56,17 +48,17 @@ class Term:
             ConfigurationError: The name is empty, a number is not finite, or there is no time.
         """
         if not self.name:
-            raise ConfigurationError("a reward term needs a name, got ''")
+            raise errors.ConfigurationError("a reward term needs a name, got ''")
         if not math.isfinite(self.weight):
-            raise ConfigurationError(
+            raise errors.ConfigurationError(
                 f"reward term {self.name!r}: the weight must be finite, got {self.weight}"
             )
         if not self.timeout_s > 0:
-            raise ConfigurationError(
+            raise errors.ConfigurationError(
                 f"reward term {self.name!r}: timeout_s must be above 0, got {self.timeout_s}"
             )
         if isinstance(self.gate, Gate) and math.isnan(self.gate.at_least):
-            raise ConfigurationError(f"reward term {self.name!r}: at_least must be a number")
+            raise errors.ConfigurationError(f"reward term {self.name!r}: at_least must be a number")
 
     @property
     def is_async(self) -> bool:
@@ -84,8 +76,8 @@ class Term:
             with suppress(OverflowError):  # an integer beyond any float
                 if math.isfinite(number := float(score)):
                     return number
-        raise ContractError(
-            f"reward term {self.name!r} must return a finite number, got {shown(score)}"
+        raise errors.ContractError(
+            f"reward term {self.name!r} must return a finite number, got {errors.shown(score)}"
         )
 
     def failure(self, error: BaseException, part: Score | OpenGate) -> Exception:
@@ -95,11 +87,13 @@ class Term:
             `TermFailure` if what the policy did may have caused it; otherwise envkit's own error,
             or a GRADER fault if a server failed.
         """
-        if isinstance(error, EnvkitError) and not isinstance(error, UngradedError | ContractError):
+        if isinstance(error, errors.EnvkitError) and not isinstance(
+            error, UngradedError | errors.ContractError
+        ):
             return error
-        reason = f"reward term {self.name!r} failed: {describe(error)}"
+        reason = f"reward term {self.name!r} failed: {errors.describe(error)}"
         if is_unreachable(error):
-            return EnvFault(reason, kind=FaultKind.GRADER)
+            return errors.EnvFault(reason, kind=errors.FaultKind.GRADER)
         return TermFailure(reason, term=self, part=part)
 
 

@@ -25,7 +25,7 @@ from envkit.rollout.limits import Backoff, Limits, RetryBudget
 from envkit.rollout.multi_agent import can_resume, has_role, rollout_id_of
 from envkit.rollout.plan import Progress, RolloutState, RunPlan, Shard
 from envkit.rollout.player import Player, play, play_through, resume
-from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
+from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest, read_requests
 from envkit.rollout.run import Run
 from envkit.rollout.scripted import ScriptedEngine
 from envkit.rollout.setup import EpisodeSpec, GroupStart, RolePlan
@@ -33,7 +33,6 @@ from envkit.rollout.sources import EnvSource
 from envkit.rollout.staleness import Stale
 from envkit.rollout.stream import collect, delivered
 from envkit.rollout.tail import ParkedGroup, Stragglers, Tail
-from envkit.rollout.task_file import read_requests
 from envkit.rollout.tree import AtTurns, ByEntropy, play_tree
 from envkit.trajectory.trajectory import role_of
 

@@ -32,14 +32,14 @@ _GEN1_EVERY: Final = 2
 _NEVER: Final = 1 << 30
 
 
-class Collector:
+class GcPacer:
     """Replaces the interpreter's collections during runs; one for the whole process.
 
     It changes nothing if the caller has disabled collection or frozen objects.
     """
 
     def __init__(self, *, objects: int = _OBJECTS, survivors: int = _SURVIVORS) -> None:
-        """Create an inactive collector.
+        """Create an inactive pacer.
 
         Args:
             objects: Number of objects in the oldest generation that triggers a collection.
@@ -119,8 +119,8 @@ class Collector:
         return self._base + max(self._allowed, self._base // 4)
 
 
-_collector: Final = Collector()
-tend: Final = _collector.tend
+_pacer: Final = GcPacer()
+tend: Final = _pacer.tend
 
 
 @contextlib.contextmanager
@@ -141,10 +141,10 @@ def collecting(episodes: int, *, at_once: int) -> Generator[None]:
         tend()
         timer = loop.call_later(_EVERY_S, tend_again)
 
-    _collector.enter(at_once)
+    _pacer.enter(at_once)
     timer = loop.call_later(_EVERY_S, tend_again)
     try:
         yield
     finally:
         timer.cancel()
-        _collector.leave(at_once)
+        _pacer.leave(at_once)

@@ -10,25 +10,28 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Final, Literal, cast
 
 from envkit.agents import load_adjust
-from envkit.errors import ConfigurationError, MissingDependencyError
+from envkit.errors import ConfigurationError, MissingDependencyError, UnknownNameError
 from envkit.files import expanded
-from envkit.plugins import load_plugin
+from envkit.plugins import load_plugin, plugins
+from envkit.ranges import at_least
 from envkit.rollout.breaker import BreakerSettings
 from envkit.rollout.engine import Sampling
 from envkit.rollout.history import HistorySetting, history_policy
 from envkit.rollout.limits import Backoff, Limits, RetryBudget
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
 from envkit.rollout.self_check import DEFAULT_SHARE
-from envkit.rollout.setting_types import check_fields, check_keys, check_types
+from envkit.rollout.setting_types import built, check_fields, check_keys, check_types, section
 from envkit.rollout.setup import PlayAgent, RolePlan
+from envkit.rollout.sources import ISOLATION
 from envkit.rollout.tail import Tail
 from envkit.seeds import checked_seed
 from envkit.tokens import ChatCodec, SanityMode
 
-T = TypeVar("T")
+AGENTS: Final = "envkit.agents"
+"""Entry-point group of what plays episodes with an agent; called with the setting `agent`."""
 
 
 class FaultPolicy(StrEnum):
@@ -82,13 +85,17 @@ class RolloutConfig:
     """Handling of a faulted group in envkit's own runs; trainers have their own settings."""
     tail: Tail = field(default_factory=Tail)
     """When a batch is complete in envkit's own runs; trainers have their own settings."""
-    isolation: Literal["none", "process"] = "none"
-    """"process" runs every environment in a worker process, whose death does not affect the run."""
+    isolation: str = "none"
+    """"process" runs every environment in a worker process, whose death does not affect the run.
+    Other names are installed entry points of the group `envkit.isolation`."""
     worker_memory_mb: int | None = None
     """MiB of address space per worker process; None is unlimited. Do not set it for browsers, which
     reserve far more than they use."""
     workers: int = 0
-    """Number of Ray actors that play the episodes; 0 plays them in this process."""
+    """Number of workers that play the episodes, such as Ray actors; 0 plays them here."""
+    player: str | None = None
+    """The workers' player, an entry point of the group `envkit.players`; None uses the only one
+    installed."""
     ray: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Options of the workers: the fields of `envkit_ray.RayOptions`."""
 
@@ -104,12 +111,12 @@ class RolloutConfig:
             ConfigurationError: A key is unknown (the message suggests the nearest one), or a value
                 is invalid.
         """
-        data = expanded_paths({} if mapping is None else _section(mapping, "the configuration"))
+        data = expanded_paths({} if mapping is None else section(mapping, "the configuration"))
         nested: dict[str, Any] = {}
         for name, read in _SECTIONS.items():
             if name in data:
                 nested[name] = read(data[name])
-        return _build(cls, {**data, **nested}, "the configuration")
+        return built(cls, {**data, **nested}, "the configuration")
 
     def __post_init__(self) -> None:
         """Reject values that would fail only during episodes.
@@ -151,7 +158,7 @@ class RolloutConfig:
 
     def of_worker(self) -> "RolloutConfig":
         """Return the settings of a worker's player, whose episodes the main process counts."""
-        return replace(self, workers=0, ray={}, breaker=BreakerSettings(episodes=None))
+        return replace(self, workers=0, player=None, ray={}, breaker=BreakerSettings(episodes=None))
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the settings as JSON data that `from_mapping` reads."""
@@ -178,7 +185,7 @@ class RolloutConfig:
         """
         if self.agent is None:
             return None
-        return load_plugin("envkit.agents", "gateway", kind="player of agents")(self.agent)
+        return load_plugin(AGENTS, None, kind="player of agents")(self.agent)
 
     @property
     def codec_history(self) -> Literal["keep", "rerender"]:
@@ -250,13 +257,12 @@ _SAMPLING_RANGES: Final[tuple[tuple[str, Callable[[float], bool], str], ...]] = 
 
 
 def _check_ranges(config: RolloutConfig) -> None:
-    if config.worker_memory_mb is not None and config.worker_memory_mb < 1:
-        raise ConfigurationError(
-            f"worker_memory_mb must be at least 1 or null, got {config.worker_memory_mb}"
-        )
+    if config.isolation != "none" and config.isolation not in (known := plugins(ISOLATION)):
+        raise UnknownNameError.suggest("isolation", config.isolation, ["none", *known])
+    at_least(1, worker_memory_mb=config.worker_memory_mb)
     if config.workers < 0 or (config.ray and not config.workers):
         raise ConfigurationError(
-            "workers must be the number of Ray workers, 0 for none, and at least 1 if ray has "
+            "workers must be the number of workers, 0 for none, and at least 1 if ray has "
             f"options, got workers={config.workers} and ray={dict(config.ray)}"
         )
     if not 0 <= config.sanity_share <= 1:
@@ -279,7 +285,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         value: object = json.loads(text) if path.suffix == ".json" else _yaml(text)
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"cannot read the configuration {path}: {error}") from error
-    return dict(_section(value, str(path)))
+    return dict(section(value, str(path)))
 
 
 def _yaml(text: str) -> object:
@@ -310,10 +316,10 @@ def with_overrides(settings: Mapping[str, Any], pairs: Iterable[str]) -> dict[st
             )
         place = changed
         for parent in parents:
-            section: object = place.setdefault(parent, {})
-            if not isinstance(section, dict):
+            inner: object = place.setdefault(parent, {})
+            if not isinstance(inner, dict):
                 raise ConfigurationError(f"--set {pair!r}: {parent!r} is not a section")
-            place = cast("dict[str, Any]", section)
+            place = cast("dict[str, Any]", inner)
         try:
             place[name] = json.loads(text)
         except ValueError as error:
@@ -330,12 +336,12 @@ def expanded_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings with `envkit.files.expanded` paths in the sections that name files."""
     found = dict(settings)
     for name in _WITH_PATHS:
-        section: object = found.get(name)
-        if isinstance(section, Mapping):
-            entries = cast("Mapping[str, Any]", section).items()
+        given: object = found.get(name)
+        if isinstance(given, Mapping):
+            entries = cast("Mapping[str, Any]", given).items()
             found[name] = {key: _expanded(value) for key, value in entries}
         else:
-            found |= {name: _expanded(section)} if name in found else {}
+            found |= {name: _expanded(given)} if name in found else {}
     return found
 
 
@@ -346,33 +352,19 @@ def _expanded(value: Any) -> Any:  # noqa: ANN401  # any setting
 
 
 def _retries(value: object) -> RetryBudget:
-    data = dict(_section(value, "retries"))
+    data = dict(section(value, "retries"))
     if "backoff" in data:
-        data["backoff"] = _build(Backoff, data["backoff"], "retries.backoff")
-    return _build(RetryBudget, data, "retries")
-
-
-def _section(value: object, name: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ConfigurationError(
-            f"{name!r} must be a mapping of names to values, got {type(value).__name__}"
-        )
-    return cast("Mapping[str, Any]", value)
-
-
-def _build(cls: type[T], value: object, where: str) -> T:
-    data = _section(value, where)
-    check_keys(cls, data, where)
-    return cls(**data)
+        data["backoff"] = built(Backoff, data["backoff"], "retries.backoff")
+    return built(RetryBudget, data, "retries")
 
 
 _SECTIONS: Final[Mapping[str, Callable[[object], object]]] = {
-    "limits": partial(_build, Limits, where="limits"),
+    "limits": partial(built, Limits, where="limits"),
     "retries": _retries,
-    "tail": partial(_build, Tail, where="tail"),
-    "breaker": partial(_build, BreakerSettings, where="breaker"),
+    "tail": partial(built, Tail, where="tail"),
+    "breaker": partial(built, BreakerSettings, where="breaker"),
     **{
-        name: partial(_section, name=name)
+        name: partial(section, name=name)
         for name in ("env_kwargs", "sampling", "template_kwargs", "engine", "ray")
     },
 }

@@ -12,7 +12,7 @@ trained, in the sequence that sampled them.
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from types import FunctionType, MethodType
 from typing import Any, Final, cast
@@ -20,7 +20,7 @@ from typing import Any, Final, cast
 from envkit.errors import ConfigurationError, did_you_mean, shown, type_name
 from envkit.messages import Message, Part, images_of
 from envkit.plugins import load_named
-from envkit.rollout.setting_types import check_types
+from envkit.rollout.setting_types import check_keys, check_types
 from envkit.tokens import ChatCodec
 
 MAX_ANSWER_TOKENS: Final = 2**31 - 1
@@ -279,13 +279,7 @@ def _built(name: str, values: Mapping[str, Any]) -> HistoryPolicy:
             f"no history policy {name!r}.{did_you_mean(name, known)} Known: {known}, or "
             "'module:function' for your own"
         )
-    accepted = [one.name for one in fields(cls)]
-    for key in values:
-        if key not in accepted:
-            raise ConfigurationError(
-                f"history.{name} has no key {key!r}.{did_you_mean(str(key), accepted)} "
-                f"Known: {accepted}"
-            )
+    check_keys(cls, values, f"history.{name}")
     check_types(cls, values, f"history.{name}")
     if name == "summarise" and "at_tokens" not in values:
         raise ConfigurationError(

@@ -6,10 +6,11 @@ is cut in the middle, and the ledger never ends with one.
 """
 
 import random
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from envkit.errors import ConfigurationError
+from envkit.ranges import at_least, positive
 from envkit.rollout.setting_types import check_fields
 from envkit.trajectory.stop import StopReason
 
@@ -45,13 +46,9 @@ class Limits:
                 0).
         """
         check_fields(self, "limits")
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            if value is None or value > 0 or (value == 0 and entry.name == "max_images"):
-                continue
-            raise ConfigurationError(
-                f"{entry.name} must be positive or None for unlimited, got {value!r}"
-            )
+        bounds = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        at_least(0, max_images=bounds.pop("max_images"))
+        positive(**bounds)
 
     def tightest(self, *others: "Limits") -> "Limits":
         """Return the tighter bound of each kind, such as when a trainer has its own limits."""
@@ -80,10 +77,7 @@ class Backoff:
                 jitter is above 1.
         """
         check_fields(self, "retries.backoff")
-        for name in ("initial_s", "factor", "maximum_s", "jitter"):
-            value = getattr(self, name)
-            if value < 0:
-                raise ConfigurationError(f"{name} must be 0 or more, got {value!r}")
+        at_least(0, **asdict(self))
         if self.jitter > 1:
             raise ConfigurationError(f"jitter must be at most 1, got {self.jitter!r}")
 
@@ -129,24 +123,16 @@ class RetryBudget:
                 positive.
         """
         check_fields(self, "retries")
-        for name in (
-            "max_env_retries_per_turn",
-            "max_env_retries_per_episode",
-            "max_engine_retries_per_turn",
-            "max_episode_restarts",
-            "resample_on_parse_error",
-        ):
-            if getattr(self, name) < 0:
-                raise ConfigurationError(f"{name} must be 0 or more, got {getattr(self, name)}")
-        if self.engine_unavailable_s is not None and self.engine_unavailable_s < 0:
-            raise ConfigurationError(
-                "engine_unavailable_s must be 0 or more, or None, got "
-                f"{self.engine_unavailable_s!r}"
-            )
-        for name in ("step_timeout_s", "reset_timeout_s"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ConfigurationError(f"{name} must be positive or None, got {value}")
+        at_least(
+            0,
+            max_env_retries_per_turn=self.max_env_retries_per_turn,
+            max_env_retries_per_episode=self.max_env_retries_per_episode,
+            max_engine_retries_per_turn=self.max_engine_retries_per_turn,
+            engine_unavailable_s=self.engine_unavailable_s,
+            max_episode_restarts=self.max_episode_restarts,
+            resample_on_parse_error=self.resample_on_parse_error,
+        )
+        positive(step_timeout_s=self.step_timeout_s, reset_timeout_s=self.reset_timeout_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,20 +22,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from envkit import errors
 from envkit.agents import MultiAgentEnv
 from envkit.env import Observation, Step
-from envkit.errors import (
-    ConfigurationError,
-    EngineFault,
-    EnvFault,
-    FaultKind,
-    HistoryFault,
-    ImageError,
-    LedgerFault,
-    TemplateError,
-    describe,
-    raise_missing,
-)
 from envkit.messages import Message, images_of, message, text_of
 from envkit.rollout.answers import ToolAnswers
 from envkit.rollout.boundary import observation_in
@@ -97,10 +86,10 @@ class Episode:
             if reason is StopReason.ABORTED:
                 place = FaultPlace.SNAPSHOT
                 self.record.env_snapshot = await self.env.snapshot()
-        except (EpisodeLostError, ConfigurationError):
+        except (EpisodeLostError, errors.ConfigurationError):
             raise
         except Exception as error:  # noqa: BLE001  # any failure ends only this episode
-            raise_missing(error)
+            errors.raise_missing(error)
             return self._ended_by(error, place)
         return reason
 
@@ -115,21 +104,21 @@ class Episode:
         if isinstance(error, StepDeadlineError):
             return StopReason.STEP_TIMEOUT
         reason = StopReason.LEDGER_FAULT
-        if isinstance(error, EnvFault):
+        if isinstance(error, errors.EnvFault):
             reason = StopReason.ENV_FAULT
             if place is FaultPlace.RESET and not self.env.was_built:
                 place = FaultPlace.BUILD
             elif place is FaultPlace.RESET and self.env.is_taking_over:
                 place = FaultPlace.SNAPSHOT
-        elif isinstance(error, HistoryFault):
+        elif isinstance(error, errors.HistoryFault):
             place = FaultPlace.HISTORY
-        elif isinstance(error, EngineFault):
+        elif isinstance(error, errors.EngineFault):
             place, reason = FaultPlace.GENERATE, StopReason.ENGINE_FAULT
         else:
             place = FaultPlace.LEDGER
-            if not isinstance(error, (LedgerFault, TemplateError, ImageError)):
-                text = f"the episode failed: {describe(error)}"
-                error = LedgerFault(text).with_traceback(error.__traceback__)
+            if not isinstance(error, (errors.LedgerFault, errors.TemplateError, errors.ImageError)):
+                text = f"the episode failed: {errors.describe(error)}"
+                error = errors.LedgerFault(text).with_traceback(error.__traceback__)
         self.record.faulted(place, error)
         return reason
 
@@ -141,7 +130,7 @@ class Episode:
             record.take_over(earlier, await encoder.with_features(earlier.segments))
         reset = await self.env.reset()
         if isinstance(self.env.env, MultiAgentEnv):
-            raise ConfigurationError(
+            raise errors.ConfigurationError(
                 f"{type(self.env.env).__name__} has several agents, each with its own trajectory: "
                 "play it with Player.play or collect"
             )
@@ -249,9 +238,9 @@ class Episode:
         if brake is not None and self._interrupt.reason is None and not brake.is_open:
             await brake.wait()
 
-    def _deadline_fault(self, when: str) -> EngineFault:
+    def _deadline_fault(self, when: str) -> errors.EngineFault:
         text = f"the episode's deadline (limits.episode_timeout_s) passed {when}"
-        return EngineFault(text, kind=FaultKind.TIMEOUT)
+        return errors.EngineFault(text, kind=errors.FaultKind.TIMEOUT)
 
     def _room(self, requested: int | None = None) -> Room:
         """Return the room for a reply of at most `requested` tokens; None uses the setting."""

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from envkit.agents import JointEpisode, MultiAgentEnv, RoleEnv, Verdict, adjusted, credit
+from envkit.agents import MultiAgentEnv, RoleEnv, adjusted, credit
 from envkit.errors import ConfigurationError, EnvFault, FaultKind, describe, raise_missing
 from envkit.rollout.host import EnvHost
 from envkit.rollout.interrupt import Interrupt
+from envkit.rollout.joint import JointEpisode, Verdict
 from envkit.rollout.loop import play_episode
 from envkit.rollout.record import EpisodeRecord
 from envkit.rollout.recovery import Attempt, play_with_restarts
@@ -84,7 +85,12 @@ async def check_forkable(setup: Setup, host: EnvHost) -> None:
 
 
 async def play_any(
-    setup: Setup, spec: EpisodeSpec, host: EnvHost, pool: WorkerPool, interrupt: Interrupt
+    setup: Setup,
+    spec: EpisodeSpec,
+    host: EnvHost,
+    pool: WorkerPool,
+    interrupt: Interrupt,
+    earlier: Trajectory | None = None,
 ) -> tuple[Trajectory, ...]:
     """Play an episode of any environment and return one trajectory for each role that replied.
 
@@ -94,7 +100,11 @@ async def play_any(
         host: Holds its environment; usable for another episode afterwards.
         pool: Threads for blocking calls.
         interrupt: Fires to end the episode early with valid partial trajectories.
+        earlier: An aborted trajectory to continue, which only the loop can have recorded (see
+            `can_resume`).
     """
+    if earlier is not None:
+        return (await play_episode(setup, spec, host, pool, interrupt, earlier),)
     if setup.agent is not None:
         return await setup.agent(setup, spec, host, pool, interrupt)
     if await _joint_env(setup, host) is None:

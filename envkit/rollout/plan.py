@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envkit.errors import ConfigurationError
+from envkit.ranges import at_least
 from envkit.rollout.availability import Watched
 from envkit.rollout.tail import ParkedGroup, Tail
 from envkit.seeds import checked_seed
@@ -149,9 +150,12 @@ class RunPlan:
         Raises:
             ConfigurationError: See the message.
         """
-        for name in ("episodes", "group_size", "concurrency"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} must be at least 1, got {getattr(self, name)}")
+        at_least(
+            1,
+            episodes=self.episodes,
+            group_size=self.group_size,
+            concurrency=self.concurrency,
+        )
         if self.episodes % self.group_size:
             raise ConfigurationError(
                 f"episodes counts trajectories and must be a multiple of group_size, got "

@@ -6,11 +6,12 @@ belongs to the event loop that it was created on.
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 import gymnasium
 
@@ -24,7 +25,6 @@ from envkit.rollout.engine import CheckingEngine, Engine, Sampling
 from envkit.rollout.host import AnyEnv, EnvFactory, EnvHost
 from envkit.rollout.interrupt import CallCutError, Interrupt
 from envkit.rollout.limits import Backoff, Limits, RetryBudget
-from envkit.rollout.loop import play_episode
 from envkit.rollout.multi_agent import can_resume, check_forkable, has_role, play_any
 from envkit.rollout.recovery import end_session
 from envkit.rollout.self_check import SelfCheck
@@ -42,122 +42,23 @@ _CHECK_S: Final = 120.0
 """Deadline of an engine's self-check. A slower engine faces only the limits of the episodes."""
 
 
-class AnyPlayer(Protocol):
-    """Plays the episodes of a run: a `Player`, or workers with one `Player` each.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayOptions:
+    """What a caller may change for one episode."""
 
-    See `Player` for the methods.
-    """
+    limits: Limits | None = None
+    """Replace the player's limits; None keeps them."""
+    sampling: Sampling | None = None
+    """Replaces the player's sampling; None keeps it."""
+    earlier: Trajectory | None = None
+    """An aborted trajectory of the episode to continue; None starts the episode."""
+
+
+class AnyPlayer(ABC):
+    """Plays the episodes of a run: a `Player`, or workers with one `Player` each."""
 
     config: RolloutConfig
-
-    @property
-    def availability(self) -> Watched:
-        """Whether episodes can be played now."""
-        ...
-
-    async def play(
-        self,
-        env: AnyEnv | EnvFactory,
-        spec: EpisodeSpec | None = None,
-        *,
-        interrupt: Interrupt | None = None,
-        limits: Limits | None = None,
-        sampling: Sampling | None = None,
-    ) -> tuple[Trajectory, ...]:
-        """Play one episode."""
-        ...
-
-    async def resume(
-        self,
-        trajectory: Trajectory,
-        env: AnyEnv | EnvFactory,
-        *,
-        member: int = 0,
-        interrupt: Interrupt | None = None,
-        limits: Limits | None = None,
-        sampling: Sampling | None = None,
-        snapshots: dict[int, bytes] | None = None,
-    ) -> tuple[Trajectory, ...]:
-        """Resume an aborted trajectory."""
-        ...
-
-    async def end_session(self, episode_id: str) -> None:
-        """End an engine session that was kept open for forks."""
-        ...
-
-    def expect(self, concurrency: int) -> None:
-        """Tell how many episodes a run plays at once."""
-        ...
-
-    def report(self, played: tuple[Trajectory, ...]) -> None:
-        """Count an episode that the caller turned into a fault."""
-        ...
-
-    async def check_engines(self, interrupt: Interrupt) -> None:
-        """Run the self-checks of the engines that have one."""
-        ...
-
-    async def roles_of(self, env: AnyEnv | EnvFactory) -> tuple[str, ...]:
-        """Return the roles of an environment with several agents."""
-        ...
-
-    async def max_sessions(self, source: Source) -> int | None:
-        """Return how many instances of an environment may exist at once."""
-        ...
-
-    async def aclose(self) -> None:
-        """Close the environments that were kept for reuse."""
-        ...
-
-
-class Player:
-    """Plays and resumes any number of concurrent episodes with one engine and one codec."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        codec: ChatCodec | None,
-        config: RolloutConfig | None = None,
-        *,
-        roles: RolePlan | None = None,
-    ) -> None:
-        """Make a player on the running event loop.
-
-        Args:
-            engine: Samples the replies; the caller closes it.
-            codec: Encodes the environments' messages. None for an engine that returns text, such as
-                a `ChatEngine`: its trajectories have no token ledger and cannot be trained on.
-            config: Limits, retries, sampling and isolation; None uses the defaults.
-            roles: Settings per role for environments with several agents; None uses those of
-                the configuration.
-
-        Raises:
-            ConfigurationError: The engine and the settings conflict, or the settings ask for
-                workers.
-        """
-        self.config = config or RolloutConfig()
-        if self.config.workers:
-            raise ConfigurationError(
-                "a Player plays in this process and cannot start workers, got "
-                f"workers={self.config.workers}; drop workers, or use envkit_ray.RayPlayer"
-            )
-        self._setup = Setup(
-            engine=engine,
-            codec=codec,
-            limits=self.config.limits,
-            retries=self.config.retries,
-            sampling=self.config.sampling_over(Sampling()),
-            roles=roles or self.config.role_plan(),
-            self_check=SelfCheck(self.config.sanity, self.config.sanity_share),
-            history=self.config.history,
-            agent=self.config.play_agent(),
-        )
-        self._pool = WorkerPool()
-        self._pool.reserve()
-        self._env_pools: dict[Source, EnvPool] = {}
-        self._episodes = Supervision(
-            self._setup.self_check, Breaker(self.config.breaker), engine.name
-        )
+    _episodes: Supervision
 
     async def play(
         self,
@@ -177,7 +78,7 @@ class Player:
         Args:
             env: An environment, which the caller closes; a function that builds one, which is
                 closed after the episode; or a `Source`, whose environments are kept for later
-                episodes.
+                episodes. Workers take a source or a function of a module.
             spec: The episode to play; None draws one.
             interrupt: Ends the episode early with a valid partial trajectory.
             limits: Replace the player's limits for this episode.
@@ -191,13 +92,8 @@ class Player:
         """
         spec = spec or EpisodeSpec()
         spec = spec if spec.env_id else replace(spec, env_id=_env_id(env))
-        interrupt = interrupt or Interrupt()
-        async with self._episodes.admitted(spec, interrupt) as admission, self._lend(env) as host:
-            setup = self._setup_with(limits, sampling, admission)
-            if spec.snapshots is not None:
-                await check_forkable(setup, host)
-            playing = play_any(setup, spec, host, self._pool, interrupt)
-            return await self._episodes.recorded(spec, playing, admission)
+        options = PlayOptions(limits=limits, sampling=sampling)
+        return await self.play_with(env, spec, options, interrupt or Interrupt())
 
     async def resume(
         self,
@@ -230,14 +126,29 @@ class Player:
             RunFailedError: As for `play`.
         """
         spec = replace(resumed_spec(trajectory, member), snapshots=snapshots)
-        interrupt = interrupt or Interrupt()
+        options = PlayOptions(limits=limits, sampling=sampling, earlier=trajectory)
+        return await self.play_with(env, spec, options, interrupt or Interrupt())
 
-        async def play(setup: Setup, host: EnvHost) -> tuple[Trajectory, ...]:
-            return (await play_episode(setup, spec, host, self._pool, interrupt, trajectory),)
+    @abstractmethod
+    async def play_with(
+        self,
+        env: AnyEnv | EnvFactory,
+        spec: EpisodeSpec,
+        options: PlayOptions,
+        interrupt: Interrupt,
+    ) -> tuple[Trajectory, ...]:
+        """Play or continue an episode; `play` and `resume` call this.
 
-        async with self._episodes.admitted(spec, interrupt) as admission, self._lend(env) as host:
-            setup = self._setup_with(limits, sampling, admission)
-            return await self._episodes.recorded(spec, play(setup, host), admission)
+        Args:
+            env: As for `play`.
+            spec: The episode, with the name of its environment.
+            options: What the caller changes.
+            interrupt: Ends the episode early with a valid partial trajectory.
+
+        Raises:
+            ConfigurationError: As for `play`.
+            RunFailedError: As for `play`.
+        """
 
     def expect(self, concurrency: int) -> None:
         """Tell how many episodes a run plays at once, which one cause may fault together.
@@ -258,14 +169,31 @@ class Player:
         """
         self._episodes.report(played)
 
+    @property
+    @abstractmethod
+    def availability(self) -> Watched:
+        """Whether episodes can be played now."""
+
+    @abstractmethod
     async def end_session(self, episode_id: str) -> None:
         """End an engine session that `snapshots` kept open; unknown ids are ignored.
 
         Args:
             episode_id: Id of the episode.
         """
-        await end_session(self.engine, episode_id)
 
+    @abstractmethod
+    async def check_engines(self, interrupt: Interrupt) -> None:
+        """Run the self-checks of the engines that have one; a run does so when it starts.
+
+        Args:
+            interrupt: Ends a slow check; the run then continues without it.
+
+        Raises:
+            ConfigurationError: An engine would fail every episode.
+        """
+
+    @abstractmethod
     async def roles_of(self, env: AnyEnv | EnvFactory) -> tuple[str, ...]:
         """Return the roles of an environment with several agents; empty if it has one agent.
 
@@ -276,6 +204,93 @@ class Player:
             EnvFault: The environment could not be built.
             ConfigurationError: The environment does not accept its arguments.
         """
+
+    @abstractmethod
+    async def max_sessions(self, source: Source) -> int | None:
+        """Return how many instances of an environment may exist at once; None is unlimited.
+
+        Args:
+            source: Builds the first instance, which is kept for an episode.
+
+        Raises:
+            ConfigurationError: The environment does not accept its arguments.
+        """
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Close the environments kept for reuse and end the threads; closing twice is fine."""
+
+
+class Player(AnyPlayer):
+    """Plays and resumes any number of concurrent episodes with one engine and one codec."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        codec: ChatCodec | None,
+        config: RolloutConfig | None = None,
+        *,
+        roles: RolePlan | None = None,
+    ) -> None:
+        """Make a player on the running event loop.
+
+        Args:
+            engine: Samples the replies; the caller closes it.
+            codec: Encodes the environments' messages. None for an engine that returns text, such as
+                a `ChatEngine`: its trajectories have no token ledger and cannot be trained on.
+            config: Limits, retries, sampling and isolation; None uses the defaults.
+            roles: Settings per role for environments with several agents; None uses those of
+                the configuration.
+
+        Raises:
+            ConfigurationError: The engine and the settings conflict, or the settings ask for
+                workers.
+        """
+        self.config = config or RolloutConfig()
+        if self.config.workers:
+            raise ConfigurationError(
+                "a Player plays in this process and cannot start workers, got "
+                f"workers={self.config.workers}; drop workers, or use the player that has them"
+            )
+        self._setup = Setup(
+            engine=engine,
+            codec=codec,
+            limits=self.config.limits,
+            retries=self.config.retries,
+            sampling=self.config.sampling_over(Sampling()),
+            roles=roles or self.config.role_plan(),
+            self_check=SelfCheck(self.config.sanity, self.config.sanity_share),
+            history=self.config.history,
+            agent=self.config.play_agent(),
+        )
+        self._pool = WorkerPool()
+        self._pool.reserve()
+        self._env_pools: dict[Source, EnvPool] = {}
+        self._episodes = Supervision(
+            self._setup.self_check, Breaker(self.config.breaker), engine.name
+        )
+
+    async def play_with(
+        self,
+        env: AnyEnv | EnvFactory,
+        spec: EpisodeSpec,
+        options: PlayOptions,
+        interrupt: Interrupt,
+    ) -> tuple[Trajectory, ...]:
+        """Play or continue an episode with this player's engine, codec and threads."""
+        async with self._episodes.admitted(spec, interrupt) as admission, self._lend(env) as host:
+            setup = self._setup_with(options, admission)
+            if spec.snapshots is not None and options.earlier is None:
+                await check_forkable(setup, host)
+            playing = play_any(setup, spec, host, self._pool, interrupt, options.earlier)
+            return await self._episodes.recorded(spec, playing, admission)
+
+    async def end_session(self, episode_id: str) -> None:
+        """End an engine session that `snapshots` kept open."""
+        await end_session(self.engine, episode_id)
+
+    async def roles_of(self, env: AnyEnv | EnvFactory) -> tuple[str, ...]:
+        """Build the environment and return its roles, if it has several agents."""
         async with self._lend(env) as host:
             await host.ensure(timeout_s=self._setup.retries.reset_timeout_s)
             return host.env.roles if isinstance(host.env, MultiAgentEnv) else ()
@@ -291,25 +306,11 @@ class Player:
         return FirstOutage((self._episodes.breaker, availability_of(self.engine)))
 
     async def max_sessions(self, source: Source) -> int | None:
-        """Return how many instances of an environment may exist at once; None is unlimited.
-
-        Args:
-            source: Builds the first instance, which is kept for an episode.
-
-        Raises:
-            ConfigurationError: The environment does not accept its arguments.
-        """
+        """Return how many instances of an environment may exist at once; None is unlimited."""
         return await self._env_pool(source).max_sessions()
 
     async def check_engines(self, interrupt: Interrupt) -> None:
-        """Run the self-checks of the engines that have one; a run does so when it starts.
-
-        Args:
-            interrupt: Ends a slow check; the run then continues without it.
-
-        Raises:
-            ConfigurationError: An engine would fail every episode.
-        """
+        """Run the self-checks of the engines that have one."""
         setup, roles = self._setup, self._setup.roles.engines
         if setup.codec is None:
             return
@@ -325,11 +326,9 @@ class Player:
         await asyncio.gather(*(pool.close() for pool in pools.values()))
         self._pool.close()
 
-    def _setup_with(
-        self, limits: Limits | None, sampling: Sampling | None, admission: Admission
-    ) -> Setup:
+    def _setup_with(self, options: PlayOptions, admission: Admission) -> Setup:
         setup, most_s = self._setup, admission.patience_s
-        if limits is None and sampling is None and most_s is None:
+        if options.limits is None and options.sampling is None and most_s is None:
             return setup
         retries = setup.retries
         if most_s is not None:
@@ -339,8 +338,8 @@ class Player:
             )
         return replace(
             setup,
-            limits=limits or setup.limits,
-            sampling=sampling or setup.sampling,
+            limits=options.limits or setup.limits,
+            sampling=options.sampling or setup.sampling,
             retries=retries,
         )
 
@@ -373,6 +372,7 @@ class Player:
             return factory
         return isolate(
             factory,
+            self.config.isolation,
             memory_mb=self.config.worker_memory_mb,
             start_timeout_s=self.config.retries.reset_timeout_s or _NO_LIMIT_S,
         )
@@ -384,7 +384,7 @@ class Player:
             )
         if self.config.isolation == "none":
             return env
-        raise ConfigurationError("isolation 'process' needs a function, got a built environment")
+        raise ConfigurationError("isolation needs a function, got a built environment")
 
 
 async def play_through(

@@ -13,20 +13,8 @@ from envkit.errors import (
     describe,
 )
 from envkit.messages import Message, images_of
+from envkit.rollout import history
 from envkit.rollout.encoding import EpisodeEncoder
-from envkit.rollout.history import (
-    HistoryPolicy,
-    HistorySetting,
-    HistoryView,
-    KeepLastImages,
-    KeepLastTurns,
-    Question,
-    Summarise,
-    check_codec,
-    history_policy,
-    policy_name,
-    with_note,
-)
 from envkit.rollout.interrupt import CallCutError, Interrupt
 from envkit.rollout.limits import observation_stop
 from envkit.rollout.policy_call import PolicyCall
@@ -39,7 +27,7 @@ from envkit.trajectory.stop import StopReason
 
 T = TypeVar("T")
 
-_OWN: Final = (KeepLastImages, KeepLastTurns, Summarise)
+_OWN: Final = (history.KeepLastImages, history.KeepLastTurns, history.Summarise)
 
 
 class PolicyAbortedError(Exception):
@@ -58,7 +46,7 @@ class Continuation:
     space: int
     """Maximum tokens of the observation for this to fit."""
     rewrite: Rewrite | None = None
-    question: Question | None = None
+    question: history.Question | None = None
 
 
 class Rewriter:
@@ -72,11 +60,11 @@ class Rewriter:
         self._call: PolicyCall | None = None
         self._shown = record.view
         """The conversation before the last rewrite."""
-        self.policy: HistoryPolicy | None = None
+        self.policy: history.HistoryPolicy | None = None
         """None if everything is appended."""
         self.reason = ""
 
-    def choose(self, env_setting: HistorySetting, env_name: str) -> None:
+    def choose(self, env_setting: history.HistorySetting, env_name: str) -> None:
         """Use the rollout's policy, or else the environment's own.
 
         Raises:
@@ -92,11 +80,11 @@ class Rewriter:
                     f'{env_name}.history_policy must name a policy, got "rerender", '
                     "which depends on the model: set it in the rollout's configuration"
                 )
-            check_codec(setting, self._setup.codec)
-        self.policy = history_policy(setting)
-        self.reason = "" if self.policy is None else policy_name(self.policy)
+            history.check_codec(setting, self._setup.codec)
+        self.policy = history.history_policy(setting)
+        self.reason = "" if self.policy is None else history.policy_name(self.policy)
 
-    async def consult(self, context_tokens: int) -> Rewrite | Question | None:
+    async def consult(self, context_tokens: int) -> Rewrite | history.Question | None:
         """Call the policy; return its rewrite or question, or None to append.
 
         Args:
@@ -115,13 +103,13 @@ class Rewriter:
             policy, self.reason, self._view(context_tokens), copies=not is_own
         )
         found = call() if is_own else await self._run(call)
-        if isinstance(found, Question) and self._setup.codec is None:
+        if isinstance(found, history.Question) and self._setup.codec is None:
             raise ConfigurationError(
                 f"history policy {self.reason!r} asks the model a question, which needs an "
                 "engine that returns token ids; a chat endpoint takes keep_last_images or "
                 "keep_last_turns"
             )
-        if found is None or isinstance(found, Question):
+        if found is None or isinstance(found, history.Question):
             return found
         return self._record.rewrite(found, self.reason)
 
@@ -159,7 +147,7 @@ class Rewriter:
         tokens = max(0, delta - known) if encoded.is_prompt else delta
         self._shown = record.view
         found = await self.consult(length)
-        if isinstance(found, Question):
+        if isinstance(found, history.Question):
             messages = self._asked(pending, found)
             encoded = await self._encoded(encoder.observation(messages))
         elif found is not None:
@@ -170,7 +158,7 @@ class Rewriter:
             pending=pending,
             space=encoder.space(encoded, tokens),
             rewrite=found if isinstance(found, Rewrite) else None,
-            question=found if isinstance(found, Question) else None,
+            question=found if isinstance(found, history.Question) else None,
         )
 
     def undo(self, unsent: Continuation) -> None:
@@ -183,7 +171,7 @@ class Rewriter:
             self._record.say(unsent.pending[-1])
 
     async def answered(
-        self, question: Question, answer: str, encoder: EpisodeEncoder
+        self, question: history.Question, answer: str, encoder: EpisodeEncoder
     ) -> Continuation:
         """Return the history rewritten with the answer to a question.
 
@@ -198,7 +186,9 @@ class Rewriter:
         encoded, rewrite = await self._prompt(rewrite, encoder)
         return Continuation(encoded=encoded, messages=(), pending=(), space=0, rewrite=rewrite)
 
-    def _asked(self, pending: tuple[Message, ...], question: Question) -> tuple[Message, ...]:
+    def _asked(
+        self, pending: tuple[Message, ...], question: history.Question
+    ) -> tuple[Message, ...]:
         """Add a question to the conversation; return the messages that the model answers.
 
         It joins a user message, since many templates reject two of them in a row.
@@ -206,7 +196,7 @@ class Rewriter:
         record, last = self._record, pending[-1]
         if last["role"] == "user":
             record.drop_message()
-            asked = (*pending[:-1], with_note(last, question.text))
+            asked = (*pending[:-1], history.with_note(last, question.text))
         else:
             asked = (*pending, Message(role="user", content=question.text))
         record.say(asked[-1])
@@ -252,9 +242,9 @@ class Rewriter:
             encoded = await self._encoded(encoder.prompt())
         return replace(encoded, is_prompt=True), rewrite
 
-    def _view(self, context_tokens: int) -> HistoryView:
+    def _view(self, context_tokens: int) -> history.HistoryView:
         record = self._record
-        return HistoryView(
+        return history.HistoryView(
             opening=tuple(takewhile(lambda entry: entry["role"] != "assistant", record.messages)),
             messages=tuple(record.view),
             context_tokens=context_tokens,

@@ -22,15 +22,9 @@ from envkit.closing import Closing
 from envkit.errors import ConfigurationError, FaultKind, StorageError
 from envkit.files import remove_leftovers, replace_file, storage_errors
 from envkit.folder_claim import FolderClaim
+from envkit.rollout import run_settings
 from envkit.rollout.multi_agent import ROLLOUT_ID, SIBLINGS, can_resume
 from envkit.rollout.plan import Played, Progress
-from envkit.rollout.run_settings import (
-    RUN_FILE,
-    changed_settings,
-    read_id,
-    read_settings,
-    write_settings,
-)
 from envkit.secrets import hidden, stored
 from envkit.threads.workers import Mailbox, Worker
 from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
@@ -112,7 +106,7 @@ class RunFolder(Closing):
                 with storage_errors(f"cannot replace {file}"):
                     file.unlink(missing_ok=True)
             run_id = secrets.token_hex(8)
-            write_settings(path, settings, run_id)
+            run_settings.write_settings(path, settings, run_id)
         return cls(path, writer, settings, Progress(), run_id, own=None if claim else held)
 
     @classmethod
@@ -143,7 +137,7 @@ class RunFolder(Closing):
             recorded = _recorded(path, settings)  # another process may have replaced it meanwhile
             writer = TrajectoryWriter(path, mode="append", claim=held)
             group_size = int(recorded["group_size"])
-            run_id = read_id(path)
+            run_id = run_settings.read_id(path)
             rescued = _take_rescued(path, run_id, writer, group_size)
             progress = _recover(path, writer, group_size, retry_faults=retry_faults)
             progress = replace(progress, rescued=rescued)
@@ -210,7 +204,7 @@ class RunFolder(Closing):
             try:
                 with storage_errors(f"cannot create a folder in {parent}"):
                     folder = Path(tempfile.mkdtemp(prefix=f"{_RESCUED}{self._id}-", dir=parent))
-                write_settings(folder, self.settings, self._id)
+                run_settings.write_settings(folder, self.settings, self._id)
                 with TrajectoryWriter(folder) as writer:
                     writer.append(*(line for one in episodes for line in _prepared(writer, one)[1]))
             except StorageError as error:
@@ -296,7 +290,7 @@ class _Delivery:
 def is_taken(folder: Path) -> bool:
     """Return whether a folder holds a run."""
     file = folder / FILE_NAME
-    return (folder / RUN_FILE).exists() or (file.is_file() and file.stat().st_size > 0)
+    return (folder / run_settings.RUN_FILE).exists() or (file.is_file() and file.stat().st_size > 0)
 
 
 def _rescue_places(path: Path) -> tuple[Path, Path]:
@@ -348,7 +342,7 @@ def _held(path: Path, claim: FolderClaim | None) -> Generator[FolderClaim]:
 
 
 def _refuse_run(path: Path, *, overwrite: bool) -> None:
-    if not overwrite and (path / RUN_FILE).exists():
+    if not overwrite and (path / run_settings.RUN_FILE).exists():
         raise StorageError(
             f"{path} already holds a run: resume it, overwrite it, or choose another folder"
         )
@@ -356,14 +350,14 @@ def _refuse_run(path: Path, *, overwrite: bool) -> None:
 
 def _recorded(path: Path, settings: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the run's settings, which must equal the given ones."""
-    recorded = read_settings(path)
+    recorded = run_settings.read_settings(path)
     if settings is not None:
         _check_same(path, recorded, settings)
     return recorded
 
 
 def _check_same(path: Path, recorded: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    changed = changed_settings(recorded, stored(settings))
+    changed = run_settings.changed_settings(recorded, stored(settings))
     if changed:
         raise ConfigurationError(
             f"{path} can only be resumed with its own settings: {'; '.join(changed)}; start a new "

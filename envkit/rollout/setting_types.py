@@ -1,4 +1,4 @@
-"""Checks the types of settings, whether they come from Python, a file, or a trainer's mapping.
+"""Checks keys and types of settings, whether from Python, a file, or a trainer's mapping.
 
 The annotations of the settings' dataclasses are the only declaration of each type.
 """
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Any, cast, get_type_hints
+from typing import Any, TypeVar, cast, get_type_hints
 
 from envkit.errors import ConfigurationError, did_you_mean
 from envkit.hints import fits, named
@@ -18,18 +18,52 @@ _NAMES: dict[object, str] = {
     str: "a string",
     type(None): "null",
 }
+T = TypeVar("T")
+
+
+def section(value: object, name: str) -> Mapping[str, Any]:
+    """Return a value that must be a mapping.
+
+    Args:
+        value: What a file or a caller gives.
+        name: Name of the settings, for the message.
+
+    Raises:
+        ConfigurationError: It is none.
+    """
+    if not isinstance(value, Mapping):
+        raise ConfigurationError(
+            f"{name!r} must be a mapping of names to values, got {type(value).__name__}"
+        )
+    return cast("Mapping[str, Any]", value)
+
+
+def built(cls: type[T], value: object, where: str) -> T:
+    """Return the settings of a mapping.
+
+    Args:
+        cls: A dataclass that checks its own values.
+        value: Values by field name.
+        where: Name of the settings, for the message.
+
+    Raises:
+        ConfigurationError: It is not a mapping, a key is unknown, or a value is invalid.
+    """
+    data = section(value, where)
+    check_keys(cls, data, where)
+    return cls(**data)
 
 
 def check_keys(cls: type, values: Mapping[str, Any], where: str) -> None:
-    """Check that all values are fields.
+    """Check that all keys are fields; the error suggests the nearest one.
 
     Args:
-        cls: A dataclass.
+        cls: A dataclass that has all the fields.
         values: Values by field name.
         where: Name of the settings, for the message.
 
     Raises:
-        ConfigurationError: One is not; the message suggests the nearest field.
+        ConfigurationError: A key is unknown.
     """
     known = [entry.name for entry in fields(cls)]
     for key in values:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from envkit.errors import ConfigurationError, EnvFault
 from envkit.plugins import load_plugin
@@ -14,6 +14,9 @@ from envkit.registration import make
 from envkit.rollout.host import AnyEnv, EnvFactory, EnvHost
 from envkit.rollout.sessions import Sessions
 from envkit.threads.pool import WorkerPool
+
+ISOLATION: Final = "envkit.isolation"
+"""Entry-point group of ways to run environments apart from the process of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +78,21 @@ def source_of(env: str | EnvFactory, arguments: Mapping[str, Any]) -> Source:
 
 
 def isolate(
-    factory: EnvFactory, *, memory_mb: int | None, start_timeout_s: float | None
+    factory: EnvFactory, kind: str, *, memory_mb: int | None, start_timeout_s: float | None
 ) -> EnvFactory:
-    """Return a factory that builds environments in worker processes (see `envkit_isolation`).
+    """Return a factory that builds environments in worker processes.
 
     Args:
-        factory: As for `envkit_isolation.isolated`, and so are the other arguments.
+        factory: Builds an environment.
+        kind: An entry point of the group `envkit.isolation`, which is called with the factory and
+            the other arguments.
         memory_mb: MiB per process.
         start_timeout_s: Deadline for starting.
 
     Raises:
         ConfigurationError: The factory cannot be pickled, or a number is not positive.
     """
-    make_isolated = load_plugin("envkit.isolation", "process", kind="isolation")
+    make_isolated = load_plugin(ISOLATION, kind, kind="isolation")
     return make_isolated(factory, memory_mb=memory_mb, start_timeout_s=start_timeout_s)
 
 

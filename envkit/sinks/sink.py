@@ -1,11 +1,13 @@
 """The sink interface for finished trajectories and metrics."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
+from urllib.parse import quote
 
 from envkit.rollout import RolloutState
+from envkit.rollout.run_folder import RECEIVED_FILE
 from envkit.sinks.received import Received
 from envkit.trajectory.trajectory import Trajectory
 
@@ -38,11 +40,14 @@ class BufferingSink(Sink, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkRun:
-    """The context a plugin gets when it opens a sink for `envkit rollout`.
+    """The run whose episodes a sink gets.
 
-    `envkit rollout` calls an entry point of group `envkit.sinks` with the option's value and this.
+    `envkit rollout --sink NAME=VALUE` calls the entry point NAME of the group `envkit.sinks` with
+    the string VALUE, "" without one, and this.
     """
 
+    sink: str = ""
+    """Name of the entry point."""
     directory: Path
     """The run directory."""
     config: Mapping[str, Any]
@@ -53,9 +58,8 @@ class SinkRun:
     """Replace an existing file."""
     is_resumed: bool = False
     """Whether an earlier command started the run."""
-    received: Received | None = None
-    """What the sink got from earlier commands, which it does not get again. None for a file that
-    each command rewrites."""
+    records: dict[str, Received] = field(default_factory=dict[str, Received])
+    """The result of `received` by the sink's name."""
     tell: Callable[[str], None] | None
     """Prints where a sink writes and when it fails; None when quiet."""
 
@@ -63,6 +67,23 @@ class SinkRun:
     def name(self) -> str:
         """Name of the run."""
         return self.directory.name
+
+    def received(self, label: str = "") -> Received:
+        """Return what the sink got from earlier commands, which it does not get again.
+
+        A sink that does not ask gets all stored episodes at every command, as a file needs that
+        each command rewrites.
+
+        Args:
+            label: Tells the places apart to which the sink may write the run, such as projects.
+
+        Raises:
+            StorageError: The record cannot be read.
+        """
+        place = f"{self.sink}-{quote(label, safe='')}" if label else self.sink
+        record = Received(self.directory / RECEIVED_FILE.format(place), is_new=not self.is_resumed)
+        self.records[self.sink] = record
+        return record
 
     def say(self, line: str) -> None:
         """Print a line unless quiet."""

@@ -19,16 +19,9 @@ from envkit.errors import TemplateError
 from envkit.images import Image
 from envkit.messages import Message, images_of
 from envkit.ranges import one_of
-from envkit.tokens.arguments import (
-    all_stop_ids,
-    check_repeatable,
-    split_processor,
-    template_arguments,
-    tool_schemas,
-)
+from envkit.tokens import arguments
 from envkit.tokens.audit import TemplateAudit, make_audit
 from envkit.tokens.calibration import calibrate
-from envkit.tokens.continuing import continued
 from envkit.tokens.controls import open_shapes
 from envkit.tokens.delta import ToolSchemas, join, unless_rejected
 from envkit.tokens.encoded import Encoded, ImageFeatures
@@ -40,7 +33,7 @@ from envkit.tokens.replies import ReplyEncoder
 from envkit.tokens.rules import Dependency, RoleRule
 from envkit.tokens.sanity import SanityReport, SanityStatus, check_delta
 from envkit.tokens.shape import text_after_image
-from envkit.tokens.template import PlainMessage
+from envkit.tokens.template import PlainMessage, continued
 from envkit.tokens.texts import TextPolicy, Write
 from envkit.tokens.thoughts import thought_ending
 from envkit.tools import ToolSpec
@@ -116,15 +109,15 @@ class ChatCodec:
             lazy_features=lazy_features,
             vocabulary_size=vocabulary_size,
         )
-        processor, tokenizer = split_processor(tokenizer_or_processor)
-        check_repeatable(tokenizer)
+        processor, tokenizer = arguments.split_processor(tokenizer_or_processor)
+        arguments.check_repeatable(tokenizer)
         one_of("history", history, get_args(HistoryPolicy))
         one_of("stop_mismatch", stop_mismatch, get_args(StopMismatch))
         known = calibrate(
             tokenizer,
-            kwargs=template_arguments(processor, tokenizer, template_kwargs),
-            tools=tool_schemas(tools),
-            stop_ids=all_stop_ids(tokenizer, stop_ids),
+            kwargs=arguments.template_arguments(processor, tokenizer, template_kwargs),
+            tools=arguments.tool_schemas(tools),
+            stop_ids=arguments.all_stop_ids(tokenizer, stop_ids),
             placeholder_id=image_token_id(processor, tokenizer),
             neutralise=neutralise,
         )
@@ -510,7 +503,7 @@ class ChatCodec:
         """Return tools as schemas for the template, by default the codec's own."""
         if tools is None:
             return self._tools
-        schemas = tool_schemas(tools)
+        schemas = arguments.tool_schemas(tools)
         return self._texts.schemas(schemas) if schemas and self._texts.neutralise else schemas
 
     def _earlier(

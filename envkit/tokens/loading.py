@@ -48,8 +48,8 @@ def load_codec(
         if owner is None:
             owner = _load_owner(name, with_images=options.get("image_processor") is None)
         options.setdefault("vocabulary_size", vocabulary_size_of(name))
-        stops = [*(stop_ids or ()), *_generation_stops(name)]
-    return ChatCodec(owner, tools=tools, stop_ids=stops, **options)
+        ends = generation_stops(name) or _eos_of(read_json(name, "config.json"))
+    return ChatCodec(owner, tools=tools, stop_ids=[*(stop_ids or ()), *ends], **options)
 
 
 def _load_light(folder: Path, *, full: bool) -> Any:  # noqa: ANN401  # one of two classes
@@ -107,13 +107,13 @@ def _load_tokenizer(name: str) -> Any:  # noqa: ANN401  # transformers is an opt
         ) from error
 
 
-def _generation_stops(name: str) -> list[int]:
-    """Return the eos ids of generation_config.json, else of config.json."""
-    for file in ("generation_config.json", "config.json"):
-        ends = _eos_of(read_json(name, file))
-        if ends:
-            return ends
-    return []
+def generation_stops(name: str) -> list[int]:
+    """Return the ids of generation_config.json that end a reply; none without the file.
+
+    Args:
+        name: A model folder, or a name on the Hugging Face hub.
+    """
+    return _eos_of(read_json(name, "generation_config.json"))
 
 
 def _eos_of(config: dict[str, Any]) -> list[int]:

@@ -18,7 +18,7 @@ from envkit.toolcalls.json_formats import (
     read_llama,
     read_mistral,
 )
-from envkit.toolcalls.reply import Collector, ParsedReply, ToolCall, call_errors
+from envkit.toolcalls.reply import CallCollector, ParsedReply, ToolCall, call_errors
 from envkit.toolcalls.tolerant_json import scrub
 from envkit.toolcalls.xml_functions import FUNCTION_OPEN, read_functions, read_tags
 from envkit.tools import ToolSpec
@@ -78,7 +78,7 @@ def parse_tool_calls(
     thinking, body = scrub(reply.thinking), scrub(reply.final)
     if reply.problem:
         return ParsedReply(text="", errors=(reply.problem,), thinking=thinking)
-    out = Collector(body, tools)
+    out = CallCollector(body, tools)
     chosen = _detect(body, tags or {}) if format == ToolCallFormat.AUTO else ToolCallFormat(format)
     _read(out, chosen, tags or {})
     return out.finish(thinking)
@@ -99,7 +99,7 @@ def _detect(text: str, tags: Mapping[str, str]) -> ToolCallFormat:
     return marks[found[min(found)]] if found else ToolCallFormat.AUTO
 
 
-def _read(out: Collector, chosen: ToolCallFormat, tags: Mapping[str, str]) -> None:
+def _read(out: CallCollector, chosen: ToolCallFormat, tags: Mapping[str, str]) -> None:
     match chosen:
         case ToolCallFormat.HERMES | ToolCallFormat.QWEN_XML | ToolCallFormat.GLM:
             if chosen == ToolCallFormat.QWEN_XML and BLOCK_OPEN not in out.text:

@@ -3,7 +3,7 @@
 import re
 from typing import Any, Final
 
-from envkit.toolcalls.reply import Collector, arguments_of
+from envkit.toolcalls.reply import CallCollector, arguments_of
 from envkit.toolcalls.tolerant_json import MalformedJson, decode_prefix, skip_space
 from envkit.toolcalls.xml_functions import FUNCTION_OPEN, is_glm, read_functions, read_glm
 
@@ -28,7 +28,7 @@ _REREADS: Final = 4
 reply would take quadratic time."""
 
 
-def read_blocks(out: Collector) -> None:
+def read_blocks(out: CallCollector) -> None:
     """Read `<tool_call>` blocks: JSON of Hermes and Qwen, functions of Qwen3-Coder, GLM's pairs.
 
     An unclosed block is no call, even if its JSON is complete.
@@ -66,7 +66,7 @@ class _Budget:
         return self._left >= 0
 
 
-def _read_block(out: Collector, body: int, limit: int, rereads: _Budget) -> int:
+def _read_block(out: CallCollector, body: int, limit: int, rereads: _Budget) -> int:
     """Read the JSON block whose closing tag is at `limit`; return where reading continues."""
     text = out.text
     try:
@@ -99,7 +99,7 @@ def _decode_block(text: str, body: int, limit: int, rereads: _Budget) -> tuple[A
             raise error from None
 
 
-def read_llama(out: Collector) -> None:
+def read_llama(out: CallCollector) -> None:
     """Read Llama 3 calls: objects with `name` and `parameters`, after `<|python_tag|>` or alone.
 
     Without the tag, only a reply that begins with such an object is a call, because an answer may
@@ -137,7 +137,7 @@ def _has_arguments(value: object) -> bool:
     return isinstance(value, dict) and not {"parameters", "arguments", "function"}.isdisjoint(value)  # pyright: ignore[reportUnknownArgumentType]  # any JSON
 
 
-def read_mistral(out: Collector) -> None:
+def read_mistral(out: CallCollector) -> None:
     """Read Mistral calls: `[TOOL_CALLS]` and a JSON list, or a name, `[ARGS]` and an object."""
     text, at = out.text, 0
     while (start := text.find(MISTRAL_OPEN, at)) >= 0:
@@ -154,7 +154,7 @@ def read_mistral(out: Collector) -> None:
         out.cut(start, at)
 
 
-def _record_mistral(out: Collector, named: re.Match[str] | None, value: Any) -> None:  # noqa: ANN401  # any JSON
+def _record_mistral(out: CallCollector, named: re.Match[str] | None, value: Any) -> None:  # noqa: ANN401  # any JSON
     if named is None:
         out.payload(value)
         return

@@ -55,7 +55,7 @@ def call_errors(call: ToolCall, tools: Sequence[ToolSpec]) -> list[str]:
     return [f"there is no tool {call.name[:64]!r}; the tools are: {names}"]
 
 
-class Collector:
+class CallCollector:
     """Collects the calls and errors of one reply while a format reader scans it."""
 
     def __init__(self, text: str, tools: Sequence[ToolSpec]) -> None:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-from envkit.toolcalls.reply import Collector
+from envkit.toolcalls.reply import CallCollector
 from envkit.toolcalls.tolerant_json import MalformedJson, decode
 from envkit.tools import ToolSpec
 
@@ -21,7 +21,7 @@ _VALUE_CLOSE: Final = "</arg_value>"
 _GLM_HEAD: Final = re.compile(r"\s*+([\w.:/-]{1,64})\s*+")
 
 
-def read_functions(out: Collector, start: int = 0, end: int | None = None) -> None:
+def read_functions(out: CallCollector, start: int = 0, end: int | None = None) -> None:
     """Read Qwen3-Coder calls between two positions.
 
     Values are text. A value that the tool's schema declares as a number, boolean, list or object is
@@ -36,7 +36,7 @@ def read_functions(out: Collector, start: int = 0, end: int | None = None) -> No
             out.cut(head, at)
 
 
-def _read_function(out: Collector, head: int, limit: int) -> int:
+def _read_function(out: CallCollector, head: int, limit: int) -> int:
     """Read the function that begins at `head`; return where reading continues."""
     text = out.text
     name = _HEAD.match(text, head + len(FUNCTION_OPEN), limit)
@@ -69,7 +69,7 @@ def _read_function(out: Collector, head: int, limit: int) -> int:
     return at
 
 
-def is_glm(out: Collector, body: int, limit: int) -> bool:
+def is_glm(out: CallCollector, body: int, limit: int) -> bool:
     """Return whether a block is a call as GLM-4.5 and later models write it.
 
     It is a name, and pairs of `<arg_key>` and `<arg_value>`. Without a pair it is a call only if
@@ -89,7 +89,7 @@ def is_glm(out: Collector, body: int, limit: int) -> bool:
     return out.text.startswith(_KEY_OPEN, head.end(), limit) or (is_named and head.end() == limit)
 
 
-def read_glm(out: Collector, body: int, limit: int) -> None:
+def read_glm(out: CallCollector, body: int, limit: int) -> None:
     """Read a block for which `is_glm` holds; values are read as in `read_functions`."""
     text, head = out.text, _GLM_HEAD.match(out.text, body, limit)
     assert head is not None
@@ -154,7 +154,7 @@ def _takes_text(schema: Mapping[str, Any]) -> bool:
     return "string" in (declared if isinstance(declared, list) else [declared])
 
 
-def read_tags(out: Collector, tags: Mapping[str, str]) -> None:
+def read_tags(out: CallCollector, tags: Mapping[str, str]) -> None:
     """Read plain tags such as `<search>what to look for</search>`.
 
     Args:

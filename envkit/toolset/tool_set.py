@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError, DatasetError, UnknownNameError
+from envkit.ranges import at_least
 from envkit.tools import ToolSpec
 
 DEFAULT_TIMEOUT_S: Final = 30.0
@@ -50,11 +51,7 @@ class ToolSet:
         for limit in (self.timeout_s, *self.timeouts.values()):
             if limit is not None and not limit > 0:
                 raise ConfigurationError(f"a tool's timeout must be above 0 s, got {limit}")
-        if self.max_calls < 1 or self.max_characters < 1:
-            raise ConfigurationError(
-                "max_calls and max_characters must be at least 1, got "
-                f"{self.max_calls} and {self.max_characters}"
-            )
+        at_least(1, max_calls=self.max_calls, max_characters=self.max_characters)
 
     @classmethod
     def of(cls, tools: "ToolSet | Sequence[ToolSpec | Callable[..., Any]]") -> "ToolSet":

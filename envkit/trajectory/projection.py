@@ -87,6 +87,13 @@ class MergeTally:
     drifted_tokens: int = 0
     """Earlier tokens from the first difference on, over all forked rows."""
 
+    def __add__(self, other: "MergeTally") -> "MergeTally":
+        return MergeTally(
+            merged=self.merged + other.merged,
+            forked=self.forked + other.forked,
+            drifted_tokens=self.drifted_tokens + other.drifted_tokens,
+        )
+
 
 def rows_of(
     sequences: Sequence[TokenSequence], reward: float | None, *, is_trained: bool, merge: bool

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from envkit.closing import Closing
-from envkit.errors import ConfigurationError, EnvkitError, StorageError
+from envkit.errors import EnvkitError, StorageError
 from envkit.files import replace_file, storage_errors
 from envkit.folder_claim import FolderClaim
 from envkit.images import Image
+from envkit.ranges import one_of
 from envkit.trajectory.certificate import Certificate, certify
 from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
 from envkit.trajectory.plain import json_chunks
@@ -111,8 +112,7 @@ class TrajectoryWriter(Closing):
                 trajectories.
             ConfigurationError: The mode is unknown.
         """
-        if mode not in ("create", "append", "overwrite"):
-            raise ConfigurationError(f"mode must be create, append or overwrite, got {mode!r}")
+        one_of("mode", mode, ("create", "append", "overwrite"))
         self.path: Final = Path(directory) / FILE_NAME
         self.cut_bytes = 0
         """Bytes of the incomplete line that append mode removed; 0 if there was none."""

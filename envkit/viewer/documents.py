@@ -1,20 +1,49 @@
 """Other files that the viewer shows: certificates of environments, and evaluations.
 
 `envkit certify` and `envkit eval` write them as JSON. Their keys identify them, since a certificate
-can have any name. Their content is untrusted, so values of the wrong type are left out.
+can have any name. Their content is untrusted: only what a shape below names is passed on, and a
+value of the wrong type is missing.
 """
 
 import json
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-_KINDS: Final = {
+_ESTIMATE: Final = {"mean": float, "interval": {"low": float, "high": float}}
+_ANY: Final = "*"
+"""The key of a shape for every entry of an object."""
+_SHAPES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "certificate": {
+        "target": str,
+        "passed": bool,
+        "is_complete": bool,
+        "episodes": float,
+        "lines": [
+            {"name": str, "verdict": str, "value": float, "detail": str, "evidence": [str]},
+        ],
+    },
+    "evaluation": {
+        "is_complete": bool,
+        "runs": {_ANY: None},
+        "lines": [
+            {
+                "env_id": str,
+                "tag": str,
+                "value": str,
+                **dict.fromkeys(("tasks", "episodes", "faulted", "turns", "seconds"), float),
+                **dict.fromkeys(("success", "reward"), _ESTIMATE),
+                "pass_at": {_ANY: _ESTIMATE},
+            }
+        ],
+    },
+}
+"""What the front end gets of each kind: types, and objects and lists of them."""
+_KEYS: Final = {
     "certificate": ("target", "passed", "is_complete", "lines"),
     "evaluation": ("schema", "counting", "is_complete", "lines", "runs"),
 }
 """Keys that identify each kind of document."""
-_MAX_LINES: Final = 200
-_MAX_EVIDENCE: Final = 20
+_MAX_ENTRIES: Final = 200
 _MAX_TEXT: Final = 2_000
 _MAX_NUMBER: Final = 1e300
 
@@ -30,76 +59,33 @@ def read_document(text: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     data = _mapping(found)
-    for kind, keys in _KINDS.items():
+    for kind, keys in _KEYS.items():
         if all(key in data for key in keys) and isinstance(data["lines"], list):
-            lines = [_mapping(line) for line in cast("list[Any]", data["lines"])[:_MAX_LINES]]
-            build = _certificate if kind == "certificate" else _evaluation
-            return {"kind": kind, "is_complete": data["is_complete"] is True, **build(data, lines)}
+            return {"kind": kind, **_fitted(data, _SHAPES[kind])}
     return None
 
 
-def _certificate(data: Mapping[str, Any], lines: list[Mapping[str, Any]]) -> dict[str, Any]:
-    return {
-        "title": _text(data.get("target")),
-        "passed": data["passed"] is True,
-        "episodes": _number(data.get("episodes")),
-        "seed": None if data.get("seed") is None else _text(data.get("seed")),
-        "lines": [
-            {
-                "name": _text(line.get("name")),
-                "verdict": _text(line.get("verdict")),
-                "value": _number(line.get("value")),
-                "detail": _text(line.get("detail")),
-                "evidence": _texts(line.get("evidence")),
-            }
-            for line in lines
-        ],
-    }
-
-
-def _evaluation(data: Mapping[str, Any], lines: list[Mapping[str, Any]]) -> dict[str, Any]:
-    return {
-        "title": ", ".join(dict.fromkeys(_text(line.get("env_id")) for line in lines)),
-        "runs": [_text(name) for name in _mapping(data["runs"])],
-        "lines": [
-            {
-                "env": _text(line.get("env_id")),
-                "tag": None if line.get("tag") is None else _text(line["tag"]),
-                "value": None if line.get("value") is None else _text(line["value"]),
-                **{name: _number(line.get(name)) for name in _COUNTS},
-                "success": _estimate(line.get("success")),
-                "reward": _estimate(line.get("reward")),
-                "pass_at": [
-                    [_text(k), estimate]
-                    for k, given in _mapping(line.get("pass_at")).items()
-                    if (estimate := _estimate(given)) is not None
-                ],
-            }
-            for line in lines
-        ],
-    }
-
-
-_COUNTS: Final = ("tasks", "episodes", "faulted", "aborted", "turns", "seconds", "cost")
-
-
-def _estimate(given: object) -> dict[str, float | None] | None:
-    data = _mapping(given)
-    mean, ends = _number(data.get("mean")), _mapping(data.get("interval"))
-    if mean is None:
-        return None
-    return {"mean": mean, "low": _number(ends.get("low")), "high": _number(ends.get("high"))}
+def _fitted(given: Any, shape: Any) -> Any:  # noqa: ANN401  # JSON data, and a part of `_SHAPES`
+    """Return what the shape names of a value; None for a text or a number that it is not."""
+    if isinstance(shape, list):
+        entries = cast("list[Any]", given)[:_MAX_ENTRIES] if isinstance(given, list) else []
+        return [_fitted(entry, shape[0]) for entry in entries]
+    if isinstance(shape, dict):
+        data, parts = _mapping(given), cast("dict[str, Any]", shape)
+        if _ANY in parts:
+            kept = list(data.items())[:_MAX_ENTRIES]
+            return {key[:_MAX_TEXT]: _fitted(value, parts[_ANY]) for key, value in kept}
+        return {key: _fitted(data.get(key), part) for key, part in parts.items()}
+    if shape is bool:
+        return given is True
+    if shape is float:
+        is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
+        return given if is_number and abs(given) < _MAX_NUMBER else None
+    return None if shape is None or given is None else _text(given)
 
 
 def _mapping(given: object) -> Mapping[str, Any]:
     return cast("dict[str, Any]", given) if isinstance(given, dict) else {}
-
-
-def _number(given: object) -> float | None:
-    """Return a finite number; None for anything else."""
-    if isinstance(given, bool) or not isinstance(given, (int, float)):
-        return None
-    return given if abs(given) < _MAX_NUMBER else None
 
 
 def _text(given: object) -> str:
@@ -107,8 +93,3 @@ def _text(given: object) -> str:
         return (given if isinstance(given, str) else json.dumps(given))[:_MAX_TEXT]
     except RecursionError:
         return "…"
-
-
-def _texts(given: object) -> list[str]:
-    entries = cast("list[Any]", given) if isinstance(given, list) else []
-    return [_text(entry) for entry in entries[:_MAX_EVIDENCE]]

@@ -28,11 +28,6 @@ class Episode:
     token_ids: frozenset[int] = field(repr=False)
     """Every train id, for the vocabulary."""
 
-    @property
-    def is_broken(self) -> bool:
-        """Whether a rule is violated or the certificate does not match."""
-        return "broken" in self.row.flags
-
 
 def episode(
     trajectory: Trajectory,

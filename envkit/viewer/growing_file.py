@@ -5,12 +5,15 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO, Final
 
 MAX_LINE_BYTES: Final = 256 << 20
 """Longer lines are skipped."""
 _SAMPLE: Final = 256
 """Bytes compared to detect that a file was replaced."""
+_LOCKS: Final = Path("/proc/locks")
+"""Linux lists the locks of all processes on this machine here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +108,24 @@ class GrowingFile:
 def stamp_of(found: os.stat_result) -> tuple[int, ...]:
     """Return a value that changes whenever the file is written or replaced."""
     return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def is_locked(found: os.stat_result) -> bool:
+    """Return whether another process has locked the file for writing.
+
+    It reads the list of locks, because trying to lock the file could make a starting writer fail.
+    False if the system does not list its locks.
+
+    Args:
+        found: Status of the file.
+    """
+    try:
+        lines = _LOCKS.read_text("ascii", "replace").splitlines()
+    except OSError:
+        return False
+    device = found.st_dev
+    place = f"{os.major(device):02x}:{os.minor(device):02x}:{found.st_ino}"
+    return any({"FLOCK", "WRITE", place} <= set(line.split()) for line in lines)
 
 
 def _is_json(line: bytes) -> bool:

@@ -12,7 +12,6 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import fmean
 from typing import Any, BinaryIO, Final, cast
 
 from envkit.errors import ConfigurationError, EnvkitError, StorageError
@@ -23,14 +22,11 @@ from envkit.trajectory.image_folder import IMAGE_FOLDER, ImageFolder
 from envkit.trajectory.storage import FILE_NAME, parse_line
 from envkit.viewer.document import Decode, vocabulary
 from envkit.viewer.episodes import checked_row, episode
-from envkit.viewer.figures import finite_rewards, groups_of
 from envkit.viewer.folder import METRICS_FILE, RUN_FILE, Folder
-from envkit.viewer.growing_file import MAX_LINE_BYTES, GrowingFile, Line, stamp_of
+from envkit.viewer.growing_file import MAX_LINE_BYTES, GrowingFile, Line, is_locked, stamp_of
 from envkit.viewer.rows import EpisodeRow
 from envkit.viewer.run import RunData, numbers_of, unreadable
-from envkit.viewer.search import search_pieces
-from envkit.viewer.search_text import SearchText
-from envkit.viewer.writers import is_locked
+from envkit.viewer.search import SearchText, search_pieces
 
 _ROW_BYTES: Final = 8_000
 """Measured size of a row and of the figures' data for its episode."""
@@ -269,18 +265,6 @@ class LiveRun:
         """Return the figures of the episodes read so far."""
         with self._lock:
             return self._data.figures()
-
-    def rewards(self) -> list[float]:
-        """Return the finite rewards, in the order of the file."""
-        with self._lock:
-            return finite_rewards(self._data.rows)
-
-    def group_means(self) -> list[float]:
-        """Return the mean reward of each group, best first; see `groups_of`."""
-        with self._lock:
-            groups = groups_of(self._data.rows)
-        rewards = filter(None, map(finite_rewards, groups.values()))
-        return sorted(map(fmean, rewards), reverse=True)
 
     def rows(self) -> list[EpisodeRow]:
         """Return the rows read so far."""

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from envkit.images import Image
@@ -24,7 +24,7 @@ _NOTE: Final = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeRow:
-    """One episode in a list."""
+    """One episode in a list. The fields come in the order of the page's columns."""
 
     number: int
     """Its line in the file, or its position among trajectories in memory, from 1."""
@@ -49,9 +49,9 @@ class EpisodeRow:
     excerpt: str
     """The start of the first user message, on one line."""
     reward: float | None
+    stop_reason: StopReason
     is_solved: bool | None
     """None if success is undefined (see `success_of`)."""
-    stop_reason: StopReason
     turns: int
     """Replies that went to the environment, including those before a fork."""
     replies: int
@@ -83,64 +83,26 @@ class EpisodeRow:
 
     def to_json(self) -> list[Any]:
         """Return the row as JSON data, in the order of `COLUMNS`."""
-        return [
-            self.number,
-            self.episode_id,
-            self.env_id,
-            None if self.seed is None else str(self.seed),  # JavaScript rounds integers above 2^53
-            self.group_id,
-            self.role,
-            self.rollout,
-            self.member,
-            self.family,
-            self.excerpt,
-            None if self.reward is None else plain_float(self.reward),
-            self.stop_reason.value,
-            self.is_solved,
-            self.turns,
-            self.replies,
-            self.parent,
-            self.shared,
-            self.rewrites,
-            self.tokens,
-            self.sampled,
-            self.images,
-            plain_float(round(self.seconds, 4)),
-            self.not_understood,
-            self.thumbnail,
-            list(self.flags),
-            self.note,
-        ]
+        converted = {
+            "seed": None if self.seed is None else str(self.seed),  # JavaScript rounds above 2^53
+            "reward": None if self.reward is None else plain_float(self.reward),
+            "seconds": plain_float(round(self.seconds, 4)),
+        }
+        return [converted[n] if n in converted else getattr(self, n) for n in _SHOWN]
 
 
-COLUMNS: Final = (
-    "number",
-    "id",
-    "env",
-    "seed",
-    "group",
-    "role",
-    "rollout",
-    "member",
-    "family",
-    "task",
-    "reward",
-    "stop",
-    "solved",
-    "turns",
-    "replies",
-    "parent",
-    "shared",
-    "rewrites",
-    "tokens",
-    "sampled",
-    "images",
-    "seconds",
-    "unread",
-    "thumbnail",
-    "flags",
-    "note",
-)
+_NOT_SHOWN: Final = {"task_hash", "replies_hash", "history_hash", "slowest", "terms"}
+_SHOWN: Final = [one.name for one in fields(EpisodeRow) if one.name not in _NOT_SHOWN]
+_SHORT_NAMES: Final = {
+    "episode_id": "id",
+    "env_id": "env",
+    "group_id": "group",
+    "excerpt": "task",
+    "stop_reason": "stop",
+    "is_solved": "solved",
+    "not_understood": "unread",
+}
+COLUMNS: Final = tuple(_SHORT_NAMES.get(name, name) for name in _SHOWN)
 """Names of a row's columns."""
 
 

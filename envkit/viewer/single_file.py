@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 from typing import Final
 
-from envkit.errors import ConfigurationError, StorageError
+from envkit.errors import StorageError
+from envkit.ranges import at_least
 from envkit.viewer.diff import compare_rows
 from envkit.viewer.document import Decode, Document
 from envkit.viewer.episodes import episode
@@ -40,7 +41,7 @@ def write_report(
             written.
         ConfigurationError: `max_episodes` is below 1.
     """
-    _check_max_episodes(max_episodes)
+    at_least(1, max_episodes=max_episodes)
     document = Document()
     run = _read(RunSource(source), None, document, max_episodes)
     index = {"runs": [run.index(most=max_episodes)], "diff": None}
@@ -78,7 +79,7 @@ def write_diff(
             written.
         ConfigurationError: `max_episodes` is below 1, or the runs share no environment and seed.
     """
-    _check_max_episodes(max_episodes)
+    at_least(1, max_episodes=max_episodes)
     document = Document()
     sources = [RunSource(_again(source)) for source in (first, second)]
     names = [source.name for source in sources]
@@ -104,11 +105,6 @@ def write_diff(
 def _again(source: Source) -> Source:
     """Return a source that can be read twice."""
     return source if isinstance(source, (str, os.PathLike)) else list(source)
-
-
-def _check_max_episodes(max_episodes: int) -> None:
-    if max_episodes < 1:
-        raise ConfigurationError(f"max_episodes must be at least 1, got {max_episodes}")
 
 
 def _read(source: RunSource, name: str | None, document: Document, max_episodes: int) -> RunData:

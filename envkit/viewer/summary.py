@@ -7,7 +7,9 @@ from pathlib import PurePosixPath
 from statistics import fmean
 from typing import Any, Final, cast
 
+from envkit.viewer.figures import finite_rewards, groups_of
 from envkit.viewer.live_run import LiveRun
+from envkit.viewer.rows import EpisodeRow
 
 _BUCKETS: Final = 24
 _MIN_PER_BUCKET: Final = 4
@@ -32,7 +34,7 @@ _SHOWN: Final = (
 
 def summary(run: LiveRun) -> dict[str, Any]:
     """Return the row of a run, with the figures of the episodes read so far."""
-    figures, settings, rewards = run.figures(), run.settings, run.rewards()
+    figures, settings, rows = run.figures(), run.settings, run.rows()
     planned = settings.get("env_id")
     sampled = dict(figures["metrics"]).get("tokens/response/mean")
     return {
@@ -47,8 +49,8 @@ def summary(run: LiveRun) -> dict[str, Any]:
         "seed": _seed(settings),
         "step": run.step,
         "tokens": sampled,
-        "spark": _spark(rewards),
-        "cells": _cells(run.group_means()),
+        "spark": _spark(finite_rewards(rows)),
+        "cells": _cells(rows),
         "settings": flat(settings),
     }
 
@@ -86,8 +88,10 @@ def _spark(rewards: Sequence[float]) -> list[float]:
     return [round(fmean(rewards[a:b]), 4) for a, b in pairwise(ends)]
 
 
-def _cells(means: Sequence[float]) -> list[float]:
-    """Return up to 36 of the groups' means, evenly spaced from best to worst."""
+def _cells(rows: Sequence[EpisodeRow]) -> list[float]:
+    """Return up to 36 of the groups' mean rewards, evenly spaced from best to worst."""
+    rewards = filter(None, map(finite_rewards, groups_of(rows).values()))
+    means = sorted(map(fmean, rewards), reverse=True)
     count = min(_CELLS, len(means))
     places = [n * (len(means) - 1) // max(1, count - 1) for n in range(count)]
     return [round(means[place], 4) for place in places]

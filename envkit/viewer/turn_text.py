@@ -131,7 +131,7 @@ def _engine(turn: Mapping[str, Any]) -> Iterator[str]:
     values = (
         ("finish", turn["finish"]),
         ("weights", turn["version"]),
-        ("prompt tokens", number(turn["prompt_tokens"])),
+        ("prompt tokens", number(turn["prompt_tokens"]) if turn["prompt_tokens"] else None),
         ("from the cache", number(turn["cached_tokens"]) if turn["cached_tokens"] else None),
         ("full render", turn["sanity"]),
         ("engine retries", turn["engine_retries"] or None),

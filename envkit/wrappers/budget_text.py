@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from envkit.env import Observation
-from envkit.errors import ConfigurationError
+from envkit.ranges import at_least
 from envkit.wrappers.env_wrapper import AnyEnv, EnvWrapper
 
 INFO_KEY: Final = "left_out_characters"
@@ -54,15 +54,9 @@ class BudgetText(EnvWrapper):
             env, max_characters=max_characters, max_tokens=max_tokens, count_tokens=count_tokens
         )
         self._count = count_tokens or _estimate
-        least = len(_gap(10**6))
-        if max_characters is not None and max_characters < least:
-            raise ConfigurationError(
-                f"max_characters must be at least {least}, got {max_characters}"
-            )
-        if max_tokens is not None and max_tokens < self._count(_gap(10**6)):
-            raise ConfigurationError(
-                f"max_tokens must be at least {self._count(_gap(10**6))}, got {max_tokens}"
-            )
+        gap = _gap(10**6)
+        at_least(len(gap), max_characters=max_characters)
+        at_least(self._count(gap), max_tokens=max_tokens)
         self.max_characters, self.max_tokens = max_characters, max_tokens
 
     def reset(

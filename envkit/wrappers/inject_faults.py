@@ -7,6 +7,7 @@ from typing import Any, Final
 from envkit.env import Observation
 from envkit.errors import ConfigurationError, EnvFault, FaultKind
 from envkit.faults import ANY_SCOPE, RETRYABLE_KINDS, FaultPlan
+from envkit.ranges import at_least
 from envkit.seeds import checked_seed
 from envkit.wrappers.env_wrapper import AnyEnv, EnvWrapper
 
@@ -63,8 +64,7 @@ class InjectFaults(EnvWrapper):
                 f"InjectFaults knows the kinds {list(_KINDS)}, got {unknown}; "
                 "give the plan kinds by scope if servers share it"
             )
-        if delay_s < 0:
-            raise ConfigurationError(f"delay_s must be at least 0, got {delay_s}")
+        at_least(0, delay_s=delay_s)
         self.plan, self.delay_s = plan, delay_s
         self._seed: int | None = None
 

@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 
 from envkit.errors import ConfigurationError, StorageError
 from envkit.files import replace_file
+from envkit.ranges import one_of
 
 Level = int | float | str
 """A value of an environment's level argument, or of a task's level."""
@@ -67,8 +68,8 @@ class LevelProgress:
         """
         if not levels or len(set(levels)) != len(levels):
             raise ConfigurationError(f"levels must be distinct, got {list(levels)}")
-        if start is not None and start not in levels:
-            raise ConfigurationError(f"start must be one of {list(levels)}, got {start!r}")
+        if start is not None:
+            one_of("start", start, levels)
         if window < 1 or not down < up <= 1:
             raise ConfigurationError(
                 f"window must be at least 1 and down < up <= 1, got window={window}, up={up}, "

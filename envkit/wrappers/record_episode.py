@@ -11,6 +11,7 @@ from envkit.env import Observation
 from envkit.errors import ConfigurationError
 from envkit.files import replace_file, storage_errors
 from envkit.images import Image
+from envkit.ranges import one_of
 from envkit.wrappers.env_wrapper import AnyEnv, EnvWrapper
 
 FORMATS: Final = ("webp", "gif")
@@ -49,8 +50,7 @@ class RecordEpisode(EnvWrapper):
         Raises:
             ConfigurationError: The format is unknown, or a number is out of range.
         """
-        if format not in FORMATS:
-            raise ConfigurationError(f"format must be one of {list(FORMATS)}, got {format!r}")
+        one_of("format", format, FORMATS)
         if not 0.02 <= seconds <= 60 or every < 1:
             raise ConfigurationError(
                 f"seconds must be 0.02 to 60 and every at least 1, got {seconds} and {every}"

@@ -1,10 +1,11 @@
-"""Read replies of families that act by Python-like calls."""
+"""Families that act by Python-like calls."""
 
 import re
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from abc import abstractmethod
+from typing import ClassVar, Final, NamedTuple
 
 from envkit.reply import Reply
+from envkit_actions.family import ActionFamily
 from envkit_actions.malformed import MalformedActionError
 from envkit_actions.parsed import ParsedActions, Reading
 from envkit_actions.reply import split_reply
@@ -18,9 +19,6 @@ class Code(NamedTuple):
 
     source: str
     thought: str
-
-
-Extract = Callable[[str], Code]
 
 
 def fenced(body: str) -> Code:
@@ -38,29 +36,29 @@ def fenced(body: str) -> Code:
     return Code(body[opening.end() : close].strip(), body[: opening.start()].strip())
 
 
-def parse_code(
-    reply: Reply | str,
-    space: CoordinateSpace,
-    *,
-    marks: tuple[str, ...],
-    extract: Extract,
-    read: Callable[[str, Reading], None],
-) -> ParsedActions:
-    """Read a reply whose actions are text.
+class CodeFamily(ActionFamily):
+    """A family that acts by Python-like calls."""
 
-    Args:
-        reply: Any model output; a string is a whole reply.
-        space: Coordinate space of the reply.
-        marks: How replies of the family begin; marks of thoughts in such a reply are text.
-        extract: Finds the calls in the body.
-        read: Adds the actions of the calls' text to the reading; may raise MalformedActionError.
-    """
-    reading = Reading(space)
-    try:
-        body = split_reply(reply, marks)
-        code = extract(body.text)
-    except MalformedActionError as error:
-        reading.problem(str(error))
-        return reading.finish()
-    reading.each([code.source] if code.source else [], lambda source: read(source, reading))
-    return reading.finish("\n".join(part for part in (body.thinking, code.thought) if part))
+    marks: ClassVar[tuple[str, ...]]
+    """How its replies begin; marks of thoughts in such a reply are text."""
+
+    def parse(self, reply: Reply | str, space: CoordinateSpace) -> ParsedActions:
+        """Read the calls of a reply; see `ActionFamily.parse`."""
+        reading = Reading(space)
+        try:
+            body = split_reply(reply, self.marks)
+            code = self._extract(body.text)
+        except MalformedActionError as error:
+            reading.problem(str(error))
+            return reading.finish()
+        sources = [code.source] if code.source else []
+        reading.each(sources, lambda source: self._read(source, reading))
+        return reading.finish("\n".join(part for part in (body.thinking, code.thought) if part))
+
+    @abstractmethod
+    def _extract(self, body: str) -> Code:
+        """Find the calls in a body; may raise MalformedActionError."""
+
+    @abstractmethod
+    def _read(self, source: str, reading: Reading) -> None:
+        """Add the actions of the calls' text to the reading; may raise MalformedActionError."""

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Final
 
 from envkit_actions.action import Action, ActionKind
-from envkit_actions.keys import chord
+from envkit_actions.keys import canonical_key, chord
 from envkit_actions.malformed import MalformedActionError
 
 _HOLDING: Final = (
@@ -27,22 +27,32 @@ class HeldKeys:
         self._down: list[str] = []
         self._is_used = True
 
-    def press(self, key: str) -> None:
-        """Put a key down."""
+    def press(self, name: str) -> None:
+        """Put a key down.
+
+        Raises:
+            MalformedActionError: There is no such key.
+        """
+        key = canonical_key(name)
         if key not in self._down:
             self._down.append(key)
             self._is_used = False
 
-    def release(self, key: str) -> Action | None:
-        """Release a key; return the chord if no action used it."""
+    def release(self, name: str) -> list[Action]:
+        """Release a key; return the chord if no action used it.
+
+        Raises:
+            MalformedActionError: There is no such key.
+        """
+        key = canonical_key(name)
         if key not in self._down:
-            return None
+            return []
         pressed = Action(kind=ActionKind.KEY, keys=chord(self._down))
         self._down.remove(key)
         if self._is_used:
-            return None
+            return []
         self._is_used = True
-        return pressed
+        return [pressed]
 
     def applied(self, action: Action) -> Action:
         """Return an action with the held keys applied.

@@ -62,75 +62,29 @@ TABLE: Final[dict[str, KeyNames]] = {
 """Canonical name of a key -> its names elsewhere. A single character is its own name."""
 
 _SYMBOLS: Final = {
-    "plus": "+",
-    "minus": "-",
-    "comma": ",",
-    "period": ".",
-    "dot": ".",
-    "slash": "/",
-    "backslash": "\\",
-    "semicolon": ";",
-    "colon": ":",
-    "apostrophe": "'",
-    "grave": "`",
-    "backquote": "`",
-    "equal": "=",
-    "equals": "=",
-    "bracketleft": "[",
-    "bracketright": "]",
-    "asterisk": "*",
-    "underscore": "_",
-    "exclam": "!",
-    "question": "?",
-    "numbersign": "#",
-    "percent": "%",
-    "ampersand": "&",
-    "dollar": "$",
-    "at": "@",
-}
-_ALIASES: Final = {
-    "control": "ctrl",
-    "controll": "ctrl",
-    "controlr": "ctrl",
-    "ctrlleft": "ctrl",
-    "ctrlright": "ctrl",
-    "ctrll": "ctrl",
-    "controlormeta": "ctrl",
-    "shiftl": "shift",
-    "shiftr": "shift",
-    "shiftleft": "shift",
-    "shiftright": "shift",
-    "altl": "alt",
-    "altr": "alt",
-    "altleft": "alt",
-    "altright": "alt",
-    "altgr": "alt",
-    "option": "alt",
-    "command": "meta",
-    "superl": "meta",
-    "superr": "meta",
-    "windows": "meta",
-    "winleft": "meta",
-    "winright": "meta",
-    "metal": "meta",
-    "metaleft": "meta",
-    "return": "enter",
-    "kpenter": "enter",
-    "del": "delete",
-    "kpdelete": "delete",
-    "ins": "insert",
-    "spacebar": "space",
-    "pgup": "pageup",
-    "pgdn": "pagedown",
-    "pgdown": "pagedown",
-    "uparrow": "up",
-    "downarrow": "down",
-    "leftarrow": "left",
-    "rightarrow": "right",
+    "+": "plus", "-": "minus", ",": "comma", ".": "period dot", "/": "slash", "\\": "backslash",
+    ";": "semicolon", ":": "colon", "'": "apostrophe", "`": "grave backquote", "=": "equal equals",
+    "[": "bracketleft", "]": "bracketright", "*": "asterisk", "_": "underscore", "!": "exclam",
+    "?": "question", "#": "numbersign", "%": "percent", "&": "ampersand", "$": "dollar", "@": "at",
+}  # fmt: skip
+"""Characters by their names, X11's first."""
+_SPELLINGS: Final = {
+    "ctrl": "control controll controlr ctrlleft ctrlright ctrll controlormeta",
+    "shift": "shiftl shiftr shiftleft shiftright",
+    "alt": "altl altr altleft altright altgr option",
+    "meta": "command superl superr windows winleft winright metal metaleft",
+    "enter": "return kpenter",
+    "delete": "del kpdelete",
+    "insert": "ins",
+    "space": "spacebar",
+    "pageup": "pgup",
+    "pagedown": "pgdn pgdown",
+    **{arrow: f"{arrow}arrow" for arrow in ("up", "down", "left", "right")},
     **_SYMBOLS,
-    **{f"digit{n}": str(n) for n in range(10)},
-    **{f"key{letter}": letter for letter in "abcdefghijklmnopqrstuvwxyz"},
+    **{str(n): f"digit{n}" for n in range(10)},
+    **{letter: f"key{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"},
 }
+"""Other names of each key, `_folded`."""
 
 
 def _folded(name: str) -> str:
@@ -138,10 +92,10 @@ def _folded(name: str) -> str:
 
 
 _NAMES: Final = {
-    **_ALIASES,
+    **{name: key for key, names in _SPELLINGS.items() for name in names.split()},
     **{_folded(name): key for key, names in TABLE.items() for name in (key, *names)},
 }
-_KEYSYMS: Final = {symbol: name for name, symbol in reversed(_SYMBOLS.items())}
+_KEYSYMS: Final = {symbol: names.split()[0] for symbol, names in _SYMBOLS.items()}
 
 
 def canonical_key(name: str) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from envkit import ranges
 from envkit.errors import ConfigurationError
 from envkit.smart_resize import Size, SmartResize
 
@@ -61,8 +62,7 @@ class CoordinateSpace:
             raise ConfigurationError(
                 f"sizes must be at least 1x1, got screen {self.screen} and sent {self.sent}"
             )
-        if self.scale not in (1, 999, 1000):
-            raise ConfigurationError(f"scale must be 1000, 999 or 1, got {self.scale}")
+        ranges.one_of("scale", self.scale, (1000, 999, 1))
         if self.kind is SpaceKind.RESIZED and self.resize is None:
             raise ConfigurationError(
                 "a resized space needs resize=, such as QWEN25_VL_RESIZE, to know what was seen"

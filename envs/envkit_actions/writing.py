@@ -1,7 +1,7 @@
 """Access to an action's fields for writers, which reject what their family cannot express."""
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
 
 from envkit_actions.action import Action, ActionKind, Button
 from envkit_actions.keys import KeyColumn, chord, key_names, split_chord
@@ -14,6 +14,7 @@ WHEEL_CLICK: Final = 120
 """Pixels scrolled per wheel click."""
 Place = list[int | float]
 """x and y in the units of a space."""
+T = TypeVar("T")
 
 
 class Writing:
@@ -32,6 +33,13 @@ class Writing:
         return InexpressibleActionError(
             f"{self._family} cannot express {self.action.kind.value}: {why}"
         )
+
+    def by_kind(self, writers: Mapping[ActionKind, "Callable[[Writing], T]"], why: str) -> T:
+        """Return what the writer of the action's kind writes; `why` the others cannot be said."""
+        write = writers.get(self.action.kind)
+        if write is None:
+            raise self.refusal(why)
+        return write(self)
 
     def plain(self, *, button: bool = False, keys: bool = False) -> Action:
         """Return the action after checking the fields that its form cannot hold.
@@ -79,6 +87,12 @@ class Writing:
         names = key_names(self.action.keys, column)
         self._check_keys(names)
         return names
+
+    def holding(self, lines: Sequence[str], column: KeyColumn, down: str, up: str) -> list[str]:
+        """Return lines between calls of two functions that press and release the held keys."""
+        keys = self.keys(column) if self.action.keys else []
+        pressed = [f"{down}({key!r})" for key in keys]
+        return [*pressed, *lines, *(f"{up}({key!r})" for key in reversed(keys))]
 
     def joined_keys(self, column: KeyColumn, separator: str = "+") -> str:
         """Join the names in one string that splits back into them."""

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final
 from envkit.env import Capabilities, Env, Policy, Turn
 from envkit.errors import ConfigurationError, DatasetError
 from envkit.marks import Mark
+from envkit.ranges import at_least
 from envkit.success import OWN_REWARD
 from envkit.tasks import Task
 from envkit_actions.action import Action, ActionKind, Status
@@ -99,8 +100,7 @@ class ComputerUseEnv(Env):
                 f"the screen must have {WIDTH}x{HEIGHT} to {_LARGEST[0]}x{_LARGEST[1]} pixels, "
                 f"got {width}x{height}"
             )
-        if shaping < 0:
-            raise ConfigurationError(f"shaping must be at least 0, got {shaping}")
+        at_least(0, shaping=shaping)
         self.dialect = Dialect(action, width, height)
         self.tools = self.dialect.tools
         self.tasks = DesktopTasks(level=level, families=families, split=split)

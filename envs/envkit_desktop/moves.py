@@ -10,31 +10,18 @@ from itertools import pairwise
 
 from envkit_actions.action import Action, ActionKind, Button
 from envkit_actions.writing import WHEEL_CLICK
+from envkit_desktop import widgets
 from envkit_desktop.desktop import Desktop, placed
 from envkit_desktop.painter import Box, intersect
 from envkit_desktop.pointer import hit_test
-from envkit_desktop.widgets import (
-    Check,
-    Dropdown,
-    Icon,
-    ListBox,
-    MenuBar,
-    Radio,
-    ScrollPane,
-    Slider,
-    Spinner,
-    Table,
-    Tabs,
-    TextArea,
-    TextField,
-    Widget,
-    Window,
-)
+from envkit_desktop.widgets import Widget, Window
 from envkit_desktop.widgets.tables import HEADER
 from envkit_desktop.widgets.widget import ROW
 from envkit_desktop.widgets.window import TITLE
 
 Moves = Iterator[Action]
+Control = widgets.Check | widgets.Slider | widgets.Spinner | widgets.TextField | widgets.Dropdown
+Value = bool | int | str
 _GRID = (0.5, 0.25, 0.75, 0.08, 0.92)
 _AROUND = ((0, 0), (-1, -1), (1, -1), (-1, 1), (1, 1))
 
@@ -90,9 +77,9 @@ def reach(desk: Desktop, widget: Widget, part: Box | None = None) -> Moves:
         return
     yield from _uncover(desk, window)
     for parent, child in pairwise(_ancestors(window, widget)):
-        if isinstance(parent, Tabs) and not child.visible:
+        if isinstance(parent, widgets.Tabs) and not child.visible:
             yield from tab(desk, parent, parent.children.index(child))
-        if isinstance(parent, ScrollPane):
+        if isinstance(parent, widgets.ScrollPane):
             yield from _scroll_to(desk, parent, widget)
 
 
@@ -143,7 +130,7 @@ def _ancestors(root: Widget, target: Widget) -> list[Widget]:
     return []
 
 
-def _scroll_to(desk: Desktop, pane: ScrollPane, widget: Widget) -> Moves:
+def _scroll_to(desk: Desktop, pane: widgets.ScrollPane, widget: Widget) -> Moves:
     places = {id(item): y for item, _, y in placed(pane)}
     inside = places[id(widget)] - places[id(pane)] + pane.offset
     way = _way(pane, inside - (pane.height - widget.height) // 2)
@@ -152,7 +139,7 @@ def _scroll_to(desk: Desktop, pane: ScrollPane, widget: Widget) -> Moves:
         yield Action(kind=ActionKind.SCROLL, x=(left + right) // 2, y=(top + bottom) // 2, dy=way)
 
 
-def _way(widget: ScrollPane | ListBox | Table, wanted: int) -> int:
+def _way(widget: widgets.ScrollPane | widgets.ListBox | widgets.Table, wanted: int) -> int:
     """Return the whole wheel clicks, in pixels, that come closest to an offset.
 
     At least one click; at the ends it scrolls only the remaining distance.
@@ -178,7 +165,7 @@ def press(
         yield Action(kind=kind, x=point[0], y=point[1], button=button, keys=keys)
 
 
-def fill(desk: Desktop, field: TextField | TextArea, text: str) -> Moves:
+def fill(desk: Desktop, field: widgets.TextField | widgets.TextArea, text: str) -> Moves:
     """Set a field to a text."""
     if field.text == text:
         return
@@ -191,13 +178,13 @@ def fill(desk: Desktop, field: TextField | TextArea, text: str) -> Moves:
     yield key("delete")
 
 
-def check(desk: Desktop, box: Check | Radio, *, on: bool = True) -> Moves:
+def check(desk: Desktop, box: widgets.Check | widgets.Radio, *, on: bool = True) -> Moves:
     """Tick a box or choose a radio button."""
     if box.checked != on:
         yield from press(desk, box)
 
 
-def choose(desk: Desktop, dropdown: Dropdown, option: str) -> Moves:
+def choose(desk: Desktop, dropdown: widgets.Dropdown, option: str) -> Moves:
     """Choose an option of a dropdown."""
     if dropdown.text == option:
         return
@@ -207,7 +194,7 @@ def choose(desk: Desktop, dropdown: Dropdown, option: str) -> Moves:
     yield from press(desk, dropdown)
 
 
-def slide(desk: Desktop, slider: Slider, value: int) -> Moves:
+def slide(desk: Desktop, slider: widgets.Slider, value: int) -> Moves:
     """Set a slider: by a press on its track, then by arrow keys."""
     if slider.value == value:
         return
@@ -217,7 +204,7 @@ def slide(desk: Desktop, slider: Slider, value: int) -> Moves:
     yield from press(desk, slider, part=(at, 2, at + 1, slider.height - 2))
 
 
-def spin(desk: Desktop, spinner: Spinner, value: int) -> Moves:
+def spin(desk: Desktop, spinner: widgets.Spinner, value: int) -> Moves:
     """Set a spinner by typing the number."""
     if spinner.value == value:
         return
@@ -226,14 +213,31 @@ def spin(desk: Desktop, spinner: Spinner, value: int) -> Moves:
     yield from press(desk, spinner, part=(2, 2, spinner.width - 22, spinner.height - 2))
 
 
-def tab(desk: Desktop, tabs: Tabs, index: int) -> Moves:
+def set_control(desk: Desktop, control: Control, value: Value) -> Moves:
+    """Set a control of a form; a dropdown cannot be emptied."""
+    match control, value:
+        case widgets.Check(), bool():
+            yield from check(desk, control, on=value)
+        case widgets.Slider(), int():
+            yield from slide(desk, control, value)
+        case widgets.Spinner(), int():
+            yield from spin(desk, control, value)
+        case widgets.TextField(), str():
+            yield from fill(desk, control, value)
+        case widgets.Dropdown(), str() if value:
+            yield from choose(desk, control, value)
+        case _:
+            return
+
+
+def tab(desk: Desktop, tabs: widgets.Tabs, index: int) -> Moves:
     """Open a page."""
     if tabs.selected != index:
         left = index * tabs.tab_width
         yield from press(desk, tabs, part=(left + 4, 4, left + tabs.tab_width - 4, 20))
 
 
-def row(desk: Desktop, rows: ListBox | Table, index: int) -> Moves:
+def row(desk: Desktop, rows: widgets.ListBox | widgets.Table, index: int) -> Moves:
     """Choose a row alone, scrolling to it."""
     if rows.selected != index:
         yield from press_row(desk, rows, index)
@@ -241,14 +245,14 @@ def row(desk: Desktop, rows: ListBox | Table, index: int) -> Moves:
 
 def press_row(
     desk: Desktop,
-    rows: ListBox | Table,
+    rows: widgets.ListBox | widgets.Table,
     index: int,
     *,
     kind: ActionKind = ActionKind.CLICK,
     keys: tuple[str, ...] = (),
 ) -> Moves:
     """Click on a row even if it is already chosen, scrolling to it."""
-    header = HEADER if isinstance(rows, Table) else 0
+    header = HEADER if isinstance(rows, widgets.Table) else 0
     top = index * ROW - rows.offset + header
     if top < header or top + ROW > rows.height:
         yield from reach(desk, rows)
@@ -260,7 +264,7 @@ def press_row(
     yield from press(desk, rows, part=part, kind=kind, keys=keys)
 
 
-def menu(desk: Desktop, bar: MenuBar, path: Sequence[str]) -> Moves:
+def menu(desk: Desktop, bar: widgets.MenuBar, path: Sequence[str]) -> Moves:
     """Choose an item by the texts that lead to it, the menu's title first."""
     titles = [title for title, _ in bar.menus]
     if not desk.menus or desk.menus[0].items != bar.menus[titles.index(path[0])][1]:
@@ -295,7 +299,7 @@ def context(desk: Desktop, widget: Widget, path: Sequence[str]) -> Moves:
     yield from press(desk, widget, button=Button.RIGHT)
 
 
-def drop(desk: Desktop, icon: Icon, target: Widget) -> Moves:
+def drop(desk: Desktop, icon: widgets.Icon, target: Widget) -> Moves:
     """Drag an icon onto a widget."""
     yield from reach(desk, icon)
     yield from reach(desk, target)

@@ -16,20 +16,11 @@ from envkit_actions.action import Button as MouseButton
 from envkit_actions.dialect import Dialect
 from envkit_actions.parsed import MAX_ACTIONS
 from envkit_actions.writing import DELETE, replacing
-from envkit_desktop import moves
+from envkit_desktop import moves, widgets
 from envkit_desktop.desktop import Desktop
 from envkit_desktop.families.family import ANSWER_FIELD
 from envkit_desktop.painter import line_height
 from envkit_desktop.pointer import hit_test
-from envkit_desktop.widgets import (
-    Button,
-    ListBox,
-    Slider,
-    TextArea,
-    TextField,
-    Widget,
-    walk,
-)
 from envkit_desktop.widgets.scrolling import BAR, Scrolled
 from envkit_desktop.widgets.widget import PADDING
 
@@ -87,7 +78,7 @@ def _by_keyboard(desk: Desktop, action: Action) -> Iterator[list[Action]]:
         return
     hit = hit_test(desk, action.x, action.y)
     widget, _, top = hit.chain[-1] if hit is not None else (None, 0, 0)
-    if not isinstance(widget, ListBox):
+    if not isinstance(widget, widgets.ListBox):
         return
     if not widget.focused:
         yield [moves.key("tab")]
@@ -105,7 +96,7 @@ def _by_right_click(desk: Desktop, action: Action) -> Iterator[list[Action]]:
     if action.x is None or action.y is None:
         return
     hit = hit_test(desk, action.x, action.y)
-    if hit is not None and isinstance(hit.chain[-1][0], ListBox):
+    if hit is not None and isinstance(hit.chain[-1][0], widgets.ListBox):
         yield [replace(action, button=MouseButton.RIGHT, keys=())]
 
 
@@ -114,9 +105,9 @@ def _by_pointer(desk: Desktop, action: Action) -> Iterator[list[Action]]:
     focus = desk.focus
     if action == DELETE:
         yield replacing("")
-    elif action.keys == ("ctrl", "a") and isinstance(focus, TextField | TextArea):
+    elif action.keys == ("ctrl", "a") and isinstance(focus, widgets.TextField | widgets.TextArea):
         yield from _select_by_drag(desk, focus)
-    elif action.keys in (("left",), ("right",)) and isinstance(focus, Slider):
+    elif action.keys in (("left",), ("right",)) and isinstance(focus, widgets.Slider):
         step = focus.step if action.keys == ("right",) else -focus.step
         at = focus.knob(focus.value + step)
         press = next(moves.press(desk, focus, part=(at, 2, at + 1, focus.height - 2)), None)
@@ -124,7 +115,9 @@ def _by_pointer(desk: Desktop, action: Action) -> Iterator[list[Action]]:
             yield [press]
 
 
-def _select_by_drag(desk: Desktop, editor: TextField | TextArea) -> Iterator[list[Action]]:
+def _select_by_drag(
+    desk: Desktop, editor: widgets.TextField | widgets.TextArea
+) -> Iterator[list[Action]]:
     """Drag from the start to the far corner, or from the end backwards if the text is scrolled."""
     line = line_height(desk.type_pixels)
     bottom, right = editor.height - PADDING, editor.width - BAR
@@ -137,7 +130,7 @@ def _select_by_drag(desk: Desktop, editor: TextField | TextArea) -> Iterator[lis
         return
     if moves.visible_point(desk, editor, part) != (press.x, press.y):
         yield [press]
-    elif editor.offset and isinstance(editor, TextArea) and not editor.is_at_end(desk):
+    elif editor.offset and isinstance(editor, widgets.TextArea) and not editor.is_at_end(desk):
         yield [Action(kind=ActionKind.SCROLL, x=press.x, y=press.y, dy=_FAR)]
     else:
         yield [replace(press, kind=ActionKind.DRAG, path=(far,))]
@@ -154,9 +147,9 @@ def _by_replacing(desk: Desktop, action: Action) -> Iterator[list[Action]]:
 def _in_writing(desk: Desktop, action: Action) -> Iterator[list[Action]]:
     """Type the answer into its field, then press the button next to it."""
     for window in desk.windows:
-        named: dict[str, Widget] = {widget.name: widget for widget in walk(window)}
+        named: dict[str, widgets.Widget] = {widget.name: widget for widget in widgets.walk(window)}
         field, button = named.get(ANSWER_FIELD), named.get("Send")
-        if isinstance(field, TextField) and isinstance(button, Button):
+        if isinstance(field, widgets.TextField) and isinstance(button, widgets.Button):
             actions = [*moves.fill(desk, field, action.text), *moves.press(desk, button)]
             yield actions[:1]
             return

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from envkit.errors import ConfigurationError, UnknownNameError
+from envkit.ranges import one_of
 from envkit.seeds import checked_seed, derive_seed
 from envkit.tasks import Task
 from envkit_desktop.families import FAMILIES
@@ -47,10 +48,8 @@ class DesktopTasks:
             ConfigurationError: A value is out of range.
             UnknownNameError: A family does not exist.
         """
-        if split not in ("train", "test"):
-            raise ConfigurationError(f"split must be 'train' or 'test', got {split!r}")
-        if level is not None and level not in LEVELS:
-            raise ConfigurationError(f"level must be one of {LEVELS} or None, got {level!r}")
+        one_of("split", split, ("train", "test"))
+        one_of("level", level, (*LEVELS, None))
         names = sorted(FAMILIES if families is None else set(families))
         for name in names:
             if name not in FAMILIES:

@@ -173,6 +173,21 @@ class Draft:
             ("segment", a, b) for a, b in zip(names, [*names[1:], names[0]], strict=True)
         ]
 
+    def triangle(self, a: str, b: str, c: str, base: float, tip: Point) -> None:
+        """Place and draw a triangle with AB level, from the origin, and C at the tip."""
+        self.put(a, 0, 0)
+        self.put(b, base, 0)
+        self.put(c, *tip)
+        self.polygon([a, b, c])
+
+    def right_triangle(self, a: str, b: str, c: str, level: float, upright: float) -> None:
+        """Place and draw a triangle with a right angle at C, in the origin, and these legs."""
+        self.put(c, 0, 0)
+        self.put(a, level, 0)
+        self.put(b, 0, upright)
+        self.polygon([a, b, c])
+        self.right_angle(a, c, b)
+
     def circle(self, center: str, radius: float, *, dot: bool = True) -> None:
         """Draw a circle, and its centre as a dot."""
         self.shapes.append(("circle", center, radius))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, cast
 
+from envkit import ranges
 from envkit.audit_hooks import AuditHooks
 from envkit.env import Capabilities, Env, ObservationRole, Policy, Turn
 from envkit.errors import ConfigurationError, DatasetError
@@ -23,8 +24,7 @@ from envkit_geo3k.figure import Figure
 from envkit_geo3k.grading import Grade, How, Rounding, grade, rounding_of
 from envkit_geo3k.policies import noisy_oracle, oracle
 from envkit_geo3k.source import ProceduralSource
-from envkit_geo3k.tools import CALC_SCORE, ZOOM
-from envkit_geo3k.zooming import crop, pixels
+from envkit_geo3k.tools import CALC_SCORE, ZOOM, crop, pixels
 
 _MAX_RECORDED: Final = 200
 """Maximum characters of an answer in info."""
@@ -123,15 +123,8 @@ class Geo3kEnv(Env):
             DatasetError: The data cannot be read.
         """
         super().__init__(max_turns=max_turns, render_mode=render_mode)
-        if max_scored_attempts < 0:
-            raise ConfigurationError(
-                f"max_scored_attempts must be at least 0, got {max_scored_attempts}"
-            )
-        if min(attempt_penalty, format_penalty) < 0:
-            raise ConfigurationError(
-                "penalties are subtracted and must be at least 0, got "
-                f"attempt_penalty={attempt_penalty}, format_penalty={format_penalty}"
-            )
+        penalties = {"attempt_penalty": attempt_penalty, "format_penalty": format_penalty}
+        ranges.at_least(0, max_scored_attempts=max_scored_attempts, **penalties)
         if data is not None and (level is not None or families is not None):
             raise ConfigurationError(
                 "level and families choose generated problems: omit them with data, or omit data, "
@@ -150,7 +143,7 @@ class Geo3kEnv(Env):
             max_turns, max_scored_attempts, zoom=zoom, is_geometry=is_geometry
         )
         self._feedback_role: ObservationRole = feedback_role
-        self._penalties = {"attempt_penalty": attempt_penalty, "format_penalty": format_penalty}
+        self._penalties = penalties
         self._pictures: tuple[Image, ...] = ()
         self._attempts = 0
         self._last_answer: str | None = None

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from envkit.errors import ConfigurationError
+from envkit import ranges
 from envkit_geo3k.answer_text import simplify
 from envkit_geo3k.claims import Answer, Claim, Shape, read_answer
 from envkit_geo3k.expression import Number, UnreadableError
@@ -106,12 +106,7 @@ def rounding_of(policy: str) -> Rounding:
     Raises:
         ConfigurationError: There is no such policy.
     """
-    try:
-        return Rounding(policy)
-    except ValueError as error:
-        raise ConfigurationError(
-            f"rounding must be one of {[str(p) for p in Rounding]}, got {policy!r}"
-        ) from error
+    return Rounding(ranges.one_of("rounding", policy, Rounding))
 
 
 class _Gold(NamedTuple):

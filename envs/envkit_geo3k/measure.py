@@ -7,6 +7,7 @@ cross-checked without the underlying theorem.
 """
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -71,20 +72,8 @@ def _perimeter(*corners: Point) -> float:
     return sum(distance(a, b) for a, b in pairs)
 
 
-def _x(a: Point) -> float:
-    return a[0]
-
-
-def _y(a: Point) -> float:
-    return a[1]
-
-
 def _plus(*values: float) -> float:
     return math.fsum(values)
-
-
-def _minus(a: float, b: float) -> float:
-    return a - b
 
 
 def _times(*values: float) -> float:
@@ -109,11 +98,11 @@ _ON_POINTS: Final[dict[str, Callable[..., float]]] = {
     "area": area,
     "length": distance,
     "perimeter": _perimeter,
-    "x": _x,
-    "y": _y,
+    "x": operator.itemgetter(0),
+    "y": operator.itemgetter(1),
 }
 _ON_NUMBERS: Final[dict[str, Callable[..., float]]] = {
-    "minus": _minus,
+    "minus": operator.sub,
     "over": _over,
     "plus": _plus,
     "root": math.sqrt,

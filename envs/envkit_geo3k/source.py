@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal
 
+from envkit import ranges
 from envkit.errors import ConfigurationError, UnknownNameError
 from envkit.seeds import checked_seed
 from envkit.tasks import Task
@@ -60,10 +61,8 @@ class ProceduralSource:
             ConfigurationError: A value is out of range.
             UnknownNameError: A family does not exist.
         """
-        if split not in ("train", "test"):
-            raise ConfigurationError(f"split must be 'train' or 'test', got {split!r}")
-        if level is not None and level not in LEVELS:
-            raise ConfigurationError(f"level must be one of {LEVELS} or None, got {level!r}")
+        ranges.one_of("split", split, ("train", "test"))
+        ranges.one_of("level", level, (*LEVELS, None))
         if not MIN_SIZE <= image_size <= MAX_SIZE:
             raise ConfigurationError(
                 f"image_size must be {MIN_SIZE} to {MAX_SIZE} pixels, got {image_size}"

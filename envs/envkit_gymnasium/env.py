@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import gymnasium
 import numpy as np
 
+from envkit import ranges
 from envkit.audit_hooks import AuditHooks
 from envkit.env import Capabilities, Env, Policy, PolicyContext, Step, Turn
 from envkit.errors import ConfigurationError, DatasetError
@@ -16,11 +17,11 @@ from envkit.marks import MAX_MARKS, clip
 from envkit.seeds import derive_seed
 from envkit.success import IS_SUCCESS, OWN_REWARD, finite, reaches
 from envkit.tasks import Task
+from envkit_gymnasium import inner
 from envkit_gymnasium.ansi import show_ansi
-from envkit_gymnasium.inner import View, choose_view, foreign, is_known_repeatable, make_inner
+from envkit_gymnasium.inner import View, foreign
 from envkit_gymnasium.names import ACTION_NAMES, STATE_NAMES, class_key
 from envkit_gymnasium.replies import TOOL, ActionReader
-from envkit_gymnasium.rules import rules_of
 from envkit_gymnasium.sentences import describe_space, picture, show_value
 from envkit_gymnasium.solution import best_actions
 from envkit_gymnasium.values import plain_json
@@ -131,13 +132,9 @@ class GymnasiumEnv(Env):
                 rendered.
             MissingDependencyError: The inner environment needs a package that is not installed.
         """
-        if actions_per_turn < 1 or frame_skip < 1:
-            raise ConfigurationError(
-                "actions_per_turn and frame_skip must be at least 1, got "
-                f"{actions_per_turn} and {frame_skip}"
-            )
-        self._view = choose_view(env, dict(env_kwargs or {}), view)
-        self._inner = make_inner(env, dict(env_kwargs or {}), self._view)
+        ranges.at_least(1, actions_per_turn=actions_per_turn, frame_skip=frame_skip)
+        self._view = inner.choose_view(env, dict(env_kwargs or {}), view)
+        self._inner = inner.make_inner(env, dict(env_kwargs or {}), self._view)
         limit = getattr(self._inner.spec, "max_episode_steps", None)
         self._has_limit = limit is not None
         turns = (limit or _DEFAULT_TURNS) if max_turns is None else max_turns
@@ -158,11 +155,12 @@ class GymnasiumEnv(Env):
         self.default_threshold = finite(getattr(self._inner.spec, "reward_threshold", None))
         self._with_state, self._frame_skip = with_state, frame_skip
         self._show_reward, self._bonus = show_reward, float(termination_reward)
-        if is_repeatable or (is_repeatable is None and is_known_repeatable(self._inner)):
+        if is_repeatable or (is_repeatable is None and inner.is_known_repeatable(self._inner)):
             self.capabilities = Capabilities(replay_safe=True, deterministic=True)  # pyright: ignore[reportAttributeAccessIssue]  # instances differ by what is inside
-        rules = rules_of(self._inner, env_kwargs or {}) if instructions is None else instructions
+        if instructions is None:
+            instructions = inner.rules_of(self._inner, env_kwargs or {})
         self.system_prompt = "\n\n".join(
-            filter(None, [rules, self._reader.describe(), self._seen()])
+            filter(None, [instructions, self._reader.describe(), self._seen()])
         )
         self._return = self._own_return = 0.0
         self._is_over = self._is_cut = self._has_missed = False

@@ -1,5 +1,7 @@
-"""Create the inner environment and turn its exceptions into faults."""
+"""The inner environment: create it, read its rules, and turn its exceptions into faults."""
 
+import inspect
+import re
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
@@ -7,6 +9,7 @@ from typing import Any, Final, cast
 
 import gymnasium
 
+from envkit import ranges
 from envkit.errors import (
     ConfigurationError,
     EnvFault,
@@ -19,6 +22,25 @@ from envkit_gymnasium.names import class_key
 GymEnv = gymnasium.Env[Any, Any]
 Maker = str | Callable[..., GymEnv]
 _SHOWN: Final = 300
+_LEFT_OUT: Final = frozenset(
+    {
+        "action space",  # in the description of the action
+        "arguments",
+        "credits",
+        "information",
+        "integration timestep",
+        "observation space",
+        "references",
+        "vectorized environment",
+        "version history",
+    }
+)
+"""Lowercase titles of sections that do not help to play."""
+_HEADING: Final = re.compile(r"^[ \t]*##+[ \t]*(.+?)[ \t]*$", re.MULTILINE)
+_CODE: Final = re.compile(r"^[ \t]*```.*?^[ \t]*```[ \t]*$\n?", re.MULTILINE | re.DOTALL)
+_HTML: Final = re.compile(r"<[^<>\n]{1,200}>")
+_LINK: Final = re.compile(r"!?\[([^\[\]\n]*)\]\([^()\n]*\)")
+_LONGEST: Final = 6000
 
 
 class View(StrEnum):
@@ -71,9 +93,7 @@ def choose_view(env: Maker, arguments: Mapping[str, Any], view: str) -> View:
         ConfigurationError: The view is unknown, or the environment does not render it.
         MissingDependencyError: As `make_inner` does.
     """
-    if view not in [member.value for member in View]:
-        names = ", ".join(repr(member.value) for member in View)
-        raise ConfigurationError(f"view must be one of {names}, got {view!r}")
+    ranges.one_of("view", view, View)
     if "render_mode" in arguments:
         raise ConfigurationError("pass view= instead of the argument 'render_mode' of env_kwargs")
     if view == View.STATE:
@@ -95,6 +115,32 @@ def is_known_repeatable(inner: GymEnv) -> bool:
     """Whether Gymnasium ships the environment and does not mark it nondeterministic."""
     spec = inner.spec
     return class_key(inner.unwrapped) is not None and spec is not None and not spec.nondeterministic
+
+
+def rules_of(inner: GymEnv, settings: Mapping[str, object]) -> str:
+    """Return the class docstring without code and API sections, and the settings of this game.
+
+    The docstring describes the defaults, which the settings change: a lake that is not slippery.
+    Empty if the class has no docstring.
+    """
+    text = inspect.cleandoc(type(inner.unwrapped).__doc__ or "")
+    if not text or type(inner.unwrapped).__doc__ == gymnasium.Env.__doc__:
+        return ""
+    text = _CODE.sub("", text)
+    headings = list(_HEADING.finditer(text))
+    starts = [*(heading.start() for heading in headings), len(text)]
+    kept = [text[: starts[0]]]
+    for heading, end in zip(headings, starts[1:], strict=True):
+        if heading.group(1).casefold() not in _LEFT_OUT:
+            kept.append(text[heading.start() : end])
+    plain = _HTML.sub("", _LINK.sub(r"\1", "".join(kept)))
+    text = re.sub(r"\n{3,}", "\n\n", plain).strip()[:_LONGEST]
+    said = ", ".join(
+        f"{name} = {value!r}"
+        for name, value in settings.items()
+        if isinstance(value, bool | int | float | str) and name != "render_mode"
+    )
+    return f"{text}\n\nSettings of this game: {said}." if said else text
 
 
 @contextmanager

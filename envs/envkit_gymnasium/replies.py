@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from gymnasium import Space, spaces
 
+from envkit import ranges
 from envkit.errors import ConfigurationError
 from envkit.reply import Reply
 from envkit.toolcalls import ToolCall, ToolCallFormat, parse_tool_calls
@@ -79,10 +80,9 @@ class ActionReader:
         """
         check_playable(space)
         parse_tool_calls("", call_format)  # rejects an unknown format now
-        if form not in [member.value for member in ActionForm]:
-            raise ConfigurationError(f"action_form must be 'tool' or 'tags', got {form!r}")
         self.space, self.names, self.most = space, tuple(names), most
-        self._form, self._call_format = ActionForm(form), call_format
+        self._form = ActionForm(ranges.one_of("action_form", form, ActionForm))
+        self._call_format = call_format
         self._numbers = _numbers_of(space, self.names)
         self.tools: tuple[ToolSpec, ...] = (self._tool(),) if self._form is ActionForm.TOOL else ()
 

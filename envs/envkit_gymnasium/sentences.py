@@ -9,7 +9,7 @@ from gymnasium import Space, spaces
 from numpy.typing import NDArray
 
 from envkit.images import Image
-from envkit_gymnasium.values import is_scalar
+from envkit_gymnasium.values import is_scalar, shape_of
 
 _MAX_BOUNDS: Final = 32
 """Largest Box whose bounds are all listed, in entries."""
@@ -28,11 +28,11 @@ def describe_space(space: Space[Any], names: Sequence[str] = ()) -> str:
         case spaces.Discrete():
             return _describe_discrete(space, names)
         case spaces.Box() if is_picture(space):
-            return f"a picture of {_shape_of(space)[1]}x{_shape_of(space)[0]} pixels"
+            return f"a picture of {shape_of(space)[1]}x{shape_of(space)[0]} pixels"
         case spaces.Box():
             return _describe_box(space, names)
         case spaces.MultiBinary():
-            return f"a list of shape {_shape_of(space)} of 0 and 1"
+            return f"a list of shape {shape_of(space)} of 0 and 1"
         case spaces.MultiDiscrete():
             return _describe_multi_discrete(space, names)
         case spaces.Text():
@@ -69,7 +69,7 @@ def is_picture(space: Space[Any]) -> bool:
     """Whether a space holds images: bytes of shape (height, width[, 1, 3 or 4])."""
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
         return False
-    shape = _shape_of(space)
+    shape = shape_of(space)
     channels = shape[2] if len(shape) == 3 else 1
     sides = min(shape[:2], default=0)
     return len(shape) in (2, 3) and channels in (1, 3, 4) and sides >= _SMALLEST_IMAGE
@@ -144,7 +144,7 @@ def _describe_box(space: spaces.Box, names: Sequence[str]) -> str:
     low, high = space.low.reshape(-1), space.high.reshape(-1)
     if is_scalar(space):
         return f"{noun} {_bounds(low[0], high[0])}"
-    shape = _shape_of(space)
+    shape = shape_of(space)
     if len(shape) == 1 and shape[0] <= _MAX_BOUNDS and (len(set(zip(low, high, strict=True))) > 1):
         parts = [f"{noun} {_bounds(*pair)}" for pair in zip(low, high, strict=True)]
         return _describe_list(parts, names)
@@ -154,7 +154,7 @@ def _describe_box(space: spaces.Box, names: Sequence[str]) -> str:
 
 def _describe_multi_discrete(space: spaces.MultiDiscrete, names: Sequence[str]) -> str:
     if space.nvec.ndim != 1:
-        return f"a list of shape {_shape_of(space)} of integers below {space.nvec.tolist()}"
+        return f"a list of shape {shape_of(space)} of integers below {space.nvec.tolist()}"
     pairs = zip(space.start.tolist(), space.nvec.tolist(), strict=True)
     parts = [f"an integer from {first} to {first + count - 1}" for first, count in pairs]
     return _describe_list(parts, names)
@@ -170,7 +170,3 @@ def _bounds(low: Any, high: Any) -> str:  # noqa: ANN401  # NumPy's numbers
     if math.isinf(low) or math.isinf(high) or max(abs(low), abs(high)) > 1e30:
         return "of any size"
     return f"from {low:g} to {high:g}"
-
-
-def _shape_of(space: Space[Any]) -> tuple[int, ...]:
-    return tuple(int(size) for size in space.shape or ())

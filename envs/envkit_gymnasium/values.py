@@ -62,7 +62,7 @@ def json_schema(space: Space[Any]) -> dict[str, Any]:
         case spaces.Box() if is_scalar(space):
             return _number_schema(space)
         case spaces.Box() | spaces.MultiBinary() | spaces.MultiDiscrete():
-            return _list_schema(_shape(space), _number_schema(space))
+            return _list_schema(shape_of(space), _number_schema(space))
         case spaces.Text():
             return {"type": "string", "minLength": space.min_length, "maxLength": space.max_length}
         case spaces.Tuple():
@@ -146,14 +146,15 @@ def is_scalar(space: Space[Any]) -> bool:
     return isinstance(space, spaces.Box) and int(np.prod(space.shape)) == 1
 
 
+def shape_of(space: Space[Any]) -> tuple[int, ...]:
+    """Return the shape of a space; empty for one without."""
+    return tuple(int(size) for size in space.shape or ())
+
+
 def _parts(space: Space[Any]) -> Sequence[Space[Any]]:
     if isinstance(space, spaces.Tuple):
         return tuple(space.spaces)
     return tuple(space.spaces.values()) if isinstance(space, spaces.Dict) else ()
-
-
-def _shape(space: Space[Any]) -> tuple[int, ...]:
-    return tuple(int(size) for size in space.shape or ())
 
 
 def _number_schema(space: Space[Any]) -> dict[str, Any]:
@@ -195,7 +196,7 @@ def _read_dict(space: spaces.Dict, value: object) -> dict[str, Any]:
 
 
 def _read_array(space: Space[Any], value: object) -> NDArray[Any]:
-    shape = _shape(space)
+    shape = shape_of(space)
     numbers: list[float] = []
     if is_scalar(space) and not isinstance(value, list):
         numbers.append(_number(value))

@@ -16,12 +16,17 @@ from envkit.closing import Closing
 from envkit.errors import EnvFault, FaultKind
 from envkit_linux_desktop.desk import Desk, Limits
 from envkit_linux_desktop.display import Display
-from envkit_linux_desktop.drawn import OFFICE, is_drawn
 from envkit_linux_desktop.requirements import SYSTEM_PYTHON, check_programs
 from envkit_linux_desktop.template import full_template, made_paths
 from envkit_sandbox import Home, check_sandbox, first_process, watch
 from envkit_sandbox.bubblewrap import give_to_sandbox
 
+_OFFICE: Final = ("localc", "lowriter", "loimpress")
+_TOOLBARS: Final = (0, 25, 640, 110)
+_ICON_COLOURS: Final = 600
+"""LibreOffice's toolbars have 775 to 930 colours there. Without them it is 410 at most."""
+_PLAIN_SHARE: Final = 0.95
+"""A page covers less of Chromium's window; the rest is its toolbar."""
 _WINDOW_SECONDS: Final = 45.0
 """Time until an application has opened its window."""
 _PREFIX: Final = "envkit-desk-"
@@ -34,12 +39,12 @@ _DRAWN_SECONDS: Final = 20.0
 """Maximum seconds for the document to appear; a refused document is never drawn."""
 _OPTIONS: Final = {
     "chromium": ("--new-window",),
-    **dict.fromkeys(OFFICE, ("--norestore", "--nologo")),
+    **dict.fromkeys(_OFFICE, ("--norestore", "--nologo")),
     "mousepad": ("--opening-mode=window",),
     "pcmanfm": ("--new-win",),
 }
 """Each start opens one new window with its file."""
-_QUIET_SECONDS: Final = {"chromium": 0.4, **dict.fromkeys(OFFICE, 1.0)}
+_QUIET_SECONDS: Final = {"chromium": 0.4, **dict.fromkeys(_OFFICE, 1.0)}
 """Seconds without a change until an application has drawn its window; 0.15 for the others.
 LibreOffice updates its rulers and buttons by timers, up to 0.6 s after the rest."""
 _FIRST_START: Final = ("soffice", "--headless", "--terminate_after_init")
@@ -205,7 +210,7 @@ class Session(Closing):
             self.check()
             title = dict(screen.windows()).get(window)
             part = screen.part(window)
-            if title is None or part is None or is_drawn(program, title, part):
+            if title is None or part is None or _is_drawn(program, title, part):
                 break
             time.sleep(0.05)
 
@@ -214,6 +219,25 @@ class Session(Closing):
         if display is None or desk is None:
             raise EnvFault("the session is closed", kind=FaultKind.CRASHED)
         return display, desk
+
+
+def _is_drawn(program: str, title: str, window: PilImage.Image) -> bool:
+    """Return whether the window of a program shows its document.
+
+    Args:
+        program: As in the command that started it.
+        title: The window's title.
+        window: What the screen shows of it, without the title bar.
+    """
+    if program == "chromium":
+        area = window.width * window.height
+        largest = max(count for count, _ in window.getcolors(area) or [(area, 0)])
+        return largest < _PLAIN_SHARE * area
+    if program not in _OFFICE:
+        return True
+    if " - LibreOffice" not in title:  # the frame, or a question about the document
+        return not title.startswith("LibreOffice")
+    return len(window.crop(_TOOLBARS).getcolors(1 << 24) or ()) >= _ICON_COLOURS
 
 
 def start_session(width: int, height: int, *, limits: Limits | None = None) -> Session:

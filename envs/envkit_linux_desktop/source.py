@@ -2,15 +2,14 @@
 
 import random
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from envkit.errors import ConfigurationError, DatasetError, UnknownNameError
+from envkit.ranges import one_of
 from envkit.seeds import checked_seed, derive_seed
 from envkit.tasks import Task
 from envkit_linux_desktop.tasks import FAMILIES
 from envkit_linux_desktop.tasks.scenario import LEVELS, VERSION, Scenario
-
-_SPLITS: Final = ("train", "test")
 
 
 class LinuxDesktopTasks:
@@ -38,10 +37,8 @@ class LinuxDesktopTasks:
             ConfigurationError: A value is out of range, or no family is left.
             UnknownNameError: A family or an application does not exist.
         """
-        if split not in _SPLITS:
-            raise ConfigurationError(f"split must be 'train' or 'test', got {split!r}")
-        if level is not None and level not in LEVELS:
-            raise ConfigurationError(f"level must be one of {LEVELS} or None, got {level!r}")
+        one_of("split", split, ("train", "test"))
+        one_of("level", level, (*LEVELS, None))
         known = {family.app for family in FAMILIES.values()}
         for name in families or ():
             if name not in FAMILIES:

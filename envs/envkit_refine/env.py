@@ -18,6 +18,10 @@ from envkit_refine.prompts import read_choice, rewriter_prompt, selector_prompt
 SELECTOR: Final = "selector"
 _ROUNDS: Final = 3
 _MOST_ROLES: Final = 64
+_SOLVED_AT: Final = 1.0
+"""Minimum score of a right solution."""
+_MAX_SOLUTION_CHARS: Final = 4000
+"""Longest solution that later roles read; the rest is truncated."""
 _PLAIN: Final[Mapping[str, Mapping[str, Any]]] = {
     "geo3k-v0": {"max_scored_attempts": 0, "zoom": False}
 }
@@ -32,12 +36,12 @@ class RefineEnv(MultiAgentEnv):
         solution and write their own; the `selector` picks one of the rewritten solutions. All see
         the problem's images. A role is skipped if no role before it wrote anything.
     Observation: the problem; then the problem with the solutions, without thoughts and truncated to
-        `max_solution_chars`.
+        4000 characters.
     Action: solvers and rewriters reply in the form of `task_env`; the selector ends its reply with
         "Judgment: N".
     Reward: each solution scores what `task_env` gives for it as the only reply; the selector gets
         the score of the solution it picked, 0.0 if it picked none. Every role's score is multiplied
-        by `correct_weight` if the picked solution scored `solved_at` or more, else by
+        by `correct_weight` if the picked solution scored 1.0 or more, else by
         `incorrect_weight`. A role succeeds if its own solution and the picked one are right. All
         rewards are given at the end of the episode, on the last reply.
     Episode end: after the selector's reply, or when no role is left.
@@ -55,8 +59,6 @@ class RefineEnv(MultiAgentEnv):
         rewriters: int = 2,
         correct_weight: float = 1.2,
         incorrect_weight: float = 0.8,
-        solved_at: float = 1.0,
-        max_solution_chars: int = 4000,
         max_turns: int = _ROUNDS,
         render_mode: str | None = None,
     ) -> None:
@@ -70,8 +72,6 @@ class RefineEnv(MultiAgentEnv):
             rewriters: Number of rewriters.
             correct_weight: Factor for all rewards if the picked solution is right.
             incorrect_weight: Factor for all rewards if it is not.
-            solved_at: Minimum score of a right solution.
-            max_solution_chars: Longest solution that later roles read; the rest is truncated.
             max_turns: Rounds; with fewer than 3 the later roles do not play.
             render_mode: As for `envkit.Env`.
 
@@ -82,10 +82,9 @@ class RefineEnv(MultiAgentEnv):
         """
         super().__init__(max_turns=max_turns, render_mode=render_mode)
         counts = (solvers, rewriters)
-        if not 1 <= min(counts) <= max(counts) <= _MOST_ROLES or max_solution_chars < 1:
+        if not 1 <= min(counts) <= max(counts) <= _MOST_ROLES:
             raise ConfigurationError(
-                f"solvers and rewriters must be 1 to {_MOST_ROLES} and max_solution_chars at least "
-                f"1, got {solvers}, {rewriters} and {max_solution_chars}"
+                f"solvers and rewriters must be 1 to {_MOST_ROLES}, got {solvers} and {rewriters}"
             )
         given = _PLAIN.get(task_env, {}) if task_env_kwargs is None else task_env_kwargs
         arguments: dict[str, Any] = {"max_turns": 1, **given}
@@ -107,8 +106,7 @@ class RefineEnv(MultiAgentEnv):
             self.inner.capabilities, snapshot=False
         )
         self._weights = {True: correct_weight, False: incorrect_weight}
-        self.default_threshold = solved_at * correct_weight
-        self._solved_at, self._longest = solved_at, max_solution_chars
+        self.default_threshold = _SOLVED_AT * correct_weight
         self._inner_seed = 0
         self._problem, self._pictures = "", tuple[Image, ...]()
         self._scores: dict[str, float] = {}
@@ -145,7 +143,7 @@ class RefineEnv(MultiAgentEnv):
         for role, reply in self.replies.items():
             self._scores[role] = 0.0 if reply is None else self._score(reply)
         solutions = {
-            role: plain(solution, self._longest)
+            role: plain(solution, _MAX_SOLUTION_CHARS)
             for role, reply in self.replies.items()
             if reply is not None and (solution := reply.final.strip())
         }
@@ -158,7 +156,7 @@ class RefineEnv(MultiAgentEnv):
 
     def on_end(self) -> Mapping[str, float]:
         """Weight every role's score by the outcome."""
-        weight = self._weights[self.score_of(SELECTOR) >= self._solved_at]
+        weight = self._weights[self.score_of(SELECTOR) >= _SOLVED_AT]
         return {role: score * weight for role, score in self._scores.items()}
 
     def close(self) -> None:

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from envkit.errors import ConfigurationError, EnvFault, FaultKind
+from envkit import ranges
+from envkit.errors import EnvFault, FaultKind
 from envkit_search.document import Hit
 
 Outcome = list[Hit] | EnvFault
@@ -32,11 +33,8 @@ class Batcher:
         Raises:
             ConfigurationError: `max_batch` is below 1 or `window_s` negative.
         """
-        if max_batch < 1 or window_s < 0:
-            raise ConfigurationError(
-                "max_batch must be at least 1 and window_s at least 0, got "
-                f"max_batch={max_batch} and window_s={window_s}"
-            )
+        ranges.at_least(1, max_batch=max_batch)
+        ranges.at_least(0, window_s=window_s)
         self._send: Final = send
         self._max_batch, self._window_s = max_batch, window_s
         self._waiting: dict[tuple[_Loop, int], list[_Waiting]] = {}

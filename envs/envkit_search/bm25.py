@@ -5,19 +5,17 @@ document) pair is computed once and rounded to 1/65536, so scores are sums of in
 the same on every machine, in any order of addition. Ties go to the smaller document id.
 """
 
+import asyncio
 import hashlib
-import io
 import itertools
-import os
-import tempfile
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envkit.errors import ConfigurationError, DatasetError, StorageError
+from envkit import ranges
+from envkit.errors import DatasetError
 from envkit_search.document import Document, Hit
 from envkit_search.words import raw_words, terms_of, title_key, tokenise
 
@@ -33,7 +31,6 @@ _LENGTH_WEIGHT: Final = 0.75
 _TITLE_WEIGHT: Final = 2
 """Weight of a word in the title."""
 _SCALE: Final = 65536
-_DIGEST_BYTES: Final = 32
 
 
 class _Postings(NamedTuple):
@@ -80,25 +77,6 @@ class Bm25Index:
         ordered = _ordered(documents)
         return cls(ordered, _postings(ordered), _corpus_hash(ordered))
 
-    @classmethod
-    def cached(cls, documents: Iterable[Document], folder: str | os.PathLike[str]) -> "Bm25Index":
-        """Return the index stored in the folder, or build and store it.
-
-        A file of another corpus or a damaged file is rebuilt and replaced.
-
-        Raises:
-            DatasetError: There is no document, or two have the same id.
-            StorageError: The folder cannot be written.
-        """
-        ordered = _ordered(documents)
-        digest = _corpus_hash(ordered)
-        stored = _read(_cache_file(folder, digest), digest)
-        if stored is not None:
-            return cls(ordered, stored, digest)
-        index = cls(ordered, _postings(ordered), digest)
-        index.save(folder)
-        return index
-
     @property
     def corpus_hash(self) -> str:
         """SHA-256 in hex over ids, titles and texts; the same corpus ranks the same everywhere."""
@@ -118,8 +96,7 @@ class Bm25Index:
         Raises:
             ConfigurationError: `topk` is below 1.
         """
-        if topk < 1:
-            raise ConfigurationError(f"topk must be at least 1, got {topk}")
+        ranges.at_least(1, topk=topk)
         words = tokenise(query[:MAX_QUERY_CHARACTERS])
         vocabulary = self._postings.vocabulary
         known = [vocabulary[word] for word in dict.fromkeys(words) if word in vocabulary]
@@ -133,29 +110,6 @@ class Bm25Index:
             for row in map(int, _best(scores, topk))
         ]
 
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write the index as an .npz file named by the corpus hash, and return its path.
-
-        Raises:
-            StorageError: The folder cannot be written.
-        """
-        path = _cache_file(folder, self._corpus_hash)
-        buffer = io.BytesIO()
-        np.savez(
-            buffer,
-            corpus=_as_bytes(self._corpus_hash),
-            vocabulary=_as_bytes("\n".join(self._postings.vocabulary)),
-            starts=self._postings.starts,
-            rows=self._postings.rows,
-            shares=self._postings.shares,
-        )
-        content = buffer.getvalue()
-        try:
-            _write_whole(path, content + hashlib.sha256(content).digest())
-        except OSError as error:
-            raise StorageError(f"cannot write the index {str(path)!r}: {error}") from error
-        return path
-
     def _scores(self, known: list[int]) -> NDArray[np.int32]:
         """Return the score of every document for these word numbers."""
         _, starts, rows, shares = self._postings
@@ -164,6 +118,38 @@ class Bm25Index:
             begin, end = starts[number], starts[number + 1]
             scores[rows[begin:end]] += shares[begin:end]
         return scores
+
+
+class EmbeddedBackend:
+    """Answer queries from an index in memory.
+
+    A query takes well under a millisecond, so it runs on the event loop and yields to it between
+    queries of a batch. Closing releases nothing, since others may share the index.
+    """
+
+    def __init__(self, index: Bm25Index) -> None:
+        self._index = index
+
+    @property
+    def index(self) -> Bm25Index:
+        """The index."""
+        return self._index
+
+    async def search(self, queries: Sequence[str], *, topk: int) -> list[list[Hit]]:
+        """Return the hits of each query, best first, at most `topk` each.
+
+        Raises:
+            ConfigurationError: `topk` is below 1.
+        """
+        found: list[list[Hit]] = []
+        for query in queries:
+            if found:
+                await asyncio.sleep(0)
+            found.append(self._index.search(query, topk))
+        return found
+
+    async def aclose(self) -> None:
+        """Do nothing: the index is in memory."""
 
 
 def _best(scores: NDArray[np.int32], topk: int) -> NDArray[np.intp]:
@@ -223,49 +209,3 @@ def _postings(documents: Sequence[Document]) -> _Postings:
         rows=rows.astype(np.int32),
         shares=np.maximum(np.rint(shares * _SCALE), 1).astype(np.int32),
     )
-
-
-def _cache_file(folder: str | os.PathLike[str], digest: str) -> Path:
-    return Path(folder) / f"bm25-{digest}.npz"
-
-
-def _as_bytes(text: str) -> NDArray[np.uint8]:
-    return np.frombuffer(text.encode(), np.uint8)
-
-
-def _read(path: Path, digest: str) -> _Postings | None:
-    """Return the postings of an intact file of this corpus, else None.
-
-    The file ends with the SHA-256 of its content, so damaged files are never parsed.
-    """
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return None
-    body, checksum = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
-    if hashlib.sha256(body).digest() != checksum:
-        return None
-    with np.load(io.BytesIO(body), allow_pickle=False) as stored:
-        if bytes(stored["corpus"]).decode() != digest:
-            return None
-        text = bytes(stored["vocabulary"]).decode()
-        words = text.split("\n") if text else []
-        return _Postings(
-            vocabulary={word: number for number, word in enumerate(words)},
-            starts=stored["starts"],
-            rows=stored["rows"],
-            shares=stored["shares"],
-        )
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    """Write to a temporary file and rename it, so readers never see a partial file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        Path(name).replace(path)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise

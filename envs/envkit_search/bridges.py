@@ -140,7 +140,7 @@ def _bridges(table: FactTable) -> Iterator[_Bridge]:
         hops=1,
         titles=[element.title for element in table.elements],
         phrases=[
-            f"the country where the element {element.name.lower()} was discovered"
+            f"the country where the element {element.word} was discovered"
             for element in table.elements
         ],
         countries=[table.country_of_name.get(element.place) for element in table.elements],

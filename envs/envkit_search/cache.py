@@ -8,33 +8,12 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from envkit.errors import ConfigurationError, EnvFault, FaultKind
+from envkit import ranges
+from envkit.errors import EnvFault, FaultKind
 from envkit_search.document import Hit, SearchBackend
 
 _PendingRequestKey = tuple[asyncio.AbstractEventLoop, str, int]
 """Loop, query, topk: a pending request can only be awaited on its own loop."""
-
-
-@dataclass(slots=True, kw_only=True)
-class CacheStatistics:
-    """Counts of queries so far."""
-
-    hits: int = 0
-    """Answered from memory."""
-    shared: int = 0
-    """Answered by another caller's pending request."""
-    misses: int = 0
-    """Sent to the backend."""
-    expired: int = 0
-    """Misses whose cached answer was too old."""
-    evicted: int = 0
-    """Evicted answers."""
-
-    @property
-    def hit_rate(self) -> float:
-        """Fraction of queries that needed no separate request; 0.0 before the first."""
-        asked = self.hits + self.shared + self.misses
-        return (self.hits + self.shared) / asked if asked else 0.0
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -68,12 +47,8 @@ class CachedBackend:
         Raises:
             ConfigurationError: `capacity` is below 1, or `ttl_s` is not positive.
         """
-        if capacity < 1 or (ttl_s is not None and ttl_s <= 0):
-            raise ConfigurationError(
-                "capacity must be at least 1 and ttl_s positive or None, got "
-                f"capacity={capacity} and ttl_s={ttl_s}"
-            )
-        self.statistics = CacheStatistics()
+        ranges.at_least(1, capacity=capacity)
+        ranges.positive(ttl_s=ttl_s)
         self._inner, self._capacity = inner, capacity
         self._ttl_s, self._clock = ttl_s, clock
         self._known: OrderedDict[tuple[str, int], tuple[float, tuple[Hit, ...]]] = OrderedDict()
@@ -99,10 +74,6 @@ class CachedBackend:
                 missing.append(query)
             elif flight not in flights:
                 flights.append(flight)
-        hits = sum(query in known for query in queries)
-        self.statistics.hits += hits
-        self.statistics.misses += len(missing)
-        self.statistics.shared += len(queries) - hits - len(missing)
         if missing:
             flights.append(self._start(loop, missing, topk))
         for answered in await _all(self._join(flight) for flight in flights):
@@ -167,7 +138,6 @@ class CachedBackend:
                 return None
             if self._ttl_s is not None and self._clock() - entry[0] >= self._ttl_s:
                 del self._known[query, topk]
-                self.statistics.expired += 1
                 return None
             self._known.move_to_end((query, topk))
             return entry[1]
@@ -178,7 +148,6 @@ class CachedBackend:
             self._known.move_to_end((query, topk))
             while len(self._known) > self._capacity:
                 self._known.popitem(last=False)
-                self.statistics.evicted += 1
 
 
 async def _all(

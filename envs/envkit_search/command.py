@@ -1,5 +1,7 @@
 """`envkit serve-search`: run a search server for environments on other machines."""
 
+import asyncio
+import contextlib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,9 +56,10 @@ def serve_search(
     --key or the variable ENVKIT_SEARCH_KEY. GET /health reports that it is up.
     """
     from envkit.access import choose_access
+    from envkit.serving import return_freed_answers
     from envkit_search.leases import SERVER_KEY_VARIABLE
     from envkit_search.opening import open_corpus
-    from envkit_search.server import serve_until_interrupted
+    from envkit_search.server import serve
 
     access = choose_access(
         key,
@@ -74,5 +77,7 @@ def serve_search(
         say_access(access)
         note("Ctrl-C ends it")
 
-    serve_until_interrupted(backend, access=access, port=port, default_topk=topk, on_ready=tell)
+    return_freed_answers()
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(serve(backend, access=access, port=port, default_topk=topk, on_ready=tell))
     note("ended")

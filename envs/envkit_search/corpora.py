@@ -49,7 +49,7 @@ def default_backend(corpus: str, options: Options | None = None) -> SearchBacken
         UnknownNameError: There is no such corpus.
         ConfigurationError: The corpus does not accept the options.
     """
-    from envkit_search.embedded import EmbeddedBackend
+    from envkit_search.bm25 import EmbeddedBackend
 
     chosen = corpus_of(corpus, options)
     with _building:  # two threads would build the same index twice

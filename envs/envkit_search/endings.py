@@ -4,16 +4,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from envkit_search import spellings
 from envkit_search.facts import Country, FactTable
-from envkit_search.spellings import (
-    Spellings,
-    capital_spellings,
-    country_spellings,
-    currency_spellings,
-    number_spellings,
-    prefixed_spellings,
-    text_spellings,
-)
 
 MAX_COMPARED_NEIGHBOURS: Final = 5
 """Maximum pages to read for the largest neighbour."""
@@ -23,7 +15,7 @@ MAX_COMPARED_NEIGHBOURS: Final = 5
 class Answer:
     """The answer for one country, and the pages that lead to it."""
 
-    accepted: Spellings
+    accepted: spellings.Spellings
     titles: tuple[str, ...] = ()
     """Pages to read after the country's, in order; the last one says the answer."""
 
@@ -47,11 +39,16 @@ def country_endings(table: FactTable) -> list[Ending]:
     return [*direct, *_capital_endings(table), *_neighbour_endings(table)]
 
 
-_ATTRIBUTES: Final[dict[str, tuple[str, Callable[[Country], Spellings | None]]]] = {
-    "capital": ("What is the capital of {}?", lambda country: capital_spellings(country.capital)),
+_ATTRIBUTES: Final[dict[str, tuple[str, Callable[[Country], spellings.Spellings | None]]]] = {
+    "capital": (
+        "What is the capital of {}?",
+        lambda country: spellings.capital_spellings(country.capital),
+    ),
     "currency": (
         "What is the name of the currency of {}?",
-        lambda country: currency_spellings(country.currency) if country.currency else None,
+        lambda country: (
+            spellings.currency_spellings(country.currency) if country.currency else None
+        ),
     ),
     "currency_code": (
         "What is the three-letter currency code of {}?",
@@ -61,26 +58,30 @@ _ATTRIBUTES: Final[dict[str, tuple[str, Callable[[Country], Spellings | None]]]]
     "dialling_code": (
         "What is the international dialling code of {}?",
         lambda country: (
-            prefixed_spellings("+", country.dialling_code) if country.dialling_code else None
+            spellings.prefixed_spellings("+", country.dialling_code)
+            if country.dialling_code
+            else None
         ),
     ),
     "domain": (
         "What is the internet top-level domain of {}?",
-        lambda country: prefixed_spellings(".", country.domain[1:]) if country.domain else None,
+        lambda country: (
+            spellings.prefixed_spellings(".", country.domain[1:]) if country.domain else None
+        ),
     ),
     "area": (
         "What is the area, in square kilometres, of {}?",
-        lambda country: number_spellings(country.area),
+        lambda country: spellings.number_spellings(country.area),
     ),
     "population": (
         "What is the population of {}?",
-        lambda country: number_spellings(country.population),
+        lambda country: spellings.number_spellings(country.population),
     ),
 }
 
 
 def _direct(
-    table: FactTable, key: str, text: str, find: Callable[[Country], Spellings | None]
+    table: FactTable, key: str, text: str, find: Callable[[Country], spellings.Spellings | None]
 ) -> Ending:
     answers = {
         country.code: Answer(accepted=accepted)
@@ -101,7 +102,7 @@ def _capital_endings(table: FactTable) -> Iterator[Ending]:
         text="What is the population of the capital city of {}?",
         hops=2,
         answers={
-            code: Answer(accepted=number_spellings(city.population), titles=(city.title,))
+            code: Answer(accepted=spellings.number_spellings(city.population), titles=(city.title,))
             for code, city in capitals.items()
         },
     )
@@ -110,7 +111,7 @@ def _capital_endings(table: FactTable) -> Iterator[Ending]:
         text="In which time zone is the capital city of {}?",
         hops=2,
         answers={
-            code: Answer(accepted=text_spellings(city.time_zone), titles=(city.title,))
+            code: Answer(accepted=spellings.text_spellings(city.time_zone), titles=(city.title,))
             for code, city in capitals.items()
         },
     )
@@ -134,7 +135,7 @@ def _neighbour_endings(table: FactTable) -> Iterator[Ending]:
             f"{noun} of all that have one?",
             hops=2,
             answers={
-                code: Answer(accepted=country_spellings(winner.name), titles=titles)
+                code: Answer(accepted=spellings.country_spellings(winner.name), titles=titles)
                 for code, (winner, titles) in winners.items()
             },
         )

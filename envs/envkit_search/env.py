@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Final, cast
 
+from envkit import ranges
 from envkit.async_env import AsyncEnv
 from envkit.audit_hooks import AuditHooks
 from envkit.env import Capabilities, Observation, ObservationRole, Policy, Reset, Turn
@@ -13,23 +14,11 @@ from envkit.marks import Mark
 from envkit.reply import Reply
 from envkit.success import OWN_REWARD
 from envkit.tasks import Task, TaskSource
+from envkit_search import grading, prompts
 from envkit_search.corpora import Options, corpus_of, default_backend, default_tasks
-from envkit_search.display import hit_texts, observation_text, results_text, shortened
 from envkit_search.document import Hit, SearchBackend
-from envkit_search.grading import (
-    TurnFacts,
-    Verdict,
-    facts_from_json,
-    facts_of,
-    facts_of_compat,
-    grade,
-    grade_compat,
-    holds,
-    holds_compat,
-)
 from envkit_search.markup import plain
 from envkit_search.policies import noisy_oracle, oracle
-from envkit_search.prompts import MISUNDERSTOOD, NO_TURN_LEFT, SEARCH, system_prompt
 from envkit_search.protocol import (
     MAX_TOPK,
     Action,
@@ -155,7 +144,7 @@ class SearchEnv(AsyncEnv):
             UnknownNameError: There is no such protocol, corpus, reward or term.
         """
         super().__init__(max_turns=max_turns, render_mode=render_mode)
-        self.protocol = _protocol_of(protocol)
+        self.protocol = Protocol(ranges.one_of("protocol", protocol, Protocol))
         corpus_of(corpus, corpus_options)
         if not 1 <= topk <= MAX_TOPK or document_characters < 1:
             raise ConfigurationError(
@@ -173,8 +162,8 @@ class SearchEnv(AsyncEnv):
         self.topk, self._document_characters = topk, document_characters
         self._is_tools = self.protocol is Protocol.TOOLS
         self._feedback_role: ObservationRole = feedback_role if self._is_tools else "user"
-        self.tools = (SEARCH,) if self._is_tools else ()
-        self.system_prompt = system_prompt(self.protocol, max_turns)
+        self.tools = (prompts.SEARCH,) if self._is_tools else ()
+        self.system_prompt = prompts.system_prompt(self.protocol, max_turns)
         wanted = (hops,) if isinstance(hops, int) else hops
         self._source = (
             default_tasks(corpus, split=split, hops=wanted, options=corpus_options)
@@ -186,7 +175,7 @@ class SearchEnv(AsyncEnv):
         self._given, self._backend_key = _checked_backend(backend), backend_key
         self._lease: SearchBackend | None = None
         self._embedded: tuple[tuple[str, Options | None], SearchBackend] | None = None
-        self._turns: list[TurnFacts] = []
+        self._turns: list[grading.TurnFacts] = []
         if not _is_deterministic(backend):
             promised = replace(type(self).capabilities, deterministic=False, replay_safe=False)
             self.capabilities = promised  # pyright: ignore[reportAttributeAccessIssue]  # of this instance
@@ -243,20 +232,20 @@ class SearchEnv(AsyncEnv):
             text = "Correct." if verdict.is_exact else "Not correct."
             return self._graded(text, verdict, info, done=True)
         if is_last:
-            return self._graded(NO_TURN_LEFT, self._verdict(), info, done=False)
+            return self._graded(prompts.NO_TURN_LEFT, self._verdict(), info, done=False)
         if found is None:
-            return Turn(MISUNDERSTOOD[self.protocol], info=info)
-        results = results_text([query.text for query in action.queries], found.texts)
+            return Turn(prompts.MISUNDERSTOOD[self.protocol], info=info)
+        results = prompts.results_text([query.text for query in action.queries], found.texts)
         if action.dropped_calls:
             results += (
                 f"\n\nOnly the first searches were run; {action.dropped_calls} were left out."
             )
-        text = observation_text(results, self.protocol)
+        text = prompts.observation_text(results, self.protocol)
         return Turn(text, role=self._feedback_role, info=info)
 
     def shorten(self, observation: Observation, tokens: int) -> Observation | None:
         """Return results truncated to the remaining room, with their block closed."""
-        text = shortened(observation["text"], tokens * _CHARACTERS_PER_TOKEN)
+        text = prompts.shortened(observation["text"], tokens * _CHARACTERS_PER_TOKEN)
         return None if text is None else {**observation, "text": text}
 
     async def aclose(self) -> None:
@@ -271,7 +260,7 @@ class SearchEnv(AsyncEnv):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore what `get_state` returned."""
-        self._turns = [facts_from_json(turn) for turn in state["turns"]]
+        self._turns = [grading.facts_from_json(turn) for turn in state["turns"]]
 
     def _read(self, reply: Reply) -> Action:
         if self._is_compat:
@@ -319,21 +308,25 @@ class SearchEnv(AsyncEnv):
         in_order = [next(given) if query.text else [] for query in queries]
         return _Found(
             titles=[plain(hit.document.title, _MAX_RECORDED) for found in hits for hit in found],
-            texts=[hit_texts(found, self._document_characters) for found in in_order],
+            texts=[prompts.hit_texts(found, self._document_characters) for found in in_order],
         )
 
-    def _facts(self, action: Action, reply: str, found: _Found | None) -> TurnFacts:
+    def _facts(self, action: Action, reply: str, found: _Found | None) -> grading.TurnFacts:
         answers: list[str] = self.task["answers"]
         if self._is_compat:
-            has_gold = found is not None and holds_compat(found.shown, answers)
-            return facts_of_compat(action, reply, has_gold=has_gold)
-        return facts_of(action, has_gold=found is not None and holds(found.shown, answers))
+            has_gold = found is not None and grading.holds_compat(found.shown, answers)
+            return grading.facts_of_compat(action, reply, has_gold=has_gold)
+        return grading.facts_of(
+            action, has_gold=found is not None and grading.holds(found.shown, answers)
+        )
 
-    def _verdict(self) -> Verdict:
-        judge = grade_compat if self._is_compat else grade
+    def _verdict(self) -> grading.Verdict:
+        judge = grading.grade_compat if self._is_compat else grading.grade
         return judge(self._turns, self.task["answers"])
 
-    def _graded(self, text: str, verdict: Verdict, info: dict[str, Any], *, done: bool) -> Turn:
+    def _graded(
+        self, text: str, verdict: grading.Verdict, info: dict[str, Any], *, done: bool
+    ) -> Turn:
         terms = self._reward(verdict)
         reward, exact = sum(terms.values()), float(verdict.is_exact)
         info |= {"reward_terms": terms, "verdict": asdict(verdict)}
@@ -355,13 +348,6 @@ class SearchEnv(AsyncEnv):
         if found is not None:
             info["titles"] = found.titles
         return info
-
-
-def _protocol_of(name: str) -> Protocol:
-    known = [member.value for member in Protocol]
-    if name not in known:
-        raise ConfigurationError(f"protocol must be one of {known}, got {name!r}")
-    return Protocol(name)
 
 
 def _credits_of(credits_: Mapping[str, float] | None) -> FormatCredits | None:

@@ -75,6 +75,11 @@ class Element(NamedTuple):
     year: int
     place: str  # where it was discovered, mostly a country
 
+    @property
+    def word(self) -> str:
+        """Its name inside a sentence."""
+        return self.name.lower()
+
 
 class State(NamedTuple):
     """A state of the United States."""

@@ -60,23 +60,21 @@ def facts_of(action: Action, *, has_gold: bool = False) -> TurnFacts:
         action: The parsed reply.
         has_gold: Whether the shown documents contain an accepted answer.
     """
-    return TurnFacts(
-        kind=action.kind,
-        is_well_formed=action.is_well_formed,
-        is_forged=action.is_forged,
-        answer=None if action.answer is None else _cut(action.answer),
-        has_gold=has_gold,
-    )
+    return _facts(action, action.answer, has_gold=has_gold)
 
 
 def facts_of_compat(action: Action, reply: str, *, has_gold: bool = False) -> TurnFacts:
     """Return the facts of a turn as in Search-R1, which accepts an answer anywhere."""
-    answer = last_answer_compat(reply)
+    return _facts(action, last_answer_compat(reply), has_gold=has_gold)
+
+
+def _facts(action: Action, answer: str | None, *, has_gold: bool) -> TurnFacts:
     return TurnFacts(
         kind=action.kind,
         is_well_formed=action.is_well_formed,
         is_forged=action.is_forged,
-        answer=None if answer is None else _cut(answer),
+        # An overlong answer is cut to just over the limit: it is part of every snapshot.
+        answer=None if answer is None else answer[: MAX_ANSWER_CHARACTERS + 1],
         has_gold=has_gold,
     )
 
@@ -167,8 +165,3 @@ def _overlap(given: Counter[str], accepted: str) -> float:
         return 0.0
     precision, recall = shared / given.total(), shared / gold.total()
     return 2 * precision * recall / (precision + recall)
-
-
-def _cut(answer: str) -> str:
-    """Truncate an overlong answer to just over the limit: it is part of every snapshot."""
-    return answer[: MAX_ANSWER_CHARACTERS + 1]

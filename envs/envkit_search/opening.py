@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError, DatasetError, UnknownNameError
-from envkit_search.contents import split_contents
 from envkit_search.corpora import Corpus, Options, corpus_of, default_backend
-from envkit_search.document import Document, SearchBackend
+from envkit_search.document import Document, SearchBackend, split_contents
 
 _NAMES: Final = frozenset(Corpus)
 SUFFIX: Final = ".jsonl"
@@ -61,8 +60,7 @@ def open_corpus(
         raise UnknownNameError.suggest("search corpus", corpus, map(str, _NAMES))
     if index is not None:
         return _indexed(index, fingerprint(place), lambda: read_documents(place, progress))
-    from envkit_search.bm25 import Bm25Index
-    from envkit_search.embedded import EmbeddedBackend
+    from envkit_search.bm25 import Bm25Index, EmbeddedBackend
 
     return EmbeddedBackend(Bm25Index.build(read_documents(place, progress)))
 

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from envkit import ranges
 from envkit.errors import ConfigurationError
 from envkit.tasks import Task
 from envkit_search.bridges import bridge_templates
@@ -23,7 +24,7 @@ from envkit_search.fact_pages import FACTS
 from envkit_search.facts import fact_table
 from envkit_search.grading import normalize
 from envkit_search.row_templates import row_templates
-from envkit_search.selection import TEST_BELOW, checked_hops, checked_split, title_hash
+from envkit_search.selection import SPLITS, TEST_BELOW, checked_hops, title_hash
 from envkit_search.template import MAX_HOPS, Template
 
 MAX_SHARE: Final = 0.05
@@ -57,7 +58,7 @@ class FactQuestions:
         """
         self._catalog = _catalog()
         chosen = np.isin(self._catalog.hops, checked_hops(hops, MAX_HOPS))
-        if checked_split(split) != "all":
+        if ranges.one_of("split", split, SPLITS) != "all":
             chosen &= self._catalog.is_test == (split == "test")
         self._chosen = np.flatnonzero(chosen)
 

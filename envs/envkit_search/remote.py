@@ -17,8 +17,7 @@ from typing import Any, Final, cast
 
 from envkit.errors import EnvFault, FaultKind
 from envkit_search.batching import Batcher, Outcome
-from envkit_search.contents import TITLE_CHARACTERS, split_contents
-from envkit_search.document import Document, Hit
+from envkit_search.document import TITLE_CHARACTERS, Document, Hit, split_contents
 from envkit_search.transport import HttpLimits, JsonService, RefusedFault
 
 DOCUMENT_CHARACTERS: Final = 8000

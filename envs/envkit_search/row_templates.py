@@ -1,21 +1,17 @@
 """Questions about the facts of one row, or of a row it refers to."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
+from envkit_search import spellings
 from envkit_search.facts import Airport, City, Country, Element, FactTable, State
-from envkit_search.spellings import (
-    Spellings,
-    country_spellings,
-    element_spellings,
-    gives_away,
-    number_spellings,
-    text_spellings,
-)
+from envkit_search.spellings import Spellings
 from envkit_search.template import Question, Template
 
 _Row = TypeVar("_Row", Country, City, Airport, Element, State)
+_Find = Callable[[_Row], Spellings | None]
+"""Returns the answer; None if the row lacks the fact."""
 
 
 def row_templates(table: FactTable) -> list[Template]:
@@ -29,29 +25,37 @@ def row_templates(table: FactTable) -> list[Template]:
     ]
 
 
-def _own(
-    kind: str,
+def _about(
+    group: str,
     rows: Sequence[_Row],
-    text: Callable[[_Row], str],
-    find: Callable[[_Row], Spellings | None],
+    asked: Mapping[str, tuple[str, _Find[_Row]]],
     further: Callable[[_Row], tuple[str, ...]] | None = None,
-) -> Template:
-    """Return the template of a fact on the row's page, or on that of one further page.
+) -> Iterator[Template]:
+    """Yield the templates of facts on the row's page, or on that of one further page.
 
     A question that contains its answer, word for word, is dropped.
 
     Args:
-        kind: Name of the kind, prefixed with the group.
-        rows: Rows of the group.
-        text: Returns the question's text.
-        find: Returns the answer; None if the row lacks the fact.
+        group: Name of the group.
+        rows: Its rows.
+        asked: Name of the fact -> the question, with {0} for the row, and how to find the answer.
         further: Title of the page to read after the row's; None if the row's page has the answer.
     """
+    for fact, (text, find) in asked.items():
+        yield _template(f"{group}.{fact}", rows, text, find, further)
 
+
+def _template(
+    kind: str,
+    rows: Sequence[_Row],
+    text: str,
+    find: _Find[_Row],
+    further: Callable[[_Row], tuple[str, ...]] | None,
+) -> Template:
     def ask(number: int) -> Question:
         row = rows[number]
         return Question(
-            text=text(row),
+            text=text.format(row),
             accepted=find(row) or (),
             titles=(row.title, *(further(row) if further else ())),
         )
@@ -59,7 +63,7 @@ def _own(
     valid = [
         number
         for number, row in enumerate(rows)
-        if (answer := find(row)) and not gives_away(text(row), answer)
+        if (answer := find(row)) and not spellings.gives_away(text.format(row), answer)
     ]
     hops = 1 if further is None else 2
     return Template(kind=kind, hops=hops, group=kind.partition(".")[0], rows=valid, ask=ask)
@@ -67,173 +71,141 @@ def _own(
 
 def _country_templates(table: FactTable) -> Iterator[Template]:
     domains = Counter(country.domain for country in table.countries)
-    yield _own(
-        "country.of_domain",
+    yield from _about(
+        "country",
         table.countries,
-        lambda country: (
-            f"Which country or territory has the internet top-level domain {country.domain}?"
-        ),
-        lambda country: country_spellings(country.name) if domains[country.domain] == 1 else None,
+        {
+            "of_domain": (
+                "Which country or territory has the internet top-level domain {0.domain}?",
+                lambda row: (
+                    spellings.country_spellings(row.name) if domains[row.domain] == 1 else None
+                ),
+            )
+        },
     )
 
 
 def _city_templates(table: FactTable) -> Iterator[Template]:
-    cities = table.cities
-
     def state(city: City) -> State | None:
         return table.state_of_name.get(city.state)
 
-    def state_page(city: City) -> tuple[str, ...]:
-        return (table.state_of_name[city.state].title,)
-
-    yield _own(
-        "city.country",
-        cities,
-        lambda city: f"In which country is the city of {city.name}?",
-        lambda city: country_spellings(table.country_of_code[city.country].name),
-    )
-    yield _own(
-        "city.population",
-        cities,
-        lambda city: f"What is the population of the city of {city.name}?",
-        lambda city: number_spellings(city.population),
-    )
-    yield _own(
-        "city.time_zone",
-        cities,
-        lambda city: f"In which time zone is the city of {city.name}?",
-        lambda city: text_spellings(city.time_zone),
-    )
-    yield _own(
-        "city.state",
-        cities,
-        lambda city: f"In which state of the United States is the city of {city.name}?",
-        lambda city: text_spellings(city.state) if city.state else None,
-    )
-    yield _own(
-        "city.state.capital",
-        cities,
-        lambda city: f"What is the capital of the U.S. state where the city of {city.name} is?",
-        lambda city: text_spellings(found.capital) if (found := state(city)) else None,
-        state_page,
-    )
-    yield _own(
-        "city.state.year",
-        cities,
-        lambda city: (
-            f"In which year was the U.S. state where the city of {city.name} is admitted to the "
-            "Union?"
+    own: dict[str, tuple[str, _Find[City]]] = {
+        "country": (
+            "In which country is the city of {0.name}?",
+            lambda city: spellings.country_spellings(table.country_of_code[city.country].name),
         ),
-        lambda city: (str(found.year),) if (found := state(city)) else None,
-        state_page,
+        "population": (
+            "What is the population of the city of {0.name}?",
+            lambda city: spellings.number_spellings(city.population),
+        ),
+        "time_zone": (
+            "In which time zone is the city of {0.name}?",
+            lambda city: spellings.text_spellings(city.time_zone),
+        ),
+        "state": (
+            "In which state of the United States is the city of {0.name}?",
+            lambda city: spellings.text_spellings(city.state) if city.state else None,
+        ),
+    }
+    of_state: dict[str, tuple[str, _Find[City]]] = {
+        "state.capital": (
+            "What is the capital of the U.S. state where the city of {0.name} is?",
+            lambda city: (
+                spellings.text_spellings(found.capital) if (found := state(city)) else None
+            ),
+        ),
+        "state.year": (
+            "In which year was the U.S. state where the city of {0.name} is admitted to the Union?",
+            lambda city: (str(found.year),) if (found := state(city)) else None,
+        ),
+    }
+    yield from _about("city", table.cities, own)
+    yield from _about(
+        "city", table.cities, of_state, lambda city: (table.state_of_name[city.state].title,)
     )
 
 
 def _airport_templates(table: FactTable) -> Iterator[Template]:
-    airports = table.airports
-    served = {airport.iata: table.city(airport.city, airport.country) for airport in airports}
+    served = {airport.iata: table.city(airport.city, airport.country) for airport in table.airports}
 
     def city_page(airport: Airport) -> tuple[str, ...]:
         city = served[airport.iata]
         return (city.title,) if city else ()
 
-    yield _own(
-        "airport.iata",
-        airports,
-        lambda airport: f"What is the IATA code of {airport.title}?",
-        lambda airport: (airport.iata,),
-    )
-    yield _own(
-        "airport.city",
-        airports,
-        lambda airport: f"Which city does the airport with IATA code {airport.iata} serve?",
-        lambda airport: text_spellings(airport.city),
-    )
-    yield _own(
-        "airport.country",
-        airports,
-        lambda airport: f"In which country is the airport with IATA code {airport.iata}?",
-        lambda airport: country_spellings(table.country_of_code[airport.country].name),
-    )
-    yield _own(
-        "airport.elevation",
-        airports,
-        lambda airport: (
-            f"What is the elevation in feet of the airport with IATA code {airport.iata}?"
+    own: dict[str, tuple[str, _Find[Airport]]] = {
+        "iata": ("What is the IATA code of {0.title}?", lambda airport: (airport.iata,)),
+        "city": (
+            "Which city does the airport with IATA code {0.iata} serve?",
+            lambda airport: spellings.text_spellings(airport.city),
         ),
-        lambda airport: number_spellings(airport.elevation),
-    )
-    yield _own(
-        "airport.time_zone",
-        airports,
-        lambda airport: f"In which time zone is the airport with IATA code {airport.iata}?",
-        lambda airport: text_spellings(airport.time_zone),
-    )
-    yield _own(
-        "airport.city.population",
-        airports,
-        lambda airport: (
-            "What is the population of the city that the airport with IATA code "
-            f"{airport.iata} serves?"
+        "country": (
+            "In which country is the airport with IATA code {0.iata}?",
+            lambda airport: spellings.country_spellings(
+                table.country_of_code[airport.country].name
+            ),
         ),
-        lambda airport: (
-            number_spellings(city.population) if (city := served[airport.iata]) else None
+        "elevation": (
+            "What is the elevation in feet of the airport with IATA code {0.iata}?",
+            lambda airport: spellings.number_spellings(airport.elevation),
         ),
-        city_page,
-    )
+        "time_zone": (
+            "In which time zone is the airport with IATA code {0.iata}?",
+            lambda airport: spellings.text_spellings(airport.time_zone),
+        ),
+    }
+    of_city: dict[str, tuple[str, _Find[Airport]]] = {
+        "city.population": (
+            "What is the population of the city that the airport with IATA code {0.iata} serves?",
+            lambda airport: (
+                spellings.number_spellings(city.population)
+                if (city := served[airport.iata])
+                else None
+            ),
+        )
+    }
+    yield from _about("airport", table.airports, own)
+    yield from _about("airport", table.airports, of_city, city_page)
 
 
 def _element_templates(table: FactTable) -> Iterator[Template]:
-    elements = table.elements
-    yield _own(
-        "element.symbol",
-        elements,
-        lambda element: f"What is the chemical symbol of {element.name.lower()}?",
-        lambda element: (element.symbol,),
-    )
-    yield _own(
-        "element.number",
-        elements,
-        lambda element: f"What is the atomic number of {element.name.lower()}?",
-        lambda element: (str(element.number),),
-    )
-    yield _own(
-        "element.period",
-        elements,
-        lambda element: f"In which period of the periodic table is {element.name.lower()}?",
-        lambda element: (str(element.period),),
-    )
-    yield _own(
-        "element.year",
-        elements,
-        lambda element: f"In which year was the element {element.name.lower()} discovered?",
-        lambda element: (str(element.year),) if element.year else None,
-    )
-    yield _own(
-        "element.country",
-        elements,
-        lambda element: f"In which country was the element {element.name.lower()} discovered?",
-        lambda element: (
-            country_spellings(element.place) if element.place in table.country_of_name else None
+    own: dict[str, tuple[str, _Find[Element]]] = {
+        "symbol": (
+            "What is the chemical symbol of {0.word}?",
+            lambda element: (element.symbol,),
         ),
-    )
-    yield _own(
-        "element.of_symbol",
-        elements,
-        lambda element: f"Which chemical element has the symbol {element.symbol}?",
-        lambda element: element_spellings(element.name),
-    )
-    yield _own(
-        "element.of_number",
-        elements,
-        lambda element: f"Which chemical element has the atomic number {element.number}?",
-        lambda element: element_spellings(element.name),
-    )
+        "number": (
+            "What is the atomic number of {0.word}?",
+            lambda element: (str(element.number),),
+        ),
+        "period": (
+            "In which period of the periodic table is {0.word}?",
+            lambda element: (str(element.period),),
+        ),
+        "year": (
+            "In which year was the element {0.word} discovered?",
+            lambda element: (str(element.year),) if element.year else None,
+        ),
+        "country": (
+            "In which country was the element {0.word} discovered?",
+            lambda row: (
+                spellings.country_spellings(row.place)
+                if row.place in table.country_of_name
+                else None
+            ),
+        ),
+        "of_symbol": (
+            "Which chemical element has the symbol {0.symbol}?",
+            lambda element: spellings.element_spellings(element.name),
+        ),
+        "of_number": (
+            "Which chemical element has the atomic number {0.number}?",
+            lambda element: spellings.element_spellings(element.name),
+        ),
+    }
+    yield from _about("element", table.elements, own)
 
 
 def _state_templates(table: FactTable) -> Iterator[Template]:
-    states = table.states
-
     def capital(state: State) -> City | None:
         return table.city(state.capital, "US", state.name)
 
@@ -241,36 +213,31 @@ def _state_templates(table: FactTable) -> Iterator[Template]:
         city = capital(state)
         return (city.title,) if city else ()
 
-    yield _own(
-        "state.capital",
-        states,
-        lambda state: f"What is the capital of the U.S. state of {state.name}?",
-        lambda state: text_spellings(state.capital),
-    )
-    yield _own(
-        "state.year",
-        states,
-        lambda state: f"In which year was the U.S. state of {state.name} admitted to the Union?",
-        lambda state: (str(state.year),),
-    )
-    yield _own(
-        "state.abbreviation",
-        states,
-        lambda state: f"What is the two-letter abbreviation of the U.S. state of {state.name}?",
-        lambda state: (state.abbreviation,),
-    )
-    yield _own(
-        "state.of_capital",
-        states,
-        lambda state: f"Of which U.S. state is {state.capital} the capital?",
-        lambda state: (state.name,),
-    )
-    yield _own(
-        "state.capital.population",
-        states,
-        lambda state: (
-            f"What is the population of the capital city of the U.S. state of {state.name}?"
+    own: dict[str, tuple[str, _Find[State]]] = {
+        "capital": (
+            "What is the capital of the U.S. state of {0.name}?",
+            lambda state: spellings.text_spellings(state.capital),
         ),
-        lambda state: number_spellings(city.population) if (city := capital(state)) else None,
-        capital_page,
-    )
+        "year": (
+            "In which year was the U.S. state of {0.name} admitted to the Union?",
+            lambda state: (str(state.year),),
+        ),
+        "abbreviation": (
+            "What is the two-letter abbreviation of the U.S. state of {0.name}?",
+            lambda state: (state.abbreviation,),
+        ),
+        "of_capital": (
+            "Of which U.S. state is {0.capital} the capital?",
+            lambda state: (state.name,),
+        ),
+    }
+    of_capital: dict[str, tuple[str, _Find[State]]] = {
+        "capital.population": (
+            "What is the population of the capital city of the U.S. state of {0.name}?",
+            lambda state: (
+                spellings.number_spellings(city.population) if (city := capital(state)) else None
+            ),
+        )
+    }
+    yield from _about("state", table.states, own)
+    yield from _about("state", table.states, of_capital, capital_page)

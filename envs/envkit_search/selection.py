@@ -23,17 +23,6 @@ def title_hash(version: str, title: str) -> int:
     return int.from_bytes(digest[:8], "big")
 
 
-def checked_split(split: str) -> str:
-    """Return the split.
-
-    Raises:
-        ConfigurationError: There is no such split.
-    """
-    if split not in SPLITS:
-        raise ConfigurationError(f"split must be one of {SPLITS}, got {split!r}")
-    return split
-
-
 def checked_hops(hops: Collection[int] | None, largest: int) -> list[int]:
     """Return the wanted numbers of hops in order.
 

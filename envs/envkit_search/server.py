@@ -16,7 +16,6 @@ list:
 """
 
 import asyncio
-import contextlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -28,9 +27,8 @@ from aiohttp.typedefs import Handler
 from envkit import ranges
 from envkit.access import Access, check_port
 from envkit.errors import ConfigurationError, EnvFault
-from envkit.serving import IDLE_S, BodyError, listening, read_body, return_freed_answers
-from envkit_search.contents import contents_of
-from envkit_search.document import Hit, SearchBackend
+from envkit.serving import IDLE_S, BodyError, listening, read_body
+from envkit_search.document import Hit, SearchBackend, contents_of
 
 MAX_REQUEST_QUERIES: Final = 4096
 MAX_REQUEST_TOPK: Final = 1000
@@ -225,34 +223,6 @@ async def serve(
     ) as address:
         on_ready(address)
         await asyncio.Event().wait()
-
-
-def serve_until_interrupted(
-    backend: SearchBackend,
-    *,
-    access: Access,
-    port: int = 8000,
-    default_topk: int = 3,
-    limits: ServerLimits | None = None,
-    on_ready: Callable[[str], object] = lambda _: None,
-) -> None:
-    """Serve a backend until Ctrl-C; blocking. See `serve`.
-
-    Raises:
-        ConfigurationError: `default_topk` is out of range.
-        ServiceError: The address cannot be listened on.
-    """
-    return_freed_answers()
-    serving = serve(
-        backend,
-        access=access,
-        port=port,
-        default_topk=default_topk,
-        limits=limits,
-        on_ready=on_ready,
-    )
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(serving)
 
 
 def _read_request(body: bytes, default_topk: int) -> tuple[list[str], int, bool]:

@@ -18,8 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, cast
 
+from envkit import ranges
 from envkit.errors import (
-    ConfigurationError,
     DatasetError,
     EnvFault,
     FaultKind,
@@ -73,8 +73,7 @@ class TantivyBackend:
             ConfigurationError: `topk` is below 1.
             EnvFault: The index cannot be read any more.
         """
-        if topk < 1:
-            raise ConfigurationError(f"topk must be at least 1, got {topk}")
+        ranges.at_least(1, topk=topk)
         try:
             return [self._hits(query[:MAX_QUERY_CHARACTERS], topk) for query in queries]
         except (OSError, ValueError) as error:  # tantivy's error for a missing file

@@ -8,10 +8,11 @@ import random
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
+from envkit import ranges
 from envkit.errors import ConfigurationError
 from envkit.seeds import derive_seed
 from envkit.tasks import Task
-from envkit_search.selection import TEST_BELOW, checked_hops, checked_split, title_hash
+from envkit_search.selection import SPLITS, TEST_BELOW, checked_hops, title_hash
 from envkit_search.spellings import number_spellings
 from envkit_search.world import WORLD, World, WorldShape
 from envkit_search.world_pages import world_of
@@ -51,7 +52,7 @@ class WorldQuestions:
             ConfigurationError: The split or a number of hops does not exist.
         """
         self._shape = WorldShape() if shape is None else shape
-        self._split = checked_split(split)
+        self._split = ranges.one_of("split", split, SPLITS)
         self._hops = checked_hops(hops, MAX_HOPS)
 
     @property
@@ -65,8 +66,7 @@ class WorldQuestions:
         Raises:
             ConfigurationError: The index is negative, or the world is too small for a question.
         """
-        if index < 0:
-            raise ConfigurationError(f"task index must be at least 0, got {index}")
+        ranges.at_least(0, index=index)
         world = world_of(self._shape)
         draws = random.Random(derive_seed(_VERSION, self._shape.seed, self._split, index))
         steps = _draw_steps(world, draws, draws.choice(self._hops), self._split)

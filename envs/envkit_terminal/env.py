@@ -8,6 +8,7 @@ from envkit.env import Capabilities, Env, ObservationRole, Policy, PolicyContext
 from envkit.errors import ConfigurationError, EnvFault, FaultKind, UnknownNameError
 from envkit.grading import Grade
 from envkit.marks import clip
+from envkit.ranges import one_of
 from envkit.tasks import ListSource, Task, TaskSource
 from envkit_terminal.families import FAMILIES, LEVELS, NEEDS_GIT
 from envkit_terminal.grading import Outcome, grade
@@ -84,16 +85,10 @@ class TerminalEnv(Env):
         super().__init__(max_turns=max_turns, render_mode=render_mode)
         if protocol not in list(Protocol):
             raise UnknownNameError.suggest("protocol", protocol, list(Protocol))
-        if split not in ("train", "test"):
-            raise ConfigurationError(f"split must be 'train' or 'test', got {split!r}")
-        if not 0 < command_seconds <= 3600:  # an hour
-            raise ConfigurationError(
-                f"command_seconds must be above 0 and at most 3600, got {command_seconds}"
-            )
-        if not 0 < test_seconds <= 3600:
-            raise ConfigurationError(
-                f"test_seconds must be above 0 and at most 3600, got {test_seconds}"
-            )
+        one_of("split", split, ("train", "test"))
+        for name, seconds in (("command_seconds", command_seconds), ("test_seconds", test_seconds)):
+            if not 0 < seconds <= 3600:  # an hour
+                raise ConfigurationError(f"{name} must be above 0 and at most 3600, got {seconds}")
         self.protocol = Protocol(protocol)
         self.system_prompt = system_prompt(self.protocol)
         is_tools = self.protocol is Protocol.TOOLS

@@ -9,16 +9,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from envkit.errors import ConfigurationError, DatasetError, MissingDependencyError
+from envkit_terminal import dockerfile
 from envkit_terminal.bench_results import exit_code_decides, hides_summary, runs_pytest
-from envkit_terminal.dockerfile import (
-    Image,
-    RefusedError,
-    as_value,
-    check_network,
-    inside,
-    read_files,
-    read_image,
-)
+from envkit_terminal.dockerfile import Image, RefusedError
 from envkit_terminal.tasks import check_reward, check_seconds
 
 
@@ -90,16 +83,16 @@ def _harbor(folder: Path, *, has_pytest: bool) -> dict[str, Any]:
         raise RefusedError("a task.toml that is not valid TOML") from error
     environment, verifier = _table(config, "environment"), _table(config, "verifier")
     _check_environment(folder, environment, verifier)
-    image = read_image(folder / "environment")
+    image = dockerfile.read_image(folder / "environment")
     if isinstance(environment.get("workdir"), str):
-        image.folder = inside(image, environment["workdir"])
+        image.folder = dockerfile.inside(image, environment["workdir"])
     image.environment |= _texts(environment.get("env", {}))
     seconds = verifier.get("timeout_sec")
     return _task(
         folder,
         image,
         goal=(folder / "instruction.md").read_text(encoding="utf-8"),
-        tests=read_files(folder / "tests"),
+        tests=dockerfile.read_files(folder / "tests"),
         script="test.sh",
         solution=folder / "solution/solve.sh",
         seconds=seconds,
@@ -120,20 +113,18 @@ def _reward(metadata: Mapping[str, Any]) -> dict[str, Any]:
 def _check_environment(
     folder: Path, environment: Mapping[str, Any], verifier: Mapping[str, Any]
 ) -> None:
-    if (folder / "steps").exists():
-        raise RefusedError("a task of several steps")
-    if environment.get("docker_image"):
-        raise RefusedError("a prebuilt image")
-    if environment.get("gpus"):
-        raise RefusedError("a GPU")
-    if environment.get("mcp_servers"):
-        raise RefusedError("MCP servers")
-    if (folder / "environment/docker-compose.yaml").exists():
-        raise RefusedError("several containers")
-    if verifier.get("environment_mode") == "separate":
-        raise RefusedError("an image for its tests")
-    if not (folder / "tests/test.sh").exists():
-        raise RefusedError("no tests/test.sh")
+    reasons = {
+        "a task of several steps": (folder / "steps").exists(),
+        "a prebuilt image": environment.get("docker_image"),
+        "a GPU": environment.get("gpus"),
+        "MCP servers": environment.get("mcp_servers"),
+        "several containers": (folder / "environment/docker-compose.yaml").exists(),
+        "an image for its tests": verifier.get("environment_mode") == "separate",
+        "no tests/test.sh": not (folder / "tests/test.sh").exists(),
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            raise RefusedError(reason)
 
 
 def _terminal_bench(folder: Path, *, has_pytest: bool) -> dict[str, Any]:
@@ -148,9 +139,9 @@ def _terminal_bench(folder: Path, *, has_pytest: bool) -> dict[str, Any]:
     parser = config.get("parser_name", "pytest")
     if parser != "pytest":
         raise RefusedError(f"results for the parser {parser!r:.40}")
-    image = read_image(folder)
+    image = dockerfile.read_image(folder)
     image.environment.setdefault("TEST_DIR", "/tests")
-    tests = read_files(folder / "tests") if (folder / "tests").is_dir() else {}
+    tests = dockerfile.read_files(folder / "tests") if (folder / "tests").is_dir() else {}
     script = (folder / "run-tests.sh").read_text(encoding="utf-8")
     if not runs_pytest(script) and not exit_code_decides(script):
         raise RefusedError(
@@ -162,7 +153,7 @@ def _terminal_bench(folder: Path, *, has_pytest: bool) -> dict[str, Any]:
         folder,
         image,
         goal=config["instruction"],
-        tests={**tests, "run-tests.sh": as_value(folder / "run-tests.sh")},
+        tests={**tests, "run-tests.sh": dockerfile.as_value(folder / "run-tests.sh")},
         script="run-tests.sh",
         solution=folder / "solution.sh",
         seconds=config.get("max_test_timeout_sec"),
@@ -185,7 +176,7 @@ def _task(
         raise RefusedError("an empty instruction")
     path = folder / ("tests" if script == "test.sh" else "") / script
     text = path.read_text(encoding="utf-8")
-    check_network(text, "the test script")
+    dockerfile.check_network(text, "the test script")
     if runs_pytest(text) and not has_pytest:
         raise RefusedError("tests that run pytest")
     allowed = {} if seconds is None else {"seconds": seconds}

@@ -13,14 +13,8 @@ from typing import Any, Final
 from envkit.closing import Closing
 from envkit.errors import EnvFault, FaultKind, MissingDependencyError
 from envkit.text import utf8
-from envkit_sandbox.bubblewrap import (
-    INSTALL_LINE,
-    Sandbox,
-    SandboxSpec,
-    end,
-    find_bubblewrap,
-    spawn,
-)
+from envkit_sandbox import bubblewrap
+from envkit_sandbox.bubblewrap import Sandbox
 from envkit_sandbox.channel import Channel
 from envkit_sandbox.trial import check_sandbox
 
@@ -127,11 +121,11 @@ def check_programs() -> str:
             the machine refuses sandboxes.
         EnvFault: No sandbox can start now.
     """
-    find_bubblewrap()
+    bubblewrap.find_bubblewrap()
     if not os.access("/usr/bin/python3", os.X_OK):
         raise MissingDependencyError(
             "a terminal session needs Debian's python3, which is not installed. "
-            f"Install it with: {INSTALL_LINE}"
+            f"Install it with: {bubblewrap.INSTALL_LINE}"
         )
     return check_sandbox()
 
@@ -243,7 +237,7 @@ class TerminalSession(Closing):
         """End the sandbox and everything in it."""
         process, self._process, self._channel = self._process, None, None
         if process is not None:
-            end(process)
+            bubblewrap.end(process)
 
     @property
     def _roots(self) -> list[str]:
@@ -261,7 +255,7 @@ class TerminalSession(Closing):
             "/etc/passwd": _PASSWD.format(home=self.home).encode(),
             "/etc/group": _GROUP.encode(),
         }
-        spec = SandboxSpec(
+        spec = bubblewrap.SandboxSpec(
             hostname="terminal",
             folders={
                 "/tmp": _SCRATCH_MIB,
@@ -276,7 +270,9 @@ class TerminalSession(Closing):
             folder=HOME,
             is_first=True,
         )
-        self._process = spawn(spec, program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._process = bubblewrap.spawn(
+            spec, program, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         most = 2 * self.limits.snapshot_mib * _MIB + _SPARE_REPLY
         self._channel = Channel(self._process, "the terminal's sandbox", most_reply=most)
         return self._channel

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from envkit.errors import DatasetError
 from envkit.seeds import derive_seed
-from envkit_terminal.families import FAMILIES, LEVELS, draw
+from envkit_terminal.families import draw
 from envkit_terminal.session import HOME, Entry
 
 CHECKS: Final[dict[str, frozenset[str]]] = {
@@ -156,18 +156,3 @@ def _entry(path: str, value: object) -> Entry:
     raise DatasetError(
         f"the file {path!r} must be text, {{'text' or 'base64'}} or None, got {value!r:.60}"
     )
-
-
-__all__ = [
-    "CHECKS",
-    "FAMILIES",
-    "LEVELS",
-    "GeneratedTasks",
-    "absolute",
-    "check_reward",
-    "check_seconds",
-    "check_task",
-    "entries",
-    "is_inside",
-    "reward_range",
-]

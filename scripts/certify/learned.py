@@ -21,11 +21,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import envkit
-from envkit.env import Env, PolicyContext
+from envkit.checker.under_test import Episode, Player
+from envkit.env import Env
 from envkit.seeds import derive_seed
 
 _HIDDEN = re.compile(r"\"[^\"]*\"|\b[A-Z][\w'.@-]*|\S*\d\S*|\S+\.\w+")
-_MAX_TURNS = 64
 Replies = tuple[str, ...]
 
 
@@ -34,24 +34,11 @@ def wording(text: str) -> str:
     return re.sub(r"(?:@[,\s]*(?:and )?)+", "@ ", _HIDDEN.sub("@", text))
 
 
-def play(env: Env, seed: int, replies: Replies | None) -> tuple[str, Replies, float]:
-    """Return the task's text, the replies and the return; None lets the oracle reply."""
-    text = env.reset(seed=seed)[0]["text"]
-    oracle = env.oracle() if replies is None else None
-    given: list[str] = []
-    total = 0.0
-    for turn in range(_MAX_TURNS if replies is None else len(replies)):
-        if oracle is None:
-            assert replies is not None
-            reply = replies[turn]
-        else:
-            reply = oracle(PolicyContext(env=env, task=env.task, turn=turn, messages=(), seed=seed))
-        given.append(reply)
-        step = env.step(reply)
-        total += float(step.reward)
-        if step.terminated or step.truncated:
-            break
-    return text, tuple(given), total
+def play(env: Env, seed: int, replies: Replies | None) -> Episode:
+    """Play the replies, or let the oracle reply if they are None."""
+    if replies is None:
+        return Player(env, env.oracle(), seed=seed).play()
+    return Player(env, lambda context: replies[context.turn], seed=seed).play(len(replies))
 
 
 def learned(env: Env, *, train: int, test: int) -> tuple[float, str]:
@@ -62,8 +49,9 @@ def learned(env: Env, *, train: int, test: int) -> tuple[float, str]:
     whole: dict[str, Counter[Replies]] = defaultdict(Counter)
     last: dict[str, Counter[Replies]] = defaultdict(Counter)
     for number in range(train):
-        text, replies, total = play(env, derive_seed("learned train", number), None)
-        if total > 0:
+        episode = play(env, derive_seed("learned train", number), None)
+        if episode.total > 0:
+            text, replies = episode.start.observation["text"], episode.replies
             for known, said in ((whole, replies), (last, replies[-1:])):
                 known[wording(text)][said] += 1
                 known[""][said] += 1
@@ -78,7 +66,7 @@ def _earned(env: Env, known: dict[str, Counter[Replies]], test: int) -> tuple[fl
         asked = wording(env.reset(seed=seed)[0]["text"])
         said = known.get(asked) or known[""]
         replies = said.most_common(1)[0][0] if said else ("",)
-        earned[" | ".join(replies)[:60]] += play(env, seed, replies)[2]
+        earned[" | ".join(replies)[:60]] += play(env, seed, replies).total
     return math.fsum(earned.values()) / test, max(earned, key=lambda name: earned[name])
 
 

@@ -30,6 +30,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("error:.*envkit"))
 
 
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make envkit's plugins known, such as the gateway, as its installation does."""
+    from fakes.installed import install_metadata
+
+    monkeypatch.syspath_prepend(str(install_metadata(tmp_path)))
+
+
 @pytest.fixture(scope="session")
 def compared(request: pytest.FixtureRequest) -> "Compared":
     """Compare paths with the plain formula; the end of the run shows the table."""

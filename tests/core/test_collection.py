@@ -1,6 +1,5 @@
 """Collections: many environments under one namespace, brought by one entry point."""
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
@@ -9,6 +8,7 @@ import gymnasium
 import pytest
 from fakes.command import run_envkit
 from fakes.envs import EchoEnv
+from fakes.processes import run_python
 
 import envkit
 from envkit import collection, plugins, registration
@@ -143,6 +143,4 @@ def test_collection_is_listed_by_the_command(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.slow
 def test_import_of_envkit_imports_no_collection() -> None:
     code = "import sys, envkit; print('envkit_reasoning_gym' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert done.stdout.strip() == "False"
+    assert run_python("-c", code).strip() == "False"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.processes import run_python
 
 from envkit.errors import ConfigurationError, StorageError
 from envkit.files import LineFile, cache_dir, remove_leftovers, replace_file
@@ -326,8 +327,7 @@ def test_leftovers_do_not_include_a_pipe_or_a_link_and_wait_for_none(tmp_path: P
     os.mkfifo(kept[0])
     kept[1].symlink_to(tmp_path / "other")
     code = "import sys, pathlib; from envkit.files import remove_leftovers as remove"
-    command = [sys.executable, "-c", f"{code}; remove(pathlib.Path(sys.argv[1]))", str(tmp_path)]
-    subprocess.run(command, check=True, timeout=60)
+    run_python("-c", f"{code}; remove(pathlib.Path(sys.argv[1]))", tmp_path, timeout_s=60)
     assert sorted(tmp_path.iterdir()) == kept
 
 

@@ -5,13 +5,12 @@ import json
 import os
 import pickle
 import struct
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fakes.processes import run_python
 from PIL import EpsImagePlugin, ImageOps, PngImagePlugin
 from PIL import Image as PilImage
 
@@ -132,14 +131,7 @@ def test_declared_size_is_refused_before_pixels_are_allocated() -> None:
         for name, side in sides.items()
     ]
 
-    done = subprocess.run(
-        [sys.executable, "-c", _GROWTH],
-        input=json.dumps(files),
-        capture_output=True,
-        check=False,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    run_python("-c", _GROWTH, typed=json.dumps(files))
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "RGB", "L"])

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image as PilImage
 
-from envkit import images
+from envkit import image_files, images
 from envkit.errors import ImageError
 from envkit.image_files import MAX_PIXELS, DecodedImage
 from envkit.images import Image
@@ -162,7 +162,7 @@ def test_pickled_image_is_neither_decoded_nor_hashed_until_pixels_are_read(
     sent.append(Image.from_pil(gradient()))
     data = pickle.dumps(sent)
     work: list[str] = []
-    decode, identify = images.decode_image, images._identity
+    decode, identify = image_files.decode_image, images._identity
 
     def decoded(data: bytes) -> DecodedImage:
         work.append("decoded")
@@ -172,7 +172,7 @@ def test_pickled_image_is_neither_decoded_nor_hashed_until_pixels_are_read(
         work.append("hashed")
         return identify(picture)
 
-    monkeypatch.setattr(images, "decode_image", decoded)
+    monkeypatch.setattr(image_files, "decode_image", decoded)
     monkeypatch.setattr(images, "_identity", identity)
 
     got = pickle.loads(data)

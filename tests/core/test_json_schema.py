@@ -1,11 +1,10 @@
 """jsonschema's import without its grammar: the same verdicts, and the grammar only when needed."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 from fakes.needs import packages
+from fakes.processes import run_python
 
 IRIS = ["http://example.org/\u00fc", "http://[", "a b", "\u00fc", "//", ""]
 OURS = "from envkit.json_schema import jsonschema; library = jsonschema()"
@@ -27,21 +26,15 @@ print("lark" in sys.modules, "rfc3987_syntax" in sys.modules)
 """
 
 
-def run(code: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, encoding="utf-8"
-    ).stdout
-
-
 @pytest.mark.slow  # the plain import takes five seconds
 def test_formats_get_the_verdicts_of_a_plain_import() -> None:
     packages("rfc3987_syntax").require()
-    ours, plain = (json.loads(run(code + VERDICTS)) for code in (OURS, PLAIN))
+    ours, plain = (json.loads(run_python("-c", code + VERDICTS)) for code in (OURS, PLAIN))
     assert ours == plain
     assert any(ours)
 
 
 def test_tool_calls_are_validated_without_the_grammar() -> None:
-    said, imported = run(TOOL).splitlines()
+    said, imported = run_python("-c", TOOL).splitlines()
     assert "'b' is not one of ['a']" in said
     assert imported == "False False"

@@ -1,7 +1,8 @@
 """What `import envkit` offers, and what it must not import."""
 
-import subprocess
-import sys
+from functools import partial
+
+from fakes.processes import run_python
 
 import envkit
 
@@ -32,12 +33,7 @@ HEAVY = (
 )
 
 
-def run(code: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+run = partial(run_python, "-W", "error", "-c")
 
 
 def test_public_names_are_sorted_importable_and_promised() -> None:

@@ -20,7 +20,7 @@ from envkit.spaces import UnicodeText
 from envkit.wrappers import Curriculum, InjectFaults, LevelProgress, RecordEpisode, SwapImage
 from envkit_canary import CanaryEnv
 from envkit_certify.audit import audit_env
-from envkit_certify.bench import Plan
+from envkit_certify.certified import Plan
 from envkit_desktop.source import DesktopTasks
 from envkit_exchange.tasks import TaskDraw
 from envkit_geo3k.source import ProceduralSource

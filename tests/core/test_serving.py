@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 from fakes.strangers import AMBIGUOUS, answers_to_ambiguous, connected
 from fakes.virtual_time import run_virtually
+from fakes.waiting import until
 
 from envkit.serving import BodyError, abort_unread, listening, read_body
 
@@ -61,9 +62,7 @@ async def test_unread_answer_is_dropped_with_its_connection(fields: str, count: 
     async with serving(answer_s=0.2) as served, connected(served.address, said) as (reader, _):
         assert b" 200 " in await asyncio.wait_for(reader.readline(), 10)
         (transport,) = served.transports
-        async with asyncio.timeout(10):
-            while not transport.is_closing():
-                await asyncio.sleep(0.02)
+        await until(transport.is_closing)
         assert transport.get_write_buffer_size() == 0
         with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
             await reader.readexactly(SIZE)
@@ -73,12 +72,9 @@ async def test_unread_answer_of_a_closed_connection_is_dropped() -> None:
     """The handler closes the connection, as uvicorn does at the end of a session."""
     said = f"GET /long HTTP/1.1\r\n{HOST}\r\n"
     async with serving(answer_s=0.2) as served, connected(served.address, said):
-        async with asyncio.timeout(10):
-            while not (served.transports and served.transports[0].get_write_buffer_size()):
-                await asyncio.sleep(0.02)
-            served.transports[0].close()
-            while served.transports[0].get_write_buffer_size():
-                await asyncio.sleep(0.02)
+        await until(lambda: served.transports and served.transports[0].get_write_buffer_size())
+        served.transports[0].close()
+        await until(lambda: not served.transports[0].get_write_buffer_size())
 
 
 class Unread:
@@ -183,10 +179,7 @@ async def test_client_that_leaves_is_not_logged(
     said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving() as served:
-        async with connected(served.address, f"{said}{HOST}\r\n"), asyncio.timeout(10):
-            while not served.transports:
-                await asyncio.sleep(0.02)
-        async with asyncio.timeout(10):
-            while not served.transports[0].is_closing():
-                await asyncio.sleep(0.02)
+        async with connected(served.address, f"{said}{HOST}\r\n"):
+            await until(lambda: served.transports)
+        await until(served.transports[0].is_closing)
     assert not caplog.records

@@ -1,11 +1,10 @@
 """An environment of another distribution: built, installed, and made by id."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from fakes.processes import run_python
 
 PYPROJECT = """
 [build-system]
@@ -86,28 +85,15 @@ def install(name: str, folder: Path, target: Path) -> None:
     (source / "envkit_coin").mkdir(parents=True)
     (source / "pyproject.toml").write_text(PYPROJECT.format(name=name))
     (source / "envkit_coin" / "__init__.py").write_text(PACKAGE)
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", str(folder / "dist")]
-    subprocess.run([*build, str(source)], check=True, capture_output=True)
+    run_python("-m", "build", "--wheel", "--no-isolation", "-o", folder / "dist", source)
     wheel = next((folder / "dist").glob(f"{name.replace('-', '_')}-*.whl"))
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
-    subprocess.run(
-        [*pip, "--disable-pip-version-check", "--target", str(target), str(wheel)],
-        check=True,
-        capture_output=True,
-    )
+    pip = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-index")
+    run_python(*pip, "--disable-pip-version-check", "--target", target, wheel)
 
 
 def run(code: str, target: Path, folder: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(target)},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    variables = {**os.environ, "PYTHONPATH": str(target)}
+    return run_python("-W", "error", "-c", code, cwd=folder, env=variables)
 
 
 @pytest.mark.slow

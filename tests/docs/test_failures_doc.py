@@ -3,13 +3,12 @@
 import dataclasses
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from contracts.effects import effects_table
 from fakes.pages import python_blocks
+from fakes.processes import run_python
 
 from envkit.errors import FaultKind
 from envkit.rollout import FaultPolicy, RetryBudget
@@ -52,9 +51,8 @@ def test_page_shows_what_the_trainers_suites_measured() -> None:
 def test_example_prints_what_the_page_says() -> None:
     (code,) = python_blocks(PAGE)
     (printed,) = re.findall(r"```\n(\{.*?)```", DOC, re.S)
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    stated, found = (
+        [set(re.findall(r"\(.*?\)", line)) for line in text.splitlines()]
+        for text in (printed, run_python("-c", code))
     )
-    assert done.returncode == 0, done.stderr
-    lines = [set(re.findall(r"\(.*?\)", line)) for line in done.stdout.splitlines()]
-    assert lines == [set(re.findall(r"\(.*?\)", line)) for line in printed.splitlines()]
+    assert found == stated

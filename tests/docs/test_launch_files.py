@@ -4,11 +4,11 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from fakes.launch import EXAMPLES, recorded, run
+from fakes.processes import run_python
 
 ROOT = Path(__file__).parents[2]
 SHELL = sorted([*EXAMPLES.glob("*.sh"), *EXAMPLES.parent.glob("*/*/*.sh")])
@@ -16,9 +16,7 @@ FOLDERS = sorted(path.parent for path in EXAMPLES.glob("*/run.sh"))
 
 
 def test_pages_show_the_commands_of_the_launch_files() -> None:
-    command = [sys.executable, str(ROOT / "scripts/docs/launch.py"), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_python(ROOT / "scripts/docs/launch.py", "--check")
 
 
 @pytest.mark.parametrize("name", ["slime", "miles"])

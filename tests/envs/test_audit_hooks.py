@@ -6,14 +6,14 @@ import pytest
 from fakes.search_backend import MemoryBackend, tasks
 
 import envkit
-from envkit_certify.audit import AuditReport, audit_env
+from envkit_certify.audit import BlindReport, audit_env
 from envkit_geo3k.auditing import answers, numbers, second_grade
 from envkit_search.auditing import second_match
 
 GUESSES = {"random choice", "every choice at once", "closed book"}
 
 
-def audited(env_id: str, episodes: int = 12, **arguments: Any) -> AuditReport:
+def audited(env_id: str, episodes: int = 12, **arguments: Any) -> BlindReport:
     env: Any = envkit.make(env_id, disable_env_checker=True, **arguments)
     return audit_env(env.unwrapped, episodes=episodes)
 

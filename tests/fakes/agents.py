@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from fakes.codecs import text_codec
+from fakes.envs import register_missing
 
 from envkit.agents import MultiAgentEnv, by_role
 from envkit.env import Capabilities, Policy, PolicyContext, Turn
 from envkit.errors import EnvFault, FaultKind
 from envkit.faults import FaultPlan
-from envkit.registration import register
 from envkit.rollout import Backoff, GenerateRequest, RetryBudget, ScriptedEngine
 from envkit.tasks import ListSource, Task
 
@@ -136,10 +136,7 @@ class TalkEnv(MultiAgentEnv):
 
 def register_agents() -> None:
     """Make `toy-guess-v0` known; a second call changes nothing."""
-    import gymnasium
-
-    if "envkit/toy-guess-v0" not in gymnasium.registry:
-        register("toy-guess-v0", entry_point=GuessEnv)
+    register_missing({"toy-guess-v0": GuessEnv})
 
 
 def speak(context: PolicyContext) -> str:

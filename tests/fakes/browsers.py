@@ -12,21 +12,14 @@ from pathlib import Path
 import psutil
 
 from envkit_actions import Action, ActionKind
-from envkit_browser.driver import (
-    BrowserPool,
-    Page,
-    PageInput,
-    PageOptions,
-    PoolOptions,
-    Site,
-)
+from envkit_browser import driver
 from envkit_browser.driver.process import PROFILE_PREFIX
 
 
 @contextlib.asynccontextmanager
-async def running_pool(**options: int) -> AsyncGenerator[BrowserPool]:
+async def running_pool(**options: int) -> AsyncGenerator[driver.BrowserPool]:
     """A pool that is closed at the end."""
-    pool = BrowserPool(PoolOptions(**{"spares": 0, **options}))
+    pool = driver.BrowserPool(driver.PoolOptions(**{"spares": 0, **options}))
     try:
         yield pool
     finally:
@@ -34,19 +27,21 @@ async def running_pool(**options: int) -> AsyncGenerator[BrowserPool]:
 
 
 async def open_page(
-    pool: BrowserPool, html: str, *, seed: int = 0, deadline_s: float = 10.0, **assets: str
-) -> Page:
+    pool: driver.BrowserPool, html: str, *, seed: int = 0, deadline_s: float = 10.0, **assets: str
+) -> driver.Page:
     """A page of 400x300 with this text, loaded."""
     files = {"index.html": html, **{name.replace("_", "."): text for name, text in assets.items()}}
-    site = Site(files)
-    page = await pool.open(PageOptions(width=400, height=300, site=site, deadline_s=deadline_s))
+    site = driver.Site(files)
+    page = await pool.open(
+        driver.PageOptions(width=400, height=300, site=site, deadline_s=deadline_s)
+    )
     await page.goto(seed=seed)
     return page
 
 
-async def click(page: Page, x: int, y: int) -> None:
+async def click(page: driver.Page, x: int, y: int) -> None:
     """Press the left button somewhere."""
-    await PageInput(page).perform(Action(kind=ActionKind.CLICK, x=x, y=y))
+    await driver.PageInput(page).perform(Action(kind=ActionKind.CLICK, x=x, y=y))
 
 
 def profiles() -> set[str]:

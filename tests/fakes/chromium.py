@@ -2,7 +2,7 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 from envkit_browser.driver import find_browser
 
@@ -39,20 +39,3 @@ def running_chromium() -> "Generator[Browser]":
             yield browser
         finally:
             browser.close()
-
-
-@contextmanager
-def watched_page(
-    *,
-    width: int = 1280,
-    height: int = 800,
-    scheme: Literal["light", "dark"] = "light",
-    **options: Any,
-) -> Generator[Watched]:
-    """Open an empty page of a real browser, and close the browser at the end."""
-    with running_chromium() as browser:
-        page = browser.new_page(
-            viewport={"width": width, "height": height}, color_scheme=scheme, **options
-        )
-        page.set_default_timeout(60_000)
-        yield Watched(page)

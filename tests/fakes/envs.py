@@ -204,6 +204,11 @@ def register_toys(others: Mapping[str, type[Env]] | None = None) -> None:
 
     A second call changes nothing.
     """
-    for env_id, env_class in {**TOYS, **(others or {})}.items():
+    register_missing({**TOYS, **(others or {})}, reward_threshold=1.0)
+
+
+def register_missing(envs: Mapping[str, type[Env]], **settings: Any) -> None:
+    """Register environments by their ids, except those that are registered already."""
+    for env_id, env_class in envs.items():
         if f"envkit/{env_id}" not in gymnasium.registry:
-            register(env_id, entry_point=env_class, reward_threshold=1.0)
+            register(env_id, entry_point=env_class, **settings)

@@ -7,7 +7,7 @@ environments of one run: it picks the episode, counts what is open and holds wha
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, cast
 
@@ -83,10 +83,6 @@ class Attack:
             max_engine_retries_per_turn=0,
             max_episode_restarts=0,
         )
-
-    def in_form(self, form: Form) -> "Attack":
-        """Return the same attack on another path."""
-        return replace(self, form=form)
 
 
 @dataclass(kw_only=True)

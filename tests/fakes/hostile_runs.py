@@ -10,13 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-import gymnasium
 from fakes.agents import GuessEnv
 from fakes.command import Outcome, run_envkit
-from fakes.envs import DotsEnv
+from fakes.envs import DotsEnv, register_missing
 from fakes.models import tiny_model_dir
 
-import envkit
 from envkit.env import Capabilities, Turn
 from envkit.tasks import Task
 from envkit.trajectory import StopReason, Trajectory, load, verify_file
@@ -79,14 +77,12 @@ class RunEnv(DotsEnv):
 
 def register_run_env() -> None:
     """Make the environment known; a second call changes nothing."""
-    if f"envkit/{RUN_ID}" not in gymnasium.registry:
-        envkit.register(RUN_ID, entry_point=RunEnv)
+    register_missing({RUN_ID: RunEnv})
 
 
 def register_dialogue() -> None:
     """Make an environment with two agents known; a second call changes nothing."""
-    if "envkit/toy-dialogue-v0" not in gymnasium.registry:
-        envkit.register("toy-dialogue-v0", entry_point=GuessEnv)
+    register_missing({"toy-dialogue-v0": GuessEnv})
 
 
 class Sent:

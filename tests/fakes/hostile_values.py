@@ -9,22 +9,8 @@ from typing import Any, NoReturn
 import numpy as np
 from PIL import Image as PilImage
 
+from envkit import errors
 from envkit.env import Turn
-from envkit.errors import (
-    ConfigurationError,
-    ContractError,
-    DatasetError,
-    EngineFault,
-    EnvFault,
-    EpisodeStateError,
-    FaultKind,
-    ImageError,
-    LedgerFault,
-    MissingDependencyError,
-    StorageError,
-    TemplateError,
-    UnknownNameError,
-)
 from envkit.images import Image
 
 PLANTED = "planted"
@@ -50,11 +36,11 @@ class OddTextError(Exception):
         return 7  # noqa: PLE0307  # that is the attack
 
 
-class SignatureFault(EnvFault):
+class SignatureFault(errors.EnvFault):
     """Takes other arguments than its base, so it cannot be built again from its message."""
 
     def __init__(self, host: str, port: int) -> None:
-        super().__init__(f"{PLANTED}: {host}:{port}", kind=FaultKind.CRASHED)
+        super().__init__(f"{PLANTED}: {host}:{port}", kind=errors.FaultKind.CRASHED)
 
 
 class BadRepr:
@@ -109,9 +95,9 @@ def cyclic() -> dict[str, Any]:
     return found
 
 
-def nonsense_kind() -> EnvFault:
+def nonsense_kind() -> errors.EnvFault:
     """Return a fault whose kind is not a kind."""
-    fault = EnvFault(PLANTED)
+    fault = errors.EnvFault(PLANTED)
     fault.kind = "nonsense"  # type: ignore[assignment]
     return fault
 
@@ -149,24 +135,26 @@ EXCEPTIONS: dict[str, Callable[[], BaseException]] = {
 """Exceptions of Python's own and of careless authors."""
 
 ENVKIT_ERRORS: dict[str, Callable[[], BaseException]] = {
-    "configuration": lambda: ConfigurationError(PLANTED),
-    "unknown_name": lambda: UnknownNameError.suggest("tool", PLANTED, ["search"]),
-    "missing_dependency": lambda: MissingDependencyError.for_extra("it", PLANTED, "x"),
-    "contract": lambda: ContractError(PLANTED),
-    "episode_state": lambda: EpisodeStateError(PLANTED),
-    "template": lambda: TemplateError(PLANTED),
-    "dataset": lambda: DatasetError(PLANTED),
-    "image": lambda: ImageError(PLANTED),
-    "storage": lambda: StorageError(PLANTED),
-    "engine_fault": lambda: EngineFault(PLANTED),
-    "ledger_fault": lambda: LedgerFault(PLANTED),
-    "fault_permanent": lambda: EnvFault(PLANTED, kind=FaultKind.PERMANENT),
-    "fault_transient": lambda: EnvFault(PLANTED, kind=FaultKind.TRANSIENT),
-    "fault_crashed": lambda: EnvFault(PLANTED, kind=FaultKind.CRASHED),
-    "fault_timeout": lambda: EnvFault(PLANTED, kind=FaultKind.TIMEOUT),
-    "fault_grader": lambda: EnvFault(PLANTED, kind=FaultKind.GRADER),
-    "fault_retry_permanent": lambda: EnvFault(PLANTED, kind=FaultKind.PERMANENT, retryable=True),
-    "fault_without_text": lambda: EnvFault(""),
+    "configuration": lambda: errors.ConfigurationError(PLANTED),
+    "unknown_name": lambda: errors.UnknownNameError.suggest("tool", PLANTED, ["search"]),
+    "missing_dependency": lambda: errors.MissingDependencyError.for_extra("it", PLANTED, "x"),
+    "contract": lambda: errors.ContractError(PLANTED),
+    "episode_state": lambda: errors.EpisodeStateError(PLANTED),
+    "template": lambda: errors.TemplateError(PLANTED),
+    "dataset": lambda: errors.DatasetError(PLANTED),
+    "image": lambda: errors.ImageError(PLANTED),
+    "storage": lambda: errors.StorageError(PLANTED),
+    "engine_fault": lambda: errors.EngineFault(PLANTED),
+    "ledger_fault": lambda: errors.LedgerFault(PLANTED),
+    "fault_permanent": lambda: errors.EnvFault(PLANTED, kind=errors.FaultKind.PERMANENT),
+    "fault_transient": lambda: errors.EnvFault(PLANTED, kind=errors.FaultKind.TRANSIENT),
+    "fault_crashed": lambda: errors.EnvFault(PLANTED, kind=errors.FaultKind.CRASHED),
+    "fault_timeout": lambda: errors.EnvFault(PLANTED, kind=errors.FaultKind.TIMEOUT),
+    "fault_grader": lambda: errors.EnvFault(PLANTED, kind=errors.FaultKind.GRADER),
+    "fault_retry_permanent": lambda: errors.EnvFault(
+        PLANTED, kind=errors.FaultKind.PERMANENT, retryable=True
+    ),
+    "fault_without_text": lambda: errors.EnvFault(""),
     "fault_other_signature": lambda: SignatureFault("localhost", 80),
     "fault_nonsense_kind": nonsense_kind,
 }

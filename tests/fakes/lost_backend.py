@@ -5,12 +5,11 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final, TypeVar
 
-import gymnasium
 import pytest
+from fakes.envs import register_missing
 
 from envkit.env import Capabilities, Env, Turn
 from envkit.errors import EnvFault, FaultKind, RunFailedError
-from envkit.registration import register
 from envkit.tasks import ListSource, Task
 
 T = TypeVar("T")
@@ -95,5 +94,4 @@ async def check_waits(step: Callable[[], Awaitable[T]], *, steps: int = 2) -> li
 
 def register_lost() -> None:
     """Make the environment known; a second call changes nothing."""
-    if f"envkit/{LOST}" not in gymnasium.registry:
-        register(LOST, entry_point=LostEnv)
+    register_missing({LOST: LostEnv})

@@ -194,7 +194,6 @@ def _set_answer(env: Env, task: Task, answer: str) -> None:
     del env
 
 
-_CODES: Final = ("A3F7", "K9M2", "T4X8")
 _NAMES: Final = ("Torvald", "Mirelle", "Askeland")
 
 

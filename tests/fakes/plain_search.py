@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from envkit.viewer.search import Piece
-from envkit.viewer.search_text import AFTER, BEFORE
+from envkit.viewer.search import AFTER, BEFORE, Piece
 
 
 def find(pieces: Sequence[Piece], query: str) -> dict[str, Any] | None:

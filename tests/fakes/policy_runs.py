@@ -8,15 +8,8 @@ from fakes.branching import Screens, reply
 from fakes.codecs import vision_codec
 from fakes.templates import make_codec
 
+from envkit import rollout
 from envkit.env import Observation, Turn
-from envkit.rollout import (
-    EpisodeSpec,
-    Interrupt,
-    Player,
-    RetryBudget,
-    RolloutConfig,
-    ScriptedEngine,
-)
 from envkit.trajectory import (
     FaultPlace,
     StopReason,
@@ -27,7 +20,7 @@ from envkit.trajectory import (
     verify_file,
 )
 
-QUICK = RetryBudget(step_timeout_s=0.3, max_episode_restarts=0)
+QUICK = rollout.RetryBudget(step_timeout_s=0.3, max_episode_restarts=0)
 LAST_TWO = "fakes.own_histories:last_two"
 
 
@@ -44,15 +37,15 @@ async def run(
     images: bool = False,
     script: Any = reply,
     template: str = "qwen3",
-    interrupt: Interrupt | None = None,
+    interrupt: rollout.Interrupt | None = None,
     **options: Any,
 ) -> Trajectory:
     codec = vision_codec() if images else make_codec(template)
-    config = RolloutConfig(history=history, sanity_share=1.0, **options)
-    player = Player(ScriptedEngine(codec, script), codec, config)
+    config = rollout.RolloutConfig(history=history, sanity_share=1.0, **options)
+    player = rollout.Player(rollout.ScriptedEngine(codec, script), codec, config)
     try:
         (trajectory,) = await player.play(
-            env or Screens(images=images), EpisodeSpec(seed=3), interrupt=interrupt
+            env or Screens(images=images), rollout.EpisodeSpec(seed=3), interrupt=interrupt
         )
     finally:
         await player.aclose()

@@ -1,9 +1,41 @@
-"""Which processes live, for tests that must leave none."""
+"""Other processes: Python's output in one, and which live, for tests that must leave none."""
 
 import os
+import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+
+def run_python(
+    *arguments: object,
+    typed: str | None = None,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 600,
+) -> str:
+    """Run Python in its own process and return what it printed; it must not fail.
+
+    Args:
+        arguments: As on the command line, such as "-c" and code, or a script.
+        typed: Standard input; None is empty.
+        cwd: Where it runs; None is the current folder.
+        env: Its variables; None is those of this process.
+        timeout_s: Seconds until it is killed.
+    """
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        input=typed or "",
+        cwd=cwd,
+        env=env,
+        timeout=timeout_s,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return done.stdout
 
 
 def is_alive(pid: int) -> bool:

@@ -8,13 +8,14 @@ from typing import Any
 from fakes.trajectories import Context, Reply, build
 
 from envkit.rollout import EpisodeSpec, Interrupt, RolloutConfig
+from envkit.rollout.player import AnyPlayer
 from envkit.trajectory import StopReason, Trajectory
 
 Ending = Callable[[int, int, Interrupt], Awaitable[StopReason]]
 """Takes group, member and interrupt of an episode; returns how it ends."""
 
 
-class PromptPlayer:
+class PromptPlayer(AnyPlayer):
     """Records what a run asks of its player."""
 
     availability: Any = None
@@ -47,6 +48,11 @@ class PromptPlayer:
                 (), stop_reason=reason, episode_id=episode_id, group_id=group_id, metadata=metadata
             ),
         )
+
+    async def play_with(
+        self, env: Any, spec: Any, options: Any, interrupt: Any
+    ) -> tuple[Trajectory, ...]:
+        raise NotImplementedError
 
     async def end_session(self, episode_id: str) -> None:
         raise NotImplementedError

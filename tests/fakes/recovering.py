@@ -6,18 +6,9 @@ from typing import Any, TypeVar
 
 from fakes.faults import CountingEnv, World
 
+from envkit import rollout
 from envkit.faults import FaultPlan
 from envkit.reply import Reply
-from envkit.rollout import (
-    Backoff,
-    EpisodeSpec,
-    GenerateRequest,
-    Generation,
-    Interrupt,
-    Limits,
-    RetryBudget,
-    Sampling,
-)
 from envkit.rollout.engine import LogprobKind
 from envkit.rollout.host import EnvHost
 from envkit.rollout.recovery import Attempt, RecoveringEnv, play_with_restarts
@@ -29,15 +20,15 @@ Schedule = Mapping[Any, str]
 """Kinds of faults by call, as in `FaultPlan.schedule`."""
 
 
-def budget(**changes: Any) -> RetryBudget:
+def budget(**changes: Any) -> rollout.RetryBudget:
     """Return a generous budget without pauses."""
     values: dict[str, Any] = {
         "max_env_retries_per_turn": 9,
         "max_env_retries_per_episode": 9,
-        "backoff": Backoff(initial_s=0.0),
+        "backoff": rollout.Backoff(initial_s=0.0),
         **changes,
     }
-    return RetryBudget(**values)
+    return rollout.RetryBudget(**values)
 
 
 @asynccontextmanager
@@ -54,7 +45,9 @@ async def hosted(
         pool.close()
 
 
-def recovering(host: EnvHost, retries: RetryBudget | None = None, **options: Any) -> RecoveringEnv:
+def recovering(
+    host: EnvHost, retries: rollout.RetryBudget | None = None, **options: Any
+) -> RecoveringEnv:
     """Return one attempt at the episode "e"."""
     retries = budget() if retries is None else retries
     return RecoveringEnv(host, retries, episode_id="e", seed=5, task=None, **options)
@@ -70,7 +63,7 @@ class Sessions:
         self.ended: list[str] = []
         self._failure = failure
 
-    async def generate(self, request: GenerateRequest) -> Generation:
+    async def generate(self, request: rollout.GenerateRequest) -> rollout.Generation:
         raise NotImplementedError
 
     async def abort(self, request_id: str) -> None:
@@ -87,23 +80,25 @@ class Sessions:
 
 async def played(
     host: EnvHost,
-    retries: RetryBudget,
+    retries: rollout.RetryBudget,
     play: Callable[[Attempt], Awaitable[T]],
     *,
     engine: Sessions | None = None,
-    interrupt: Interrupt | None = None,
+    interrupt: rollout.Interrupt | None = None,
     **options: Any,
 ) -> T:
     """Play the episode "e", from its start after each restart."""
     setup = Setup(
         engine=engine or Sessions(),
         codec=None,
-        limits=Limits(),
+        limits=rollout.Limits(),
         retries=retries,
-        sampling=Sampling(),
+        sampling=rollout.Sampling(),
     )
-    spec = EpisodeSpec(episode_id="e", seed=5)
-    return await play_with_restarts(setup, spec, host, interrupt or Interrupt(), play, **options)
+    spec = rollout.EpisodeSpec(episode_id="e", seed=5)
+    return await play_with_restarts(
+        setup, spec, host, interrupt or rollout.Interrupt(), play, **options
+    )
 
 
 async def three_replies(attempt: Attempt) -> tuple[int, list[str]]:

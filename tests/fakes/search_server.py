@@ -6,7 +6,6 @@ A request that the real service would refuse gets 422 and is noted in `complaint
 import asyncio
 import contextlib
 import json
-import random
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
@@ -14,6 +13,7 @@ from typing import Any, cast
 
 from aiohttp import web
 from fakes.search_backend import MemoryBackend
+from fakes.sglang_failures import Draws
 
 from envkit_search.document import Hit
 
@@ -106,32 +106,20 @@ class FakeSearchServer:
             delay_s: Before every right answer.
             poison: A query for which a whole request is refused with 400.
         """
-        self.script = list(script)
-        self.rates = dict(rates or {})
+        self._failures = Draws(script=script, rates=rates, seed=seed)
         self.shape, self.delay_s, self.poison = shape, delay_s, poison
         self.backend = MemoryBackend()
         self.requests: list[dict[str, Any]] = []
         self.complaints: list[str] = []
-        self.failed: list[Failure] = []
         self.at_once = self.most_at_once = 0
         self.body: bytes | None = None
         """Instead of a right answer."""
         self.content_type = "application/json"
-        self._rng = random.Random(seed)
 
-    def draw(self) -> Failure | None:
-        """Return what happens to the next request."""
-        if self.script:
-            drawn = self.script.pop(0)
-        else:
-            value, drawn = self._rng.random(), None
-            for failure, rate in self.rates.items():
-                if 0 <= value < rate:
-                    drawn = failure
-                value -= rate
-        if drawn is not None:
-            self.failed.append(drawn)
-        return drawn
+    @property
+    def failed(self) -> list[Failure]:
+        """What requests failed with so far."""
+        return [one for one in self._failures.drawn if one is not None]
 
     async def retrieve(self, request: web.Request) -> web.StreamResponse:
         """Answer `/retrieve`."""
@@ -147,7 +135,7 @@ class FakeSearchServer:
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         try:
-            failure = self.draw()
+            failure = self._failures.draw()
             if failure is not None:
                 await request.read()
                 return await self._fail(failure, request)

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from typing import Generic, TypeVar
 
 
 class Failure(StrEnum):
@@ -33,14 +34,17 @@ class Failure(StrEnum):
     """The server aborts the request while it waits: no prompt_tokens, no tokens."""
 
 
-class FailurePlan:
+Kind = TypeVar("Kind", bound=StrEnum)
+
+
+class Draws(Generic[Kind]):
     """Says what happens to each request in turn; None is success."""
 
     def __init__(
         self,
         *,
-        script: Sequence[Failure | None] = (),
-        rates: Mapping[Failure, float] | None = None,
+        script: Sequence[Kind | None] = (),
+        rates: Mapping[Kind, float] | None = None,
         seed: int = 0,
     ) -> None:
         """Fail by the script first, then at random.
@@ -53,19 +57,23 @@ class FailurePlan:
         self._script = list(script)
         self._rates = dict(rates or {})
         self._rng = random.Random(seed)
-        self.drawn: list[Failure | None] = []
+        self.drawn: list[Kind | None] = []
         """What was drawn so far, in order."""
 
-    def draw(self) -> Failure | None:
+    def draw(self) -> Kind | None:
         """Return what happens to the next request."""
         failure = self._script.pop(0) if self._script else self._random()
         self.drawn.append(failure)
         return failure
 
-    def _random(self) -> Failure | None:
+    def _random(self) -> Kind | None:
         point = self._rng.random()
         for failure, rate in self._rates.items():
             point -= rate
             if point < 0:
                 return failure
         return None
+
+
+class FailurePlan(Draws[Failure]):
+    """What happens to the requests of a fake engine."""

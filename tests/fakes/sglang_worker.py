@@ -8,29 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from fakes.sglang_answer import (
-    Decode,
-    Sampled,
-    add_routed_experts,
-    add_top_p,
-    build_answer,
-    queue_abort_answer,
-    spoil,
-)
+from fakes import sglang_answer, sglang_model
 from fakes.sglang_failures import Failure
-from fakes.sglang_model import (
-    FakeRequest,
-    Family,
-    Prompt,
-    decode_images,
-    expand_prompt,
-    finish_reply,
-    prefix_hashes,
-    qwen_image_tokens,
-)
 from fakes.sglang_schema import check_sampling_values, value_refusal
 
-Script = Callable[[FakeRequest], Sequence[int] | str]
+Script = Callable[[sglang_model.FakeRequest], Sequence[int] | str]
 
 
 class CrashError(Exception):
@@ -53,14 +35,14 @@ class WorkerSettings:
 
     encode: Callable[[str], list[int]] = no_text
     """Text to ids, for textual replies and prompts."""
-    decode: Decode = spell
+    decode: sglang_answer.Decode = spell
     eos_ids: tuple[int, ...] = (2,)
     """Ids that end a reply; the first ends one that the script left open."""
     image_token_id: int | None = None
     """The placeholder; None expands nothing."""
-    count_image_tokens: Callable[[int, int], int] = qwen_image_tokens
+    count_image_tokens: Callable[[int, int], int] = sglang_model.qwen_image_tokens
     """Width and height to the number of tokens."""
-    family: Family = Family.QWEN2_5_VL
+    family: sglang_model.Family = sglang_model.Family.QWEN2_5_VL
     context_length: int = 8192
     vocabulary_size: int | None = None
     """An id outside it crashes the server, as it does a real one."""
@@ -154,7 +136,7 @@ class Worker:
             finally:
                 self.waiting -= 1
             if not scheduled:
-                return queue_abort_answer(rid, self.settings.weight_version)
+                return sglang_answer.queue_abort_answer(rid, self.settings.weight_version)
             queued = time.perf_counter() - started
             self.running += 1
             try:
@@ -167,7 +149,7 @@ class Worker:
             raise
         finally:
             del self.live[rid]
-        answer = build_answer(
+        answer = sglang_answer.build_answer(
             body,
             prompt,
             sampled,
@@ -178,21 +160,21 @@ class Worker:
             queue_seconds=queued,
             seconds=time.perf_counter() - started,
         )
-        add_routed_experts(answer, body, self.settings.routed_experts)
+        sglang_answer.add_routed_experts(answer, body, self.settings.routed_experts)
         if self.settings.returns_top_p:
-            add_top_p(answer, body)
+            sglang_answer.add_top_p(answer, body)
         answer["meta_info"].update(self.settings.extra_meta)
-        spoil(answer, failure)
+        sglang_answer.spoil(answer, failure)
         return answer
 
     async def _admit(
         self, body: Mapping[str, Any], session: str | None
-    ) -> tuple[FakeRequest, Prompt]:
+    ) -> tuple[sglang_model.FakeRequest, sglang_model.Prompt]:
         params: dict[str, Any] = body.get("sampling_params") or {}
         wire_ids = self._wire_ids(body)
         data = body.get("image_data")
-        pictures = await asyncio.to_thread(decode_images, data) if data else ()
-        prompt = expand_prompt(
+        pictures = await asyncio.to_thread(sglang_model.decode_images, data) if data else ()
+        prompt = sglang_model.expand_prompt(
             wire_ids,
             pictures,
             image_token_id=self.settings.image_token_id,
@@ -207,7 +189,7 @@ class Worker:
         size = self.settings.vocabulary_size
         if min(wire_ids) < 0 or (size is not None and max(wire_ids) >= size):
             raise CrashError
-        request = FakeRequest(
+        request = sglang_model.FakeRequest(
             index=self._count,
             payload=body,
             wire_ids=tuple(wire_ids),
@@ -259,12 +241,14 @@ class Worker:
             self._slots.release()
         return got and not live.aborted.is_set()
 
-    async def _sample(self, request: FakeRequest, live: Live) -> Sampled:
+    async def _sample(self, request: sglang_model.FakeRequest, live: Live) -> sglang_answer.Sampled:
         settings = self.settings
         written = self._script(request)
         ids = settings.encode(written) if isinstance(written, str) else written
         params = request.payload.get("sampling_params") or {}
-        reply = finish_reply(ids, params, eos_ids=settings.eos_ids, decode=settings.decode)
+        reply = sglang_model.finish_reply(
+            ids, params, eos_ids=settings.eos_ids, decode=settings.decode
+        )
         versions: list[str] = []
         await _pause(live.aborted, settings.first_token_s)
         for token in reply.ids:
@@ -277,15 +261,17 @@ class Worker:
         finish = reply.finish
         if len(live.sampled) < len(reply.ids):
             finish = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
-        return Sampled(
+        return sglang_answer.Sampled(
             ids=tuple(live.sampled),
             finish=finish,
             stop_string=reply.stop_string,
             versions=tuple(versions) or (settings.weight_version,),
         )
 
-    def _cached(self, prompt: Prompt, sampled: Sampled, body: Mapping[str, Any]) -> int:
-        hashes = prefix_hashes((*prompt.keys, *sampled.ids))
+    def _cached(
+        self, prompt: sglang_model.Prompt, sampled: sglang_answer.Sampled, body: Mapping[str, Any]
+    ) -> int:
+        hashes = sglang_model.prefix_hashes((*prompt.keys, *sampled.ids))
         longest = 0
         for state in hashes[: len(prompt.ids) - 1]:
             if state not in self._prefixes:

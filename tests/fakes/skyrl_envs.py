@@ -3,13 +3,12 @@
 from collections import Counter
 from typing import Any, ClassVar
 
-import gymnasium
+from fakes.envs import register_missing
 from PIL import Image as PilImage
 
 from envkit.env import Capabilities, Env, Turn
 from envkit.errors import EnvFault, FaultKind
 from envkit.images import Image
-from envkit.registration import register
 from envkit.tasks import ListSource, Task
 
 COLOURS = {"red": (250, 10, 10), "green": (10, 250, 10), "blue": (10, 10, 250)}
@@ -109,10 +108,4 @@ class BrokenEnv(Env):
 
 def register_skyrl_envs() -> None:
     """Register them; a second call changes nothing."""
-    for env_id, env_class in {
-        "obey-v0": ObeyEnv,
-        "plain-v0": PlainEnv,
-        "broken-v0": BrokenEnv,
-    }.items():
-        if f"envkit/{env_id}" not in gymnasium.registry:
-            register(env_id, entry_point=env_class)
+    register_missing({"obey-v0": ObeyEnv, "plain-v0": PlainEnv, "broken-v0": BrokenEnv})

@@ -10,14 +10,13 @@ from typing import Any, ClassVar, Self
 from urllib.parse import urlsplit
 
 from fakes.codecs import text_codec, vision_codec
-from fakes.envs import EchoEnv
+from fakes.envs import EchoEnv, register_missing
 from fakes.models import tiny_model_dir
 from fakes.sglang_server import FakeSGLang
 from fakes.sglang_worker import Script
 
 from envkit.env import Capabilities, Turn
 from envkit.errors import EnvFault, FaultKind
-from envkit.registration import register
 from envkit.tasks import Task
 from envkit.tokens import ChatCodec
 
@@ -46,10 +45,7 @@ class BrokenEnv(EchoEnv):
 
 def register_broken() -> None:
     """Make `toy-broken-v0` known; a second call changes nothing."""
-    import gymnasium
-
-    if "envkit/toy-broken-v0" not in gymnasium.registry:
-        register("toy-broken-v0", entry_point=BrokenEnv)
+    register_missing({"toy-broken-v0": BrokenEnv})
 
 
 def slime_args(url: str, model: str, envkit: dict[str, Any], **overrides: Any) -> Namespace:

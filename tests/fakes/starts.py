@@ -16,11 +16,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar, Final
 
-import gymnasium
 from fakes.command import start_envkit
-from fakes.envs import EchoEnv
+from fakes.envs import EchoEnv, register_missing
 
-import envkit
 from envkit.env import Turn
 from envkit.trajectory import Trajectory, load, verify_file
 
@@ -61,9 +59,7 @@ class HalfGatedEnv(GatedEnv):
 
 def register_gated() -> None:
     """Make both environments known; a second call changes nothing."""
-    if f"envkit/{ENV_ID}" not in gymnasium.registry:
-        envkit.register(ENV_ID, entry_point=GatedEnv)
-        envkit.register(f"half-{ENV_ID}", entry_point=HalfGatedEnv)
+    register_missing({ENV_ID: GatedEnv, f"half-{ENV_ID}": HalfGatedEnv})
 
 
 def get_ready() -> None:

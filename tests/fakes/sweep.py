@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from envkit_certify.bench import Plan
-from envkit_certify.lines import Line, Verdict
+from envkit_certify.certified import Plan
+from envkit_certify.lines import CertificateLine, Verdict
 from envkit_certify.process import FreshProcess
-from envkit_certify.worker import LINES, line_of, open_bench
+from envkit_certify.worker import LINES, line_of, open_subject
 
 _NO_VERDICT: Final = ("speed", "memory")
 
-Progress = Callable[[str, list[Line]], None]
+Progress = Callable[[str, list[CertificateLine]], None]
 """Told the failed lines of each target."""
 
 
@@ -29,9 +29,9 @@ def sweep(
     found: dict[str, list[str]] = {}
     with FreshProcess() as replays:
         for target in targets:
-            bench = open_bench(Plan(target=target, episodes=episodes), replays)
-            lines = [line_of(bench, name) for name in LINES if name not in _NO_VERDICT]
-            bench.close()
+            subject = open_subject(Plan(target=target, episodes=episodes), replays)
+            lines = [line_of(subject, name) for name in LINES if name not in _NO_VERDICT]
+            subject.close()
             failed = [line for line in lines if line.verdict is Verdict.FAIL]
             found[target] = [line.name for line in failed]
             if progress is not None:

@@ -7,26 +7,16 @@ from typing import Any, ClassVar, Literal
 
 from fakes.templates import make_codec
 
+from envkit import rollout
 from envkit.env import Capabilities, Env, PolicyContext, Turn
 from envkit.errors import EnvFault, FaultKind
-from envkit.rollout import (
-    AtTurns,
-    Backoff,
-    EpisodeSpec,
-    GenerateRequest,
-    Player,
-    RetryBudget,
-    RolloutConfig,
-    ScriptedEngine,
-    play_tree,
-)
 from envkit.tasks import Task
 from envkit.trajectory import Trajectory
 
-ONE_RETRY = RetryBudget(
-    max_env_retries_per_turn=1, max_episode_restarts=0, backoff=Backoff(initial_s=0.001)
+ONE_RETRY = rollout.RetryBudget(
+    max_env_retries_per_turn=1, max_episode_restarts=0, backoff=rollout.Backoff(initial_s=0.001)
 )
-NO_RETRY = RetryBudget(max_env_retries_per_turn=0, max_episode_restarts=0)
+NO_RETRY = rollout.RetryBudget(max_env_retries_per_turn=0, max_episode_restarts=0)
 
 Trouble = Callable[["Sums"], None]
 
@@ -125,25 +115,25 @@ def digit(context: PolicyContext) -> str:
 
 def make_player(
     *,
-    retries: RetryBudget = NO_RETRY,
-    latency: Callable[[GenerateRequest], float] | None = None,
+    retries: rollout.RetryBudget = NO_RETRY,
+    latency: Callable[[rollout.GenerateRequest], float] | None = None,
     isolation: Literal["none", "process"] = "none",
     **settings: Any,
-) -> Player:
+) -> rollout.Player:
     """Return a player of a scripted engine."""
     codec = make_codec("qwen3")
-    config = RolloutConfig(retries=retries, isolation=isolation, **settings)
-    return Player(ScriptedEngine(codec, digit, latency=latency), codec, config)
+    config = rollout.RolloutConfig(retries=retries, isolation=isolation, **settings)
+    return rollout.Player(rollout.ScriptedEngine(codec, digit, latency=latency), codec, config)
 
 
 async def grow(
-    env: Any = Sums, *, player: Player | None = None, **options: Any
+    env: Any = Sums, *, player: rollout.Player | None = None, **options: Any
 ) -> tuple[Trajectory, ...]:
     """Play a tree; the default has four leaves, from forks before turns 1 and 2."""
     player = player or make_player()
-    options.setdefault("branching", AtTurns(turns=(1, 2)))
-    options.setdefault("spec", EpisodeSpec(seed=7, episode_id="tree"))
+    options.setdefault("branching", rollout.AtTurns(turns=(1, 2)))
+    options.setdefault("spec", rollout.EpisodeSpec(seed=7, episode_id="tree"))
     try:
-        return await play_tree(env, player, **options)
+        return await rollout.play_tree(env, player, **options)
     finally:
         await player.aclose()

@@ -3,13 +3,12 @@
 from dataclasses import replace
 from typing import Any, ClassVar
 
-import gymnasium
 import numpy as np
+from fakes.envs import register_missing
 
 from envkit.env import Capabilities, Env, Policy, Turn
 from envkit.errors import EnvFault
 from envkit.images import Image
-from envkit.registration import register
 from envkit.tasks import ListSource, Task
 
 SAFE = Capabilities(thread_safe=True, replay_safe=True, deterministic=True)
@@ -107,6 +106,4 @@ ENVS: dict[str, type[Env]] = {
 
 def register_trl_envs() -> None:
     """Register them; a second call changes nothing."""
-    for env_id, env_class in ENVS.items():
-        if f"envkit/{env_id}" not in gymnasium.registry:
-            register(env_id, entry_point=env_class)
+    register_missing(ENVS)

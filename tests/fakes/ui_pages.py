@@ -21,10 +21,3 @@ def until(page: "Page", condition: str, value: Any = None) -> None:
 
 def overflow(page: "Page") -> int:
     return page.evaluate("document.documentElement.scrollWidth - innerWidth")
-
-
-def nameless(page: "Page") -> list[str]:
-    """Controls that a screen reader could not name."""
-    return page.evaluate("""() => [...document.querySelectorAll("a, button, input, select, summary")]
-        .filter(x => x.checkVisibility() && !(x.ariaLabel || x.innerText.trim() || x.closest("label")?.innerText.trim()))
-        .map(x => x.outerHTML.slice(0, 80))""")  # noqa: E501  # fmt: skip

@@ -2,13 +2,12 @@
 
 from typing import Any, ClassVar
 
-import gymnasium
+from fakes.envs import register_missing
 from PIL import Image as PilImage
 
 from envkit.env import Capabilities, Env, Policy, Turn
 from envkit.errors import EnvFault, FaultKind
 from envkit.images import Image
-from envkit.registration import register
 from envkit.tasks import ListSource, Task
 
 PROMISES = Capabilities(replay_safe=True, snapshot=True, deterministic=True, thread_safe=True)
@@ -121,6 +120,4 @@ ENVS: dict[str, type[Env]] = {"verl-colours-v0": ColoursEnv, "verl-steps-v0": St
 
 def register_verl_envs() -> None:
     """Register them; a second call changes nothing."""
-    for env_id, env_class in ENVS.items():
-        if f"envkit/{env_id}" not in gymnasium.registry:
-            register(env_id, entry_point=env_class)
+    register_missing(ENVS)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from fakes import needs
+from fakes.processes import run_python
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "gpu" / "check.py"
@@ -34,13 +35,7 @@ def succeed(figures, *, device, small):
 
 def test_gpu_check_runs_every_part_small_on_a_cpu(tmp_path: Path) -> None:
     out = tmp_path / "made" / "gpu.json"
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--small", "--out", str(out)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_python(SCRIPT, "--small", "--out", out)
     found = json.loads(out.read_text(encoding="utf-8"))
     assert found["small"] is True
     assert found["device"] == "cpu"

@@ -11,88 +11,60 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from envkit.reply import Reply
 from envkit.tools import ToolSpec
 from envkit_actions.action import Action, ActionKind
-from envkit_actions.call_reply import parse_calls, write_calls, write_ending
-from envkit_actions.closing import DONE, FAIL
+from envkit_actions.call_reply import CallFamily
 from envkit_actions.families.click_names import CLICKS, click_name
-from envkit_actions.family import ActionFamily
 from envkit_actions.fields import Fields, Reader, as_region
 from envkit_actions.keys import KeyColumn, chord, split_chord
 from envkit_actions.malformed import MalformedActionError
-from envkit_actions.parsed import ParsedActions, Reading
+from envkit_actions.parsed import Reading
 from envkit_actions.reply import Call
 from envkit_actions.spaces import CoordinateSpace
 from envkit_actions.writing import WHEEL_CLICK, Writing, direction_pixels
 
-TOOL_NAME: Final = "computer"
-
+_PROMPT: Final = (
+    "You operate a computer through the tool `computer`, and get a screenshot after each call. "
+    "Look at it before you go on: the last action may not have worked. "
+    "When the task is done, reply {done} without a call; when it cannot be done, {fail}; when a "
+    "question was asked, reply with the answer alone."
+)
 _ZOOM: Final = "zoom"
 _SPACED_PLUS: Final = re.compile(r"(?<=[^\s+])\s*\+\s*(?=[^\s+])")
 _LONGEST_KEYS: Final = 4096
 _DIRECTIONS: Final = ("up", "down", "left", "right")
 
 
-class AnthropicFamily(ActionFamily):
+class AnthropicFamily(CallFamily):
     """One version of the tool; only the later one can zoom."""
+
+    prompt = _PROMPT
+    tool_names = ("computer",)
 
     def __init__(self, name: str, *, can_zoom: bool) -> None:
         super().__init__(name)
         self._words = [word for word in _READERS if can_zoom or word != _ZOOM]
 
-    def parse(self, reply: Reply | str, space: CoordinateSpace) -> ParsedActions:
-        """Read tool calls, `tool_use` blocks or their bare inputs; text alone ends the episode."""
-        return parse_calls(
-            reply,
-            space,
-            self._read,
-            tool_names=(TOOL_NAME,),
-            tools=self.tools(space),
-            ends_in_text=True,
-        )
-
     def _read(self, call: Call, reading: Reading) -> None:
-        fields = Fields(call.arguments, reading, TOOL_NAME)
+        fields = Fields(call.arguments, reading, self.tool_names[0])
         fields.read(fields.word("action", {word: _READERS[word] for word in self._words}))
 
-    def write(self, actions: Sequence[Action], space: CoordinateSpace) -> str:
-        """Return one tool call per action, or plain text to end the episode.
-
-        Raises:
-            InexpressibleActionError: This version cannot express an action.
-        """
-        ending = write_ending(self.name, actions, space)
-        if ending is not None:
-            return ending
-        calls = [call for action in actions for call in self._calls(action, space)]
-        return write_calls((TOOL_NAME, call) for call in calls)
-
-    def _calls(self, action: Action, space: CoordinateSpace) -> list[dict[str, Any]]:
-        writing = Writing(self.name, action, space)
+    def _write(self, writing: Writing) -> list[dict[str, Any]]:
+        action = writing.action
         click = click_name(action)
         if click is not None:
             return [_aimed(click, writing)]
-        write = _WRITERS.get(action.kind)
-        if write is None or (action.kind is ActionKind.ZOOM and _ZOOM not in self._words):
-            raise writing.refusal("this version of the tool has no such action")
-        return write(writing)
-
-    def system_prompt(self, space: CoordinateSpace) -> str:
-        """Return instructions; `tools` describes the tool's arguments."""
-        return (
-            "You operate a computer through the tool `computer`, and get a screenshot after each "
-            "call. Look at it before you go on: the last action may not have worked. "
-            f"When the task is done, reply {DONE} without a call; when it cannot be done, "
-            f"{FAIL}; when a question was asked, reply with the answer alone."
-        )
+        why = "this version of the tool has no such action"
+        if action.kind is ActionKind.ZOOM and _ZOOM not in self._words:
+            raise writing.refusal(why)
+        return writing.by_kind(_WRITERS, why)
 
     def tools(self, space: CoordinateSpace) -> tuple[ToolSpec, ...]:
         """Return `computer` with the size of the display."""
         width, height = space.extent
         return (
             ToolSpec(
-                name=TOOL_NAME,
+                name=self.tool_names[0],
                 description=(
                     "Mouse, keyboard and screenshots of a computer. "
                     f"The display is {width} pixels wide and {height} pixels high."

@@ -11,16 +11,12 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from envkit.reply import Reply
-from envkit.tools import ToolSpec
 from envkit_actions.action import Action, ActionKind, Button
-from envkit_actions.call_reply import check_countable
-from envkit_actions.closing import DONE, FAIL, closing_of, closing_text
-from envkit_actions.code_reply import Code, parse_code
-from envkit_actions.family import ActionFamily
+from envkit_actions.closing import closing_of, closing_text
+from envkit_actions.code_reply import Code, CodeFamily
 from envkit_actions.fields import Fields, Reader
 from envkit_actions.malformed import MalformedActionError, quoted
-from envkit_actions.parsed import ParsedActions, Reading
+from envkit_actions.parsed import Reading
 from envkit_actions.python_calls import read_calls
 from envkit_actions.spaces import CoordinateSpace, SpaceKind
 from envkit_actions.writing import Place, Writing, replaced, replacing
@@ -106,64 +102,49 @@ _READERS: Final[dict[str, Reader]] = {
 }
 
 
-class AutoGLMFamily(ActionFamily):
+class AutoGLMFamily(CodeFamily):
     """The action space of AutoGLM-Phone."""
 
-    def parse(self, reply: Reply | str, space: CoordinateSpace) -> ParsedActions:
-        """Read the calls, with or without <answer> tags around them."""
-        marks = ("do(", "finish(", _OPEN)
-        return parse_code(reply, space, marks=marks, extract=_extract, read=_read_source)
+    prompt = _PROMPT
+    marks = ("do(", "finish(", _OPEN)
 
-    def write(self, actions: Sequence[Action], space: CoordinateSpace) -> str:
-        """Return the calls, one per line.
+    def _extract(self, body: str) -> Code:
+        """Find the calls, with or without <answer> tags around them."""
+        found = _START.search(body)
+        if found is None:
+            return Code(body.strip(), "")
+        before, source = body[: found.start()].strip(), body[found.start() :]
+        if before.endswith(_OPEN):
+            source = source.rpartition(_CLOSE)[0] or source
+        return Code(source.strip(), before.removesuffix(_OPEN).strip())
 
-        Raises:
-            InexpressibleActionError: The phone has no such action.
-        """
-        check_countable(self.name, actions)
-        lines: list[str] = []
-        at = 0
-        while at < len(actions):
-            text = replaced(actions[at:])
-            if text is None:
-                lines.append(_write(Writing(self.name, actions[at], space)))
+    def _read(self, source: str, reading: Reading) -> None:
+        for call in read_calls(source, _LOOSE_TEXT):
+            if call.name == "finish":
+                Fields(call.bind(("message",)), reading, call.name).read(_finish)
+            elif call.name == "do":
+                bound = call.bind(_ARGUMENTS)
+                if isinstance(duration := bound.get("duration"), str):
+                    bound["duration"] = duration.strip().removesuffix("s").removesuffix("second")
+                fields = Fields(bound, reading, call.name)
+                fields.read(fields.word("action", _READERS))
             else:
-                lines.append(f'do(action="Type", text={_literal(text)})')
-            at += 1 if text is None else 2
-        return "\n".join(lines)
+                raise MalformedActionError(f"there is no {quoted(call.name)}; write do or finish")
 
-    def system_prompt(self, space: CoordinateSpace) -> str:
-        """Return the action list."""
-        extent = space.extent
-        return _PROMPT.format(width=extent.width, height=extent.height, done=DONE, fail=FAIL)
+    def _write_next(
+        self, actions: Sequence[Action], space: CoordinateSpace
+    ) -> tuple[Sequence[str], int]:
+        text = replaced(actions)
+        if text is None:
+            return super()._write_next(actions, space)
+        return [f'do(action="Type", text={_literal(text)})'], 2
 
-    def tools(self, space: CoordinateSpace) -> tuple[ToolSpec, ...]:
-        """Return no tools: actions are text."""
-        return ()
-
-
-def _extract(body: str) -> Code:
-    found = _START.search(body)
-    if found is None:
-        return Code(body.strip(), "")
-    before, source = body[: found.start()].strip(), body[found.start() :]
-    if before.endswith(_OPEN):
-        source = source.rpartition(_CLOSE)[0] or source
-    return Code(source.strip(), before.removesuffix(_OPEN).strip())
-
-
-def _read_source(source: str, reading: Reading) -> None:
-    for call in read_calls(source, _LOOSE_TEXT):
-        if call.name == "finish":
-            Fields(call.bind(("message",)), reading, call.name).read(_finish)
-        elif call.name == "do":
-            bound = call.bind(_ARGUMENTS)
-            if isinstance(duration := bound.get("duration"), str):
-                bound["duration"] = duration.strip().removesuffix("s").removesuffix("second")
-            fields = Fields(bound, reading, call.name)
-            fields.read(fields.word("action", _READERS))
-        else:
-            raise MalformedActionError(f"there is no {quoted(call.name)}; write do or finish")
+    def _write(self, writing: Writing) -> list[str]:
+        word = _TAPS.get((writing.action.kind, writing.action.button))
+        if word is None:
+            return [writing.by_kind(_WRITERS, "a phone has no mouse")]
+        writing.plain(button=True)
+        return [f'do(action="{word}", element={_shown(writing.point())})']
 
 
 def _finish(fields: Fields) -> Action:
@@ -175,24 +156,8 @@ def _literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)  # whose escapes are Python's too
 
 
-def _placed(writing: Writing, word: str) -> str:
-    return f'do(action="{word}", element={_shown(writing.point())})'
-
-
 def _shown(place: Place) -> str:
     return "[{},{}]".format(*place)
-
-
-def _write(writing: Writing) -> str:
-    action = writing.action
-    word = _TAPS.get((action.kind, action.button))
-    if word is not None:
-        writing.plain(button=True)
-        return _placed(writing, word)
-    write = _WRITERS.get(action.kind)
-    if write is None:
-        raise writing.refusal("a phone has no mouse")
-    return write(writing)
 
 
 def _write_swipe(writing: Writing) -> str:

@@ -5,23 +5,18 @@ are pixels of the viewport, keys have Playwright's names. `send_msg_to_user` and
 end the episode. Actions on element ids (bid) make no sense on a screenshot and are rejected.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
-from envkit.reply import Reply
-from envkit.tools import ToolSpec
 from envkit_actions.action import Action, ActionKind, Button, Status
-from envkit_actions.call_reply import check_countable
-from envkit_actions.closing import DONE, closing_of, closing_text
-from envkit_actions.code_reply import Code, fenced, parse_code
-from envkit_actions.family import ActionFamily
+from envkit_actions.closing import closing_of, closing_text
+from envkit_actions.code_reply import Code, CodeFamily, fenced
 from envkit_actions.fields import Fields
 from envkit_actions.held_keys import HeldKeys
-from envkit_actions.keys import KeyColumn, canonical_key
+from envkit_actions.keys import KeyColumn
 from envkit_actions.malformed import MalformedActionError, quoted
-from envkit_actions.parsed import ParsedActions, Reading
+from envkit_actions.parsed import Reading
 from envkit_actions.python_calls import PythonCall, calls_in, read_statements
-from envkit_actions.spaces import CoordinateSpace
 from envkit_actions.writing import Writing
 
 _AIMED: Final = ("x", "y", "button")
@@ -61,57 +56,39 @@ report_infeasible('reason') # ends: the task cannot be done
 """
 
 
-class BrowserGymFamily(ActionFamily):
+class BrowserGymFamily(CodeFamily):
     """The subsets `coord`, `chat` and `infeas` of its high-level actions."""
 
-    def parse(self, reply: Reply | str, space: CoordinateSpace) -> ParsedActions:
-        """Read the calls between ``` fences or <action> tags, or else the whole reply."""
-        return parse_code(
-            reply, space, marks=tuple(_PARAMETERS), extract=_extract, read=_read_source
-        )
+    prompt = _PROMPT
+    marks = tuple(_PARAMETERS)
 
-    def write(self, actions: Sequence[Action], space: CoordinateSpace) -> str:
-        """Return the calls, one per line.
+    def _extract(self, body: str) -> Code:
+        """Find the calls between ``` fences or <action> tags, or else in the whole body."""
+        if body.lstrip().startswith(self.marks):
+            return Code(body.strip(), "")
+        before, tag, rest = body.partition("<action>")
+        if tag:
+            return Code(rest.partition("</action>")[0].strip(), before.strip())
+        return fenced(body)
 
-        Raises:
-            InexpressibleActionError: BrowserGym has no function for an action.
-        """
-        check_countable(self.name, actions)
-        return "\n".join(
-            line for action in actions for line in _write(Writing(self.name, action, space))
-        )
+    def _read(self, source: str, reading: Reading) -> None:
+        held = HeldKeys()
+        for call in calls_in(read_statements(source)):
+            fields = _fields(call, reading)
+            if call.name == "keyboard_down":
+                held.press(fields.text("key"))
+            elif call.name == "keyboard_up":
+                reading.add(*held.release(fields.text("key")))
+            else:
+                fields.read(lambda known: held.applied(_READERS[known.name](known)))
+        held.check_released()
 
-    def system_prompt(self, space: CoordinateSpace) -> str:
-        """Return the function list."""
-        extent = space.extent
-        return _PROMPT.format(width=extent.width, height=extent.height, done=DONE)
-
-    def tools(self, space: CoordinateSpace) -> tuple[ToolSpec, ...]:
-        """Return no tools: actions are text."""
-        return ()
-
-
-def _extract(body: str) -> Code:
-    if body.lstrip().startswith(tuple(_PARAMETERS)):
-        return Code(body.strip(), "")
-    before, tag, rest = body.partition("<action>")
-    if tag:
-        return Code(rest.partition("</action>")[0].strip(), before.strip())
-    return fenced(body)
-
-
-def _read_source(source: str, reading: Reading) -> None:
-    held = HeldKeys()
-    for call in calls_in(read_statements(source)):
-        fields = _fields(call, reading)
-        if call.name == "keyboard_down":
-            held.press(canonical_key(fields.text("key")))
-        elif call.name == "keyboard_up":
-            pressed = held.release(canonical_key(fields.text("key")))
-            reading.add(*([] if pressed is None else [pressed]))
-        else:
-            fields.read(lambda known: held.applied(_READERS[known.name](known)))
-    held.check_released()
+    def _write(self, writing: Writing) -> list[str]:
+        action = writing.action
+        if action.kind in _WORDS:
+            line = _WORDS[action.kind] + _arguments(*writing.point(), *_button(action))
+            return _held(writing, line) if action.kind is ActionKind.CLICK else [line]
+        return writing.by_kind(_WRITERS, f"its functions are {', '.join(_PARAMETERS)}")
 
 
 def _fields(call: PythonCall, reading: Reading) -> Fields:
@@ -196,18 +173,6 @@ _WORDS: Final = {
 }
 
 
-def _write(writing: Writing) -> list[str]:
-    """Return the lines of one action."""
-    action = writing.action
-    if action.kind in _WORDS:
-        line = _WORDS[action.kind] + _arguments(*writing.point(), *_button(action))
-        return _held(writing, [line]) if action.kind is ActionKind.CLICK else [line]
-    write = _WRITERS.get(action.kind)
-    if write is None:
-        raise writing.refusal(f"its functions are {', '.join(_PARAMETERS)}")
-    return write(writing)
-
-
 def _arguments(*values: object) -> str:
     return f"({', '.join(map(repr, values))})"
 
@@ -216,31 +181,26 @@ def _button(action: Action) -> list[str]:
     return [] if action.button is Button.LEFT else [action.button.value]
 
 
-def _held(writing: Writing, lines: list[str]) -> list[str]:
-    """Wrap lines in presses and releases of the held keys."""
-    if not writing.action.keys:
-        return lines
-    keys = writing.keys(KeyColumn.PLAYWRIGHT)
-    down = [f"keyboard_down({key!r})" for key in keys]
-    return [*down, *lines, *(f"keyboard_up({key!r})" for key in reversed(keys))]
+def _held(writing: Writing, line: str) -> list[str]:
+    return writing.holding([line], KeyColumn.PLAYWRIGHT, "keyboard_down", "keyboard_up")
 
 
 def _write_double(writing: Writing) -> list[str]:
     writing.plain(keys=True)
-    return _held(writing, [f"mouse_dblclick{_arguments(*writing.point())}"])
+    return _held(writing, f"mouse_dblclick{_arguments(*writing.point())}")
 
 
 def _write_drag(writing: Writing) -> list[str]:
     writing.plain(keys=True)
     places = _arguments(*writing.point(), *writing.end())
-    return _held(writing, [f"mouse_drag_and_drop{places}"])
+    return _held(writing, f"mouse_drag_and_drop{places}")
 
 
 def _write_scroll(writing: Writing) -> list[str]:
     amounts = (writing.action.dx, writing.action.dy)
     if writing.at_cursor:
-        return _held(writing, [f"scroll{_arguments(*amounts)}"])
-    return _held(writing, [f"scroll_at{_arguments(*writing.point(), *amounts)}"])
+        return _held(writing, f"scroll{_arguments(*amounts)}")
+    return _held(writing, f"scroll_at{_arguments(*writing.point(), *amounts)}")
 
 
 def _write_end(writing: Writing) -> list[str]:
@@ -267,7 +227,7 @@ _WRITERS: Final[dict[ActionKind, Callable[[Writing], list[str]]]] = {
     ActionKind.SCROLL: _write_scroll,
     ActionKind.TYPE: lambda writing: [f"keyboard_type({writing.action.text!r})"],
     ActionKind.KEY: _write_key,
-    ActionKind.HOLD_KEY: lambda writing: _held(writing, [_milliseconds(writing)]),
+    ActionKind.HOLD_KEY: lambda writing: _held(writing, _milliseconds(writing)),
     ActionKind.WAIT: lambda writing: [_milliseconds(writing)],
     ActionKind.TERMINATE: _write_end,
     ActionKind.ANSWER: _write_end,

@@ -4,15 +4,11 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from envkit.reply import Reply
-from envkit.tools import ToolSpec
-from envkit_actions.action import Action
-from envkit_actions.call_reply import check_countable, entries_of, parse_calls
+from envkit_actions.call_reply import CallFamily, entries_of
 from envkit_actions.canonical_json import read_action, to_json
-from envkit_actions.family import ActionFamily
-from envkit_actions.parsed import ParsedActions, Reading
+from envkit_actions.parsed import Reading
 from envkit_actions.reply import Call
-from envkit_actions.spaces import CoordinateSpace
+from envkit_actions.writing import Writing
 
 _PROMPT: Final = """\
 You operate a computer. You see its screen as a picture of {width}x{height} pixels: x counts from \
@@ -32,40 +28,24 @@ row. A sentence of thought may stand before it. The objects:
 """
 
 
-class CanonicalFamily(ActionFamily):
+class CanonicalFamily(CallFamily):
     """Canonical JSON in pixels of the screenshot."""
 
-    def parse(self, reply: Reply | str, space: CoordinateSpace) -> ParsedActions:
-        """Read the first JSON of the reply and any that follows directly."""
-        return parse_calls(reply, space, _read, tool_names=("computer",))
+    prompt = _PROMPT
+    tool_names = ("computer",)
+    ends_in_text = False
 
-    def write(self, actions: Sequence[Action], space: CoordinateSpace) -> str:
-        """Return an object, or a list if there are several.
+    def _read(self, call: Call, reading: Reading) -> None:
+        batch: Any = call.arguments.get("actions")
+        for entry in [call.arguments] if batch is None else entries_of(batch):
+            reading.add(read_action(entry, reading))
 
-        Raises:
-            InexpressibleActionError: There are no actions, or too many.
-        """
-        check_countable(self.name, actions)
-        written = [to_json(action, space) for action in actions]
-        return json.dumps(written[0] if len(written) == 1 else written, ensure_ascii=False)
+    def _write(self, writing: Writing) -> list[dict[str, Any]]:
+        return [to_json(writing.action, writing.space)]
 
-    def system_prompt(self, space: CoordinateSpace) -> str:
-        """Return the action list with its JSON."""
-        extent = space.extent
-        return _PROMPT.format(width=extent.width, height=extent.height)
-
-    def tools(self, space: CoordinateSpace) -> tuple[ToolSpec, ...]:
-        """Return no tools: the reply itself is the action."""
-        return ()
-
-
-def _read(call: Call, reading: Reading) -> None:
-    batch: Any = call.arguments.get("actions")
-    if batch is None:
-        reading.add(read_action(call.arguments, reading))
-        return
-    for entry in entries_of(batch):
-        reading.add(read_action(entry, reading))
+    def _joined(self, parts: Sequence[dict[str, Any]]) -> str:
+        """Return an object, or a list if there are several."""
+        return json.dumps(parts[0] if len(parts) == 1 else parts, ensure_ascii=False)
 
 
 CANONICAL: Final = CanonicalFamily("canonical")

@@ -10,20 +10,24 @@ stay down between calls.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from envkit.reply import Reply
 from envkit.tools import ToolSpec
 from envkit_actions.action import Action, ActionKind, Button
-from envkit_actions.call_reply import parse_calls, write_calls, write_ending
-from envkit_actions.closing import DONE, FAIL
-from envkit_actions.family import ActionFamily
+from envkit_actions.call_reply import CallFamily, write_calls
+from envkit_actions.family import Part
 from envkit_actions.fields import Fields, Reader
 from envkit_actions.keys import KeyColumn
 from envkit_actions.malformed import MalformedActionError
-from envkit_actions.parsed import ParsedActions, Reading
+from envkit_actions.parsed import Reading
 from envkit_actions.reply import Call
 from envkit_actions.spaces import CoordinateSpace, SpaceKind
 from envkit_actions.writing import Writing, direction_pixels, replaced, replacing
 
+_PROMPT: Final = (
+    "You operate a screen through function calls, and get a screenshot after each reply. "
+    "Places count from the top left, up to {width} across and {height} down. "
+    "When the task is done, reply {done} without a call; when it cannot be done, {fail}; when a "
+    "question was asked, reply with the answer alone."
+)
 LONG_WAIT_SECONDS: Final = 5.0
 """How long `wait_5_seconds` lasts."""
 _WHOLE: Final = 1000
@@ -47,14 +51,16 @@ class Function(NamedTuple):
     read: Reader
 
 
-class GeminiFamily(ActionFamily):
+class GeminiFamily(CallFamily):
     """The functions of one generation."""
+
+    prompt = _PROMPT
 
     def __init__(
         self,
         name: str,
         functions: Mapping[str, Function],
-        aimed: Mapping[tuple[ActionKind, Button], str],
+        aimed: Mapping[str, tuple[ActionKind, Button]],
         refused: Mapping[str, str],
         *,
         wait_seconds: float | None = None,
@@ -64,25 +70,16 @@ class GeminiFamily(ActionFamily):
         Args:
             name: The family's key in `FAMILIES`.
             functions: Every function by its name.
-            aimed: Names of those that only take a place.
+            aimed: Those that only take a place, and what each does there.
             refused: Names of others that the models know, and why they are not carried out.
             wait_seconds: How long every wait lasts; None if a wait says how long.
         """
         super().__init__(name, counts=SpaceKind.NORMALISED)
         self.wait_seconds = wait_seconds
-        self._functions, self._aimed, self._refused = functions, aimed, refused
+        self._functions, self._refused = functions, refused
+        self._aimed = {done: word for word, done in aimed.items()}
+        self.tool_names = (*functions, *refused)
         self._tools = tuple(_tool(*entry) for entry in functions.items())
-
-    def parse(self, reply: Reply | str, space: CoordinateSpace) -> ParsedActions:
-        """Read function calls, also as parts of the API; text alone ends the episode."""
-        return parse_calls(
-            reply,
-            space,
-            self._read,
-            tool_names=(*self._functions, *self._refused),
-            tools=self.tools(space),
-            ends_in_text=True,
-        )
 
     def _read(self, call: Call, reading: Reading) -> None:
         name, arguments = call
@@ -100,24 +97,19 @@ class GeminiFamily(ActionFamily):
             fields.has(aside)
         fields.read(self._functions[name].read)
 
-    def write(self, actions: Sequence[Action], space: CoordinateSpace) -> str:
-        """Return one tool call per action, or plain text to end the episode.
+    def _write_next(
+        self, actions: Sequence[Action], space: CoordinateSpace
+    ) -> tuple[Sequence[Written], int]:
+        writing = Writing(self.name, actions[0], space)
+        typed = _typed_at(writing, actions) if "type_text_at" in self._functions else None
+        call, count = typed or (self._call(writing), 1)
+        return [call], count
 
-        Raises:
-            InexpressibleActionError: The generation cannot express an action.
-        """
-        ending = write_ending(self.name, actions, space)
-        if ending is not None:
-            return ending
-        calls: list[Written] = []
-        at = 0
-        while at < len(actions):
-            writing = Writing(self.name, actions[at], space)
-            typed = _typed_at(writing, actions[at:]) if "type_text_at" in self._functions else None
-            call, count = typed or (self._call(writing), 1)
-            calls.append(call)
-            at += count
-        return write_calls(calls)
+    def _write(self, writing: Writing) -> list[Written]:
+        return [self._call(writing)]
+
+    def _joined(self, parts: Sequence[Part]) -> str:
+        return write_calls(parts)
 
     def _call(self, writing: Writing) -> Written:
         action = writing.plain(button=True, keys=writing.action.kind is ActionKind.KEY)
@@ -148,16 +140,6 @@ class GeminiFamily(ActionFamily):
                 return "take_screenshot", {}
             case _:
                 raise writing.refusal(f"its functions are {', '.join(self._functions)}")
-
-    def system_prompt(self, space: CoordinateSpace) -> str:
-        """Return instructions; `tools` describes the functions."""
-        extent = space.extent
-        return (
-            "You operate a screen through function calls, and get a screenshot after each reply. "
-            f"Places count from the top left, up to {extent.width} across and {extent.height} "
-            f"down. When the task is done, reply {DONE} without a call; when it cannot be done, "
-            f"{FAIL}; when a question was asked, reply with the answer alone."
-        )
 
     def tools(self, space: CoordinateSpace) -> tuple[ToolSpec, ...]:
         """Return one tool per function."""
@@ -191,12 +173,17 @@ _PARAMETERS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def _aimed(kind: ActionKind, button: Button = Button.LEFT) -> Function:
-    def read(fields: Fields) -> Action:
-        x, y = fields.point()
-        return Action(kind=kind, x=x, y=y, button=button)
+def _aimed(words: Mapping[str, tuple[ActionKind, Button]]) -> dict[str, Function]:
+    """Return the functions that only take a place."""
 
-    return Function(("x", "y"), (), read)
+    def at(kind: ActionKind, button: Button) -> Function:
+        def read(fields: Fields) -> Action:
+            x, y = fields.point()
+            return Action(kind=kind, x=x, y=y, button=button)
+
+        return Function(("x", "y"), (), read)
+
+    return {word: at(*done) for word, done in words.items()}
 
 
 def _plain(*actions: Action) -> Function:
@@ -263,10 +250,23 @@ _HISTORY: Final = {
 _DRAG: Final = Function(("x", "y", "destination_x", "destination_y"), (), _drag)
 _SCROLL: Final = Function(("x", "y", "direction"), ("magnitude",), _scroll)
 _LOOK: Final = _plain(Action(kind=ActionKind.SCREENSHOT))
+_OLD_AIMED: Final = {
+    "click_at": (ActionKind.CLICK, Button.LEFT),
+    "hover_at": (ActionKind.MOVE, Button.LEFT),
+}
+_NEW_AIMED: Final = {
+    "click": (ActionKind.CLICK, Button.LEFT),
+    "right_click": (ActionKind.CLICK, Button.RIGHT),
+    "middle_click": (ActionKind.CLICK, Button.MIDDLE),
+    "double_click": (ActionKind.DOUBLE_CLICK, Button.LEFT),
+    "triple_click": (ActionKind.TRIPLE_CLICK, Button.LEFT),
+    "move": (ActionKind.MOVE, Button.LEFT),
+    "mouse_down": (ActionKind.MOUSE_DOWN, Button.LEFT),
+    "mouse_up": (ActionKind.MOUSE_UP, Button.LEFT),
+}
 _OLD: Final[dict[str, Function]] = {
     "open_web_browser": _LOOK,  # which is open already
-    "click_at": _aimed(ActionKind.CLICK),
-    "hover_at": _aimed(ActionKind.MOVE),
+    **_aimed(_OLD_AIMED),
     "type_text_at": Function(("x", "y", "text"), ("press_enter", "clear_before_typing"), _type_at),
     "scroll_document": Function(("direction",), (), _scroll_document),
     "scroll_at": _SCROLL,
@@ -276,14 +276,7 @@ _OLD: Final[dict[str, Function]] = {
     **_HISTORY,
 }
 _NEW: Final[dict[str, Function]] = {
-    "click": _aimed(ActionKind.CLICK),
-    "right_click": _aimed(ActionKind.CLICK, Button.RIGHT),
-    "middle_click": _aimed(ActionKind.CLICK, Button.MIDDLE),
-    "double_click": _aimed(ActionKind.DOUBLE_CLICK),
-    "triple_click": _aimed(ActionKind.TRIPLE_CLICK),
-    "move": _aimed(ActionKind.MOVE),
-    "mouse_down": _aimed(ActionKind.MOUSE_DOWN),
-    "mouse_up": _aimed(ActionKind.MOUSE_UP),
+    **_aimed(_NEW_AIMED),
     "type": Function(("text",), ("press_enter",), _type),
     "drag_and_drop": _DRAG,
     "scroll": _SCROLL,
@@ -333,24 +326,6 @@ def _typed_at(writing: Writing, actions: Sequence[Action]) -> tuple[Written, int
 
 
 GEMINI_25: Final = GeminiFamily(
-    "gemini-2.5",
-    _OLD,
-    {(ActionKind.CLICK, Button.LEFT): "click_at", (ActionKind.MOVE, Button.LEFT): "hover_at"},
-    _ADDRESS,
-    wait_seconds=LONG_WAIT_SECONDS,
+    "gemini-2.5", _OLD, _OLD_AIMED, _ADDRESS, wait_seconds=LONG_WAIT_SECONDS
 )
-GEMINI_35: Final = GeminiFamily(
-    "gemini-3.5",
-    _NEW,
-    {
-        (ActionKind.CLICK, Button.LEFT): "click",
-        (ActionKind.CLICK, Button.RIGHT): "right_click",
-        (ActionKind.CLICK, Button.MIDDLE): "middle_click",
-        (ActionKind.DOUBLE_CLICK, Button.LEFT): "double_click",
-        (ActionKind.TRIPLE_CLICK, Button.LEFT): "triple_click",
-        (ActionKind.MOVE, Button.LEFT): "move",
-        (ActionKind.MOUSE_DOWN, Button.LEFT): "mouse_down",
-        (ActionKind.MOUSE_UP, Button.LEFT): "mouse_up",
-    },
-    {**_ADDRESS, **_HELD},
-)
+GEMINI_35: Final = GeminiFamily("gemini-3.5", _NEW, _NEW_AIMED, {**_ADDRESS, **_HELD})

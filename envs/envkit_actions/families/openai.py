@@ -8,21 +8,23 @@ screenshot; `scroll_y` counts pixels, positive down. A reply without an action e
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
-from envkit.reply import Reply
 from envkit.tools import ToolSpec
 from envkit_actions.action import Action, ActionKind, Button
-from envkit_actions.call_reply import entries_of, parse_calls, write_calls, write_ending
-from envkit_actions.closing import DONE, FAIL
-from envkit_actions.family import ActionFamily
+from envkit_actions.call_reply import CallFamily, entries_of
 from envkit_actions.fields import Fields
 from envkit_actions.keys import KeyColumn
 from envkit_actions.malformed import MalformedActionError
-from envkit_actions.parsed import ParsedActions, Reading
+from envkit_actions.parsed import Reading
 from envkit_actions.reply import Call
 from envkit_actions.spaces import CoordinateSpace
 from envkit_actions.writing import Place, Writing
 
-TOOL_NAME: Final = "computer"
+_PROMPT: Final = (
+    "You operate a computer through the tool `computer`. After each call you get a screenshot. "
+    "Put several actions in one call only where you need not look in between. "
+    "When the task is done, reply {done} without a call; when it cannot be done, {fail}; when a "
+    "question was asked, reply with the answer alone."
+)
 WAIT_SECONDS: Final = 1.0
 """How long a `wait` lasts."""
 
@@ -32,70 +34,40 @@ _HISTORY: Final = {"back": ("alt", "left"), "forward": ("alt", "right")}
 """Mouse buttons without a canonical name, mapped to the browser keys that do the same."""
 
 
-class OpenAIFamily(ActionFamily):
+class OpenAIFamily(CallFamily):
     """The computer tool of the Responses API."""
 
+    prompt = _PROMPT
+    tool_names = ("computer", "computer_use_preview")
+
     wait_seconds = WAIT_SECONDS
-
-    def parse(self, reply: Reply | str, space: CoordinateSpace) -> ParsedActions:
-        """Read tool calls, `computer_call` items or bare actions; text alone ends the episode."""
-        return parse_calls(
-            reply,
-            space,
-            _read,
-            tool_names=(TOOL_NAME, "computer_use_preview"),
-            tools=self.tools(space),
-            ends_in_text=True,
-        )
-
-    def write(self, actions: Sequence[Action], space: CoordinateSpace) -> str:
-        """Return one tool call with all actions, or plain text to end the episode.
-
-        Raises:
-            InexpressibleActionError: The tool cannot express an action.
-        """
-        ending = write_ending(self.name, actions, space)
-        if ending is not None:
-            return ending
-        written = [self._write_one(action, space) for action in actions]
-        return write_calls([(TOOL_NAME, {"actions": written})])
-
-    def _write_one(self, action: Action, space: CoordinateSpace) -> dict[str, Any]:
-        writing = Writing(self.name, action, space)
-        write = _WRITERS.get(action.kind)
-        if write is None:
-            raise writing.refusal(f"its actions are {', '.join(_READERS)}")
-        return write(writing)
-
-    def system_prompt(self, space: CoordinateSpace) -> str:
-        """Return instructions; `tools` describes the tool's arguments."""
-        return (
-            "You operate a computer through the tool `computer`. After each call you get a "
-            "screenshot. Put several actions in one call only where you need not look in between. "
-            f"When the task is done, reply {DONE} without a call; when it cannot be done, "
-            f"{FAIL}; when a question was asked, reply with the answer alone."
-        )
 
     def tools(self, space: CoordinateSpace) -> tuple[ToolSpec, ...]:
         """Return `computer` with the size of the screenshot."""
         width, height = space.extent
         return (
             ToolSpec(
-                name=TOOL_NAME,
+                name=self.tool_names[0],
                 description=f"Act on a computer whose screen has {width}x{height} pixels.",
                 parameters=_PARAMETERS,
             ),
         )
 
+    def _read(self, call: Call, reading: Reading) -> None:
+        batch: Any = call.arguments.get("actions")
+        single: Any = call.arguments.get("action")
+        for entry in [single or call.arguments] if batch is None else entries_of(batch):
+            if not isinstance(entry, dict):
+                raise MalformedActionError("an action must be an object with 'type'")
+            fields = Fields(cast(dict[str, Any], entry), reading, "an action")
+            fields.read(fields.word("type", _READERS))
 
-def _read(call: Call, reading: Reading) -> None:
-    batch: Any = call.arguments.get("actions")
-    single: Any = call.arguments.get("action")
-    for entry in [single or call.arguments] if batch is None else entries_of(batch):
-        if not isinstance(entry, dict):
-            raise MalformedActionError("an action must be an object with 'type'")
-        fields = Fields(cast(dict[str, Any], entry), reading, "an action")
-        fields.read(fields.word("type", _READERS))
+    def _write(self, writing: Writing) -> list[dict[str, Any]]:
+        return [writing.by_kind(_WRITERS, f"its actions are {', '.join(_READERS)}")]
+
+    def _joined(self, parts: Sequence[dict[str, Any]]) -> str:
+        """Return one call with all actions."""
+        return super()._joined([{"actions": parts}])
 
 
 def _held(fields: Fields) -> tuple[str, ...]:

@@ -4,20 +4,15 @@ After xlang-ai/OSWorld, desktop_env/desktop_env.py and mm_agents/prompts.py. Coo
 of the screenshot.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
-from envkit.reply import Reply
-from envkit.tools import ToolSpec
 from envkit_actions.action import Action, ActionKind, Button
-from envkit_actions.call_reply import check_countable
 from envkit_actions.closing import DONE, FAIL, closing_of, closing_text
-from envkit_actions.code_reply import Code, fenced, parse_code
+from envkit_actions.code_reply import Code, CodeFamily, fenced
 from envkit_actions.families.pyautogui import read_pyautogui
-from envkit_actions.family import ActionFamily
 from envkit_actions.keys import KeyColumn
-from envkit_actions.parsed import ParsedActions, Reading
-from envkit_actions.spaces import CoordinateSpace
+from envkit_actions.parsed import Reading
 from envkit_actions.writing import Writing
 
 WAIT: Final = "WAIT"
@@ -25,6 +20,7 @@ WAIT_SECONDS: Final = 2.0
 """Default sleep for WAIT in `step` of desktop_env.py."""
 
 _WORDS: Final = (WAIT, DONE, FAIL)
+_STARTS: Final = ("pyautogui.", "import ", "time.")
 _PROMPT: Final = """\
 You operate a computer and see its screen as a picture of {width}x{height} pixels. Reply with \
 Python code between ``` fences that calls pyautogui, with numbers and strings written out: no \
@@ -40,67 +36,41 @@ pyautogui.moveTo(50, 60)
 pyautogui.dragTo(150, 60, button='left')
 pyautogui.scroll(-3)  # clicks of the wheel, negative is down
 ```
-Instead of code reply {wait} to wait, {done} when the task is done, {fail} when it cannot be done.
+Instead of code reply WAIT to wait, {done} when the task is done, {fail} when it cannot be done.
 """
 
 
-class OSWorldFamily(ActionFamily):
+class OSWorldFamily(CodeFamily):
     """OSWorld's action space "pyautogui"."""
 
-    def parse(self, reply: Reply | str, space: CoordinateSpace) -> ParsedActions:
-        """Read the first block between ``` fences, or else the whole reply."""
-        return parse_code(
-            reply,
-            space,
-            marks=("pyautogui.", "import ", "time.", *_WORDS),
-            extract=_extract,
-            read=_read_source,
-        )
+    prompt = _PROMPT
+    marks = (*_STARTS, *_WORDS)
 
-    def write(self, actions: Sequence[Action], space: CoordinateSpace) -> str:
-        """Return the calls, one per line.
+    def _extract(self, body: str) -> Code:
+        """Find the first block between ``` fences, or else take the whole body."""
+        if body.lstrip().startswith(_STARTS):
+            return Code(body.strip(), "")
+        code = fenced(body)
+        before, _, last = code.source.rpartition("\n")
+        is_word_after_prose = last.strip() in _WORDS and "(" not in before
+        return Code(last.strip(), before.strip()) if is_word_after_prose else code
 
-        Raises:
-            InexpressibleActionError: pyautogui has no call for an action.
-        """
-        check_countable(self.name, actions)
-        return "\n".join(
-            line for action in actions for line in _write(Writing(self.name, action, space))
-        )
+    def _read(self, source: str, reading: Reading) -> None:
+        *lines, last = source.split("\n")
+        word = last.strip()
+        read_pyautogui("\n".join(lines) if word in _WORDS else source, reading)
+        if word == WAIT:
+            reading.add(Action(kind=ActionKind.WAIT, seconds=WAIT_SECONDS))
+        elif word in _WORDS:
+            reading.add(closing_of(word))
 
-    def system_prompt(self, space: CoordinateSpace) -> str:
-        """Return instructions: the form of the code and the three words."""
-        extent = space.extent
-        return _PROMPT.format(
-            width=extent.width, height=extent.height, wait=WAIT, done=DONE, fail=FAIL
-        )
-
-    def tools(self, space: CoordinateSpace) -> tuple[ToolSpec, ...]:
-        """Return no tools: actions are text."""
-        return ()
-
-
-def _extract(body: str) -> Code:
-    if body.lstrip().startswith(("pyautogui.", "import ", "time.")):
-        return Code(body.strip(), "")
-    code = fenced(body)
-    before, _, last = code.source.rpartition("\n")
-    return Code(last.strip(), before.strip()) if _is_prose_and_word(before, last) else code
-
-
-def _is_prose_and_word(before: str, last: str) -> bool:
-    return last.strip() in _WORDS and "(" not in before
-
-
-def _read_source(source: str, reading: Reading) -> None:
-    *lines, last = source.split("\n")
-    word = last.strip()
-    code = "\n".join(lines) if word in _WORDS else source
-    read_pyautogui(code, reading)
-    if word == WAIT:
-        reading.add(Action(kind=ActionKind.WAIT, seconds=WAIT_SECONDS))
-    elif word in _WORDS:
-        reading.add(closing_of(word))
+    def _write(self, writing: Writing) -> list[str]:
+        action = writing.action
+        word = _CLICK_WORDS.get(action.kind)
+        if word is None:
+            return writing.by_kind(_WRITERS, "pyautogui has no such call")
+        writing.plain(button=action.kind in _HAS_BUTTON, keys=not word.startswith("mouse"))
+        return _held(writing, _call(word, *_place(writing), **_named_button(action)))
 
 
 _CLICK_WORDS: Final = {
@@ -111,19 +81,6 @@ _CLICK_WORDS: Final = {
     ActionKind.MOUSE_UP: "mouseUp",
 }
 _HAS_BUTTON: Final = (ActionKind.CLICK, ActionKind.MOUSE_DOWN, ActionKind.MOUSE_UP)
-
-
-def _write(writing: Writing) -> list[str]:
-    """Return the lines of one action."""
-    action = writing.action
-    word = _CLICK_WORDS.get(action.kind)
-    if word is not None:
-        writing.plain(button=action.kind in _HAS_BUTTON, keys=not word.startswith("mouse"))
-        return _held(writing, [_call(word, *_place(writing), **_named_button(action))])
-    write = _WRITERS.get(action.kind)
-    if write is None:
-        raise writing.refusal("pyautogui has no such call")
-    return write(writing)
 
 
 def _call(word: str, *values: object, **named: object) -> str:
@@ -139,13 +96,8 @@ def _named_button(action: Action) -> dict[str, object]:
     return {} if action.button is Button.LEFT else {"button": action.button.value}
 
 
-def _held(writing: Writing, lines: list[str]) -> list[str]:
-    """Wrap lines in presses and releases of the held keys."""
-    if not writing.action.keys:
-        return lines
-    keys = writing.keys(KeyColumn.PYAUTOGUI)
-    down = [_call("keyDown", key) for key in keys]
-    return [*down, *lines, *(_call("keyUp", key) for key in reversed(keys))]
+def _held(writing: Writing, line: str) -> list[str]:
+    return writing.holding([line], KeyColumn.PYAUTOGUI, "pyautogui.keyDown", "pyautogui.keyUp")
 
 
 def _write_move(writing: Writing) -> list[str]:
@@ -162,17 +114,17 @@ def _write_drag(writing: Writing) -> list[str]:
     action = writing.action
     if action.is_relative and writing.at_cursor and len(action.path) == 1:
         drag = _call("drag", *_offset(writing, *action.path[0]), **_named_button(action))
-        return _held(writing, [drag])
+        return _held(writing, drag)
     before = [] if writing.at_cursor else _write_move(writing)
     drag = _call("dragTo", *writing.end(), **_named_button(action))
-    return [*before, *_held(writing, [drag])]
+    return [*before, *_held(writing, drag)]
 
 
 def _write_scroll(writing: Writing) -> list[str]:
     direction, clicks = writing.wheel_clicks()
     word = "hscroll" if direction in ("left", "right") else "scroll"
     signed = clicks if direction in ("up", "right") else -clicks
-    return _held(writing, [_call(word, signed, *_place(writing))])
+    return _held(writing, _call(word, signed, *_place(writing)))
 
 
 def _write_end(writing: Writing) -> list[str]:
@@ -192,7 +144,7 @@ _WRITERS: Final[dict[ActionKind, Callable[[Writing], list[str]]]] = {
     ActionKind.SCROLL: _write_scroll,
     ActionKind.TYPE: lambda writing: [_call("write", writing.action.text)],
     ActionKind.KEY: lambda writing: [_call("hotkey", *writing.keys(KeyColumn.PYAUTOGUI))],
-    ActionKind.HOLD_KEY: lambda writing: _held(writing, [_sleep(writing)]),
+    ActionKind.HOLD_KEY: lambda writing: _held(writing, _sleep(writing)),
     ActionKind.WAIT: lambda writing: [_sleep(writing)],
     ActionKind.SCREENSHOT: lambda _writing: [_call("screenshot")],
     ActionKind.TERMINATE: _write_end,

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from envkit_actions.action import Action, ActionKind, Button
 from envkit_actions.fields import Fields, as_pair
 from envkit_actions.held_keys import HeldKeys
-from envkit_actions.keys import canonical_key, chord
+from envkit_actions.keys import chord
 from envkit_actions.malformed import MalformedActionError, quoted
 from envkit_actions.parsed import MAX_ACTIONS, Reading
 from envkit_actions.python_calls import PythonCall, calls_in, read_statements
@@ -74,11 +74,10 @@ def _actions(call: PythonCall, reading: Reading, held: HeldKeys) -> list[Action]
     fields = Fields(_bound(call, function), reading, function)
     fields.is_relative = function in _RELATIVE
     if function == "keyDown":
-        held.press(canonical_key(fields.text("key")))
+        held.press(fields.text("key"))
         return []
     if function == "keyUp":
-        pressed = held.release(canonical_key(fields.text("key")))
-        return [] if pressed is None else [pressed]
+        return held.release(fields.text("key"))
     actions = _press(fields) if function == "press" else [_READERS[function](fields)]
     fields.check_all_known()
     return [held.applied(action) for action in actions]

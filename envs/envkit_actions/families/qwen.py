@@ -8,16 +8,14 @@ pixels of the resized image. Qwen3-VL's prompt declares a 1000x1000 screen.
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from envkit.reply import Reply
 from envkit.smart_resize import SmartResize
 from envkit.tools import ToolSpec
 from envkit_actions.action import Action, ActionKind, Status
-from envkit_actions.call_reply import check_countable, parse_calls, write_calls
+from envkit_actions.call_reply import CallFamily
 from envkit_actions.families.click_names import CLICKS, click_name
-from envkit_actions.family import ActionFamily
 from envkit_actions.fields import Fields
 from envkit_actions.keys import KeyColumn
-from envkit_actions.parsed import ParsedActions, Reading
+from envkit_actions.parsed import Reading
 from envkit_actions.reply import Call
 from envkit_actions.spaces import (
     QWEN3_VL_RESIZE,
@@ -27,8 +25,12 @@ from envkit_actions.spaces import (
 )
 from envkit_actions.writing import Writing
 
-TOOL_NAME: Final = "computer_use"
-
+_PROMPT: Final = (
+    "You operate a computer through the tool computer_use and see its screen after every call. "
+    "The screen is {width}x{height}. In each reply say in a line beginning with 'Action:' what you "
+    "do next, then make one call. When the task is done, call terminate with status success; when "
+    "it cannot be done, with status failure."
+)
 _OLD_ACTIONS: Final = (
     "key",
     "type",
@@ -45,8 +47,12 @@ _OLD_ACTIONS: Final = (
 _NEW_ACTIONS: Final = (*_OLD_ACTIONS, "triple_click", "hscroll", "answer")
 
 
-class QwenFamily(ActionFamily):
+class QwenFamily(CallFamily):
     """One generation; the two differ in coordinates and in three actions."""
+
+    prompt = _PROMPT
+    tool_names = ("computer_use", "computer")
+    ends_in_text = False
 
     def __init__(
         self, name: str, kind: SpaceKind, resize: SmartResize, words: Sequence[str]
@@ -54,56 +60,28 @@ class QwenFamily(ActionFamily):
         super().__init__(name, counts=kind, resize=resize)
         self._words = tuple(words)
 
-    def parse(self, reply: Reply | str, space: CoordinateSpace) -> ParsedActions:
-        """Read the tool calls; an action that the generation does not offer is a problem."""
-        return parse_calls(
-            reply, space, self._read, tool_names=(TOOL_NAME, "computer"), tools=self.tools(space)
-        )
-
     def _read(self, call: Call, reading: Reading) -> None:
-        fields = Fields(call.arguments, reading, TOOL_NAME)
+        fields = Fields(call.arguments, reading, self.tool_names[0])
         fields.read(fields.word("action", {word: _READERS[word] for word in self._words}))
 
-    def write(self, actions: Sequence[Action], space: CoordinateSpace) -> str:
-        """Return one tool call per action, after a move if the action starts elsewhere.
-
-        Raises:
-            InexpressibleActionError: The generation cannot express an action.
-        """
-        check_countable(self.name, actions)
-        calls = [call for action in actions for call in self._calls(action, space)]
-        return write_calls((TOOL_NAME, call) for call in calls)
-
-    def _calls(self, action: Action, space: CoordinateSpace) -> list[dict[str, Any]]:
-        writing = Writing(self.name, action, space)
-        click = click_name(action)
+    def _write(self, writing: Writing) -> list[dict[str, Any]]:
+        click = click_name(writing.action)
+        why = f"its actions are {', '.join(self._words)}"
         if click is not None:
             writing.plain(button=True)
             calls = [_placed({"action": click}, writing)]
-        elif action.kind in _WRITERS:
-            calls = _WRITERS[action.kind](writing)
         else:
-            raise writing.refusal(f"its actions are {', '.join(self._words)}")
+            calls = writing.by_kind(_WRITERS, why)
         if calls[-1]["action"] not in self._words:
-            raise writing.refusal(f"its actions are {', '.join(self._words)}")
+            raise writing.refusal(why)
         return calls
-
-    def system_prompt(self, space: CoordinateSpace) -> str:
-        """Return instructions; `tools` describes the tool's arguments."""
-        extent = space.extent
-        return (
-            "You operate a computer through the tool computer_use and see its screen after every "
-            f"call. The screen is {extent.width}x{extent.height}. In each reply say in a line "
-            "beginning with 'Action:' what you do next, then make one call. When the task is done, "
-            "call terminate with status success; when it cannot be done, with status failure."
-        )
 
     def tools(self, space: CoordinateSpace) -> tuple[ToolSpec, ...]:
         """Return `computer_use` for the size that the model counts in."""
         extent = space.extent
         return (
             ToolSpec(
-                name=TOOL_NAME,
+                name=self.tool_names[0],
                 description=(
                     "Use the mouse and the keyboard of a computer. The screen is "
                     f"{extent.width}x{extent.height}; aim at the middle of what you click."

@@ -13,18 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from envkit.reply import Reply
 from envkit.smart_resize import SmartResize
-from envkit.tools import ToolSpec
 from envkit_actions.action import Action, ActionKind, Button
-from envkit_actions.call_reply import check_countable
-from envkit_actions.code_reply import Code, Extract, parse_code
-from envkit_actions.family import ActionFamily
+from envkit_actions.code_reply import Code, CodeFamily
 from envkit_actions.fields import Fields
 from envkit_actions.malformed import MalformedActionError, quoted
-from envkit_actions.parsed import ParsedActions, Reading
-from envkit_actions.python_calls import PythonCall, read_calls
-from envkit_actions.spaces import UI_TARS_RESIZE, CoordinateSpace, SpaceKind
+from envkit_actions.parsed import Reading
+from envkit_actions.python_calls import read_calls
+from envkit_actions.spaces import UI_TARS_RESIZE, SpaceKind
 from envkit_actions.writing import Place, Writing
 
 WAIT_SECONDS: Final = 5.0
@@ -81,15 +77,16 @@ class Vocabulary:
     clicks: Mapping[tuple[ActionKind, Button], str]
     """Words of clicks without further arguments."""
     writers: Mapping[ActionKind, Writer]
-    extract: Extract = _extract
+    extract: Callable[[str], Code] = _extract
     """Finds the calls in a reply."""
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
     """Unsupported action words of the source: word -> why, and what to do instead."""
 
 
-class WordFamily(ActionFamily):
+class WordFamily(CodeFamily):
     """A model whose reply is words of a vocabulary, called with arguments."""
 
+    marks = ("Action:", "Thought:")
     wait_seconds = WAIT_SECONDS
 
     def __init__(
@@ -101,59 +98,34 @@ class WordFamily(ActionFamily):
         resize: SmartResize | None = UI_TARS_RESIZE,
     ) -> None:
         super().__init__(name, counts=kind, resize=resize)
-        self._vocabulary = vocabulary
+        self.prompt, self._vocabulary = vocabulary.prompt, vocabulary
 
-    def parse(self, reply: Reply | str, space: CoordinateSpace) -> ParsedActions:
-        """Read the calls after `Action:`, or in the whole reply if that word is missing."""
-        return parse_code(
-            reply,
-            space,
-            marks=("Action:", "Thought:"),
-            extract=self._vocabulary.extract,
-            read=self._read_source,
-        )
+    def _extract(self, body: str) -> Code:
+        return self._vocabulary.extract(body)
 
-    def _read_source(self, source: str, reading: Reading) -> None:
+    def _read(self, source: str, reading: Reading) -> None:
+        words, refused = self._vocabulary.words, self._vocabulary.refused
         for call in read_calls(source, _LOOSE_TEXT):
-            self._read(call, reading)
+            if call.name in refused:
+                raise MalformedActionError(f"{call.name}: {refused[call.name]}")
+            word = words.get(call.name)
+            if word is None:
+                raise MalformedActionError(
+                    f"there is no action {quoted(call.name)}; the actions are {', '.join(words)}"
+                )
+            Fields(call.bind(word.parameters), reading, call.name).read(word.read)
 
-    def _read(self, call: PythonCall, reading: Reading) -> None:
-        words = self._vocabulary.words
-        if call.name in self._vocabulary.refused:
-            raise MalformedActionError(f"{call.name}: {self._vocabulary.refused[call.name]}")
-        word = words.get(call.name)
-        if word is None:
-            raise MalformedActionError(
-                f"there is no action {quoted(call.name)}; the actions are {', '.join(words)}"
-            )
-        Fields(call.bind(word.parameters), reading, call.name).read(word.read)
-
-    def write(self, actions: Sequence[Action], space: CoordinateSpace) -> str:
-        """Return the actions after `Action:`, separated by empty lines, without a thought.
-
-        Raises:
-            InexpressibleActionError: The family cannot express an action.
-        """
-        check_countable(self.name, actions)
-        calls = (self._write(Writing(self.name, action, space)) for action in actions)
-        return "Action: " + "\n\n".join(calls)
-
-    def _write(self, writing: Writing) -> str:
+    def _write(self, writing: Writing) -> list[str]:
         action, form = writing.action, self._vocabulary.form
         word = self._vocabulary.clicks.get((action.kind, action.button))
         if word is not None:
             writing.plain(button=True)
-            return f"{word}({form.argument(form.name, writing.point())})"
+            return [f"{word}({form.argument(form.name, writing.point())})"]
         write = self._vocabulary.writers.get(action.kind)
         if write is None:
             raise writing.refusal(f"its actions are {', '.join(self._vocabulary.words)}")
-        return write(writing, form)
+        return [write(writing, form)]
 
-    def system_prompt(self, space: CoordinateSpace) -> str:
-        """Return the form of the reply and the action list."""
-        extent = space.extent
-        return self._vocabulary.prompt.format(width=extent.width, height=extent.height)
-
-    def tools(self, space: CoordinateSpace) -> tuple[ToolSpec, ...]:
-        """Return no tools: actions are text."""
-        return ()
+    def _joined(self, parts: Sequence[str]) -> str:
+        """Return the actions after `Action:`, separated by empty lines, without a thought."""
+        return "Action: " + "\n\n".join(parts)

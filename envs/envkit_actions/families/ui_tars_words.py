@@ -6,14 +6,7 @@ from typing import Any, Final, cast
 
 from envkit_actions.action import Action, ActionKind, Button, Status
 from envkit_actions.closing import closing_of, closing_text
-from envkit_actions.families.ui_tars import (
-    WAIT_SECONDS,
-    PlaceForm,
-    Vocabulary,
-    Word,
-    WordFamily,
-    Writer,
-)
+from envkit_actions.families import ui_tars
 from envkit_actions.fields import Fields, as_number
 from envkit_actions.keys import KeyColumn
 from envkit_actions.malformed import MalformedActionError
@@ -65,7 +58,9 @@ def _place(fields: Fields, keys: Sequence[str] = _PLACE) -> tuple[int, int]:
     return fields.place((numbers[0], numbers[1]))
 
 
-def click(kind: ActionKind, button: Button = Button.LEFT, *, extras: Sequence[str] = ()) -> Word:
+def click(
+    kind: ActionKind, button: Button = Button.LEFT, *, extras: Sequence[str] = ()
+) -> ui_tars.Word:
     """Return the action word for a click at a place; `extras` change nothing."""
 
     def read(fields: Fields) -> Action:
@@ -74,7 +69,7 @@ def click(kind: ActionKind, button: Button = Button.LEFT, *, extras: Sequence[st
             fields.has(extra)
         return Action(kind=kind, x=x, y=y, button=button)
 
-    return Word(_AIMED, read)
+    return ui_tars.Word(_AIMED, read)
 
 
 def _drag(fields: Fields) -> Action:
@@ -103,32 +98,32 @@ def _finished(fields: Fields) -> Action:
 
 
 def _wait(fields: Fields) -> Action:
-    return Action(kind=ActionKind.WAIT, seconds=WAIT_SECONDS)
+    return Action(kind=ActionKind.WAIT, seconds=ui_tars.WAIT_SECONDS)
 
 
 def _call_user(fields: Fields) -> Action:
     return Action(kind=ActionKind.TERMINATE, status=Status.FAILURE)
 
 
-SHARED_WORDS: Final[dict[str, Word]] = {
+SHARED_WORDS: Final[dict[str, ui_tars.Word]] = {
     "click": click(ActionKind.CLICK),
-    "drag": Word(_AIMED, _drag),
-    "scroll": Word(_AIMED, _scroll),
-    "type": Word(_TEXT, _type),
-    "wait": Word((), _wait),
-    "finished": Word(_TEXT, _finished),
-    "call_user": Word((), _call_user),
+    "drag": ui_tars.Word(_AIMED, _drag),
+    "scroll": ui_tars.Word(_AIMED, _scroll),
+    "type": ui_tars.Word(_TEXT, _type),
+    "wait": ui_tars.Word((), _wait),
+    "finished": ui_tars.Word(_TEXT, _finished),
+    "call_user": ui_tars.Word((), _call_user),
 }
 """The words of every device, after table 1 of the UI-TARS paper (arXiv 2501.12326)."""
 
 
-def _write_drag(writing: Writing, form: PlaceForm) -> str:
+def _write_drag(writing: Writing, form: ui_tars.PlaceForm) -> str:
     writing.plain()
     start = form.argument(form.start, writing.point())
     return f"drag({start}, {form.argument(form.end, writing.end())})"
 
 
-def _write_scroll(writing: Writing, form: PlaceForm) -> str:
+def _write_scroll(writing: Writing, form: ui_tars.PlaceForm) -> str:
     writing.plain()
     direction, pixels = writing.one_axis()
     if pixels != SCROLL_PIXELS:
@@ -137,17 +132,17 @@ def _write_scroll(writing: Writing, form: PlaceForm) -> str:
     return f"scroll({place}direction='{direction}')"
 
 
-def _write_key(writing: Writing, form: PlaceForm) -> str:
+def _write_key(writing: Writing, form: ui_tars.PlaceForm) -> str:
     named = writing.joined_keys(KeyColumn.PYAUTOGUI, " ")
     return f"hotkey(key={named!r})"
 
 
-def _write_wait(writing: Writing, form: PlaceForm) -> str:
-    writing.seconds(WAIT_SECONDS)
+def _write_wait(writing: Writing, form: ui_tars.PlaceForm) -> str:
+    writing.seconds(ui_tars.WAIT_SECONDS)
     return "wait()"
 
 
-def _write_end(writing: Writing, form: PlaceForm) -> str:
+def _write_end(writing: Writing, form: ui_tars.PlaceForm) -> str:
     action = writing.action
     if action.kind is ActionKind.TERMINATE:
         return "finished()" if action.status is Status.SUCCESS else "call_user()"
@@ -156,7 +151,7 @@ def _write_end(writing: Writing, form: PlaceForm) -> str:
     return f"finished(content={action.text!r})"
 
 
-SHARED_WRITERS: Final[dict[ActionKind, Writer]] = {
+SHARED_WRITERS: Final[dict[ActionKind, ui_tars.Writer]] = {
     ActionKind.DRAG: _write_drag,
     ActionKind.SCROLL: _write_scroll,
     ActionKind.TYPE: lambda writing, form: f"type(content={writing.action.text!r})",
@@ -164,7 +159,7 @@ SHARED_WRITERS: Final[dict[ActionKind, Writer]] = {
     ActionKind.TERMINATE: _write_end,
     ActionKind.ANSWER: _write_end,
 }
-_COMPUTER: Final = Vocabulary(
+_COMPUTER: Final = ui_tars.Vocabulary(
     prompt=_PROMPT,
     words={
         **SHARED_WORDS,
@@ -173,10 +168,10 @@ _COMPUTER: Final = Vocabulary(
         "right_single": click(ActionKind.CLICK, Button.RIGHT),
         "hover": click(ActionKind.MOVE),
         "select": SHARED_WORDS["drag"],
-        "hotkey": Word(_KEYS, _hotkey),
-        "press": Word(_KEYS, _hotkey),
+        "hotkey": ui_tars.Word(_KEYS, _hotkey),
+        "press": ui_tars.Word(_KEYS, _hotkey),
     },
-    form=PlaceForm("start_box", "start_box", "end_box", "({},{})"),
+    form=ui_tars.PlaceForm("start_box", "start_box", "end_box", "({},{})"),
     clicks={
         (ActionKind.CLICK, Button.LEFT): "click",
         (ActionKind.CLICK, Button.RIGHT): "right_single",
@@ -186,5 +181,5 @@ _COMPUTER: Final = Vocabulary(
     writers={**SHARED_WRITERS, ActionKind.KEY: _write_key},
 )
 
-UI_TARS_10: Final = WordFamily("ui-tars-1.0", SpaceKind.NORMALISED, _COMPUTER)
-UI_TARS_15: Final = WordFamily("ui-tars-1.5", SpaceKind.RESIZED, _COMPUTER)
+UI_TARS_10: Final = ui_tars.WordFamily("ui-tars-1.0", SpaceKind.NORMALISED, _COMPUTER)
+UI_TARS_15: Final = ui_tars.WordFamily("ui-tars-1.5", SpaceKind.RESIZED, _COMPUTER)

@@ -61,49 +61,31 @@ async def inject(plan: FaultPlan, page: Page, key: tuple[int, int, int | None]) 
             f"kinds of the scope {SCOPE!r} must be in {[k.value for k in Injection]}, got {kind!r}"
         ) from error
     with contextlib.suppress(BrowserFault):  # the next command hits the failure
-        await _INJECTIONS[injection](page)
+        await _fail(injection, page)
     return injection
 
 
-async def _kill(page: Page) -> None:
-    page.browser.process.signal(signal.SIGKILL)
-
-
-async def _stop(page: Page) -> None:
-    page.browser.process.signal(signal.SIGSTOP)
-
-
-async def _crash(page: Page) -> None:
-    await page.send("Page.crash")
-
-
-async def _hang(page: Page) -> None:
-    await page.evaluate("void setTimeout(() => { for (;;); }, 1)")
-
-
-async def _close_socket(page: Page) -> None:
-    page.browser.close_socket()
-
-
-async def _alert(page: Page) -> None:
-    await page.evaluate("void setTimeout(() => alert('injected'), 1)")
-
-
-async def _navigate(page: Page) -> None:
-    await page.evaluate("void setTimeout(() => { location = 'about:blank'; }, 1)")
-
-
-async def _close_page(page: Page) -> None:
-    await page.send("Page.close")
-
-
-_INJECTIONS: Final = {
-    Injection.KILL_BROWSER: _kill,
-    Injection.STOP_BROWSER: _stop,
-    Injection.CRASH_RENDERER: _crash,
-    Injection.HANG_PAGE: _hang,
-    Injection.CLOSE_SOCKET: _close_socket,
-    Injection.DIALOG: _alert,
-    Injection.NAVIGATE: _navigate,
-    Injection.CLOSE_PAGE: _close_page,
+_SIGNALS: Final = {
+    Injection.KILL_BROWSER: signal.SIGKILL,
+    Injection.STOP_BROWSER: signal.SIGSTOP,
 }
+_COMMANDS: Final = {
+    Injection.CRASH_RENDERER: "Page.crash",
+    Injection.CLOSE_PAGE: "Page.close",
+}
+_SCRIPTS: Final = {
+    Injection.HANG_PAGE: "for (;;);",
+    Injection.DIALOG: "alert('injected')",
+    Injection.NAVIGATE: "location = 'about:blank'",
+}
+
+
+async def _fail(injection: Injection, page: Page) -> None:
+    if injection in _SIGNALS:
+        page.browser.process.signal(_SIGNALS[injection])
+    elif injection in _COMMANDS:
+        await page.send(_COMMANDS[injection])
+    elif injection in _SCRIPTS:
+        await page.evaluate(f"void setTimeout(() => {{ {_SCRIPTS[injection]} }}, 1)")
+    else:
+        page.browser.close_socket()

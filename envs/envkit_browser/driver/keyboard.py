@@ -6,6 +6,8 @@ codes (learn.microsoft.com, winuser.h).
 
 from typing import Any, Final, NamedTuple
 
+from envkit_actions.keys import TABLE
+
 MODIFIERS: Final = {"alt": 1, "ctrl": 2, "meta": 4, "shift": 8}
 """Bits of the protocol's `modifiers`."""
 
@@ -21,27 +23,23 @@ class Key(NamedTuple):
     """Character with shift; empty if shift changes nothing."""
 
 
+_NUMBERS: Final = {
+    **{"tab": 9, "escape": 27, "backspace": 8, "delete": 46, "insert": 45, "home": 36, "end": 35},
+    **{"pageup": 33, "pagedown": 34, "up": 38, "down": 40, "left": 37, "right": 39},
+    **{f"f{n}": 111 + n for n in range(1, 13)},
+}
+"""Keys whose code is their name in `KeyboardEvent.key`."""
 _NAMED: Final = {
     "ctrl": Key("Control", "ControlLeft", 17),
     "shift": Key("Shift", "ShiftLeft", 16),
     "alt": Key("Alt", "AltLeft", 18),
     "meta": Key("Meta", "MetaLeft", 91),
     "enter": Key("Enter", "Enter", 13, "\r"),
-    "tab": Key("Tab", "Tab", 9),
-    "escape": Key("Escape", "Escape", 27),
-    "backspace": Key("Backspace", "Backspace", 8),
-    "delete": Key("Delete", "Delete", 46),
-    "insert": Key("Insert", "Insert", 45),
     "space": Key(" ", "Space", 32, " "),
-    "home": Key("Home", "Home", 36),
-    "end": Key("End", "End", 35),
-    "pageup": Key("PageUp", "PageUp", 33),
-    "pagedown": Key("PageDown", "PageDown", 34),
-    "up": Key("ArrowUp", "ArrowUp", 38),
-    "down": Key("ArrowDown", "ArrowDown", 40),
-    "left": Key("ArrowLeft", "ArrowLeft", 37),
-    "right": Key("ArrowRight", "ArrowRight", 39),
-    **{f"f{n}": Key(f"F{n}", f"F{n}", 111 + n) for n in range(1, 13)},
+    **{
+        name: Key(TABLE[name].playwright, TABLE[name].playwright, number)
+        for name, number in _NUMBERS.items()
+    },
 }
 _LETTERS: Final = {
     letter: Key(letter, f"Key{letter.upper()}", ord(letter.upper()), letter, letter.upper())

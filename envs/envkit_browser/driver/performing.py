@@ -186,9 +186,6 @@ class PageInput:
     }
 
 
-_Handler = Callable[[PageInput, int, int, Action], Awaitable[None]]
-
-
 def _modifiers(keys: tuple[str, ...]) -> int:
     return sum(MODIFIERS.get(key, 0) for key in set(keys))
 

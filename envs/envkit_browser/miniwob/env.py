@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+from envkit import ranges
 from envkit.async_env import AsyncEnv
 from envkit.env import Capabilities, Policy, Turn
 from envkit.errors import ConfigurationError
@@ -98,9 +99,6 @@ class MiniwobEnv(AsyncEnv):
         )
         if not 1 <= scale <= _LARGEST_SCALE:
             raise ConfigurationError(f"scale must be 1 to {_LARGEST_SCALE}, got {scale}")
-        if scoring not in list(Scoring):
-            names = [rule.value for rule in Scoring]
-            raise ConfigurationError(f"scoring must be one of {names}, got {scoring!r}")
         self.scale = scale
         self.dialect = Dialect(action, WIDTH * scale, HEIGHT * scale)
         self.tools = self.dialect.tools
@@ -114,7 +112,8 @@ class MiniwobEnv(AsyncEnv):
         """Whether the page is read after each reply; a policy sets it in every episode."""
         self.performed: list[Action] = []
         """Actions of the current episode since the page was first read."""
-        self._scoring, self._shows_goal = Scoring(scoring), shows_goal
+        self._scoring = Scoring(ranges.one_of("scoring", scoring, Scoring))
+        self._shows_goal = shows_goal
         self._goal = ""
         self._session = Session(site=miniwob_site(), scale=scale)
 
@@ -234,8 +233,7 @@ class MiniwobEnv(AsyncEnv):
 
 
 def _names(task: str | None, mix: str) -> list[str]:
-    if mix not in ("solved", "all"):
-        raise ConfigurationError(f"mix must be 'solved' or 'all', got {mix!r}")
+    ranges.one_of("mix", mix, ("solved", "all"))
     return [task] if task is not None else list(PLANS if mix == "solved" else TASKS)
 
 

@@ -101,8 +101,7 @@ def fill(page: Page, field: Element, text: str) -> Iterator[Action]:
     if field.value == text:
         return
     if not field.focused:
-        yield from reach(page, field)
-        yield press(page, field)
+        yield from reach_and_press(page, field)
     if field.value and not _is_selected(page, field):
         yield key("ctrl", "a")
     yield write(text)
@@ -115,11 +114,16 @@ def _is_selected(page: Page, field: Element) -> bool:
     return bool(page.performed) and page.performed[-1].keys == ("ctrl", "a")
 
 
+def fill_and_submit(page: Page, selector: str, text: str) -> Iterator[Action]:
+    """Replace the text of a field, then press the button that submits the task."""
+    yield from fill(page, page.one(selector), text)
+    yield from submit(page)
+
+
 def check(page: Page, box: Element, *, wanted: bool) -> Iterator[Action]:
     """Set a checkbox or a radio button."""
     if box.checked != wanted:
-        yield from reach(page, box)
-        yield press(page, box)
+        yield from reach_and_press(page, box)
 
 
 def reach(page: Page, element: Element) -> Iterator[Action]:
@@ -134,14 +138,19 @@ def reach(page: Page, element: Element) -> Iterator[Action]:
     yield turn_wheel(page, at, max(-WHEEL, min(WHEEL, below)))
 
 
+def reach_and_press(page: Page, element: Element) -> Iterator[Action]:
+    """Scroll until an element can be pressed, if needed, and press it."""
+    yield from reach(page, element)
+    yield press(page, element)
+
+
 def submit(page: Page) -> Iterator[Action]:
     """Press the button that submits the task."""
     button = page.first("#subbtn") or page.first("button.secondary-action")
     if button is None:
         buttons = page.shown("button")
         button = next((found for found in buttons if found.text.lower() == "submit"), buttons[-1])
-    yield from reach(page, button)
-    yield press(page, button)
+    yield from reach_and_press(page, button)
 
 
 def wait(seconds: float) -> Action:

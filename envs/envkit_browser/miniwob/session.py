@@ -6,16 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from envkit_actions import Action, ActionKind, Button
-from envkit_browser.driver import (
-    BrowserFault,
-    BrowserPool,
-    PageInput,
-    PageOptions,
-    Site,
-    join_pool,
-    leave_pool,
-)
-from envkit_browser.driver import Page as BrowserPage
+from envkit_browser import driver
 from envkit_browser.miniwob.page import Page
 from envkit_browser.miniwob.site import page_path
 from envkit_browser.miniwob.tasks import HEIGHT, WIDTH, TaskEntry
@@ -53,8 +44,8 @@ class Outcome:
 class Session:
     """Keeps a page open across episodes, and replaces it after a fault."""
 
-    def __init__(self, *, site: Site, scale: int) -> None:
-        self._options = PageOptions(
+    def __init__(self, *, site: driver.Site, scale: int) -> None:
+        self._options = driver.PageOptions(
             width=WIDTH * scale,
             height=HEIGHT * scale,
             scale=float(scale),
@@ -62,9 +53,9 @@ class Session:
             settle_ms=_SETTLE_MS,
             deadline_s=_DEADLINE_S,
         )
-        self._pool: BrowserPool | None = None
-        self._page: BrowserPage | None = None
-        self._input: PageInput | None = None
+        self._pool: driver.BrowserPool | None = None
+        self._page: driver.Page | None = None
+        self._input: driver.PageInput | None = None
         self._held: set[Button] = set()
         self._name = ""
 
@@ -91,7 +82,7 @@ class Session:
             await page.advance(_SETTLE_MS)
             page.take_events()
             return Problem(goal=problem["goal"])
-        except BrowserFault as fault:
+        except driver.BrowserFault as fault:
             await self._drop_page(fault)
             raise
 
@@ -112,7 +103,7 @@ class Session:
             if self._page.left is not None:
                 return Outcome(is_over=True, left=self._page.left)
             state = await self._page.evaluate(f"envkitPage.pass({_milliseconds(action)})")
-        except BrowserFault as fault:
+        except driver.BrowserFault as fault:
             await self._drop_page(fault)
             raise
         return Outcome(is_over=state["done"], raw=state["raw"] if state["done"] else None)
@@ -126,7 +117,7 @@ class Session:
         assert self._page is not None
         try:
             return await self._page.screenshot()
-        except BrowserFault as fault:
+        except driver.BrowserFault as fault:
             await self._drop_page(fault)
             raise
 
@@ -161,21 +152,21 @@ class Session:
         if pool is not None:
             if self._page is not None:
                 await pool.release(self._page)
-            await leave_pool(self, pool)
+            await driver.leave_pool(self, pool)
         self._page, self._input, self._name = None, None, ""
 
-    async def _ready_page(self) -> BrowserPage:
+    async def _ready_page(self) -> driver.Page:
         if self._pool is None:
-            self._pool = join_pool(self)
+            self._pool = driver.join_pool(self)
         if self._page is not None and (not self._page.is_usable or self._page.left is not None):
             await self._pool.release(self._page)
             self._page = None
         if self._page is None:
             self._page, self._name = await self._pool.open(self._options), ""
-            self._input, self._held = PageInput(self._page), set()
+            self._input, self._held = driver.PageInput(self._page), set()
         return self._page
 
-    async def _drop_page(self, fault: BrowserFault) -> None:
+    async def _drop_page(self, fault: driver.BrowserFault) -> None:
         """Drop the page after a fault; the next reset opens another."""
         if self._pool is not None:
             self._pool.count(fault)

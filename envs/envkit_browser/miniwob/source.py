@@ -4,6 +4,7 @@ import random
 from collections.abc import Sequence
 from typing import Final
 
+from envkit import ranges
 from envkit.errors import ConfigurationError, DatasetError, UnknownNameError
 from envkit.seeds import checked_seed, derive_seed
 from envkit.tasks import Task
@@ -38,8 +39,7 @@ class MiniwobTasks:
             ConfigurationError: The split does not exist, or no task is left.
             UnknownNameError: There is no such task or kind.
         """
-        if split not in ("train", "test"):
-            raise ConfigurationError(f"split must be 'train' or 'test', got {split!r}")
+        ranges.one_of("split", split, ("train", "test"))
         for name in names or ():
             if name not in TASKS:
                 raise UnknownNameError.suggest("MiniWoB++ task", name, TASKS)

@@ -17,19 +17,7 @@ from envkit_actions import Action, ActionKind, mark
 from envkit_actions.action import Status
 from envkit_actions.dialect import Dialect
 from envkit_actions.random_clicks import random_clicks
-from envkit_browser.driver import (
-    BrowserFault,
-    BrowserPool,
-    Page,
-    PageEvent,
-    PageEvents,
-    PageInput,
-    PageOptions,
-    Site,
-    Trouble,
-    join_pool,
-    leave_pool,
-)
+from envkit_browser import driver
 from envkit_browser.driver.injection import inject
 from envkit_browser.driver.performing import refusal
 from envkit_browser.pages.policies import oracle
@@ -39,7 +27,7 @@ from envkit_browser.pages.source import DEMOS, PageTasks, check_task, read_rows
 WIDTH: Final = 672
 HEIGHT: Final = 448
 _SHOWN_DIALOGS: Final = 4
-_BROKEN: Final = (Trouble.HUNG, Trouble.RENDERER_CRASHED)
+_BROKEN: Final = (driver.Trouble.HUNG, driver.Trouble.RENDERER_CRASHED)
 """What scripts of a page can do to it."""
 _Act = tuple[Action, Action | None]
 """An action of the policy, and the one that ends the episode, if it does."""
@@ -104,11 +92,11 @@ class PageEnv(AsyncEnv):
             UnknownNameError: There is no such action family.
         """
         super().__init__(max_turns=max_turns, render_mode=render_mode)
-        self._options = PageOptions(
+        self._options = driver.PageOptions(
             width=width, height=height, scale=scale, settle_ms=settle_ms, deadline_s=deadline_s
         )
         self._folder = str(DEMOS) if folder is None and tasks is None else folder
-        Site(folder=self._folder)
+        driver.Site(folder=self._folder)
         self.dialect = Dialect(action, width, height)
         self.tools = self.dialect.tools
         self.tasks = PageTasks(read_rows(tasks))
@@ -116,9 +104,9 @@ class PageEnv(AsyncEnv):
         self.plan: Any = None
         """The next action by the task's own oracle, as canonical JSON; None without one."""
         self._faults = faults
-        self._pool: BrowserPool | None = None
-        self._page: Page | None = None
-        self._input: PageInput | None = None
+        self._pool: driver.BrowserPool | None = None
+        self._page: driver.Page | None = None
+        self._input: driver.PageInput | None = None
         self._failure: dict[str, Any] = {}
         self._done: list[list[_Act]] = []
 
@@ -128,7 +116,7 @@ class PageEnv(AsyncEnv):
         return self._options.width, self._options.height
 
     @property
-    def page(self) -> Page | None:
+    def page(self) -> driver.Page | None:
         """The page of the running episode; None before the first and after a fault."""
         return self._page
 
@@ -144,9 +132,9 @@ class PageEnv(AsyncEnv):
         site, path = self._site_of(task)
         await self._close_page()
         if self._pool is None:
-            self._pool = join_pool(self)
+            self._pool = driver.join_pool(self)
         self._page = await self._pool.open(self._options.with_site(site))
-        self._input = PageInput(self._page)
+        self._input = driver.PageInput(self._page)
         self._done = []
         try:
             return await self._start(self._page, task, path)
@@ -161,13 +149,14 @@ class PageEnv(AsyncEnv):
             EnvFault: The browser failed, or the checker did.
         """
         if self._page is None or self._input is None:
-            raise BrowserFault(
-                "the page of this episode is gone: reset the environment", trouble=Trouble.PAGE_GONE
+            raise driver.BrowserFault(
+                "the page of this episode is gone: reset the environment",
+                trouble=driver.Trouble.PAGE_GONE,
             )
         page, page_input = self._page, self._input
         try:
             return await self._play(page, page_input)
-        except BrowserFault as fault:
+        except driver.BrowserFault as fault:
             await self._fail(fault)
             if fault.trouble not in _BROKEN:
                 raise
@@ -183,7 +172,7 @@ class PageEnv(AsyncEnv):
         finally:
             pool, self._pool = self._pool, None
             if pool is not None:
-                await leave_pool(self, pool)
+                await driver.leave_pool(self, pool)
 
     def write_click(self, x: int, y: int) -> str:
         """Return the reply that clicks at a pixel of the screenshot, for playing by hand."""
@@ -197,17 +186,17 @@ class PageEnv(AsyncEnv):
         nothing = {"_pool": None, "_page": None, "_input": None}
         return {**super().__getstate__(), **nothing}  # a copy opens its own page
 
-    def _site_of(self, task: Task) -> tuple[Site, str]:
+    def _site_of(self, task: Task) -> tuple[driver.Site, str]:
         texts: dict[str, str] = dict(task.get("assets", {}))
         path = task.get("path", "index.html")
         if "html" in task:
             texts[path] = task["html"]
-        site = Site(texts, folder=self._folder)
+        site = driver.Site(texts, folder=self._folder)
         if not site.has(path):
             raise DatasetError(f"the page {path!r} must be in 'assets' or in the folder, got none")
         return site, path
 
-    async def _start(self, page: Page, task: Task, path: str) -> Turn:
+    async def _start(self, page: driver.Page, task: Task, path: str) -> Turn:
         await page.goto(path, seed=task.get("seed", 0))
         prepared = await _run_script(page, setup_script(task, self._options.scale), "setup")
         self.plan = prepared.get("oracle")
@@ -219,7 +208,7 @@ class PageEnv(AsyncEnv):
         info = {key: task[key] for key in ("id", "name", "seed") if key in task}
         return await self._turn(page, f"Task: {goal}", info)
 
-    async def _play(self, page: Page, page_input: PageInput) -> Turn:
+    async def _play(self, page: driver.Page, page_input: driver.PageInput) -> Turn:
         if self._faults is not None:
             await inject(self._faults, page, self._key())
         parsed = self.dialect.read(self.reply)
@@ -260,19 +249,19 @@ class PageEnv(AsyncEnv):
         return await self._turn(page, text, info, reward=reward, done=done)
 
     async def _act(
-        self, page: Page, page_input: PageInput, action: Action, end: Action | None
+        self, page: driver.Page, page_input: driver.PageInput, action: Action, end: Action | None
     ) -> Verdict | None:
         """Carry out an action and judge the page; None if the page was left or closed."""
         try:
             if end is None:
                 await page_input.perform(action)
             return await self._judge(page, end) if page.left is None else None
-        except BrowserFault:
+        except driver.BrowserFault:
             if page.left is None:
                 raise
             return None
 
-    async def _judge(self, page: Page, end: Action | None) -> Verdict:
+    async def _judge(self, page: driver.Page, end: Action | None) -> Verdict:
         answer = end.text if end is not None and end.kind is ActionKind.ANSWER else None
         is_status = end is not None and end.kind is ActionKind.TERMINATE
         status = end.status.value if end is not None and is_status else None
@@ -289,7 +278,7 @@ class PageEnv(AsyncEnv):
         self._failure = settled.info()
         return verdict
 
-    async def _check(self, page: Page, *, answer: str | None, status: str | None) -> Verdict:
+    async def _check(self, page: driver.Page, *, answer: str | None, status: str | None) -> Verdict:
         script = check_script(self.task, self._options.scale, answer=answer, status=status)
         judged = await _run_script(page, script, "check")
         self.plan = judged.get("oracle")
@@ -302,7 +291,7 @@ class PageEnv(AsyncEnv):
                 await self._check(page, answer=None, status=status)
 
     @asynccontextmanager
-    async def _another_page(self) -> AsyncGenerator[Page]:
+    async def _another_page(self) -> AsyncGenerator[driver.Page]:
         """Show the task on a page of its own."""
         assert self._pool is not None
         site, path = self._site_of(self.task)
@@ -315,7 +304,9 @@ class PageEnv(AsyncEnv):
             self.plan = plan
             await asyncio.shield(asyncio.ensure_future(self._pool.release(page)))
 
-    async def _end_broken(self, fault: BrowserFault, page: Page, cursor: tuple[int, int]) -> Turn:
+    async def _end_broken(
+        self, fault: driver.BrowserFault, page: driver.Page, cursor: tuple[int, int]
+    ) -> Turn:
         """End the episode if its actions broke the page: they do so again, and nothing else does.
 
         Raises:
@@ -327,7 +318,7 @@ class PageEnv(AsyncEnv):
             try:
                 async with self._another_page() as another:
                     await self._repeat(another, done)
-            except BrowserFault as again:
+            except driver.BrowserFault as again:
                 if again.trouble in _BROKEN:  # memory may run out before the deadline, or after
                     raise UngradedError(f"these actions break the page: {again}") from again
                 raise
@@ -349,8 +340,8 @@ class PageEnv(AsyncEnv):
         images = () if shot is None else (Image.from_bytes(shot),)
         return Turn("The page no longer answers. The task is over.", images, done=True, info=info)
 
-    async def _repeat(self, page: Page, turns: Sequence[Sequence[_Act]]) -> None:
-        page_input = PageInput(page)
+    async def _repeat(self, page: driver.Page, turns: Sequence[Sequence[_Act]]) -> None:
+        page_input = driver.PageInput(page)
         for actions in turns:
             for action, end in actions:
                 if await self._act(page, page_input, action, end) is None:
@@ -359,7 +350,7 @@ class PageEnv(AsyncEnv):
 
     async def _turn(
         self,
-        page: Page,
+        page: driver.Page,
         text: str,
         info: Mapping[str, Any],
         *,
@@ -375,7 +366,7 @@ class PageEnv(AsyncEnv):
         return self.task.get("seed", 0), self.turn, attempt
 
     async def _fail(self, error: BaseException) -> None:
-        if isinstance(error, BrowserFault) and self._pool is not None:
+        if isinstance(error, driver.BrowserFault) and self._pool is not None:
             self._pool.count(error)
         await self._close_page()
 
@@ -392,12 +383,12 @@ Some tasks end by themselves when they are solved or handed in. End the others y
 answer where a question is asked, else with terminate. You have {turns} replies."""
 
 
-async def _run_script(page: Page, script: str, what: str) -> dict[str, Any]:
+async def _run_script(page: driver.Page, script: str, what: str) -> dict[str, Any]:
     """Run a script of the task; its exception is the task's fault, not the browser's."""
     try:
         return await page.evaluate(script)
-    except BrowserFault as fault:
-        if fault.trouble is not Trouble.SCRIPT_FAILED:
+    except driver.BrowserFault as fault:
+        if fault.trouble is not driver.Trouble.SCRIPT_FAILED:
             raise
         reason = f"the {what!r} of this page task fails: {fault}"
         if what == "check":
@@ -405,11 +396,11 @@ async def _run_script(page: Page, script: str, what: str) -> dict[str, Any]:
         raise EnvFault(reason, kind=FaultKind.PERMANENT) from fault
 
 
-def _sentences(events: PageEvents) -> list[str]:
+def _sentences(events: driver.PageEvents) -> list[str]:
     sentences = [
         f'The page showed this {dialog.kind}: "{dialog.text[:200]}". It was answered with OK.'
         for dialog in events.dialogs[:_SHOWN_DIALOGS]
     ]
-    if events.counts[PageEvent.BLOCKED_NAVIGATION] or events.counts[PageEvent.POPUP]:
+    if events.counts[driver.PageEvent.BLOCKED_NAVIGATION] or events.counts[driver.PageEvent.POPUP]:
         sentences.append("The page tried to open another address, which is not allowed.")
     return sentences

@@ -20,7 +20,6 @@ from envkit_desktop.families.words import CITIES, full_names, look_alikes
 from envkit_desktop.layout import (
     MARGIN,
     button_width,
-    buttons,
     clutter,
     frame,
     label,
@@ -65,8 +64,7 @@ class PickFromList(SubmittedTask):
         window = frame(desk, rng, "main", "People", max(200, width + 2 * MARGIN), 270)
         rows = ListBox(name="names", items=tuple(names))
         place(window, rows, MARGIN, 10, window.client[0] - 2 * MARGIN, 10 * ROW + 2)
-        buttons(window, ("Select", "Cancel"), desk.type_pixels)
-        clutter(desk, rng, data["clutter"])
+        self.finish(desk, window, data, rng)
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
         """Return whether the name is chosen, and whether it was submitted."""

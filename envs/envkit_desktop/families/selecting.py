@@ -9,7 +9,7 @@ from envkit_desktop.desktop import Desktop
 from envkit_desktop.families.family import Data
 from envkit_desktop.families.submitting import SubmittedTask
 from envkit_desktop.families.words import file_names, full_names, listed
-from envkit_desktop.layout import MARGIN, buttons, clutter, frame, place, widest
+from envkit_desktop.layout import MARGIN, frame, place, widest
 from envkit_desktop.widgets import ListBox
 from envkit_desktop.widgets.scrolling import BAR
 from envkit_desktop.widgets.widget import ROW
@@ -56,8 +56,7 @@ class SelectRows(SubmittedTask):
         start = tuple(data["start"])
         made = ListBox(name="rows", items=tuple(rows), is_multiple=True, chosen_rows=start)
         place(window, made, MARGIN, 10, width, high)
-        buttons(window, ("Open", "Cancel"), desk.type_pixels)
-        clutter(desk, rng, data["clutter"])
+        self.finish(desk, window, data, rng)
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
         """Return whether exactly these rows are chosen, and whether the task was submitted."""

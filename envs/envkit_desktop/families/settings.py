@@ -5,27 +5,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from envkit_actions.action import Action
-from envkit_desktop import moves
+from envkit_desktop import moves, widgets
 from envkit_desktop.desktop import Desktop
 from envkit_desktop.families.family import Data, is_feasible, or_fail
-from envkit_desktop.families.submitting import SubmittedTask
+from envkit_desktop.families.submitting import Form, SubmittedTask
 from envkit_desktop.families.words import GOODS, LEVELS_OF, OPTIONS, listed
 from envkit_desktop.layout import LINE, MARGIN, buttons, clutter, frame, label, place, widest
+from envkit_desktop.moves import Control, Value
 from envkit_desktop.painter import text_width
-from envkit_desktop.widgets import (
-    Check,
-    Dropdown,
-    Label,
-    Panel,
-    Radio,
-    ScrollPane,
-    Slider,
-    Spinner,
-    Tabs,
-)
 
 
-class ToggleChecks(SubmittedTask):
+class ToggleChecks(Form):
     """Tick exactly the named boxes; at high levels they are in a scroll pane."""
 
     name = "toggle_checks"
@@ -53,26 +43,18 @@ class ToggleChecks(SubmittedTask):
         window = frame(desk, rng, "main", "Options", 300, shown * LINE + 74)
         parent: Any = window
         if len(texts) > shown:
-            parent = ScrollPane(name="pane", content=len(texts) * LINE + 8)
+            parent = widgets.ScrollPane(name="pane", content=len(texts) * LINE + 8)
             place(window, parent, MARGIN, 8, 276, shown * LINE + 8)
         width = widest(texts, desk.type_pixels) + 22
         for index, text in enumerate(texts):
-            box = Check(name=text, text=text, checked=text in data["ticked"])
+            box = widgets.Check(name=text, text=text, checked=text in data["ticked"])
             place(parent, box, MARGIN, 6 + index * LINE, width, 22)
-        buttons(window, ("OK", "Cancel"), desk.type_pixels)
-        clutter(desk, rng, data["clutter"])
+        self.finish(desk, window, data, rng)
 
-    def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return for each box whether it is right, and whether the task was submitted."""
-        boxes = [desk.find(Check, "main", text) for text in data["texts"]]
-        return [box.checked == (box.name in data["wanted"]) for box in boxes] + [self.sent(desk)]
-
-    def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
-        """Set each box, then submit."""
+    def wanted(self, data: Data) -> Iterator[tuple[type[Control], str, Value]]:
+        """Yield each box and whether it must be ticked."""
         for text in data["texts"]:
-            box = desk.find(Check, "main", text)
-            yield from moves.check(desk, box, on=text in data["wanted"])
-        yield from self.press_submit(desk)
+            yield widgets.Check, text, text in data["wanted"]
 
 
 _QUESTIONS = (
@@ -118,16 +100,17 @@ class AnswerSurvey(SubmittedTask):
         for row, (title, options) in enumerate(questions):
             label(window, title, MARGIN, 8 + row * 38, desk.type_pixels)
             for column, option in enumerate(options):
-                radio = Radio(name=f"{title}/{option}", text=option, group=title)
+                radio = widgets.Radio(name=f"{title}/{option}", text=option, group=title)
                 place(window, radio, left + column * (width + 32), 8 + row * 38, width + 24)
-        buttons(window, ("Send", "Cancel"), desk.type_pixels)
-        clutter(desk, rng, data["clutter"])
+        self.finish(desk, window, data, rng)
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
         """Return for each question whether its answer is right, and whether it was sent."""
         reached: list[bool] = []
         for title, options in data["questions"]:
-            chosen = [o for o in options if desk.find(Radio, "main", f"{title}/{o}").checked]
+            chosen = [
+                o for o in options if desk.find(widgets.Radio, "main", f"{title}/{o}").checked
+            ]
             wanted = data["answers"].get(title)
             reached.append(chosen == ([] if wanted is None else [wanted]))
         return [*reached, self.sent(desk)]
@@ -135,11 +118,11 @@ class AnswerSurvey(SubmittedTask):
     def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
         """Choose each answer, then send."""
         for title, answer in data["answers"].items():
-            yield from moves.check(desk, desk.find(Radio, "main", f"{title}/{answer}"))
+            yield from moves.check(desk, desk.find(widgets.Radio, "main", f"{title}/{answer}"))
         yield from self.press_submit(desk)
 
 
-class SetSliders(SubmittedTask):
+class SetSliders(Form):
     """Set sliders to given numbers."""
 
     name = "set_sliders"
@@ -167,26 +150,17 @@ class SetSliders(SubmittedTask):
         window = frame(desk, rng, "main", "Adjust", left + 270, len(names) * 34 + 60)
         for row, name in enumerate(names):
             label(window, name, MARGIN, 8 + row * 34, desk.type_pixels)
-            slider = Slider(name=name, value=50, step=data["step"])
+            slider = widgets.Slider(name=name, value=50, step=data["step"])
             place(window, slider, left, 8 + row * 34, 256)
-        buttons(window, ("OK", "Cancel"), desk.type_pixels)
-        clutter(desk, rng, data["clutter"])
+        self.finish(desk, window, data, rng)
 
-    def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return for each slider whether it is right, and whether the task was submitted."""
-        targets: dict[str, int] = data["targets"]
-        sliders = [desk.find(Slider, "main", name) for name in data["names"]]
-        return [s.value == targets.get(s.name, 50) for s in sliders] + [self.sent(desk)]
-
-    def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
-        """Set each slider, then submit."""
+    def wanted(self, data: Data) -> Iterator[tuple[type[Control], str, Value]]:
+        """Yield each slider and its number."""
         for name in data["names"]:
-            slider = desk.find(Slider, "main", name)
-            yield from moves.slide(desk, slider, data["targets"].get(name, 50))
-        yield from self.press_submit(desk)
+            yield widgets.Slider, name, data["targets"].get(name, 50)
 
 
-class OrderGoods(SubmittedTask):
+class OrderGoods(Form):
     """Set how many of each article to order."""
 
     name = "order_goods"
@@ -218,22 +192,14 @@ class OrderGoods(SubmittedTask):
         for index, name in enumerate(names):
             x, y = MARGIN + index // rows * width, 8 + index % rows * 34
             label(window, name, x, y, desk.type_pixels)
-            spinner = Spinner(name=name, value=data["start"].get(name, 0))
+            spinner = widgets.Spinner(name=name, value=data["start"].get(name, 0))
             place(window, spinner, x + left, y, 60)
-        buttons(window, ("Order", "Cancel"), desk.type_pixels)
-        clutter(desk, rng, data["clutter"])
+        self.finish(desk, window, data, rng)
 
-    def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return for each article whether its quantity is right, and whether it was ordered."""
-        spinners = [desk.find(Spinner, "main", name) for name in data["names"]]
-        return [s.value == data["wanted"].get(s.name, 0) for s in spinners] + [self.sent(desk)]
-
-    def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
-        """Set each quantity, then order."""
+    def wanted(self, data: Data) -> Iterator[tuple[type[Control], str, Value]]:
+        """Yield each article and its quantity."""
         for name in data["names"]:
-            spinner = desk.find(Spinner, "main", name)
-            yield from moves.spin(desk, spinner, data["wanted"].get(name, 0))
-        yield from self.press_submit(desk)
+            yield widgets.Spinner, name, data["wanted"].get(name, 0)
 
 
 _PAGES = (
@@ -253,7 +219,7 @@ _PAGES = (
 )
 
 
-class ChangeSettings(SubmittedTask):
+class ChangeSettings(Form):
     """Change settings on different tabs."""
 
     name = "change_settings"
@@ -286,40 +252,29 @@ class ChangeSettings(SubmittedTask):
         tab_width = widest(titles, pixels) + 16
         width = max(330, tab_width * len(titles) + 2 * MARGIN)
         window = frame(desk, rng, "main", "Settings", width, 230)
-        tabs = Tabs(name="tabs", titles=titles, tab_width=tab_width)
+        tabs = widgets.Tabs(name="tabs", titles=titles, tab_width=tab_width)
         place(window, tabs, MARGIN, 8, width - 2 * MARGIN, 172)
         for index, (_, (name, options), boxes) in enumerate(pages):
             _fill_page(tabs.page(index), name, options, boxes, pixels)
         buttons(window, ("Apply", "Cancel"), pixels)
         clutter(desk, rng, data["clutter"], above=int(data["clutter"] > 2))
 
-    def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return for each setting whether it is right, and whether it was applied."""
-        reached: list[bool] = []
+    def wanted(self, data: Data) -> Iterator[tuple[type[Control], str, Value]]:
+        """Yield each setting of each page."""
         for _, (name, options), boxes in data["pages"]:
-            dropdown = desk.find(Dropdown, "main", name)
-            reached.append(dropdown.text == data["wanted"].get(name, options[0]))
+            yield widgets.Dropdown, name, data["wanted"].get(name, options[0])
             for box in boxes:
-                reached.append(desk.find(Check, "main", box).checked == (box in data["wanted"]))
-        return [*reached, self.sent(desk)]
-
-    def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
-        """Change each setting, then apply."""
-        for _, (name, options), boxes in data["pages"]:
-            dropdown = desk.find(Dropdown, "main", name)
-            yield from moves.choose(desk, dropdown, data["wanted"].get(name, options[0]))
-            for box in boxes:
-                check = desk.find(Check, "main", box)
-                yield from moves.check(desk, check, on=box in data["wanted"])
-        yield from self.press_submit(desk)
+                yield widgets.Check, box, box in data["wanted"]
 
 
-def _fill_page(page: Panel, name: str, options: list[str], boxes: list[str], pixels: int) -> None:
+def _fill_page(
+    page: widgets.Panel, name: str, options: list[str], boxes: list[str], pixels: int
+) -> None:
     page.children.append(
-        Label(text=name, x=14, y=16, width=text_width(name, pixels) + 2, height=24)
+        widgets.Label(text=name, x=14, y=16, width=text_width(name, pixels) + 2, height=24)
     )
-    dropdown = Dropdown(name=name, options=tuple(options), selected=0)
+    dropdown = widgets.Dropdown(name=name, options=tuple(options), selected=0)
     place(page, dropdown, 28 + text_width(name, pixels), 16, widest(options, pixels) + 60)
     for row, box in enumerate(boxes):
-        check = Check(name=box, text=box)
+        check = widgets.Check(name=box, text=box)
         place(page, check, 14, 56 + row * LINE, text_width(box, pixels) + 22)

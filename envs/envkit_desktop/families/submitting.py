@@ -1,12 +1,15 @@
 """Tasks that end when a button submits them."""
 
+import random
+from abc import abstractmethod
 from collections.abc import Iterator
 
 from envkit_actions.action import Action
-from envkit_desktop import moves
+from envkit_desktop import layout, moves
 from envkit_desktop.desktop import Desktop, Event
 from envkit_desktop.families.family import OVER, Data, Family
-from envkit_desktop.widgets import Button
+from envkit_desktop.moves import Control, Value
+from envkit_desktop.widgets import Button, Check, Slider, Spinner, Window
 
 
 class SubmittedTask(Family):
@@ -23,6 +26,11 @@ class SubmittedTask(Family):
             return True
         return False
 
+    def finish(self, desk: Desktop, window: Window, data: Data, rng: random.Random) -> None:
+        """Add the two buttons to the built window, and the clutter around it."""
+        layout.buttons(window, (self.submit, "Cancel"), desk.type_pixels)
+        layout.clutter(desk, rng, data["clutter"])
+
     @property
     def _ends(self) -> tuple[str, ...]:
         return self.submit, "Cancel"
@@ -34,3 +42,28 @@ class SubmittedTask(Family):
     def sent(self, desk: Desktop) -> bool:
         """Return whether the task was submitted."""
         return desk.model.get("sent") is True
+
+
+class Form(SubmittedTask):
+    """A window "main" whose controls must have given values when it is submitted."""
+
+    @abstractmethod
+    def wanted(self, data: Data) -> Iterator[tuple[type[Control], str, Value]]:
+        """Yield the kind and the name of each control, and its value at the end."""
+
+    def goals(self, desk: Desktop, data: Data) -> list[bool]:
+        """Return for each control whether it is right, and whether the task was submitted."""
+        pairs = ((desk.find(kind, "main", name), value) for kind, name, value in self.wanted(data))
+        return [_value(control) == value for control, value in pairs] + [self.sent(desk)]
+
+    def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
+        """Set each control, then submit."""
+        for kind, name, value in self.wanted(data):
+            yield from moves.set_control(desk, desk.find(kind, "main", name), value)
+        yield from self.press_submit(desk)
+
+
+def _value(control: Control) -> Value:
+    if isinstance(control, Check):
+        return control.checked
+    return control.value if isinstance(control, Slider | Spinner) else control.text

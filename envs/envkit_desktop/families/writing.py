@@ -7,18 +7,12 @@ from typing import Any
 from envkit_actions.action import Action, ActionKind
 from envkit_desktop import moves
 from envkit_desktop.desktop import Desktop, Event
+from envkit_desktop.families import words
 from envkit_desktop.families.family import OVER, Data, Family
-from envkit_desktop.families.submitting import SubmittedTask
-from envkit_desktop.families.words import (
-    CITIES,
-    FIRST_NAMES,
-    LAST_NAMES,
-    STEMS,
-    code,
-    full_names,
-    listed,
-)
+from envkit_desktop.families.submitting import Form, SubmittedTask
+from envkit_desktop.families.words import listed
 from envkit_desktop.layout import MARGIN, buttons, clutter, frame, label, place, widest
+from envkit_desktop.moves import Control, Value
 from envkit_desktop.widgets import Button, Check, Dropdown, MenuBar, TextArea, TextField
 from envkit_desktop.widgets.menus import BAR_HEIGHT
 
@@ -28,19 +22,19 @@ _COUNTRIES = ("Chile", "Finland", "Ghana", "Japan", "Latvia", "Portugal")
 
 def _value(rng: random.Random, field: str) -> str:
     values = {
-        "First name": rng.choice(FIRST_NAMES),
-        "Last name": rng.choice(LAST_NAMES),
-        "City": rng.choice(CITIES),
-        "E-mail": f"{rng.choice(FIRST_NAMES).lower()}{rng.randint(2, 99)}@example.org",
+        "First name": rng.choice(words.FIRST_NAMES),
+        "Last name": rng.choice(words.LAST_NAMES),
+        "City": rng.choice(words.CITIES),
+        "E-mail": f"{rng.choice(words.FIRST_NAMES).lower()}{rng.randint(2, 99)}@example.org",
         "Phone": f"0{rng.randint(20, 99)} {rng.randint(100000, 999999)}",
-        "Street": f"{rng.choice(LAST_NAMES)} Road {rng.randint(1, 99)}",
+        "Street": f"{rng.choice(words.LAST_NAMES)} Road {rng.randint(1, 99)}",
         "Room": f"{rng.randint(1, 9)}.{rng.randint(10, 99)}",
-        "Code": code(rng, 6),
+        "Code": words.code(rng, 6),
     }
     return values[field]
 
 
-class FillForm(SubmittedTask):
+class FillForm(Form):
     """Fill in a form; some fields hold something else at the start."""
 
     name = "fill_form"
@@ -82,28 +76,14 @@ class FillForm(SubmittedTask):
         label(window, "Country", MARGIN, top, desk.type_pixels)
         place(window, Dropdown(name="Country", options=_COUNTRIES), left, top, 140)
         place(window, Check(name="Newsletter", text="Newsletter"), left, top + 32, 120)
-        buttons(window, ("Save", "Cancel"), desk.type_pixels)
-        clutter(desk, rng, data["clutter"])
+        self.finish(desk, window, data, rng)
 
-    def goals(self, desk: Desktop, data: Data) -> list[bool]:
-        """Return for each control whether it is right, and whether it was saved."""
-        reached: list[bool] = []
+    def wanted(self, data: Data) -> Iterator[tuple[type[Control], str, Value]]:
+        """Yield each field, the country and the box."""
         for name in data["names"]:
-            wanted = data["values"].get(name, data["start"].get(name, ""))
-            reached.append(desk.find(TextField, "main", name).text == wanted)
-        reached.append(desk.find(Dropdown, "main", "Country").text == data["country"])
-        reached.append(desk.find(Check, "main", "Newsletter").checked == data["news"])
-        return [*reached, self.sent(desk)]
-
-    def plan(self, desk: Desktop, data: Data) -> Iterator[Action]:
-        """Set each control, then save."""
-        for name, value in data["values"].items():
-            yield from moves.fill(desk, desk.find(TextField, "main", name), value)
-        if data["country"]:
-            dropdown = desk.find(Dropdown, "main", "Country")
-            yield from moves.choose(desk, dropdown, data["country"])
-        yield from moves.check(desk, desk.find(Check, "main", "Newsletter"), on=data["news"])
-        yield from self.press_submit(desk)
+            yield TextField, name, data["values"].get(name, data["start"].get(name, ""))
+        yield Dropdown, "Country", data["country"]
+        yield Check, "Newsletter", data["news"]
 
 
 class CopyCode(SubmittedTask):
@@ -114,8 +94,8 @@ class CopyCode(SubmittedTask):
 
     def draw(self, rng: random.Random, level: int) -> Data:
         """Draw a note of named codes and the requested ones."""
-        names = rng.sample(STEMS, (1, 2, 4, 6, 10)[level - 1])
-        codes = {name: code(rng, (5, 6, 7, 8, 9)[level - 1]) for name in names}
+        names = rng.sample(words.STEMS, (1, 2, 4, 6, 10)[level - 1])
+        codes = {name: words.code(rng, (5, 6, 7, 8, 9)[level - 1]) for name in names}
         asked = rng.sample(names, (1, 1, 1, 2, 3)[level - 1])
         return {
             "goal": f"Copy the code of {listed(asked)} from the window Codes into the form, one "
@@ -135,8 +115,7 @@ class CopyCode(SubmittedTask):
         for row in range(len(data["asked"])):
             label(window, f"Code {row + 1}", MARGIN, 10 + row * 32, desk.type_pixels)
             place(window, TextField(name=f"field{row}"), 80, 10 + row * 32, 208)
-        buttons(window, ("Send", "Cancel"), desk.type_pixels)
-        clutter(desk, rng, data["clutter"])
+        self.finish(desk, window, data, rng)
 
     def goals(self, desk: Desktop, data: Data) -> list[bool]:
         """Return for each field whether it holds its code, and whether it was sent."""
@@ -160,13 +139,13 @@ class CorrectText(Family):
 
     def draw(self, rng: random.Random, level: int) -> Data:
         """Draw a list of people and cities, and which entries are wrong."""
-        names = full_names(rng, (2, 4, 7, 10, 14)[level - 1])
-        lines = [f"{name} lives in {rng.choice(CITIES)}." for name in names]
+        names = words.full_names(rng, (2, 4, 7, 10, 14)[level - 1])
+        lines = [f"{name} lives in {rng.choice(words.CITIES)}." for name in names]
         wrong = rng.sample(range(len(lines)), (1, 1, 1, 2, 2)[level - 1])
         changed: list[str] = list(lines)
         said: list[str] = []
         for index in sorted(wrong):
-            city = rng.choice([city for city in CITIES if city not in lines[index]])
+            city = rng.choice([city for city in words.CITIES if city not in lines[index]])
             changed[index] = f"{names[index]} lives in {city}."
             said.append(f"{names[index]} lives in {city}")
         return {
@@ -241,14 +220,19 @@ class ReplyToMail(Family):
 
     def draw(self, rng: random.Random, level: int) -> Data:
         """Draw mails; at high levels several have the same sender and differ by subject."""
-        senders = full_names(rng, (2, 4, 6, 8, 9)[level - 1])
+        senders = words.full_names(rng, (2, 4, 6, 8, 9)[level - 1])
         if level >= 3:
             senders[1:3] = [senders[0], senders[0]]
-        stems = rng.sample(STEMS, len(senders))
+        stems = rng.sample(words.STEMS, len(senders))
         mails = [[sender, f"About the {stem}"] for sender, stem in zip(senders, stems, strict=True)]
         sender, subject = mails[0]
         answer = rng.choice(
-            ("Yes, gladly.", "No, sorry.", "Let us meet on Monday.", f"The code is {code(rng, 5)}.")
+            (
+                "Yes, gladly.",
+                "No, sorry.",
+                "Let us meet on Monday.",
+                f"The code is {words.code(rng, 5)}.",
+            )
         )
         rng.shuffle(mails)
         return {

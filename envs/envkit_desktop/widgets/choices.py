@@ -94,11 +94,6 @@ class ListBox(Scrolled):
         )
 
     @property
-    def chosen_items(self) -> tuple[str, ...]:
-        """The texts of the chosen rows."""
-        return tuple(self.items[row] for row in self._lit)
-
-    @property
     def _lit(self) -> tuple[int, ...]:
         if self.is_multiple:
             return self.chosen_rows

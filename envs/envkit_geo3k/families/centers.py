@@ -79,11 +79,8 @@ def incenter(draft: Draft) -> None:
         half_a, half_b, half_c = second, third, lead
     draft.require(half_a >= 38 or not draft.level.is_algebraic, "no room for an expression")
     draft.set_key(half_a, half_b)
-    draft.put(a, 0, 0)
-    draft.put(b, 10, 0)
-    draft.put(c, *apex(10, 2 * half_a, 2 * half_b))
+    draft.triangle(a, b, c, 10, apex(10, 2 * half_a, 2 * half_b))
     draft.put(p, *apex(10, half_a, half_b))
-    draft.polygon([a, b, c])
     draft.segments(a + p, b + p, c + p)
     draft.say(f"{p} is the incenter of triangle {a}{b}{c}.")
     if not draft.level.is_chained:

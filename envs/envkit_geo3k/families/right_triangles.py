@@ -49,11 +49,7 @@ def pythagoras(draft: Draft) -> None:
         x, y, _ = triple(draft)
     hypotenuse = Exact.sqrt(x * x + y * y)
     draft.key = (x, y)
-    draft.put(c, 0, 0)
-    draft.put(a, x, 0)
-    draft.put(b, 0, y)
-    draft.polygon([a, b, c])
-    draft.right_angle(a, c, b)
+    draft.right_triangle(a, b, c, x, y)
     if draft.level.is_chained:
         _second_right_triangle(draft, (a, b, c, d), (x, y))
     elif rng.random() < 0.5:
@@ -100,11 +96,7 @@ def _half_square(draft: Draft) -> None:
     a, b, c = draft.names(3)
     leg = rng.randint(3, 99)
     draft.key = (45, leg)
-    draft.put(c, 0, 0)
-    draft.put(a, leg, 0)
-    draft.put(b, 0, leg)
-    draft.polygon([a, b, c])
-    draft.right_angle(a, c, b)
+    draft.right_triangle(a, b, c, leg, leg)
     draft.give(given_angle(c, a, b, 45))
     if draft.level.is_algebraic or rng.random() < 0.5:
         draft.give(given_length(a, b, leg * Exact.sqrt(2)))
@@ -120,11 +112,7 @@ def _half_equilateral(draft: Draft) -> None:
     short = rng.randint(3, 80)
     long, hypotenuse = short * Exact.sqrt(3), 2 * short
     draft.key = (30, short)
-    draft.put(c, 0, 0)
-    draft.put(a, float(long), 0)
-    draft.put(b, 0, short)
-    draft.polygon([a, b, c])
-    draft.right_angle(a, c, b)
+    draft.right_triangle(a, b, c, float(long), short)
     draft.give(rng.choice((given_angle(c, a, b, 30), given_angle(a, b, c, 60))))
     sides = [(a, c, long), (b, c, Exact.of(short)), (a, b, Exact.of(hypotenuse))]
     rng.shuffle(sides)

@@ -139,12 +139,9 @@ def _triangle_midsegment(draft: Draft) -> None:
     base = draft.steps(8, 120, parts=5)  # fifths: half of it is a tenth
     draft.set_key(base)
     tip = apex(float(base), rng.uniform(45, 75), rng.uniform(45, 75))
-    draft.put(a, 0, 0)
-    draft.put(b, float(base), 0)
-    draft.put(c, *tip)
+    draft.triangle(a, b, c, float(base), tip)
     draft.put(m, *between((0, 0), tip, 0.5))
     draft.put(n, *between((float(base), 0), tip, 0.5))
-    draft.polygon([a, b, c])
     draft.segments(m + n)
     draft.ticks(1, a + m, m + c)
     draft.ticks(2, b + n, n + c)

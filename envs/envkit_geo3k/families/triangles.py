@@ -14,11 +14,8 @@ def triangle_angles(draft: Draft) -> None:
     at_c = 180 - at_a - at_b
     draft.require(at_c >= 28 and 90 not in (at_a, at_b, at_c), "no plain acute or obtuse triangle")
     draft.set_key(at_a, at_b)
-    draft.put(a, 0, 0)
-    draft.put(b, 10, 0)
     top = apex(10, at_a, at_b)
-    draft.put(c, *top)
-    draft.polygon([a, b, c])
+    draft.triangle(a, b, c, 10, top)
     if draft.level.is_chained:
         _split_by_cevian(draft, (a, b, c, d), at_a, at_b)
     elif rng.random() < 0.5:
@@ -58,10 +55,7 @@ def isosceles(draft: Draft) -> None:
     vertex = 180 - 2 * base
     draft.require(len({base, vertex, 60, 90}) == 4, "equilateral or right")
     draft.set_key(base)
-    draft.put(a, 0, 0)
-    draft.put(b, 10, 0)
-    draft.put(c, *apex(10, base, base))
-    draft.polygon([a, b, c])
+    draft.triangle(a, b, c, 10, apex(10, base, base))
     draft.ticks(1, a + c, b + c)
     if not draft.level.is_chained:
         if rng.random() < 0.5:

@@ -17,11 +17,7 @@ def trig_ratio(draft: Draft) -> None:
         scale = rng.randint(1, 1000 // hypotenuse)
         x, y, hypotenuse = scale * x, scale * y, scale * hypotenuse
     draft.key = (x, y)
-    draft.put(c, 0, 0)
-    draft.put(a, x, 0)
-    draft.put(b, 0, y)
-    draft.polygon([a, b, c])
-    draft.right_angle(a, c, b)
+    draft.right_triangle(a, b, c, x, y)
     sides = {"adjacent": (a, c, x), "opposite": (b, c, y), "hypotenuse": (a, b, hypotenuse)}
     ratios = {
         "sin": ("opposite", "hypotenuse", "adjacent"),
@@ -60,10 +56,7 @@ def _two_angles(draft: Draft) -> None:
     draft.require(at_c >= 30 and 90 not in (at_a, at_b, at_c), "thin or right")
     base = rng.randint(6, 40)
     draft.key = (at_a, at_b, base)
-    draft.put(a, 0, 0)
-    draft.put(b, base, 0)
-    draft.put(c, *apex(base, at_a, at_b))
-    draft.polygon([a, b, c])
+    draft.triangle(a, b, c, base, apex(base, at_a, at_b))
     draft.give(given_length(a, b, base), given_angle(b, a, c, at_a))
     if draft.level.is_chained:
         draft.give(given_angle(a, b, c, at_b))
@@ -81,10 +74,7 @@ def _two_sides(draft: Draft) -> None:
     left, right = rng.randint(6, 30), rng.randint(6, 30)
     draft.require(2 * min(left, right) >= max(left, right) and left != right, "thin")
     draft.key = (at_a, left, right)
-    draft.put(a, 0, 0)
-    draft.put(b, left, 0)
-    draft.put(c, *polar((0, 0), right, at_a))
-    draft.polygon([a, b, c])
+    draft.triangle(a, b, c, left, polar((0, 0), right, at_a))
     draft.give(given_length(a, b, left), given_length(a, c, right), given_angle(b, a, c, at_a))
     opposite = math.dist(draft.points[b], draft.points[c])
     if draft.level.is_chained:

@@ -1,22 +1,28 @@
 """Play imported OSWorld tasks on the Linux desktop."""
 
+import time
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from envkit.env import Policy, Turn
-from envkit.errors import ConfigurationError, DatasetError
+from envkit.errors import ConfigurationError, DatasetError, EnvFault, FaultKind
 from envkit.grading import Grade, settle
 from envkit.tasks import ListSource, Task
-from envkit_actions.action import Status
+from envkit_actions.action import Action, ActionKind, Status
 from envkit_linux_desktop.env import LinuxDesktopEnv
 from envkit_linux_desktop.osworld.files import FileFolder
-from envkit_linux_desktop.osworld.playing import Play
+from envkit_linux_desktop.osworld.playing import Finished, Play
 from envkit_linux_desktop.osworld.programs import DEFAULT_APPLICATIONS, Application
-from envkit_linux_desktop.osworld.session_desk import SessionDesk
 from envkit_linux_desktop.osworld.task_file import OsworldTask, import_tasks
 from envkit_linux_desktop.performing import Performer
 from envkit_linux_desktop.session import Session
+
+_WINDOW_SECONDS: Final = 20.0
+_QUIET_SECONDS: Final = 0.4
+_DASHES: Final = str.maketrans({"\u2013": "-", "\u2014": "-"})
+"""LibreOffice's titles have another dash than OSWorld's from version 7.5 on."""
 
 
 class OsworldEnv(LinuxDesktopEnv):
@@ -138,3 +144,90 @@ class OsworldEnv(LinuxDesktopEnv):
             session.check()
         finally:
             session.close()
+
+
+class SessionDesk:
+    """Carries out a task's steps on a session."""
+
+    def __init__(self, session: Session, performer: Performer) -> None:
+        """Take a session and what gives it input."""
+        self._session, self._performer = session, performer
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a file of the home folder."""
+        self._session.put({path: data})
+
+    def read(self, path: str, *, limit: int) -> bytes | None:
+        """Return the first bytes of a regular file; None if there is no such file."""
+        return self._session.home.read(path, limit=limit)
+
+    def names(self, folder: str = "") -> tuple[str, ...]:
+        """Return the names in a folder; none if it cannot be listed."""
+        return self._session.home.names(folder) or ()
+
+    def run(self, command: Sequence[str], *, seconds: float) -> Finished:
+        """Run a command to its end."""
+        desk = self._session.desk
+        assert desk is not None
+        done = desk.run(command, seconds=seconds)
+        texts = [data.decode("utf-8", "replace") for data in (done.output, done.errors)]
+        return Finished(code=done.code, stdout=texts[0], stderr=texts[1])
+
+    def launch(self, command: Sequence[str]) -> None:
+        """Start a program and wait for its window."""
+        self._session.open(command)
+
+    def act(self, action: Action) -> None:
+        """Give input; a click without a place is at the centre of the screen."""
+        screen = self._session.screen
+        if action.kind is ActionKind.WAIT:  # a task may wait longer than a policy
+            time.sleep(action.seconds)
+            self._session.check()
+            return
+        if action.kind in (ActionKind.CLICK, ActionKind.DOUBLE_CLICK) and action.x is None:
+            action = replace(action, x=screen.width // 2, y=screen.height // 2)
+        note = self._performer.perform(action)
+        if note is not None:
+            raise EnvFault(f"a task's input cannot be given: {note}", kind=FaultKind.PERMANENT)
+        # The steps before grading save a document: damage ends when it has been written.
+        screen.settle(quiet=_QUIET_SECONDS, limit=5.0, least=_QUIET_SECONDS)
+
+    def activate(self, title: str, *, strict: bool) -> None:
+        """Wait for a window and bring it to the front."""
+        identity = self._find(title, strict=strict, seconds=_WINDOW_SECONDS)
+        if identity is not None:
+            self._ask_manager(identity, "_NET_ACTIVE_WINDOW", [2, 0, 0])
+
+    def close_window(self, title: str, *, strict: bool) -> None:
+        """Close a window if it is there."""
+        identity = self._find(title, strict=strict, seconds=0.0)
+        if identity is not None:
+            self._ask_manager(identity, "_NET_CLOSE_WINDOW", [0, 2, 0])
+
+    def _find(self, title: str, *, strict: bool, seconds: float) -> int | None:
+        wanted, until = title.translate(_DASHES), time.monotonic() + seconds
+        while True:
+            for identity, shown in self._session.screen.windows():
+                name = shown.translate(_DASHES)
+                if name == wanted if strict else wanted in name:
+                    return identity
+            if time.monotonic() >= until:
+                return None
+            time.sleep(0.05)
+
+    def _ask_manager(self, identity: int, message: str, data: list[int]) -> None:
+        from Xlib import X
+        from Xlib.protocol import event
+
+        screen = self._session.screen
+        with screen.faults():
+            root = screen.x.screen().root
+            window = screen.x.create_resource_object("window", identity)
+            order = event.ClientMessage(
+                window=window,
+                client_type=screen.x.intern_atom(message),
+                data=(32, [*data, 0, 0]),
+            )
+            root.send_event(order, event_mask=X.SubstructureRedirectMask | X.SubstructureNotifyMask)
+            screen.x.sync()
+        screen.settle(quiet=0.1, limit=2.0, least=0.1)

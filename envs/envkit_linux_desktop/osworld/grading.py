@@ -63,7 +63,7 @@ def evaluate(comparison: Comparison) -> float:
         UnreadableError: A file of the task is broken; one of the policy's scores 0.0.
         Exception: The evaluator failed, also with the expected file as the result.
     """
-    run = FUNCTIONS[comparison.function]
+    run = FUNCTIONS[comparison.function].run
     try:
         found = run(comparison.result, comparison.expected, comparison.options)
     except UnreadableError as error:

@@ -6,31 +6,11 @@ from typing import Any, Final, Protocol
 
 from envkit.errors import EnvFault, FaultKind
 from envkit.grading import UngradedError
+from envkit_actions.action import Action
+from envkit_linux_desktop.osworld import sources, steps
 from envkit_linux_desktop.osworld.evaluators import File
 from envkit_linux_desktop.osworld.files import FileFolder
 from envkit_linux_desktop.osworld.grading import Comparison, score
-from envkit_linux_desktop.osworld.sources import (
-    FolderFiles,
-    HomeFiles,
-    Listing,
-    Literal,
-    Output,
-    Saved,
-    Source,
-)
-from envkit_linux_desktop.osworld.steps import (
-    Activate,
-    Click,
-    CloseWindow,
-    Launch,
-    Press,
-    PutFile,
-    Run,
-    Scroll,
-    Step,
-    Wait,
-    Write,
-)
 from envkit_linux_desktop.osworld.task_file import MAX_BYTES, Check, OsworldTask
 
 _RUN_SECONDS: Final = 120.0
@@ -68,20 +48,8 @@ class Desk(Protocol):
         """Start a program."""
         ...
 
-    def press(self, keys: Sequence[str]) -> None:
-        """Press keys, by their canonical names, as one chord."""
-        ...
-
-    def write(self, text: str) -> None:
-        """Type a text."""
-        ...
-
-    def click(self, x: int | None, y: int | None, times: int) -> None:
-        """Click the left button; None means the centre of the screen."""
-        ...
-
-    def scroll(self, clicks: int) -> None:
-        """Turn the wheel; positive is up."""
+    def act(self, action: Action) -> None:
+        """Give input; a click without a place is at the centre of the screen."""
         ...
 
     def activate(self, title: str, *, strict: bool) -> None:
@@ -90,10 +58,6 @@ class Desk(Protocol):
 
     def close_window(self, title: str, *, strict: bool) -> None:
         """Close a window if it is there."""
-        ...
-
-    def wait(self, seconds: float) -> None:
-        """Let the session run."""
         ...
 
 
@@ -162,28 +126,28 @@ class Play:
             )
         )
 
-    def _fetch(self, source: Source) -> Any:  # noqa: ANN401  # JSON data or files
+    def _fetch(self, source: sources.Source) -> Any:  # noqa: ANN401  # JSON data or files
         match source:
-            case Literal():
+            case sources.Literal():
                 return source.value
-            case Output():
+            case sources.Output():
                 done = self.desk.run(source.command, seconds=_RUN_SECONDS)
                 return done.stderr if source.is_error else done.stdout
-            case Listing():
+            case sources.Listing():
                 children = [{"name": name} for name in self.desk.names(source.path)]
                 return {"children": children}
-            case Saved():
+            case sources.Saved():
                 data = self.saved.get(source.name)
                 return None if data is None else self._file(source.name, data)
-            case HomeFiles():
+            case sources.HomeFiles():
                 self._own.difference_update(source.names)
                 found = [self.desk.read(path, limit=MAX_BYTES) for path in source.paths]
                 return self._given(source, found)
-            case FolderFiles():
+            case sources.FolderFiles():
                 self._own.update(source.names)
-                return self._given(source, [self.files.read(one) for one in source.addresses])
+                return self._given(source, [self.files.read(one) for one in source.paths])
 
-    def _given(self, source: HomeFiles | FolderFiles, found: Sequence[bytes | None]) -> Any:  # noqa: ANN401
+    def _given(self, source: sources.Files, found: Sequence[bytes | None]) -> Any:  # noqa: ANN401
         """Return a file, None or a list of them."""
         for name, data in zip(source.names, found, strict=True):
             if data is not None:
@@ -199,35 +163,22 @@ class Play:
         is_result = name not in self._own
         return File(name=name, data=data, is_result=is_result, others=dict(self.saved))
 
-    def _step(self, step: Step) -> None:
+    def _step(self, step: steps.Step) -> None:
         match step:
-            case PutFile():
+            case steps.PutFile():
                 self.desk.put(step.path, self.files.read(step.address))
-            case Run():
+            case steps.Run():
                 self._run(step)
-            case Launch():
+            case steps.Launch():
                 self.desk.launch(step.command)
-            case Activate():
+            case steps.Activate():
                 self.desk.activate(step.title, strict=step.strict)
-            case CloseWindow():
+            case steps.CloseWindow():
                 self.desk.close_window(step.title, strict=step.strict)
-            case _:
-                self._input(step)
+            case Action():
+                self.desk.act(step)
 
-    def _input(self, step: Press | Write | Click | Scroll | Wait) -> None:
-        match step:
-            case Press():
-                self.desk.press(step.keys)
-            case Write():
-                self.desk.write(step.text)
-            case Click():
-                self.desk.click(step.x, step.y, step.times)
-            case Scroll():
-                self.desk.scroll(step.clicks)
-            case Wait():
-                self.desk.wait(step.seconds)
-
-    def _run(self, step: Run) -> None:
+    def _run(self, step: steps.Run) -> None:
         """Run a command; one that fails is the task's affair, one that cannot start is not."""
         done = self.desk.run(step.command, seconds=_RUN_SECONDS)
         if done.code == 127:  # what a shell gives for an unknown command

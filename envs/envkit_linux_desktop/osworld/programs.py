@@ -7,10 +7,11 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Any, Final, cast
 
+from envkit_actions.action import Action, ActionKind
 from envkit_linux_desktop.osworld import network
 from envkit_linux_desktop.osworld.recorded_input import translate
 from envkit_linux_desktop.osworld.refusal import RefusalKind, RefusedError
-from envkit_linux_desktop.osworld.steps import HOME, Launch, Press, Run, Step
+from envkit_linux_desktop.osworld.steps import HOME, Launch, Run, Step
 
 
 class Application(StrEnum):
@@ -233,6 +234,6 @@ def _launch(
     return Launch(command=(*_COMMANDS[application], *arguments))
 
 
-_OPEN_TERMINAL: Final = Press(keys=("ctrl", "alt", "t"))
+_OPEN_TERMINAL: Final = Action(kind=ActionKind.KEY, keys=("ctrl", "alt", "t"))
 """OSWorld's desktop opens a terminal by these keys."""
 _OFFICE_SET: Final = frozenset(_OFFICE_MODES.values())

@@ -5,20 +5,13 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any, Final, cast
 
-from envkit_linux_desktop.osworld import programs
+from envkit_actions.action import Action, ActionKind
+from envkit_linux_desktop.osworld import programs, steps
 from envkit_linux_desktop.osworld.programs import Application
 from envkit_linux_desktop.osworld.refusal import RefusalKind, RefusedError
-from envkit_linux_desktop.osworld.steps import (
-    HOME,
-    LONGEST_WAIT,
-    Activate,
-    CloseWindow,
-    PutFile,
-    Run,
-    Step,
-    Wait,
-)
+from envkit_linux_desktop.osworld.steps import HOME, LONGEST_WAIT, Step
 
+Reader = Callable[[dict[str, Any], Collection[Application]], tuple[Step, ...]]
 _NETWORK: Final = {
     "chrome_open_tabs": "web pages in Chrome",
     "chrome_close_tabs": "web pages in Chrome",
@@ -36,10 +29,10 @@ def read_steps(config: object, installed: Collection[Application]) -> tuple[Step
     """
     if not isinstance(config, list):
         raise RefusedError(RefusalKind.SCHEMA, "setup steps must be a list")
-    steps: list[Step] = []
+    found: list[Step] = []
     for entry in cast(list[object], config):
-        steps += _step(entry, installed)
-    return tuple(steps)
+        found += _step(entry, installed)
+    return tuple(found)
 
 
 def home_path(path: object) -> str:
@@ -75,7 +68,7 @@ def _step(entry: object, installed: Collection[Application]) -> tuple[Step, ...]
 
 def _download(values: dict[str, Any], _: Collection[Application]) -> tuple[Step, ...]:
     return tuple(
-        PutFile(path=home_path(file["path"]), address=_text(file, "url"))
+        steps.PutFile(path=home_path(file["path"]), address=_text(file, "url"))
         for file in values["files"]
     )
 
@@ -100,37 +93,33 @@ def _execute(values: dict[str, Any], installed: Collection[Application]) -> tupl
     if unknown:
         raise RefusedError(RefusalKind.STEP, f"execute with {min(unknown)!r}")
     command, shell = programs.read_command(values), programs.is_shell(values)
-    steps = programs.ran(command, shell=shell, installed=installed)
+    ran = programs.ran(command, shell=shell, installed=installed)
     saved = {name: str(values[name]) for name in ("stdout", "stderr") if values.get(name)}
-    return tuple(replace(step, **saved) if isinstance(step, Run) else step for step in steps)
+    return tuple(replace(step, **saved) if isinstance(step, steps.Run) else step for step in ran)
 
 
 def _sleep(values: dict[str, Any], _: Collection[Application]) -> tuple[Step, ...]:
     seconds = float(values["seconds"])
     if math.isnan(seconds):
         raise ValueError("not a number of seconds")
-    return (Wait(seconds=min(max(seconds, 0.0), LONGEST_WAIT)),)
+    return (Action(kind=ActionKind.WAIT, seconds=min(max(seconds, 0.0), LONGEST_WAIT)),)
 
 
-def _activate(values: dict[str, Any], _: Collection[Application]) -> tuple[Step, ...]:
-    return (Activate(title=_text(values, "window_name"), strict=bool(values.get("strict", False))),)
+def _on_window(kind: type[steps.Activate | steps.CloseWindow]) -> Reader:
+    def read(values: dict[str, Any], _: Collection[Application]) -> tuple[Step, ...]:
+        title = _text(values, "window_name")
+        return (kind(title=title, strict=bool(values.get("strict", False))),)
+
+    return read
 
 
-def _close(values: dict[str, Any], _: Collection[Application]) -> tuple[Step, ...]:
-    return (
-        CloseWindow(title=_text(values, "window_name"), strict=bool(values.get("strict", False))),
-    )
-
-
-_READERS: Final[
-    dict[str, Callable[[dict[str, Any], Collection[Application]], tuple[Step, ...]]]
-] = {
+_READERS: Final[dict[str, Reader]] = {
     "download": _download,
     "open": _open,
     "launch": _launch,
     "execute": _execute,
     "command": _execute,
     "sleep": _sleep,
-    "activate_window": _activate,
-    "close_window": _close,
+    "activate_window": _on_window(steps.Activate),
+    "close_window": _on_window(steps.CloseWindow),
 }

@@ -1,8 +1,8 @@
 """Where an evaluator's two values come from: getters, as data."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from envkit_linux_desktop.osworld import programs
 from envkit_linux_desktop.osworld.refusal import RefusalKind, RefusedError
@@ -10,23 +10,22 @@ from envkit_linux_desktop.osworld.setup import home_path
 
 
 @dataclass(frozen=True, kw_only=True)
-class HomeFiles:
-    """Files of the session's home folder."""
+class Files:
+    """Files, all of which lie beside each other for evaluators."""
 
     paths: tuple[str, ...]
     names: tuple[str, ...]
     """Their names for evaluators."""
     gives: tuple[int, ...]
-    """Which of them are the value; the others lie beside them."""
+    """Which of them are the value."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FolderFiles:
-    """Files of the folder of files."""
+class HomeFiles(Files):
+    """Files of the session's home folder."""
 
-    addresses: tuple[str, ...]
-    names: tuple[str, ...]
-    gives: tuple[int, ...]
+
+class FolderFiles(Files):
+    """Files of the folder of files, by their addresses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +57,7 @@ class Literal:
     value: Any
 
 
+Found = TypeVar("Found", bound=Files)
 Source = HomeFiles | FolderFiles | Output | Saved | Listing | Literal
 
 _ELSEWHERE: Final = {
@@ -92,12 +92,10 @@ def _read(kind: str, fields: dict[str, Any]) -> Source:
         case "vm_file":
             if fields.get("time_suffix"):
                 raise RefusedError(RefusalKind.RESULT, "vm_file with a time in its name")
-            paths, names, gives = _files(fields)
-            inside = tuple(home_path(path) for path in paths)
-            return HomeFiles(paths=inside, names=names, gives=gives)
+            files = _files(HomeFiles, fields)
+            return replace(files, paths=tuple(home_path(path) for path in files.paths))
         case "cloud_file":
-            addresses, names, gives = _files(fields)
-            return FolderFiles(addresses=addresses, names=names, gives=gives)
+            return _files(FolderFiles, fields)
         case "vm_command_line" | "vm_command_error":
             run = programs.run(programs.read_command(fields), shell=programs.is_shell(fields))
             return Output(command=run[0].command, is_error=kind == "vm_command_error")
@@ -111,10 +109,8 @@ def _read(kind: str, fields: dict[str, Any]) -> Source:
             raise RefusedError(RefusalKind.RESULT, kind)
 
 
-def _files(
-    fields: dict[str, Any],
-) -> tuple[tuple[str, ...], tuple[str, ...], tuple[int, ...]]:
-    """Return paths, names and which of them are given, of one file or of several."""
+def _files(kind: type[Found], fields: dict[str, Any]) -> Found:
+    """Return one file or several."""
     several = bool(fields.get("multi", False))
     lists = (fields["path"], fields["dest"])
     if several != all(isinstance(value, list) for value in lists):
@@ -125,4 +121,4 @@ def _files(
         raise ValueError("as many names as paths")
     if not gives or {*map(type, gives)} != {int} or gives[0] < 0 or gives[-1] >= len(paths):
         raise ValueError("gives must be indices of the paths")
-    return paths, tuple(PurePosixPath(name).name for name in names), gives
+    return kind(paths=paths, names=tuple(PurePosixPath(name).name for name in names), gives=gives)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from envkit_actions.action import Action
+
 HOME = "/home/user"
 """The home folder in OSWorld's task files; a session that plays them uses the same."""
 
@@ -37,44 +39,6 @@ class Run:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Press:
-    """Press keys as one chord."""
-
-    keys: tuple[str, ...]
-    """By their canonical names."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Write:
-    """Type a text."""
-
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Click:
-    """Click the left button, at the centre of the screen unless the task says where."""
-
-    times: int = 1
-    x: int | None = None
-    y: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scroll:
-    """Turn the wheel; positive is up."""
-
-    clicks: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wait:
-    """Wait for a time."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Activate:
     """Bring a window to the front."""
 
@@ -91,4 +55,5 @@ class CloseWindow:
     strict: bool = False
 
 
-Step = PutFile | Launch | Run | Press | Write | Click | Scroll | Wait | Activate | CloseWindow
+Step = PutFile | Launch | Run | Activate | CloseWindow | Action
+"""A click without a place is at the centre of the screen, whose size a task file does not know."""

@@ -59,7 +59,7 @@ class OsworldTask:
         put = [step.address for step in steps if isinstance(step, PutFile)]
         sources = [source for check in self.checks for source in (check.result, check.expected)]
         gold = [
-            one for source in sources if isinstance(source, FolderFiles) for one in source.addresses
+            one for source in sources if isinstance(source, FolderFiles) for one in source.paths
         ]
         return tuple(dict.fromkeys((*put, *gold)))
 

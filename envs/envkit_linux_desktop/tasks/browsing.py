@@ -70,13 +70,12 @@ def fill_form(draft: Draft) -> None:
     lines = [f"{label}: {value}" for label, value in kept.items()]
     _form(draft, "Registration", html, "Register", "registration.txt", lines)
     clutter(draft)
+    entries = listed([f"{value} as {label}" for label, value in said.items()])
     draft.say(
-        "Fill in the registration form in the browser with {said}. Leave other fields empty and "
-        "press "
-        "Register, which saves a file in Downloads.",
-        "Register in the open web page with {said}, and nothing else. The button Register saves "
-        "the entries in Downloads.",
-        said=listed([f"{value} as {label}" for label, value in said.items()]),
+        f"Fill in the registration form in the browser with {entries}. Leave other fields empty "
+        "and press Register, which saves a file in Downloads.",
+        f"Register in the open web page with {entries}, and nothing else. The button Register "
+        "saves the entries in Downloads.",
     )
 
 
@@ -95,11 +94,10 @@ def order_goods(draft: Draft) -> None:
     _form(draft, "Order", fields, "Place order", "order.txt", lines)
     clutter(draft)
     draft.say(
-        "Order {said} on the web page, and nothing else. Then press Place order, which saves the "
-        "order in Downloads.",
-        "Use the order page in the browser to order {said}. Press Place order to save the order "
-        "to Downloads.",
-        said=listed(said),
+        f"Order {listed(said)} on the web page, and nothing else. Then press Place order, which "
+        "saves the order in Downloads.",
+        f"Use the order page in the browser to order {listed(said)}. Press Place order to save "
+        "the order to Downloads.",
     )
 
 
@@ -122,10 +120,10 @@ def answer_survey(draft: Draft) -> None:
     _form(draft, "Survey", rows, "Send answers", "survey.txt", lines)
     clutter(draft)
     draft.say(
-        "Answer the survey in the browser with {said}. Press Send answers, which saves a file in "
+        f"Answer the survey in the browser with {listed(said)}. Press Send answers, which saves a "
+        "file in Downloads.",
+        f"On the survey page, choose {listed(said)}. Then press Send answers to save them to "
         "Downloads.",
-        "On the survey page, choose {said}. Then press Send answers to save them to Downloads.",
-        said=listed(said),
     )
     then_log(draft)
 
@@ -147,12 +145,10 @@ def look_up_value(draft: Draft) -> None:
     clutter(draft)
     draft.expect(Text(path=new, text=row[at]))
     draft.say(
-        "Find the {what} of {name} on the page in the browser and save it, alone, in a new text "
-        "file {new}.",
-        "What is the {what} of {name} according to the web page? Write only that into {new}.",
-        what=rows[0][at].lower(),
-        name=said,
-        new=new,
+        f"Find the {rows[0][at].lower()} of {said} on the page in the browser and save it, alone, "
+        f"in a new text file {new}.",
+        f"What is the {rows[0][at].lower()} of {said} according to the web page? Write only that "
+        f"into {new}.",
     )
 
 
@@ -180,10 +176,9 @@ def download_file(draft: Draft) -> None:
     clutter(draft)
     draft.expect(Kept(path=f"Downloads/{names[at]}", data=data))
     draft.say(
-        "Use {said} on the page in the browser to download a file. It belongs in Downloads under "
+        f"Use {said} on the page in the browser to download a file. It belongs in Downloads under "
         "its own name.",
-        "On the web page, find {said} and download its file to Downloads. Keep the file name.",
-        said=said,
+        f"On the web page, find {said} and download its file to Downloads. Keep the file name.",
     )
 
 
@@ -261,9 +256,9 @@ def bookmark_page(draft: Draft) -> None:
     draft.expect(Bookmarks(expected=tuple(marks)))
     draft.grace = 8.0
     draft.say(
-        "From the index page in the browser, open and bookmark {said}. No other bookmarks.",
-        "Bookmark {said} in the browser, starting from the index page, and nothing else.",
-        said=listed(said),
+        f"From the index page in the browser, open and bookmark {listed(said)}. No other "
+        "bookmarks.",
+        f"Bookmark {listed(said)} in the browser, starting from the index page, and nothing else.",
     )
 
 
@@ -292,12 +287,10 @@ def follow_links(draft: Draft) -> None:
     clutter(draft)
     draft.expect(Text(path=new, text=code))
     draft.say(
-        "Starting from the page in the browser, follow the links {said}, one after the other. "
-        "Save the code on the last page, and nothing else, as {new}.",
-        "On the web page click {said}, in this order, each on the page that follows. Write just "
-        "the code you arrive at into {new}.",
-        said=listed(said),
-        new=new,
+        f"Starting from the page in the browser, follow the links {listed(said)}, one after the "
+        f"other. Save the code on the last page, and nothing else, as {new}.",
+        f"On the web page click {listed(said)}, in this order, each on the page that follows. "
+        f"Write just the code you arrive at into {new}.",
     )
 
 
@@ -330,13 +323,12 @@ def compare_pages(draft: Draft) -> None:
     clutter(draft)
     value = min(sum(prices[shop][good] for good in wanted) for shop in shops)
     draft.expect(Number(path=new, value=value))
+    together = "" if len(said) == 1 else ", bought together in one shop,"
     draft.say(
-        "The pages in the browser are shops. Find the lowest price of {said}{all} and save only "
-        "that number as {new}.",
-        "Compare the shops in the browser. Write just the lowest price of {said}{all} to {new}.",
-        said=listed(said),
-        all="" if len(said) == 1 else ", bought together in one shop,",
-        new=new,
+        f"The pages in the browser are shops. Find the lowest price of {listed(said)}{together} "
+        f"and save only that number as {new}.",
+        "Compare the shops in the browser. Write just the lowest price of "
+        f"{listed(said)}{together} to {new}.",
     )
 
 
@@ -354,12 +346,10 @@ def copy_table(draft: Draft) -> None:
     lines = [f"{good},{code}" for good, code, city in rows[1:] if city == place]
     draft.expect(Text(path=new, text="\n".join(lines)))
     draft.say(
-        "For each row of the table in the browser whose place is {place}, write item and code, "
-        "joined by a comma without spaces, as a line of {new}. Keep the order of the table.",
-        "Create {new} from the web page: one line like Item,Code for every row whose place is "
-        "{place}, in the order of the page and without a head.",
-        place=said,
-        new=new,
+        f"For each row of the table in the browser whose place is {said}, write item and code, "
+        f"joined by a comma without spaces, as a line of {new}. Keep the order of the table.",
+        f"Create {new} from the web page: one line like Item,Code for every row whose place is "
+        f"{said}, in the order of the page and without a head.",
     )
 
 

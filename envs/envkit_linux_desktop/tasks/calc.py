@@ -29,6 +29,8 @@ def _add(draft: Draft, rows: list[Row], *more: Sheet) -> tuple[str, Sheet]:
 
 
 def _expect(draft: Draft, path: str, *book: Sheet, looks: tuple[str, ...] = ()) -> None:
+    """Add the clutter, and expect these sheets."""
+    clutter(draft)
     draft.expect(Workbook(path=path, book=book, looks=looks))
 
 
@@ -46,14 +48,11 @@ def enter_values(draft: Draft) -> None:
     said = [f"{cell.value} into {place}" for place, cell in cells.items()]
     last = int(str(cells[places[-1]].value))
     said[-1] = f"{_number(draft, last)} into {places[-1]}"
-    clutter(draft)
     _expect(draft, path, first.with_cells(cells))
     draft.say(
-        "In the spreadsheet {path}, enter {said}. Save it as an xlsx file.",
-        "Type {said} in {path}. Keep the xlsx format when you save.",
-        "Please fill in cells of {path}: {said}. Save the workbook.",
-        path=path,
-        said=words.listed(said),
+        f"In the spreadsheet {path}, enter {words.listed(said)}. Save it as an xlsx file.",
+        f"Type {words.listed(said)} in {path}. Keep the xlsx format when you save.",
+        f"Please fill in cells of {path}: {words.listed(said)}. Save the workbook.",
     )
 
 
@@ -69,14 +68,12 @@ def correct_value(draft: Draft) -> None:
         changed[index][at] = value
         phrase = _number(draft, value) if index == indices[-1] else str(value)
         said.append(f"the {str(_HEAD[at]).lower()} of {rows[index][0]} to {phrase}")
-    clutter(draft)
     _expect(draft, path, sheet("Stock", changed))
     draft.say(
-        "In {path}, change {said}, and save.",
-        "Some figures in {path} are out of date. Set {said}. Save the file in xlsx format.",
-        "Update {path}: change {said}. Keep everything else, and save.",
-        path=path,
-        said=words.listed(said),
+        f"In {path}, change {words.listed(said)}, and save.",
+        f"Some figures in {path} are out of date. Set {words.listed(said)}. Save the file in xlsx "
+        "format.",
+        f"Update {path}: change {words.listed(said)}. Keep everything else, and save.",
     )
 
 
@@ -90,14 +87,12 @@ def add_row(draft: Draft) -> None:
     said = [f"{quoted(str(n))} with price {p} and quantity {q}" for n, p, q in added]
     n, p, q = added[-1]
     said[-1] = f"{told(draft, 'item', str(n), rest)} with price {p} and quantity {q}"
-    clutter(draft)
     _expect(draft, path, sheet("Stock", [*rows, *added]))
     draft.say(
-        "Add {said} below the last row of {path}, and save.",
-        "The table in {path} goes on: add {said} directly below it, one row for each. Save it.",
-        "Append {said} to the table in {path}. Save the file as xlsx.",
-        path=path,
-        said=words.listed(said),
+        f"Add {words.listed(said)} below the last row of {path}, and save.",
+        f"The table in {path} goes on: add {words.listed(said)} directly below it, one row for "
+        "each. Save it.",
+        f"Append {words.listed(said)} to the table in {path}. Save the file as xlsx.",
     )
 
 
@@ -108,14 +103,11 @@ def delete_rows(draft: Draft) -> None:
     names = [str(row[0]) for row in rows[1:]]
     gone = draft.some(names, draft.at(1, 2, 3, 3))
     said = [*map(quoted, gone[:-1]), told(draft, "item", gone[-1], names)]
-    clutter(draft)
     _expect(draft, path, sheet("Stock", [row for row in rows if row[0] not in gone]))
     draft.say(
-        "Delete the row of {said} from {path} so that no gap remains, and save.",
-        "Remove {said} from the table in {path}. The rows below move up. Save it.",
-        "{path} should no longer list {said}. Delete these rows entirely, and save.",
-        path=path,
-        said=words.listed(said),
+        f"Delete the row of {words.listed(said)} from {path} so that no gap remains, and save.",
+        f"Remove {words.listed(said)} from the table in {path}. The rows below move up. Save it.",
+        f"{path} should no longer list {words.listed(said)}. Delete these rows entirely, and save.",
     )
 
 
@@ -143,14 +135,11 @@ def summarize_column(draft: Draft) -> None:
             value=work(values), formula=f"={function}({letter}2:{letter}{len(rows)})"
         )
         said.append(f"the {name} of the column {quoted(str(_HEAD[at]))} in {place}")
-    clutter(draft)
     _expect(draft, path, first.with_cells(cells))
     draft.say(
-        "In {path}, calculate {said} by formula, and save.",
-        "Use formulas in {path} to show {said}. Save the workbook as xlsx.",
-        "{path} needs {said}. Enter formulas, not numbers, and save.",
-        path=path,
-        said=words.listed(said),
+        f"In {path}, calculate {words.listed(said)} by formula, and save.",
+        f"Use formulas in {path} to show {words.listed(said)}. Save the workbook as xlsx.",
+        f"{path} needs {words.listed(said)}. Enter formulas, not numbers, and save.",
     )
     then_log(draft)
 
@@ -166,18 +155,15 @@ def multiply_columns(draft: Draft) -> None:
     for number, row in enumerate(rows[1:], 2):
         value = int(str(row[1])) * int(str(row[2]))
         cells[f"D{number}"] = Cell(value=value, formula=f"=B{number}*C{number}")
-    clutter(draft)
     _expect(draft, path, first.with_cells(cells))
     draft.say(
-        "In {path}, put {said} into D1 as the title of column D, and in each row below it the "
+        f"In {path}, put {said} into D1 as the title of column D, and in each row below it the "
         "price times "
         "the quantity, by formula. Save it.",
-        "Add a column D to the table in {path}: the title is {said}, and every row multiplies "
+        f"Add a column D to the table in {path}: the title is {said}, and every row multiplies "
         "price and quantity with a formula. Save the file.",
-        "Fill column D of {path}. D1 says {said}; the rows of the table calculate price times "
+        f"Fill column D of {path}. D1 says {said}; the rows of the table calculate price times "
         "quantity by formulas. Save as xlsx.",
-        path=path,
-        said=said,
     )
 
 
@@ -194,19 +180,18 @@ def sort_rows(draft: Draft) -> None:
     if final == rows[1:]:
         rows[1:] = final[::-1]
     path, _ = _add(draft, rows)
-    clutter(draft)
     _expect(draft, path, sheet("Stock", [rows[0], *final]))
-    draft.say(
-        'Sort the table in {path} by the column "{name}", {order}. The first row stays on top. '
-        "Save it.",
-        'In {path}, put the rows below the head in order of "{name}", {order}, and save.',
-        'Order the rows of {path} by "{name}", {order}, keeping each row together and the titles '
-        "in row 1. Save the file.",
-        path=path,
-        name=_HEAD[at],
-        order=("from Z to A" if down else "from A to Z")
+    order = (
+        ("from Z to A" if down else "from A to Z")
         if at == 0
-        else ("largest first" if down else "smallest first"),
+        else ("largest first" if down else "smallest first")
+    )
+    draft.say(
+        f'Sort the table in {path} by the column "{_HEAD[at]}", {order}. The first row stays on '
+        "top. Save it.",
+        f'In {path}, put the rows below the head in order of "{_HEAD[at]}", {order}, and save.',
+        f'Order the rows of {path} by "{_HEAD[at]}", {order}, keeping each row together and the '
+        "titles in row 1. Save the file.",
     )
     then_log(draft)
 
@@ -222,15 +207,11 @@ def rename_sheet(draft: Draft) -> None:
     others = [f"{city} {draft.rng.randint(2020, 2029)}" for city in words.CITIES]
     book[at] = replace(book[at], name=new)
     said = told(draft, "sheet name", new, others)
-    clutter(draft)
     _expect(draft, path, *book)
     draft.say(
-        'Rename the sheet "{old}" of {path} to {new}, and save.',
-        'In {path}, the sheet "{old}" should be called {new}. Save the workbook.',
-        'Give the sheet "{old}" in {path} a new name: {new}. Save as xlsx.',
-        path=path,
-        old=old,
-        new=said,
+        f'Rename the sheet "{old}" of {path} to {said}, and save.',
+        f'In {path}, the sheet "{old}" should be called {said}. Save the workbook.',
+        f'Give the sheet "{old}" in {path} a new name: {said}. Save as xlsx.',
     )
 
 
@@ -242,16 +223,13 @@ def add_sheet(draft: Draft) -> None:
                        for item in draft.some(words.PLAIN, draft.at(1, 2, 2, 3))]  # fmt: skip
     others = [f"{city} {draft.rng.randint(2020, 2029)}" for city in words.CITIES]
     said = told(draft, "sheet name", name, others)
-    clutter(draft)
     _expect(draft, path, first, sheet(name, [["Key", "Count"], *rows]))
+    entries = words.listed([f'"{key}" and {count}' for key, count in rows])
     draft.say(
-        'Add a sheet after the sheet "Stock" in {path} and name it {name}. Its row 1 is "Key" and '
-        '"Count"; below follow {rows}. Save it.',
-        'In {path}, insert a new sheet {name} behind "Stock". Fill columns A and B from row 1 on '
-        'with: "Key" and "Count", {rows}. Save the workbook.',
-        path=path,
-        name=said,
-        rows=words.listed([f'"{key}" and {count}' for key, count in rows]),
+        f'Add a sheet after the sheet "Stock" in {path} and name it {said}. Its row 1 is "Key" '
+        f'and "Count"; below follow {entries}. Save it.',
+        f'In {path}, insert a new sheet {said} behind "Stock". Fill columns A and B from row 1 on '
+        f'with: "Key" and "Count", {entries}. Save the workbook.',
     )
 
 
@@ -275,15 +253,11 @@ def bold_head(draft: Draft) -> None:
         references |= {f"A{other + 1}"}
         said += f" and the cell A{other + 1}"
     cells = {key: replace(first.cells[key], **{look: True}) for key in references}
-    clutter(draft)
     _expect(draft, path, first.with_cells(cells), looks=("bold", "italic"))
     draft.say(
-        "In {path}, set {said} in {look} type. Change no other cell, and save.",
-        "Make {said} {look} in {path}, and nothing else. Save the file.",
-        "Format {said} of {path} as {look}. Keep the xlsx format when saving.",
-        path=path,
-        said=said,
-        look=look,
+        f"In {path}, set {said} in {look} type. Change no other cell, and save.",
+        f"Make {said} {look} in {path}, and nothing else. Save the file.",
+        f"Format {said} of {path} as {look}. Keep the xlsx format when saving.",
     )
     then_log(draft)
 
@@ -306,18 +280,14 @@ def count_matches(draft: Draft) -> None:
     if is_sum:
         formula = f'=SUMIF(A2:A{count + 1},"{person}",C2:C{count + 1})'
     said = told(draft, "seller", person, words.full_names(draft.rng, 8), is_named=False)
-    clutter(draft)
     value = sum(hits) if is_sum else len(hits)
     _expect(draft, path, first.with_cells({place: Cell(value=value, formula=formula)}))
+    what = "the sum of the sales" if is_sum else "the number of rows"
     draft.say(
-        "In cell {place} of {path}, calculate by formula {what} of {person}. Save it.",
-        "Put a formula into {place} of {path} that gives {what} of {person}, and save.",
-        "Let {place} in {path} show {what} of {person}, calculated from the table by a formula. "
+        f"In cell {place} of {path}, calculate by formula {what} of {said}. Save it.",
+        f"Put a formula into {place} of {path} that gives {what} of {said}, and save.",
+        f"Let {place} in {path} show {what} of {said}, calculated from the table by a formula. "
         "Save as xlsx.",
-        place=place,
-        path=path,
-        what="the sum of the sales" if is_sum else "the number of rows",
-        person=said,
     )
 
 
@@ -332,15 +302,13 @@ def export_csv(draft: Draft) -> None:
     said = told(draft, "file name", name, others) if draft.level == 4 else name
     clutter(draft)
     draft.expect(Text(path=new, text="\n".join(",".join(map(str, row)) for row in rows)))
+    folder = new.rpartition("/")[0]
     draft.say(
-        "Export the table of {path} as comma separated CSV into the folder {folder}, under the "
-        "name {new}.",
-        "Save a CSV copy of {path}, with commas and UTF-8, in the folder {folder} as {new}.",
-        "Convert {path} to a CSV file with commas between the values. Its folder is {folder}, its "
-        "name {new}.",
-        path=path,
-        folder=new.rpartition("/")[0],
-        new=said,
+        f"Export the table of {path} as comma separated CSV into the folder {folder}, under the "
+        f"name {said}.",
+        f"Save a CSV copy of {path}, with commas and UTF-8, in the folder {folder} as {said}.",
+        f"Convert {path} to a CSV file with commas between the values. Its folder is {folder}, "
+        f"its name {said}.",
     )
 
 
@@ -355,18 +323,13 @@ def insert_column(draft: Draft) -> None:
         [*row[:at], value, *row[at:]] for row, value in zip(rows, [title, *values], strict=True)
     ]
     said = told(draft, "title", title, [word.capitalize() for word in words.PLAIN])
-    clutter(draft)
     _expect(draft, path, sheet("Stock", final))
+    shown = words.listed([str(value) for value in values])
     draft.say(
-        'Insert a new column between "{left}" and "{right}" in {path}. Its title is {title}; the '
-        "values below are {values}, from top to bottom. Save it.",
-        'In {path}, a column is missing right of "{left}" and left of "{right}". Insert it, with '
-        "{title} as its title and then, row by row, {values}. Save the file.",
-        path=path,
-        left=_HEAD[at - 1],
-        right=_HEAD[at],
-        title=said,
-        values=words.listed([str(value) for value in values]),
+        f'Insert a new column between "{_HEAD[at - 1]}" and "{_HEAD[at]}" in {path}. Its title is '
+        f"{said}; the values below are {shown}, from top to bottom. Save it.",
+        f'In {path}, a column is missing right of "{_HEAD[at - 1]}" and left of "{_HEAD[at]}". '
+        f"Insert it, with {said} as its title and then, row by row, {shown}. Save the file.",
     )
 
 
@@ -381,17 +344,13 @@ def freeze_head(draft: Draft) -> None:
     changed = [list(row) for row in rows]
     index, value = draft.rng.randint(1, len(rows) - 1), draft.rng.randint(100, 9999)
     changed[index][2] = value
-    clutter(draft)
     _expect(draft, path, replace(sheet("Stock", changed), frozen=frozen), looks=("frozen",))
+    number = _number(draft, value)
     draft.say(
-        "In {path}, freeze {said} so that scrolling leaves it in place. Also set the quantity of "
-        "{item} to {value}. Save it.",
-        "Make {said} of {path} stay visible while scrolling (freeze it), and change the quantity "
-        "of {item} to {value}. Save the file.",
-        path=path,
-        said=said,
-        item=rows[index][0],
-        value=_number(draft, value),
+        f"In {path}, freeze {said} so that scrolling leaves it in place. Also set the quantity of "
+        f"{rows[index][0]} to {number}. Save it.",
+        f"Make {said} of {path} stay visible while scrolling (freeze it), and change the quantity "
+        f"of {rows[index][0]} to {number}. Save the file.",
     )
 
 
@@ -416,18 +375,13 @@ def format_numbers(draft: Draft) -> None:
     }
     place, value = f"E{draft.rng.randint(2, 9)}", draft.rng.randint(100, 9999)
     cells[place] = Cell(value=value)
-    clutter(draft)
     _expect(draft, path, first.with_cells(cells), looks=("number_format",))
+    number = _number(draft, value)
     draft.say(
-        'Format the numbers in the column "{name}" of {path} {said}. Then type {value} into '
-        "{place}, and save.",
-        'In {path}, show the numbers of "{name}" {said}, without changing the values. Also enter '
-        "{value} in {place}. Save it.",
-        name=name,
-        path=path,
-        said=said,
-        place=place,
-        value=_number(draft, value),
+        f'Format the numbers in the column "{name}" of {path} {said}. Then type {number} into '
+        f"{place}, and save.",
+        f'In {path}, show the numbers of "{name}" {said}, without changing the values. Also enter '
+        f"{number} in {place}. Save it.",
     )
 
 

@@ -5,19 +5,8 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Final
 
-from envkit_linux_desktop.tasks import reader
-from envkit_linux_desktop.tasks.moves import (
-    Moves,
-    View,
-    await_window,
-    choose,
-    enter_office,
-    key,
-    press,
-    save_office,
-    text,
-    wait,
-)
+from envkit_linux_desktop.tasks import moves, reader
+from envkit_linux_desktop.tasks.moves import Moves, View, key, press, text, wait
 from envkit_linux_desktop.tasks.sheets import Cell, Sheet, Workbook, book_of, parts_of
 
 _LOOKS: Final = {"bold", "italic", "frozen", "number_format"}
@@ -34,7 +23,7 @@ def can_edit(check: Workbook) -> bool:
 def edit_book(check: Workbook, files: Mapping[str, bytes], view: View) -> Moves:
     """Rename and add sheets, and enter the cells that differ."""
     before = book_of(reader.read("xlsx", files[check.path])["model"])
-    yield from enter_office(view)
+    yield from moves.enter_office(view)
     for number, page in enumerate(check.book):
         is_new = number >= len(before)
         old = Sheet(name="") if is_new else before[number]
@@ -45,12 +34,12 @@ def edit_book(check: Workbook, files: Mapping[str, bytes], view: View) -> Moves:
         elif old.name != page.name:
             yield from _name_sheet(_RENAME, "Rename Sheet", page.name, view)
         yield from _edit_sheet(old, page, view)
-    yield from save_office(view)
+    yield from moves.save_office(view)
 
 
 def _name_sheet(place: int, title: str, name: str, view: View) -> Moves:
-    yield from choose("s", place, view)
-    yield from await_window(title, view)
+    yield from moves.choose("s", place, view)
+    yield from moves.await_window(title, view)
     yield key("ctrl", "a")
     yield text(f"{name}\n")
     yield wait(1.0)
@@ -95,7 +84,7 @@ def _format_numbers(before: Sheet, after: Sheet, view: View) -> Moves:
     for (_, form), rows in groupby(sorted(formats), key=lambda row: row[:2]):
         references = sorted((row[2] for row in rows), key=parts_of)
         yield from _go_to(f"{references[0]}:{references[-1]}", view)
-        yield from await_window("Format Cells", view, "ctrl", "1")
+        yield from moves.await_window("Format Cells", view, "ctrl", "1")
         yield key("alt", "f")  # its code
         yield key("ctrl", "a")
         yield text(form)

@@ -41,16 +41,22 @@ def parent_and_name(path: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Text:
-    """A file has exactly this text; newlines at its end are ignored."""
+class PathCheck:
+    """What checks of a single path share."""
 
     path: str
-    text: str
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The file."""
+        """The path."""
         return (self.path,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text(PathCheck):
+    """A file has exactly this text; newlines at its end are ignored."""
+
+    text: str
 
     def holds(self, home: Home) -> bool:
         """Compare the text."""
@@ -63,16 +69,10 @@ class Text:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Number:
+class Number(PathCheck):
     """A file has one number and nothing else."""
 
-    path: str
     value: float
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The file."""
-        return (self.path,)
 
     def holds(self, home: Home) -> bool:
         """Compare the number; "12.50" equals 12.5."""
@@ -86,16 +86,10 @@ class Number:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
+class Kept(PathCheck):
     """A file has exactly these bytes."""
 
-    path: str
     data: bytes
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The file."""
-        return (self.path,)
 
     def holds(self, home: Home) -> bool:
         """Compare the bytes."""
@@ -107,15 +101,8 @@ class Kept:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gone:
+class Gone(PathCheck):
     """Neither a file nor a folder has this path."""
-
-    path: str
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The path."""
-        return (self.path,)
 
     def holds(self, home: Home) -> bool:
         """Look for anything; what cannot be looked at is not gone."""

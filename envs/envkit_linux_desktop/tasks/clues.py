@@ -75,11 +75,9 @@ def then_log(draft: Draft) -> None:
     draft.open("mousepad", path)
     draft.expect(Text(path=path, text="\n".join([*lines, done])))
     draft.also(
-        'When you have finished, add "{done}" as the last line of {path} and save it.',
-        'Afterwards, put "{done}" on a line of its own at the end of {path}, and save the file.',
-        'Then record it: the last line of {path} must be "{done}". Save the file.',
-        done=done,
-        path=path,
+        f'When you have finished, add "{done}" as the last line of {path} and save it.',
+        f'Afterwards, put "{done}" on a line of its own at the end of {path}, and save the file.',
+        f'Then record it: the last line of {path} must be "{done}". Save the file.',
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from envkit_linux_desktop.tasks import packing, reading, words
-from envkit_linux_desktop.tasks.checks import read_text
+from envkit_linux_desktop.tasks.checks import PathCheck, read_text
 from envkit_linux_desktop.tasks.clues import clutter, then_log, told
 from envkit_linux_desktop.tasks.home import MAX_BYTES, Home
 from envkit_linux_desktop.tasks.scenario import Draft, families
@@ -103,16 +103,10 @@ def read_keyfile(text: str) -> dict[tuple[str, str], str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Keyfile:
+class Keyfile(PathCheck):
     """A key file has these values."""
 
-    path: str
     sections: Mapping[str, Mapping[str, str]]
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The file."""
-        return (self.path,)
 
     def holds(self, home: Home) -> bool:
         """Compare the values."""
@@ -167,11 +161,9 @@ def _changed(
 
 def _say(draft: Draft, where: str, said: str) -> None:
     draft.say(
-        "In {where}, {said}. Leave the other settings alone.",
-        "Please {said} in {where}, and change nothing else.",
-        "Open {where}: {said}. All other settings stay as they are.",
-        where=where,
-        said=said,
+        f"In {where}, {said}. Leave the other settings alone.",
+        f"Please {said} in {where}, and change nothing else.",
+        f"Open {where}: {said}. All other settings stay as they are.",
     )
 
 
@@ -188,8 +180,9 @@ _EDITOR: Final = (
 )
 
 
-def _gsettings(draft: Draft, options: tuple[Option, ...], where: str) -> None:
-    before, after, said = _changed(draft, options, "tab-width")
+def editor_preferences(draft: Draft) -> None:
+    """Change preferences of the text editor."""
+    before, after, said = _changed(draft, _EDITOR, "tab-width")
     path = ".config/glib-2.0/settings/keyfile"
     scheme = {"color-scheme": "'classic'"}  # without one, brackets cannot be highlighted
     draft.add(path, keyfile({_VIEW: {**before, **scheme}}))
@@ -197,12 +190,7 @@ def _gsettings(draft: Draft, options: tuple[Option, ...], where: str) -> None:
     draft.open("mousepad", "Documents/sample.txt")
     clutter(draft)
     draft.expect(Keyfile(path=path, sections={_VIEW: after}))
-    _say(draft, where, said)
-
-
-def editor_preferences(draft: Draft) -> None:
-    """Change preferences of the text editor."""
-    _gsettings(draft, _EDITOR, "the preferences of the text editor Mousepad")
+    _say(draft, "the preferences of the text editor Mousepad", said)
 
 
 def _channels(
@@ -336,10 +324,9 @@ def edit_properties(draft: Draft) -> None:
         said.append(f"{path} to {phrase}")
     _editor(draft, before, after)
     draft.say(
-        "In the settings editor, open the channel kiosk and set {said}.",
-        "Use the settings editor to change the channel kiosk: set {said}.",
-        "The channel kiosk in the settings editor needs new values. Set {said}.",
-        said=listed(said),
+        f"In the settings editor, open the channel kiosk and set {listed(said)}.",
+        f"Use the settings editor to change the channel kiosk: set {listed(said)}.",
+        f"The channel kiosk in the settings editor needs new values. Set {listed(said)}.",
     )
     if "listed for" not in draft.goal:  # the last property may be a switch
         then_log(draft)
@@ -355,12 +342,11 @@ def add_properties(draft: Draft) -> None:
         after[f"/custom/{word}"] = ("string", value)
         said.append(f'/custom/{word} with the value "{value}"')
     _editor(draft, before, after)
+    noun = "property" if len(said) == 1 else "properties"
     draft.say(
-        "In the settings editor, add to the channel kiosk the string {noun} {said}.",
+        f"In the settings editor, add to the channel kiosk the string {noun} {listed(said)}.",
         "Create new properties of the type string in the channel kiosk, with the settings editor: "
-        "{said}.",
-        said=listed(said),
-        noun="property" if len(said) == 1 else "properties",
+        f"{listed(said)}.",
     )
     then_log(draft)
 
@@ -372,11 +358,11 @@ def remove_properties(draft: Draft) -> None:
     after = {path: value for path, value in before.items() if path not in gone}
     _editor(draft, before, after, tuple(gone))
     draft.say(
-        "Reset {gone} in the channel kiosk with the settings editor, so that no such setting "
-        "remains.",
-        "With the settings editor, remove {gone} from the channel kiosk by resetting.",
-        "The channel kiosk in the settings editor has settings nobody needs: reset {gone}.",
-        gone=listed(gone),
+        f"Reset {listed(gone)} in the channel kiosk with the settings editor, so that no such "
+        "setting remains.",
+        f"With the settings editor, remove {listed(gone)} from the channel kiosk by resetting.",
+        "The channel kiosk in the settings editor has settings nobody needs: reset "
+        f"{listed(gone)}.",
     )
     then_log(draft)
 

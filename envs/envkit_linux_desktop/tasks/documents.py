@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from envkit_linux_desktop.tasks import packing, reading
+from envkit_linux_desktop.tasks.checks import PathCheck
 from envkit_linux_desktop.tasks.home import MAX_BYTES, Home
 
 _WORD: Final = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
@@ -208,17 +209,11 @@ def _letters(text: Paragraph, look: str) -> Iterator[tuple[str, object]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Document:
+class Document(PathCheck):
     """A docx file has exactly these paragraphs and tables, and the named looks."""
 
-    path: str
     pages: Pages
     looks: tuple[str, ...] = ()
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The file."""
-        return (self.path,)
 
     def holds(self, home: Home) -> bool:
         """Compare the document."""

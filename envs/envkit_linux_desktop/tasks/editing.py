@@ -12,12 +12,23 @@ def joined(lines: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _notes(draft: Draft, *counts: int) -> tuple[str, list[str]]:
-    """Add a file of lines, open it in the editor and return its path and lines."""
-    lines = draft.some(words.LINES, draft.at(*(counts or (4, 6, 9, 12))))
-    path = draft.add(draft.path("txt"), joined(lines))
+def _open(draft: Draft, lines: list[str], ending: str = "txt") -> str:
+    """Add a file of lines, open it in the editor and return its path."""
+    path = draft.add(draft.path(ending), joined(lines))
     draft.open("mousepad", path)
-    return path, lines
+    return path
+
+
+def _expect(draft: Draft, path: str, lines: list[str]) -> None:
+    """Add the clutter, and expect these lines in a file."""
+    clutter(draft)
+    draft.expect(Text(path=path, text=joined(lines)))
+
+
+def _notes(draft: Draft, *counts: int) -> tuple[str, list[str]]:
+    """Open a file of random lines in the editor and return its path and lines."""
+    lines = draft.some(words.LINES, draft.at(*(counts or (4, 6, 9, 12))))
+    return _open(draft, lines), lines
 
 
 def _new_line(draft: Draft, lines: list[str]) -> tuple[str, str]:
@@ -34,15 +45,13 @@ def write_note(draft: Draft) -> None:
     said = [*map(quoted, lines[:-1]), told(draft, "line", lines[-1], words.LINES)]
     path = draft.path("txt")
     draft.open("mousepad")
-    clutter(draft)
-    draft.expect(Text(path=path, text=joined(lines)))
+    _expect(draft, path, lines)
+    each = ", each on its own line" if count > 1 else ""
     draft.say(
-        "Create a new text file {path} that contains only {lines}{each}.",
-        "Write a new text file with the content {lines}{each}, and save it as {path}.",
-        "I need a text file {path}. Its whole content is {lines}{each}.",
-        path=path,
-        lines=words.listed(said),
-        each=", each on its own line" if count > 1 else "",
+        f"Create a new text file {path} that contains only {words.listed(said)}{each}.",
+        f"Write a new text file with the content {words.listed(said)}{each}, and save it as "
+        f"{path}.",
+        f"I need a text file {path}. Its whole content is {words.listed(said)}{each}.",
     )
 
 
@@ -50,14 +59,11 @@ def append_line(draft: Draft) -> None:
     """Add a line at the end."""
     path, lines = _notes(draft)
     line, said = _new_line(draft, lines)
-    clutter(draft)
-    draft.expect(Text(path=path, text=joined([*lines, line])))
+    _expect(draft, path, [*lines, line])
     draft.say(
-        "Add {line} as the last line of {path} and save the file.",
-        "In {path}, append {line} on a new line at the end. Save the file.",
-        "{path} is missing its last line: {line}. Please add it and save.",
-        path=path,
-        line=said,
+        f"Add {said} as the last line of {path} and save the file.",
+        f"In {path}, append {said} on a new line at the end. Save the file.",
+        f"{path} is missing its last line: {said}. Please add it and save.",
     )
 
 
@@ -67,18 +73,14 @@ def insert_line(draft: Draft) -> None:
     line, said = _new_line(draft, lines)
     at = draft.rng.randrange(1, len(lines))
     side = draft.one(("above", "below"))
-    clutter(draft)
     index = at if side == "above" else at + 1
-    draft.expect(Text(path=path, text=joined([*lines[:index], line, *lines[index:]])))
+    _expect(draft, path, [*lines[:index], line, *lines[index:]])
     draft.say(
-        "In {path}, insert {line} as a new line directly {side} {old}, then save.",
-        "Put {line} on a line of its own right {side} the line {old} in {path}. Save the file.",
-        "Open {path}, find the line {old}, add {line} as a separate line directly {side} it, and "
-        "save.",
-        path=path,
-        line=said,
-        side=side,
-        old=quoted(lines[at]),
+        f"In {path}, insert {said} as a new line directly {side} {quoted(lines[at])}, then save.",
+        f"Put {said} on a line of its own right {side} the line {quoted(lines[at])} in {path}. "
+        "Save the file.",
+        f"Open {path}, find the line {quoted(lines[at])}, add {said} as a separate line directly "
+        f"{side} it, and save.",
     )
 
 
@@ -92,18 +94,13 @@ def replace_word(draft: Draft) -> None:
         f"{draft.one(others)} {draft.rng.randint(10, 99)}"
         for n in range(count)
     ]
-    path = draft.add(draft.path("txt"), joined(lines))
-    draft.open("mousepad", path)
+    path = _open(draft, lines)
     said = told(draft, "word", new, words.PLAIN)
-    clutter(draft)
-    draft.expect(Text(path=path, text=joined(lines).replace(old, new)))
+    _expect(draft, path, [line.replace(old, new) for line in lines])
     draft.say(
-        'Replace every "{old}" in {path} with {new} and save.',
-        'In {path}, change the word "{old}" to {new} wherever it occurs. Save the file.',
-        'The word "{old}" in {path} is wrong. Put {new} in its place everywhere, and save.',
-        old=old,
-        new=said,
-        path=path,
+        f'Replace every "{old}" in {path} with {said} and save.',
+        f'In {path}, change the word "{old}" to {said} wherever it occurs. Save the file.',
+        f'The word "{old}" in {path} is wrong. Put {said} in its place everywhere, and save.',
     )
 
 
@@ -117,18 +114,14 @@ def delete_lines(draft: Draft) -> None:
         f"{draft.one(words.CITIES)}"
         for n in range(count)
     ]
-    path = draft.add(draft.path("txt"), joined(lines))
-    draft.open("mousepad", path)
+    path = _open(draft, lines)
     said = told(draft, "word", word, words.PLAIN, is_named=True)
-    clutter(draft)
     kept = [line for line in lines if word not in line]
-    draft.expect(Text(path=path, text=joined(kept)))
+    _expect(draft, path, kept)
     draft.say(
-        "Delete every line of {path} that contains {word}, leave no gap, and save.",
-        "Remove all lines with {word} from {path}, without leaving empty lines. Save it.",
-        "In {path}, only lines without {word} should remain. Delete the others and save.",
-        path=path,
-        word=said,
+        f"Delete every line of {path} that contains {said}, leave no gap, and save.",
+        f"Remove all lines with {said} from {path}, without leaving empty lines. Save it.",
+        f"In {path}, only lines without {said} should remain. Delete the others and save.",
     )
 
 
@@ -137,23 +130,19 @@ def sort_lines(draft: Draft) -> None:
     names = words.full_names(draft.rng, draft.at(3, 4, 6, 8))
     while names == sorted(names):
         draft.rng.shuffle(names)
-    path = draft.add(draft.path("txt"), joined(names))
-    draft.open("mousepad", path)
+    path = _open(draft, names)
     extra: list[str] = []
     clause = ""
     if draft.level == 4:
         rest = [f"Zoe {last}" for last in words.LAST_NAMES]
         extra = [draft.one(rest)]
         clause = f", together with {told(draft, 'name', extra[0], rest)}"
-    clutter(draft)
-    draft.expect(Text(path=path, text=joined(sorted([*names, *extra]))))
+    _expect(draft, path, sorted([*names, *extra]))
     draft.say(
-        "Sort the lines of {path} alphabetically from A to Z{clause}, and save.",
-        "The names in {path} must be in alphabetical order by first name{clause}. Fix that and "
+        f"Sort the lines of {path} alphabetically from A to Z{clause}, and save.",
+        f"The names in {path} must be in alphabetical order by first name{clause}. Fix that and "
         "save the file.",
-        "Put the lines of {path} into alphabetical order{clause}, one per line, and save.",
-        path=path,
-        clause=clause,
+        f"Put the lines of {path} into alphabetical order{clause}, one per line, and save.",
     )
 
 
@@ -163,15 +152,13 @@ def change_case(draft: Draft) -> None:
     places = sorted(draft.some(list(range(len(lines))), draft.at(1, 1, 2, 2)))
     said = [quoted(lines[place]) for place in places]
     said[-1] = told(draft, "line", lines[places[-1]], lines)
-    clutter(draft)
     changed = [line.upper() if n in places else line for n, line in enumerate(lines)]
-    draft.expect(Text(path=path, text=joined(changed)))
+    _expect(draft, path, changed)
     draft.say(
-        "In {path}, write {lines} entirely in capital letters. Change nothing else, and save.",
-        "Change {lines} in {path} to upper case and save the file.",
-        "Make {lines} stand out in {path}: all letters in upper case. Save the file.",
-        path=path,
-        lines=words.listed(said),
+        f"In {path}, write {words.listed(said)} entirely in capital letters. Change nothing else, "
+        "and save.",
+        f"Change {words.listed(said)} in {path} to upper case and save the file.",
+        f"Make {words.listed(said)} stand out in {path}: all letters in upper case. Save the file.",
     )
 
 
@@ -181,22 +168,18 @@ def split_notes(draft: Draft) -> None:
     lines = draft.some(words.LINES, 3 * count)
     heads = draft.some(words.TITLES, count)
     sections = [[heads[n], *lines[3 * n : 3 * n + 3]] for n in range(count)]
-    path = draft.add(draft.path("txt"), joined([line for part in sections for line in part]))
-    draft.open("mousepad", path)
+    path = _open(draft, [line for part in sections for line in part])
     head = told(draft, "heading", heads[-1], words.TITLES, is_named=True)
     clutter(draft)
     new = draft.path("txt")
     rest = [line for part in sections[:-1] for line in part]
     draft.expect(Text(path=path, text=joined(rest)), Text(path=new, text=joined(sections[-1])))
     draft.say(
-        "Move the part of {path} from {head} to the end into a new file {new}. Save both.",
-        "Cut {path} in two: everything from {head} on, including it, belongs in the "
-        "new file {new} and no longer in {path}. Save both files.",
-        "The last part of {path} starts at {head}. Take it out, heading included, and save it as "
-        "{new}. Save the shortened {path} as well.",
-        path=path,
-        new=new,
-        head=head,
+        f"Move the part of {path} from {head} to the end into a new file {new}. Save both.",
+        f"Cut {path} in two: everything from {head} on, including it, belongs in the "
+        f"new file {new} and no longer in {path}. Save both files.",
+        f"The last part of {path} starts at {head}. Take it out, heading included, and save it as "
+        f"{new}. Save the shortened {path} as well.",
     )
 
 
@@ -213,18 +196,15 @@ def merge_notes(draft: Draft) -> None:
             draft.open("mousepad", sources[0])
     if draft.level > 1:
         draft.open("pcmanfm", "Documents")
-    clutter(draft)
-    draft.expect(Text(path=path, text=joined(added)))
+    _expect(draft, path, added)
+    order = " in this order" if len(sources) > 1 else ""
     draft.say(
-        "Append the lines of {sources} to the end of {path}{order}. Save {path} and leave the "
-        "other files as they are.",
-        "Copy everything in {sources} to the end of {path}{order}, without empty lines in "
-        "between, and save it.",
-        "{path} should end with the lines of {sources}{order}. Add them below its own lines, "
-        "without gaps, and save.",
-        path=path,
-        sources=words.listed(sources),
-        order=" in this order" if len(sources) > 1 else "",
+        f"Append the lines of {words.listed(sources)} to the end of {path}{order}. Save {path} "
+        "and leave the other files as they are.",
+        f"Copy everything in {words.listed(sources)} to the end of {path}{order}, without empty "
+        "lines in between, and save it.",
+        f"{path} should end with the lines of {words.listed(sources)}{order}. Add them below its "
+        "own lines, without gaps, and save.",
     )
 
 
@@ -244,24 +224,20 @@ def fix_spelling(draft: Draft) -> None:
     pairs = [(frame, spelled[n]) for n, frame in enumerate(frames)]
     draft.rng.shuffle(pairs)
     wrong = [f.format(words.MISSPELLED[w] if w in right else w) for f, w in pairs]
-    path = draft.add(draft.path("txt"), joined(wrong))
-    draft.open("mousepad", path)
+    path = _open(draft, wrong)
     clause = ""
     lines = [frame.format(word) for frame, word in pairs]
     if draft.level == 4:
         title = draft.one(words.TITLES)
         clause = f", and add {told(draft, 'title', title, words.TITLES)} as a new first line"
         lines.insert(0, title)
-    clutter(draft)
-    draft.expect(Text(path=path, text=joined(lines)))
+    _expect(draft, path, lines)
+    number = "a spelling mistake" if len(right) == 1 else f"{len(right)} spelling mistakes"
+    noun = "word" if len(right) == 1 else "words"
     draft.say(
-        "Correct the misspelled {words} in {path}{clause}. Save the file.",
-        "{path} has {number}. Fix nothing but the spelling{clause}, and save.",
-        "Proofread {path} for spelling, change only misspelled words{clause}, and save it.",
-        path=path,
-        number="a spelling mistake" if len(right) == 1 else f"{len(right)} spelling mistakes",
-        words="word" if len(right) == 1 else "words",
-        clause=clause,
+        f"Correct the misspelled {noun} in {path}{clause}. Save the file.",
+        f"{path} has {number}. Fix nothing but the spelling{clause}, and save.",
+        f"Proofread {path} for spelling, change only misspelled words{clause}, and save it.",
     )
 
 
@@ -270,8 +246,7 @@ def edit_option(draft: Draft) -> None:
     keys = draft.some(words.PLAIN, draft.at(4, 6, 9, 12))
     values = {key: str(draft.rng.randint(100, 999)) for key in keys}
     lines = ["# settings of the kiosk", *(f"{key}={value}" for key, value in values.items())]
-    path = draft.add(draft.path("conf"), joined(lines))
-    draft.open("mousepad", path)
+    path = _open(draft, lines, "conf")
     chosen = draft.some(keys, draft.at(1, 2, 3, 3))
     said: list[str] = []
     for key in chosen:
@@ -281,15 +256,12 @@ def edit_option(draft: Draft) -> None:
         if key == chosen[-1] and draft.level == 4:
             phrase = told(draft, "number", new, [str(n) for n in range(100, 1000)])
         said.append(f"{key} to {phrase}")
-    clutter(draft)
     changed = [lines[0], *(f"{key}={value}" for key, value in values.items())]
-    draft.expect(Text(path=path, text=joined(changed)))
+    _expect(draft, path, changed)
     draft.say(
-        "In {path}, set {said}. Keep the other lines, and save.",
-        "Edit the configuration file {path}: change {said}. Save it.",
-        "Set {said} in {path} and save the file.",
-        path=path,
-        said=words.listed(said),
+        f"In {path}, set {words.listed(said)}. Keep the other lines, and save.",
+        f"Edit the configuration file {path}: change {words.listed(said)}. Save it.",
+        f"Set {words.listed(said)} in {path} and save the file.",
     )
 
 
@@ -299,19 +271,17 @@ def tick_tasks(draft: Draft) -> None:
     done = set(draft.some(lines, draft.at(1, 2, 3, 4)))
     ticked = set(draft.some([line for line in lines if line not in done], draft.at(1, 1, 2, 2)))
     boxes = [f"[{'x' if line in ticked else ' '}] {line}" for line in lines]
-    path = draft.add(draft.path("txt"), joined(boxes))
-    draft.open("mousepad", path)
+    path = _open(draft, boxes)
     order = [line for line in lines if line in done]
     said = [*map(quoted, order[:-1]), told(draft, "task", order[-1], lines)]
-    clutter(draft)
     after = [f"[{'x' if line in ticked | done else ' '}] {line}" for line in lines]
-    draft.expect(Text(path=path, text=joined(after)))
+    _expect(draft, path, after)
     draft.say(
-        "In the checklist {path}, mark {said} as done by changing [ ] to [x]. Save the file.",
-        "Tick off {said} in {path}: replace [ ] with [x] there, and save.",
-        "{said} can be ticked off in {path}. Put an x between the brackets, then save.",
-        path=path,
-        said=words.listed(said),
+        f"In the checklist {path}, mark {words.listed(said)} as done by changing [ ] to [x]. Save "
+        "the file.",
+        f"Tick off {words.listed(said)} in {path}: replace [ ] with [x] there, and save.",
+        f"{words.listed(said)} can be ticked off in {path}. Put an x between the brackets, then "
+        "save.",
     )
 
 
@@ -321,16 +291,12 @@ def move_line(draft: Draft) -> None:
     line = draft.one(lines[1:-1])
     place = draft.one(("first", "last"))
     said = told(draft, "line", line, lines)
-    clutter(draft)
     rest = [other for other in lines if other != line]
-    draft.expect(Text(path=path, text=joined([line, *rest] if place == "first" else [*rest, line])))
+    _expect(draft, path, [line, *rest] if place == "first" else [*rest, line])
     draft.say(
-        "In {path}, move {line} so that it becomes the {place} line. Save the file.",
-        "Make {line} the {place} line of {path} instead of where it is now, and save.",
-        "{line} belongs on the {place} line of {path}. Move it there and save.",
-        path=path,
-        line=said,
-        place=place,
+        f"In {path}, move {said} so that it becomes the {place} line. Save the file.",
+        f"Make {said} the {place} line of {path} instead of where it is now, and save.",
+        f"{said} belongs on the {place} line of {path}. Move it there and save.",
     )
 
 
@@ -341,22 +307,18 @@ def remove_repeats(draft: Draft) -> None:
     for line in draft.some(lines, draft.at(1, 2, 3, 4)):
         repeated.insert(draft.rng.randint(lines.index(line) + 1, len(repeated)), line)
     unique = list(dict.fromkeys(repeated))
-    path = draft.add(draft.path("txt"), joined(repeated))
-    draft.open("mousepad", path)
+    path = _open(draft, repeated)
     clause = ""
     if draft.level == 4:
         title = draft.one(words.TITLES)
         clause = f" Then add {told(draft, 'title', title, words.TITLES)} as the first line."
         unique.insert(0, title)
-    clutter(draft)
-    draft.expect(Text(path=path, text=joined(unique)))
+    _expect(draft, path, unique)
     draft.say(
-        "Some lines of {path} occur more than once. Keep only the first of each.{clause} Save it.",
-        "Remove repeated lines from {path} so that each remains once, at its first place.{clause} "
-        "Save the file.",
-        "Delete every line of {path} that repeats an earlier one.{clause} Save the result.",
-        path=path,
-        clause=clause,
+        f"Some lines of {path} occur more than once. Keep only the first of each.{clause} Save it.",
+        f"Remove repeated lines from {path} so that each remains once, at its first "
+        f"place.{clause} Save the file.",
+        f"Delete every line of {path} that repeats an earlier one.{clause} Save the result.",
     )
 
 
@@ -376,12 +338,10 @@ def count_lines(draft: Draft) -> None:
     clutter(draft)
     draft.expect(Number(path=answer, value=count))
     draft.say(
-        "How many lines of {path} contain {word}? Save just the number as {answer}.",
-        "Count the lines with {word} in {path} and write only the number into a new file {answer}.",
-        "Create {answer} with a single number in it: the lines of {path} that contain {word}.",
-        path=path,
-        word=said,
-        answer=answer,
+        f"How many lines of {path} contain {said}? Save just the number as {answer}.",
+        f"Count the lines with {said} in {path} and write only the number into a new file "
+        f"{answer}.",
+        f"Create {answer} with a single number in it: the lines of {path} that contain {said}.",
     )
 
 
@@ -396,15 +356,12 @@ def save_copy(draft: Draft) -> None:
         Text(path=new, text=joined([line, *lines])), Kept(path=path, data=joined(lines).encode())
     )
     draft.say(
-        "Add {line} as a new first line to the text of {path}, but save the result as {new}. "
-        "{path} itself must not change.",
-        "Make a copy of {path} named {new} that starts with the extra line {line}. Leave the "
+        f"Add {said} as a new first line to the text of {path}, but save the result as {new}. "
+        f"{path} itself must not change.",
+        f"Make a copy of {path} named {new} that starts with the extra line {said}. Leave the "
         "original untouched.",
-        "Without changing {path}, save a version of it as {new} with {line} added on top as the "
+        f"Without changing {path}, save a version of it as {new} with {said} added on top as the "
         "first line.",
-        path=path,
-        line=said,
-        new=new,
     )
 
 

@@ -7,19 +7,18 @@ from envkit_linux_desktop.tasks.scenario import Draft, families
 from envkit_linux_desktop.tasks.words import listed
 
 
-def _note(draft: Draft, value: float, *templates: str, **said: object) -> None:
-    """Ask for a number in a new file; the templates end before the file is named."""
+def _note(draft: Draft, value: float, *phrasings: str) -> None:
+    """Ask for a number in a new file; the phrasings end before the file is named."""
     path = draft.path("txt")
     draft.open("galculator")
     draft.open("mousepad")
     clutter(draft)
     draft.expect(Number(path=path, value=value))
-    draft.say(*templates, **said)
+    draft.say(*phrasings)
     draft.also(
-        "Save only the result, as a plain number, in a new text file {path}.",
-        "Write nothing but the result into a new file {path}, in digits without separators.",
-        "Put the result, and nothing else, into the text file {path}.",
-        path=path,
+        f"Save only the result, as a plain number, in a new text file {path}.",
+        f"Write nothing but the result into a new file {path}, in digits without separators.",
+        f"Put the result, and nothing else, into the text file {path}.",
     )
 
 
@@ -45,10 +44,9 @@ def calculate_term(draft: Draft) -> None:
     _note(
         draft,
         value,
-        "Work out {term} with the calculator.",
-        "Use the calculator to find {term}.",
-        "What is {term}? The calculator is open.",
-        term=term,
+        f"Work out {term} with the calculator.",
+        f"Use the calculator to find {term}.",
+        f"What is {term}? The calculator is open.",
     )
 
 
@@ -66,11 +64,9 @@ def add_up(draft: Draft) -> None:
     _note(
         draft,
         sum(values) + extra,
-        "Add up all the numbers in {path}{clause}.",
-        "What do the amounts in {path} sum to{clause}? Use the calculator.",
-        "Find the total of the amounts in {path}{clause} with the calculator.",
-        path=path,
-        clause=clause,
+        f"Add up all the numbers in {path}{clause}.",
+        f"What do the amounts in {path} sum to{clause}? Use the calculator.",
+        f"Find the total of the amounts in {path}{clause} with the calculator.",
     )
 
 
@@ -80,14 +76,13 @@ def convert_base(draft: Draft) -> None:
     written, base = draft.one(((f"{value:X}", "hexadecimal"), (f"{value:o}", "octal")))
     others = [f"{draft.rng.randint(300, 10**7):X}" for _ in range(12)]
     said = told(draft, "code", written, others, is_named=False)
+    shown = said if draft.level == 4 else written
     _note(
         draft,
         value,
-        "The {base} number {said} has to be written in decimal.",
-        "Convert {said}, which is {base}, to a decimal number with the calculator.",
-        "What is {said} in decimal, if it is a {base} number?",
-        base=base,
-        said=said if draft.level == 4 else written,
+        f"The {base} number {shown} has to be written in decimal.",
+        f"Convert {shown}, which is {base}, to a decimal number with the calculator.",
+        f"What is {shown} in decimal, if it is a {base} number?",
     )
 
 
@@ -97,19 +92,15 @@ def apply_discount(draft: Draft) -> None:
     goods = draft.one(words.GOODS).lower()
     price, count = draft.rng.randint(40, 400) * 20, draft.at(1, 3, 7, 12)
     said = _number(draft, price, "price")
+    boxes = "1 box" if count == 1 else f"{count} boxes"
     _note(
         draft,
         price * count * (100 - percent) / 100,
-        "You buy {boxes} of {goods} for {price} each before a discount of {percent} percent. "
+        f"You buy {boxes} of {goods} for {said} each before a discount of {percent} percent. "
         "Work out the total after the discount.",
-        "How much do {boxes} of {goods} at {price} each, with {percent} percent off the total?",
-        "The price of one box of {goods} is {price}. Find what {count} of them cost after taking "
-        "off {percent} percent.",
-        count=count,
-        boxes="1 box" if count == 1 else f"{count} boxes",
-        goods=goods,
-        price=said,
-        percent=percent,
+        f"How much do {boxes} of {goods} at {said} each, with {percent} percent off the total?",
+        f"The price of one box of {goods} is {said}. Find what {count} of them cost after taking "
+        f"off {percent} percent.",
     )
 
 
@@ -123,10 +114,9 @@ def find_mean(draft: Draft) -> None:
     _note(
         draft,
         sum(values) // count,
-        "Find the average of {said}.",
-        "What is the mean of {said}? Use the calculator.",
-        "Work out the average of these numbers: {said}.",
-        said=listed(said),
+        f"Find the average of {listed(said)}.",
+        f"What is the mean of {listed(said)}? Use the calculator.",
+        f"Work out the average of these numbers: {listed(said)}.",
     )
 
 
@@ -142,10 +132,9 @@ def root_or_power(draft: Draft) -> None:
     _note(
         draft,
         value,
-        "Work out {term} with the calculator.",
-        "What is {term}?",
-        "Use the calculator to find {term}.",
-        term=term,
+        f"Work out {term} with the calculator.",
+        f"What is {term}?",
+        f"Use the calculator to find {term}.",
     )
 
 
@@ -161,15 +150,13 @@ def split_seconds(draft: Draft) -> None:
     clutter(draft)
     hours, minutes, rest = seconds // 3600, seconds // 60 % 60, seconds % 60
     draft.expect(Text(path=path, text=f"{hours}:{minutes:02}:{rest:02}"))
+    unit = " seconds" if draft.level < 4 else ""
     draft.say(
-        "Write {said}{unit} as hours, minutes and seconds in the form h:mm:ss, and save just that "
-        "as {path}.",
-        "How long is {said}{unit}? Save the answer in the form h:mm:ss, and nothing else, as "
-        "{path}.",
-        "Convert {said}{unit} to the form h:mm:ss. Put only the result into a new file {path}.",
-        said=said,
-        unit=" seconds" if draft.level < 4 else "",
-        path=path,
+        f"Write {said}{unit} as hours, minutes and seconds in the form h:mm:ss, and save just "
+        f"that as {path}.",
+        f"How long is {said}{unit}? Save the answer in the form h:mm:ss, and nothing else, as "
+        f"{path}.",
+        f"Convert {said}{unit} to the form h:mm:ss. Put only the result into a new file {path}.",
     )
 
 

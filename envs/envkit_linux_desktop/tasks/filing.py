@@ -43,6 +43,12 @@ def _folder_listing(draft: Draft, folder: str) -> Listing:
     return Listing(folder=folder, expected=frozenset(inside))
 
 
+def _finish(draft: Draft, *folders: str) -> None:
+    """Show Documents, and expect exactly the names that the checks leave in folders."""
+    _show(draft)
+    draft.expect(*(_folder_listing(draft, folder) for folder in folders))
+
+
 def rename_file(draft: Draft) -> None:
     """Rename files."""
     files = _fill(draft, "Documents", draft.at(3, 5, 8, 12))
@@ -56,13 +62,11 @@ def rename_file(draft: Draft) -> None:
                       for word in words.PLAIN]  # fmt: skip
             phrase = told(draft, "name", new, others)
         said.append(f"{_base(path)} to {phrase}")
-    _show(draft)
-    draft.expect(_folder_listing(draft, "Documents"))
+    _finish(draft, "Documents")
     draft.say(
-        "In the folder Documents, rename {said}.",
-        "Please rename {said}. The folder is Documents.",
-        "Change file names in Documents: {said}. Leave the contents alone.",
-        said=listed(said),
+        f"In the folder Documents, rename {listed(said)}.",
+        f"Please rename {listed(said)}. The folder is Documents.",
+        f"Change file names in Documents: {listed(said)}. Leave the contents alone.",
     )
 
 
@@ -75,14 +79,11 @@ def rename_folder(draft: Draft) -> None:
         draft.expect(Kept(path=path.replace(f"/{old}/", f"/{new}/"), data=draft.files[path]))
     draft.expect(Gone(path=f"Documents/{old}"))
     said = told(draft, "name", new, words.FOLDERS)
-    _show(draft)
-    draft.expect(_folder_listing(draft, "Documents"), _folder_listing(draft, f"Documents/{new}"))
+    _finish(draft, "Documents", f"Documents/{new}")
     draft.say(
-        'Give the folder "{old}" inside Documents a new name: {new}.',
-        'Rename the folder "{old}" in Documents to {new}, keeping everything in it.',
-        "The folder Documents/{old} has the wrong name. It should be {new}.",
-        old=old,
-        new=said,
+        f'Give the folder "{old}" inside Documents a new name: {said}.',
+        f'Rename the folder "{old}" in Documents to {said}, keeping everything in it.',
+        f"The folder Documents/{old} has the wrong name. It should be {said}.",
     )
 
 
@@ -100,14 +101,11 @@ def move_files(draft: Draft) -> None:
         if path == chosen[-1] and draft.level == 4:
             phrase = told(draft, "folder", folder, words.FOLDERS)
         said.append(f"{_base(path)} into {phrase}")
-    _show(draft)
-    for folder in folders:
-        draft.expect(_folder_listing(draft, f"Documents/{folder}"))
+    _finish(draft, *(f"Documents/{folder}" for folder in folders))
     draft.say(
-        "In Documents, move {said}. Leave the other files where they are.",
-        "Please tidy up the folder Documents: move {said}, and nothing else.",
-        "Move files within Documents: {said}.",
-        said=listed(said),
+        f"In Documents, move {listed(said)}. Leave the other files where they are.",
+        f"Please tidy up the folder Documents: move {listed(said)}, and nothing else.",
+        f"Move files within Documents: {listed(said)}.",
     )
 
 
@@ -123,15 +121,12 @@ def copy_files(draft: Draft) -> None:
     for path in chosen:
         draft.expect(Kept(path=f"{target}/{_base(path)}", data=draft.files[path]))
         draft.expect(Kept(path=path, data=draft.files[path]))
-    _show(draft)
-    draft.expect(_folder_listing(draft, target))
+    _finish(draft, target)
     draft.say(
-        'Copy {said} from Documents into the folder "{target}" in the home folder.',
-        'Put copies of {said}, which are in Documents, into the folder "{target}" of your home '
-        "folder. The originals stay.",
-        'The home folder has a folder "{target}". Copy {said} from Documents to it.',
-        said=listed(said),
-        target=target,
+        f'Copy {listed(said)} from Documents into the folder "{target}" in the home folder.',
+        f'Put copies of {listed(said)}, which are in Documents, into the folder "{target}" of '
+        "your home folder. The originals stay.",
+        f'The home folder has a folder "{target}". Copy {listed(said)} from Documents to it.',
     )
 
 
@@ -148,12 +143,11 @@ def delete_files(draft: Draft) -> None:
     for path in doomed:
         draft.expect(Gone(path=path))
     _show(draft)
+    names = f" ({listed([_base(path) for path in doomed])})" if draft.level < 4 else ""
     draft.say(
-        "Delete the files {phrase} from Documents{rest}, and no others.",
-        "In the folder Documents, remove each file {phrase}{rest}. Keep all other files.",
-        "Please clean up Documents by deleting the files {phrase}{rest} there and nothing else.",
-        phrase=phrase,
-        rest=f" ({listed([_base(path) for path in doomed])})" if draft.level < 4 else "",
+        f"Delete the files {phrase} from Documents{names}, and no others.",
+        f"In the folder Documents, remove each file {phrase}{names}. Keep all other files.",
+        f"Please clean up Documents by deleting the files {phrase}{names} there and nothing else.",
     )
 
 
@@ -166,14 +160,12 @@ def make_folder(draft: Draft) -> None:
         draft.expect(*moved(path, f"Documents/{name}/{_base(path)}", draft.files[path]))
     others = [f"{folder} {draft.rng.randint(2020, 2029)}" for folder in words.FOLDERS]
     said = told(draft, "folder name", name, others)
-    _show(draft)
-    draft.expect(_folder_listing(draft, f"Documents/{name}"))
+    _finish(draft, f"Documents/{name}")
+    names = listed([_base(path) for path in chosen])
     draft.say(
-        "Make a folder named {name} in Documents and move {files} into it.",
-        "Create a new folder {name} inside Documents. Then move {files} there from Documents.",
-        "{files} should be in a folder of their own in Documents. Its name is {name}.",
-        name=said,
-        files=listed([_base(path) for path in chosen]),
+        f"Make a folder named {said} in Documents and move {names} into it.",
+        f"Create a new folder {said} inside Documents. Then move {names} there from Documents.",
+        f"{names} should be in a folder of their own in Documents. Its name is {said}.",
     )
 
 
@@ -188,14 +180,11 @@ def gather_type(draft: Draft) -> None:
     said = told(draft, "folder", folder, words.FOLDERS, is_named=True)
     for path in wanted:
         draft.expect(*moved(path, f"Documents/{folder}/{_base(path)}", draft.files[path]))
-    _show(draft)
-    draft.expect(_folder_listing(draft, f"Documents/{folder}"))
+    _finish(draft, f"Documents/{folder}")
     draft.say(
-        "Move every .{ending} file in Documents into {folder}, which is in Documents too.",
-        "Sort Documents a little: all .{ending} files there belong in {folder} inside Documents.",
-        "Inside Documents, put all files that end in .{ending} into {folder}.",
-        ending=ending,
-        folder=said,
+        f"Move every .{ending} file in Documents into {said}, which is in Documents too.",
+        f"Sort Documents a little: all .{ending} files there belong in {said} inside Documents.",
+        f"Inside Documents, put all files that end in .{ending} into {said}.",
     )
 
 
@@ -210,14 +199,12 @@ def flatten_folder(draft: Draft) -> None:
     for path in inside:
         draft.expect(*moved(path, f"Documents/{_base(path)}", draft.files[path]))
     draft.expect(Gone(path=f"Documents/{folder}"))
-    _show(draft)
-    draft.expect(_folder_listing(draft, "Documents"))
+    _finish(draft, "Documents")
     draft.say(
-        "Move all files out of {folder} in Documents into Documents itself, then delete the empty "
+        f"Move all files out of {said} in Documents into Documents itself, then delete the empty "
         "folder.",
-        "Dissolve {folder} inside Documents: move its files to Documents, then delete it.",
-        "We no longer need {folder} in Documents. Move its files to Documents and delete it.",
-        folder=said,
+        f"Dissolve {said} inside Documents: move its files to Documents, then delete it.",
+        f"We no longer need {said} in Documents. Move its files to Documents and delete it.",
     )
 
 
@@ -231,15 +218,12 @@ def swap_names(draft: Draft) -> None:
     draft.expect(
         Kept(path=first, data=draft.files[second]), Kept(path=second, data=draft.files[first])
     )
-    _show(draft)
-    draft.expect(_folder_listing(draft, "Documents"))
+    _finish(draft, "Documents")
     draft.say(
-        "In Documents, the files {first} and {second} have each other's name. Swap the names.",
-        "Swap the names of {first} and {second} in Documents.",
-        "Rename two files in Documents so that {first} gets the name of {second}, and the other "
-        "way round.",
-        first=said[0],
-        second=said[1],
+        f"In Documents, the files {said[0]} and {said[1]} have each other's name. Swap the names.",
+        f"Swap the names of {said[0]} and {said[1]} in Documents.",
+        f"Rename two files in Documents so that {said[0]} gets the name of {said[1]}, and the "
+        "other way round.",
     )
 
 
@@ -252,16 +236,13 @@ def find_file(draft: Draft) -> None:
     code = draft.files[found].decode().split()[-1]
     said = told(draft, "code", code, [words.code(draft.rng) for _ in range(8)], is_named=True)
     draft.expect(*moved(found, f"Documents/{folder}/{_base(found)}", draft.files[found]))
-    _show(draft)
-    draft.expect(_folder_listing(draft, f"Documents/{folder}"))
+    _finish(draft, f"Documents/{folder}")
     draft.say(
-        'One text file in Documents contains {code}. Move it into the folder "{folder}" there.',
-        'Find the .txt file in Documents with {code} in it and move the file into "{folder}" in '
+        f'One text file in Documents contains {said}. Move it into the folder "{folder}" there.',
+        f'Find the .txt file in Documents with {said} in it and move the file into "{folder}" in '
         "Documents.",
-        "Which file in Documents has {code} on its last line? Move that file into the folder "
-        '"{folder}".',
-        code=said,
-        folder=folder,
+        f"Which file in Documents has {said} on its last line? Move that file into the folder "
+        f'"{folder}".',
     )
 
 
@@ -277,14 +258,11 @@ def copy_folder(draft: Draft) -> None:
         copy = path.replace("Documents/", f"Documents/{target}/", 1)
         draft.expect(Kept(path=copy, data=draft.files[path]))
         draft.expect(Kept(path=path, data=draft.files[path]))
-    _show(draft)
-    draft.expect(_folder_listing(draft, f"Documents/{target}"))
+    _finish(draft, f"Documents/{target}")
     draft.say(
-        'Copy {source} with everything in it into the folder "{target}". Both are in Documents.',
-        'In Documents, put a complete copy of {source} inside "{target}".',
-        'Back up {source}: copy it as a whole into "{target}". Both folders are in Documents.',
-        source=said,
-        target=target,
+        f'Copy {said} with everything in it into the folder "{target}". Both are in Documents.',
+        f'In Documents, put a complete copy of {said} inside "{target}".',
+        f'Back up {said}: copy it as a whole into "{target}". Both folders are in Documents.',
     )
 
 
@@ -302,11 +280,9 @@ def empty_folder(draft: Draft) -> None:
     draft.expect(Kept(path=kept, data=draft.files[kept]))
     _show(draft, f"Documents/{folder}")
     draft.say(
-        "Delete everything in Documents/{folder} except {kept}.",
-        "In the folder Documents/{folder}, keep only {kept}. Delete the rest.",
-        "Clear out Documents/{folder}, but spare {kept}.",
-        folder=folder,
-        kept=said,
+        f"Delete everything in Documents/{folder} except {said}.",
+        f"In the folder Documents/{folder}, keep only {said}. Delete the rest.",
+        f"Clear out Documents/{folder}, but spare {said}.",
     )
 
 
@@ -328,24 +304,20 @@ def sort_by_prefix(draft: Draft) -> None:
         path = draft.add("Documents/index.txt", index + "\n")
         draft.open("mousepad", path)
         draft.expect(Text(path=path, text=f"{index}\n{title}"))
-    _show(draft)
-    for prefix in prefixes:
-        draft.expect(_folder_listing(draft, f"Documents/{prefix}"))
+    _finish(draft, *(f"Documents/{prefix}" for prefix in prefixes))
+    sample = f"{prefixes[0].lower()}-..."
     draft.say(
         "Move each file in Documents whose name starts with the name of a folder there into that "
-        "folder, for example {sample} into {folder}.",
-        "Some files in Documents begin with the name of one of its folders, like {sample}. Move "
-        "each of them into its folder ({folder} for this one).",
-        "Sort the files of Documents into its folders by the first word of their names: {sample} "
-        "belongs in {folder}. Files without such a folder stay.",
-        sample=f"{prefixes[0].lower()}-...",
-        folder=prefixes[0],
+        f"folder, for example {sample} into {prefixes[0]}.",
+        f"Some files in Documents begin with the name of one of its folders, like {sample}. Move "
+        f"each of them into its folder ({prefixes[0]} for this one).",
+        f"Sort the files of Documents into its folders by the first word of their names: {sample} "
+        f"belongs in {prefixes[0]}. Files without such a folder stay.",
     )
     if title:
         draft.also(
-            'Then add "{title}" as the last line of Documents/index.txt in the text editor.',
-            'Also write "{title}" at the end of Documents/index.txt, on a new line, and save it.',
-            title=title,
+            f'Then add "{title}" as the last line of Documents/index.txt in the text editor.',
+            f'Also write "{title}" at the end of Documents/index.txt, on a new line, and save it.',
         )
 
 

@@ -4,61 +4,43 @@ A plan reads what the checks expect and enters it with the keyboard, window by w
 it does the top window's part of the task, closes it, and continues with the next.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import base64
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from envkit_actions.action import Action
-from envkit_linux_desktop.tasks import words
-from envkit_linux_desktop.tasks.browser_oracle import browse, can_browse, page_of, title_of
-from envkit_linux_desktop.tasks.calc_oracle import can_edit, edit_book
+from envkit_linux_desktop.tasks import browser_oracle, calc_oracle, dialogs_oracle, moves, words
+from envkit_linux_desktop.tasks.browsing import Bookmarks
 from envkit_linux_desktop.tasks.checks import Check, Gone, Kept, Listing, Number, Text
 from envkit_linux_desktop.tasks.configuring import Channel, Keyfile
 from envkit_linux_desktop.tasks.documents import Document
 from envkit_linux_desktop.tasks.files_oracle import file_moves
-from envkit_linux_desktop.tasks.moves import (
-    OFFICE_SAVED,
-    Moves,
-    NoOracleError,
-    View,
-    await_window,
-    enter_office,
-    key,
-    name_file,
-    press,
-    text,
-    wait,
-)
-from envkit_linux_desktop.tasks.preferences_oracle import change_preferences, is_of_files
-from envkit_linux_desktop.tasks.properties_oracle import EDITOR, edit_channel
+from envkit_linux_desktop.tasks.moves import Moves, View, key, text, wait
 from envkit_linux_desktop.tasks.scenario import TERMINAL, Scenario
-from envkit_linux_desktop.tasks.settings_oracle import DIALOGS, change_settings
 from envkit_linux_desktop.tasks.sheets import Workbook
 from envkit_linux_desktop.tasks.shell import Archive
-from envkit_linux_desktop.tasks.shell_oracle import commands
 from envkit_linux_desktop.tasks.writer_oracle import write_pages
 
 _FOLDERS = frozenset({"Documents", "Downloads", *words.FOLDERS})
 """Titles of the file manager."""
-_TERMINALS = frozenset({"", "Terminal"})
-
-
+_TERMINALS = ("", "Terminal")
 _START = "LibreOffice"
 """Title of its start centre, which is what remains after the last document."""
 _TRIES = 3
 _LOOKS = 8
 """Looks at the windows until the key that closes one is pressed again."""
-
-
 _OFFICE = (".xlsx", ".docx")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Work:
+class Work:
     """Input for one window."""
 
     fits: Callable[[str], bool]
     """Whether a window with this title takes the input."""
-    moves: Callable[[], Moves]
+    moves: Callable[[View], Moves]
 
 
 def plan(scenario: Scenario, view: View) -> Moves:
@@ -67,51 +49,94 @@ def plan(scenario: Scenario, view: View) -> Moves:
     Raises:
         NoOracleError: A check is beyond this oracle, or no window serves it.
     """
-    for check in unsolved(scenario):
-        raise NoOracleError(f"no plan for a {type(check).__name__} of {check.paths}")
+    works = works_of(scenario)
     yield wait(1.0)  # until windows have their final titles
-    works = _works(scenario, view)
     while works:
         titles = view.titles()
         if not titles:
-            raise NoOracleError(f"no window takes the input for {scenario.goal!r}")
+            raise moves.NoOracleError(f"no window takes the input for {scenario.goal!r}")
         for work in [work for work in works if work.fits(titles[-1])]:
-            yield from work.moves()
+            yield from work.moves(view)
             works.remove(work)
         if works:
             yield from _close_top(view)
 
 
-def _works(scenario: Scenario, view: View) -> list[_Work]:
-    """Return the input that a scenario needs, window by window."""
-    jobs = [check for check in scenario.checks if _is_open(check, scenario)]
-    files, page = scenario.files, page_of(scenario)
-    if _is_for_shell(scenario):
-        return [_Work(fits=_TERMINALS.__contains__, moves=lambda: _run_commands(jobs, files))]
-    works: list[_Work] = []
-    if any(_is_file_move(check, scenario) for check in jobs):
-        jobs = [check for check in jobs if not _is_file_move(check, scenario)]
-        works = [_Work(fits=_FOLDERS.__contains__, moves=lambda: _move_files(scenario))]
-    return works + [_work(check, scenario, page, view) for check in jobs]
+def works_of(scenario: Scenario) -> list[Work]:
+    """Return the input that a scenario needs, window by window.
+
+    Raises:
+        NoOracleError: No application serves a check.
+    """
+    checks = [check for check in scenario.checks if _is_open(check, scenario)]
+    kinds = {type(check) for check in scenario.checks}
+    if TERMINAL in scenario.launch and kinds <= {Gone, Kept, Listing, Text, Number, Archive}:
+        return [
+            Work(
+                fits=_TERMINALS.__contains__, moves=lambda _: _run_commands(checks, scenario.files)
+            )
+        ]
+    works: list[Work] = []
+    if any(_is_file_move(check, scenario) for check in checks):
+        checks = [check for check in checks if not _is_file_move(check, scenario)]
+        works = [Work(fits=_FOLDERS.__contains__, moves=lambda _: _move_files(scenario))]
+    return works + [_work(check, scenario) for check in checks]
 
 
-def _work(check: Check, scenario: Scenario, page: str, view: View) -> _Work:
-    """Return the input for one check."""
-    files, opened = scenario.files, _exported(check, scenario)
-    if isinstance(check, Text) and opened:
-        return _Work(fits=lambda name: name.startswith(opened), moves=lambda: _export(check, view))
-    if can_browse(check, page):
-        title = title_of(page)
-        return _Work(fits=lambda name: name.startswith(title), moves=lambda: browse(check, page))
-    return _Work(
-        fits=lambda name: bool(_window(check, name)), moves=lambda: _moves(check, files, view)
-    )
+def _work(check: Check, scenario: Scenario) -> Work:
+    """Return the input for one check.
+
+    Raises:
+        NoOracleError: No application serves it.
+    """
+    files, page = scenario.files, browser_oracle.page_of(scenario)
+    name, document = check.paths[0].rpartition("/")[2], _exported_document(scenario)
+    match check:
+        case Text() if document:
+            return Work(fits=_begins(document), moves=partial(_export, check))
+        case Text() | Kept() | Bookmarks() if browser_oracle.can_browse(check, page):
+            title = browser_oracle.title_of(page)
+            return Work(fits=_begins(title), moves=lambda _: browser_oracle.browse(check, page))
+        case Text() if _has_editor(scenario):
+            write = partial(_write_text, check.path, check.text, check.path not in files)
+            return Work(fits=_is_editor, moves=write)
+        case Number() if _has_editor(scenario):
+            write = partial(_write_text, check.path, f"{check.value:.10g}", True)
+            return Work(fits=_is_editor, moves=write)
+        case Workbook() if calc_oracle.can_edit(check):
+            return Work(fits=_begins(name), moves=partial(calc_oracle.edit_book, check, files))
+        case Document():
+            return Work(fits=_begins(name), moves=partial(write_pages, check))
+        case Channel() if title := dialogs_oracle.DIALOGS.get(check.name):
+            return Work(
+                fits=title.__eq__, moves=lambda _: dialogs_oracle.change_settings(check, files)
+            )
+        case Channel():
+            edit = partial(dialogs_oracle.edit_channel, check, files)
+            return Work(fits=dialogs_oracle.EDITOR.__eq__, moves=edit)
+        case Keyfile():
+            is_of_files = dialogs_oracle.is_of_files(check)
+            change = partial(dialogs_oracle.change_preferences, check, files)
+            return Work(fits=_FOLDERS.__contains__ if is_of_files else _is_editor, moves=change)
+        case _:
+            raise moves.NoOracleError(f"no plan for a {type(check).__name__} of {check.paths}")
 
 
-def _exported(check: Check, scenario: Scenario) -> str:
+def _begins(name: str) -> Callable[[str], bool]:
+    return lambda title: title.startswith(name)
+
+
+def _is_editor(title: str) -> bool:
+    return title.endswith("Mousepad")
+
+
+def _has_editor(scenario: Scenario) -> bool:
+    return any(command[0] == "mousepad" for command in scenario.launch)
+
+
+def _exported_document(scenario: Scenario) -> str:
     """Return the name of the office document that becomes a text file, or ""."""
-    programs = {command[0] for command in scenario.launch}
-    if not isinstance(check, Text) or "mousepad" in programs:
+    if _has_editor(scenario):
         return ""
     names = [command[-1] for command in scenario.launch if command[-1].endswith(_OFFICE)]
     return next((n.removeprefix("Documents/") for n in names if n.startswith("Documents/")), "")
@@ -119,18 +144,18 @@ def _exported(check: Check, scenario: Scenario) -> str:
 
 def _export(check: Text, view: View) -> Moves:
     """Save the document in the top window as a text file, after typing it again in Writer."""
-    yield from enter_office(view)
+    yield from moves.enter_office(view)
     if check.path.endswith(".txt"):
-        yield from press(view, "ctrl", "a")
-        yield from press(view, "delete")
+        yield from moves.press(view, "ctrl", "a")
+        yield from moves.press(view, "delete")
         yield text(check.text.rstrip("\n"))
         yield wait()
-    yield from await_window("Save", view, "ctrl", "shift", "s")
-    yield from name_file(check.path)
+    yield from moves.await_window("Save", view, "ctrl", "shift", "s")
+    yield from moves.name_file(check.path)
     for _ in range(2):  # keep the format; accept its options
-        yield wait(OFFICE_SAVED)
+        yield wait(moves.OFFICE_SAVED)
         yield key("enter")
-    yield wait(OFFICE_SAVED)
+    yield wait(moves.OFFICE_SAVED)
 
 
 def _move_files(scenario: Scenario) -> Moves:
@@ -141,23 +166,17 @@ def _move_files(scenario: Scenario) -> Moves:
     yield from file_moves(scenario.files, after)
 
 
-def _run_commands(jobs: list[Check], files: Mapping[str, bytes]) -> Moves:
+def _run_commands(checks: list[Check], files: Mapping[str, bytes]) -> Moves:
     """Type commands into the terminal."""
-    for command in commands(jobs, files):
+    for command in _commands(checks, files):
         yield text(f"{command}\n")
     yield wait()
-
-
-def _is_for_shell(scenario: Scenario) -> bool:
-    """Return whether commands in an open terminal solve the task."""
-    kinds = {type(check) for check in scenario.checks}
-    return TERMINAL in scenario.launch and kinds <= {Gone, Kept, Listing, Text, Number, Archive}
 
 
 def _is_file_move(check: Check, scenario: Scenario) -> bool:
     """Return whether the file manager satisfies a check."""
     programs = {command[0] for command in scenario.launch}
-    is_possible = "pcmanfm" in programs and not page_of(scenario)
+    is_possible = "pcmanfm" in programs and not browser_oracle.page_of(scenario)
     return is_possible and isinstance(check, Gone | Kept)
 
 
@@ -182,25 +201,7 @@ def _close_top(view: View) -> Moves:
             titles = view.titles()
             if len(titles) != len(before) or titles[-1] == _START != before[-1]:
                 return  # a mere new title may come from a page that has been loaded
-    raise NoOracleError(f"{before[-1]!r} does not close")
-
-
-def unsolved(scenario: Scenario) -> Iterator[Check]:
-    """Yield the checks that no plan satisfies."""
-    for check in scenario.checks:
-        if _is_open(check, scenario) and not _is_planned(check, scenario):
-            yield check
-
-
-def _is_planned(check: Check, scenario: Scenario) -> bool:
-    """Return whether some window of the scenario serves a check."""
-    is_done_elsewhere = _is_for_shell(scenario) or _is_file_move(check, scenario)
-    if is_done_elsewhere or can_browse(check, page_of(scenario)):
-        return True
-    programs = {command[0] for command in scenario.launch}
-    if isinstance(check, Text | Number) and "mousepad" not in programs:
-        return bool(_exported(check, scenario))
-    return bool(_window(check))
+    raise moves.NoOracleError(f"{before[-1]!r} does not close")
 
 
 def _is_open(check: Check, scenario: Scenario) -> bool:
@@ -211,61 +212,55 @@ def _is_open(check: Check, scenario: Scenario) -> bool:
     return bool(check.paths) and before != after
 
 
-def _window(check: Check, title: str | None = None) -> bool | None:
-    """Return whether a window with this title serves a check; None if no application does."""
-    match check:
-        case Text() | Number():
-            return title is None or title.endswith("Mousepad")
-        case Workbook() if can_edit(check):
-            name = check.path.rpartition("/")[2]
-            return title is None or title.startswith(name)
-        case Channel():
-            return title is None or title == DIALOGS.get(check.name, EDITOR)
-        case Keyfile() if is_of_files(check):
-            return title is None or title in _FOLDERS
-        case Keyfile():
-            return title is None or title.endswith("Mousepad")
-        case Document():
-            name = check.path.rpartition("/")[2]
-            return title is None or title.startswith(name)
-        case _:
-            return None
-
-
-def _moves(check: Check, files: Mapping[str, bytes], view: View) -> Moves:
-    match check:
-        case Text():
-            yield from _write_text(check.path, check.text, view, is_new=check.path not in files)
-        case Number():
-            yield from _write_text(check.path, f"{check.value:.10g}", view, is_new=True)
-        case Workbook():
-            yield from edit_book(check, files, view)
-        case Document():
-            yield from write_pages(check, view)
-        case Channel() if check.name in DIALOGS:
-            yield from change_settings(check, files)
-        case Channel():
-            yield from edit_channel(check, files, view)
-        case Keyfile():
-            yield from change_preferences(check, files, view)
-        case _:
-            raise NoOracleError(f"no plan for a {type(check).__name__}")
-
-
-def _write_text(path: str, content: str, view: View, *, is_new: bool) -> Moves:
+def _write_text(path: str, content: str, is_new: bool, view: View) -> Moves:
     """Enter the whole text of a file in Mousepad, whose title has a star until it is saved."""
     if is_new:
-        yield from await_window("Untitled", view, "ctrl", "n")
+        yield from moves.await_window("Untitled", view, "ctrl", "n")
     else:
-        yield from await_window("Open File", view, "ctrl", "o")
-        yield from name_file(path)
-        yield from await_window(f"~/{path}", view)
+        yield from moves.await_window("Open File", view, "ctrl", "o")
+        yield from moves.name_file(path)
+        yield from moves.await_window(f"~/{path}", view)
     yield key("ctrl", "a")
     yield key("delete")
     yield text(content.rstrip("\n"))
     if is_new:
-        yield from await_window("Save As", view, "ctrl", "s")
-        yield from name_file(path)
+        yield from moves.await_window("Save As", view, "ctrl", "s")
+        yield from moves.name_file(path)
     else:
         yield key("ctrl", "s")
-    yield from await_window(f"~/{path}", view)
+    yield from moves.await_window(f"~/{path}", view)
+
+
+def _commands(checks: Sequence[Check], files: Mapping[str, bytes]) -> list[str]:
+    """Return commands that satisfy checks of files, run in the home folder.
+
+    New contents are put aside first, since a file may have to take the place of another.
+    """
+    first, then, last = list[str](), list[str](), list[str]()
+    for number, check in enumerate(checks):
+        aside = f"/tmp/{number}"
+        match check:
+            case Gone():
+                last.append(f"rm -r {shlex.quote(check.path)}")
+            case Kept() | Text() | Number() | Archive():
+                first.append(f"{_source(check, files)} > {aside}")
+                folder = check.path.rpartition("/")[0]
+                then.append(f"mkdir -p {shlex.quote(folder)}")
+                then.append(f"cp {aside} {shlex.quote(check.path)}")
+            case _:
+                pass
+    return [*first, *then, *last]
+
+
+def _source(check: Kept | Text | Number | Archive, files: Mapping[str, bytes]) -> str:
+    """Return a command that prints the final bytes of a file."""
+    if isinstance(check, Archive):
+        places = [path for path, data in files.items() if data in check.files.values()]
+        return "tar cz " + " ".join(map(shlex.quote, places))
+    after: dict[str, bytes] = {}
+    check.apply(after)
+    data = after[check.path]
+    for path, content in files.items():
+        if content == data:
+            return f"cat {shlex.quote(path)}"
+    return f"echo {base64.b64encode(data).decode()} | base64 -d"

@@ -92,14 +92,14 @@ class Draft:
         """Add checks."""
         self.checks.extend(checks)
 
-    def say(self, *templates: str, **values: object) -> None:
+    def say(self, *phrasings: str) -> None:
         """Set the goal to one of the phrasings."""
-        goal = self.one(templates).format(**values)
+        goal = self.one(phrasings)
         self.goal = f"T{goal[1:]}" if goal.startswith("the ") else goal
 
-    def also(self, *templates: str, **values: object) -> None:
+    def also(self, *phrasings: str) -> None:
         """Add a sentence to the goal in one of the phrasings."""
-        self.goal += " " + self.one(templates).format(**values)
+        self.goal += " " + self.one(phrasings)
 
     def finish(self) -> Scenario:
         """Return the scenario; visible files without a check must stay as they are."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from envkit_linux_desktop.tasks import packing, reading
+from envkit_linux_desktop.tasks.checks import PathCheck
 from envkit_linux_desktop.tasks.home import MAX_BYTES, Home
 
 Scalar = str | int | float | bool | None
@@ -233,18 +234,12 @@ def _look(cell: Cell, look: str) -> object:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workbook:
+class Workbook(PathCheck):
     """An xlsx file has exactly these sheets, values and formulas, and the named looks."""
 
-    path: str
     book: tuple[Sheet, ...]
     looks: tuple[str, ...] = ()
     """Fields of `Cell` that must match too, and "frozen" of `Sheet`."""
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The file."""
-        return (self.path,)
 
     def holds(self, home: Home) -> bool:
         """Compare the workbook."""

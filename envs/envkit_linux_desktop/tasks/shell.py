@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from envkit_linux_desktop.tasks import reading, words
-from envkit_linux_desktop.tasks.checks import Gone, Kept, Number, Text, moved
+from envkit_linux_desktop.tasks.checks import Check, Gone, Kept, Number, PathCheck, Text, moved
 from envkit_linux_desktop.tasks.clues import clutter, told
 from envkit_linux_desktop.tasks.home import MAX_BYTES, Home
 from envkit_linux_desktop.tasks.scenario import TERMINAL, Draft, families
@@ -30,10 +30,9 @@ def tar(files: Mapping[str, bytes]) -> bytes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Archive:
+class Archive(PathCheck):
     """A tar or zip archive holds exactly these files, wherever in it they are."""
 
-    path: str
     files: Mapping[str, bytes]
     """Contents by the file's name without folders."""
 
@@ -41,11 +40,6 @@ class Archive:
     def is_gzipped(self) -> bool:
         """Whether the name asks for gzip."""
         return self.path.endswith(".gz")
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """The archive."""
-        return (self.path,)
 
     def holds(self, home: Home) -> bool:
         """Compare the archive's files."""
@@ -64,11 +58,13 @@ class Archive:
         files[self.path] = gzip.compress(packed, mtime=0) if self.is_gzipped else packed
 
 
-def _terminal(draft: Draft) -> None:
+def _terminal(draft: Draft, *checks: Check) -> None:
+    """Open the terminal amid the clutter, and expect what commands leave."""
     draft.open(*TERMINAL)
     if draft.level >= 2:
         draft.open("pcmanfm", "Documents")
     clutter(draft)
+    draft.expect(*checks)
 
 
 def _lines(draft: Draft, *counts: int) -> tuple[str, list[str]]:
@@ -92,16 +88,12 @@ def sort_file(draft: Draft) -> None:
         clause = f", but only words after {told(draft, 'word', word, words.PLAIN)}"
     else:
         clause = ""
-    _terminal(draft)
-    draft.expect(Text(path=new, text="\n".join(final)))
+    _terminal(draft, Text(path=new, text="\n".join(final)))
+    what = "the different words in the first column" if is_unique else "the lines"
     draft.say(
-        "Save {what} of {path}, sorted by byte value (LC_ALL=C), as {new}{clause}.",
-        "Write {what} of {path} into {new} in the order of LC_ALL=C sort{clause}.",
-        "Create {new}: {what} of {path} in plain byte order, as LC_ALL=C sort gives it{clause}.",
-        what="the different words in the first column" if is_unique else "the lines",
-        path=path,
-        new=new,
-        clause=clause,
+        f"Save {what} of {path}, sorted by byte value (LC_ALL=C), as {new}{clause}.",
+        f"Write {what} of {path} into {new} in the order of LC_ALL=C sort{clause}.",
+        f"Create {new}: {what} of {path} in plain byte order, as LC_ALL=C sort gives it{clause}.",
     )
 
 
@@ -125,15 +117,11 @@ def count_words(draft: Draft) -> None:
         city = draft.one(words.CITIES)
         value = sum(row.split(",")[1] == city for row in rows)
         what = f"lines with {told(draft, 'city', city, words.CITIES, is_named=True)}"
-    _terminal(draft)
-    draft.expect(Number(path=new, value=value))
+    _terminal(draft, Number(path=new, value=value))
     draft.say(
-        "How many {what} does {path} have? Save only the number as {new}.",
-        "Count the {what} in {path} and write just the number into {new}.",
-        "Write the number of {what} in {path}, and nothing else, to the file {new}.",
-        what=what,
-        path=path,
-        new=new,
+        f"How many {what} does {path} have? Save only the number as {new}.",
+        f"Count the {what} in {path} and write just the number into {new}.",
+        f"Write the number of {what} in {path}, and nothing else, to the file {new}.",
     )
 
 
@@ -151,16 +139,11 @@ def grep_lines(draft: Draft) -> None:
     if not final:
         final, clause = [row for row in rows if row.startswith(f"{word},")], ""
     new = draft.path("txt")
-    _terminal(draft)
-    draft.expect(Text(path=new, text="\n".join(final)))
+    _terminal(draft, Text(path=new, text="\n".join(final)))
     draft.say(
-        "Save the lines of {path} that contain {word}{clause} as {new}, in the same order.",
-        "Write each line of {path} with {word}{clause} to {new}. Keep their order.",
-        "Filter {path}: {new} should have just the lines that contain {word}{clause}.",
-        path=path,
-        word=said,
-        clause=clause,
-        new=new,
+        f"Save the lines of {path} that contain {said}{clause} as {new}, in the same order.",
+        f"Write each line of {path} with {said}{clause} to {new}. Keep their order.",
+        f"Filter {path}: {new} should have just the lines that contain {said}{clause}.",
     )
 
 
@@ -172,16 +155,13 @@ def cut_column(draft: Draft) -> None:
     said = told(draft, "column", name, ("first", "second", "third", "fourth", "fifth", "sixth",
                                         "seventh"))  # fmt: skip
     new = draft.path("txt")
-    _terminal(draft)
-    draft.expect(Text(path=new, text="\n".join(row.split(",")[number - 1] for row in rows)))
+    _terminal(draft, Text(path=new, text="\n".join(row.split(",")[number - 1] for row in rows)))
+    column = said if draft.level == 4 else f"the {name} column"
     draft.say(
-        "{path} has columns separated by commas. Save only {column} as {new}.",
-        "Write {column} of the comma separated file {path} to {new}, one value per line.",
-        "Extract {column} from {path}, which separates columns with commas. The result goes to "
-        "{new}.",
-        path=path,
-        column=said if draft.level == 4 else f"the {name} column",
-        new=new,
+        f"{path} has columns separated by commas. Save only {column} as {new}.",
+        f"Write {column} of the comma separated file {path} to {new}, one value per line.",
+        f"Extract {column} from {path}, which separates columns with commas. The result goes to "
+        f"{new}.",
     )
 
 
@@ -193,17 +173,12 @@ def take_part(draft: Draft) -> None:
     others = [str(draft.rng.randint(first, len(rows))) for _ in range(12)]
     said = told(draft, "line number", str(last), others) if draft.level == 4 else f"line {last}"
     new = draft.path("txt")
-    _terminal(draft)
-    draft.expect(Text(path=new, text="\n".join(rows[first - 1 : last])))
+    _terminal(draft, Text(path=new, text="\n".join(rows[first - 1 : last])))
     draft.say(
-        "Copy everything from line {first} to {last} of {path}, both included, into a new file "
-        "{new}.",
-        "Save the part of {path} from line {first} to {last}, inclusive, as {new}.",
-        "I only need line {first} up to and including {last} of {path}. Save them as {new}.",
-        first=first,
-        last=said,
-        path=path,
-        new=new,
+        f"Copy everything from line {first} to {said} of {path}, both included, into a new file "
+        f"{new}.",
+        f"Save the part of {path} from line {first} to {said}, inclusive, as {new}.",
+        f"I only need line {first} up to and including {said} of {path}. Save them as {new}.",
     )
 
 
@@ -226,17 +201,13 @@ def make_archive(draft: Draft) -> None:
     stem = draft.path("tar.gz", "Downloads")
     name = told(draft, "archive name", posixpath.basename(stem),
                 [f"{stem}-{n}.tar.gz" for n, stem in enumerate(words.STEMS)])  # fmt: skip
-    _terminal(draft)
-    draft.expect(Archive(path=stem, files=inside))
+    _terminal(draft, Archive(path=stem, files=inside))
     draft.say(
-        "Pack the files of {folder}{clause} into a gzipped tar archive. Its place is the folder "
-        "Downloads, its name {name}.",
-        "Make a .tar.gz archive of the files in {folder}{clause}. Save it in Downloads as {name}.",
-        "Archive all files in {folder}{clause} with tar and gzip. Save the archive in the folder "
-        "Downloads under {name}.",
-        folder=folder,
-        clause=clause,
-        name=name,
+        f"Pack the files of {folder}{clause} into a gzipped tar archive. Its place is the folder "
+        f"Downloads, its name {name}.",
+        f"Make a .tar.gz archive of the files in {folder}{clause}. Save it in Downloads as {name}.",
+        f"Archive all files in {folder}{clause} with tar and gzip. Save the archive in the folder "
+        f"Downloads under {name}.",
     )
 
 
@@ -256,12 +227,9 @@ def unpack_archive(draft: Draft) -> None:
         draft.expect(Kept(path=place, data=inside[name]) if name in wanted else Gone(path=place))
     _terminal(draft)
     draft.say(
-        "Unpack {what} {path} into the folder Documents/{target}.",
-        "Extract {what} {path}. The folder Documents/{target} is where it belongs.",
-        "Get {what} {path} and put it into Documents/{target}.",
-        what=what,
-        path=path,
-        target=target,
+        f"Unpack {what} {path} into the folder Documents/{target}.",
+        f"Extract {what} {path}. The folder Documents/{target} is where it belongs.",
+        f"Get {what} {path} and put it into Documents/{target}.",
     )
 
 
@@ -278,15 +246,12 @@ def list_found(draft: Draft) -> None:
             found += [posixpath.basename(path)] if has else []
     new = draft.path("txt")
     said = told(draft, "code", code, others, is_named=True)
-    _terminal(draft)
-    draft.expect(Text(path=new, text="\n".join(sorted(found))))
+    _terminal(draft, Text(path=new, text="\n".join(sorted(found))))
     draft.say(
-        "Search Documents and its folders for .log files that contain {code}. Save their names "
-        "without folders, sorted by LC_ALL=C sort, one per line, as {new}.",
-        "Which .log files below Documents contain {code}? Write only their file names, one per "
-        "line in the order of LC_ALL=C sort, to {new}.",
-        code=said,
-        new=new,
+        f"Search Documents and its folders for .log files that contain {said}. Save their names "
+        f"without folders, sorted by LC_ALL=C sort, one per line, as {new}.",
+        f"Which .log files below Documents contain {said}? Write only their file names, one per "
+        f"line in the order of LC_ALL=C sort, to {new}.",
     )
 
 
@@ -302,14 +267,11 @@ def decode_file(draft: Draft) -> None:
     names = [posixpath.basename(path) for path in paths]
     said = told(draft, "file", names[0], [*names, "a.b64", "b.b64", "c.b64", "d.b64", "e.b64"],
                 is_named=True)  # fmt: skip
-    _terminal(draft)
-    draft.expect(Text(path=new, text=text))
+    _terminal(draft, Text(path=new, text=text))
     draft.say(
-        "Decode {said} in Documents, which is base64, and save the text as {new}.",
-        "The content of {said} in Documents is base64. Save what it decodes to as {new}.",
-        "Turn the base64 of {said} in Documents back into text. The text belongs in {new}.",
-        said=said,
-        new=new,
+        f"Decode {said} in Documents, which is base64, and save the text as {new}.",
+        f"The content of {said} in Documents is base64. Save what it decodes to as {new}.",
+        f"Turn the base64 of {said} in Documents back into text. The text belongs in {new}.",
     )
 
 
@@ -323,15 +285,12 @@ def checksum_file(draft: Draft) -> None:
     spare = [f"{stem}-{n}.bin" for n, stem in enumerate(words.STEMS, 41)]
     said = told(draft, "file", names[0], [*names, *spare], is_named=True)
     new = draft.path("txt")
-    _terminal(draft)
-    draft.expect(Text(path=new, text=hashlib.new(kind, draft.files[paths[0]]).hexdigest()))
+    _terminal(draft, Text(path=new, text=hashlib.new(kind, draft.files[paths[0]]).hexdigest()))
     draft.say(
-        "Save the {kind} checksum of {said} in Documents as {new}: the hexadecimal digits only.",
-        "Work out the {kind} checksum of {said}, which is in Documents, and write just its "
-        "hexadecimal digits to {new}.",
-        kind=kind.upper(),
-        said=said,
-        new=new,
+        f"Save the {kind.upper()} checksum of {said} in Documents as {new}: the hexadecimal "
+        "digits only.",
+        f"Work out the {kind.upper()} checksum of {said}, which is in Documents, and write just "
+        f"its hexadecimal digits to {new}.",
     )
 
 
@@ -351,12 +310,9 @@ def run_script(draft: Draft) -> None:
         draft.open("mousepad", path)
     draft.expect(Text(path=new, text=ticket))
     draft.say(
-        "Run the shell script {path} with {said} and the output file {new}.",
-        "{path} writes a ticket for a city to a file. Use it for {said} and the file {new}.",
-        "With the help of the script {path}, make a ticket for {said} in the file {new}.",
-        path=path,
-        said=said,
-        new=new,
+        f"Run the shell script {path} with {said} and the output file {new}.",
+        f"{path} writes a ticket for a city to a file. Use it for {said} and the file {new}.",
+        f"With the help of the script {path}, make a ticket for {said} in the file {new}.",
     )
 
 
@@ -373,14 +329,12 @@ def rename_many(draft: Draft) -> None:
     said = told(draft, "ending", f".{new}", [f".{end}" for end in ("jpeg", "text", "old", "data",
                 "raw", "org", "new", "out")], is_named=True)  # fmt: skip
     _terminal(draft)
+    sample = posixpath.basename(paths[0]).removesuffix(f".{old}")
     draft.say(
-        "Change the ending of every .{old} file in Documents to {new}, for example from "
-        "{sample}.{old}.",
-        "All files in Documents that end in .{old} should have {new} instead ({sample}.{old} is "
+        f"Change the ending of every .{old} file in Documents to {said}, for example from "
+        f"{sample}.{old}.",
+        f"All files in Documents that end in .{old} should have {said} instead ({sample}.{old} is "
         "one of them).",
-        old=old,
-        new=said,
-        sample=posixpath.basename(paths[0]).removesuffix(f".{old}"),
     )
 
 
@@ -396,16 +350,13 @@ def join_files(draft: Draft) -> None:
     new = draft.path("txt", "Downloads")
     names = [f"{word}-{n}.txt" for n, word in enumerate(words.PLAIN)]
     said = told(draft, "file name", posixpath.basename(new), names)
-    _terminal(draft)
-    draft.expect(Text(path=new, text="".join(parts.values())))
+    _terminal(draft, Text(path=new, text="".join(parts.values())))
+    last = posixpath.basename(list(parts)[-1])
     draft.say(
-        "Join the files {stem}.part01, {stem}.part02 and so on from Documents in this order. Save "
-        "the result in Downloads as {new}.",
-        "Documents has a file in parts, from {stem}.part01 to {last}. Put them together and save "
-        "the whole in Downloads under {new}.",
-        stem=stem,
-        last=posixpath.basename(list(parts)[-1]),
-        new=said,
+        f"Join the files {stem}.part01, {stem}.part02 and so on from Documents in this order. "
+        f"Save the result in Downloads as {said}.",
+        f"Documents has a file in parts, from {stem}.part01 to {last}. Put them together and save "
+        f"the whole in Downloads under {said}.",
     )
 
 

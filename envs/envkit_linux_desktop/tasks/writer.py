@@ -2,36 +2,34 @@
 
 from dataclasses import replace
 
-from envkit_linux_desktop.tasks import words
+from envkit_linux_desktop.tasks import documents, words
 from envkit_linux_desktop.tasks.checks import Text
 from envkit_linux_desktop.tasks.clues import clutter, then_log, told
-from envkit_linux_desktop.tasks.documents import (
-    Document,
-    Pages,
-    Paragraph,
-    docx,
-    pages,
-    paragraph,
-    with_looks,
-)
+from envkit_linux_desktop.tasks.documents import Document, Pages
 from envkit_linux_desktop.tasks.scenario import WRITER, Draft, families
 from envkit_linux_desktop.tasks.words import quoted
 
 
 def _add(draft: Draft, model: Pages) -> str:
     """Add a document, open it and return its path."""
-    path = draft.add(draft.path("docx"), docx(model))
+    path = draft.add(draft.path("docx"), documents.docx(model))
     draft.open(*WRITER, path)
     return path
 
 
 def _article(draft: Draft, *counts: int) -> tuple[str, Pages]:
     """Add a document of one-sentence paragraphs."""
-    model = pages(*draft.some(words.SENTENCES, draft.at(*(counts or (3, 5, 7, 9)))))
+    model = documents.pages(*draft.some(words.SENTENCES, draft.at(*(counts or (3, 5, 7, 9)))))
     return _add(draft, model), model
 
 
-def _with(model: Pages, at: int, *texts: Paragraph, over: int = 1) -> Pages:
+def _expect(draft: Draft, path: str, pages: Pages, *looks: str) -> None:
+    """Add the clutter, and expect these pages with the named looks."""
+    clutter(draft)
+    draft.expect(Document(path=path, pages=pages, looks=looks))
+
+
+def _with(model: Pages, at: int, *texts: documents.Paragraph, over: int = 1) -> Pages:
     """Return the document with some paragraphs replaced."""
     rows = model.paragraphs
     return replace(model, paragraphs=(*rows[:at], *texts, *rows[at + over :]))
@@ -49,15 +47,12 @@ def append_paragraph(draft: Draft) -> None:
     """Add a paragraph at the end."""
     path, model = _article(draft)
     sentence, said = _sentence(draft, model)
-    clutter(draft)
     count = len(model.paragraphs)
-    draft.expect(Document(path=path, pages=_with(model, count, paragraph(sentence), over=0)))
+    _expect(draft, path, _with(model, count, documents.paragraph(sentence), over=0))
     draft.say(
-        "Add {said} as a new last paragraph to {path}, and save it as docx.",
-        "{path} should end with one more paragraph: {said}. Add it and save.",
-        "At the end of {path}, start a new paragraph and write {said}. Keep the docx format.",
-        said=said,
-        path=path,
+        f"Add {said} as a new last paragraph to {path}, and save it as docx.",
+        f"{path} should end with one more paragraph: {said}. Add it and save.",
+        f"At the end of {path}, start a new paragraph and write {said}. Keep the docx format.",
     )
 
 
@@ -66,14 +61,12 @@ def insert_paragraph(draft: Draft) -> None:
     path, model = _article(draft)
     sentence, said = _sentence(draft, model)
     at = draft.rng.randrange(1, len(model.paragraphs))
-    clutter(draft)
-    draft.expect(Document(path=path, pages=_with(model, at, paragraph(sentence), over=0)))
+    _expect(draft, path, _with(model, at, documents.paragraph(sentence), over=0))
     draft.say(
-        "In {path}, insert {said} as a paragraph of its own directly before {old}. Save it.",
-        "Put {said} into {path} as a new paragraph, right above {old}, and save.",
-        said=said,
-        path=path,
-        old=quoted(model.paragraphs[at].text),
+        f"In {path}, insert {said} as a paragraph of its own directly before "
+        f"{quoted(model.paragraphs[at].text)}. Save it.",
+        f"Put {said} into {path} as a new paragraph, right above "
+        f"{quoted(model.paragraphs[at].text)}, and save.",
     )
 
 
@@ -83,14 +76,11 @@ def delete_paragraph(draft: Draft) -> None:
     texts = [text.text for text in model.paragraphs]
     gone = draft.some(texts, draft.at(1, 1, 2, 3))
     said = [*map(quoted, gone[:-1]), told(draft, "sentence", gone[-1], texts)]
-    clutter(draft)
-    draft.expect(Document(path=path, pages=pages(*(text for text in texts if text not in gone))))
+    _expect(draft, path, documents.pages(*(text for text in texts if text not in gone)))
     draft.say(
-        "Delete {said} from {path}, and save the document.",
-        "Remove {said} from {path}. Everything else stays. Save it as docx.",
-        "{path} is better without {said}. Take that out and save.",
-        said=words.listed(said),
-        path=path,
+        f"Delete {words.listed(said)} from {path}, and save the document.",
+        f"Remove {words.listed(said)} from {path}. Everything else stays. Save it as docx.",
+        f"{path} is better without {words.listed(said)}. Take that out and save.",
     )
 
 
@@ -107,17 +97,13 @@ def replace_name(draft: Draft) -> None:
     )  # fmt: skip
     places = draft.some(list(range(len(frames))), draft.at(1, 2, 3, 4))
     texts = [frame.format(old if n in places else others[0]) for n, frame in enumerate(frames)]
-    path = _add(draft, pages(*texts))
+    path = _add(draft, documents.pages(*texts))
     said = told(draft, "name", new, others)
-    clutter(draft)
-    draft.expect(Document(path=path, pages=pages(*(text.replace(old, new) for text in texts))))
+    _expect(draft, path, documents.pages(*(text.replace(old, new) for text in texts)))
     draft.say(
-        'Replace the name "{old}" by {new} throughout {path}, and save.',
-        'In {path}, it must be {new} instead of "{old}", wherever that name occurs. Save it.',
-        'Change every "{old}" in {path} to {new}. Keep the docx format.',
-        old=old,
-        new=said,
-        path=path,
+        f'Replace the name "{old}" by {said} throughout {path}, and save.',
+        f'In {path}, it must be {said} instead of "{old}", wherever that name occurs. Save it.',
+        f'Change every "{old}" in {path} to {said}. Keep the docx format.',
     )
 
 
@@ -127,24 +113,22 @@ def set_headings(draft: Draft) -> None:
     titles = draft.some(words.TITLES, count)
     body = draft.some(words.SENTENCES, 2 * count)
     texts = [t for n in range(count) for t in (titles[n], body[2 * n], body[2 * n + 1])]
-    path = _add(draft, pages(*texts))
+    path = _add(draft, documents.pages(*texts))
     style = draft.one(("Heading 1", "Heading 2"))
     chosen = draft.some(titles, draft.at(1, 1, 2, 2))
     said = [*map(quoted, chosen[:-1]), told(draft, "title", chosen[-1], words.TITLES)]
-    clutter(draft)
     final = Pages(
         paragraphs=tuple(
-            paragraph(text, style=style if text in chosen else "Normal") for text in texts
+            documents.paragraph(text, style=style if text in chosen else "Normal") for text in texts
         )
     )
-    draft.expect(Document(path=path, pages=final, looks=("style",)))
+    _expect(draft, path, final, "style")
     draft.say(
-        'Apply the paragraph style "{style}" to {said} in {path}, and to nothing else. Save it.',
-        "In {path}, turn {said} into {style}. All other paragraphs keep their style. Save.",
-        'Format {said} in {path} with the style "{style}", and save as docx.',
-        style=style,
-        said=words.listed(said),
-        path=path,
+        f'Apply the paragraph style "{style}" to {words.listed(said)} in {path}, and to nothing '
+        "else. Save it.",
+        f"In {path}, turn {words.listed(said)} into {style}. All other paragraphs keep their "
+        "style. Save.",
+        f'Format {words.listed(said)} in {path} with the style "{style}", and save as docx.',
     )
 
 
@@ -155,18 +139,13 @@ def _mark_words(draft: Draft, look: str, name: str) -> None:
     said: list[str] = []
     for at in draft.some(list(range(len(texts))), draft.at(1, 2, 2, 3)):
         word = texts[at].text.rstrip(".").split()[-1]
-        texts[at] = with_looks(texts[at], word, **{look: True})
+        texts[at] = documents.with_looks(texts[at], word, **{look: True})
         said.append(f'the last word, "{word}", of "{texts[at].text}"')
-    clutter(draft)
-    looks = ("bold", "italic", "underline")
-    draft.expect(Document(path=path, pages=Pages(paragraphs=tuple(texts)), looks=looks))
+    _expect(draft, path, Pages(paragraphs=tuple(texts)), "bold", "italic", "underline")
     draft.say(
-        "In {path}, make {said} {name}. Leave all other text as it is, and save.",
-        "Make {said} {name} in {path}, without the full stop. Save the document.",
-        "Only this text in {path} should be {name}: {said}. Save as docx.",
-        path=path,
-        said=words.listed(said),
-        name=name,
+        f"In {path}, make {words.listed(said)} {name}. Leave all other text as it is, and save.",
+        f"Make {words.listed(said)} {name} in {path}, without the full stop. Save the document.",
+        f"Only this text in {path} should be {name}: {words.listed(said)}. Save as docx.",
     )
     then_log(draft)
 
@@ -198,16 +177,12 @@ def align_paragraphs(draft: Draft) -> None:
             phrase = told(draft, "sentence", texts[at].text, [text.text for text in texts])
         texts[at] = replace(texts[at], align=align)
         said.append(phrase)
-    clutter(draft)
     final = Pages(paragraphs=tuple(texts))
-    draft.expect(Document(path=path, pages=final, looks=("align",)))
+    _expect(draft, path, final, "align")
+    verb = {"center": "Center", "right": "Right-align"}[align]
     draft.say(
-        "{verb} {said} in {path}, and save. The other paragraphs stay on the left.",
-        "In {path}, {verb_lower} {said}. Save it in docx format.",
-        path=path,
-        said=words.listed(said),
-        verb={"center": "Center", "right": "Right-align"}[align],
-        verb_lower={"center": "center", "right": "right-align"}[align],
+        f"{verb} {words.listed(said)} in {path}, and save. The other paragraphs stay on the left.",
+        f"In {path}, {verb.lower()} {words.listed(said)}. Save it in docx format.",
     )
 
 
@@ -217,15 +192,11 @@ def resize_text(draft: Draft) -> None:
     texts = list(model.paragraphs)
     at, size = draft.rng.randrange(len(texts)), draft.one([16, 18, 20, 24, 28])
     said = told(draft, "sentence", texts[at].text, [text.text for text in texts])
-    texts[at] = paragraph(texts[at].text, size=size)
-    clutter(draft)
-    draft.expect(Document(path=path, pages=Pages(paragraphs=tuple(texts)), looks=("size",)))
+    texts[at] = documents.paragraph(texts[at].text, size=size)
+    _expect(draft, path, Pages(paragraphs=tuple(texts)), "size")
     draft.say(
-        "Set {said} in {path} in {size} points. Change no other text, and save.",
-        "In {path}, the font size of {said} should be {size} pt. Save the document.",
-        path=path,
-        said=said,
-        size=size,
+        f"Set {said} in {path} in {size} points. Change no other text, and save.",
+        f"In {path}, the font size of {said} should be {size} pt. Save the document.",
     )
 
 
@@ -239,16 +210,13 @@ def insert_table(draft: Draft) -> None:
     if draft.level == 4:
         last = told(draft, "number", cells[-1], [str(n) for n in range(100, 9999, 37)])
         said[-1] = f"{cells[-2]} and {last}"
-    clutter(draft)
-    draft.expect(Document(path=path, pages=replace(model, tables=(table,))))
+    _expect(draft, path, replace(model, tables=(table,)))
+    rows = "1 row" if count == 1 else f"{count} rows"
+    entries = ", then ".join(said)
     draft.say(
-        "At the end of {path}, insert a table with 2 columns and {count} row{s}: {said}. Save it.",
-        "Add a table with {count} row{s} of 2 cells below the text of {path}. Fill it row by row "
-        "with {said}. Save the document.",
-        path=path,
-        count=count,
-        s="s" if count > 1 else "",
-        said=", then ".join(said),
+        f"At the end of {path}, insert a table with 2 columns and {rows}: {entries}. Save it.",
+        f"Add a table with {rows} of 2 cells below the text of {path}. Fill it row by row "
+        f"with {entries}. Save the document.",
     )
 
 
@@ -256,16 +224,13 @@ def turn_page(draft: Draft) -> None:
     """Set the page in landscape format and add a sentence."""
     path, model = _article(draft)
     sentence, said = _sentence(draft, model)
-    clutter(draft)
-    final = _with(model, len(model.paragraphs), paragraph(sentence), over=0)
+    final = _with(model, len(model.paragraphs), documents.paragraph(sentence), over=0)
     final = replace(final, landscape=True)
-    draft.expect(Document(path=path, pages=final, looks=("landscape",)))
+    _expect(draft, path, final, "landscape")
     draft.say(
-        "Turn the page of {path} to landscape, and add {said} as the last paragraph. Save it.",
-        "{path} should be printed in landscape format. Set that, append {said} as a paragraph, and "
-        "save.",
-        path=path,
-        said=said,
+        f"Turn the page of {path} to landscape, and add {said} as the last paragraph. Save it.",
+        f"{path} should be printed in landscape format. Set that, append {said} as a paragraph, "
+        "and save.",
     )
 
 
@@ -276,15 +241,11 @@ def page_header(draft: Draft) -> None:
     title = f"{draft.one(words.TITLES)} {draft.rng.randint(2020, 2029)}"
     others = [f"{other} {draft.rng.randint(2020, 2029)}" for other in words.TITLES]
     said = told(draft, "page title", title, others)
-    clutter(draft)
     final = replace(model, **{place: title})
-    draft.expect(Document(path=path, pages=final, looks=("header", "footer")))
+    _expect(draft, path, final, "header", "footer")
     draft.say(
-        "Give the pages of {path} a {place} that reads {said}. Save it as docx.",
-        "In {path}, turn on the page {place} and write {said} into it. Save the document.",
-        path=path,
-        place=place,
-        said=said,
+        f"Give the pages of {path} a {place} that reads {said}. Save it as docx.",
+        f"In {path}, turn on the page {place} and write {said} into it. Save the document.",
     )
 
 
@@ -296,15 +257,11 @@ def swap_paragraphs(draft: Draft) -> None:
     moved = draft.one(texts[1:-1])
     said = told(draft, "sentence", moved, texts)
     rest = [text for text in texts if text != moved]
-    clutter(draft)
     final = [moved, *rest] if place == "first" else [*rest, moved]
-    draft.expect(Document(path=path, pages=pages(*final)))
+    _expect(draft, path, documents.pages(*final))
     draft.say(
-        "In {path}, move {said} so that it becomes the {place} paragraph. Save it.",
-        "{said} should be the {place} paragraph of {path}. Move it there, and save as docx.",
-        path=path,
-        place=place,
-        said=said,
+        f"In {path}, move {said} so that it becomes the {place} paragraph. Save it.",
+        f"{said} should be the {place} paragraph of {path}. Move it there, and save as docx.",
     )
 
 
@@ -317,12 +274,9 @@ def save_as_text(draft: Draft) -> None:
     clutter(draft)
     draft.expect(Text(path=new, text="\n".join([sentence, *texts])))
     draft.say(
-        "Write {said} as a new first paragraph into the text of {path} and save the result as "
-        "plain text (.txt) under {new}.",
-        "Save {path} as the plain text file {new}, with {said} added as the first paragraph.",
-        path=path,
-        said=said,
-        new=new,
+        f"Write {said} as a new first paragraph into the text of {path} and save the result as "
+        f"plain text (.txt) under {new}.",
+        f"Save {path} as the plain text file {new}, with {said} added as the first paragraph.",
     )
 
 

@@ -2,19 +2,9 @@
 
 from typing import Final
 
+from envkit_linux_desktop.tasks import moves
 from envkit_linux_desktop.tasks.documents import Document, Pages, Paragraph
-from envkit_linux_desktop.tasks.moves import (
-    Moves,
-    View,
-    await_window,
-    choose,
-    enter_office,
-    key,
-    press,
-    save_office,
-    text,
-    wait,
-)
+from envkit_linux_desktop.tasks.moves import Moves, View, key, press, text, wait
 
 _ALIGN: Final = {"center": "e", "right": "r"}
 _MARKS: Final = {"bold": "b", "italic": "i", "underline": "u"}
@@ -24,7 +14,7 @@ _CHARACTER: Final = 5
 
 def write_pages(check: Document, view: View) -> Moves:
     """Type the whole document again, then give paragraphs and pages their looks."""
-    yield from enter_office(view)
+    yield from moves.enter_office(view)
     yield from press(view, "ctrl", "a")
     yield from press(view, "delete")
     for number, paragraph in enumerate(check.pages.paragraphs):
@@ -36,7 +26,7 @@ def write_pages(check: Document, view: View) -> Moves:
     yield from _set_page(check.pages, view)
     for table in check.pages.tables:
         yield from _insert_table(table, view)
-    yield from save_office(view)
+    yield from moves.save_office(view)
 
 
 def _style(number: int, paragraph: Paragraph, view: View) -> Moves:
@@ -51,8 +41,8 @@ def _style(number: int, paragraph: Paragraph, view: View) -> Moves:
         yield wait(0.2)
     if size:
         yield key("shift", "end")
-        yield from choose("o", _CHARACTER, view)
-        yield from await_window("Character", view)
+        yield from moves.choose("o", _CHARACTER, view)
+        yield from moves.await_window("Character", view)
         yield key("alt", "z")
         yield key("ctrl", "a")
         yield text(f"{size:g}")
@@ -70,7 +60,7 @@ def _paragraph_keys(paragraph: Paragraph) -> list[str]:
 def _set_page(pages: Pages, view: View) -> Moves:
     """Turn the page and write into its header and footer."""
     if pages.landscape:
-        yield from await_window("Page Style", view, "alt", "shift", "p")
+        yield from moves.await_window("Page Style", view, "alt", "shift", "p")
         yield key("ctrl", "pagedown")
         yield wait(0.5)
         yield key("alt", "a")  # landscape
@@ -99,7 +89,7 @@ def _insert_table(table: tuple[tuple[str, ...], ...], view: View) -> Moves:
     yield key("ctrl", "end")
     yield key("enter")
     yield wait()
-    yield from await_window("Insert Table", view, "ctrl", "f12")
+    yield from moves.await_window("Insert Table", view, "ctrl", "f12")
     for letter, count in (("c", len(table[0])), ("r", len(table))):
         yield key("alt", letter)
         yield key("ctrl", "a")

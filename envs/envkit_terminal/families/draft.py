@@ -52,9 +52,9 @@ class Draft:
         """Return a name of two nouns, one of thousands."""
         return "-".join(self.words(2))
 
-    def say(self, *templates: str, **values: object) -> None:
+    def say(self, *phrasings: str) -> None:
         """Set the goal to one of the phrasings."""
-        self.goal = self.one(templates).format(**values)
+        self.goal = self.one(phrasings)
 
     def expect(self, path: str, text: str) -> None:
         """Check that a file has a text."""

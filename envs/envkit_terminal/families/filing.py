@@ -21,12 +21,10 @@ def sort_by_ending(draft: Draft) -> None:
         draft.expect(f"{folder}/{name.rpartition('.')[2]}/{name}", text)
         draft.expect_gone(path)
     draft.say(
-        "In ~/{folder}, move every file into a subfolder named after its extension, for example "
-        "report.{one} into {one}/report.{one}.",
-        "Sort the files in ~/{folder} by type: each one goes into a subfolder with the name of its "
-        "extension (x.{one} into ~/{folder}/{one}/).",
-        folder=folder,
-        one=endings[0],
+        f"In ~/{folder}, move every file into a subfolder named after its extension, for example "
+        f"report.{endings[0]} into {endings[0]}/report.{endings[0]}.",
+        f"Sort the files in ~/{folder} by type: each one goes into a subfolder with the name of "
+        f"its extension (x.{endings[0]} into ~/{folder}/{endings[0]}/).",
     )
     draft.solution = [
         f'cd ~/{folder} && for f in *.*; do e=${{f##*.}}; mkdir -p "$e"; mv "$f" "$e/"; done'
@@ -47,13 +45,10 @@ def rename_files(draft: Draft) -> None:
         draft.files[f"{folder}/{other}-1.txt"] = "leave me\n"
         draft.keep(f"{folder}/{other}-1.txt")
     draft.say(
-        "Rename the files {old}-N.txt in ~/{folder} to {new}_NNN.txt, with the number padded to "
+        f"Rename the files {old}-N.txt in ~/{folder} to {new}_NNN.txt, with the number padded to "
         "three digits. Leave other files alone.",
-        "The files called {old}-1.txt, {old}-2.txt and so on in ~/{folder} need new names: "
-        "{new}_001.txt, {new}_002.txt, ... Nothing else may change.",
-        folder=folder,
-        old=old,
-        new=new,
+        f"The files called {old}-1.txt, {old}-2.txt and so on in ~/{folder} need new names: "
+        f"{new}_001.txt, {new}_002.txt, ... Nothing else may change.",
     )
     draft.solution = [
         f"cd ~/{folder} && for f in {old}-*.txt; do n=${{f#{old}-}}; n=${{n%.txt}}; "
@@ -75,12 +70,10 @@ def find_file(draft: Draft) -> None:
         found = path if number == target else found
     draft.expect("answer.txt", found)
     draft.say(
-        "Exactly one file below ~/{folder} contains the reference {code}. Write its path, relative "
-        "to your home folder (such as {folder}/x/note0.txt), to ~/answer.txt.",
-        "Which file below ~/{folder} mentions {code}? Put its path into ~/answer.txt, starting "
-        "with {folder}/.",
-        folder=folder,
-        code=code,
+        f"Exactly one file below ~/{folder} contains the reference {code}. Write its path, "
+        f"relative to your home folder (such as {folder}/x/note0.txt), to ~/answer.txt.",
+        f"Which file below ~/{folder} mentions {code}? Put its path into ~/answer.txt, starting "
+        f"with {folder}/.",
     )
     draft.solution = [f"cd ~ && grep -rlw -e {code} {folder} > answer.txt"]
 
@@ -99,11 +92,9 @@ def delete_files(draft: Draft) -> None:
         else:
             draft.keep(path)
     draft.say(
-        "Delete all empty .{ending} files below ~/{folder}, at any depth. Keep everything else.",
-        "Some .{ending} files in ~/{folder} and its subfolders have no content. Remove those and "
+        f"Delete all empty .{ending} files below ~/{folder}, at any depth. Keep everything else.",
+        f"Some .{ending} files in ~/{folder} and its subfolders have no content. Remove those and "
         "only those.",
-        folder=folder,
-        ending=ending,
     )
     draft.solution = [f"find ~/{folder} -name '*.{ending}' -type f -empty -delete"]
 
@@ -122,15 +113,10 @@ def set_modes(draft: Draft) -> None:
     octal = [f"{mode:o}" for mode in modes]
     letters = [stat.filemode(mode)[1:] for mode in modes]
     draft.say(
-        "In ~/{folder}, give every .{script} file the permissions {letters[0]} and every .{data} "
-        "file {letters[1]}.",
-        "Set the modes in ~/{folder}: {octal[0]} for the .{script} files, {octal[1]} for the "
-        ".{data} files.",
-        folder=folder,
-        script=script,
-        data=data,
-        octal=octal,
-        letters=letters,
+        f"In ~/{folder}, give every .{script} file the permissions {letters[0]} and every .{data} "
+        f"file {letters[1]}.",
+        f"Set the modes in ~/{folder}: {octal[0]} for the .{script} files, {octal[1]} for the "
+        f".{data} files.",
     )
     draft.solution = [f"cd ~/{folder} && chmod {octal[0]} *.{script} && chmod {octal[1]} *.{data}"]
 
@@ -159,13 +145,10 @@ def pack_folder(draft: Draft) -> None:
         contents,
     )
     draft.say(
-        "Pack all .{ending} files below ~/{folder}, and no others, into ~/{name}.tar.gz. Paths in "
-        "the archive are relative to ~/{folder}.",
-        "Create the gzipped tar archive ~/{name}.tar.gz from the .{ending} files in ~/{folder} and "
-        "its subfolders. Store their paths relative to ~/{folder}, and leave other files out.",
-        folder=folder,
-        ending=ending,
-        name=name,
+        f"Pack all .{ending} files below ~/{folder}, and no others, into ~/{name}.tar.gz. Paths "
+        f"in the archive are relative to ~/{folder}.",
+        f"Create the gzipped tar archive ~/{name}.tar.gz from the .{ending} files in ~/{folder} "
+        f"and its subfolders. Store their paths relative to ~/{folder}, and leave other files out.",
     )
     draft.solution = [
         f"cd ~/{folder} && find . -name '*.{ending}' -type f -printf '%P\\n' | "

@@ -102,11 +102,8 @@ def fix_script(draft: Draft) -> None:
             {f"{number}.txt": text},
         )
     draft.say(
-        "~/{path} FILE {about}. It has a bug and prints a wrong result. Fix it.{hint}",
-        "Find and fix the mistake in ~/{path}. When called with a file it {about}.{hint}",
-        path=path,
-        about=program.about,
-        hint=hint,
+        f"~/{path} FILE {program.about}. It has a bug and prints a wrong result. Fix it.{hint}",
+        f"Find and fix the mistake in ~/{path}. When called with a file it {program.about}.{hint}",
     )
     fixed = head + body.format(line=program.right)
     draft.solution = [f"cat > ~/{path} <<'END'\n{fixed}END"]
@@ -138,13 +135,10 @@ def write_script(draft: Draft) -> None:
             f"~/bin/{name} /tests/{number}.txt", program.answer(text), {f"{number}.txt": text}
         )
     draft.say(
-        "Write an executable program ~/bin/{name} that takes a file as its argument and {about}. "
-        "For ~/example.txt the result is {answer}.",
-        "I need a command ~/bin/{name} FILE that {about}. Any language that is installed will do. "
-        "With ~/example.txt it gives {answer}.",
-        name=name,
-        about=program.about,
-        answer=program.answer(given),
+        f"Write an executable program ~/bin/{name} that takes a file as its argument and "
+        f"{program.about}. For ~/example.txt the result is {program.answer(given)}.",
+        f"I need a command ~/bin/{name} FILE that {program.about}. Any language that is installed "
+        f"will do. With ~/example.txt it gives {program.answer(given)}.",
     )
     body = _BODIES[_PROGRAMS.index(program)].format(line=program.right)
     text = f"#!/usr/bin/python3\nimport sys\n\ntext = open(sys.argv[1]).read()\n{body}"
@@ -176,11 +170,10 @@ def edit_settings(draft: Draft) -> None:
     )
     changes = "; ".join(f"{key}: port {port + n}" for n, key in enumerate(chosen))
     draft.say(
-        "In ~/settings.json, enable these services and give them new ports: {changes}. The file "
+        f"In ~/settings.json, enable these services and give them new ports: {changes}. The file "
         "must stay valid JSON and nothing else may change.",
-        "Set enabled to true and change the port in ~/settings.json for the following: {changes}. "
-        "Keep all other values.",
-        changes=changes,
+        "Set enabled to true and change the port in ~/settings.json for the following: "
+        f"{changes}. Keep all other values.",
     )
     edits = "; ".join(
         f"s['{key}'] = dict(enabled=True, port={port + n})" for n, key in enumerate(chosen)
@@ -231,12 +224,9 @@ def git_commit(draft: Draft) -> None:
     ):
         draft.expect_run(f"sh /tests/git.sh {repository} {command}", output, {"git.sh": _GIT})
     draft.say(
-        "Several files in the git repository ~/{repository} have changed. Commit only {name}.txt, "
-        "with the message '{message}', and leave the other changes uncommitted.",
-        "In ~/{repository}, make one commit that contains nothing but the change to {name}.txt. "
-        "Its message is: {message}. Do not commit or undo the other changes.",
-        repository=repository,
-        name=names[0],
-        message=message,
+        f"Several files in the git repository ~/{repository} have changed. Commit only "
+        f"{names[0]}.txt, with the message '{message}', and leave the other changes uncommitted.",
+        f"In ~/{repository}, make one commit that contains nothing but the change to "
+        f"{names[0]}.txt. Its message is: {message}. Do not commit or undo the other changes.",
     )
     draft.solution = [f"cd ~/{repository} && git commit -qm '{message}' -- {names[0]}.txt"]

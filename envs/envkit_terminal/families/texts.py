@@ -25,13 +25,11 @@ def count_log(draft: Draft) -> None:
     draft.keep(f"logs/{name}.log")
     since = "" if draft.level == 1 else f" Count only lines from {first} on."
     draft.say(
-        "Each line of ~/logs/{name}.log has a date, a severity and a message. Count the lines of "
-        "each severity and write 'SEVERITY COUNT' lines to ~/{name}.txt, most frequent first, ties "
-        "in alphabetical order.{since}",
-        "Summarise ~/logs/{name}.log by its second column: one line 'SEVERITY COUNT' each in "
-        "~/{name}.txt, sorted by count from high to low and then by name.{since}",
-        name=name,
-        since=since,
+        f"Each line of ~/logs/{name}.log has a date, a severity and a message. Count the lines of "
+        f"each severity and write 'SEVERITY COUNT' lines to ~/{name}.txt, most frequent first, "
+        f"ties in alphabetical order.{since}",
+        f"Summarise ~/logs/{name}.log by its second column: one line 'SEVERITY COUNT' each in "
+        f"~/{name}.txt, sorted by count from high to low and then by name.{since}",
     )
     draft.solution = [
         f"cd ~ && awk '$1 >= \"{first}\" {{c[$2]++}} END {{for (k in c) print k, c[k]}}' "
@@ -58,17 +56,12 @@ def total_table(draft: Draft) -> None:
     lines = [f"{group},total", *(f"{team},{totals[team]}" for team in sorted(totals))]
     draft.expect(f"{folder}/totals.csv", "\n".join(lines))
     draft.say(
-        "~/{folder}/{name}.csv has the columns id, {group}, {item} and {amount}. Write "
-        "~/{folder}/totals.csv with the header {group},total and one row per {group} with the sum "
-        "of its column {amount}, sorted by {group}.",
-        "Add up the column {amount} of ~/{folder}/{name}.csv per {group}. The result goes to "
-        "~/{folder}/totals.csv: first the line {group},total, then one line per {group} in "
+        f"~/{folder}/{name}.csv has the columns id, {group}, {item} and {amount}. Write "
+        f"~/{folder}/totals.csv with the header {group},total and one row per {group} with the "
+        f"sum of its column {amount}, sorted by {group}.",
+        f"Add up the column {amount} of ~/{folder}/{name}.csv per {group}. The result goes to "
+        f"~/{folder}/totals.csv: first the line {group},total, then one line per {group} in "
         "alphabetical order.",
-        folder=folder,
-        name=name,
-        group=group,
-        item=item,
-        amount=amount,
     )
     draft.solution = [
         f"cd ~/{folder} && {{ echo {group},total; "
@@ -91,13 +84,10 @@ def replace_word(draft: Draft) -> None:
         changed = draft.files[path].replace(old, new) if ending == "conf" else draft.files[path]
         draft.expect(path, changed)
     draft.say(
-        "The server {old} is now {new}. Update every .conf file below ~/{folder}, and leave .bak "
+        f"The server {old} is now {new}. Update every .conf file below ~/{folder}, and leave .bak "
         "files as they are.",
-        "Replace {old} by {new} in all .conf files in ~/{folder} and its subfolders. Do not touch "
-        "other files.",
-        folder=folder,
-        old=old,
-        new=new,
+        f"Replace {old} by {new} in all .conf files in ~/{folder} and its subfolders. Do not "
+        "touch other files.",
     )
     pattern = old.replace(".", "\\.")
     draft.solution = [f"find ~/{folder} -name '*.conf' -exec sed -i 's/{pattern}/{new}/g' {{}} +"]
@@ -129,13 +119,10 @@ def merge_lists(draft: Draft) -> None:
         "write lowercase."
     )
     draft.say(
-        "Merge the address lists in ~/{folder} into ~/{result}.txt: every address once, sorted "
-        "alphabetically.{rule}",
-        "~/{result}.txt shall contain each address from the files in ~/{folder} exactly once, in "
-        "alphabetical order, one per line.{rule}",
-        folder=folder,
-        result=result,
-        rule=rule,
+        f"Merge the address lists in ~/{folder} into ~/{result}.txt: every address once, sorted "
+        f"alphabetically.{rule}",
+        f"~/{result}.txt shall contain each address from the files in ~/{folder} exactly once, in "
+        f"alphabetical order, one per line.{rule}",
     )
     drop = "" if kept_all else f"grep -vF '{dropped}' | "
     draft.solution = [
@@ -162,15 +149,12 @@ def convert_table(draft: Draft) -> None:
     text = "".join(f"{name} {count} 2\n" for name, count, _ in wanted)
     draft.expect_run("python3 -I /tests/show.py", text, {"show.py": show})
     draft.say(
-        "Write ~/{folder}/used.json: a JSON list of the rows of ~/{folder}/{source}.csv whose "
-        "column used is yes and whose count is at least {least}, in the same order, each an object "
-        "with name (text) and count (number).",
-        "Convert ~/{folder}/{source}.csv (fields separated by semicolons) to JSON: a list of "
+        f"Write ~/{folder}/used.json: a JSON list of the rows of ~/{folder}/{source}.csv whose "
+        f"column used is yes and whose count is at least {least}, in the same order, each an "
+        "object with name (text) and count (number).",
+        f"Convert ~/{folder}/{source}.csv (fields separated by semicolons) to JSON: a list of "
         "objects with the keys name and count, where count is a number, only for rows with used = "
-        "yes and a count of {least} or more. Save it as ~/{folder}/used.json and keep the order.",
-        folder=folder,
-        source=source,
-        least=least,
+        f"yes and a count of {least} or more. Save it as ~/{folder}/used.json and keep the order.",
     )
     draft.solution = [
         f'cd ~/{folder} && python3 -c "import csv, json; '

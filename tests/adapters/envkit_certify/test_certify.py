@@ -12,20 +12,14 @@ from fakes.sweep import sweep
 
 from envkit.checker import check_env
 from envkit.errors import ContractError
-from envkit_certify.bench import Plan
-from envkit_certify.lines import CertifyReport, Line, Verdict
+from envkit_certify.certified import Plan
+from envkit_certify.lines import CertificateLine, CertifyReport, Verdict
 from envkit_certify.page import write_page
 from envkit_certify.process import FreshProcess
 from envkit_certify.target import resolve
-from envkit_certify.worker import LINES, line_of, open_bench
+from envkit_certify.worker import LINES, line_of, open_subject
 
 BUILT_IN = ("canary-v0", "geo3k-v0", "search-v0", "computer-use-v0", "refine-v0")
-A_FEW = {
-    "shows_another_task_canary": "images",
-    "pays_parse_errors_canary": "replies",
-    "redraws_a_secret_canary": "determinism",
-    "tells_backwards_canary": "leaks",
-}
 FILE = """
 import json, os, re, sys, time
 import numpy as np
@@ -249,12 +243,12 @@ def lines_of(*arguments: Any) -> tuple[int, dict[str, dict[str, Any]]]:
     return outcome.code, {line["name"]: line for line in json.loads(outcome.out)["lines"]}
 
 
-def in_process(target: str, name: str, episodes: int = 12) -> Line:
+def in_process(target: str, name: str, episodes: int = 12) -> CertificateLine:
     """Return one line, in this process."""
     with FreshProcess() as replays:
-        bench = open_bench(Plan(target=target, episodes=episodes), replays)
-        line = line_of(bench, name)
-        bench.close()
+        subject = open_subject(Plan(target=target, episodes=episodes), replays)
+        line = line_of(subject, name)
+        subject.close()
     return line
 
 
@@ -325,9 +319,13 @@ def test_leaks_find_an_answer_by_its_place(file: Path) -> None:
         ("tells_in_a_png_canary", "leaks"),
         ("grades_cut_replies_canary", "payloads"),
         ("claims_success_canary", "payloads"),
+        ("shows_another_task_canary", "images"),
+        ("pays_parse_errors_canary", "replies"),
+        ("redraws_a_secret_canary", "determinism"),
+        ("tells_backwards_canary", "leaks"),
     ],
 )
-def test_line_finds_a_subtle_defect(name: str, line: str) -> None:
+def test_line_finds_the_defect_that_it_looks_for(name: str, line: str) -> None:
     found = in_process(f"fakes.mutants:{name}", line)
 
     assert found.verdict is Verdict.FAIL
@@ -514,23 +512,14 @@ def test_certify_suggests_the_line_that_was_meant() -> None:
 
 
 def test_page_escapes_what_an_environment_said(tmp_path: Path) -> None:
-    line = Line(name="leaks", verdict=Verdict.FAIL, detail="<b>", evidence=("<script>",))
+    line = CertificateLine(name="leaks", verdict=Verdict.FAIL, detail="<b>", evidence=("<script>",))
     report = CertifyReport(target="<i>", episodes=2, seed=0, lines=(line,), is_complete=True)
     write_page(report, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
 
-    assert Line.from_json(line.to_json()) == line
+    assert CertificateLine.from_json(line.to_json()) == line
     assert "&lt;script&gt;" in page
     assert "<script" not in page
-
-
-@pytest.mark.slow
-def test_certify_finds_planted_defects_by_their_lines() -> None:
-    found = sweep([f"fakes.mutants:{name}" for name in A_FEW], episodes=8)
-
-    assert {
-        name: line for name, line in A_FEW.items() if line not in found[f"fakes.mutants:{name}"]
-    } == {}
 
 
 @pytest.mark.slow

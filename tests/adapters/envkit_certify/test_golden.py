@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 from typing import Any, ClassVar
 
-import gymnasium
 import pytest
 from fakes.command import run_envkit
-from fakes.envs import DotsEnv, register_toys
+from fakes.envs import DotsEnv, register_missing, register_toys
 from fakes.hearing import Hearing
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -16,9 +15,7 @@ import envkit
 from envkit.env import Turn
 from envkit.errors import ContractError, StorageError
 from envkit.tasks import ListSource, Task
-from envkit_certify.golden import Change, changes, load, record, save
-from envkit_certify.golden.changes import _differences
-from envkit_certify.golden.recording import play
+from envkit_certify.golden import Change, _differences, changes, load, play, record, save
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 SHIPPED = sorted(GOLDEN.glob("*.json"))
@@ -80,8 +77,7 @@ class ChangingEnv(DotsEnv):
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     register_toys()
-    if "envkit/toy-changing-v0" not in gymnasium.registry:
-        envkit.register("toy-changing-v0", entry_point=ChangingEnv)
+    register_missing({"toy-changing-v0": ChangingEnv})
     monkeypatch.setattr(ChangingEnv, "change", "")
     return record("toy-changing-v0", {"rounds": 2}, seeds=range(3))
 
@@ -167,8 +163,7 @@ def test_an_environment_that_is_not_deterministic_cannot_be_golden() -> None:
     class Fickle(DotsEnv):
         capabilities = envkit.Capabilities()
 
-    if "envkit/toy-fickle-v0" not in gymnasium.registry:
-        envkit.register("toy-fickle-v0", entry_point=Fickle)
+    register_missing({"toy-fickle-v0": Fickle})
     with pytest.raises(ContractError, match=r"capabilities\.deterministic"):
         record("toy-fickle-v0")
 

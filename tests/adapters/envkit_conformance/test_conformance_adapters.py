@@ -152,38 +152,22 @@ def test_command_takes_other_recordings(points: None, tmp_path: Path) -> None:
 # ---- the class and the plugin
 
 
-class TestGoodAdapter(AdapterConformance):
+class TestCore(AdapterConformance):
     """The class as a third party uses it: every recording is one test."""
 
-    shape = Shape.MERGED
-
-    def deliver(self, trajectory: Any, *, filler_id: int) -> Any:
-        return projection(Shape.MERGED).deliver(trajectory, filler_id=filler_id)
-
-
-class TestCoreByProjection(AdapterConformance):
     projection = load_adapters(("core",))[0].members[0]
 
 
 THIRD_PARTY = """
-from envkit_conformance import AdapterConformance, DeliveredRow, Shape, expected_rows
+from dataclasses import replace
+from envkit_conformance import *
+
+def deliver(trajectory, *, filler_id):
+    (row,) = expected_rows(trajectory, Shape.WHOLE, filler_id=filler_id)
+    return [replace(DeliveredRow.of(row), loss_mask=[1] * len(row.response_ids))]
 
 class TestMine(AdapterConformance):
-    shape = Shape.WHOLE
-
-    def deliver(self, trajectory, *, filler_id):
-        (row,) = expected_rows(trajectory, Shape.WHOLE, filler_id=filler_id)
-        return [DeliveredRow(
-            prompt_ids=row.prompt_ids,
-            response_ids=row.response_ids,
-            loss_mask=[1] * len(row.response_ids),
-            logprobs=row.logprobs,
-            reward=row.reward,
-            tensors=row.tensors,
-        )]
-
-class TestEmpty(AdapterConformance):
-    pass
+    projection = Projection(name="mine", shape=Shape.WHOLE, deliver=deliver)
 
 def test_function(envkit_recording):
     assert envkit_recording.name
@@ -204,7 +188,6 @@ def test_third_party_gets_a_test_for_each_recording_and_the_difference(
         "-p",
         "no:cacheprovider",
     )
-    result.assert_outcomes(passed=3, failed=3)
+    result.assert_outcomes(passed=3, failed=1)
     text = result.stdout.str()
-    assert "TestMine, recording text: fail: mask differs at response token 18" in text
-    assert "TestEmpty must set `projection` or write `deliver" in text
+    assert "mine, recording text: fail: mask differs at response token 18" in text

@@ -5,23 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fakes.deliveries import (
-    Change,
-    Rows,
-    Spoil,
-    add_observation,
-    drop_image,
-    drop_picture,
-    drop_token,
-    lose_logprob,
-    on_row,
-    other_image,
-    projection,
-    shift_mask,
-    swap_images,
-    swap_pictures,
-    without_images,
-)
+from fakes import deliveries as planted
 
 from envkit.trajectory import whole_row
 from envkit_conformance import DeliveredRow, Recording, Shape, Verdict, check, shipped_recordings
@@ -41,15 +25,15 @@ def newline_place(name: str) -> int:
     return place
 
 
-def reverse(rows: Rows) -> Rows:
+def reverse(rows: planted.Rows) -> planted.Rows:
     return [replace(row, is_last=n == len(rows) - 1) for n, row in enumerate(reversed(rows))]
 
 
-def reward_on_first_row(rows: Rows) -> Rows:
+def reward_on_first_row(rows: planted.Rows) -> planted.Rows:
     return [replace(rows[0], reward=rows[-1].reward), *rows[1:-1], replace(rows[-1], reward=0.0)]
 
 
-def without_last_row(rows: Rows) -> Rows:
+def without_last_row(rows: planted.Rows) -> planted.Rows:
     return [*rows[:-2], replace(rows[-2], is_last=True, reward=rows[-1].reward)]
 
 
@@ -63,48 +47,48 @@ def filler_with_images(row: DeliveredRow) -> DeliveredRow:
     return replace(filler(row), tensors=row.tensors)
 
 
-DEFECTS: dict[str, tuple[Shape, str, Spoil, str]] = {
+DEFECTS: dict[str, tuple[Shape, str, planted.Spoil, str]] = {
     "mask shifted right": (
         WHOLE,
         "images",
-        on_row(0, shift_mask(1)),
+        planted.on_row(0, planted.shift_mask(1)),
         "mask differs at response token 18: expected 0, got 1; the mask is shifted right by 1",
     ),
     "mask shifted left": (
         WHOLE,
         "text",
-        on_row(0, shift_mask(-1)),
+        planted.on_row(0, planted.shift_mask(-1)),
         "mask differs at response token 17: expected 1, got 0; the mask is shifted left by 1",
     ),
     "dropped newline": (
         WHOLE,
         "text",
-        on_row(0, drop_token(newline_place("text"))),
+        planted.on_row(0, planted.drop_token(newline_place("text"))),
         "response ids differ at token 18: expected 198, got 151644; "
         "1 token missing there, the rest is equal",
     ),
     "swapped image of another size": (
         WHOLE,
         "images",
-        on_row(0, swap_images),
+        planted.on_row(0, planted.swap_images),
         "tensor pixel_values differs in image 0",
     ),
     "dropped image": (
         WHOLE,
         "images",
-        on_row(0, drop_image),
+        planted.on_row(0, planted.drop_image),
         "tensor image_grid_thw has shape (3, 3), expected (4, 3): 3 of 4 images",
     ),
     "lost log-probability": (
         WHOLE,
         "abort_resumed",
-        on_row(0, lose_logprob(53)),
+        planted.on_row(0, planted.lose_logprob(53)),
         "log-probability of response token 53: expected -0.224609375, got 0.0 (lost)",
     ),
     "all log-probabilities lost": (
         WHOLE,
         "text",
-        on_row(0, lambda row: replace(row, logprobs=None)),
+        planted.on_row(0, lambda row: replace(row, logprobs=None)),
         "no log-probabilities were delivered",
     ),
     "reward on the wrong row": (
@@ -116,13 +100,13 @@ DEFECTS: dict[str, tuple[Shape, str, Spoil, str]] = {
     "reward lost": (
         STEPS,
         "images",
-        on_row(-1, lambda row: replace(row, reward=None)),
+        planted.on_row(-1, lambda row: replace(row, reward=None)),
         "row 3 of 4: no reward was delivered, expected 2.0",
     ),
     "observation left at the end": (
         WHOLE,
         "tool_calls",
-        on_row(0, add_observation),
+        planted.on_row(0, planted.add_observation),
         "response ids continue after the 102 tokens expected, got 3 more "
         "(an observation after the last reply?)",
     ),
@@ -148,20 +132,20 @@ DEFECTS: dict[str, tuple[Shape, str, Spoil, str]] = {
     "row not marked as the last": (
         WHOLE,
         "text",
-        on_row(0, lambda row: replace(row, is_last=False)),
+        planted.on_row(0, lambda row: replace(row, is_last=False)),
         "the row is not marked as the last one, which is wrong",
     ),
     "fault trained": (
         WHOLE,
         "env_fault_in_step",
-        on_row(0, lambda row: replace(row, loss_mask=(1,) * len(row.response_ids))),
+        planted.on_row(0, lambda row: replace(row, loss_mask=(1,) * len(row.response_ids))),
         "mask differs at response token 0: expected 0, got 1; "
         "a trajectory without a reward trains nothing",
     ),
     "fault rewarded": (
         WHOLE,
         "engine_fault_later",
-        on_row(0, lambda row: replace(row, reward=0.0, is_unscorable=False)),
+        planted.on_row(0, lambda row: replace(row, reward=0.0, is_unscorable=False)),
         "a trajectory without a reward is not marked as unscorable; "
         "the trainer would use the reward 0.0",
     ),
@@ -174,43 +158,43 @@ DEFECTS: dict[str, tuple[Shape, str, Spoil, str]] = {
     "fault with an empty row": (
         WHOLE,
         "env_fault_at_reset",
-        on_row(0, lambda row: replace(row, response_ids=(), loss_mask=(), logprobs=())),
+        planted.on_row(0, lambda row: replace(row, response_ids=(), loss_mask=(), logprobs=())),
         "a row without a reward must still have prompt and response ids, got none",
     ),
     "fault with columns of two lengths": (
         STEPS,
         "env_fault_in_step",
-        on_row(1, lambda row: replace(row, logprobs=(0.0,))),
+        planted.on_row(1, lambda row: replace(row, logprobs=(0.0,))),
         "row 1 of 2: log-probabilities must have one entry for each of 18 response ids, got 1",
     ),
     "fault with an image less": (
         WHOLE,
         "env_fault_in_step",
-        on_row(0, drop_image),
+        planted.on_row(0, planted.drop_image),
         "tensor image_grid_thw has shape (2, 3), expected (3, 3): 2 of 3 images",
     ),
     "filler row with images": (
         WHOLE,
         "env_fault_in_step",
-        on_row(0, filler_with_images),
+        planted.on_row(0, filler_with_images),
         "a row without images was delivered with tensors ['image_grid_thw', 'pixel_values']",
     ),
     "truncation taken for a fault": (
         WHOLE,
         "episode_timeout",
-        on_row(0, lambda row: replace(row, is_unscorable=True)),
+        planted.on_row(0, lambda row: replace(row, is_unscorable=True)),
         "the row is marked as unscorable, but has the reward 0.5",
     ),
     "mask one entry short": (
         WHOLE,
         "text",
-        on_row(0, lambda row: replace(row, loss_mask=row.loss_mask[:-1])),
+        planted.on_row(0, lambda row: replace(row, loss_mask=row.loss_mask[:-1])),
         "mask must have one entry for each of 86 response ids, got 85",
     ),
     "prompt cut": (
         WHOLE,
         "context_tokens",
-        on_row(0, lambda row: replace(row, prompt_ids=row.prompt_ids[:30])),
+        planted.on_row(0, lambda row: replace(row, prompt_ids=row.prompt_ids[:30])),
         "prompt ids end after 30 of 35 tokens",
     ),
 }
@@ -219,8 +203,8 @@ DEFECTS: dict[str, tuple[Shape, str, Spoil, str]] = {
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_suite_catches_a_planted_defect_and_names_it(defect: str) -> None:
     shape, name, spoil, message = DEFECTS[defect]
-    assert check(projection(shape), recording(name)).verdict is Verdict.PASS
-    outcome = check(projection(shape, spoil), recording(name))
+    assert check(planted.projection(shape), recording(name)).verdict is Verdict.PASS
+    outcome = check(planted.projection(shape, spoil), recording(name))
     assert outcome.verdict is Verdict.FAIL
     assert outcome.message == message or outcome.message.startswith(f"{message}: image")
 
@@ -234,13 +218,13 @@ def test_swapped_images_of_one_size_are_found_by_their_values() -> None:
     assert pairs
     later, earlier = pairs[0]
 
-    def spoil(rows: Rows) -> Rows:
+    def spoil(rows: planted.Rows) -> planted.Rows:
         order = list(range(4))
         order[later], order[earlier] = earlier, later
         pixels = np.concatenate([parts[n] for n in order])
         return [replace(rows[0], tensors={**rows[0].tensors, "pixel_values": pixels})]
 
-    outcome = check(projection(WHOLE, spoil), one)
+    outcome = check(planted.projection(WHOLE, spoil), one)
     assert outcome.message == (
         f"tensor pixel_values differs in image {earlier}: image {later} of the row is there instead"
     )
@@ -249,34 +233,39 @@ def test_swapped_images_of_one_size_are_found_by_their_values() -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (swap_pictures, "image 0 is a different image: image 3 of the row is there instead"),
-        (drop_picture, "3 images were delivered, expected 4"),
-        (other_image, "image 3 is a different image than the recorded one"),
-        (without_images, "no image was delivered, expected 4"),
+        (
+            planted.swap_pictures,
+            "image 0 is a different image: image 3 of the row is there instead",
+        ),
+        (planted.drop_picture, "3 images were delivered, expected 4"),
+        (planted.other_image, "image 3 is a different image than the recorded one"),
+        (planted.without_images, "no image was delivered, expected 4"),
     ],
 )
 def test_suite_catches_wrong_images_where_a_trainer_takes_images(
-    spoil: Change, message: str
+    spoil: planted.Change, message: str
 ) -> None:
-    def images_only(rows: Rows) -> Rows:
+    def images_only(rows: planted.Rows) -> planted.Rows:
         return [spoil(replace(row, tensors={})) for row in rows]
 
-    good = projection(WHOLE, lambda rows: [replace(r, tensors={}) for r in rows], with_images=True)
+    good = planted.projection(
+        WHOLE, lambda rows: [replace(r, tensors={}) for r in rows], with_images=True
+    )
     assert check(good, recording("images")).verdict is Verdict.PASS
-    outcome = check(projection(WHOLE, images_only, with_images=True), recording("images"))
+    outcome = check(planted.projection(WHOLE, images_only, with_images=True), recording("images"))
     assert (outcome.verdict, outcome.message) == (Verdict.FAIL, message)
 
 
 def test_suite_catches_tensors_on_a_row_of_text() -> None:
     image = whole_row(recording("images").trajectory, filler_id=0).tensors
-    spoilt = projection(WHOLE, on_row(0, lambda row: replace(row, tensors=image)))
+    spoilt = planted.projection(WHOLE, planted.on_row(0, lambda row: replace(row, tensors=image)))
     outcome = check(spoilt, recording("text"))
     assert outcome.message.startswith("a row without images was delivered with tensors")
 
 
 def test_empty_tensors_of_a_text_row_are_not_an_image() -> None:
     empty = {"pixel_values": np.zeros((0, 1176), np.float32)}
-    good = projection(WHOLE, on_row(0, lambda row: replace(row, tensors=empty)))
+    good = planted.projection(WHOLE, planted.on_row(0, lambda row: replace(row, tensors=empty)))
     assert check(good, recording("text")).verdict is Verdict.PASS
 
 
@@ -284,22 +273,22 @@ def test_empty_tensors_of_a_text_row_are_not_an_image() -> None:
 def test_failure_may_arrive_as_one_masked_filler_row(shape: Shape) -> None:
     for one in shipped_recordings():
         if one.trajectory.is_faulted:
-            outcome = check(projection(shape, lambda rows: [filler(rows[-1])]), one)
+            outcome = check(planted.projection(shape, lambda rows: [filler(rows[-1])]), one)
             assert outcome.verdict is Verdict.PASS, outcome
 
 
 def test_trainer_may_take_the_whole_reward_with_every_row() -> None:
     """A split trajectory in verl; a single row is the same either way."""
 
-    def everywhere(rows: Rows) -> Rows:
+    def everywhere(rows: planted.Rows) -> planted.Rows:
         return [replace(row, reward=rows[-1].reward) for row in rows]
 
-    split = projection(STEPS, everywhere)
+    split = planted.projection(STEPS, everywhere)
     assert check(split, recording("images")).message == (
         "row 0 of 4: reward differs: expected 0.0, got 2.0"
     )
     assert check(replace(split, rewards_every_row=True), recording("images")).message == ""
-    lacking = check(replace(projection(STEPS), rewards_every_row=True), recording("images"))
+    lacking = check(replace(planted.projection(STEPS), rewards_every_row=True), recording("images"))
     assert lacking.message == "row 0 of 4: reward differs: expected 2.0, got 0.0"
 
 
@@ -312,12 +301,14 @@ def test_every_single_token_of_every_recording_is_compared() -> None:
         length = len(whole_row(one.trajectory, filler_id=one.filler_id).response_ids)
         for place in range(length):
             for column in ("response_ids", "loss_mask", "logprobs"):
-                outcome = check(projection(WHOLE, on_row(0, _changed(column, place))), one)
+                outcome = check(
+                    planted.projection(WHOLE, planted.on_row(0, _changed(column, place))), one
+                )
                 assert outcome.verdict is Verdict.FAIL, (one.name, column, place)
                 assert re.search(rf"token {place}\b", outcome.message), outcome.message
 
 
-def _changed(column: str, place: int) -> Change:
+def _changed(column: str, place: int) -> planted.Change:
     def change(row: DeliveredRow) -> DeliveredRow:
         values = list(getattr(row, column))
         values[place] = 1 - values[place] if column == "loss_mask" else values[place] - 1

@@ -15,21 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-import gymnasium
 import numpy as np
 import pytest
-from fakes.envs import EchoEnv
+from fakes import isolated_envs as envs
+from fakes.envs import EchoEnv, register_missing
 from fakes.forking_env import Forking
-from fakes.isolated_envs import (
-    Dying,
-    Formatting,
-    Harmful,
-    Stuck,
-    Waiting,
-    picky_mixture,
-    unpaid_canary,
-    wrapped,
-)
 from fakes.processes import is_alive, wait_until_gone
 from fakes.threaded_env import Threaded
 
@@ -79,7 +69,7 @@ def worker(factory: Callable[[], Any], **options: Any) -> Generator[IsolatedEnv]
     ],
 )
 def test_isolated_reports_how_a_worker_ended_as_a_crash(reply: str, expected: str) -> None:
-    with worker(Harmful) as env:
+    with worker(envs.Harmful) as env:
         env.reset(seed=1)
         with pytest.raises(EnvFault, match=expected) as caught:
             env.step(reply)
@@ -92,7 +82,7 @@ def test_isolated_reports_how_a_worker_ended_as_a_crash(reply: str, expected: st
 
 
 def test_isolated_bounds_the_memory_of_a_worker() -> None:
-    with worker(Harmful, memory_mb=100) as env:
+    with worker(envs.Harmful, memory_mb=100) as env:
         env.reset(seed=1)
         with pytest.raises(EnvFault, match="MemoryError") as caught:
             env.step("memory")
@@ -100,7 +90,7 @@ def test_isolated_bounds_the_memory_of_a_worker() -> None:
 
 
 def test_isolated_kills_all_that_a_dead_worker_started() -> None:
-    with worker(Harmful) as env:
+    with worker(envs.Harmful) as env:
         env.reset(seed=1)
         pids = env.step("fork").info["pids"]
         assert len(set(pids)) == 21
@@ -111,7 +101,7 @@ def test_isolated_kills_all_that_a_dead_worker_started() -> None:
 
 
 def test_isolated_close_kills_all_that_a_worker_started() -> None:
-    with worker(Harmful) as env:
+    with worker(envs.Harmful) as env:
         env.reset(seed=1)
         pids = env.step("fork").info["pids"]
     assert [pid for pid in pids if is_alive(pid)] == []  # gone when close returns
@@ -119,7 +109,7 @@ def test_isolated_close_kills_all_that_a_worker_started() -> None:
 
 @pytest.mark.slow
 def test_isolated_kills_a_worker_with_too_many_processes() -> None:
-    with worker(Harmful) as env:
+    with worker(envs.Harmful) as env:
         env.reset(seed=1)
         with pytest.raises(EnvFault, match="over 256 processes"):
             env.step("fork bomb")
@@ -155,7 +145,7 @@ def test_isolated_workers_die_with_a_caller_that_is_killed() -> None:
 def test_isolated_kill_ends_a_call_that_hangs() -> None:
     import threading
 
-    with worker(Harmful) as env:
+    with worker(envs.Harmful) as env:
         env.reset(seed=1)
         timer = threading.Timer(0.2, env.close)  # what a rollout does after its deadline
         timer.start()
@@ -167,10 +157,10 @@ def test_isolated_kill_ends_a_call_that_hangs() -> None:
 
 @pytest.mark.slow
 def test_isolated_survives_its_supervisor() -> None:
-    with worker(Harmful) as env, worker(Harmful) as other:
+    with worker(envs.Harmful) as env, worker(envs.Harmful) as other:
         env.reset(seed=1)
         pids = env.step("fork").info["pids"]
-        key = isolated(Harmful).key
+        key = isolated(envs.Harmful).key
         _supervisors[key]._process.kill()
         _supervisors[key]._process.wait()
         for lost in (env, other):
@@ -179,7 +169,7 @@ def test_isolated_survives_its_supervisor() -> None:
             assert caught.value.kind is FaultKind.CRASHED
         in_group = pids[::3]
         assert wait_until_gone([cast(int, env.pid), *in_group]) == []
-        with worker(Harmful) as fresh:
+        with worker(envs.Harmful) as fresh:
             fresh.reset(seed=1)
         for pid in pids:  # other sessions, which only the supervisor can find
             if is_alive(pid):
@@ -188,10 +178,10 @@ def test_isolated_survives_its_supervisor() -> None:
 
 def test_isolated_reports_a_constructor_that_dies_or_hangs() -> None:
     with pytest.raises(EnvFault, match="exited with code 3") as caught:
-        isolated(Dying)()
+        isolated(envs.Dying)()
     assert caught.value.kind is FaultKind.CRASHED
     with pytest.raises(EnvFault, match="in time") as caught:
-        isolated(Stuck, start_timeout_s=0.5)()
+        isolated(envs.Stuck, start_timeout_s=0.5)()
     assert caught.value.kind is FaultKind.TIMEOUT
 
 
@@ -212,7 +202,7 @@ def test_isolated_errors_keep_their_type_and_the_worker_continues() -> None:
         "pipe": (EnvFault, "its own pipe", FaultKind.TRANSIENT, True),
         "late": (EnvFault, "too late", FaultKind.TIMEOUT, True),
     }
-    with worker(Harmful) as env:
+    with worker(envs.Harmful) as env:
         env.reset(seed=1)
         pid = env.pid
         for reply, (kind, text, fault, retryable) in expected.items():
@@ -233,7 +223,7 @@ def test_isolated_errors_keep_their_type_and_the_worker_continues() -> None:
 
 
 def test_isolated_output_of_an_environment_disturbs_nothing() -> None:
-    with worker(Harmful) as env:
+    with worker(envs.Harmful) as env:
         env.reset(seed=1)
         os.kill(cast(int, env.pid), signal.SIGINT)  # Ctrl-C is the caller's
         assert env.step("print").observation["text"] == "print"
@@ -241,8 +231,8 @@ def test_isolated_output_of_an_environment_disturbs_nothing() -> None:
 
 
 def test_isolated_passes_calls_on_unchanged() -> None:
-    direct = Harmful(max_turns=4)
-    factory = functools.partial(Harmful, max_turns=4)
+    direct = envs.Harmful(max_turns=4)
+    factory = functools.partial(envs.Harmful, max_turns=4)
     with worker(factory) as env:
         assert (env.system_prompt, env.max_turns) == ("Repeat.", 4)
         assert env.capabilities.snapshot
@@ -264,8 +254,8 @@ def test_isolated_passes_calls_on_unchanged() -> None:
 
 
 def test_isolated_messages_and_images_are_those_of_the_environment() -> None:
-    direct = Formatting()
-    with worker(Formatting) as env:
+    direct = envs.Formatting()
+    with worker(envs.Formatting) as env:
         mine, theirs = env.reset(seed=1).observation, direct.reset(seed=1).observation
         assert mine == theirs
         assert env.system_prompt == "Set by reset."
@@ -291,11 +281,11 @@ def test_isolated_messages_and_images_are_those_of_the_environment() -> None:
 
 
 def test_isolated_keeps_wrappers_and_asynchronous_hooks_in_the_worker() -> None:
-    with worker(wrapped) as env:
+    with worker(envs.wrapped) as env:
         observation = env.reset(seed=1).observation
         assert env.format_observation(observation)["content"] == "task None!"
         assert env.step("x").reward == 0.5
-    with worker(Waiting) as env:
+    with worker(envs.Waiting) as env:
         assert env.reset(seed=1).observation["text"] == "async start"
         assert env.step("x").terminated
 
@@ -304,12 +294,12 @@ def test_isolated_declares_and_judges_success_as_in_this_process() -> None:
     with worker(EnvSource("canary-v0", '{"reward_threshold": 0.25}')) as env:
         assert env.spec is not None
         assert env.reward_threshold == env.spec.reward_threshold == 0.25
-    with worker(unpaid_canary) as env:
+    with worker(envs.unpaid_canary) as env:
         assert env.reward_threshold == 1.0
         env.reset(seed=1)
         step = env.step(env.oracle()(context_of(env)))
         assert (step.reward, step.info["own_reward"], env.own_reward) == (0.0, 0.5, 0.5)
-    with worker(picky_mixture) as env:
+    with worker(envs.picky_mixture) as env:
         found = {env.reset(seed=n).info["member"]: env.reward_threshold for n in range(16)}
         assert found == {"half": 0.5, "whole": 1.0}
 
@@ -320,9 +310,9 @@ def context_of(env: Env) -> PolicyContext:
 
 def test_isolated_refuses_what_a_worker_cannot_build() -> None:
     with pytest.raises(ConfigurationError, match="picklable"):
-        isolated(lambda: Harmful(max_turns=3))
+        isolated(lambda: envs.Harmful(max_turns=3))
     with pytest.raises(ConfigurationError, match="memory_mb must be positive"):
-        isolated(Harmful, memory_mb=0)
+        isolated(envs.Harmful, memory_mb=0)
     with pytest.raises(UnknownNameError, match="canary"):
         isolated(EnvSource("canari-v0"))()
 
@@ -478,8 +468,7 @@ def test_isolated_child_that_returns_from_a_step_does_not_answer(fails: bool) ->
 
 
 def test_isolated_refuses_arguments_that_the_environment_does_not_take() -> None:
-    if "envkit/attack-isolation-v0" not in gymnasium.registry:
-        envkit.register("attack-isolation-v0", entry_point=EchoEnv)
+    register_missing({"attack-isolation-v0": EchoEnv})
     source = EnvSource("attack-isolation-v0", json.dumps({"no_such": 1}))
     with pytest.raises(ConfigurationError, match="cannot be built with"):
         isolated(source)()

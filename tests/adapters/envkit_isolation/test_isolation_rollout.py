@@ -13,28 +13,19 @@ from fakes.hearing import Hearing, thinking_codec
 from fakes.isolated_envs import Harmful, dies_once
 from fakes.processes import children, is_alive, wait_until_gone
 
+from envkit import rollout
 from envkit.env import Policy, PolicyContext
 from envkit.errors import ConfigurationError, UnknownNameError
-from envkit.rollout import (
-    Backoff,
-    EnvSource,
-    RetryBudget,
-    RolloutConfig,
-    Sampling,
-    ScriptedEngine,
-    collect,
-    play,
-)
 from envkit.tokens import ChatCodec
 from envkit.trajectory import StopReason, Trajectory
 from envkit_isolation import isolated
 from envkit_isolation.process import close_supervisors
 from envkit_isolation.supervisor import descendants
 
-QUICK = RetryBudget(
+QUICK = rollout.RetryBudget(
     step_timeout_s=0.5,
     reset_timeout_s=30,
-    backoff=Backoff(initial_s=0.001, maximum_s=0.002),
+    backoff=rollout.Backoff(initial_s=0.001, maximum_s=0.002),
     max_env_retries_per_turn=1,
     max_episode_restarts=0,
 )
@@ -76,12 +67,14 @@ def policy_of(factory: Any, name: str = "oracle") -> Policy:
 async def test_isolated_crash_is_recovered_to_the_trajectory_without_isolation(
     env_id: str, tmp_path: Path
 ) -> None:
-    codec, source, mark = vision_codec(), EnvSource(env_id), tmp_path / "died"
-    direct = await play(source, ScriptedEngine(codec, policy_of(source)), codec, seed=11)
+    codec, source, mark = vision_codec(), rollout.EnvSource(env_id), tmp_path / "died"
+    direct = await rollout.play(
+        source, rollout.ScriptedEngine(codec, policy_of(source)), codec, seed=11
+    )
     factory = isolated(functools.partial(dies_once, env_id, str(mark)))
-    engine = ScriptedEngine(codec, policy_of(factory))
+    engine = rollout.ScriptedEngine(codec, policy_of(factory))
     patient = replace(QUICK, step_timeout_s=60)
-    crashed = await play(factory, engine, codec, retries=patient, seed=11)
+    crashed = await rollout.play(factory, engine, codec, retries=patient, seed=11)
     assert crashed.fault is None
     assert direct.reward == 1.0
     assert crashed.turns[1].env_retries == {"crashed": 1}
@@ -92,7 +85,7 @@ async def test_isolated_crash_is_recovered_to_the_trajectory_without_isolation(
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["oracle", "noisy-oracle"])
 async def test_isolated_policies_of_several_agents_run_in_the_worker(policy: str) -> None:
-    codec, source = vision_codec(), EnvSource("refine-v0")
+    codec, source = vision_codec(), rollout.EnvSource("refine-v0")
     sides: list[tuple[Literal["none", "process"], Any]] = [
         ("none", source),
         ("process", isolated(source)),
@@ -100,12 +93,12 @@ async def test_isolated_policies_of_several_agents_run_in_the_worker(policy: str
     played = [
         [
             content_of(trajectory)
-            async for trajectory in collect(
+            async for trajectory in rollout.collect(
                 source.env_id,
-                ScriptedEngine(codec, policy_of(factory, policy)),
+                rollout.ScriptedEngine(codec, policy_of(factory, policy)),
                 codec,
                 episodes=1,
-                config=RolloutConfig(seed=3, isolation=isolation),
+                config=rollout.RolloutConfig(seed=3, isolation=isolation),
             )
         ]
         for isolation, factory in sides
@@ -115,8 +108,8 @@ async def test_isolated_policies_of_several_agents_run_in_the_worker(policy: str
 
 
 async def hang_or_exit(codec: ChatCodec, reply: str) -> Trajectory:
-    engine = ScriptedEngine(codec, lambda context: reply if context.turn == 1 else "fine")
-    return await play(isolated(Harmful), engine, codec, retries=QUICK, seed=5)
+    engine = rollout.ScriptedEngine(codec, lambda context: reply if context.turn == 1 else "fine")
+    return await rollout.play(isolated(Harmful), engine, codec, retries=QUICK, seed=5)
 
 
 @pytest.mark.slow
@@ -146,13 +139,13 @@ async def test_isolated_exits_cost_only_the_episodes_they_happen_in() -> None:
 
     found = [
         trajectory
-        async for trajectory in collect(
+        async for trajectory in rollout.collect(
             Harmful,
-            ScriptedEngine(codec, policy),
+            rollout.ScriptedEngine(codec, policy),
             codec,
             episodes=8,
             concurrency=2,
-            config=RolloutConfig(retries=QUICK, seed=1, isolation="process"),
+            config=rollout.RolloutConfig(retries=QUICK, seed=1, isolation="process"),
         )
     ]
     assert len(found) == 8
@@ -164,14 +157,14 @@ async def test_isolated_exits_cost_only_the_episodes_they_happen_in() -> None:
 
 @pytest.mark.slow
 async def test_isolated_oracle_is_refused_for_another_environment() -> None:
-    factory = isolated(EnvSource("canary-v0"))
+    factory = isolated(rollout.EnvSource("canary-v0"))
     env = factory()
     try:
         with pytest.raises(AttributeError, match="'dialect' of the environment is in its worker"):
             _ = cast(Any, env).dialect
         with pytest.raises(UnknownNameError, match="oracle"):
             env._policy("orakle")
-        direct = EnvSource("canary-v0")()
+        direct = rollout.EnvSource("canary-v0")()
         context = PolicyContext(env=cast(Any, direct), task={}, turn=0, messages=[], seed=0)
         with pytest.raises(ConfigurationError, match="isolated environment"):
             env.oracle()(context)
@@ -186,9 +179,9 @@ async def test_a_worker_hears_how_each_reply_ended() -> None:
     codec = thinking_codec()
     records: list[Trajectory] = []
     for build in (Hearing, isolated(Hearing)):
-        engine = ScriptedEngine(codec, say)
-        sampling = Sampling(max_new_tokens=6)
-        records.append(await play(build, engine, codec, sampling=sampling, seed=1))
+        engine = rollout.ScriptedEngine(codec, say)
+        sampling = rollout.Sampling(max_new_tokens=6)
+        records.append(await rollout.play(build, engine, codec, sampling=sampling, seed=1))
     plain, apart = records
     assert [turn.info["finish"] for turn in apart.turns] == ["stop", "length"] * 2
     assert [turn.info["thinking"] != "" for turn in apart.turns] == [True] * 4

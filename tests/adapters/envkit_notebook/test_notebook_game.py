@@ -95,7 +95,7 @@ async def test_game_plays_an_episode_reply_by_reply() -> None:
     assert [outcome.truncated for outcome in outcomes] == [False, False, True]
     assert game.reward == 3.0
     assert [text_of(m) for m in game.messages if m["role"] == "user"][-1] == "total 6"
-    assert outcomes[0].to_view()["terms"] == {"step": "1"}
+    assert [turn.info["reward_terms"] for turn in game.turns] == [{"step": 1.0}] * 3
     with pytest.raises(EpisodeStateError, match="start it again"):
         await game.reply("ab")
     await game.close()

@@ -13,6 +13,7 @@ import pytest
 from fakes.envs import DotsEnv, EchoEnv, register_toys
 from fakes.ray_cluster import FakeRay
 from fakes.ray_players import scripted_player
+from fakes.waiting import until
 
 from envkit.env import Turn
 from envkit.errors import (
@@ -89,12 +90,6 @@ def ledger(trajectories: list[Trajectory]) -> dict[Any, Any]:
         (one.metadata["group"], one.metadata["member"]): (one.train_ids(), one.seed, one.reward)
         for one in trajectories
     }
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not holds():
-            await asyncio.sleep(0.005)
 
 
 @pytest.mark.slow

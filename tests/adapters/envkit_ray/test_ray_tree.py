@@ -11,6 +11,7 @@ import pytest
 from fakes.agents import GuessEnv
 from fakes.branching import Saved, Screens, branching_player
 from fakes.ray_cluster import FakeRay
+from fakes.waiting import until
 
 from envkit.env import Capabilities
 from envkit.errors import ConfigurationError
@@ -37,12 +38,6 @@ async def playing(*, make: Callable[..., Any]) -> AsyncGenerator[RayPlayer]:
         yield player
     finally:
         await player.aclose()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not holds():
-            await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("env", [Screens, Saved])

@@ -15,12 +15,12 @@ from envkit_skyrl import SkyRLOptions
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [
-        ({"max_resumes": -1}, "max_resumes must be 0 or more"),
+        ({"max_resumes": -1}, "max_resumes must be at least 0"),
         ({"merge": "yes"}, "merge must be"),
         ({"reward_placement": "first"}, "reward_placement must be"),
         ({"imports": 3}, "imports must be"),
-        ({"engine": {"timeout_s": 0}}, "engine.timeout_s must be positive"),
-        ({"turn_discount": 2.0}, "turn_discount must be 0 to 1"),
+        ({"engine": {"timeout_s": 0}}, "timeout_s must be positive"),
+        ({"turn_discount": 2.0}, "turn_discount must be None or from 0"),
         ({"turn_discount": "all"}, "turn_discount must be"),
         ({"task_fields": ["a"]}, "task_fields must be"),
         ({"engine": 5}, "engine must be a mapping"),

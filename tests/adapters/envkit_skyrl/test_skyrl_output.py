@@ -241,7 +241,7 @@ def test_skyrl_masked_rows_of_a_failed_sample_keep_their_reward() -> None:
 
 def test_skyrl_rewritten_history_needs_step_wise_rows() -> None:
     cut = build([Reply(observation=SEEN, starts_sequence=True), Reply()])
-    with pytest.raises(ConfigurationError, match="it is 2 rows: set generator"):
+    with pytest.raises(ConfigurationError, match="makes 2 rows: set generator"):
         output([sample(cut)])
     assert len(output([sample(cut)], step_wise=True)["response_ids"]) == 2
 

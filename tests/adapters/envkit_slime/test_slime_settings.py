@@ -5,7 +5,6 @@ import copy
 import json
 import sys
 from argparse import Namespace
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +20,7 @@ from envkit.messages import message
 from envkit.rollout import RolloutConfig
 from envkit.seeds import derive_seed
 from envkit_slime.checks import check_ignored
+from envkit_slime.form import Form
 from envkit_slime.rollout import roll
 from envkit_slime.runtime import Runtime, close_runtimes
 from envkit_slime.sample import Sample
@@ -91,7 +91,7 @@ def test_slime_flags_without_an_effect_are_refused(
 def test_slime_seed_of_the_mapping_wins_even_if_it_is_0() -> None:
     def seed(**given: Any) -> int:
         args = arguments({"env_id": "toy-echo-v0", **given})
-        return plan(args, sample()).seed
+        return plan(args, sample()).spec.seed
 
     assert seed(seed=0) == derive_seed("group", 0, 3)
     assert seed(seed=7) == derive_seed("group", 7, 3)
@@ -133,22 +133,22 @@ def test_slime_limits_are_the_tightest_of_sample_run_and_flags() -> None:
 def test_slime_group_members_share_a_seed_that_other_groups_do_not() -> None:
     args = arguments({"env_id": "toy-echo-v0"})
     plans = [plan(args, sample(group_index=g, index=4 * g + m)) for g in (0, 1) for m in (0, 1)]
-    assert plans[0].seed == plans[1].seed != plans[2].seed == plans[3].seed
-    assert [entry.member for entry in plans] == [0, 1, 0, 1]
-    assert [entry.group_id for entry in plans] == ["0", "0", "1", "1"]
+    assert plans[0].spec.seed == plans[1].spec.seed != plans[2].spec.seed == plans[3].spec.seed
+    assert [entry.spec.member for entry in plans] == [0, 1, 0, 1]
+    assert [entry.spec.group_id for entry in plans] == ["0", "0", "1", "1"]
     evaluated = plan(args, sample(), evaluation=True)
-    assert evaluated.group_id is None
-    assert evaluated.seed not in {entry.seed for entry in plans}
+    assert evaluated.spec.group_id is None
+    assert evaluated.spec.seed not in {entry.spec.seed for entry in plans}
     seeded = plan(args, sample(metadata={"envkit": {"seed": 9}}))
-    assert seeded.seed == 9
+    assert seeded.spec.seed == 9
 
 
 def test_slime_evaluation_members_of_one_prompt_share_a_seed() -> None:
     datasets = [SimpleNamespace(n_samples_per_eval_prompt=2)]
     args = arguments({"env_id": "toy-echo-v0"}, eval_datasets=datasets)
     plans = [plan(args, sample(group_index=None, index=n), evaluation=True) for n in range(4)]
-    assert plans[0].seed == plans[1].seed != plans[2].seed == plans[3].seed
-    assert [entry.member for entry in plans] == [0, 1, 0, 1]
+    assert plans[0].spec.seed == plans[1].spec.seed != plans[2].spec.seed == plans[3].spec.seed
+    assert [entry.spec.member for entry in plans] == [0, 1, 0, 1]
 
 
 def test_slime_evaluation_datasets_of_other_group_sizes_need_a_seed_or_task() -> None:
@@ -227,26 +227,25 @@ def test_slime_missing_is_said_with_the_line_that_installs_it() -> None:
         envkit_slime.DataSource(args).get_samples(1)
 
 
-class PlainForm:
-    """What `roll` needs of a trainer, without one."""
+class PlainForm(Form):
+    """A trainer that is not there."""
 
-    def __init__(self, tokenizer: Any) -> None:
-        self.state = SimpleNamespace(tokenizer=tokenizer, processor=None, aborted=False)
+    def __init__(self, args: Namespace, tokenizer: Any) -> None:
+        super().__init__(args, evaluation=False)
+        self._state: Any = SimpleNamespace(tokenizer=tokenizer, processor=None, aborted=False)
+
+    @property
+    def state(self) -> Any:
+        return self._state
 
     def session_id(self, sample: Any) -> str:
         return f"session-{sample.index}"
 
-    def span(self, sample: Any) -> Any:
-        return lambda attributes: nullcontext()  # pyright: ignore[reportUnknownLambdaType]
+    def append(self, sample: Any, segments: Any) -> None:
+        raise NotImplementedError
 
-    def attributes(self, meta_info: dict[str, Any]) -> dict[str, Any]:
-        return meta_info
-
-    def request_fields(self, args: Any, sample: Any) -> dict[str, Any]:
-        return {}
-
-    def keeps_partial(self, args: Any) -> bool:
-        return False
+    def fill(self, sample: Any) -> None:
+        raise NotImplementedError
 
 
 def generate(envkit: Any, tokenizer: Any) -> Any:
@@ -267,9 +266,8 @@ def generate(envkit: Any, tokenizer: Any) -> Any:
     parameters = {"temperature": 1.0, "max_new_tokens": 30}
 
     async def play() -> Any:
-        form: Any = PlainForm(tokenizer)
         try:
-            return await roll(form, args, sample, parameters, evaluation=False)
+            return await roll(PlainForm(args, tokenizer), sample, parameters)
         finally:
             await close_runtimes()
 

@@ -24,7 +24,7 @@ from envkit.trajectory import (
     whole_row,
 )
 from envkit_slime.engine import META, GenerateState
-from envkit_slime.form import Form, Job
+from envkit_slime.form import Form
 from envkit_slime.sample import FACTS_KEY, RUNS_KEY, STATE_KEY
 from envkit_slime.writer import Earlier, clear, meta_info, neutral_experts, write_nothing, write_row
 
@@ -33,35 +33,39 @@ ARGS = Namespace()
 SEEN = Context(text_ids=(21, 22))
 
 
-class Plain(Form):
-    """Appends tokens and log-probabilities; `fill` adds one column."""
-
-    @property
-    def state(self) -> GenerateState:
-        raise NotImplementedError
-
-    def session_id(self, sample: Any) -> str:
-        return sample.session_id
-
-    def append(self, args: Namespace, sample: Any, segments: Sequence[Segment]) -> None:
-        assert args is ARGS
-        for segment in segments:
-            sample.tokens = [*sample.tokens, *segment.train_ids]
-            sample.response_length += segment.token_count
-            sample.rollout_log_probs = [*(sample.rollout_log_probs or ()), *segment.logprobs]
-
-    def fill(self, args: Namespace, sample: Any) -> None:
-        assert args is ARGS
-        sample.rollout_routed_experts = len(sample.tokens) - 1
-
-
 class Tokenizer:
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         assert not skip_special_tokens
         return " ".join(map(str, ids))
 
 
-JOB = Job(form=Plain(), args=ARGS, evaluation=False, tokenizer=Tokenizer())
+class Plain(Form):
+    """Appends tokens and log-probabilities; `fill` adds one column."""
+
+    def __init__(
+        self, args: Namespace = ARGS, *, evaluation: bool = False, tokenizer: Any = None
+    ) -> None:
+        super().__init__(args, evaluation=evaluation)
+        self._state: Any = SimpleNamespace(tokenizer=tokenizer or Tokenizer())
+
+    @property
+    def state(self) -> GenerateState:
+        return self._state
+
+    def session_id(self, sample: Any) -> str:
+        return sample.session_id
+
+    def append(self, sample: Any, segments: Sequence[Segment]) -> None:
+        for segment in segments:
+            sample.tokens = [*sample.tokens, *segment.train_ids]
+            sample.response_length += segment.token_count
+            sample.rollout_log_probs = [*(sample.rollout_log_probs or ()), *segment.logprobs]
+
+    def fill(self, sample: Any) -> None:
+        sample.rollout_routed_experts = len(sample.tokens) - 1
+
+
+FORM = Plain()
 
 
 class Info:
@@ -107,7 +111,7 @@ def row_of(*lengths: int) -> Row:
 
 def written(row: Row, *, into: Any = None, earlier: Earlier | None = None) -> Any:
     found = sample() if into is None else into
-    write_row(JOB, found, ENDED, row, earlier=earlier)
+    write_row(FORM, found, ENDED, row, earlier=earlier)
     return found
 
 
@@ -144,31 +148,25 @@ def test_slime_faulted_sample_keeps_its_tokens_with_mask_zero() -> None:
 
 
 class Noting(Plain):
-    """Notes what `annotate` gets, and lets a test set the arguments."""
+    """Notes what `annotate` gets."""
 
-    def __init__(self) -> None:
+    def __init__(self, args: Namespace, *, evaluation: bool) -> None:
+        super().__init__(args, evaluation=evaluation)
         self.annotated: list[tuple[Any, ...]] = []
 
-    def append(self, args: Namespace, sample: Any, segments: Sequence[Segment]) -> None:
-        super().append(ARGS, sample, segments)
-
-    def fill(self, args: Namespace, sample: Any) -> None:
-        super().fill(ARGS, sample)
-
-    def annotate(self, args: Namespace, sample: Any, trajectory: Trajectory) -> None:
-        self.annotated.append((args, sample, trajectory))
+    def annotate(self, sample: Any, trajectory: Trajectory) -> None:
+        self.annotated.append((sample, trajectory))
 
 
 def finished(
     ended: Trajectory, *, row: Row | None = None, evaluation: bool = False, **args: Any
 ) -> Any:
     """Return the sample of a trajectory, written with the trainer's arguments."""
-    form, given_args = Noting(), Namespace(**args)
-    job = Job(form=form, args=given_args, evaluation=evaluation, tokenizer=Tokenizer())
+    form = Noting(Namespace(**args), evaluation=evaluation)
     found = sample(metadata={FACTS_KEY: {}}, multimodal_inputs=None)
     row = whole_row(ended, filler_id=FILLER) if row is None else row
-    write_row(job, found, ended, row)
-    assert form.annotated == [(given_args, found, ended)]
+    write_row(form, found, ended, row)
+    assert form.annotated == [(found, ended)]
     return found
 
 
@@ -249,16 +247,15 @@ def test_slime_log_says_why_a_sample_is_not_trained(caplog: pytest.LogCaptureFix
     ids=str,
 )
 def test_slime_filler_is_the_tokenizers_end_or_padding(tokens: Any, expected: int) -> None:
-    assert replace(JOB, tokenizer=SimpleNamespace(**tokens)).filler_id == expected
+    assert Plain(tokenizer=SimpleNamespace(**tokens)).filler_id == expected
 
 
 @pytest.mark.parametrize(
     ("partial", "evaluation"), [(True, False), (True, True), (False, False), (False, True)]
 )
-def test_slime_job_resumes_samples_in_training_only(partial: bool, evaluation: bool) -> None:
+def test_slime_form_resumes_samples_in_training_only(partial: bool, evaluation: bool) -> None:
     args = Namespace(partial_rollout=partial)
-    job = Job(form=Plain(), args=args, evaluation=evaluation, tokenizer=None)
-    assert job.keeps_partial is (partial and not evaluation)
+    assert Plain(args, evaluation=evaluation).keeps_partial is (partial and not evaluation)
 
 
 def test_slime_text_has_wire_ids_and_the_model_gets_the_images() -> None:
@@ -289,7 +286,7 @@ def test_slime_placeholder_is_one_token_with_mask_zero_and_every_column() -> Non
 def test_slime_sample_without_a_prompt_has_two_tokens(tokens: Any) -> None:
     """A row needs a prompt, which a failure before the first one lacks."""
     found = sample(tokens=tokens)
-    write_nothing(JOB, found, FILLER)
+    write_nothing(FORM, found, FILLER)
     assert found.tokens == [FILLER, FILLER]
     assert (found.response_length, found.loss_mask, found.rollout_log_probs) == (1, [0], [0.0])
 
@@ -393,14 +390,7 @@ def test_slime_form_adds_nothing_of_its_own() -> None:
     with form.span(one)(attributes) as given_attributes:
         assert given_attributes is attributes
     assert form.attributes(attributes) is attributes
-    assert form.request_fields(ARGS, one) == {}
-    form.check_rows(ARGS, one, [row_of(1), row_of(1)])
-    form.annotate(ARGS, one, episode(1))
+    assert form.request_fields(one) == {}
+    form.check_rows(one, [row_of(1), row_of(1)])
+    form.annotate(one, episode(1))
     assert one.metadata == {}
-
-
-@pytest.mark.parametrize(("args", "expected"), [({}, False), ({"partial_rollout": True}, True)])
-def test_slime_aborted_samples_are_kept_only_in_partial_rollout(
-    args: dict[str, Any], expected: bool
-) -> None:
-    assert Plain().keeps_partial(Namespace(**args)) is expected

@@ -3,14 +3,13 @@
 import importlib.util
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from fakes.embedded import folder_of, ids_of, make_request
+from fakes.processes import run_python
 
 import envkit_transformers
 from envkit.errors import ConfigurationError, MissingDependencyError, StorageError
@@ -109,7 +108,7 @@ def test_importing_the_plugin_imports_neither_torch_nor_transformers() -> None:
         "assert 'torch' not in sys.modules and 'transformers' not in sys.modules\n"
         "assert 'TransformersEngine' in envkit_transformers.__all__"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    run_python("-c", code)
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = envkit_transformers.nonsense
 

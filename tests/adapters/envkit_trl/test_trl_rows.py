@@ -144,7 +144,7 @@ def test_trl_episode_without_a_reply_keeps_its_reward_and_trains_nothing() -> No
 
 def test_trl_several_sequences_are_refused_with_their_number() -> None:
     replies = [Reply(observation=Context(), starts_sequence=True)] * 2
-    with pytest.raises(ConfigurationError, match="which make 3 rows"):
+    with pytest.raises(ConfigurationError, match="which makes 3 rows"):
         episode_row(build([*replies, Reply()]), end_id=END)
 
 

@@ -100,7 +100,7 @@ async def test_verl_each_row_of_an_episode_ends_with_its_reward() -> None:
 async def test_verl_several_rows_are_refused_where_one_is_the_rule(is_v1: bool) -> None:
     mode = settings(loss_agg_mode="seq-mean-token-mean" if is_v1 else "token-mean")
     assert len(await rows(turns(0.5, 0.5), settings=mode, is_v1=is_v1)) == 1
-    with pytest.raises(ConfigurationError, match=r"makes 2 rows, and .*envkit\.history=keep"):
+    with pytest.raises(ConfigurationError, match=r"makes 2 rows: .*envkit\.history=keep"):
         await rows(rewritten(0.5, 0.5), settings=mode, is_v1=is_v1)
     lost = rewritten(0.5, 0.5, stop_reason=FAULT)
     assert len(await rows(lost, settings=mode, is_v1=is_v1)) == 1

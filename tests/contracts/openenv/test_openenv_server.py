@@ -19,7 +19,7 @@ from openenv.core.generic_client import GenericEnvClient
 
 import envkit
 from envkit.access import Access, bearer
-from envkit.checker.subject import row
+from envkit.checker.under_test import row
 from envkit.env import Env, PolicyContext, Step
 from envkit.errors import ConfigurationError, EnvFault, FaultKind, ServiceError, UnknownNameError
 from envkit.reply import FinishReason, Reply

@@ -1,22 +1,15 @@
 """Black-box agents behind the gateway through SkyRL's real trainer: one trajectory per episode."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from fakes.agent_rows import DELEGATING, TITLED, check_sampled, runs
-from fakes.installed import install_metadata
 from fakes.skyrl_run import Run, advantages
 
 from envkit.errors import ConfigurationError
 
+pytestmark = pytest.mark.usefixtures("installed")
 MakeRun = Callable[..., Run]
-
-
-@pytest.fixture(autouse=True)
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the gateway known as its installation does."""
-    monkeypatch.syspath_prepend(str(install_metadata(tmp_path)))
 
 
 @pytest.mark.parametrize(("agent", "replies"), [("titled", TITLED), ("delegating", DELEGATING)])

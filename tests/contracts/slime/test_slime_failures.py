@@ -1,7 +1,6 @@
 """What a failed episode does to its group in slime and in miles, by their own conversion."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from fakes.gradients.of_slime import arguments, rollout_manager, written
 
 from envkit_conformance import Shape
 from envkit_miles.generate import MilesForm
+from envkit_slime.conformance import NO_STATE
 from envkit_slime.generate import SlimeForm
 from envkit_slime.rewards import post_process_rewards
 
@@ -29,7 +29,9 @@ def slime_batch(name: str, case: LossCase, shape: Shape) -> tuple[list[Any], dic
     from slime.utils.types import Sample
 
     args = arguments(4, case)
-    samples = delivered(written(SlimeForm(args), args, Sample, failure_group(name), shape))
+    samples = delivered(
+        written(SlimeForm(args, state=NO_STATE), Sample, failure_group(name), shape)
+    )
     manager = rollout_manager(args, post_process_rewards)
     return samples, manager._convert_samples_to_train_data(samples)
 
@@ -38,9 +40,8 @@ def miles_batch(name: str, case: LossCase, shape: Shape) -> tuple[list[Any], dic
     from miles.ray.rollout.train_data_conversion import convert_samples_to_train_data
     from miles.utils.types import Sample
 
-    args, nothing = miles_arguments(4, case), SimpleNamespace()
-    form = MilesForm(nothing)  # pyright: ignore[reportArgumentType]
-    samples = delivered(written(form, args, Sample, failure_group(name), shape))
+    args = miles_arguments(4, case)
+    samples = delivered(written(MilesForm(NO_STATE, args), Sample, failure_group(name), shape))
     return samples, convert_samples_to_train_data(args, samples, {}, None, post_process_rewards)
 
 

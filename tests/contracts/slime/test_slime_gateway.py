@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from fakes.agent_rows import DELEGATING, PRAISED, RELAYING, TITLED, check_sampled, runs
-from fakes.installed import install_metadata
 from fakes.slime_groups import (
     group_of,
     miles_args,
@@ -22,14 +21,8 @@ from fakes.slime_run import DOTS, ECHO, Served, text_server, vision_server
 from envkit.errors import ConfigurationError
 from envkit.trajectory import read_trajectories, verify_file
 
-pytestmark = [pytest.mark.slime]
+pytestmark = [pytest.mark.slime, pytest.mark.usefixtures("installed")]
 NORMALISE = {"custom_reward_post_process_path": "envkit_slime.post_process_rewards"}
-
-
-@pytest.fixture(autouse=True)
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the gateway known as its installation does."""
-    monkeypatch.syspath_prepend(str(install_metadata(tmp_path)))
 
 
 def played_by(agent: str, env: dict[str, Any], **options: Any) -> dict[str, Any]:

@@ -430,10 +430,10 @@ async def test_slime_an_unexpected_error_under_fan_out_leaves_a_batch_that_slime
 
     from envkit_slime import rollout
 
-    def written(job: Any, sample: Any, *args: Any, **options: Any) -> Any:
+    def written(form: Any, sample: Any, *args: Any, **options: Any) -> Any:
         if sample.index == 0:
             raise ValueError("no such tensor")
-        return deliver(job, sample, *args, **options)
+        return deliver(form, sample, *args, **options)
 
     deliver = rollout.deliver
     monkeypatch.setattr(rollout, "deliver", written)

@@ -1,6 +1,5 @@
 """Random histories through slime's and miles' own conversion to training data."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from fakes.random_groups import (
 from envkit.trajectory import Trajectory
 from envkit_conformance import Shape
 from envkit_miles.generate import MilesForm
+from envkit_slime.conformance import NO_STATE
 from envkit_slime.generate import SlimeForm
 from envkit_slime.rewards import post_process_rewards
 
@@ -31,7 +31,7 @@ def slime_data(group: tuple[Trajectory, ...], shape: Shape) -> dict[str, Any]:
     from slime.utils.types import Sample
 
     args = arguments(len(group), CASE)
-    samples = written(SlimeForm(args), args, Sample, group, shape)
+    samples = written(SlimeForm(args, state=NO_STATE), Sample, group, shape)
     return rollout_manager(args, post_process_rewards)._convert_samples_to_train_data(samples)
 
 
@@ -40,8 +40,7 @@ def miles_data(group: tuple[Trajectory, ...], shape: Shape) -> dict[str, Any]:
     from miles.utils.types import Sample
 
     args = miles_arguments(len(group), CASE)
-    nothing: Any = SimpleNamespace()
-    samples = written(MilesForm(nothing), args, Sample, without_images(group), shape)
+    samples = written(MilesForm(NO_STATE, args), Sample, without_images(group), shape)
     return convert_samples_to_train_data(args, samples, {}, None, post_process_rewards)
 
 

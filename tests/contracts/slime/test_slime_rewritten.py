@@ -10,8 +10,7 @@ from envkit.errors import ConfigurationError
 from envkit.rollout import RolloutConfig
 from envkit.trajectory import StopReason
 from envkit_conformance import Shape, shipped_recordings
-from envkit_slime.conformance import NoText
-from envkit_slime.form import Job
+from envkit_slime.conformance import NO_STATE
 from envkit_slime.generate import SlimeForm
 from envkit_slime.rollout import deliver
 from envkit_slime.settings import Settings
@@ -26,18 +25,18 @@ def test_slime_a_rewritten_history_names_the_setting_that_takes_it() -> None:
 
     args = arguments(4, LossCase(reduction=Reduction.EPISODE_MEAN))
     with pytest.raises(ConfigurationError, match="fan_out: sequences"):
-        written(SlimeForm(args), args, Sample, [REWRITTEN], Shape.WHOLE)
-    assert len(written(SlimeForm(args), args, Sample, [REWRITTEN], Shape.MERGED)) > 1
+        written(SlimeForm(args, state=NO_STATE), Sample, [REWRITTEN], Shape.WHOLE)
+    assert len(written(SlimeForm(args, state=NO_STATE), Sample, [REWRITTEN], Shape.MERGED)) > 1
 
 
 def test_slime_an_abort_of_a_rewritten_history_does_not_end_the_rollout() -> None:
     from slime.utils.types import Sample
 
     args = arguments(4, LossCase(reduction=Reduction.EPISODE_MEAN))
-    job = Job(form=SlimeForm(args), args=args, evaluation=False, tokenizer=NoText())
+    form = SlimeForm(args, state=NO_STATE)
     settings = Settings(rollout=RolloutConfig())
     aborted = replace(REWRITTEN, stop_reason=StopReason.ABORTED, reward=None)
     sample = Sample(index=0)
-    assert deliver(job, sample, [aborted], settings) is sample
+    assert deliver(form, sample, [aborted], settings) is sample
     assert sample.status is Sample.Status.ABORTED
     assert sample.reward is None

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from fakes.agent_rows import DELEGATING, PRAISED, RELAYING, TITLED, runs
 from fakes.grpo_trainer import CANARY_REQUEST, Bench, benches, prepare
-from fakes.installed import install_metadata
 from fakes.trl_run import async_arguments, byte_tokenizer
 
 from envkit.errors import ConfigurationError
@@ -17,12 +16,13 @@ from envkit.rollout.config import RolloutConfig
 from envkit.tokens import ChatCodec
 from envkit_trl import EnvRolloutWorker, request_dataset
 
+pytestmark = pytest.mark.usefixtures("installed")
+
 
 @pytest.fixture(autouse=True)
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the gateway known as its installation does."""
+def prepared() -> None:
+    """Register the environments."""
     prepare()
-    monkeypatch.syspath_prepend(str(install_metadata(tmp_path)))
 
 
 @pytest.fixture

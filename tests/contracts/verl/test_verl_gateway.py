@@ -1,25 +1,18 @@
 """Black-box agents behind the gateway through verl's real V1 worker."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from fakes.agent_rows import DELEGATING, PRAISED, RELAYING, TITLED, check_sampled, runs
-from fakes.installed import install_metadata
 from fakes.verl_checks import check_row
 from fakes.verl_worker import Bench, Sample
 
 from envkit.errors import ConfigurationError
 from envkit.rollout import EpisodeRequest
 
+pytestmark = pytest.mark.usefixtures("installed")
 Make = Callable[..., Bench]
 ECHO = EpisodeRequest(env_id="toy-echo-v0").to_column()
-
-
-@pytest.fixture(autouse=True)
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the gateway known as its installation does."""
-    monkeypatch.syspath_prepend(str(install_metadata(tmp_path)))
 
 
 @pytest.mark.parametrize(("agent", "replies"), [("titled", TITLED), ("delegating", DELEGATING)])

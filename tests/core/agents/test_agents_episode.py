@@ -16,29 +16,11 @@ from fakes.playing import collected, play_all, play_roles
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from envkit import rollout
 from envkit.agents import credit
 from envkit.env import Turn
 from envkit.errors import ConfigurationError
 from envkit.faults import FaultPlan
-from envkit.rollout import (
-    EpisodeSpec,
-    FaultPolicy,
-    GenerateRequest,
-    Generation,
-    Interrupt,
-    Limits,
-    Player,
-    RetryBudget,
-    RolloutConfig,
-    RolloutState,
-    Sampling,
-    ScriptedEngine,
-    has_role,
-    play,
-    resume,
-    role_of,
-    rollout_id_of,
-)
 from envkit.trajectory import (
     SegmentKind,
     StopReason,
@@ -63,15 +45,15 @@ async def test_dialogue_gives_each_role_its_own_ledger_and_reward() -> None:
     assert (asker.reward, keeper.reward) == (1.0, 0.5)
     assert [m["role"] for m in keeper.messages] == ["system", "user", "assistant"]
     assert {one.stop_reason for one in played.values()} == {StopReason.TERMINATED}
-    assert rollout_id_of(asker) == rollout_id_of(keeper)
-    assert [role_of(one) for one in played.values()] == ["asker", "keeper"]
+    assert rollout.rollout_id_of(asker) == rollout.rollout_id_of(keeper)
+    assert [rollout.role_of(one) for one in played.values()] == ["asker", "keeper"]
     assert (asker.group_id, keeper.group_id) == ("g-asker", "g-keeper")
     assert asker.initial_observation_hash == keeper.initial_observation_hash
     assert all(check_trajectory(one) == () for one in played.values())
 
 
 async def test_role_that_is_never_addressed_has_no_trajectory() -> None:
-    engine = ScriptedEngine(text_codec(), lambda context: str(context.task["number"]))
+    engine = rollout.ScriptedEngine(text_codec(), lambda context: str(context.task["number"]))
 
     played = await play_roles(GuessEnv(), engine, text_codec(), seed=3)
 
@@ -104,14 +86,14 @@ async def test_adjust_rewards_sees_all_roles_and_keeps_the_record_consistent() -
 
 async def test_engines_and_samplings_go_by_role() -> None:
     codec = text_codec()
-    liar = ScriptedEngine(codec, lambda context: "it is 99")
+    liar = rollout.ScriptedEngine(codec, lambda context: "it is 99")
 
     played = await play_roles(
         GuessEnv(max_turns=4),
         guess_engine(),
         codec,
         engines={"keeper": liar},
-        samplings={"asker": Sampling(max_new_tokens=64)},
+        samplings={"asker": rollout.Sampling(max_new_tokens=64)},
         seed=1,
     )
 
@@ -124,8 +106,8 @@ async def test_engines_and_samplings_go_by_role() -> None:
 async def test_siblings_do_not_share_sampling_seeds() -> None:
     seeds: dict[str, int | None] = {}
 
-    class Watching(ScriptedEngine):
-        async def generate(self, request: GenerateRequest) -> Generation:
+    class Watching(rollout.ScriptedEngine):
+        async def generate(self, request: rollout.GenerateRequest) -> rollout.Generation:
             seeds[request.session_id[-6:]] = request.sampling.seed
             return await super().generate(request)
 
@@ -134,7 +116,7 @@ async def test_siblings_do_not_share_sampling_seeds() -> None:
         Watching(text_codec(), speak),
         text_codec(),
         seed=5,
-        sampling=Sampling(seed=0, max_new_tokens=64),
+        sampling=rollout.Sampling(seed=0, max_new_tokens=64),
     )
 
     assert len(set(seeds.values())) == len(seeds) > 1
@@ -152,7 +134,7 @@ class ListeningEnv(GuessEnv):
 
 async def test_limit_of_one_role_gives_the_environment_none_and_ends_that_role_alone() -> None:
     codec = text_codec()
-    chatty = ScriptedEngine(codec, lambda context: "word " * 60)
+    chatty = rollout.ScriptedEngine(codec, lambda context: "word " * 60)
     ListeningEnv.heard.clear()
 
     played = await play_roles(
@@ -161,7 +143,7 @@ async def test_limit_of_one_role_gives_the_environment_none_and_ends_that_role_a
         codec,
         engines={"keeper": chatty},
         seed=1,
-        limits=Limits(max_tokens_per_turn=20),
+        limits=rollout.Limits(max_tokens_per_turn=20),
     )
 
     assert ListeningEnv.heard == [{"asker": "what is it?"}, {"keeper": None}]
@@ -173,7 +155,7 @@ async def test_limit_of_one_role_gives_the_environment_none_and_ends_that_role_a
 
 async def test_waiting_for_a_slow_sibling_does_not_count_as_a_step() -> None:
     codec = text_codec()
-    slow = ScriptedEngine(codec, GuessEnv().oracle(), latency=lambda request: 0.3)
+    slow = rollout.ScriptedEngine(codec, GuessEnv().oracle(), latency=lambda request: 0.3)
 
     played = await play_roles(
         GuessEnv(),
@@ -181,15 +163,15 @@ async def test_waiting_for_a_slow_sibling_does_not_count_as_a_step() -> None:
         codec,
         engines={"keeper": slow},
         seed=1,
-        retries=RetryBudget(step_timeout_s=0.1, reset_timeout_s=0.1),
+        retries=rollout.RetryBudget(step_timeout_s=0.1, reset_timeout_s=0.1),
     )
 
     assert {one.stop_reason for one in played.values()} == {StopReason.TERMINATED}
 
 
 async def test_interrupt_aborts_all_roles_without_a_reward() -> None:
-    codec, interrupt = text_codec(), Interrupt()
-    slow = ScriptedEngine(codec, GuessEnv().oracle(), latency=slowly)
+    codec, interrupt = text_codec(), rollout.Interrupt()
+    slow = rollout.ScriptedEngine(codec, GuessEnv().oracle(), latency=slowly)
     asyncio.get_running_loop().call_later(0.1, interrupt.fire)
 
     played = await asyncio.wait_for(
@@ -210,7 +192,7 @@ async def test_interrupt_aborts_all_roles_without_a_reward() -> None:
         assert one.reward is None
         assert check_trajectory(one) == ()
     with pytest.raises(ConfigurationError, match="siblings"):
-        await resume(played["asker"], GuessEnv(), slow, codec)
+        await rollout.resume(played["asker"], GuessEnv(), slow, codec)
 
 
 async def test_cancellation_leaves_no_task_and_no_request() -> None:
@@ -231,7 +213,7 @@ async def test_cancellation_leaves_no_task_and_no_request() -> None:
 
 async def test_same_seed_gives_the_same_episode() -> None:
     async def once() -> list[tuple[object, ...]]:
-        engine = ScriptedEngine(text_codec(), speak)
+        engine = rollout.ScriptedEngine(text_codec(), speak)
         played = await play_roles(TalkEnv(), engine, text_codec(), seed=11)
         return [
             (role, one.train_ids(), one.reward, [turn.info for turn in one.turns])
@@ -243,18 +225,18 @@ async def test_same_seed_gives_the_same_episode() -> None:
 
 async def test_play_refuses_an_environment_with_several_agents() -> None:
     with pytest.raises(ConfigurationError, match=r"Player\.play"):
-        await play(GuessEnv(), guess_engine(), text_codec(), seed=1)
+        await rollout.play(GuessEnv(), guess_engine(), text_codec(), seed=1)
 
 
 async def test_player_gives_one_record_without_a_role_for_one_agent() -> None:
-    engine = ScriptedEngine(text_codec(), EchoEnv().oracle())
+    engine = rollout.ScriptedEngine(text_codec(), EchoEnv().oracle())
     (one,) = await play_all(EchoEnv(), engine, text_codec(), seed=1)
     assert one.reward == 1.0
-    assert not has_role(one)
+    assert not rollout.has_role(one)
 
 
 async def test_collect_groups_the_episodes_of_a_role_and_passes_verify(tmp_path: Path) -> None:
-    state = RolloutState()
+    state = rollout.RolloutState()
     with TrajectoryWriter(tmp_path) as writer:
         async for one in collected(
             GuessEnv, guess_engine(), text_codec(), episodes=6, group_size=3, state=state
@@ -266,12 +248,12 @@ async def test_collect_groups_the_episodes_of_a_role_and_passes_verify(tmp_path:
     stored = load(tmp_path / "trajectories.jsonl")
     assert verify_file(tmp_path).is_sound
     assert len({one.group_id for one in stored}) == 4  # two tasks, two roles
-    assert len({rollout_id_of(one) for one in stored}) == 6
+    assert len({rollout.rollout_id_of(one) for one in stored}) == 6
     assert (state.finished, state.faulted) == (6, 0)
 
 
 async def test_drop_group_withholds_the_siblings_too() -> None:
-    codec, state = text_codec(), RolloutState()
+    codec, state = text_codec(), rollout.RolloutState()
     # Not "permanent": 8 episodes that start with the same permanent fault correctly end a run.
     engine = FaultyEngine(codec, speak, FaultPlan(0.3, kinds=["timeout"], seed=4))
 
@@ -284,14 +266,16 @@ async def test_drop_group_withholds_the_siblings_too() -> None:
             episodes=12,
             group_size=2,
             state=state,
-            on_fault=FaultPolicy.DROP_GROUP,
+            on_fault=rollout.FaultPolicy.DROP_GROUP,
             retries=replace(BUDGET, max_engine_retries_per_turn=0),
         )
     ]
 
     assert state.dropped
     assert not any(one.is_faulted for one in out)
-    assert not {rollout_id_of(o) for o in out} & {rollout_id_of(o) for o in state.dropped}
+    assert not {rollout.rollout_id_of(o) for o in out} & {
+        rollout.rollout_id_of(o) for o in state.dropped
+    }
 
 
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -325,11 +309,13 @@ def test_no_deadlock_no_lost_reply_and_replies_applied_once(
 
     async def once() -> tuple[Trajectory, ...]:
         engine = FaultyEngine(text_codec(), speak, plan)
-        limits = Limits(max_response_tokens=tokens, max_turns=turns)
-        player = Player(engine, text_codec(), RolloutConfig(retries=BUDGET, limits=limits))
+        limits = rollout.Limits(max_response_tokens=tokens, max_turns=turns)
+        player = rollout.Player(
+            engine, text_codec(), rollout.RolloutConfig(retries=BUDGET, limits=limits)
+        )
         before = asyncio.all_tasks()
         try:
-            return await asyncio.wait_for(player.play(build, EpisodeSpec(seed=seed)), 60)
+            return await asyncio.wait_for(player.play(build, rollout.EpisodeSpec(seed=seed)), 60)
         finally:
             await player.aclose()
             assert asyncio.all_tasks() == before
@@ -344,7 +330,7 @@ def test_no_deadlock_no_lost_reply_and_replies_applied_once(
             assert one.reward is None
             assert not any(mask for row in one.steps(merge=True) for mask in row.loss_mask)
             continue
-        told = [replies.get(role_of(one) or "") for replies in built[-1].heard]
+        told = [replies.get(rollout.role_of(one) or "") for replies in built[-1].heard]
         said = [turn.response_text for turn in one.turns if turn.observation_hash is not None]
         assert [reply for reply in told if reply is not None] == said
         model = [s.turn for s in one.segments if s.kind is SegmentKind.MODEL]

@@ -27,12 +27,24 @@ from envkit.rollout import (
 from envkit.tasks import Task
 from envkit.trajectory import (
     FaultPlace,
+    FaultRecord,
     StopReason,
     Trajectory,
     TrajectoryWriter,
     check_trajectory,
     verify_file,
 )
+
+
+def fault_of(played: Mapping[str, Trajectory]) -> FaultRecord:
+    """Return the fault that all roles share; none has a reward or a trained token."""
+    for one in played.values():
+        assert one.reward is None
+        assert not any(one.loss_mask())
+        assert check_trajectory(one) == ()
+    (fault,) = {one.fault for one in played.values()}
+    assert fault is not None
+    return fault
 
 
 async def test_adjust_rewards_that_fails_is_a_grader_fault_of_all_roles() -> None:
@@ -43,11 +55,7 @@ async def test_adjust_rewards_that_fails_is_a_grader_fault_of_all_roles() -> Non
         GuessEnv(), guess_engine(), text_codec(), seed=1, adjust_rewards=broken
     )
 
-    for one in played.values():
-        assert one.reward is None
-        assert one.fault is not None
-        assert one.fault.kind == FaultKind.GRADER
-        assert check_trajectory(one) == ()
+    assert fault_of(played).kind is FaultKind.GRADER
 
 
 @pytest.mark.parametrize(
@@ -58,21 +66,14 @@ async def test_adjust_rewards_that_returns_no_rewards_is_a_grader_fault(answer: 
         return answer
 
     played = await play_roles(
-        GuessEnv(),
-        guess_engine(),
-        text_codec(),
-        seed=1,
-        adjust_rewards=return_answer,
+        GuessEnv(), guess_engine(), text_codec(), seed=1, adjust_rewards=return_answer
     )
 
     assert set(played) == {"asker", "keeper"}
-    for one in played.values():
-        assert one.stop_reason is StopReason.ENV_FAULT
-        assert one.reward is None
-        assert one.fault is not None
-        assert (one.fault.where, one.fault.kind) == (FaultPlace.REWARDS, FaultKind.GRADER)
-        assert "ContractError" in one.fault.message
-        assert check_trajectory(one) == ()
+    fault = fault_of(played)
+    assert (fault.where, fault.kind) == (FaultPlace.REWARDS, FaultKind.GRADER)
+    assert "ContractError" in fault.message
+    assert {one.stop_reason for one in played.values()} == {StopReason.ENV_FAULT}
 
 
 @pytest.mark.parametrize("role", ["asker", "keeper"])
@@ -84,13 +85,8 @@ async def test_engine_fault_of_one_role_faults_every_sibling(role: str) -> None:
         GuessEnv(), guess_engine(), codec, engines={role: broken}, seed=1, retries=BUDGET
     )
 
-    for one in played.values():
-        assert one.stop_reason is StopReason.ENGINE_FAULT
-        assert one.reward is None
-        assert one.fault is not None
-        assert repr(role) in one.fault.message
-        assert not any(one.loss_mask())
-        assert check_trajectory(one) == ()
+    assert repr(role) in fault_of(played).message
+    assert {one.stop_reason for one in played.values()} == {StopReason.ENGINE_FAULT}
 
 
 async def test_fault_of_the_joint_environment_faults_every_sibling() -> None:
@@ -152,13 +148,7 @@ async def test_episode_timeout_that_cuts_a_reply_faults_every_role() -> None:
     )
 
     assert set(played) == {"asker", "keeper"}
-    for one in played.values():
-        assert one.is_faulted
-        assert one.fault == played["keeper"].fault
-        assert one.fault is not None
-        assert one.fault.kind is FaultKind.TIMEOUT
-        assert one.reward is None
-        assert check_trajectory(one) == ()
+    assert fault_of(played).kind is FaultKind.TIMEOUT
 
 
 EPISODES = 16

@@ -60,7 +60,7 @@ def test_plugins_bring_examples_that_their_commands_read(name: str) -> None:
         (["rollot", "canary-v0"], "Did you mean 'rollout'?"),
         (["serve-serch"], "Did you mean 'serve-search'?"),
         (["rollout", "canary-v0", "--enigne", "sglang"], "--engine"),
-        (["rollout", "canary-v0", "--tensorbord", "x"], "--tensorboard"),
+        (["rollout", "canary-v0", "--on-fualt", "x"], "--on-fault"),
         (["rollout", "canary-v1"], "Did you mean 'canary-v0'?"),
         pytest.param(
             ["info", "reasoning_gym/sudko-v0"],
@@ -109,8 +109,8 @@ def test_completion_knows_environments_and_engines() -> None:
         ("ver", "verify"),
         ("info geo", "geo3k-v0"),
         pytest.param("certify gym", "gymnasium-v0", marks=pytest.mark.slow),
-        pytest.param("rollout canary-v0 --tens", "--tensorboard", marks=pytest.mark.slow),
-        pytest.param("rollout canary-v0 --metr", "--metrics-port", marks=pytest.mark.slow),
+        pytest.param("rollout canary-v0 --res", "--resume", marks=pytest.mark.slow),
+        pytest.param("rollout canary-v0 --sink pro", "prometheus", marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from fakes.models import tiny_model_dir
 from fakes.trajectories import Reply, build, example
 
 from envkit.cli.counting import CountingBar
-from envkit.cli.playing import Wrap
+from envkit.cli.play_options import Wrap
 from envkit.trajectory import StopReason, load, save
 from envkit.wrappers import WRAPPERS
 from envkit_exchange import DumpFormat, TaskFormat, TrajectoryFormat

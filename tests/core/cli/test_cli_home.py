@@ -46,7 +46,7 @@ def test_options_and_arguments_name_the_home(home: Path) -> None:
     play = ("rollout", "canary-v0", "--policy", "oracle", "-n", 2, "--quiet")
     runs: tuple[tuple[object, ...], ...] = (
         (*play, "--out=~/run"),
-        (*play, "--out", "~/other", "--parquet=~/rows.parquet"),
+        (*play, "--out", "~/other", "--sink=parquet=~/rows.parquet"),
         ("verify", "~/run"),
         ("report", "~/run", "--out=~/report.html"),
         ("export", "~/run", "--out=~/rows.jsonl", "--format=sft"),

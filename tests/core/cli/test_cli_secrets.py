@@ -13,8 +13,8 @@ from fakes.command import Outcome, run_envkit
 import envkit
 from envkit.env import Turn
 from envkit.errors import ConfigurationError
+from envkit.rollout.request import read_requests
 from envkit.rollout.run_settings import changed_settings
-from envkit.rollout.task_file import read_requests
 from envkit.secrets import HIDDEN
 from envkit.trajectory.storage import load
 from envkit_canary.env import CanaryEnv
@@ -150,7 +150,7 @@ def test_error_of_a_wrong_argument_shows_no_secret() -> None:
 
 def test_settings_given_to_sinks_hold_no_secret() -> None:
     pytest.importorskip("pyarrow")
-    shown = rollout("--env-kwargs", f"api_key={KEY}", "--parquet", RUN / "rows.parquet")
+    shown = rollout("--env-kwargs", f"api_key={KEY}", f"--sink=parquet={RUN}/rows.parquet")
     assert shown.code == 0, shown.err
     check_clean(shown)
 

@@ -46,8 +46,8 @@ def test_every_sink_holds_the_metrics_of_the_run(
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     shown = run_envkit(
         *_rollout(
-            model, "--out", "run", "--tensorboard", "board", "--parquet", "run.parquet",
-            "--metrics-port", 0, "--otel", "--wandb", "--wandb-project", "demo",
+            model, "--out", "run", "--sink=tensorboard=board", "--sink=parquet=run.parquet",
+            "--sink=prometheus", "--sink=opentelemetry", "--sink=wandb=demo",
         )
     )  # fmt: skip
     assert shown.code == 0, shown.err
@@ -80,7 +80,7 @@ def test_a_failing_sink_loses_no_trajectory_and_is_reported(
         raise OSError("the disk is gone")
 
     monkeypatch.setattr(ParquetSink, "write", write)
-    arguments = _rollout(model, "--parquet", "run.parquet", "--tensorboard", "board", count=6)
+    arguments = _rollout(model, "--sink=parquet=run.parquet", "--sink=tensorboard=board", count=6)
     shown = run_envkit(*arguments, "--out", "run")
     assert shown.code == 1
     assert len(load("run")) == 6
@@ -100,10 +100,9 @@ def test_a_sink_that_cannot_be_opened_stops_before_anything_is_played(model: Pat
     with taken:
         port = taken.getsockname()[1]
         for options, code, message in (
-            (["--parquet", "mine.parquet"], 1, "already exists"),
-            (["--metrics-port", port], 1, f"127.0.0.1:{port}"),
-            (["--wandb-project", "demo"], 2, "add --wandb"),
-            (["--metrics-port", 0, "--tensorboard", "mine.parquet"], 1, "TensorBoard"),
+            (["--sink=parquet=mine.parquet"], 1, "already exists"),
+            ([f"--sink=prometheus={port}"], 1, f"127.0.0.1:{port}"),
+            (["--sink=prometheus", "--sink=tensorboard=mine.parquet"], 1, "TensorBoard"),
         ):
             shown = run_envkit(*_rollout(model, "--out", "run", *options), "--quiet")
             assert shown.code == code, options
@@ -112,11 +111,30 @@ def test_a_sink_that_cannot_be_opened_stops_before_anything_is_played(model: Pat
     assert Path("mine.parquet").read_text() == "mine"
 
 
-def test_help_shows_the_sinks_together() -> None:
-    text = run_envkit("rollout", "--help").out
-    panel = text[text.index("Sinks") :]
-    for option in ("--tensorboard", "--wandb", "--parquet", "--metrics-port", "--otel"):
-        assert option in panel
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("parket=a", "Did you mean 'parquet'?"),
+        ("parquet", "the sink parquet needs a path"),
+        ("tensorboard=", "the sink tensorboard needs a path"),
+        ("prometheus=many", "a port from 0 to 65535, got 'many'"),
+        ("prometheus=65536", "a port from 0 to 65535, got '65536'"),
+        ("prometheus=\u0663", "a port from 0 to 65535, got"),
+        ("opentelemetry=yes", "takes no value, got 'yes'"),
+    ],
+)
+def test_wrong_value_of_a_sink_is_refused(model: Path, option: str, message: str) -> None:
+    shown = run_envkit(*_rollout(model, "--out", "run", f"--sink={option}", "--quiet"))
+    assert shown.code == 2
+    assert message in shown.last_error
+    assert not Path("run").exists()
+
+
+def test_sink_is_named_once(model: Path) -> None:
+    twice = ("--sink", "parquet=a", "--sink", "parquet=b")
+    shown = run_envkit(*_rollout(model, "--out", "run", *twice))
+    assert shown.code == 2
+    assert "at most one sink of a name, got two of 'parquet'" in shown.last_error
 
 
 @pytest.mark.slow
@@ -124,8 +142,8 @@ def test_ctrl_c_leaves_a_readable_parquet_file_and_the_endpoint_served_until_the
     model: Path,
 ) -> None:
     process = start_envkit(
-        *_rollout(model, "--out", "run", "--parquet", "run.parquet", count=100_000),
-        "--metrics-port", 0,
+        *_rollout(model, "--out", "run", "--sink=parquet=run.parquet", count=100_000),
+        "--sink=prometheus",
         before="from fakes.envs import register_toys; register_toys()",
     )  # fmt: skip
     try:

@@ -1,6 +1,5 @@
 """Commands that plugins bring: listed without an import, run like envkit's own."""
 
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from fakes.command import run_envkit
+from fakes.processes import run_python
 
 from envkit import plugins
 from envkit.cli import plugin_commands
@@ -153,7 +153,4 @@ def test_help_imports_no_plugin_and_no_heavy_library() -> None:
         "loaded = set(named) & set(sys.modules)\n"
         "sys.exit(f'loaded {loaded}' if loaded else 0)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, done.stderr
-    assert "serve-search" in done.stdout
+    assert "serve-search" in run_python("-c", code)

@@ -107,7 +107,7 @@ def test_options_that_change_no_episode_may_differ(run: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     plan = PLAN.read_bytes()
     cut_after(run, 5)
-    assert again("--concurrency", 2, "--parquet", "rows.parquet").code == 0
+    assert again("--concurrency", 2, "--sink=parquet=rows.parquet").code == 0
     check_whole()
     assert parquet.read_table("rows.parquet").num_rows == 12
     assert PLAN.read_bytes() == plan

@@ -18,8 +18,8 @@ from envkit_sinks import TensorBoardSink
 
 pytest_plugins = ["fakes.run_fixtures"]
 pytestmark = pytest.mark.usefixtures("own_folder")
-BOARD = ("--tensorboard", "board")
-PARQUET = ("--parquet", "run.parquet")
+BOARD = "--sink=tensorboard=board"
+PARQUET = "--sink=parquet=run.parquet"
 
 
 @pytest.fixture(autouse=True)
@@ -48,11 +48,11 @@ def steps_of(tag: str, board: str = "board") -> list[int]:
 
 
 def test_board_shows_each_episode_once_however_often_the_run_is_resumed() -> None:
-    done = stopped(*BOARD)
+    done = stopped(BOARD)
     assert 0 < done < EPISODES
     assert steps_of("episode/turns") == [*range(1, done + 1)]
     for _ in range(3):
-        assert resume(RUN, *BOARD).code == 0
+        assert resume(RUN, BOARD).code == 0
         assert steps_of("episode/turns") == [*range(1, EPISODES + 1)]
         assert steps_of("reward/mean") == [done, EPISODES]
         histograms = steps_of("histogram/turns")
@@ -60,22 +60,22 @@ def test_board_shows_each_episode_once_however_often_the_run_is_resumed() -> Non
 
 
 def test_a_new_or_deleted_board_gets_the_whole_run() -> None:
-    done = stopped(*BOARD)
-    assert resume(RUN, "--tensorboard", "other").code == 0
+    done = stopped(BOARD)
+    assert resume(RUN, "--sink=tensorboard=other").code == 0
     assert steps_of("episode/turns", "other") == [*range(1, EPISODES + 1)]
     assert len(steps_of("episode/turns")) == done
-    assert resume(RUN, *BOARD).code == 0
+    assert resume(RUN, BOARD).code == 0
     assert steps_of("episode/turns") == [*range(1, EPISODES + 1)]
     shutil.rmtree("board")
-    assert resume(RUN, *BOARD).code == 0
+    assert resume(RUN, BOARD).code == 0
     assert steps_of("episode/turns") == [*range(1, EPISODES + 1)]
     assert steps_of("reward/mean") == [EPISODES]
 
 
 def test_a_board_that_another_run_used_counts_on() -> None:
-    assert rollout(*BOARD, episodes=2, out="first").code == 0
-    assert rollout(*BOARD, episodes=2).code == 0
-    assert rollout(*BOARD, "--overwrite", episodes=2).code == 0
+    assert rollout(BOARD, episodes=2, out="first").code == 0
+    assert rollout(BOARD, episodes=2).code == 0
+    assert rollout(BOARD, "--overwrite", episodes=2).code == 0
 
     assert steps_of("episode/turns") == [1, 2, 3, 4, 5, 6]
     assert steps_of("reward/mean") == [2, 4, 6]
@@ -87,26 +87,26 @@ def test_a_resume_delivers_what_a_sink_failed_to_take(monkeypatch: pytest.Monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(TensorBoardSink, "write", write)
-        assert rollout(*BOARD).code == 1
-    assert resume(RUN, *BOARD).code == 0
+        assert rollout(BOARD).code == 1
+    assert resume(RUN, BOARD).code == 0
     assert steps_of("episode/turns") == [*range(1, EPISODES + 1)]
 
 
 def test_parquet_file_holds_the_stored_episodes_after_each_command() -> None:
-    stopped(*PARQUET)
+    stopped(PARQUET)
     for code in (130, 0, 0):
         stored = [one.episode_id for one in load(RUN)]
         assert pq.read_table("run.parquet")["episode_id"].to_pylist() == stored
-        assert resume(RUN, *PARQUET).code == 0, code
+        assert resume(RUN, PARQUET).code == 0, code
     assert len(stored) == EPISODES
 
 
 def test_each_episode_is_one_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     RunEnv.arm(Sent(signal.SIGINT), at=14)
-    shown = [rollout("--otel")]
+    shown = [rollout("--sink=opentelemetry")]
     RunEnv.arm(None)
-    shown += [resume(RUN, "--otel"), resume(RUN, "--otel")]
+    shown += [resume(RUN, "--sink=opentelemetry"), resume(RUN, "--sink=opentelemetry")]
     episodes = [one for each in shown for one in spans(each, "episode")]
     ids = [span["attributes"]["gen_ai.conversation.id"] for span in episodes]
 
@@ -116,12 +116,12 @@ def test_each_episode_is_one_trace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_run_that_replaces_another_has_no_record_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
-    assert len(spans(rollout("--otel", episodes=2), "episode")) == 2
+    assert len(spans(rollout("--sink=opentelemetry", episodes=2), "episode")) == 2
     assert rollout("--overwrite", episodes=2).code == 0
     assert not list(RUN.glob("received-*"))
-    assert len(spans(resume(RUN, "--otel"), "episode")) == 2
-    assert len(spans(rollout("--overwrite", "--otel", episodes=2), "episode")) == 2
-    assert spans(resume(RUN, "--otel"), "episode") == []
+    assert len(spans(resume(RUN, "--sink=opentelemetry"), "episode")) == 2
+    assert len(spans(rollout("--overwrite", "--sink=opentelemetry", episodes=2), "episode")) == 2
+    assert spans(resume(RUN, "--sink=opentelemetry"), "episode") == []
 
 
 def spans(shown: Outcome, name: str) -> list[dict[str, Any]]:
@@ -131,10 +131,10 @@ def spans(shown: Outcome, name: str) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_offline_folders_of_wandb_are_one_run_with_each_episode_once() -> None:
-    done = stopped("--wandb")
+    done = stopped("--sink=wandb")
     first = WandbFile(Path())
     Path("wandb").rename("before")
-    assert resume(RUN, "--wandb").code == 0
+    assert resume(RUN, "--sink=wandb").code == 0
     second = WandbFile(Path())
     numbers = [
         row["episode/number"]
@@ -148,5 +148,5 @@ def test_offline_folders_of_wandb_are_one_run_with_each_episode_once() -> None:
     calls = [*first.steps(), *second.steps()]
     assert calls == sorted(set(calls))
     Path("wandb").rename("after")
-    assert resume(RUN, "--wandb").code == 0
+    assert resume(RUN, "--sink=wandb").code == 0
     assert WandbFile(Path()).history() == []

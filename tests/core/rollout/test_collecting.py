@@ -11,7 +11,7 @@ from fakes.codecs import text_codec
 
 from envkit.env import Env, PolicyContext, Turn
 from envkit.rollout import Player, Run, RunPlan, ScriptedEngine, collect
-from envkit.rollout.collecting import Collector, collecting
+from envkit.rollout.collecting import GcPacer, collecting
 from envkit.rollout.plan import Played
 from envkit.tasks import Task
 
@@ -48,9 +48,9 @@ def unfrozen() -> Generator[None]:
 
 
 @pytest.fixture
-def collector() -> Generator[Collector]:
-    """Give a collector that is active, for one episode at once."""
-    one = Collector(objects=1_000, survivors=500)
+def pacer() -> Generator[GcPacer]:
+    """Give a pacer that is active, for one episode at once."""
+    one = GcPacer(objects=1_000, survivors=500)
     one.enter(1)
     yield one
     one.leave(1)
@@ -62,9 +62,9 @@ def age() -> None:
     gc.collect(1)
 
 
-def test_collector_restores_everything() -> None:
+def test_pacer_restores_everything() -> None:
     gc.set_threshold(500, 7, 9)
-    one = Collector()
+    one = GcPacer()
     one.enter(8)
     assert gc.get_freeze_count() > 0
     assert gc.get_threshold()[2] > 1_000_000, "a full collection would still come by itself"
@@ -72,9 +72,9 @@ def test_collector_restores_everything() -> None:
     assert (gc.get_threshold(), gc.get_freeze_count()) == ((500, 7, 9), 0)
 
 
-def test_collector_stays_until_the_last_of_several_runs_has_ended() -> None:
+def test_pacer_stays_until_the_last_of_several_runs_has_ended() -> None:
     threshold = gc.get_threshold()
-    one = Collector()
+    one = GcPacer()
     one.enter(8)
     one.enter(8)
     one.leave(8)
@@ -86,10 +86,10 @@ def test_collector_stays_until_the_last_of_several_runs_has_ended() -> None:
 
 
 @pytest.mark.parametrize("prepare", [gc.freeze, gc.disable])
-def test_collector_leaves_alone_what_the_caller_has_set(prepare: Callable[[], None]) -> None:
+def test_pacer_leaves_alone_what_the_caller_has_set(prepare: Callable[[], None]) -> None:
     prepare()
     before = gc.get_threshold(), gc.isenabled(), gc.get_freeze_count() > 0
-    one = Collector()
+    one = GcPacer()
     one.enter(8)
     assert not one.is_active
     assert before == (gc.get_threshold(), gc.isenabled(), gc.get_freeze_count() > 0)
@@ -97,23 +97,23 @@ def test_collector_leaves_alone_what_the_caller_has_set(prepare: Callable[[], No
     assert before == (gc.get_threshold(), gc.isenabled(), gc.get_freeze_count() > 0)
 
 
-def test_collector_freezes_many_survivors_and_collects_the_rest(collector: Collector) -> None:
+def test_pacer_freezes_many_survivors_and_collects_the_rest(pacer: GcPacer) -> None:
     dead = [weakref.ref(Knot()) for _ in range(600)]
     alive: list[list[int]] = [[] for _ in range(2_000)]
     frozen = gc.get_freeze_count()
     age()
-    collector.tend()
+    pacer.tend()
     assert gc.get_freeze_count() - frozen >= len(alive)
     assert not any(one() for one in dead)
     assert len(gc.get_objects(generation=2)) < 1_000, "it would be looked at again"
 
 
-def test_collector_does_not_freeze_few_survivors(collector: Collector) -> None:
+def test_pacer_does_not_freeze_few_survivors(pacer: GcPacer) -> None:
     knots = [Knot() for _ in range(1_500)]
     age()
     frozen, first = gc.get_freeze_count(), weakref.ref(knots[0])
     knots.clear()
-    collector.tend()
+    pacer.tend()
     assert first() is None
     assert gc.get_freeze_count() <= frozen
 
@@ -121,21 +121,21 @@ def test_collector_does_not_freeze_few_survivors(collector: Collector) -> None:
 class AbandonedRun(Knot):
     """Leaves when it is collected, as the generator of a run that nobody has closed."""
 
-    def __init__(self, collector: Collector) -> None:
+    def __init__(self, pacer: GcPacer) -> None:
         super().__init__()
-        self.collector = collector
+        self.pacer = pacer
 
     def __del__(self) -> None:
-        self.collector.leave(1)
+        self.pacer.leave(1)
 
 
-def test_collector_may_end_an_abandoned_run() -> None:
-    one, threshold = Collector(objects=1_000, survivors=500), gc.get_threshold()
+def test_pacer_may_end_an_abandoned_run() -> None:
+    one, threshold = GcPacer(objects=1_000, survivors=500), gc.get_threshold()
     one.enter(1)
     run, kept = AbandonedRun(one), [Knot() for _ in range(2_000)]
     age()
     del run
-    # In a thread, so a collector that waits for itself cannot hang the tests.
+    # In a thread, so a pacer that waits for itself cannot hang the tests.
     tending = threading.Thread(target=one.tend, daemon=True)
     tending.start()
     tending.join(20)
@@ -145,10 +145,10 @@ def test_collector_may_end_an_abandoned_run() -> None:
 
 
 @pytest.mark.slow
-def test_collector_frees_cycles_that_were_frozen_alive(collector: Collector) -> None:
+def test_pacer_frees_cycles_that_were_frozen_alive(pacer: GcPacer) -> None:
     knots = [Knot() for _ in range(2_000)]
     age()
-    collector.tend()
+    pacer.tend()
     first = weakref.ref(knots[0])
     knots.clear()
     gc.collect()
@@ -157,9 +157,9 @@ def test_collector_frees_cycles_that_were_frozen_alive(collector: Collector) -> 
     for _ in range(3):  # more than a quarter of what was frozen at the start
         kept.append([[] for _ in range(gc.get_freeze_count() // 8)])
         age()
-        collector.tend()
+        pacer.tend()
     age()
-    collector.tend()
+    pacer.tend()
     assert first() is None
 
 

@@ -1,12 +1,24 @@
 """Settings of a rollout: read from a mapping, and refused before anything is played."""
 
 import dataclasses
+import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from envkit.errors import ConfigurationError
-from envkit.rollout import Backoff, Limits, RetryBudget, RolloutConfig, Sampling, Tail
+from envkit.errors import ConfigurationError, UnknownNameError
+from envkit.rollout import (
+    Backoff,
+    EnvSource,
+    EpisodeRequest,
+    Limits,
+    RetryBudget,
+    RolloutConfig,
+    Sampling,
+    Tail,
+)
 from envkit.rollout.config import with_overrides
 
 NAN = float("nan")
@@ -18,7 +30,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"retries": {"step_timeout_s": "1 s"}}, "step_timeout_s must be a finite number or null"),
     ({"retries": {"max_episode_restarts": None}}, "must be an integer, got None"),
     ({"retries": {"backoff": {"initial_s": "x"}}}, "initial_s must be a finite number, got 'x'"),
-    ({"retries": {"backoff": {"maximum_s": -1}}}, "maximum_s must be 0 or more, got -1"),
+    ({"retries": {"backoff": {"maximum_s": -1}}}, "maximum_s must be at least 0, got -1"),
     ({"retries": {"backoff": {"jitter": 2}}}, "jitter must be at most 1, got 2"),
     ({"sampling": {"temperature": "hot"}}, "temperature must be a finite number, got 'hot'"),
     ({"sampling": {"temperature": -1}}, "temperature must be at least 0, got -1"),
@@ -33,7 +45,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"seed": None}, "seed must be an integer of at least 0, got NoneType: None"),
     ({"env_id": 5}, "env_id must be a string or null, got 5"),
     ({"env_kwargs": {1: 2}}, "env_kwargs must be a mapping of names to values"),
-    ({"worker_memory_mb": -1}, "worker_memory_mb must be at least 1 or null, got -1"),
+    ({"worker_memory_mb": -1}, "worker_memory_mb must be at least 1, got -1"),
     ({"limit": {}}, "Did you mean 'limits'"),
     ({"limits": {"max_turn": 1}}, "Did you mean 'max_turns'"),
     ({"limits": 3}, "must be a mapping"),
@@ -139,3 +151,76 @@ def test_config_reads_nested_settings() -> None:
 def test_config_of_nothing_is_the_defaults() -> None:
     assert RolloutConfig.from_mapping(None) == RolloutConfig()
     assert RolloutConfig().request() is None
+
+
+# ---- what a trainer's row asks for
+
+
+json_data = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)  # fmt: skip
+
+
+@given(
+    st.text(min_size=1),
+    st.dictionaries(st.text(), json_data, max_size=3),
+    st.none() | st.dictionaries(st.text(), json_data, max_size=3),
+    st.none() | st.integers(0, 2**31),
+)
+def test_request_survives_its_column(
+    env_id: str, env_kwargs: dict[str, Any], task: dict[str, Any] | None, seed: int | None
+) -> None:
+    request = EpisodeRequest(env_id=env_id, env_kwargs=env_kwargs, task=task, seed=seed)
+    assert EpisodeRequest.from_column(request.to_column()) == request
+    assert EpisodeRequest.from_column(json.loads(request.to_column())) == request
+
+
+def test_request_inherits_what_its_row_leaves_out() -> None:
+    default = EpisodeRequest(env_id="geo3k-v0", env_kwargs={"level": 2})
+    assert EpisodeRequest.from_column(None, default=default) == default
+    named = EpisodeRequest.from_column({"task": {"x": 1}, "seed": 3}, default=default)
+    assert named == EpisodeRequest(
+        env_id="geo3k-v0", env_kwargs={"level": 2}, task={"x": 1}, seed=3
+    )
+
+
+def test_request_of_another_environment_inherits_no_arguments() -> None:
+    default = EpisodeRequest(env_id="geo3k-v0", env_kwargs={"level": 2})
+    assert EpisodeRequest.from_column({"env_id": "canary-v0"}, default=default).env_kwargs == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (None, "no environment is named"),
+        ("{", "must be a JSON object"),
+        ("[1]", "must be a JSON object"),
+        (3, "must be a JSON object"),
+        ({"env_id": "a", "tsk": 1}, "tsk"),
+        ({"env_id": "a", "task": "x"}, "'task'"),
+        ({"env_id": "a", "seed": "x"}, "must be an integer"),
+        ({"env_id": "a", "seed": True}, "must be an integer"),
+    ],
+)
+def test_request_refuses_a_bad_column(value: object, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        EpisodeRequest.from_column(value)
+
+
+def test_request_refuses_invalid_json() -> None:
+    with pytest.raises(ConfigurationError, match="JSON data"):
+        EpisodeRequest(env_id="a", task={"x": object()}).to_column()
+
+
+def test_request_source_is_one_for_equal_arguments_and_builds_the_environment() -> None:
+    one = EpisodeRequest(env_id="canary-v0", env_kwargs={"turns": 2, "length": 1}).factory()
+    two = EpisodeRequest(env_id="canary-v0", env_kwargs={"length": 1, "turns": 2}).factory()
+    assert {one: 1}[two] == 1
+    env = one()
+    assert env.unwrapped.max_turns == 2  # pyright: ignore[reportAttributeAccessIssue]
+    env.close()
+    with pytest.raises(UnknownNameError, match="canary-v0"):
+        EnvSource("canari-v0")()

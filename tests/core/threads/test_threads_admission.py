@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from fakes.waiting import until
 
 from envkit.threads.admission import Admission
 
@@ -37,9 +38,7 @@ async def test_admission_lets_few_in_at_a_time() -> None:
 async def test_admission_admits_newcomers_after_waiting_callers() -> None:
     visitors, end = Visitors(2, patience_s=0.01), asyncio.Event()
     tasks = [asyncio.ensure_future(visitors.visit(end)) for _ in range(8)]
-    async with asyncio.timeout(30):
-        while visitors.inside < 8:
-            await asyncio.sleep(0.001)
+    await until(lambda: visitors.inside == 8)
     end.set()
     await asyncio.gather(*tasks)
     visitors.admission._patience_s, visitors.most = 60.0, 0

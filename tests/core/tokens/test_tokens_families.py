@@ -4,8 +4,6 @@ import importlib.util
 import json
 import pickle
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 from fakes.families import BY_NAME, build, image_processor, load_tokenizer, save, save_remote
 from fakes.families_oracle import compare, conversations
 from fakes.needs import TORCH
+from fakes.processes import run_python
 
 from envkit.errors import ImageError, TemplateError
 from envkit.images import Image
@@ -220,10 +219,6 @@ def test_codec_says_which_image_its_processor_refuses() -> None:
 
 @pytest.mark.slow
 def test_every_family_is_exact_or_refused_and_the_page_says_so() -> None:
-    script = str(_ROOT / "scripts" / "vision_families.py")
-    done = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, check=False, timeout=900
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    table = run_python(_ROOT / "scripts" / "vision_families.py", timeout_s=900).strip()
     page = (_ROOT / "docs" / "concepts" / "vision-families.md").read_text(encoding="utf-8")
-    assert done.stdout.strip() in page
+    assert table in page

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes.matrix import share
+from fakes.processes import run_python
 from fakes.templates import SPECS, load_tokenizer
 from PIL import Image as PilImage
 
@@ -233,14 +232,11 @@ def test_scripted_rollout_needs_neither_torch_nor_transformers(
     env_id: str, code: str, tmp_path: Path
 ) -> None:
     command = ["rollout", env_id, "--policy", "oracle", "-n", "2", "--out", str(tmp_path / "run")]
-    run = subprocess.run(
-        [sys.executable, "-c", code, *command], capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stderr
-    assert "2 trajectories" in run.stdout
-    assert "all sound" in run.stdout
+    printed = run_python("-c", code, *command)
+    assert "2 trajectories" in printed
+    assert "all sound" in printed
     if code is _INSTALLED:
-        assert "imported: set()" in run.stdout
+        assert "imported: set()" in printed
 
 
 @pytest.mark.parametrize("keeps_images", [True, False])

@@ -17,7 +17,6 @@ from envkit.tasks import Task
 from envkit.tokens import ChatCodec, SanityStatus
 from envkit.tokens.codec import HistoryPolicy
 
-END = "<|im_end|>"
 SCAN = (
     "{{%- set ns = namespace(think=true) -%}}{setting}"
     "{{%- for m in messages -%}}{{%- set c = m.content -%}}{{%- if {condition} -%}}"

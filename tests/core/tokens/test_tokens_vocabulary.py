@@ -2,13 +2,12 @@
 
 import json
 import random
-import subprocess
-import sys
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.processes import run_python
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
@@ -118,13 +117,7 @@ def test_vocabulary_needs_tokenizers_for_other_models_only(tmp_path: Path) -> No
     file = tmp_path / "model" / "tokenizer.json"
     file.parent.mkdir()
     file.write_text(json.dumps({**DATA, "normalizer": {"type": "NFC"}}))
-    done = subprocess.run(
-        [sys.executable, "-c", _WITHOUT, str(FILE), str(file)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    own, other = done.stdout.splitlines()
+    own, other = run_python("-c", _WITHOUT, FILE, file).splitlines()
     assert json.loads(own) == expected("move K7")
     assert other.startswith(MissingDependencyError.__name__)
     assert "envkit-rl[hf]" in other

@@ -4,7 +4,6 @@ import asyncio
 import functools
 import gc
 import json
-import sys
 import threading
 import time
 import warnings
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from fakes.budget import examples
+from fakes.processes import run_python
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image as PilImage
@@ -340,8 +340,5 @@ async def test_a_runner_serves_one_event_loop_after_another() -> None:
 
 
 def test_importing_envkit_loads_no_tool_runner() -> None:
-    import subprocess
-
     code = "import sys, envkit; print('envkit.toolset' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert run_python("-c", code).strip() == "False"

@@ -3,8 +3,6 @@
 import json
 import os
 import random
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -16,6 +14,7 @@ from fakes.command import run_envkit
 from fakes.hostile_folders import real_run
 from fakes.hostile_rows import mutated, read_everywhere, real_rows
 from fakes.hostile_runs import bytes_of
+from fakes.processes import run_python
 
 from envkit.errors import DatasetError, StorageError
 from envkit.rollout.run_folder import RunFolder
@@ -163,10 +162,4 @@ def test_resume_and_merge_leave_files_with_foreign_names(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_commands_read_hostile_folders(tmp_path: Path) -> None:
     script = Path(__file__).parents[3] / "scripts" / "campaigns" / "run_files.py"
-    done = subprocess.run(
-        [sys.executable, script, "--folders", "5", "--seed", "3"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_python(script, "--folders", 5, "--seed", 3)

@@ -3,8 +3,6 @@
 import json
 import math
 import shutil
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -14,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fakes.processes import run_python
 from fakes.trajectories import build, example, picture, quick, trajectories
 from hypothesis import given
 from hypothesis import strategies as st
@@ -294,15 +293,9 @@ assert writer.path.stat().st_size == size, "half a line stayed"
 
 @pytest.mark.slow
 def test_invariant_9_a_full_disk_loses_no_finished_trajectory(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _FULL_DISK, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    assert "cannot write to" in done.stdout
-    assert "its contents are kept" in done.stdout
+    printed = run_python("-c", _FULL_DISK, tmp_path)
+    assert "cannot write to" in printed
+    assert "its contents are kept" in printed
     assert load(tmp_path) == (example(0),)
     assert verify_file(tmp_path).is_sound
 

@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image as PilImage
 
-from envkit import images
+from envkit import image_files
 from envkit.errors import StorageError
 from envkit.image_files import DecodedImage
 from envkit.images import Image
@@ -253,7 +253,7 @@ def test_verify_holds_the_pixels_of_one_image(
     hashes = [image.sha256 for image in drawn]
     save(build((Reply(),), prompt=Context(images=drawn)), tmp_path / "run.jsonl")
     del drawn
-    decode, most = images.decode_image, list[int]()
+    decode, most = image_files.decode_image, list[int]()
     seen: list[weakref[PilImage.Image]] = []
 
     def counted(data: bytes) -> DecodedImage:
@@ -262,7 +262,7 @@ def test_verify_holds_the_pixels_of_one_image(
         seen.append(weakref(found.picture))
         return found
 
-    monkeypatch.setattr(images, "decode_image", counted)
+    monkeypatch.setattr(image_files, "decode_image", counted)
     report = verify_file(tmp_path / "run.jsonl")
 
     assert (report.images, report.is_sound) == (20, True)

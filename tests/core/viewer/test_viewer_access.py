@@ -1,11 +1,11 @@
-"""Pages of the viewer for those who do not see them: axe-core finds nothing."""
+"""Every page of the viewer fits its window, and axe-core finds no fault for who does not see it."""
 
 import asyncio
 import json
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from fakes.branching import SUMMARY
@@ -14,13 +14,15 @@ from fakes.chromium import running_chromium
 from fakes.marked_runs import EVERY_MARK, forked_run, grouped_run, marked, rewritten
 from fakes.needs import CHROMIUM, packages
 from fakes.served import served
+from fakes.ui_pages import Scheme, overflow
 
 from envkit.trajectory import save
 from envkit.trajectory.storage import FILE_NAME
 
 pytestmark = [pytest.mark.slow, CHROMIUM.mark, packages("axe_playwright_python").mark]
 
-PAGES = ("#/", "#/?by=prefix", "#/?compare=one,two", "#/?first=one&second=two", "#/one",
+PAGES = ("#/", "#/?by=prefix", "#/?by=environment&pick=one,two", "#/?compare=one,two",
+         "#/?compare=one,two&across=run&metric=tokens", "#/?first=one&second=two", "#/one",
          "#/one/episodes", "#/one/episodes?view=list&q=i+go", "#/one/e/6?t=2", "#/one/e/6?vs=7",
          "#/special/e/1", "#/special/e/2?t=3", "#/nothing", "#/tree", "#/tree/episodes?show=solved",
          "#/tree/episodes?view=list", "#/tree/e/2?t=2", "#/tree/e/2?vs=3&t=4",
@@ -50,9 +52,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1400, 390])
-def test_pages_have_no_fault_that_axe_knows(
-    width: int, scheme: Literal["light", "dark"], folder: Path
+@pytest.mark.parametrize("width", [1400, 800, 390])
+def test_pages_fit_and_have_no_fault_that_axe_knows(
+    width: int, scheme: Scheme, folder: Path
 ) -> None:
     axe = files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
     with running_chromium() as browser, served(folder) as address:
@@ -72,6 +74,7 @@ def test_pages_have_no_fault_that_axe_knows(
                 "document.querySelectorAll('main details').forEach(one => one.open = true)"
             )
             page.wait_for_timeout(100)
+            assert overflow(page) == 0, place
             page.evaluate(axe)
             violations = page.evaluate("axe.run(document).then(one => one.violations)")
             found += [(place, one["id"], [n["html"][:90] for n in one["nodes"][:3]])

@@ -1,16 +1,17 @@
 """The viewer's single file in a real browser: found, read, walked by keys, drawn, harmless."""
 
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from fakes.chromium import Watched, running_chromium
+from fakes.chromium import Watched
 from fakes.marked_runs import CLICK, EVERY_MARK, SIZE, click, grouped_run, marked
 from fakes.needs import CHROMIUM
 from fakes.trajectories import Context, Reply, build, example
+from fakes.ui_pages import Open, Scheme, overflow, until
 
 from envkit.errors import FaultKind
 from envkit.trajectory import REWARD_THRESHOLD, FaultPlace, FaultRecord, StopReason
@@ -21,9 +22,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
 pytestmark = [pytest.mark.slow, CHROMIUM.mark]
+pytest_plugins = ["fakes.ui_fixtures"]
 
-Open = Callable[..., "Page"]
-Scheme = Literal["light", "dark"]
 NAME = "trajectories in memory"
 HOME = f"#/{NAME}".replace(" ", "%20")
 ATTACKS = (
@@ -37,12 +37,6 @@ ATTACKS = (
     "\u202eesrever\u202c \x00\x1b[31m \u200bzero" + "W" * 400,
     "__proto__",
 )
-
-
-@pytest.fixture(scope="module")
-def browser() -> "Generator[Browser]":
-    with running_chromium() as found:
-        yield found
 
 
 @pytest.fixture
@@ -77,20 +71,6 @@ def open_file(browser: "Browser", tmp_path: Path) -> Generator[Open]:
         assert watched.console == []
         assert watched.foreign_requests == []
         watched.page.close()
-
-
-def until(page: "Page", condition: str, value: Any = None) -> None:
-    """Wait for a condition; `wait_for_function` would need a policy that lets text run as code."""
-    for _ in range(400):
-        if page.evaluate(condition, value):
-            return
-        page.wait_for_timeout(50)
-    raise AssertionError(condition)
-
-
-def overflow(page: "Page") -> int:
-    """How many pixels the page is wider than its window."""
-    return page.evaluate("document.documentElement.scrollWidth - innerWidth")
 
 
 def centre(node: "Locator") -> tuple[float, float]:

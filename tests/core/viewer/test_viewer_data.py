@@ -18,8 +18,7 @@ from envkit.viewer.episodes import episode
 from envkit.viewer.figures import distribution
 from envkit.viewer.rows import COLUMNS, episode_row
 from envkit.viewer.run import RunData
-from envkit.viewer.search import search_pieces
-from envkit.viewer.search_text import SearchText
+from envkit.viewer.search import SearchText, search_pieces
 from envkit_conformance import shipped_recordings
 
 

@@ -18,13 +18,12 @@ from envkit.trajectory import load, save
 from envkit.trajectory.storage import FILE_NAME, TrajectoryWriter
 from envkit.viewer.documents import read_document
 from envkit.viewer.folder import Folder
+from envkit.viewer.growing_file import is_locked
 from envkit.viewer.library import Library
 from envkit.viewer.live_run import LiveRun
 from envkit.viewer.rows import COLUMNS
-from envkit.viewer.search import search_pieces
-from envkit.viewer.search_text import SearchText
+from envkit.viewer.search import SearchText, search_pieces
 from envkit.viewer.summary import flat, summary
-from envkit.viewer.writers import is_locked
 
 LONG_AGO = 1_000_000_000
 
@@ -302,7 +301,7 @@ def test_search_never_finds_a_text_across_two_pieces_and_nothing_for_nothing() -
 def test_search_says_how_many_episodes_it_leaves_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("envkit.viewer.search_text.MAX_BYTES", 1)
+    monkeypatch.setattr("envkit.viewer.search.MAX_BYTES", 1)
     stored(tmp_path, 3)
     run = opened(tmp_path)
     read_all(run)
@@ -481,7 +480,7 @@ def test_document_is_known_by_its_shape() -> None:
                    "passed": False, "lines": [line, "hostile"]}  # fmt: skip
     found = read_document(json.dumps(certificate).encode())
     assert found is not None
-    assert (found["kind"], found["title"], found["passed"]) == ("certificate", "x-v0", False)
+    assert (found["kind"], found["target"], found["passed"]) == ("certificate", "x-v0", False)
     assert found["lines"][0] == {**line, "evidence": ["e", "1"]}
     assert read_document(b'{"lines": []}') is read_document(b"[1]") is read_document(b"{") is None
     assert read_document(b"[" * 100_000) is None
@@ -501,9 +500,9 @@ def test_document_of_an_evaluation_has_intervals_and_no_hostile_values() -> None
     }
     found = read_document(json.dumps(document).encode())
     assert found is not None
-    assert found["runs"] == ["a"]
+    assert list(found["runs"]) == ["a"]
     (shown,) = found["lines"]
-    assert shown["success"] == {"mean": 0.5, "low": 0.2, "high": 0.9}
-    assert (shown["reward"], shown["episodes"]) == (None, None)
-    assert [k for k, _ in shown["pass_at"]] == ["1"]
+    assert shown["success"] == {"mean": 0.5, "interval": {"low": 0.2, "high": 0.9}}
+    assert (shown["reward"]["mean"], shown["episodes"]) == (None, None)
+    assert [one["mean"] for one in shown["pass_at"].values()] == [0.5, None]
     json.dumps(found, allow_nan=False)

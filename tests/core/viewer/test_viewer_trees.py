@@ -12,7 +12,7 @@ from fakes.branching import rewritten as rewritten_by
 from fakes.marked_runs import forked_run, rewritten
 from fakes.needs import CHROMIUM
 from fakes.served import served
-from fakes.ui_pages import Open, Scheme, nameless, overflow, until
+from fakes.ui_pages import Open, overflow, until
 
 from envkit.trajectory import REWARD_THRESHOLD, Branch, Trajectory, save
 from envkit.trajectory.storage import FILE_NAME
@@ -42,23 +42,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 async def _histories() -> list[Trajectory]:
     return [await rewritten_by(IMAGES, images=True), await rewritten_by(SUMMARY)]
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1400, 800, 390])
-def test_trees_fit_every_width_in_both_schemes(
-    width: int, scheme: Scheme, folder: Path, open_ui: Open
-) -> None:
-    with served(folder) as address:
-        page = open_ui(address, width=width, scheme=scheme)
-        for place in ("#/tree", "#/tree/episodes", "#/tree/episodes?view=list", "#/tree/e/2?t=2",
-                      "#/tree/e/2?vs=3&t=4", "#/history/e/1?t=3", "#/history/e/2?t=3"):  # fmt: skip
-            page.evaluate("place => { location.hash = place }", place)
-            page.wait_for_timeout(300)
-            until(page, "document.querySelector('main').className !== 'lost'")
-            page.evaluate("document.querySelectorAll('main details').forEach(x => x.open = true)")
-            assert overflow(page) == 0, place
-            assert nameless(page) == [], place
 
 
 def test_tree_is_drawn_as_lanes_that_open_their_leaves(folder: Path, open_ui: Open) -> None:

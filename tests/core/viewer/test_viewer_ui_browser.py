@@ -15,7 +15,7 @@ from fakes.marked_runs import CLICK, SIZE, grouped_run
 from fakes.needs import CHROMIUM
 from fakes.served import served
 from fakes.trajectories import Reply, build
-from fakes.ui_pages import Open, Scheme, nameless, overflow, until
+from fakes.ui_pages import Open, overflow, until
 
 from envkit.trajectory import save
 from envkit.trajectory.storage import FILE_NAME, TrajectoryWriter
@@ -94,30 +94,6 @@ def is_read(page: "Page", count: int) -> None:
 
 def listed(page: "Page") -> list[str]:
     return page.locator(".runs-table .taskcell a").all_inner_texts()
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1400, 800, 390])
-def test_pages_fit_every_width_in_both_schemes(
-    width: int, scheme: Scheme, folder: Path, open_ui: Open
-) -> None:
-    with served(folder) as address:
-        page = open_ui(address, width=width, scheme=scheme)
-        is_read(page, 4)
-        for summary in page.locator(".docs summary").all():
-            summary.click()
-        page.locator(".chooser summary").click()
-        assert overflow(page) == 0
-        assert nameless(page) == []
-        pick = "sweep%252Fgeo-s0,sweep%252Fgeo-s1,base"
-        for place in (f"#/?by=environment&pick={pick}", f"#/?compare={pick}",
-                      f"#/?compare={pick}&across=run&metric=tokens", "#/base", "#/base/episodes",
-                      "#/base/e/6", "#/?first=base&second=sweep%2Fgeo-s0"):  # fmt: skip
-            page.evaluate("place => { location.hash = place }", place)
-            page.wait_for_timeout(300)
-            until(page, "document.querySelector('main').className !== 'lost'")
-            assert overflow(page) == 0, place
-            assert nameless(page) == [], place
 
 
 def test_table_of_runs_sorts_filters_groups_and_the_address_restores_it(

@@ -9,7 +9,7 @@ from fakes.envs import EchoEnv
 from fakes.models import tiny_model_dir
 
 import envkit
-from envkit.cli.playing import Wrap
+from envkit.cli.play_options import Wrap
 from envkit.errors import ConfigurationError, ContractError, UnknownNameError
 from envkit.trajectory import Trajectory, load
 from envkit.wrappers import WRAPPERS, Curriculum, wrapping

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import envkit
-from envkit.env import Capabilities, Env, PolicyContext, Turn
+from envkit.env import Env, PolicyContext, Turn
 from envkit.errors import ConfigurationError, StorageError
 from envkit.faults import FaultPlan
 from envkit.rollout import (
@@ -223,10 +223,6 @@ async def test_a_recorded_task_is_played_as_it_is_and_does_not_count() -> None:
     assert again.messages == first.messages
     assert elsewhere.count == 0
     assert "curriculum_level" not in again.reset_info
-
-
-class LonelyEnv(StairsEnv):
-    capabilities = Capabilities(max_sessions=1)
 
 
 def test_a_curriculum_refuses_what_it_cannot_do() -> None:

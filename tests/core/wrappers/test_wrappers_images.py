@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from fakes.codecs import text_codec, vision_codec
 from fakes.command import run_envkit
-from fakes.envs import DotsEnv, EchoEnv, register_toys
+from fakes.envs import DotsEnv, EchoEnv, register_missing, register_toys
 from fakes.models import tiny_model_dir
 from fakes.playing import play_one
 from PIL import Image as PilImage
@@ -128,8 +128,7 @@ class CrashingDots(DotsEnv):
 
 @BOTH
 async def test_a_fresh_environment_after_a_crash_is_wrapped_again(wrap: Wrap) -> None:
-    if "envkit/toy-crashing-dots-v0" not in gymnasium.registry:
-        envkit.register("toy-crashing-dots-v0", entry_point=CrashingDots)
+    register_missing({"toy-crashing-dots-v0": CrashingDots})
     CrashingDots.steps = 0
     oracle = DotsEnv().oracle()
     env = wrap(envkit.make("toy-crashing-dots-v0"))

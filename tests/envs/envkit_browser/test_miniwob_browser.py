@@ -50,28 +50,6 @@ async def _play(env: MiniwobEnv, policy: Policy, name: str, seed: int) -> list[S
     return steps
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "click-button",
-        "click-menu-2",
-        "click-scroll-list",
-        "copy-paste",
-        "choose-list",
-        "drag-items-grid",
-        "email-inbox-delete",
-        "enter-date",
-        "guess-number",
-        "use-autocomplete",
-    ],
-)
-@pytest.mark.slow
-async def test_oracle_solves_by_coordinates(env: MiniwobEnv, name: str) -> None:
-    for seed in range(2):
-        last = (await _play(env, oracle(), name, seed))[-1]
-        assert (last.terminated, last.reward, last.info["raw_reward"]) == (True, 1.0, 1), seed
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(PLANS))
 async def test_oracle_solves_every_task_that_it_has_a_plan_for(env: MiniwobEnv, name: str) -> None:

@@ -4,29 +4,21 @@ import itertools
 
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 from hypothesis import given
 from hypothesis import strategies as st
 
 import envkit
 from envkit.env import PolicyContext
 from envkit.errors import ConfigurationError, DatasetError, EpisodeStateError
-from envkit_canary import DEFAULT_ALPHABET, SPEC, CanaryEnv, draw_code, read_code
+from envkit_canary import DEFAULT_ALPHABET, CanaryEnv, draw_code, read_code
 from envkit_canary.glyphs import GLYPH_HEIGHT, GLYPH_WIDTH, GLYPHS
 
 codes = st.text(DEFAULT_ALPHABET, min_size=1, max_size=8)
 
 
-def test_canary_is_found_by_its_id() -> None:
-    env = envkit.make("canary-v0", turns=2)
-    assert isinstance(env, CanaryEnv)
-    assert SPEC.id == "canary-v0"
-
-
-def test_canary_passes_both_checkers() -> None:
-    gymnasium_check_env(CanaryEnv(), skip_render_check=True)
+def test_canary_passes_the_checker() -> None:
     report = envkit.check_env(envkit.make("canary-v0"))
-    assert {"determinism", "snapshot", "replay", "oracle"} <= set(report.passed)
+    assert {"gymnasium", "determinism", "snapshot", "replay", "oracle"} <= set(report.passed)
 
 
 def test_canary_says_nothing_about_the_code_in_the_text() -> None:
@@ -75,17 +67,6 @@ def test_canary_truncates_where_max_turns_is_smaller() -> None:
     step = env.step("2222")
     assert step.truncated
     assert not step.terminated
-
-
-def test_canary_snapshot_continues_with_equal_bytes() -> None:
-    env, other = CanaryEnv(), CanaryEnv()
-    env.reset(seed=5)
-    env.step("2222")
-    other.reset(seed=6)
-    other.restore(env.snapshot())
-    one, two = env.step("3333"), other.step("3333")
-    assert one == two
-    assert one.observation["images"][0].png_bytes() == two.observation["images"][0].png_bytes()
 
 
 def test_canary_answers_a_reply_without_a_code_instead_of_raising() -> None:

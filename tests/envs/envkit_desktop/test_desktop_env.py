@@ -1,8 +1,6 @@
 """The environment `computer-use-v0`: tasks, oracle, bad replies, snapshots."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -84,36 +82,21 @@ def test_goal_says_that_the_rest_must_stay(family: str) -> None:
         assert "Leave everything else as it is." in goal or "Leave the other " in goal
 
 
-def _check_oracle(family: str, level: int, seeds: range) -> None:
+@pytest.mark.parametrize(
+    ("family", "level", "count"),
+    [
+        *((*one, 2) for one in EVERY[::3]),
+        *(pytest.param(*one, 80, marks=pytest.mark.slow) for one in EVERY),
+    ],
+)
+def test_oracle_solves_every_family_and_level(
+    family: str, level: int, count: int, blind_screen: None
+) -> None:
     env = ComputerUseEnv()
-    for seed in seeds:
+    for seed in range(count):
         steps = _play(env, oracle(), seed, _task(family, level, seed))
         assert steps[-1].reward == 1.0, (family, level, seed, env.task["goal"])
         assert steps[-1].terminated
-
-
-@pytest.mark.parametrize(("family", "level"), EVERY[::3])  # the slow test takes all
-def test_oracle_solves_every_family_and_level(family: str, level: int) -> None:
-    _check_oracle(family, level, range(2))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("family", "level"), EVERY)
-def test_oracle_solves_80_seeds_of_every_family_and_level(
-    family: str, level: int, blind_screen: None
-) -> None:
-    _check_oracle(family, level, range(80))
-
-
-def _solved_at_random(count: int) -> float:
-    env = ComputerUseEnv(max_turns=15)
-    rewards = [_play(env, random_clicks(), seed)[-1].reward for seed in range(count)]
-    return sum(rewards) / count
-
-
-@pytest.mark.slow
-def test_random_policy_solves_almost_nothing() -> None:
-    assert _solved_at_random(40) <= 0.05
 
 
 @pytest.mark.slow
@@ -211,43 +194,6 @@ def test_environment_passes_the_checker() -> None:
     assert {"gymnasium", "snapshot", "replay", "determinism", "oracle"} <= set(report.passed)
 
 
-_DIGEST = """
-import hashlib, sys
-from envkit.env import PolicyContext
-from envkit_desktop import ComputerUseEnv
-from envkit_desktop.policies import oracle
-from envkit_actions.random_clicks import random_clicks
-from envkit_desktop.screen import Screen
-env, digest = ComputerUseEnv(max_turns=12), hashlib.sha256()
-for seed in range(6):
-    policy = random_clicks() if seed % 2 else oracle()
-    observation, info = env.reset(seed=seed)
-    for turn in range(12):
-        digest.update(observation["images"][0].png_bytes() + info["state_hash"].encode())
-        context = PolicyContext(env=env, task=env.task, turn=turn, messages=(), seed=seed)
-        observation, _, terminated, truncated, info = env.step(policy(context))
-        if terminated or truncated:
-            break
-print(digest.hexdigest())
-"""
-
-
-@pytest.mark.slow
-def test_same_seed_and_actions_give_the_same_bytes_in_another_process() -> None:
-    outputs = [
-        subprocess.run(
-            [sys.executable, "-c", _DIGEST],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={"PYTHONHASHSEED": hash_seed, "PYTHONPATH": ":".join(sys.path)},
-        ).stdout
-        for hash_seed in ("1", "2")
-    ]
-    assert len(outputs[0]) == 65
-    assert outputs[0] == outputs[1]
-
-
 def test_first_observation_is_a_screenshot_and_the_goal() -> None:
     env = ComputerUseEnv()
     observation, info = env.reset(seed=3)
@@ -262,16 +208,6 @@ def test_larger_screens_are_drawn_and_solved() -> None:
     steps = _play(env, oracle(), 5)
     assert steps[-1].reward == 1.0
     assert steps[0].observation["images"][0].size == (1120, 672)
-
-
-def test_infeasible_tasks_are_solved_only_by_reporting_failure() -> None:
-    source = DesktopTasks(families=["pick_from_list"], level=5)
-    task = next(t for t in map(source.task, range(200)) if not t["data"].get("feasible", True))
-    for status, reward in (("failure", 1.0), ("success", 0.0)):
-        env = ComputerUseEnv()
-        env.reset(seed=0, options={"task": task})
-        step = env.step(json.dumps({"action": "terminate", "status": status}))
-        assert (step.reward, step.terminated) == (reward, True)
 
 
 ZOOM = '{"action": "zoom", "x": %d, "y": %d, "to": [%d, %d]}'
@@ -420,7 +356,6 @@ def test_any_text_is_survived(reply: str) -> None:
 
 def test_tasks_are_a_function_of_the_index_and_splits_differ() -> None:
     train, test = DesktopTasks(), DesktopTasks(split="test")
-    assert train.task(5) == DesktopTasks().task(5)
     assert train.task(5)["data"] != test.task(5)["data"]
     assert json.loads(json.dumps(train.task(5))) == train.task(5)
 

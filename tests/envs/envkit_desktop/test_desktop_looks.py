@@ -54,23 +54,13 @@ def _overlaps(parent: Widget) -> list[str]:
     ]
 
 
+@pytest.mark.parametrize("count", [len(ONE_OF_EACH_SIZE), pytest.param(60, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_no_text_is_clipped_and_no_control_covers_another(family: str) -> None:
-    env = ComputerUseEnv()
-    for level in LEVELS:
-        source = DesktopTasks(families=[family], level=level)
-        for index, theme in enumerate(ONE_OF_EACH_SIZE):
-            env.reset(options={"task": {**source.task(index), "theme": theme}})
-            assert _problems(env.desk) == [], (family, level, index, theme)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_nothing_is_clipped_or_covered_over_many_seeds(family: str) -> None:
+def test_no_text_is_clipped_and_no_control_covers_another(family: str, count: int) -> None:
     env = ComputerUseEnv()
     for level in LEVELS:
         source = DesktopTasks(families=[family], level=level, seed=5)
-        for index in range(60):
+        for index in range(count):
             theme = ONE_OF_EACH_SIZE[index % len(ONE_OF_EACH_SIZE)]
             env.reset(options={"task": {**source.task(index), "theme": theme}})
             assert _problems(env.desk) == [], (family, level, index, theme)

@@ -2,12 +2,7 @@ import itertools
 import json
 from typing import Any
 
-import gymnasium
-import gymnasium.utils.env_checker
 import pytest
-from fakes.budget import examples
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import envkit
 import envkit_geo3k
@@ -51,17 +46,11 @@ def _seen(step: Step) -> str:
     return json.dumps([step.observation["text"], images, *step[1:]], sort_keys=True)
 
 
-def test_geo3k_passes_both_checkers() -> None:
+def test_geo3k_passes_the_checker() -> None:
     env = envkit.make("geo3k-v0")
     report = envkit.check_env(env, max_observation_pixels=384 * 384)
-    assert {"gymnasium", "snapshot", "replay", "determinism", "oracle"} <= set(report.passed)
-    gymnasium.utils.env_checker.check_env(Geo3kEnv(), skip_render_check=True)
-
-
-def test_geo3k_is_made_by_either_registry() -> None:
-    assert isinstance(envkit.make("geo3k-v0", level=2).unwrapped, Geo3kEnv)
-    assert isinstance(gymnasium.make("envkit/geo3k-v0").unwrapped, Geo3kEnv)
-    assert "geo3k-v0" in envkit.registry()
+    rules = {"gymnasium", "snapshot", "replay", "determinism", "independence", "oracle"}
+    assert rules <= set(report.passed)
 
 
 def test_first_observation_shows_the_figure_and_the_question() -> None:
@@ -273,13 +262,6 @@ def test_episode_is_rebuilt_from_its_task_row_alone() -> None:
     assert again.observation == start.observation
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_invariant_7_same_seed_task_and_replies_give_the_same_episode(seed: int) -> None:
-    policy = envkit_geo3k.noisy_oracle(malformed=0.3)
-    episodes = [[_seen(step) for step in _play(Geo3kEnv(), policy, seed)] for _ in range(2)]
-    assert episodes[0] == episodes[1]
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_invariant_12_snapshot_and_replay_continue_byte_for_byte(seed: int) -> None:
     replies = [_score("1"), _zoom([0, 0, 0.5, 0.5]), "hm", _score("2")]
@@ -296,38 +278,6 @@ def test_invariant_12_snapshot_and_replay_continue_byte_for_byte(seed: int) -> N
         other.restore(data)
         assert other.snapshot() == data
         assert [_seen(other.step(reply)) for reply in [*replies, "hm"][turn:]] == seen[turn:]
-
-
-def test_interleaved_episodes_do_not_disturb_each_other() -> None:
-    one, two = Geo3kEnv(), Geo3kEnv()
-    one.reset(seed=1)
-    two.reset(seed=2)
-    one.step(_score("1"))
-    assert two.step(_score(two.task["answer"])).info["scored_attempts"] == 1
-    assert one.step(_score(one.task["answer"])).info["scored_attempts"] == 2
-
-
-@settings(max_examples=examples(120), deadline=None)
-@given(
-    st.lists(
-        st.one_of(
-            st.text(max_size=60),
-            st.sampled_from(BAD_REPLIES),
-            st.builds(_score, st.text(max_size=30)),
-            st.builds(_zoom, st.lists(st.floats(-1, 2), min_size=3, max_size=5)),
-            st.text(max_size=20).map(lambda text: rf"\boxed{{{text}}}"),
-        ),
-        max_size=4,
-    )
-)
-def test_no_reply_raises(replies: list[str]) -> None:
-    env = _started()
-    for reply in replies:
-        step = env.step(reply)
-        json.dumps(step.info)
-        assert 0.0 <= step.reward <= 1.0
-        if step.terminated or step.truncated:
-            break
 
 
 def test_oracle_solves_every_kind_of_problem() -> None:

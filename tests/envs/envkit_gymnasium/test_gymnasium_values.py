@@ -17,8 +17,8 @@ from envkit.errors import ConfigurationError
 from envkit.reply import Reply
 from envkit_gymnasium import GymnasiumEnv
 from envkit_gymnasium.ansi import Mark, read_ansi, show_ansi
+from envkit_gymnasium.inner import rules_of
 from envkit_gymnasium.replies import ActionReader
-from envkit_gymnasium.rules import rules_of
 from envkit_gymnasium.sentences import describe_space, show_value
 from envkit_gymnasium.values import NoValue, check_playable, json_schema, plain_json, read_value
 

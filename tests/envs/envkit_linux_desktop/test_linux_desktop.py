@@ -24,7 +24,7 @@ from envkit.errors import (
     UnknownNameError,
 )
 from envkit_actions import FAMILIES as DIALECTS
-from envkit_actions import Action, ActionKind
+from envkit_actions import Action
 from envkit_linux_desktop import LinuxDesktopEnv, LinuxDesktopTasks
 from envkit_linux_desktop.desk import Limits
 from envkit_linux_desktop.keyboard import UntypableError, symbol_of
@@ -34,6 +34,8 @@ from envkit_linux_desktop.pool import Pool
 from envkit_linux_desktop.requirements import INSTALL_LINE, check_programs
 from envkit_linux_desktop.session import Session, start_session
 from envkit_linux_desktop.tasks.home import FilesHome, Home
+from envkit_linux_desktop.tasks.moves import key, wait
+from envkit_linux_desktop.tasks.moves import text as type_text
 from envkit_linux_desktop.tasks.scenario import Scenario
 from envkit_sandbox import first_process
 from envkit_sandbox.watchdog import processes
@@ -72,14 +74,6 @@ def is_running(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def key(*names: str) -> Action:
-    return Action(kind=ActionKind.KEY, keys=names)
-
-
-def wait(seconds: float) -> Action:
-    return Action(kind=ActionKind.WAIT, seconds=seconds)
 
 
 def test_tasks_are_the_same_for_the_same_index_and_split_by_seed() -> None:
@@ -221,56 +215,35 @@ def test_the_oracle_waits_as_its_dialect_can(dialect: str) -> None:
     env.close()
 
 
+def saved(session: Session, *actions: Action) -> str:
+    """Give Mousepad input, and return the text that it saves."""
+    session.open(("mousepad",))
+    performer = Performer(session.screen)
+    path = (wait(0.3), key("ctrl", "s"), wait(0.8), key("ctrl", "a"), type_text("~/saved.txt"))
+    for action in (*actions, *path, wait(0.5), key("enter")):
+        assert performer.perform(action) is None
+    data = await_file(session, "saved.txt")
+    assert data is not None
+    return data.decode()
+
+
 @DESKTOP.mark
 @pytest.mark.slow
 def test_typed_text_arrives_exactly(session: Session) -> None:
-    session.open(("mousepad",))
-    performer = Performer(session.screen)
-    for action in (
-        Action(kind=ActionKind.TYPE, text=EXACT),
-        wait(0.3),
-        key("ctrl", "s"),
-        wait(0.8),
-        key("ctrl", "a"),
-        Action(kind=ActionKind.TYPE, text="~/exact.txt"),
-        wait(0.5),
-        key("enter"),
-    ):
-        assert performer.perform(action) is None
-    data = await_file(session, "exact.txt")
-    assert data is not None
-    assert data.decode() == EXACT
+    assert saved(session, type_text(EXACT)) == EXACT
 
 
 @DESKTOP.mark
 @pytest.mark.slow
 def test_a_key_on_the_second_level_is_pressed_with_shift(session: Session) -> None:
-    session.open(("mousepad",))
-    performer = Performer(session.screen)
-    for action in (key("?"), key("a"), key("shift", "b"), wait(0.3), key("ctrl", "s"), wait(0.8)):
-        performer.perform(action)
-    performer.perform(Action(kind=ActionKind.TYPE, text="keys.txt"))
-    for action in (wait(0.5), key("enter")):
-        performer.perform(action)
-    data = await_file(session, "keys.txt") or await_file(session, "Documents/keys.txt")
-    assert (data or b"").rstrip(b"\n") == b"?aB"
+    assert saved(session, key("?"), key("a"), key("shift", "b")).rstrip("\n") == "?aB"
 
 
 @DESKTOP.mark
 @pytest.mark.slow
 def test_more_characters_than_spare_keys_arrive_exactly(session: Session) -> None:
     text = "".join(map(chr, range(0x3B1, 0x3C9))) + "".join(map(chr, range(0x4E00, 0x4F00))) + "αω"
-    session.open(("mousepad",))
-    performer = Performer(session.screen)
-    performer.perform(Action(kind=ActionKind.TYPE, text=text))
-    for action in (wait(0.3), key("ctrl", "s"), wait(0.8), key("ctrl", "a")):
-        performer.perform(action)
-    performer.perform(Action(kind=ActionKind.TYPE, text="~/many.txt"))
-    for action in (wait(0.5), key("enter")):
-        performer.perform(action)
-    data = await_file(session, "many.txt")
-    assert data is not None
-    assert data.decode().rstrip("\n") == text
+    assert saved(session, type_text(text)).rstrip("\n") == text
 
 
 @DESKTOP.mark

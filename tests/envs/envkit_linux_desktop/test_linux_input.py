@@ -13,6 +13,8 @@ from openpyxl import Workbook
 from envkit_actions import Action, ActionKind
 from envkit_linux_desktop.performing import Performer
 from envkit_linux_desktop.session import Session, start_session
+from envkit_linux_desktop.tasks.moves import key
+from envkit_linux_desktop.tasks.moves import text as type_text
 
 pytestmark = [DESKTOP.mark, pytest.mark.slow]
 
@@ -21,14 +23,6 @@ pytestmark = [DESKTOP.mark, pytest.mark.slow]
 def session() -> Iterator[Session]:
     with start_session(1280, 800) as session:
         yield session
-
-
-def key(*names: str) -> Action:
-    return Action(kind=ActionKind.KEY, keys=names)
-
-
-def typed(text: str) -> Action:
-    return Action(kind=ActionKind.TYPE, text=text)
 
 
 def perform(session: Session, *actions: Action) -> None:
@@ -61,7 +55,7 @@ def await_title(session: Session, part: str, seconds: float = 30.0) -> bool:
 def test_a_calculator_receives_each_digit_of_typed_text(session: Session) -> None:
     session.put({"sum.txt": b""})
     session.open(("galculator",))
-    perform(session, typed("5358+6849+1100="), key("ctrl", "c"))
+    perform(session, type_text("5358+6849+1100="), key("ctrl", "c"))
     session.open(("mousepad", "sum.txt"))
     perform(session, key("ctrl", "v"), key("ctrl", "s"))
     assert (session.home.read("sum.txt") or b"").strip() == b"13307"
@@ -100,7 +94,7 @@ def test_alt_tab_brings_the_other_window_to_the_front(session: Session) -> None:
     for name in ("a.txt", "b.txt", "a.txt"):
         perform(session, key("alt", "tab"))
         assert name in session.titles()[-1]
-    perform(session, typed("here"), key("ctrl", "s"))
+    perform(session, type_text("here"), key("ctrl", "s"))
     assert (session.home.read("a.txt") or b"").strip() == b"here"
 
 

@@ -14,6 +14,8 @@ from envkit_actions import Action, ActionKind
 from envkit_linux_desktop import Limits, LinuxDesktopEnv, env, performing
 from envkit_linux_desktop.performing import Performer
 from envkit_linux_desktop.session import Session, start_session
+from envkit_linux_desktop.tasks.moves import key, wait
+from envkit_linux_desktop.tasks.moves import text as type_text
 
 PAGE = b"""<meta charset=utf-8><script>
 onhashchange = onload = () => document.title = location.hash || "empty";
@@ -68,10 +70,6 @@ def act(session: Session, *actions: Action) -> list[str | None]:
     return notes
 
 
-def key(*names: str) -> Action:
-    return Action(kind=ActionKind.KEY, keys=names)
-
-
 @DESKTOP.mark
 @pytest.mark.slow
 def test_an_application_that_reads_keys_late_gets_every_character() -> None:
@@ -80,9 +78,9 @@ def test_an_application_that_reads_keys_late_gets_every_character() -> None:
         session.open(("chromium", "/home/user/p.html"))
         act(
             session,
-            Action(kind=ActionKind.WAIT, seconds=1.5),
+            wait(1.5),
             key("ctrl", "l"),
-            Action(kind=ActionKind.TYPE, text=f"file:///home/user/p.html#{SYMBOLS}\n"),
+            type_text(f"file:///home/user/p.html#{SYMBOLS}\n"),
         )
         until = time.monotonic() + 10
         while not (title := session.titles()[-1]).startswith("#") and time.monotonic() < until:
@@ -99,7 +97,7 @@ def test_text_that_takes_too_long_is_cut_and_the_note_counts(
     text = "012345678\n" * 500  # a terminal takes at most 4095 characters a line
     with start_session(800, 600) as session:
         session.open(("xterm", "-e", "sh", "-c", "cat > typed.txt"))
-        (note,) = act(session, Action(kind=ActionKind.TYPE, text=text))
+        (note,) = act(session, type_text(text))
         assert note is not None
         count = int(note.split("only the first ")[1].split()[0])
         assert 0 < count < 5000
@@ -118,7 +116,7 @@ def test_amounts_beyond_a_limit_are_noted(monkeypatch: pytest.MonkeyPatch) -> No
         notes = act(
             session,
             Action(kind=ActionKind.SCROLL, dy=100_000),
-            Action(kind=ActionKind.WAIT, seconds=600),
+            wait(600),
             Action(kind=ActionKind.HOLD_KEY, keys=("a",), seconds=600),
             Action(kind=ActionKind.DRAG, x=5, y=5, path=((10**6, -(10**6)),)),
         )
@@ -175,7 +173,7 @@ def test_slow_repeats_in_the_calculator_are_cut_too(monkeypatch: pytest.MonkeyPa
     with start_session(800, 600) as session:
         session.open(("galculator",))
         begun = time.monotonic()
-        (note,) = act(session, Action(kind=ActionKind.TYPE, text="1" * 90))
+        (note,) = act(session, type_text("1" * 90))
         assert time.monotonic() - begun < 10
         assert note is not None
         assert "of 90 characters" in note

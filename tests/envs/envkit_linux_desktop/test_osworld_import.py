@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from envkit.errors import ConfigurationError, DatasetError
+from envkit_actions.action import Action, ActionKind
 from envkit_linux_desktop.osworld import (
     Application,
     FileFolder,
@@ -17,17 +18,7 @@ from envkit_linux_desktop.osworld import (
 )
 from envkit_linux_desktop.osworld.recorded_input import translate
 from envkit_linux_desktop.osworld.sources import HomeFiles, Output
-from envkit_linux_desktop.osworld.steps import (
-    Activate,
-    Click,
-    Launch,
-    Press,
-    PutFile,
-    Run,
-    Step,
-    Wait,
-    Write,
-)
+from envkit_linux_desktop.osworld.steps import Activate, Launch, PutFile, Run
 
 START = "https://files.example/start.xlsx"
 GOLD = "https://files.example/gold.xlsx"
@@ -94,8 +85,8 @@ def test_task_file_is_translated_to_steps_and_checks() -> None:
     assert task.setup[1].command[-1] == "/home/user/prices.xlsx"
     assert task.before_grading == (
         Activate(title="prices.xlsx - LibreOffice Calc", strict=True),
-        Press(keys=("ctrl", "s")),
-        Wait(seconds=0.5),
+        Action(kind=ActionKind.KEY, keys=("ctrl", "s")),
+        Action(kind=ActionKind.WAIT, seconds=0.5),
     )
     assert task.checks[0].result == HomeFiles(
         paths=("prices.xlsx",), names=("prices.xlsx",), gives=(0,)
@@ -113,7 +104,7 @@ def test_task_file_is_translated_to_steps_and_checks() -> None:
     ],
 )
 def test_recorded_keys_become_presses(code: str, steps: list[tuple[str, ...]]) -> None:
-    assert translate(code) == tuple(Press(keys=keys) for keys in steps)
+    assert translate(code) == tuple(Action(kind=ActionKind.KEY, keys=keys) for keys in steps)
 
 
 def test_recorded_typing_and_clicks_become_steps() -> None:
@@ -121,8 +112,11 @@ def test_recorded_typing_and_clicks_become_steps() -> None:
         "import pyautogui; import time; pyautogui.click({SCREEN_WIDTH_HALF}, {SCREEN_HEIGHT_HALF});"
         " time.sleep(1); pyautogui.write('stty size')"
     )
-    expected: tuple[Step, ...] = (Click(), Wait(seconds=1.0), Write(text="stty size"))
-    assert translate(code) == expected
+    assert translate(code) == (
+        Action(kind=ActionKind.CLICK),
+        Action(kind=ActionKind.WAIT, seconds=1.0),
+        Action(kind=ActionKind.TYPE, text="stty size"),
+    )
 
 
 def test_recorded_press_and_release_after_a_click_are_a_click_at_its_place() -> None:
@@ -130,7 +124,8 @@ def test_recorded_press_and_release_after_a_click_are_a_click_at_its_place() -> 
         "import pyautogui; pyautogui.doubleClick(x=960, y=540); "
         "pyautogui.mouseDown(); pyautogui.mouseUp()"
     )
-    assert translate(code) == (Click(times=2), Click())
+    kinds = (ActionKind.DOUBLE_CLICK, ActionKind.CLICK)
+    assert translate(code) == tuple(Action(kind=kind) for kind in kinds)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +244,7 @@ def test_relative_path_lies_in_the_home_folder_and_keys_open_a_terminal() -> Non
     assert task.setup == (PutFile(path="setup.sh", address=START),)
     code = "import pyautogui; pyautogui.hotkey('ctrl', 'alt', 't'); pyautogui.write('ls')"
     task = read_task(with_step("execute", command=["python", "-c", code]))
-    assert task.setup == (Launch(command=("xterm",)), Write(text="ls"))
+    assert task.setup == (Launch(command=("xterm",)), Action(kind=ActionKind.TYPE, text="ls"))
 
 
 def test_infeasible_task_has_no_checks() -> None:
@@ -299,7 +294,16 @@ def test_file_folder_keeps_files_by_address_and_checks_their_hashes(tmp_path: Pa
         store.read(START)
 
 
-@pytest.mark.parametrize("index", ["[]", "{", '{"a": {"file": "../x", "sha256": "1"}}', '{"a": 1}'])
+@pytest.mark.parametrize(
+    "index",
+    [
+        "[]",
+        "{",
+        '{"a": {"file": "../x", "sha256": "1"}}',
+        '{"a": 1}',
+        '{"a": {"file": "a\\u0000b", "sha256": "1"}}',
+    ],
+)
 def test_invalid_index_of_files_is_an_error(tmp_path: Path, index: str) -> None:
     (tmp_path / "addresses.json").write_text(index)
     with pytest.raises(DatasetError, match=r"addresses\.json"):

@@ -12,6 +12,7 @@ from fakes.needs import BUBBLEWRAP
 
 from envkit.errors import EnvFault
 from envkit.grading import UngradedError
+from envkit_actions.action import Action
 from envkit_linux_desktop.osworld import FileFolder, Finished, Play, read_task
 
 GOLD_ADDRESS = "https://files.example/gold.xlsx"
@@ -61,26 +62,14 @@ class FolderDesk:
     def launch(self, command: Sequence[str]) -> None:
         self.inputs.append(f"launch {command[0]}")
 
-    def press(self, keys: Sequence[str]) -> None:
-        self.inputs.append("press " + "+".join(keys))
-
-    def write(self, text: str) -> None:
-        self.inputs.append(f"write {text}")
-
-    def click(self, x: int | None, y: int | None, times: int) -> None:
-        self.inputs.append(f"click {times}")
-
-    def scroll(self, clicks: int) -> None:
-        self.inputs.append(f"scroll {clicks}")
+    def act(self, action: Action) -> None:
+        self.inputs.append("+".join(action.keys) or action.text or action.kind)
 
     def activate(self, title: str, *, strict: bool) -> None:
         self.inputs.append(f"activate {title}")
 
     def close_window(self, title: str, *, strict: bool) -> None:
         self.inputs.append(f"close {title}")
-
-    def wait(self, seconds: float) -> None:
-        self.inputs.append(f"wait {seconds}")
 
 
 def play(tmp_path: Path, evaluator: dict[str, Any], config: Sequence[Any] = ()) -> Play:
@@ -118,7 +107,7 @@ def test_workbook_task_scores_the_final_file(tmp_path: Path) -> None:
     played.desk.put("own.xlsx", workbook())
     assert played.grade(gave_up=False) == 1.0
     assert isinstance(played.desk, FolderDesk)
-    assert played.desk.inputs == ["press ctrl+s"] * 2
+    assert played.desk.inputs == ["ctrl+s"] * 2
     assert played.grade(gave_up=True) == 0.0
 
 

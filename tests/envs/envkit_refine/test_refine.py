@@ -134,7 +134,7 @@ def test_tasks_of_another_environment_can_be_refined() -> None:
 
 
 def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="at least 1"):
+    with pytest.raises(ConfigurationError, match="must be 1 to 64"):
         RefineEnv(solvers=0)
     with pytest.raises(UnknownNameError):
         RefineEnv(task_env="geo4k-v0")

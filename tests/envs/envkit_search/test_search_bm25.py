@@ -1,21 +1,18 @@
-"""The index: its formula, its ties, what it refuses, and the file it is kept in."""
+"""The index: its formula, its ties and what it refuses."""
 
 import asyncio
 import math
 import random
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from fakes.boundaries import at_limit
-from fakes.budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envkit.errors import ConfigurationError, DatasetError, StorageError
-from envkit_search.bm25 import EXACT_TITLE_BONUS, MAX_QUERY_CHARACTERS, Bm25Index
+from envkit.errors import ConfigurationError, DatasetError
+from envkit_search.bm25 import EXACT_TITLE_BONUS, MAX_QUERY_CHARACTERS, Bm25Index, EmbeddedBackend
 from envkit_search.document import Document
-from envkit_search.embedded import EmbeddedBackend
 from envkit_search.words import STOP_WORDS, title_key, tokenise
 
 WORDS = ["amber", "bell", "canal", "dune", "eagle", "fjord"]
@@ -177,64 +174,6 @@ def test_corpus_hash_sees_every_field() -> None:
     hashes = {Bm25Index.build([document]).corpus_hash for document in [plain, *others]}
 
     assert len(hashes) == 5
-
-
-def test_stored_index_answers_as_the_built_one(tmp_path: Path) -> None:
-    corpus = documents("amber bell", "bell canal", "")
-    built = Bm25Index.cached(corpus, tmp_path)
-    (path,) = tmp_path.iterdir()
-    written = path.stat().st_mtime_ns
-
-    stored = Bm25Index.cached(corpus, tmp_path)
-
-    assert path.name == f"bm25-{built.corpus_hash}.npz"
-    assert path.stat().st_mtime_ns == written
-    assert stored.search("bell amber", 3) == built.search("bell amber", 3)
-
-
-@settings(max_examples=examples(60), deadline=None)
-@given(position=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
-def test_damaged_file_is_rebuilt(
-    tmp_path_factory: pytest.TempPathFactory, position: float, flip: int
-) -> None:
-    folder = tmp_path_factory.mktemp("cache")
-    corpus = documents("amber bell", "bell canal")
-    path = Bm25Index.build(corpus).save(folder)
-    whole = path.read_bytes()
-    damaged = bytearray(whole)
-    damaged[int(position * len(whole))] ^= flip
-    path.write_bytes(damaged)
-
-    index = Bm25Index.cached(corpus, folder)
-
-    assert found(index, "canal") == ["d1"]
-    assert path.read_bytes()[-32:] == whole[-32:]
-
-
-@pytest.mark.parametrize("content", [b"", b"PK", b"\0" * 100])
-def test_file_that_is_not_an_index_is_replaced(tmp_path: Path, content: bytes) -> None:
-    corpus = documents("amber", "bell")
-    path = Bm25Index.build(corpus).save(tmp_path)
-    path.write_bytes(content)
-
-    assert found(Bm25Index.cached(corpus, tmp_path), "bell") == ["d1"]
-    assert len(path.read_bytes()) > 100
-
-
-def test_file_of_another_corpus_is_not_trusted(tmp_path: Path) -> None:
-    corpus = documents("amber", "bell")
-    path = Bm25Index.build(corpus).save(tmp_path)
-    other = Bm25Index.build(documents("bell", "amber")).save(tmp_path)
-    path.write_bytes(other.read_bytes())
-
-    assert found(Bm25Index.cached(corpus, tmp_path), "bell") == ["d1"]
-
-
-def test_unwritable_folder_is_said(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-
-    with pytest.raises(StorageError, match="cannot write the index"):
-        Bm25Index.cached(documents("amber"), tmp_path / "file")
 
 
 async def test_backend_answers_each_query_and_lets_the_loop_run_between() -> None:

@@ -28,7 +28,7 @@ def titles(found: list[list[Hit]]) -> list[str]:
     return [hits[0].document.title for hits in found]
 
 
-async def test_cache_asks_once_and_counts() -> None:
+async def test_cache_asks_once() -> None:
     inner = MemoryBackend()
     cache = CachedBackend(inner)
     assert titles(await cache.search(["Tindel", "Quill"], topk=1)) == ["Tindel", "Quill"]
@@ -38,8 +38,6 @@ async def test_cache_asks_once_and_counts() -> None:
         "Quill",
     ]
     assert inner.calls == [["Tindel", "Quill"], ["Brack"]]
-    assert (cache.statistics.hits, cache.statistics.misses) == (2, 3)
-    assert cache.statistics.hit_rate == pytest.approx(0.4)
     await cache.search(["Quill"], topk=2)
     assert inner.calls[-1] == ["Quill"]
     await cache.aclose()
@@ -64,11 +62,9 @@ async def test_cache_forgets_the_oldest_and_the_least_used() -> None:
     for query in ("Tindel", "Quill", "Tindel", "Brack", "Tindel", "Quill"):
         await cache.search([query], topk=1)
     assert inner.calls == [["Tindel"], ["Quill"], ["Brack"], ["Quill"]]
-    assert cache.statistics.evicted == 2
     clock.now = 10.0
     await cache.search(["Tindel"], topk=1)
     assert len(inner.calls) == 5
-    assert cache.statistics.expired == 1
 
 
 async def test_cache_sends_one_request_for_concurrent_callers() -> None:
@@ -83,7 +79,6 @@ async def test_cache_sends_one_request_for_concurrent_callers() -> None:
     for found in await asyncio.gather(*searches):
         assert found[0][0].document.title == "Tindel"
     assert inner.calls == [["Tindel", "q0"], ["q1"]]
-    assert (cache.statistics.misses, cache.statistics.shared) == (3, 9)
 
 
 async def test_cache_gives_a_failure_to_all_waiters() -> None:
@@ -154,10 +149,6 @@ def test_cache_answers_as_its_backend_does(calls: list[list[str]], data: st.Data
         cache = CachedBackend(inner, capacity=capacity)
         for queries in calls:
             assert await cache.search(queries, topk=2) == await inner.search(queries, topk=2)
-        counted = cache.statistics
-        asked = counted.hits + counted.shared + counted.misses
-        assert asked == sum(map(len, calls))
-        assert 0 <= counted.hit_rate <= 1
 
     asyncio.run(play())
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envkit.errors import ConfigurationError, DatasetError, UnknownNameError
-from envkit_search.contents import contents_of, split_contents
-from envkit_search.document import Document
+from envkit_search.document import Document, contents_of, split_contents
 from envkit_search.opening import fingerprint, open_corpus, read_documents
 
 

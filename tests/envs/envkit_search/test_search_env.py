@@ -5,10 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from fakes.search_backend import DOCUMENTS, MemoryBackend, tasks
-from gymnasium.utils.env_checker import check_env as gymnasium_check_env
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from fakes.search_backend import MemoryBackend, tasks
 
 import envkit
 from envkit.env import PolicyContext
@@ -21,7 +18,7 @@ from envkit.errors import (
 )
 from envkit.reply import Reply
 from envkit.rollout.limits import Backoff, RetryBudget
-from envkit_search import SPEC, Document, Hit, SearchEnv, noisy_oracle
+from envkit_search import Document, Hit, SearchEnv, noisy_oracle
 
 QUESTION: dict[str, Any] = {
     "question": "Who is the mayor of the town on the river Vessa?",
@@ -56,20 +53,13 @@ def solve(env: SearchEnv, seed: int) -> tuple[float, list[str]]:
     return total, read
 
 
-def test_search_is_listed_by_its_id() -> None:
-    assert SPEC.id == "search-v0"
-    assert "search-v0" in envkit.registry()
-
-
 @pytest.mark.parametrize("protocol", ["tags", "tools"])
-def test_search_passes_both_checkers(protocol: str) -> None:
-    env = make(protocol=protocol)
-    gymnasium_check_env(env, skip_render_check=True, skip_close_check=True)
+def test_search_passes_the_checker(protocol: str) -> None:
     report = envkit.check_env(make(protocol=protocol), factory=lambda: make(protocol=protocol))
-    assert {"determinism", "snapshot", "replay", "oracle", "tools"} <= {
-        *report.passed,
-        *(["tools"] if protocol == "tags" else []),
-    }
+    rules = {"gymnasium", "determinism", "snapshot", "replay", "oracle"}
+    if protocol == "tools":
+        rules.add("tools")
+    assert rules <= set(report.passed)
 
 
 @pytest.mark.parametrize("protocol", ["tags", "tools"])
@@ -330,34 +320,6 @@ def test_search_noisy_oracle_is_repeatable_and_sometimes_wrong() -> None:
     assert len({sum(got) for got in rewards}) > 2
 
 
-PIECES = (
-    "<think>", "</think>", "<search>", "</search>", "<answer>", "</answer>", "<information>",
-    "Tindel", "\ud800", "\x00", "<|im_end|>", '<tool_call>{"name": "search", "arguments": ',
-    '{"query": "Tindel"}}', "</tool_call>", "\n",
-)  # fmt: skip
-replies = st.one_of(st.text(), st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
-
-
-@settings(deadline=None)
-@given(st.lists(replies, min_size=1, max_size=4), st.sampled_from(["tags", "tools", "em_compat"]))
-def test_search_survives_any_replies(texts: list[str], way: str) -> None:
-    env = COMPAT if way == "em_compat" else BY_TAGS if way == "tags" else BY_CALLS
-    env.reset(seed=1)
-    for text in texts:
-        step = env.step(text)
-        step.observation["text"].encode()
-        assert json.loads(json.dumps(step.info)) == step.info
-        json.dumps(step.info, ensure_ascii=False).encode()
-        assert 0.0 <= step.reward <= 1.0
-        if step.terminated or step.truncated:
-            break
-
-
-BY_TAGS = make(max_turns=3, reward="format")
-BY_CALLS = make(max_turns=3, protocol="tools")
-COMPAT = make(max_turns=3, reward="em_compat")
-
-
 async def test_search_is_recovered_by_the_loop_when_its_backend_fails_now_and_then() -> None:
     from envkit.rollout.host import EnvHost
     from envkit.rollout.recovery import RecoveringEnv
@@ -378,10 +340,6 @@ async def test_search_is_recovered_by_the_loop_when_its_backend_fails_now_and_th
         await env.step(Reply(text=f"{THOUGHT}<search>Marrow</search>"))
     await host.close()
     pool.close()
-
-
-def test_the_pages_of_these_tests_have_unique_titles() -> None:
-    assert len({document.title for document in DOCUMENTS}) == len(DOCUMENTS) == 20
 
 
 @pytest.mark.parametrize("way", [{}, {"protocol": "tools"}, {"reward": "em_compat"}])

@@ -236,7 +236,7 @@ def test_source_is_endless_and_says_what_is_wrong() -> None:
         WorldQuestions(split="dev")
     with pytest.raises(ConfigurationError, match=r"hops must be some of 1 to 4, got \[5\]"):
         WorldQuestions(hops=[5])
-    with pytest.raises(ConfigurationError, match="task index must be at least 0, got -1"):
+    with pytest.raises(ConfigurationError, match="index must be at least 0, got -1"):
         source.task(-1)
 
 

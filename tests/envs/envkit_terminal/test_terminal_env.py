@@ -96,8 +96,7 @@ def test_program_that_prints_the_example_fails_a_hidden_input(seed: int) -> None
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_task_is_a_function_of_its_seed_with_varied_goals(name: str) -> None:
-    assert draw(name, 2, 5) == draw(name, 2, 5)
+def test_goals_vary_with_the_seed(name: str) -> None:
     assert len({draw(name, 2, seed)["goal"] for seed in range(12)}) > 1
 
 
@@ -204,16 +203,9 @@ def test_commands_of_a_reply_share_their_time() -> None:
     env.close()
 
 
-@pytest.mark.parametrize("seconds", [0, -1.0, 3600.1, float("nan")])
-def test_time_of_a_test_script_must_be_in_range(seconds: float) -> None:
-    with pytest.raises(ConfigurationError, match="test_seconds"):
-        TerminalEnv(test_seconds=seconds)
-    TerminalEnv(test_seconds=3600)
-
-
 @BUBBLEWRAP.mark
 def test_last_turn_is_graded_too() -> None:
-    env = TerminalEnv(max_turns=1)
+    env = TerminalEnv(max_turns=1, test_seconds=3600)
     env.reset(seed=1, options={"task": own_task({"type": "file", "path": "a", "text": "1"})})
     step = env.step(write("echo 1 > a", env.protocol))
     assert (step.reward, step.terminated, step.truncated) == (1.0, False, True)
@@ -261,26 +253,10 @@ def test_program_is_tested_on_hidden_files_in_a_fresh_sandbox(
 
 
 @BUBBLEWRAP.mark
-def test_tests_give_their_exit_code_or_a_reward(env: TerminalEnv) -> None:
+def test_tests_give_their_exit_code(env: TerminalEnv) -> None:
     passes = {"type": "tests", "command": "bash /tests/t.sh", "files": {"t.sh": "test -f a"}}
     assert finish(env, own_task(passes), "touch a").reward == 1.0
     assert finish(env, own_task(passes), "touch b").reward == 0.0
-    partial = {**passes, "files": {"t.sh": "echo 0.25 > /logs/verifier/reward.txt; exit 1"}}
-    assert finish(env, own_task({**partial, "reads_reward": True})).reward == 0.25
-
-
-@BUBBLEWRAP.mark
-@pytest.mark.parametrize("script", ["true", "echo nonsense > /logs/verifier/reward.txt"])
-def test_test_script_without_a_reward_is_a_fault(env: TerminalEnv, script: str) -> None:
-    check = {
-        "type": "tests",
-        "command": "bash /tests/t.sh",
-        "files": {"t.sh": script},
-        "reads_reward": True,
-    }
-    with pytest.raises(EnvFault) as caught:
-        finish(env, own_task(check))
-    assert caught.value.kind is FaultKind.GRADER
 
 
 @BUBBLEWRAP.mark
@@ -338,6 +314,7 @@ def test_invalid_task_is_a_dataset_error(env: TerminalEnv, task: dict[str, Any])
         ({"protocol": "telnet"}, UnknownNameError),
         ({"split": "dev"}, ConfigurationError),
         ({"command_seconds": 0}, ConfigurationError),
+        *(({"test_seconds": n}, ConfigurationError) for n in (0, -1.0, 3600.1, float("nan"))),
         ({"feedback_role": "system"}, ConfigurationError),
     ],
 )

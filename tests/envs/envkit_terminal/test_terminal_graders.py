@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 from fakes.matrix import share
 from fakes.needs import BUBBLEWRAP
+from fakes.terminal_plays import left
 
-from envkit.env import Step
 from envkit.errors import DatasetError, EnvFault, FaultKind
 from envkit.grading import UngradedError
 from envkit_terminal import Limits, TerminalEnv
-from envkit_terminal.families import FAMILIES, draw
 from envkit_terminal.protocol import write
 from envkit_terminal.reward_file import reward_of
 from envkit_terminal.tasks import check_task
@@ -57,18 +56,6 @@ def graded(
         "reads_reward": True,
     }
     return {"goal": "Do it.", "folders": ["/app"], "folder": "/app", "checks": [check], **fields}
-
-
-def left(task: dict[str, Any], *commands: str, limits: Limits | None = None) -> Step:
-    """Play commands, then end the episode."""
-    env = TerminalEnv(tasks=[task], limits=limits, command_seconds=10.0)
-    try:
-        env.reset(seed=1)
-        for command in commands:
-            env.step(write(command, env.protocol))
-        return env.step("Done.")
-    finally:
-        env.close()
 
 
 PLAIN = graded(
@@ -333,11 +320,6 @@ def test_reward_of_a_key_and_within_a_range_is_declared_by_the_task() -> None:
 def test_range_that_is_none_is_refused(pair: object) -> None:
     with pytest.raises(DatasetError, match="reward_range"):
         check_task(graded("true", reward_range=pair))
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_own_family_states_its_range(name: str) -> None:
-    assert draw(name, 1, 3)["reward_range"] == [0.0, 1.0]
 
 
 def gone(path: str, **files: str) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from typing import Any
 import py
 import pytest
 from fakes.needs import BUBBLEWRAP
+from fakes.terminal_plays import left
 
-from envkit.env import PolicyContext, Step
+from envkit.env import Step
 from envkit.errors import ConfigurationError
 from envkit.grading import UngradedError
 from envkit_terminal import TerminalEnv
@@ -101,24 +102,8 @@ def terminal_bench(root: Path, **files: str) -> Path:
     )
 
 
-def play(task: dict[str, Any], *commands: str) -> Step:
-    env = TerminalEnv(tasks=[task])
-    env.reset(seed=1)
-    for command in commands:
-        env.step(write(command, env.protocol))
-    step = env.step("Done.")
-    env.close()
-    return step
-
-
 def play_oracle(task: dict[str, Any]) -> Step:
-    env = TerminalEnv(tasks=[task])
-    context = PolicyContext(env=env, task=task, turn=0, messages=[], seed=1)
-    env.reset(seed=1)
-    env.step(env.oracle()(context))
-    step = env.step("Done.")
-    env.close()
-    return step
+    return left(task, *task["solution"])
 
 
 @BUBBLEWRAP.mark
@@ -127,9 +112,9 @@ def test_harbor_folder_is_played_and_graded_by_its_tests(tmp_path: Path) -> None
     assert task["folder"] == "/app"
     assert task["environment"] == {"LIMIT": "5", "MODE": "fast one"}
     assert play_oracle(task).reward == 1.0
-    assert play(task).reward == 0.0
-    assert play(task, "echo 12 > out/total").reward == 1.0
-    assert play(task, "mkdir -p ~/tests; echo 1 > ~/reward.txt", "ls /tests").reward == 0.0
+    assert left(task).reward == 0.0
+    assert left(task, "echo 12 > out/total").reward == 1.0
+    assert left(task, "mkdir -p ~/tests; echo 1 > ~/reward.txt", "ls /tests").reward == 0.0
 
 
 @BUBBLEWRAP.mark
@@ -148,7 +133,7 @@ def test_terminal_bench_folder_is_played_and_graded_by_its_tests(tmp_path: Path)
     task = read_folder(terminal_bench(tmp_path))
     assert task["goal"] == "Write hello to greeting.txt."
     assert play_oracle(task).reward == 1.0
-    assert play(task).reward == 0.0
+    assert left(task).reward == 0.0
 
 
 @pytest.mark.parametrize(
@@ -237,8 +222,8 @@ def test_reward_file_is_read_whichever_program_writes_it(
     tmp_path: Path, changes: dict[str, str]
 ) -> None:
     task = read_folder(harbor(tmp_path, **changes))
-    assert play(task).reward == 0.0
-    assert play(task, "touch yes").reward == 1.0
+    assert left(task).reward == 0.0
+    assert left(task, "touch yes").reward == 1.0
 
 
 def test_metadata_declares_the_key_and_the_range_of_the_reward(tmp_path: Path) -> None:
@@ -303,14 +288,14 @@ def test_tests_of_terminal_bench_pay_whatever_the_script_runs_last(tmp_path: Pat
         "and os.access(f'/proc/self/fd/{one}', os.W_OK)]\nos._exit(%d)"
     )
     for task in tasks:
-        assert play(task).reward == 0.0
-        assert play(task, "echo hello > greeting.txt").reward == 1.0
+        assert left(task).reward == 0.0
+        assert left(task, "echo hello > greeting.txt").reward == 1.0
         crash = "echo hello > greeting.txt; echo 'import os; os._exit(0)' > program.py"
-        step = play(task, crash)
+        step = left(task, crash)
         assert (step.reward, "no summary" in step.info["ungraded"]) == (0.0, True)
     write_it = f"cat > program.py << 'EOF'\n{forged % 1}\nEOF"
     last = with_pytest(tmp_path / "c", f"{RUN}\n")
-    assert play(last, write_it).reward == 0.0
+    assert left(last, write_it).reward == 0.0
 
 
 @pytest.mark.parametrize(

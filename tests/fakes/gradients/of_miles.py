@@ -10,7 +10,6 @@ miles/ray/rollout/train_data_conversion.py, miles/backends/training_utils/loss.p
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from fakes.gradients.cases import GradientPath, LossCase, Reduction
@@ -27,6 +26,7 @@ from fakes.gradients.of_slime import (
 from envkit.trajectory import Trajectory
 from envkit_conformance import Shape
 from envkit_miles.generate import MilesForm
+from envkit_slime.conformance import NO_STATE
 from envkit_slime.rewards import post_process_rewards
 from envkit_slime.upstream import require
 
@@ -63,9 +63,8 @@ def backward(
     loss, torch = require("miles.backends.training_utils.loss"), require("torch")
     conversion = require("miles.ray.rollout.train_data_conversion")
     args = miles_arguments(len(trajectories), case, is_exact=is_exact)
-    nothing: Any = SimpleNamespace()  # writing a sample does not use its state
-    form = MilesForm(nothing)
-    samples = written(form, args, require("miles.utils.types").Sample, trajectories, shape)
+    form = MilesForm(NO_STATE, args)
+    samples = written(form, require("miles.utils.types").Sample, trajectories, shape)
     data = conversion.convert_samples_to_train_data(args, samples, {}, None, post_process_rewards)
     batches, count, rollouts = _schedule(conversion, args, data, parallel.intra_dp)
     total, per_token = torch.tensor(0.0), case.reduction is Reduction.TOKEN_MEAN

@@ -30,8 +30,8 @@ from envkit.errors import MissingDependencyError
 from envkit.rollout import RolloutConfig
 from envkit.trajectory import Trajectory
 from envkit_conformance import Shape
-from envkit_slime.conformance import NoText
-from envkit_slime.form import Form, Job
+from envkit_slime.conformance import NO_STATE
+from envkit_slime.form import Form
 from envkit_slime.generate import SlimeForm
 from envkit_slime.rewards import post_process_rewards
 from envkit_slime.rollout import deliver
@@ -114,20 +114,15 @@ def constant_reducer(
 
 
 def written(
-    form: Form,
-    args: Namespace,
-    sample_class: Any,
-    trajectories: Sequence[Trajectory],
-    shape: Shape,
+    form: Form, sample_class: Any, trajectories: Sequence[Trajectory], shape: Shape
 ) -> list[Any]:
     """Return the samples of whole groups as a rollout returns them, flattened."""
-    job = Job(form=form, args=args, evaluation=False, tokenizer=NoText())
     settings = Settings(rollout=RolloutConfig(), fan_out=FAN_OUTS[shape])
     groups = list(dict.fromkeys(one.group_id for one in trajectories))
     samples: list[Any] = []
     for index, one in enumerate(trajectories):
         sample = sample_class(group_index=groups.index(one.group_id), index=index)
-        done = deliver(job, sample, [one], settings)
+        done = deliver(form, sample, [one], settings)
         samples += done if isinstance(done, list) else [done]
     return samples
 
@@ -225,7 +220,7 @@ def _backward(
     loss = require("slime.backends.megatron_utils.loss")
     args = arguments(len(trajectories), case)
     sample_class = require("slime.utils.types").Sample
-    samples = written(SlimeForm(args), args, sample_class, trajectories, shape)
+    samples = written(SlimeForm(args, state=NO_STATE), sample_class, trajectories, shape)
     data = rollout_manager(args, post_process_rewards)._convert_samples_to_train_data(samples)
     rank, world = mpu.get_data_parallel_rank(), mpu.get_data_parallel_world_size()
     config = {

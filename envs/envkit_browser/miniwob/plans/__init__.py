@@ -7,7 +7,6 @@ from envkit_actions import Action
 from envkit_browser.miniwob.page import Page
 from envkit_browser.miniwob.plans import (
     choosing,
-    dates,
     dragging,
     finding,
     pressing,
@@ -22,10 +21,10 @@ PLANS: Final[Mapping[str, Plan]] = {
     "ascending-numbers": pressing.ascending,
     "bisect-angle": shapes.bisector,
     "buy-ticket": finding.ticket,
-    "choose-date": dates.pick_date,
-    "choose-date-easy": dates.pick_date,
-    "choose-date-medium": dates.pick_date,
-    "choose-date-nodelay": dates.pick_date,
+    "choose-date": choosing.pick_date,
+    "choose-date-easy": choosing.pick_date,
+    "choose-date-medium": choosing.pick_date,
+    "choose-date-nodelay": choosing.pick_date,
     "choose-list": choosing.list_item,
     "circle-center": shapes.middle_of_circle,
     "click-button": pressing.named_button,

@@ -1,4 +1,4 @@
-"""Plans for tasks of boxes, rings, lists, sliders and other choices."""
+"""Plans for tasks of boxes, rings, lists, sliders, calendars and other choices."""
 
 import re
 from collections.abc import Iterator
@@ -175,8 +175,7 @@ def dropdown_and_button(page: Page) -> Iterator[Action]:
         item = page.with_text(".selectric-items li", name)
         if not item.is_shown:
             yield moves.press(page, page.one(".selectric"))
-        yield from moves.reach(page, item)
-        yield moves.press(page, item)
+        yield from moves.reach_and_press(page, item)
     yield moves.press(page, page.with_text("#buttons button", page.quoted()[0]))
 
 
@@ -237,7 +236,29 @@ def autocomplete(page: Page) -> Iterator[Action]:
             item for item in items if item.text.startswith(start) and item.text.endswith(end)
         ]
         if fitting and value == start:
-            yield from moves.reach(page, fitting[0])
-            yield moves.press(page, fitting[0])
+            yield from moves.reach_and_press(page, fitting[0])
         yield from moves.fill(page, field, start)
+    yield from moves.submit(page)
+
+
+_MONTHS: str = """
+January February March April May June July August September October November December
+"""
+
+
+def pick_date(page: Page) -> Iterator[Action]:
+    """Open the calendar, turn to the month and press the day."""
+    asked = page.asked(r"Select (\d+/\d+/\d+) as")
+    month, day, _ = (int(part) for part in asked.split("/"))
+    field = page.one("#datepicker")
+    if field.value != asked:
+        title = page.first(".ui-datepicker-month")
+        if title is None or not title.is_shown:
+            yield moves.press(page, field)
+        assert title is not None
+        shown = _MONTHS.split().index(title.text) + 1
+        if shown != month:
+            arrow = "prev" if shown > month else "next"
+            yield moves.press(page, page.one(f".ui-datepicker-{arrow}"))
+        yield moves.press(page, page.with_text(".ui-datepicker-calendar td a", str(day)))
     yield from moves.submit(page)

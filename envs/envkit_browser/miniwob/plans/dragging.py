@@ -134,8 +134,7 @@ def copy(page: Page) -> Iterator[Action]:
     copied = any(action.keys == ("ctrl", "c") for action in page.performed)
     if not copied:
         if not source.focused:
-            yield from moves.reach(page, source)
-            yield moves.press(page, source)
+            yield from moves.reach_and_press(page, source)
         if source.selection != (0, len(source.value or "")):
             yield moves.key("ctrl", "a")
         yield moves.key("ctrl", "c")

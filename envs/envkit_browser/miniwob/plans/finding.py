@@ -39,8 +39,7 @@ def ticket(page: Page) -> Iterator[Action]:
     button = (min if is_least else max)(
         page.all(".buy-ticket"), key=lambda found: _measure(page, found)
     )
-    yield from moves.reach(page, button)
-    yield moves.press(page, button)
+    yield from moves.reach_and_press(page, button)
 
 
 def _measure(page: Page, button: Element) -> float:
@@ -70,8 +69,7 @@ def posts(page: Page) -> Iterator[Action]:
     number = re.search(r"button on (\d+) post", page.goal)
     for button in buttons[: int(number.group(1))] if number else buttons:
         if "active" not in button.classes:
-            yield from moves.reach(page, button)
-            yield moves.press(page, button)
+            yield from moves.reach_and_press(page, button)
     yield from moves.submit(page)
 
 
@@ -82,11 +80,8 @@ def _act_on(page: Page, media: Element, name: str) -> Iterator[Action]:
     else:
         button = next(item for item in page.all("li", media) if item.text.startswith(name))
         if not button.is_shown:
-            more = page.one(".more", media)
-            yield from moves.reach(page, more)
-            yield moves.press(page, more)
-    yield from moves.reach(page, button)
-    yield moves.press(page, button)
+            yield from moves.reach_and_press(page, page.one(".more", media))
+    yield from moves.reach_and_press(page, button)
 
 
 def mail(page: Page) -> Iterator[Action]:
@@ -97,12 +92,9 @@ def mail(page: Page) -> Iterator[Action]:
     if "trash" in goal or "star" in goal:
         thread = _thread(page, sender)
         button = page.one(".trash" if "trash" in goal else ".star", thread)
-        yield from moves.reach(page, button)
-        yield moves.press(page, button)
+        yield from moves.reach_and_press(page, button)
     if opened is None:
-        name = page.one(".email-sender", _thread(page, sender))
-        yield from moves.reach(page, name)
-        yield moves.press(page, name)
+        yield from moves.reach_and_press(page, page.one(".email-sender", _thread(page, sender)))
     yield from _answer(page, "reply" in goal)
 
 
@@ -117,9 +109,7 @@ def _thread(page: Page, sender: str) -> Element:
 def _answer(page: Page, is_reply: bool) -> Iterator[Action]:
     kind = "reply" if is_reply else "forward"
     if page.first(f"#{kind}") is None:
-        button = page.one(f".email-{kind}")
-        yield from moves.reach(page, button)
-        yield moves.press(page, button)
+        yield from moves.reach_and_press(page, page.one(f".email-{kind}"))
     if is_reply:
         yield from moves.fill(page, page.one("#reply-text"), page.quoted()[0])
     else:
@@ -141,12 +131,8 @@ def food(page: Page) -> Iterator[Action]:
         wanted = [(fitting, int(number))]
     for item, quantity in wanted:
         if int(item.attributes["data-quantity"]) < quantity:
-            add = page.one(".add", item)
-            yield from moves.reach(page, add)
-            yield moves.press(page, add)
-    order = page.one("#submit-order button")
-    yield from moves.reach(page, order)
-    yield moves.press(page, order)
+            yield from moves.reach_and_press(page, page.one(".add", item))
+    yield from moves.reach_and_press(page, page.one("#submit-order button"))
 
 
 def _is_of_kind(page: Page, item: Element, kind: str) -> bool:

@@ -17,8 +17,7 @@ def named_button(page: Page) -> Iterator[Action]:
     """Press a button with the name quoted in the goal; several may have it."""
     wanted = [button for button in page.all("button") if button.text == page.quoted()[0]]
     button = next((found for found in wanted if found.point is not None), wanted[0])
-    yield from moves.reach(page, button)
-    yield moves.press(page, button)
+    yield from moves.reach_and_press(page, button)
 
 
 def numbered_button(page: Page) -> Iterator[Action]:
@@ -76,8 +75,7 @@ def link_in_tabs(page: Page) -> Iterator[Action]:
             yield moves.press(
                 page, next(tab for tab in tabs if tab.attributes["href"] == f"#{panel.id}")
             )
-        yield from moves.reach(page, wanted)
-        yield moves.press(page, wanted)
+        yield from moves.reach_and_press(page, wanted)
     # A variant empties the second tab: opening it counts as finding a missing link.
     yield moves.press(page, page.all("#area ul a")[1])
 
@@ -98,10 +96,8 @@ def link_in_sections(page: Page) -> Iterator[Action]:
     )
     if not panel.is_shown:
         header = page.before(panel)
-        yield from moves.reach(page, header)
-        yield moves.press(page, header)
-    yield from moves.reach(page, wanted)
-    yield moves.press(page, wanted)
+        yield from moves.reach_and_press(page, header)
+    yield from moves.reach_and_press(page, wanted)
 
 
 def widget(page: Page) -> Iterator[Action]:
@@ -152,8 +148,7 @@ def tree(page: Page) -> Iterator[Action]:
     ]
     closed = hidden[-1] if hidden else None
     target = wanted if closed is None else page.one("span", closed)
-    yield from moves.reach(page, target)
-    yield moves.press(page, target)
+    yield from moves.reach_and_press(page, target)
 
 
 def _is_closed(page: Page, entry: Element) -> bool:

@@ -11,16 +11,14 @@ from envkit_browser.miniwob.page import Element, Page
 
 def quoted_text(page: Page) -> Iterator[Action]:
     """Type the quoted text and submit."""
-    yield from moves.fill(page, page.one("#tt"), page.quoted()[0])
-    yield from moves.submit(page)
+    yield from moves.fill_and_submit(page, "#tt", page.quoted()[0])
 
 
 def cased_text(page: Page) -> Iterator[Action]:
     """Type the quoted text in upper or lower case and submit."""
     text = page.quoted()[0]
     text = text.upper() if "all upper case" in page.goal else text.lower()
-    yield from moves.fill(page, page.one("#tt"), text)
-    yield from moves.submit(page)
+    yield from moves.fill_and_submit(page, "#tt", text)
 
 
 def password_twice(page: Page) -> Iterator[Action]:
@@ -37,15 +35,13 @@ def login(page: Page) -> Iterator[Action]:
         yield moves.press(page, cancel)
     user, password = page.quoted()[:2]
     yield from moves.fill(page, page.one("#username"), user)
-    yield from moves.fill(page, page.one("#password"), password)
-    yield from moves.submit(page)
+    yield from moves.fill_and_submit(page, "#password", password)
 
 
 def captcha(page: Page) -> Iterator[Action]:
     """Type the slanted letters."""
     text = "".join(letter.text for letter in page.all("#captcha span"))
-    yield from moves.fill(page, page.one("#tt"), text)
-    yield from moves.submit(page)
+    yield from moves.fill_and_submit(page, "#tt", text)
 
 
 def date(page: Page) -> Iterator[Action]:
@@ -75,22 +71,19 @@ def nth_word(page: Page) -> Iterator[Action]:
     """Type the n-th word of the paragraph."""
     place = int(page.asked(r"(\d+)\w\w word"))
     word = re.sub(r"[^a-zA-Z]+", "", page.one("#area p").text.split()[place - 1])
-    yield from moves.fill(page, page.one("#answer-input"), word)
-    yield from moves.submit(page)
+    yield from moves.fill_and_submit(page, "#answer-input", word)
 
 
 def last_word(page: Page) -> Iterator[Action]:
     """Type the last word of the text area."""
     words = page.one("#text-area").text.split()
-    yield from moves.fill(page, page.one("#answer-input"), words[-1].replace(".", ""))
-    yield from moves.submit(page)
+    yield from moves.fill_and_submit(page, "#answer-input", words[-1].replace(".", ""))
 
 
 def table_value(page: Page) -> Iterator[Action]:
     """Type the value that the table has for the key of the goal."""
     key = page.asked(r"value of (.*) into")
-    yield from moves.fill(page, page.one("#tt"), _table(page)[key])
-    yield from moves.submit(page)
+    yield from moves.fill_and_submit(page, "#tt", _table(page)[key])
 
 
 def table_values(page: Page) -> Iterator[Action]:
@@ -111,8 +104,7 @@ def arithmetic(page: Page) -> Iterator[Action]:
     left, sign, right = page.one("#math-problem").text.split()[:3]
     first, second = int(left), int(right)
     result = {"+": first + second, "-": first - second, "x": first * second}[sign]
-    yield from moves.fill(page, page.one("#math-answer"), str(result))
-    yield from moves.submit(page)
+    yield from moves.fill_and_submit(page, "#math-answer", str(result))
 
 
 def algebra(page: Page) -> Iterator[Action]:
@@ -123,15 +115,13 @@ def algebra(page: Page) -> Iterator[Action]:
         answer = int(total) - number
     else:
         answer = int(total) + number if left == "x" else number - int(total)
-    yield from moves.fill(page, page.one("#math-answer"), str(answer))
-    yield from moves.submit(page)
+    yield from moves.fill_and_submit(page, "#math-answer", str(answer))
 
 
 def blocks(page: Page) -> Iterator[Action]:
     """Type the number of blocks."""
     number = len(page.all(".addition-block"))
-    yield from moves.fill(page, page.one("#math-answer"), str(number))
-    yield from moves.submit(page)
+    yield from moves.fill_and_submit(page, "#math-answer", str(number))
 
 
 def guess(page: Page) -> Iterator[Action]:

@@ -1,6 +1,7 @@
 """OSWorld's evaluator functions that run here, by name."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from envkit_linux_desktop.osworld.evaluators import (
@@ -14,101 +15,111 @@ from envkit_linux_desktop.osworld.evaluators import (
     tables,
     texts,
 )
-from envkit_linux_desktop.osworld.evaluators.values import File, UnreadableError
+from envkit_linux_desktop.osworld.evaluators.values import Evaluator, File, UnreadableError
 
-Evaluator = Callable[[Any, Any, Mapping[str, Any]], float]
+Problem = Callable[[Mapping[str, Any]], str | None]
+"""Returns why rules cannot be used, or None if they can."""
 
-FUNCTIONS: Final[dict[str, Evaluator]] = {
-    "compare_table": tables.compare_table,
-    "check_include_exclude": texts.check_include_exclude,
-    "exact_match": texts.exact_match,
-    "match_in_list": texts.match_in_list,
-    "is_in_list": texts.is_in_list,
-    "literal_match": texts.literal_match,
-    "fuzzy_match": texts.fuzzy_match,
-    "compare_text_file": texts.compare_text_file,
-    "diff_text_file": texts.diff_text_file,
-    "file_contains": texts.file_contains,
-    "check_line_number": texts.check_line_number,
-    "compare_csv": texts.compare_csv,
-    "check_csv": texts.check_csv,
-    "check_list": texts.check_list,
-    "check_json": texts.check_json,
-    "check_direct_json_object": texts.check_direct_json_object,
-    "check_moved_jpgs": texts.check_moved_jpgs,
-    "compare_docx_files": documents.compare_docx_files,
-    "compare_docx_files_and_ignore_new_lines": documents.ignore_new_lines,
-    "compare_docx_tables": documents.compare_docx_tables,
-    "compare_docx_images": documents.compare_docx_images,
-    "compare_line_spacing": documents.compare_line_spacing,
-    "compare_init_lines": documents.compare_init_lines,
-    "compare_subscript_contains": documents.compare_subscript_contains,
-    "compare_font_names": documents.compare_font_names,
-    "compare_unique_train_records": documents.unique_records,
-    "check_tabstops": documents.check_tabstops,
-    "check_italic_font_size_14": documents.italic_font_size_14,
-    "contains_page_break": documents.contains_page_break,
-    "evaluate_strike_through_last_paragraph": documents.strike_through_last_paragraph,
-    "has_page_numbers_in_footers": documents.has_page_numbers_in_footers,
-    "is_first_line_centered": documents.is_first_line_centered,
-    "compare_contains_image": documents.compare_contains_image,
-    "compare_docx_lines": documents.compare_docx_lines,
-    "compare_references": documents.compare_references,
-    "evaluate_colored_words_in_tables": documents.colored_words,
-    "check_highlighted_words": documents.highlight_removed,
-    "find_default_font": office_settings.default_font,
-    "check_auto_saving_time": office_settings.auto_saving_time,
-    "check_presenter_console_disable": office_settings.presenter_console_disabled,
-    "compare_pptx_files": presentations.compare_pptx_files,
-    "check_image_stretch_and_center": presentation_parts.image_stretched,
-    "check_page_number_colors": presentation_parts.page_number_has_color,
-    "check_slide_orientation_Portrait": presentation_parts.is_portrait,
-    "check_transition": presentation_parts.has_transition,
-    "evaluate_presentation_fill_to_rgb_distance": presentation_parts.fill_is_near,
-    "compare_pdfs": printouts.compare_pdfs,
-    "check_pdf_pages": printouts.check_pdf_pages,
-    "compare_images": pictures.compare_images,
-    "compare_archive": pictures.compare_archive,
-    "compare_zip_files": pictures.compare_zip_files,
-    "compare_image_list": pictures.compare_image_list,
-    "check_image_size": pictures.check_image_size,
+
+@dataclass(frozen=True, kw_only=True)
+class Function:
+    """An evaluator, and what a task file must give it."""
+
+    run: Evaluator
+    keys: Mapping[str, type] | None = None
+    """Keys of the rules, which are its expected value; None if it takes no rules."""
+    problem: Problem = lambda _: None
+    """Checks rules that have the keys."""
+    needs_gold: bool = True
+    """Whether a function without rules needs an expected file."""
+
+
+def _ruled(run: Evaluator, problem: Problem = lambda _: None, **keys: type) -> Function:
+    return Function(run=run, keys=keys, problem=problem)
+
+
+def _json_problem(rules: Mapping[str, Any]) -> str | None:
+    conditions = [*rules.get("expect", ()), *rules.get("unexpect", ())]
+    return next((p for one in conditions if (p := matching.problem_of(one)) is not None), None)
+
+
+def _list_problem(rules: Mapping[str, Any]) -> str | None:
+    patterns = [*rules.get("expect", ()), *rules.get("unexpect", ())]
+    return None if all(matching.compiles(one) for one in patterns) else "a bad pattern"
+
+
+FUNCTIONS: Final[Mapping[str, Function]] = {
+    "compare_table": Function(run=tables.compare_table, needs_gold=False),
+    "check_include_exclude": _ruled(texts.check_include_exclude),
+    "exact_match": _ruled(texts.exact_match, expected=object),
+    "match_in_list": _ruled(texts.match_in_list, expected=object),
+    "is_in_list": _ruled(texts.is_in_list, expected=object),
+    "literal_match": Function(run=texts.literal_match, needs_gold=False),
+    "fuzzy_match": _ruled(texts.fuzzy_match, expected=object),
+    "compare_text_file": Function(run=texts.compare_text_file),
+    "diff_text_file": Function(run=texts.diff_text_file),
+    "file_contains": _ruled(texts.file_contains, expected=object),
+    "check_line_number": _ruled(texts.check_line_number, expected=object),
+    "compare_csv": Function(run=texts.compare_csv),
+    "check_csv": _ruled(texts.check_csv),
+    "check_list": _ruled(texts.check_list, _list_problem),
+    "check_json": _ruled(texts.check_json, _json_problem),
+    "check_direct_json_object": _ruled(texts.check_direct_json_object, expected=object),
+    "check_moved_jpgs": _ruled(texts.check_moved_jpgs, expected=object),
+    "compare_docx_files": Function(run=documents.compare_docx_files),
+    "compare_docx_files_and_ignore_new_lines": Function(run=documents.ignore_new_lines),
+    "compare_docx_tables": Function(run=documents.compare_docx_tables),
+    "compare_docx_images": Function(run=documents.compare_docx_images),
+    "compare_line_spacing": Function(run=documents.compare_line_spacing),
+    "compare_init_lines": Function(run=documents.compare_init_lines),
+    "compare_subscript_contains": Function(run=documents.compare_subscript_contains),
+    "compare_font_names": _ruled(documents.compare_font_names, font_name=str),
+    "compare_unique_train_records": Function(run=documents.unique_records),
+    "check_tabstops": Function(run=documents.check_tabstops),
+    "check_italic_font_size_14": Function(run=documents.italic_font_size_14),
+    "contains_page_break": _ruled(documents.contains_page_break),
+    "evaluate_strike_through_last_paragraph": Function(run=documents.strike_through_last_paragraph),
+    "has_page_numbers_in_footers": Function(
+        run=documents.has_page_numbers_in_footers, needs_gold=False
+    ),
+    "is_first_line_centered": Function(run=documents.is_first_line_centered, needs_gold=False),
+    "compare_contains_image": Function(run=documents.compare_contains_image),
+    "compare_docx_lines": Function(run=documents.compare_docx_lines),
+    "compare_references": Function(run=documents.compare_references),
+    "evaluate_colored_words_in_tables": Function(run=documents.colored_words),
+    "check_highlighted_words": Function(run=documents.highlight_removed),
+    "find_default_font": _ruled(office_settings.default_font, font_name=str),
+    "check_auto_saving_time": _ruled(office_settings.auto_saving_time, minutes=int),
+    "check_presenter_console_disable": Function(
+        run=office_settings.presenter_console_disabled, needs_gold=False
+    ),
+    "compare_pptx_files": Function(run=presentations.compare_pptx_files),
+    "check_image_stretch_and_center": Function(run=presentation_parts.image_stretched),
+    "check_page_number_colors": _ruled(
+        presentation_parts.page_number_has_color, presentation_parts.color_problem, color=str
+    ),
+    "check_slide_orientation_Portrait": Function(
+        run=presentation_parts.is_portrait, needs_gold=False
+    ),
+    "check_transition": _ruled(
+        presentation_parts.has_transition,
+        presentation_parts.transition_problem,
+        slide_idx=int,
+        transition_type=str,
+    ),
+    "evaluate_presentation_fill_to_rgb_distance": _ruled(
+        presentation_parts.fill_is_near, presentation_parts.fill_problem, rgb=list
+    ),
+    "compare_pdfs": Function(run=printouts.compare_pdfs),
+    "check_pdf_pages": _ruled(
+        printouts.check_pdf_pages, printouts.problem_of, relation=str, ref_value=int
+    ),
+    "compare_images": Function(run=pictures.compare_images),
+    "compare_archive": Function(run=pictures.compare_archive),
+    "compare_zip_files": Function(run=pictures.compare_zip_files),
+    "compare_image_list": Function(run=pictures.compare_image_list),
+    "check_image_size": _ruled(pictures.check_image_size),
 }
-_EXPECTED: Final = (
-    "exact_match",
-    "match_in_list",
-    "is_in_list",
-    "fuzzy_match",
-    "file_contains",
-    "check_line_number",
-    "check_direct_json_object",
-    "check_moved_jpgs",
-)
-_KEYS: Final[dict[str, Mapping[str, type]]] = {
-    **{name: {"expected": object} for name in _EXPECTED},
-    "check_include_exclude": {},
-    "check_csv": {},
-    "check_list": {},
-    "check_json": {},
-    "contains_page_break": {},
-    "check_image_size": {},
-    "compare_font_names": {"font_name": str},
-    "find_default_font": {"font_name": str},
-    "check_auto_saving_time": {"minutes": int},
-    "check_pdf_pages": {"relation": str, "ref_value": int},
-    "check_page_number_colors": {"color": str},
-    "check_transition": {"slide_idx": int, "transition_type": str},
-    "evaluate_presentation_fill_to_rgb_distance": {"rgb": list},
-}
-"""Functions whose expected value is an object of rules, with the keys that it must have."""
-_ALONE: Final = {
-    "compare_table",
-    "literal_match",
-    "is_first_line_centered",
-    "has_page_numbers_in_footers",
-    "check_slide_orientation_Portrait",
-    "check_presenter_console_disable",
-}
-"""Functions without rules that do not need an expected file."""
 _NUMBERS: Final = ("approximately_tolerance", "reference_base_result", "threshold")
 """Options that are numbers below 1, or a colour difference."""
 
@@ -124,14 +135,16 @@ def problem_of(
         options: The task's options for it.
         has_gold: Whether there is an expected file.
     """
-    if name not in FUNCTIONS:
+    function = FUNCTIONS.get(name)
+    if function is None:
         return name
-    if name in _KEYS:
-        return _rules_problem(name, rules)
+    if function.keys is not None:
+        problem = _rules_problem(function, function.keys, rules)
+        return None if problem is None else f"{name} {problem}"
     if name == "compare_table":
         problem = tables.problem_of(options, has_gold=has_gold)
         return None if problem is None else f"compare_table with {problem}"
-    if name not in _ALONE and not has_gold:
+    if function.needs_gold and not has_gold:
         return f"{name} without an expected file"
     if name == "compare_archive" and options.get("file_type", "text") not in pictures.BY_TYPE:
         return f"compare_archive of {options.get('file_type')!r}"
@@ -146,38 +159,17 @@ def _is_number(value: object, *, most: float) -> bool:
     return is_number and 0 <= cast(float, value) <= most
 
 
-def _rules_problem(name: str, rules: object) -> str | None:
+def _rules_problem(function: Function, keys: Mapping[str, type], rules: object) -> str | None:
     if not isinstance(rules, dict):
-        return f"{name} without rules"
+        return "without rules"
     fields = cast(dict[str, Any], rules)
-    for key, kind in _KEYS[name].items():
+    for key, kind in keys.items():
         if key not in fields:
-            return f"{name} without {key!r}"
+            return f"without {key!r}"
         if not isinstance(fields[key], kind) or (kind is int and isinstance(fields[key], bool)):
-            return f"{name} with {key}={fields[key]!r:.40}"
-    check = _CHECKS.get(name)
-    problem = None if check is None else check(fields)
-    return None if problem is None else f"{name} with {problem}"
-
-
-def _json_problem(rules: Mapping[str, Any]) -> str | None:
-    conditions = [*rules.get("expect", ()), *rules.get("unexpect", ())]
-    return next((p for one in conditions if (p := matching.problem_of(one)) is not None), None)
-
-
-def _list_problem(rules: Mapping[str, Any]) -> str | None:
-    patterns = [*rules.get("expect", ()), *rules.get("unexpect", ())]
-    return None if all(matching.compiles(one) for one in patterns) else "a bad pattern"
-
-
-_CHECKS: Final[dict[str, Callable[[Mapping[str, Any]], str | None]]] = {
-    "check_json": _json_problem,
-    "check_list": _list_problem,
-    "check_pdf_pages": printouts.problem_of,
-    "check_page_number_colors": presentation_parts.color_problem,
-    "check_transition": presentation_parts.transition_problem,
-    "evaluate_presentation_fill_to_rgb_distance": presentation_parts.fill_problem,
-}
+            return f"with {key}={fields[key]!r:.40}"
+    problem = function.problem(fields)
+    return None if problem is None else f"with {problem}"
 
 
 __all__ = ["FUNCTIONS", "Evaluator", "File", "UnreadableError", "problem_of"]

@@ -12,18 +12,9 @@ from docx.enum.text import WD_ALIGN_PARAGRAPH, WD_TAB_ALIGNMENT
 from docx.text.run import Run
 from PIL import Image, ImageOps
 
-from envkit_linux_desktop.osworld.evaluators import colors
-from envkit_linux_desktop.osworld.evaluators.values import (
-    File,
-    UnreadableError,
-    above_base,
-    of_one_file,
-    open_zip,
-    reading,
-    similarity,
-)
+from envkit_linux_desktop.osworld.evaluators import colors, values
+from envkit_linux_desktop.osworld.evaluators.values import Evaluator, File, Options
 
-_Options = Mapping[str, Any]
 _ODF: Final = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
 _STYLE: Final = "{urn:oasis:names:tc:opendocument:xmlns:style:1.0}"
 _BACKGROUND: Final = "{urn:oasis:names:tc:opendocument:xmlns:xsl-fo-compatible:1.0}background-color"
@@ -36,8 +27,8 @@ def read_docx(file: File) -> Document:
     Raises:
         UnreadableError: It is not one.
     """
-    open_zip(file).close()
-    with reading(file):
+    values.open_zip(file).close()
+    with values.reading(file):
         return docx.Document(io.BytesIO(file.data))
 
 
@@ -50,7 +41,7 @@ def paragraphs(file: File) -> list[str]:
     if file.ending == "docx":
         return [paragraph.text for paragraph in read_docx(file).paragraphs]
     if file.ending != "odt":
-        raise UnreadableError(file, "only docx and odt documents are compared")
+        raise values.UnreadableError(file, "only docx and odt documents are compared")
     root = _odt_part(file, "content.xml")
     return ["".join(_odt_texts(element)) for element in root.iter(f"{_ODF}p")]
 
@@ -66,14 +57,13 @@ def _odt_texts(paragraph: ElementTree.Element) -> Iterator[str]:
 
 
 def _odt_part(file: File, name: str) -> ElementTree.Element:
-    with open_zip(file) as archive, reading(file):
+    with values.open_zip(file) as archive, values.reading(file):
         return ElementTree.fromstring(archive.read(name))
 
 
-def compare_docx_files(result: Any, expected: Any, options: _Options) -> float:  # noqa: ANN401
+@values.of_files
+def compare_docx_files(result: File, expected: File, options: Options) -> float:
     """Compare the texts of two documents."""
-    if not (isinstance(result, File) and isinstance(expected, File)):
-        return 0.0
     one, two = paragraphs(result), paragraphs(expected)
     if options.get("ignore_order"):
         one, two = sorted(one), sorted(two)
@@ -82,20 +72,20 @@ def compare_docx_files(result: Any, expected: Any, options: _Options) -> float: 
     return _compare(one, two, options)
 
 
-def _compare(one: list[str], two: list[str], options: _Options) -> float:
+def _compare(one: list[str], two: list[str], options: Options) -> float:
     if options.get("ignore_case"):
         one, two = [text.lower() for text in one], [text.lower() for text in two]
     if options.get("content_only"):
-        return similarity(_joined(one), _joined(two))
+        return values.similarity(_joined(one), _joined(two))
     if options.get("ignore_blanks", True):
         if options.get("fuzzy_match"):
-            return similarity(_joined(one), _joined(two))
+            return values.similarity(_joined(one), _joined(two))
         return float(_joined(one) == _joined(two))
     if len(one) != len(two):
         return 0.0
     if not options.get("fuzzy_match"):
         return float(one == two)
-    ratios = [similarity(left, right) for left, right in zip(one, two, strict=True)]
+    ratios = [values.similarity(left, right) for left, right in zip(one, two, strict=True)]
     return sum(ratios) / len(ratios) if ratios else 1.0
 
 
@@ -103,35 +93,28 @@ def _joined(texts: list[str]) -> str:
     return re.sub(r"\s+", " ", "\n".join(texts)).strip()
 
 
-def ignore_new_lines(result: Any, expected: Any, options: _Options) -> float:  # noqa: ANN401
+@values.of_files
+def ignore_new_lines(result: File, expected: File, options: Options) -> float:
     """Compare two documents' paragraphs that are not empty."""
-    if not (isinstance(result, File) and isinstance(expected, File)):
-        return 0.0
     one, two = ([text for text in paragraphs(file) if text] for file in (result, expected))
     kept = {"ignore_blanks": options.get("ignore_blanks", True)}
     return _compare(one, two, kept)
 
 
-def _both(
-    check: Callable[[Document, Document], bool], *, same_text: bool = False
-) -> Callable[[Any, Any, _Options], float]:
+def _both(check: Callable[[Document, Document], bool], *, same_text: bool = False) -> Evaluator:
     """Return an evaluator that compares two docx documents."""
 
-    def evaluate(result: Any, expected: Any, _: _Options) -> float:  # noqa: ANN401
-        if not (isinstance(result, File) and isinstance(expected, File)):
-            return 0.0
+    def evaluate(result: File, expected: File, _: Options) -> float:
         if same_text and not compare_docx_files(result, expected, {}):
             return 0.0
         return float(check(read_docx(result), read_docx(expected)))
 
-    return evaluate
+    return values.of_files(evaluate)
 
 
-def _alone(
-    check: Callable[[Document, Mapping[str, Any]], bool],
-) -> Callable[[Any, Any, _Options], float]:
+def _alone(check: Callable[[Document, Mapping[str, Any]], bool]) -> Evaluator:
     """Return an evaluator that checks one docx document against the rule's fields."""
-    return of_one_file(lambda file, rules: float(check(read_docx(file), rules)))
+    return values.of_one_file(lambda file, rules: float(check(read_docx(file), rules)))
 
 
 def _same_tables(one: Document, two: Document) -> bool:
@@ -206,7 +189,7 @@ def _same_line_set(one: Document, two: Document) -> bool:
     return lines[0] == lines[1]
 
 
-def colored_words(result: Any, expected: Any, options: _Options) -> float:  # noqa: ANN401
+def colored_words(result: Any, expected: Any, options: Options) -> float:  # noqa: ANN401
     """Check that words in tables are red if they begin with a vowel, else blue."""
     if not compare_docx_files(result, expected, {}):
         return 0.0
@@ -228,7 +211,7 @@ def _has_its_color(run: Run, threshold: float) -> bool:
     return color is not None and colors.difference(color, wanted) <= threshold
 
 
-def highlight_removed(result: Any, expected: Any, _: _Options) -> float:  # noqa: ANN401
+def highlight_removed(result: Any, expected: Any, _: Options) -> float:  # noqa: ANN401
     """Check that an odt document has its text and no yellow background under a span."""
     if not compare_docx_files(result, expected, {}):
         return 0.0
@@ -242,10 +225,9 @@ def highlight_removed(result: Any, expected: Any, _: _Options) -> float:  # noqa
     return float(not yellow & used)
 
 
-def compare_references(result: Any, expected: Any, options: _Options) -> float:  # noqa: ANN401
+@values.of_files
+def compare_references(result: File, expected: File, options: Options) -> float:
     """Return how similar the entries after the heading `References` are, above a base."""
-    if not (isinstance(result, File) and isinstance(expected, File)):
-        return 0.0
     heading = options.get("reference_indicator", "References")
     own, gold = ([part.text for part in read_docx(file).paragraphs] for file in (result, expected))
     if heading not in own or heading not in gold:
@@ -256,8 +238,8 @@ def compare_references(result: Any, expected: Any, options: _Options) -> float: 
     )
     if not one or len(one) != len(two):
         return 0.0
-    ratios = [similarity(left, right) for left, right in zip(one, two, strict=True)]
-    return above_base(sum(ratios) / len(ratios), options.get("reference_base_result", 0.5))
+    ratios = [values.similarity(left, right) for left, right in zip(one, two, strict=True)]
+    return values.above_base(sum(ratios) / len(ratios), options.get("reference_base_result", 0.5))
 
 
 def _font_names(document: Document, rules: Mapping[str, Any]) -> bool:
@@ -287,10 +269,9 @@ def _numbers_in_footers(document: Document, _: Mapping[str, Any]) -> bool:
     return all(any(character.isdigit() for character in text) for text in texts)
 
 
-def check_tabstops(result: Any, expected: Any, options: _Options) -> float:  # noqa: ANN401
+@values.of_files
+def check_tabstops(result: File, expected: File, options: Options) -> float:
     """Compare where paragraphs are split by tab stops."""
-    if not (isinstance(result, File) and isinstance(expected, File)):
-        return 0.0
     own, gold = read_docx(result), read_docx(expected)
     one, two = ([part for part in book.paragraphs if part.text.strip()] for book in (own, gold))
     if not one or len(one) != len(two):
@@ -323,7 +304,7 @@ def _stops(paragraph: Any) -> list[tuple[Any, int]]:  # noqa: ANN401  # python-d
     ]
 
 
-def unique_records(result: Any, expected: Any, _: _Options) -> float:  # noqa: ANN401
+def unique_records(result: Any, expected: Any, _: Options) -> float:  # noqa: ANN401
     """Check that duplicate records, by their second field of four, were removed."""
     if not (isinstance(result, File) and isinstance(expected, list)):
         return 0.0

@@ -4,15 +4,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from xml.etree import ElementTree
 
-from envkit_linux_desktop.osworld.evaluators.values import File, of_one_file
+from envkit_linux_desktop.osworld.evaluators.values import Evaluator, File, of_one_file
 
-_Options = Mapping[str, Any]
 _OOR: Final = "{http://openoffice.org/2001/registry}"
 
 
-def _setting(
-    path: str, name: str, check: Callable[[str, Mapping[str, Any]], bool]
-) -> Callable[[Any, Any, _Options], float]:
+def _setting(path: str, name: str, check: Callable[[str, Mapping[str, Any]], bool]) -> Evaluator:
     """Return an evaluator that checks the value of one setting."""
 
     def evaluate(file: File, rules: Mapping[str, Any]) -> float:

@@ -3,7 +3,7 @@
 import io
 import tarfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any, Final, cast
 
@@ -17,22 +17,14 @@ from envkit_linux_desktop.osworld.evaluators import (
     printouts,
     tables,
     texts,
+    values,
 )
-from envkit_linux_desktop.osworld.evaluators.values import (
-    MAX_EXPANDED,
-    MAX_PARTS,
-    File,
-    UnreadableError,
-    above_base,
-    open_zip,
-    reading,
-)
+from envkit_linux_desktop.osworld.evaluators.values import Evaluator, File, Options
 
-_Options = Mapping[str, Any]
 _WINDOW: Final = 7
 
 
-def compare_image_list(result: Any, expected: Any, _: _Options) -> float:  # noqa: ANN401
+def compare_image_list(result: Any, expected: Any, _: Options) -> float:  # noqa: ANN401
     """Check that images have the same pixels; a different size is scaled first."""
     one, two = (
         cast(list[object], value) if isinstance(value, list) else [value]
@@ -43,13 +35,12 @@ def compare_image_list(result: Any, expected: Any, _: _Options) -> float:  # noq
     return float(all(_same_pixels(a, b) for a, b in zip(one, two, strict=True)))
 
 
-def compare_images(result: Any, expected: Any, options: _Options) -> float:  # noqa: ANN401
+@values.of_files
+def compare_images(result: File, expected: File, options: Options) -> float:
     """Return the structural similarity of two images in grey, at the smaller one's size.
 
     The option `reference_base_result` is the similarity that scores 0.
     """
-    if not (isinstance(result, File) and isinstance(expected, File)):
-        return 0.0
     images = [_open(file).convert("L") for file in (result, expected)]
     size = min(image.size for image in images)
     if min(size) < _WINDOW:
@@ -59,7 +50,7 @@ def compare_images(result: Any, expected: Any, options: _Options) -> float:  # n
         for image in images
     )
     found, base = _structural_similarity(one, two), options.get("reference_base_result")
-    return found if base is None else above_base(found, base)
+    return found if base is None else values.above_base(found, base)
 
 
 def _structural_similarity(one: NDArray[np.float64], two: NDArray[np.float64]) -> float:
@@ -83,10 +74,9 @@ def _means(image: NDArray[np.float64]) -> NDArray[np.float64]:
     return inside / size**2
 
 
-def check_image_size(result: Any, rules: Any, _: _Options) -> float:  # noqa: ANN401
+@values.of_file
+def check_image_size(result: File, rules: Any, _: Options) -> float:  # noqa: ANN401
     """Check an image's width and height, optionally of its opaque part."""
-    if not isinstance(result, File):
-        return 0.0
     image = _open(result)
     size = image.size
     if rules.get("ignore_transparent") and "A" in image.getbands():
@@ -109,17 +99,16 @@ def _same_pixels(one: object, two: object) -> bool:
 
 def _open(file: File) -> Image.Image:
     """Return an image upright, as its orientation tag says."""
-    with reading(file), warnings.catch_warnings():
+    with values.reading(file), warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         image = Image.open(io.BytesIO(file.data))
         image.load()
         return ImageOps.exif_transpose(image)
 
 
-def compare_zip_files(result: Any, expected: Any, _: _Options) -> float:  # noqa: ANN401
+@values.of_files
+def compare_zip_files(result: File, expected: File, _: Options) -> float:
     """Check that two zip files hold the same files; PDF files need only like texts."""
-    if not (isinstance(result, File) and isinstance(expected, File)):
-        return 0.0
     own, gold = _members(result), _members(expected)
     if own.keys() != gold.keys():
         return 0.0
@@ -136,10 +125,9 @@ def compare_zip_files(result: Any, expected: Any, _: _Options) -> float:  # noqa
     )
 
 
-def compare_archive(result: Any, expected: Any, options: _Options) -> float:  # noqa: ANN401
+@values.of_files
+def compare_archive(result: File, expected: File, options: Options) -> float:
     """Compare the files of two archives with the evaluator for their type."""
-    if not (isinstance(result, File) and isinstance(expected, File)):
-        return 0.0
     folder = str(options.get("file_path", "")).strip("/")
     own, gold = (_level(_members(file), folder) for file in (result, expected))
     if not gold or own.keys() != gold.keys():
@@ -169,7 +157,7 @@ def _level(members: Mapping[str, bytes], folder: str) -> dict[str, bytes]:
 def _members(file: File) -> dict[str, bytes]:
     """Return an archive's files by path; nothing is written to disk."""
     if file.data[:2] == b"PK":
-        with open_zip(file) as archive, reading(file):
+        with values.open_zip(file) as archive, values.reading(file):
             return {
                 entry.filename: archive.read(entry)
                 for entry in archive.infolist()
@@ -185,17 +173,17 @@ def _tar_members(file: File) -> dict[str, bytes]:
         with tarfile.open(fileobj=io.BytesIO(file.data), mode="r|*") as archive:
             for count, member in enumerate(archive):
                 total += member.size
-                if total > MAX_EXPANDED or count >= MAX_PARTS:
-                    raise UnreadableError(file, "it expands beyond what any task needs")
+                if total > values.MAX_EXPANDED or count >= values.MAX_PARTS:
+                    raise values.UnreadableError(file, "it expands beyond what any task needs")
                 handle = archive.extractfile(member) if member.isreg() else None
                 if handle is not None:
                     found[member.name.removeprefix("./")] = handle.read()
     except (tarfile.TarError, OSError, EOFError, ValueError) as error:
-        raise UnreadableError(file, str(error)) from error
+        raise values.UnreadableError(file, str(error)) from error
     return found
 
 
-BY_TYPE: Final[dict[str, Callable[[Any, Any, _Options], float]]] = {
+BY_TYPE: Final[dict[str, Evaluator]] = {
     "text": texts.compare_text_file,
     "pdf": printouts.compare_pdfs,
     "docx": documents.compare_docx_files,

@@ -6,15 +6,16 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from xml.etree import ElementTree
 
-from envkit_linux_desktop.osworld.evaluators.presentations import (
-    DRAWING,
-    PICTURE,
-    background_color,
-    read_pptx,
+from envkit_linux_desktop.osworld.evaluators import presentations
+from envkit_linux_desktop.osworld.evaluators.presentations import DRAWING, PICTURE
+from envkit_linux_desktop.osworld.evaluators.values import (
+    File,
+    Options,
+    of_files,
+    of_one_file,
+    open_zip,
 )
-from envkit_linux_desktop.osworld.evaluators.values import File, of_one_file, open_zip
 
-_Options = Mapping[str, Any]
 _PRESENTATION: Final = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
 _MASTER: Final = "ppt/slideMasters/slideMaster1.xml"
 _HALF_INCH: Final = 457_200
@@ -48,7 +49,7 @@ def fill_problem(rules: Mapping[str, Any]) -> str | None:
 
 
 def _is_portrait(file: File, _: Mapping[str, Any]) -> float:
-    deck = read_pptx(file)
+    deck = presentations.read_pptx(file)
     return float(deck.slide_width < deck.slide_height)
 
 
@@ -75,11 +76,11 @@ def _page_number_has_color(file: File, rules: Mapping[str, Any]) -> float:
 
 def _fill_is_near(file: File, rules: Mapping[str, Any]) -> float:
     """Return how near the slides' backgrounds are to a colour, on average."""
-    slides = list(read_pptx(file).slides)
+    slides = list(presentations.read_pptx(file).slides)
     wanted, original = rules["rgb"], rules.get("original_rgb")
 
     def distance(slide: Any) -> float:  # noqa: ANN401
-        color = background_color(slide)
+        color = presentations.background_color(slide)
         if color is None or list(color) == original:
             return 1.0
         return math.dist(color, wanted) / math.dist((0, 0, 0), (255, 255, 255))
@@ -87,11 +88,10 @@ def _fill_is_near(file: File, rules: Mapping[str, Any]) -> float:
     return 1 - sum(map(distance, slides)) / len(slides) if slides else 0.0
 
 
-def image_stretched(result: Any, expected: Any, _: _Options) -> float:  # noqa: ANN401
+@of_files
+def image_stretched(result: File, expected: File, _: Options) -> float:
     """Check that the first image of the original's first slide now fills the slide."""
-    if not (isinstance(result, File) and isinstance(expected, File)):
-        return 0.0
-    deck, original = read_pptx(result), read_pptx(expected)
+    deck, original = presentations.read_pptx(result), presentations.read_pptx(expected)
     first = next(iter(_images(original)), None)
     same = [one for one in _images(deck) if first and one.image.blob == first.image.blob]
     if not same:

@@ -6,14 +6,19 @@ a shape has no place, or a note no text; here the colour, place or text is missi
 """
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Final
 
-from envkit_linux_desktop.osworld.evaluators.values import File, open_zip, reading
+from envkit_linux_desktop.osworld.evaluators.values import (
+    File,
+    Options,
+    of_files,
+    open_zip,
+    reading,
+)
 
-_Options = Mapping[str, Any]
 DRAWING: Final = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _FREEFORM: Final = 5
 PICTURE: Final = 13
@@ -57,10 +62,9 @@ def background_color(slide: Any) -> Any:  # noqa: ANN401  # python-pptx's slide 
     return fill_color(fill)
 
 
-def compare_pptx_files(result: Any, expected: Any, options: _Options) -> float:  # noqa: ANN401
+@of_files
+def compare_pptx_files(result: File, expected: File, options: Options) -> float:
     """Compare the slides of two presentations."""
-    if not (isinstance(result, File) and isinstance(expected, File)):
-        return 0.0
     own, gold = list(read_pptx(result).slides), list(read_pptx(expected).slides)
     if len(own) != len(gold) and options.get("examine_number_of_slides", True):
         return 0.0
@@ -68,7 +72,7 @@ def compare_pptx_files(result: Any, expected: Any, options: _Options) -> float: 
     return float(all(_same_slides(one, two, number, options) for number, (one, two) in pairs))
 
 
-def _same_slides(one: Any, two: Any, number: int, options: _Options) -> bool:  # noqa: ANN401
+def _same_slides(one: Any, two: Any, number: int, options: Options) -> bool:  # noqa: ANN401
     if options.get("examine_background_color", True) and (
         background_color(one) != background_color(two)
     ):
@@ -110,7 +114,7 @@ class _Pair:
     two: Any
     slide: int
     """Counts from 1."""
-    options: _Options
+    options: Options
 
     def is_near(self, *sides: str) -> bool:
         """Return whether the shapes' sides are about equal."""
@@ -198,7 +202,7 @@ def _text(shape: Any) -> str | None:  # noqa: ANN401
     return getattr(shape, "text", None)
 
 
-def _same_tables(one: Any, two: Any, options: _Options) -> bool:  # noqa: ANN401
+def _same_tables(one: Any, two: Any, options: Options) -> bool:  # noqa: ANN401
     """Compare the looks of two tables' cells; their texts are compared with the bullets."""
     if _kind(one) != _TABLE:
         return True
@@ -226,7 +230,7 @@ def _paragraphs(shape: Any) -> list[Any]:  # noqa: ANN401
     return [] if shape is None else list(shape.text_frame.paragraphs)
 
 
-def _same_texts(one: Any, two: Any, options: _Options) -> bool:  # noqa: ANN401
+def _same_texts(one: Any, two: Any, options: Options) -> bool:  # noqa: ANN401
     if options.get("examine_text", True) and one.text.strip() != two.text.strip():
         return False
     own, gold = _paragraphs(one), _paragraphs(two)
@@ -235,7 +239,7 @@ def _same_texts(one: Any, two: Any, options: _Options) -> bool:  # noqa: ANN401
     )
 
 
-def _same_paragraphs(one: Any, two: Any, options: _Options) -> bool:  # noqa: ANN401
+def _same_paragraphs(one: Any, two: Any, options: Options) -> bool:  # noqa: ANN401
     return (
         not (options.get("examine_alignment", True) and _alignment(one) != _alignment(two))
         and not (options.get("examine_text", True) and one.text != two.text)
@@ -249,7 +253,7 @@ def _alignment(paragraph: Any) -> int:  # noqa: ANN401
     return _LEFT if paragraph.alignment is None else paragraph.alignment
 
 
-def _same_runs(one: Any, two: Any, options: _Options) -> bool:  # noqa: ANN401
+def _same_runs(one: Any, two: Any, options: Options) -> bool:  # noqa: ANN401
     left, right = one.font, two.font
     return (
         not (options.get("examine_font_name", True) and left.name != right.name)
@@ -265,7 +269,7 @@ def _strike(run: Any) -> str:  # noqa: ANN401
     return "noStrike" if properties is None else properties.get("strike", "noStrike")
 
 
-def _same_color(one: Any, two: Any, options: _Options) -> bool:  # noqa: ANN401
+def _same_color(one: Any, two: Any, options: Options) -> bool:  # noqa: ANN401
     """Compare the colours of two fonts; a theme's colour equals every other."""
     if not options.get("examine_color_rgb", True):
         return True
@@ -275,7 +279,7 @@ def _same_color(one: Any, two: Any, options: _Options) -> bool:  # noqa: ANN401
     return colors[0].rgb == colors[1].rgb
 
 
-def _same_emphasis(one: Any, two: Any, options: _Options) -> bool:  # noqa: ANN401
+def _same_emphasis(one: Any, two: Any, options: Options) -> bool:  # noqa: ANN401
     """Compare bold, italic and underline; what is not set is off."""
     if options.get("examine_font_bold", True) and bool(one.bold) != bool(two.bold):
         return False
@@ -335,7 +339,7 @@ def _text_shapes(parent: Any) -> Iterator[Any]:  # noqa: ANN401
             yield from _text_shapes(shape)
 
 
-def _same_alignments(own: list[Any], gold: list[Any], options: _Options) -> bool:
+def _same_alignments(own: list[Any], gold: list[Any], options: Options) -> bool:
     if len(own) != len(gold):
         return False
     if not options.get("examine_alignment", True):

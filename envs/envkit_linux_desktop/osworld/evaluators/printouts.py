@@ -6,20 +6,14 @@ import operator
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-from envkit_linux_desktop.osworld.evaluators.values import (
-    File,
-    UnreadableError,
-    of_one_file,
-    reading,
-    similarity,
-)
+from envkit_linux_desktop.osworld.evaluators import values
+from envkit_linux_desktop.osworld.evaluators.values import File, Options
 
-_Options = Mapping[str, Any]
 _LIKE: Final = 0.95
 _RELATIONS: Final = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 
 
-def compare_pdfs(result: Any, expected: Any, _: _Options) -> float:  # noqa: ANN401
+def compare_pdfs(result: Any, expected: Any, _: Options) -> float:  # noqa: ANN401
     """Return how similar the texts of two PDF files are, or of the pairs of two lists."""
     own, gold = [result], [expected]
     if isinstance(expected, list):
@@ -36,12 +30,12 @@ def _similar(one: object, two: object) -> float:
     for file in (one, two):
         try:
             texts.append(_text(file))
-        except UnreadableError:
+        except values.UnreadableError:
             # One broken file of several that the policy left costs only its own part of the score.
             if file.is_result:
                 return 0.0
             raise
-    return similarity(*texts)
+    return values.similarity(*texts)
 
 
 def have_like_texts(one: File, two: File) -> bool:
@@ -54,7 +48,7 @@ def _has_pages(file: File, rules: Mapping[str, Any]) -> float:
     return float(_RELATIONS[rules["relation"]](len(_pages(file)), rules["ref_value"]))
 
 
-check_pdf_pages = of_one_file(_has_pages)
+check_pdf_pages = values.of_one_file(_has_pages)
 
 
 def problem_of(rules: Mapping[str, Any]) -> str | None:
@@ -71,10 +65,10 @@ def _pages(file: File) -> list[Any]:
     """
     import pypdf
 
-    with reading(file):
+    with values.reading(file):
         return list(pypdf.PdfReader(io.BytesIO(file.data)).pages)
 
 
 def _text(file: File) -> str:
-    with reading(file):
+    with values.reading(file):
         return "\n".join(page.extract_text() for page in _pages(file)).strip()

@@ -15,7 +15,9 @@ from openpyxl.worksheet.worksheet import Worksheet
 from envkit_linux_desktop.osworld.evaluators import matching, table_parts
 from envkit_linux_desktop.osworld.evaluators.values import (
     File,
+    Options,
     UnreadableError,
+    of_file,
     open_zip,
     similarity,
     text_of,
@@ -104,10 +106,9 @@ class Side:
         return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def compare_table(result: Any, expected: Any, options: Mapping[str, Any]) -> float:  # noqa: ANN401
+@of_file
+def compare_table(result: File, expected: Any, options: Options) -> float:  # noqa: ANN401
     """Return 1.0 if all rules hold between two workbooks."""
-    if not isinstance(result, File):
-        return 0.0
     own = Book(result)
     gold = Book(expected) if isinstance(expected, File) else None
     _ = own.names  # a broken result is told from a broken rule here

@@ -9,13 +9,19 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from envkit_linux_desktop.osworld.evaluators.matching import matches
-from envkit_linux_desktop.osworld.evaluators.values import File, as_text, similarity, text_of
+from envkit_linux_desktop.osworld.evaluators.values import (
+    File,
+    Options,
+    as_text,
+    of_file,
+    similarity,
+    text_of,
+)
 
-_Options = Mapping[str, Any]
 _TIME: Final = re.compile(r"([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)")
 
 
-def check_include_exclude(result: Any, rules: Any, _: _Options) -> float:  # noqa: ANN401
+def check_include_exclude(result: Any, rules: Any, _: Options) -> float:  # noqa: ANN401
     """Check that a text contains some texts and lacks others."""
     if result is None:
         return 0.0
@@ -24,22 +30,22 @@ def check_include_exclude(result: Any, rules: Any, _: _Options) -> float:  # noq
     return float(included and not any(part in text for part in rules.get("exclude", ())))
 
 
-def exact_match(result: Any, rules: Any, _: _Options) -> float:  # noqa: ANN401
+def exact_match(result: Any, rules: Any, _: Options) -> float:  # noqa: ANN401
     """Check that a value is the expected one."""
     return float(result == rules["expected"])
 
 
-def match_in_list(result: Any, rules: Any, _: _Options) -> float:  # noqa: ANN401
+def match_in_list(result: Any, rules: Any, _: Options) -> float:  # noqa: ANN401
     """Check that a value is one of the expected ones."""
     return float(result in rules["expected"])
 
 
-def is_in_list(result: Any, rules: Any, _: _Options) -> float:  # noqa: ANN401
+def is_in_list(result: Any, rules: Any, _: Options) -> float:  # noqa: ANN401
     """Check that a list or text contains the expected value."""
     return float(result is not None and rules["expected"] in result)
 
 
-def literal_match(result: Any, expected: Any, options: _Options) -> float:  # noqa: ANN401
+def literal_match(result: Any, expected: Any, options: Options) -> float:  # noqa: ANN401
     """Compare two values, or two lists, as texts."""
     one, two = ([value] if options.get("type") != "list" else value for value in (result, expected))
     if not (isinstance(one, list) and isinstance(two, list)):
@@ -50,15 +56,14 @@ def literal_match(result: Any, expected: Any, options: _Options) -> float:  # no
     return float(left == right)
 
 
-def fuzzy_match(result: Any, rules: Any, _: _Options) -> float:  # noqa: ANN401
+def fuzzy_match(result: Any, rules: Any, _: Options) -> float:  # noqa: ANN401
     """Return how similar a text is to the expected one."""
     return 0.0 if result is None else similarity(as_text(result), str(rules["expected"]))
 
 
-def compare_text_file(result: Any, expected: Any, options: _Options) -> float:  # noqa: ANN401
+@of_file
+def compare_text_file(result: File, expected: Any, options: Options) -> float:  # noqa: ANN401
     """Compare two text files."""
-    if not isinstance(result, File):
-        return 0.0
     one, two = text_of(result), as_text(expected)
     if options.get("ignore_blanks"):
         one, two = (re.sub(r"\s+", " ", text).strip() for text in (one, two))
@@ -67,34 +72,31 @@ def compare_text_file(result: Any, expected: Any, options: _Options) -> float:  
     return float(one == two)
 
 
-def diff_text_file(result: Any, expected: Any, _: _Options) -> float:  # noqa: ANN401
+@of_file
+def diff_text_file(result: File, expected: Any, _: Options) -> float:  # noqa: ANN401
     """Return how similar two text files are, line by line."""
-    if not isinstance(result, File):
-        return 0.0
     one, two = text_of(result).splitlines(), as_text(expected).splitlines()
     return difflib.SequenceMatcher(a=one, b=two).ratio()
 
 
-def compare_csv(result: Any, expected: Any, options: _Options) -> float:  # noqa: ANN401
+@of_file
+def compare_csv(result: File, expected: Any, options: Options) -> float:  # noqa: ANN401
     """Compare the lines of a CSV file with those of one or several expected files."""
-    if not isinstance(result, File):
-        return 0.0
     golds = cast(list[object], expected) if isinstance(expected, list) else [expected]
     own = _lines(result, options)
     return float(any(own == _lines(gold, options) for gold in golds))
 
 
-def _lines(value: object, options: _Options) -> list[str]:
+def _lines(value: object, options: Options) -> list[str]:
     lines = as_text(value).splitlines()
     if not options.get("strict", True):
         lines = [line.strip() for line in lines]
     return [line.lower() for line in lines] if options.get("ignore_case") else lines
 
 
-def check_csv(result: Any, rules: Any, _: _Options) -> float:  # noqa: ANN401
+@of_file
+def check_csv(result: File, rules: Any, _: Options) -> float:  # noqa: ANN401
     """Check that a CSV file has some records and lacks others."""
-    if not isinstance(result, File):
-        return 0.0
     records = list(csv.DictReader(io.StringIO(text_of(result))))
 
     def has(pattern: dict[str, str]) -> bool:
@@ -104,7 +106,7 @@ def check_csv(result: Any, rules: Any, _: _Options) -> float:  # noqa: ANN401
     return float(included and not any(has(pattern) for pattern in rules.get("unexpect", ())))
 
 
-def check_list(result: Any, rules: Any, _: _Options) -> float:  # noqa: ANN401
+def check_list(result: Any, rules: Any, _: Options) -> float:  # noqa: ANN401
     """Check that some patterns match a line, and others match none."""
     if result is None:
         return 0.0
@@ -117,25 +119,22 @@ def check_list(result: Any, rules: Any, _: _Options) -> float:  # noqa: ANN401
     return float(included and not any(found(pattern) for pattern in rules.get("unexpect", ())))
 
 
-def file_contains(result: Any, rules: Any, _: _Options) -> float:  # noqa: ANN401
+@of_file
+def file_contains(result: File, rules: Any, _: Options) -> float:  # noqa: ANN401
     """Check that a file contains texts."""
-    if not isinstance(result, File):
-        return 0.0
     return float(all(part in text_of(result) for part in rules["expected"]))
 
 
-def check_line_number(result: Any, rules: Any, _: _Options) -> float:  # noqa: ANN401
+@of_file
+def check_line_number(result: File, rules: Any, _: Options) -> float:  # noqa: ANN401
     """Check how many lines of a report hold a time of day."""
-    if not isinstance(result, File):
-        return 0.0
     timed = [line for line in text_of(result).splitlines() if _TIME.search(line)]
     return float(str(len(timed)) == str(rules["expected"]))
 
 
-def check_json(result: Any, rules: Any, options: _Options) -> float:  # noqa: ANN401
+@of_file
+def check_json(result: File, rules: Any, options: Options) -> float:  # noqa: ANN401
     """Check values in a JSON or YAML file by their keys."""
-    if not isinstance(result, File):
-        return 0.0
     document = _load(text_of(result), is_yaml=bool(options.get("is_yaml")))
     if document is None:
         return 0.0
@@ -170,7 +169,7 @@ def _holds(document: Any, rule: Mapping[str, Any], *, missing: bool) -> bool:  #
     return matches(value, rule)
 
 
-def check_direct_json_object(result: Any, rules: Any, _: _Options) -> float:  # noqa: ANN401
+def check_direct_json_object(result: Any, rules: Any, _: Options) -> float:  # noqa: ANN401
     """Compare the fields of a JSON object with expected ones."""
     document = result
     if isinstance(result, str | File):
@@ -199,7 +198,7 @@ def _is_within(wanted: Any, own: Any) -> bool:  # noqa: ANN401
     return isinstance(wanted, str) and isinstance(own, str | list) and wanted in own
 
 
-def check_moved_jpgs(result: Any, rules: Any, _: _Options) -> float:  # noqa: ANN401
+def check_moved_jpgs(result: Any, rules: Any, _: Options) -> float:  # noqa: ANN401
     """Check the names in a folder."""
     if not isinstance(result, dict):
         return 0.0

@@ -7,6 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+Options = Mapping[str, Any]
+"""A task's options for an evaluator."""
+Evaluator = Callable[[Any, Any, Options], float]
+"""Scores a result against an expected value."""
 MAX_EXPANDED: Final = 64 << 20
 """Maximum bytes in all the parts of one archive."""
 MAX_COMPARED: Final = 1 << 16
@@ -54,18 +58,30 @@ def reading(file: File) -> Generator[None]:
         raise UnreadableError(file, f"{type(error).__name__}: {error}") from error
 
 
-def of_one_file(
-    check: Callable[[File, Mapping[str, Any]], float],
-) -> Callable[[Any, Any, Mapping[str, Any]], float]:
+def of_file(run: Callable[[File, Any, Options], float]) -> Evaluator:
+    """Return an evaluator of a file; every other result scores 0.0."""
+    return lambda result, expected, options: (
+        run(result, expected, options) if isinstance(result, File) else 0.0
+    )
+
+
+def of_files(run: Callable[[File, File, Options], float]) -> Evaluator:
+    """Return an evaluator of two files; all other values score 0.0."""
+    return of_file(
+        lambda result, expected, options: (
+            run(result, expected, options) if isinstance(expected, File) else 0.0
+        )
+    )
+
+
+def of_one_file(check: Callable[[File, Mapping[str, Any]], float]) -> Evaluator:
     """Return an evaluator of a file and rules; what cannot be read in the file is its fault."""
 
-    def evaluate(result: Any, rules: Any, _: Mapping[str, Any]) -> float:  # noqa: ANN401
-        if not isinstance(result, File):
-            return 0.0
+    def evaluate(result: File, rules: Any, _: Options) -> float:  # noqa: ANN401
         with reading(result):
             return check(result, rules if isinstance(rules, dict) else {})
 
-    return evaluate
+    return of_file(evaluate)
 
 
 def open_zip(file: File) -> zipfile.ZipFile:

@@ -1,0 +1,178 @@
+"""Measure the layout: import chains, parameters, modules with one importer, plugins in the core.
+
+    python scripts/house.py [--root CHECKOUT] [--list]
+
+- An import chain goes through imports that run when a module is imported. Modules that import each
+  other count as one link.
+- Parameters leave out `self` and `cls`.
+- A module with one importer is not a package's `__init__`.
+- A plugin's name in the core is a string that names a package of `envs` or `adapters`, or an entry
+  point in a group of which a user chooses one. Install hints and defaults are listed in `ALLOWED`.
+
+`scripts/code_lines.py` counts the lines.
+"""
+
+import argparse
+import ast
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[1]
+CORE: Final = "envkit"
+SHELVES: Final = ("envs", "adapters")
+MANY: Final = 8
+"""Parameters from which a function is listed."""
+CHOSEN: Final = ("engines", "players", "sinks", "isolation", "agents", "endpoints", "projections")
+"""Groups of entry points of which settings or options name one."""
+ALLOWED: Final = {
+    "envkit/cli/installed.py": "names of extras, for install lines",
+    "envkit/cli/engines.py": "the default engine, and the option --chat",
+    "envkit/cli/trust.py": "options and settings of that name",
+    "envkit/rollout/config.py": "the setting `ray`, the options of workers",
+    "envkit/rollout/run_settings.py": "the option --chat",
+    "envkit/tokens/light.py": "the library transformers",
+    "envkit/tokens/loading.py": "the library transformers",
+    "envkit/tokens/processor_files.py": "the library transformers",
+    "envkit/viewer/summary.py": "the option --chat",
+}
+"""Core modules that may hold such a string, and why."""
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """Return every module of the core, of environments and of adapters, by its dotted name."""
+    found: dict[str, Path] = {}
+    for home in (root, *(root / shelf for shelf in SHELVES)):
+        for package in home.glob(f"{CORE}*"):
+            for file in package.rglob("*.py"):
+                parts = file.relative_to(home).with_suffix("").parts
+                name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+                found[name] = file
+    return found
+
+
+def imports(file: Path, *, name: str, known: dict[str, Path]) -> set[str]:
+    """Return the modules that a module imports when it is imported itself."""
+    found: set[str] = set()
+    for node in _executed(ast.parse(file.read_text(encoding="utf-8")).body):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inner = [f"{node.module}.{alias.name}" for alias in node.names]
+            found.update(one if one in known else node.module for one in inner)
+    return (found & known.keys()) - {name}
+
+
+def _executed(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements that run at import; not those for type checkers or in functions."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            yield from _executed(node.orelse)
+            continue
+        yield node
+        for name in ("body", "orelse", "handlers", "finalbody"):
+            for inner in getattr(node, name, []):
+                yield from _executed([inner] if isinstance(inner, ast.stmt) else inner.body)
+
+
+def deepest_chain(graph: dict[str, set[str]]) -> list[str]:
+    """Return the longest chain of imports, from the importer down."""
+    reach = {name: _reachable(graph, name) for name in graph}
+    group = {name: min({name} | {n for n in reach[name] if name in reach[n]}) for name in graph}
+    edges: dict[str, set[str]] = {}
+    for name, others in graph.items():
+        edges.setdefault(group[name], set()).update(group[other] for other in others)
+
+    @cache
+    def longest(name: str) -> tuple[str, ...]:
+        below = [longest(other) for other in sorted(edges[name]) if other != name]
+        return (name, *max(below, key=len, default=()))
+
+    return list(max((longest(name) for name in sorted(edges)), key=len))
+
+
+def _reachable(graph: dict[str, set[str]], start: str) -> set[str]:
+    seen, left = set[str](), [start]
+    while left:
+        new = graph[left.pop()] - seen
+        seen |= new
+        left += new
+    return seen
+
+
+def many_parameters(known: dict[str, Path]) -> list[tuple[int, str]]:
+    """Return the functions with many parameters: the number and the place."""
+    found: list[tuple[int, str]] = []
+    for name, file in known.items():
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                count = sum(one.arg not in ("self", "cls") for one in given)
+                if count >= MANY:
+                    found.append((count, f"{name}.{node.name}"))
+    return sorted(found, reverse=True)
+
+
+def one_importer(graph: dict[str, set[str]], known: dict[str, Path]) -> list[str]:
+    """Return the modules that exactly one other module imports."""
+    counts = Counter(other for others in graph.values() for other in others)
+    return sorted(
+        name for name, number in counts.items() if number == 1 and known[name].name != "__init__.py"
+    )
+
+
+def plugin_names(root: Path) -> list[str]:
+    """Return the strings in the core's code that name a plugin, with their places."""
+    with (root / "pyproject.toml").open("rb") as stream:
+        groups = tomllib.load(stream)["project"]["entry-points"]
+    names = {name for group in CHOSEN for name in groups.get(f"envkit.{group}", {})}
+    packages = [path.name for shelf in SHELVES for path in (root / shelf).glob("envkit_*")]
+    found: list[str] = []
+    for file in sorted((root / CORE).rglob("*.py")):
+        place = file.relative_to(root).as_posix()
+        if place in ALLOWED:
+            continue
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        prose = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        found += [
+            f"{place}:{node.lineno}: {node.value!r:.60}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and node not in prose
+            and (node.value in names or any(package in node.value for package in packages))
+        ]
+    return found
+
+
+def main() -> None:
+    """Print the numbers; with --list also what they count."""
+    parser = argparse.ArgumentParser(description="Measure the layout of the checkout.")
+    parser.add_argument("--root", type=Path, default=ROOT, help="checkout (default: this one)")
+    parser.add_argument("--list", action="store_true", help="also list what the numbers count")
+    options = parser.parse_args()
+    known = modules(options.root)
+    graph = {name: imports(file, name=name, known=known) for name, file in known.items()}
+    rows = {
+        "links of the deepest import chain": deepest_chain(graph),
+        f"functions with {MANY} or more parameters": [
+            f"{count} {place}" for count, place in many_parameters(known)
+        ],
+        "modules with one importer": one_importer(graph, known),
+        "plugins' names in the core": plugin_names(options.root),
+    }
+    for name, found in rows.items():
+        print(f"{len(found):4} {name}")  # noqa: T201  # the script's output
+        if options.list:
+            print(*(f"       {one}" for one in found), sep="\n")  # noqa: T201
+    sys.exit(bool(rows["plugins' names in the core"]))
+
+
+if __name__ == "__main__":
+    main()
