@@ -322,7 +322,7 @@ class EngineFault(Fault):
                 requests for now (a refused connection, a 429, a 503). All episodes then wait for
                 it. False means that only this request failed.
             retry_after_s: Delay that the server requested, in seconds; None if it did not.
-            status: HTTP status of the answer; None if there was none, or if the kind says it all.
+            status: HTTP status of an answer that was refused; None without one.
         """
         super().__init__(message, kind=kind, retryable=retryable)
         self.is_unavailable: bool = is_unavailable

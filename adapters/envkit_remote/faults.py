@@ -70,17 +70,16 @@ def status_fault(title: str, url: str, answer: Answer, advice: Mapping[int, str]
     """
     status = answer.status
     message = f"{title} at {url} answered {status}: {error_message(answer.body)}"
-    if status in UNAVAILABLE_STATUS:
-        return EngineFault(
-            message,
-            kind=FaultKind.TRANSIENT,
-            is_unavailable=True,
-            retry_after_s=answer.retry_after_s,
-        )
-    if status in _TRANSIENT_STATUS or status > 500:
-        return EngineFault(message, kind=FaultKind.TRANSIENT)
-    hint = advice.get(status)
-    return EngineFault(f"{message}. {hint}" if hint else message)
+    is_unavailable = status in UNAVAILABLE_STATUS
+    is_passing = is_unavailable or status in _TRANSIENT_STATUS or status > 500
+    hint = None if is_passing else advice.get(status)
+    return EngineFault(
+        f"{message}. {hint}" if hint else message,
+        kind=FaultKind.TRANSIENT if is_passing else FaultKind.PERMANENT,
+        is_unavailable=is_unavailable,
+        retry_after_s=answer.retry_after_s if is_unavailable else None,
+        status=status,
+    )
 
 
 def connection_fault(
