@@ -474,6 +474,6 @@ async def test_built_environment_and_local_function_are_refused(ray: FakeRay) ->
 async def test_player_of_this_process_refuses_workers() -> None:
     base = scripted_player(ECHO, config=RolloutConfig())
     engine: ScriptedEngine = base.engine  # pyright: ignore[reportAssignmentType]
-    with pytest.raises(ConfigurationError, match=r"envkit_ray\.RayPlayer"):
+    with pytest.raises(ConfigurationError, match="cannot start workers, got workers=2"):
         Player(engine, None, RolloutConfig(workers=2))
     await base.aclose()

@@ -248,7 +248,7 @@ def test_source_refuses_wrong_arguments() -> None:
         ProceduralSource(level=5)
     with pytest.raises(ConfigurationError, match="image_size must be 256 to 1024"):
         ProceduralSource(image_size=64)
-    with pytest.raises(ConfigurationError, match="'train' or 'test'"):
+    with pytest.raises(ConfigurationError, match="split must be one of 'train', 'test', got 'dev'"):
         ProceduralSource(split="dev")
     with pytest.raises(ConfigurationError, match="at least one family"):
         ProceduralSource(families=[])
