@@ -7,7 +7,9 @@ live here, once per event loop, client and configuration.
 import asyncio
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from envkit.errors import ConfigurationError
@@ -144,14 +146,14 @@ def _codec(
     parts: WorkerParts, config: RolloutConfig, mm_processor_kwargs: Mapping[str, Any]
 ) -> ChatCodec:
     kwargs = plain(parts.data.get("apply_chat_template_kwargs")) | dict(config.template_kwargs)
-    processor, name = parts.processor, _model_name(parts.tokenizer)
+    processor, folder = parts.processor, _model_folder(parts.tokenizer)
     if processor is not None and mm_processor_kwargs:
         processor = _Configured(processor, mm_processor_kwargs)
     return ChatCodec(
         parts.tokenizer if processor is None else processor,
         template_kwargs=kwargs,
-        stop_ids=generation_stops(name) if name else None,
-        vocabulary_size=vocabulary_size_of(name) if name else None,
+        stop_ids=generation_stops(folder) if folder else None,
+        vocabulary_size=vocabulary_size_of(folder) if folder else None,
         history=config.codec_history,
         lazy_features=True,  # verl's worker processes the images itself
     )
@@ -167,9 +169,20 @@ def plain(node: Any) -> dict[str, Any]:  # noqa: ANN401  # a mapping of OmegaCon
     return dict(found)
 
 
-def _model_name(tokenizer: Any) -> str:  # noqa: ANN401  # a transformers tokenizer
-    """Return the model's folder or hub name; empty for a tokenizer that was made in memory."""
-    return str(getattr(tokenizer, "name_or_path", ""))
+def _model_folder(tokenizer: Any) -> str:  # noqa: ANN401  # a transformers tokenizer
+    """Return the model's folder on this machine; empty for a tokenizer that was made in memory.
+
+    verl has loaded the model, so a hub name is in the cache; asking the hub would only wait.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    name = str(getattr(tokenizer, "name_or_path", ""))
+    if not name or Path(name).is_dir():
+        return name
+    found: object = None
+    with suppress(ValueError):  # neither a folder nor a name of the hub
+        found = try_to_load_from_cache(name, "config.json")
+    return str(Path(found).parent) if isinstance(found, str) else ""
 
 
 def _routing_shape(tokenizer: Any) -> tuple[int, ...] | None:  # noqa: ANN401  # of transformers
@@ -177,8 +190,8 @@ def _routing_shape(tokenizer: Any) -> tuple[int, ...] | None:  # noqa: ANN401  #
 
     An episode may fail before a server reports the shape, and its row needs it too.
     """
-    name = _model_name(tokenizer)
-    config = read_json(name, "config.json") if name else {}
+    folder = _model_folder(tokenizer)
+    config = read_json(folder, "config.json") if folder else {}
     text = {**config, **(config.get("text_config") or {})}
     layers, experts = text.get("num_hidden_layers"), text.get("num_experts_per_tok")
     return None if layers is None or experts is None else (int(layers), int(experts))
