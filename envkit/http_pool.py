@@ -61,9 +61,10 @@ class HttpPool:
         self._forget_dead_loops()
 
     def _forget_dead_loops(self) -> None:
-        for loop in [loop for loop in self._sessions if loop.is_closed()]:
+        for loop in list(self._sessions):  # a copy: another thread's loop may add its own
             # Closing would use the dead loop; its sockets died with it.
-            self._sessions.pop(loop).detach()
+            if loop.is_closed() and (session := self._sessions.pop(loop, None)) is not None:
+                session.detach()
 
 
 async def read_capped(response: aiohttp.ClientResponse, max_bytes: int) -> bytes | None:
