@@ -309,6 +309,7 @@ class PlayOptions(CommandOptions):
 
     def _given_settings(self) -> dict[str, Any]:
         """Return the settings of --config, --set, --env-kwargs and the options for agents."""
+        from envkit.cli.trust import named_agent
         from envkit.rollout.config import read_settings, with_overrides
 
         file = {} if self.config is None else read_settings(self.config)
@@ -317,16 +318,14 @@ class PlayOptions(CommandOptions):
             _merge(data, "env_kwargs", arguments)
         if self.agent is not None and self.agent_command is not None:
             raise ConfigurationError("give --agent or --agent-command, not both")
-        agents = dict.fromkeys(("function", "harness", "command"))
-        if self.agent is not None:
-            is_function = ":" in self.agent.partition(" ")[0]
-            agents["function" if is_function else "harness"] = self.agent
-        agents["command"] = self.agent_command
-        agent = {name: value for name, value in agents.items() if value is not None}
+        agent = {} if self.agent is None else named_agent(self.agent)
+        if self.agent_command is not None:
+            agent = {"command": self.agent_command}
         if agent:
             before: object = data.get("agent")
             earlier = cast("dict[str, Any]", before) if isinstance(before, dict) else {}
-            kept = {name: value for name, value in earlier.items() if name not in agents}
+            kinds = ("function", "harness", "command")
+            kept = {name: value for name, value in earlier.items() if name not in kinds}
             data["agent"] = {**kept, **agent}
         return data
 

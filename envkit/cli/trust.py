@@ -101,6 +101,12 @@ class Confirmation:
             )
 
 
+def named_agent(agent: str) -> dict[str, str]:
+    """Return the settings of an agent in one text: `module:function`, or a harness."""
+    is_function = ":" in agent.partition(" ")[0]
+    return {"function" if is_function else "harness": agent}
+
+
 class _Repeat:
     """Compares the settings that the command line repeats with a run's."""
 
@@ -112,7 +118,7 @@ class _Repeat:
     def over(self, old: Any, given: Any, name: str) -> Any:  # noqa: ANN401  # settings
         """Return a run's settings, with the given ones for secrets."""
         if name == "config.agent" and isinstance(given, Mapping) and isinstance(old, str):
-            self.over({"function": old}, given, name)
+            self.over(named_agent(old), given, name)
             return old
         if isinstance(given, Mapping) and isinstance(old, Mapping):
             before = dict(cast("Mapping[str, Any]", old))
@@ -193,7 +199,7 @@ def trust_options(runs: Iterable[Mapping[str, Any]]) -> str:
 
 def _in_config(config: Mapping[str, Any]) -> Iterator[Reference]:
     agent = config.get("agent")
-    for name, value in ({"function": agent} if isinstance(agent, str) else _section(agent)).items():
+    for name, value in (named_agent(agent) if isinstance(agent, str) else _section(agent)).items():
         is_code = name in ("function", "command", "harness", "grade") and value is not None
         is_elsewhere = name == "url" and not _is_here(value)
         if is_code or is_elsewhere or (name == "bind" and not _is_here(f"http://{value}")):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fakes.agent_runs import ASK, played
 
+from envkit.cli.play_options import PlayOptions
 from envkit.errors import ConfigurationError, MissingDependencyError
 from envkit_gateway import AgentSettings
 from envkit_gateway.harnesses import HARNESSES
@@ -36,6 +37,13 @@ def test_missing_harness_says_how_to_install_it(
     monkeypatch.setattr("envkit_gateway.harnesses.find_spec", _absent)
     with pytest.raises(MissingDependencyError, match=re.escape(HARNESSES[name].install)):
         AgentSettings.read(name)
+
+
+@pytest.mark.parametrize("name", HARNESSES)
+def test_harness_is_named_by_the_option_and_the_setting(name: str) -> None:
+    for agent in (name, f"{name} --model a:b"):
+        options = PlayOptions(agent=agent, settings=["agent.command=true"])
+        assert options.rollout_config(env_id="canary-v0").agent == {"harness": agent}
 
 
 def test_page_names_every_harness_and_its_install() -> None:

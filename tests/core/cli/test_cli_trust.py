@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from envkit.cli.play_options import PlayOptions
 from envkit.cli.run_plan import RolloutPlan
 from envkit.cli.trust import Confirmation, references
 from envkit.errors import ConfigurationError
@@ -420,12 +421,12 @@ def test_address_with_a_user_must_be_given_again() -> None:
     assert given_again.confirm(RUN, {"": settings}) == {"": settings}
 
 
-@pytest.mark.parametrize("agent", ["planted:agent", "claude-code"])
+@pytest.mark.parametrize("agent", ["planted:agent", "claude-code", "claude-code --agents a:b"])
 def test_agent_of_one_word_is_confirmed_by_the_same_option(agent: str) -> None:
-    settings = {"config": {"agent": agent}}
-    again = Confirmation(repeated={"config": {"agent": {"function": agent}}})
+    settings = {"config": {"agent": agent}, "engine": {}, "wrap_kwargs": {}}
+    again = PlayOptions(agent=agent).confirmation()
     assert again.confirm(RUN, {"": settings}) == {"": settings}
-    other = Confirmation(repeated={"config": {"agent": {"function": "other:agent"}}})
+    other = PlayOptions(agent=agent.replace("a", "o", 1)).confirmation()
     with pytest.raises(ConfigurationError, match="cannot change"):
         other.confirm(RUN, {"": settings})
 
