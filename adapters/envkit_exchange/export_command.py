@@ -1,16 +1,17 @@
 """`envkit export`: an environment's tasks, or a run's trajectories, as a dataset."""
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from envkit.cli.command_options import CommandOptions, takes
 from envkit.cli.console import note, say
 from envkit.cli.counting import CountingBar
 from envkit.cli.examples import with_examples
-from envkit.cli.options import EnvKwargs, parse_env_kwargs
+from envkit.cli.options import Overwrite, parse_env_kwargs
 from envkit.cli.trust import check_rows
 from envkit.errors import ConfigurationError
 from envkit.registration import registry
@@ -42,38 +43,35 @@ _TASKS_PANEL: Final = "Tasks (slime, miles, verl, skyrl, trl, jsonl, hf)"
 _ROWS_PANEL: Final = "Trajectories (sft, parquet, hf, inspect)"
 
 
-@with_examples(
-    "export geo3k-v0 --format verl -n 1000 --out train.parquet",
-    "export runs/oracle --format sft --min-reward 1 --out sft.jsonl",
-    "export runs/oracle --format inspect --out oracle.eval",
-    group="Train",
-)
-def export(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions(CommandOptions):
+    """The options of `envkit export`."""
+
     source: Annotated[
         str,
         typer.Argument(
             metavar="ID_OR_FILE", help="An environment id, a run, or a trajectory file."
         ),
-    ],
-    kind: Annotated[ExportFormat, typer.Option("--format", help="Format of the rows.")],
+    ]
+    kind: Annotated[ExportFormat, typer.Option("--format", help="Format of the rows.")]
     out: Annotated[
         Path,
         typer.Option(
             metavar="PATH", help="A .parquet or .jsonl file; .eval for inspect, a folder for hf."
         ),
-    ],
+    ]
     count: Annotated[
         int | None,
         typer.Option("-n", "--rows", min=1, help="Tasks.", rich_help_panel=_TASKS_PANEL),
-    ] = None,
+    ] = None
     start: Annotated[
         int | None,
         typer.Option(min=0, help="Index of the first task.", rich_help_panel=_TASKS_PANEL),
-    ] = None,
+    ] = None
     seed: Annotated[
         int | None,
         typer.Option(help="Seed of the tasks (default: 0).", rich_help_panel=_TASKS_PANEL),
-    ] = None,
+    ] = None
     split: Annotated[
         str | None,
         typer.Option(
@@ -81,12 +79,19 @@ def export(
             help="Name of the split, such as train or test.",
             rich_help_panel=_TASKS_PANEL,
         ),
-    ] = None,
+    ] = None
     images: Annotated[
         bool,
         typer.Option("--images", help="Write the first images too.", rich_help_panel=_TASKS_PANEL),
-    ] = False,
-    env_kwargs: EnvKwargs = None,
+    ] = False
+    env_kwargs: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="An argument of the environment, its value as JSON or plain text; repeatable.",
+            rich_help_panel=_TASKS_PANEL,
+        ),
+    ] = None
     tasks: Annotated[
         Path | None,
         typer.Option(
@@ -94,11 +99,11 @@ def export(
             help="Your own tasks, one JSON object per line, instead of the environment's.",
             rich_help_panel=_TASKS_PANEL,
         ),
-    ] = None,
+    ] = None
     min_reward: Annotated[
         float | None,
         typer.Option(help="Skip episodes that scored less.", rich_help_panel=_ROWS_PANEL),
-    ] = None,
+    ] = None
     only_terminated: Annotated[
         bool,
         typer.Option(
@@ -106,10 +111,10 @@ def export(
             help="Skip episodes that the environment did not end.",
             rich_help_panel=_ROWS_PANEL,
         ),
-    ] = False,
+    ] = False
     steps: Annotated[
         bool, typer.Option("--steps", help="One row per turn.", rich_help_panel=_ROWS_PANEL)
-    ] = False,
+    ] = False
     merge: Annotated[
         bool,
         typer.Option(
@@ -117,63 +122,59 @@ def export(
             help="One row per run of turns that extend each other.",
             rich_help_panel=_ROWS_PANEL,
         ),
-    ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
-) -> None:
+    ] = False
+    overwrite: Overwrite = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False
+
+
+@with_examples(
+    "export geo3k-v0 --format verl -n 1000 --out train.parquet",
+    "export runs/oracle --format sft --min-reward 1 --out sft.jsonl",
+    "export runs/oracle --format inspect --out oracle.eval",
+    group="Train",
+)
+@takes(ExportOptions)
+def export(given: ExportOptions) -> None:
     """Write tasks for a trainer's loader, trajectories with exact tokens, or an Inspect log.
 
     --out appears only once complete, never as a partial file.
     """
-    for_tasks = {
-        "-n": count is not None,
-        "--start": start is not None,
-        "--seed": seed is not None,
-        "--split": split is not None,
-        "--images": images,
-        "--env-kwargs": bool(env_kwargs),
-        "--tasks": tasks is not None,
-    }
-    for_trajectories = {
-        "--min-reward": min_reward is not None,
-        "--only-terminated": only_terminated,
-        "--steps": steps,
-        "--merge": merge,
-    }
-    _check_target(out, kind, overwrite=overwrite)
-    if kind in _TRAJECTORIES or (kind is ExportFormat.HF and Path(source).exists()):
-        _refuse(for_tasks, "trajectories")
-        _refuse_environment(source, kind)
-        if steps and merge:
+    _check_target(given.out, given.kind, overwrite=given.overwrite)
+    if given.kind in _TRAJECTORIES or (
+        given.kind is ExportFormat.HF and Path(given.source).exists()
+    ):
+        given.refuse_panel(_TASKS_PANEL, "an export of trajectories does not use")
+        _refuse_environment(given.source, given.kind)
+        if given.steps and given.merge:
             raise ConfigurationError(
                 "--steps writes one row per turn and --merge joins them: choose one"
             )
-        if kind is ExportFormat.INSPECT and (steps or merge):
+        if given.kind is ExportFormat.INSPECT and (given.steps or given.merge):
             raise ConfigurationError("an Inspect log has no rows: drop --steps and --merge")
         selection = Selection(
-            min_reward=min_reward,
-            only_terminated=only_terminated,
-            only_trained=kind is ExportFormat.SFT,
-            steps=steps,
-            merge=merge,
+            min_reward=given.min_reward,
+            only_terminated=given.only_terminated,
+            only_trained=given.kind is ExportFormat.SFT,
+            steps=given.steps,
+            merge=given.merge,
         )
-        _export_trajectories(source, out, kind, selection, is_quiet=quiet)
+        _export_trajectories(given.source, given.out, given.kind, selection, is_quiet=given.quiet)
         return
-    _refuse(for_trajectories, "tasks")
-    arguments = parse_env_kwargs(env_kwargs)
-    listed = None if tasks is None else read_requests(tasks, source)
-    if tasks is not None and listed:
-        check_rows(tasks, arguments, listed[0].env_kwargs)
+    given.refuse_panel(_ROWS_PANEL, "an export of tasks does not use")
+    arguments = parse_env_kwargs(given.env_kwargs)
+    listed = None if given.tasks is None else read_requests(given.tasks, given.source)
+    if given.tasks is not None and listed:
+        check_rows(given.tasks, arguments, listed[0].env_kwargs)
     with TaskDraw(
-        source,
-        count=count,
-        start=start,
-        seed=seed or 0,
-        split=split,
+        given.source,
+        count=given.count,
+        start=given.start,
+        seed=given.seed or 0,
+        split=given.split,
         env_kwargs=arguments,
         tasks=listed,
     ) as draw:
-        _export_tasks(draw, out, kind, with_images=images, is_quiet=quiet)
+        _export_tasks(draw, given.out, given.kind, with_images=given.images, is_quiet=given.quiet)
 
 
 def _refuse_environment(source: str, kind: ExportFormat) -> None:
@@ -215,9 +216,3 @@ def _check_target(out: Path, kind: ExportFormat, *, overwrite: bool) -> None:
     suffixes = (".eval",) if kind is ExportFormat.INSPECT else SUFFIXES
     is_folder = kind is ExportFormat.HF
     check_target(out, is_folder=is_folder, overwrite=overwrite, suffixes=suffixes)
-
-
-def _refuse(options: Mapping[str, bool], what: str) -> None:
-    named = [name for name, is_given in options.items() if is_given]
-    if named:
-        raise ConfigurationError(f"an export of {what} does not use {', '.join(named)}")

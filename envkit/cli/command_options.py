@@ -9,6 +9,8 @@ from typing import Any, Final, TypeVar, get_type_hints
 import typer
 from typer.models import ArgumentInfo, OptionInfo
 
+from envkit.errors import ConfigurationError
+
 Options = TypeVar("Options", bound="CommandOptions")
 
 BESIDE_RESUME: Final = "beside --resume"
@@ -38,6 +40,24 @@ class CommandOptions:
         ]
         if wrong:
             raise typer.BadParameter(f"{why}: drop {', '.join(wrong)}")
+
+    def refuse_panel(self, panel: str, why: str) -> None:
+        """Reject options of a panel of the help.
+
+        Args:
+            panel: The panel's title.
+            why: Start of the message, before the options.
+
+        Raises:
+            ConfigurationError: One was given.
+        """
+        wrong = [
+            _typed(name, marks)
+            for name, marks in _marks(type(self)).items()
+            if _is_given(getattr(self, name)) and _info(marks).rich_help_panel == panel
+        ]
+        if wrong:
+            raise ConfigurationError(f"{why} {', '.join(wrong)}")
 
 
 def takes(kind: type[Options]) -> Callable[[Callable[[Options], None]], Callable[..., None]]:
@@ -85,9 +105,14 @@ def _marks(kind: type[Any]) -> dict[str, tuple[Any, ...]]:
     return {field.name: hints[field.name].__metadata__ for field in _fields_of(kind)}
 
 
+def _info(marks: tuple[Any, ...]) -> OptionInfo | ArgumentInfo:
+    (info,) = [one for one in marks if isinstance(one, OptionInfo | ArgumentInfo)]
+    return info
+
+
 def _typed(name: str, marks: tuple[Any, ...]) -> str:
     """Return how an option is typed first, or the name of an argument in the usage."""
-    (info,) = [one for one in marks if isinstance(one, OptionInfo | ArgumentInfo)]
+    info = _info(marks)
     if isinstance(info, ArgumentInfo):
         return (info.metavar or name).rstrip(".")
     declared = [one for one in (info.default, *(info.param_decls or ())) if isinstance(one, str)]
