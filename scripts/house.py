@@ -1,4 +1,4 @@
-"""Measure the layout: import chains, parameters, modules with one importer, plugins in the core.
+"""Measure the layout: import chains, parameters, single importers, long files, plugins in the core.
 
     python scripts/house.py [--root CHECKOUT] [--list]
 
@@ -6,10 +6,11 @@
   other count as one link.
 - Parameters leave out `self` and `cls`.
 - A module with one importer is not a package's `__init__`.
+- A long file has more than 600 lines, in tests, scripts and benchmarks too.
 - A plugin's name in the core is a string that names a package of `envs` or `adapters`, or an entry
   point in a group of which a user chooses one. Install hints and defaults are listed in `ALLOWED`.
 
-`scripts/code_lines.py` counts the lines.
+A long file or a plugin's name is an error. `scripts/code_lines.py` counts the lines of code.
 """
 
 import argparse
@@ -25,6 +26,8 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 CORE: Final = "envkit"
 SHELVES: Final = ("envs", "adapters")
+LONG: Final = 600
+"""Lines of a file, above which it holds more than one concept."""
 MANY: Final = 8
 """Parameters from which a function is listed."""
 CHOSEN: Final = ("engines", "players", "sinks", "isolation", "agents", "endpoints", "projections")
@@ -127,6 +130,17 @@ def one_importer(graph: dict[str, set[str]], known: dict[str, Path]) -> list[str
     )
 
 
+def long_files(root: Path) -> list[str]:
+    """Return the Python files with too many lines, and their numbers."""
+    folders = (CORE, *SHELVES, "tests", "scripts", "benchmarks")
+    counted = {
+        file.relative_to(root).as_posix(): file.read_text(encoding="utf-8").count("\n")
+        for folder in folders
+        for file in (root / folder).rglob("*.py")
+    }
+    return [f"{place}: {count}" for place, count in sorted(counted.items()) if count > LONG]
+
+
 def plugin_names(root: Path) -> list[str]:
     """Return the strings in the core's code that name a plugin, with their places."""
     with (root / "pyproject.toml").open("rb") as stream:
@@ -165,13 +179,17 @@ def main() -> None:
             f"{count} {place}" for count, place in many_parameters(known)
         ],
         "modules with one importer": one_importer(graph, known),
+        f"files over {LONG} lines": long_files(options.root),
         "plugins' names in the core": plugin_names(options.root),
     }
     for name, found in rows.items():
         print(f"{len(found):4} {name}")  # noqa: T201  # the script's output
         if options.list:
             print(*(f"       {one}" for one in found), sep="\n")  # noqa: T201
-    sys.exit(bool(rows["plugins' names in the core"]))
+    _, _, _, *wrong = rows.values()
+    if any(wrong):
+        print(*(f"wrong: {one}" for found in wrong for one in found), sep="\n")  # noqa: T201
+    sys.exit(any(map(bool, wrong)))
 
 
 if __name__ == "__main__":

@@ -58,5 +58,10 @@ def test_plugin_that_the_core_names_is_found(text: str, house: ModuleType, tmp_p
     assert found.startswith("envkit/low.py:1: ")
 
 
+def test_long_file_is_found(house: ModuleType, tmp_path: Path) -> None:
+    root = _checkout(tmp_path, **{"tests/even.py": "\n" * 600, "tests/odd.py": "\n" * 601})
+    assert house.long_files(root) == ["tests/odd.py: 601"]
+
+
 def test_core_names_no_plugin(house: ModuleType) -> None:
     assert house.plugin_names(ROOT) == []
