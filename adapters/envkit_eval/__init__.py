@@ -1,6 +1,6 @@
 """Evaluations of models and policies on fixed tasks, with confidence intervals."""
 
-from envkit_eval.figures import Estimate, Line, check_pass_at, lines_of
+from envkit_eval.figures import Estimate, EvalRow, check_pass_at, lines_of
 from envkit_eval.paired import ChangedOutcome, Comparison, Difference, Side, compare, read_side
 from envkit_eval.prices import Price, price_of, read_price
 from envkit_eval.samples import TAGS, Problem, Sample, episodes_of, problems_of
@@ -11,7 +11,7 @@ __all__ = [
     "Comparison",
     "Difference",
     "Estimate",
-    "Line",
+    "EvalRow",
     "Price",
     "Problem",
     "Sample",

@@ -38,7 +38,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class EvalRow:
     """The results of an environment, or of one of its families, levels or roles.
 
     Faulted and aborted episodes have no reward. They are counted but excluded from every mean.
@@ -104,7 +104,7 @@ def check_pass_at(pass_at: Iterable[int], samples: int) -> tuple[int, ...]:
 
 def lines_of(
     samples: Sequence[Sample], *, by: Sequence[str], pass_at: Sequence[int], price: Price | None
-) -> list[Line]:
+) -> list[EvalRow]:
     """Return one line per environment, each followed by lines for its roles and tags.
 
     Args:
@@ -113,7 +113,7 @@ def lines_of(
         pass_at: Values of k.
         price: Price of the model; None omits costs.
     """
-    lines: list[Line] = []
+    lines: list[EvalRow] = []
     for env_id in dict.fromkeys(one.env_id for one in samples):
         own = [one for one in samples if one.env_id == env_id]
         episodes = episodes_of(own)
@@ -139,13 +139,13 @@ def _line(
     price: Price | None,
     tag: str | None = None,
     value: str | None = None,
-) -> Line:
+) -> EvalRow:
     problems = list(problems_of(samples).values())
     rewarded = [one for one in samples if one.reward is not None]
     rewards = [problem.reward for problem in problems]
     judged = [problem for problem in problems if problem.judged]
     is_binary = {one.reward for one in rewarded} <= {0.0, 1.0}
-    return Line(
+    return EvalRow(
         env_id=env_id,
         tag=tag,
         value=value,

@@ -19,7 +19,7 @@ from envkit.registration import spec
 from envkit.rollout.config import FaultPolicy
 from envkit.rollout.run_folder import is_taken
 from envkit.rollout.run_settings import command_settings
-from envkit_eval import TAGS, Line, Price, check_pass_at, price_of, read_price
+from envkit_eval import TAGS, EvalRow, Price, check_pass_at, price_of, read_price
 
 EVAL_FILE: Final = "eval.json"
 LOCK_FILE: Final = ".eval.lock"
@@ -148,7 +148,7 @@ class EvalPlan:
         }
         return replace(self, runs=runs)
 
-    def write(self, lines: Sequence[Line] = (), *, is_complete: bool = False) -> dict[str, Any]:
+    def write(self, lines: Sequence[EvalRow] = (), *, is_complete: bool = False) -> dict[str, Any]:
         """Write `eval.json` and return what it holds.
 
         Args:

@@ -15,7 +15,7 @@ from envkit.metrics import Aggregator, health_line
 from envkit.rollout.run_folder import RunFolder, is_taken
 from envkit.success import HOW_TO_DECLARE, UNDECLARED
 from envkit.trajectory import Trajectory
-from envkit_eval import Estimate, Line, Sample, check_pass_at, lines_of
+from envkit_eval import Estimate, EvalRow, Sample, check_pass_at, lines_of
 from envkit_eval.plan import EVAL_FILE, EvalPlan
 
 _SIGNALLED: Final = 128
@@ -127,14 +127,14 @@ def _take(
     samples.append(Sample.of(trajectory, by=counting.by, threshold=threshold))
 
 
-def _figures(plan: EvalPlan, samples: Sequence[Sample]) -> list[Line]:
+def _figures(plan: EvalPlan, samples: Sequence[Sample]) -> list[EvalRow]:
     counting = plan.counting
     size = next(iter(plan.runs.values())).group_size
     pass_at = check_pass_at(counting.pass_at, size)
     return lines_of(samples, by=counting.by, pass_at=pass_at, price=counting.price)
 
 
-def _exit_code(plan: EvalPlan, lines: Sequence[Line], codes: Sequence[int]) -> int:
+def _exit_code(plan: EvalPlan, lines: Sequence[EvalRow], codes: Sequence[int]) -> int:
     worst = max(codes, default=EXIT_ERROR)
     if worst > _SIGNALLED:
         return worst
@@ -152,7 +152,7 @@ def _exit_code(plan: EvalPlan, lines: Sequence[Line], codes: Sequence[int]) -> i
     return EXIT_ERROR if worst != EXIT_OK else EXIT_OK
 
 
-def _show_lines(lines: Sequence[Line]) -> None:
+def _show_lines(lines: Sequence[EvalRow]) -> None:
     """Write the table: a row per environment, followed by its roles and tags."""
     ks = sorted({k for line in lines for k in line.pass_at if k > 1})
     has_cost = any(line.cost is not None for line in lines)
@@ -179,7 +179,7 @@ def _show_lines(lines: Sequence[Line]) -> None:
     say("episodes that faulted are not counted")
 
 
-def _undeclared(line: Line) -> str:
+def _undeclared(line: EvalRow) -> str:
     share = "" if line.success is None else f" in {line.undeclared} of {line.episodes} episodes"
     return (
         f"{line.env_id}: success is undefined{share}, because {UNDECLARED}; the mean reward is the "
@@ -187,7 +187,7 @@ def _undeclared(line: Line) -> str:
     )
 
 
-def _row(line: Line, ks: Sequence[int], *, has_images: bool, has_cost: bool) -> list[str]:
+def _row(line: EvalRow, ks: Sequence[int], *, has_images: bool, has_cost: bool) -> list[str]:
     name = line.env_id if line.tag is None else f"  {line.tag} {line.value}"
     row = [name, str(line.tasks), str(line.episodes), _percent(line.success), _number(line.reward)]
     row += [_percent(line.pass_at.get(k)) for k in ks]

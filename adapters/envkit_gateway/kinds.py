@@ -6,7 +6,7 @@ from typing import Final
 
 from envkit.messages import Message, text_of
 from envkit_gateway.messages import AgentCall, said_key
-from envkit_gateway.turn import Lane
+from envkit_gateway.turn import OpenSequence
 
 MAIN: Final = "main"
 """Kind of a sequence: the conversation that the agent began with."""
@@ -36,52 +36,52 @@ class Train(StrEnum):
         return kind == SIDE if self is Train.RULE else self is Train.MAIN and kind != MAIN
 
 
-def kinds_of(lanes: Sequence[Lane]) -> dict[int, str]:
+def kinds_of(sequences: Sequence[OpenSequence]) -> dict[int, str]:
     """Return the kind of each sequence, by its identity.
 
     Args:
-        lanes: The sequences of a session, in the order in which they began.
+        sequences: The sequences of a session, in the order in which they began.
     """
-    has_tools = any(lane.has_tools for lane in lanes)
-    rest = [lane for lane in lanes if has_tools and not lane.has_tools]
-    known = [lane for lane in lanes if lane.has_tools or not has_tools]
+    has_tools = any(sequence.has_tools for sequence in sequences)
+    rest = [sequence for sequence in sequences if has_tools and not sequence.has_tools]
+    known = [sequence for sequence in sequences if sequence.has_tools or not has_tools]
     kinds: dict[int, str] = {}
-    for lane in known:
+    for sequence in known:
         main = known[0]
-        is_main = (lane.system, lane.label) == (main.system, main.label)
-        kinds[id(lane)] = MAIN if is_main else SUB_AGENT
-    quotes = {id(lane): _Quotes(lane) for lane in lanes} if rest else {}
+        is_main = (sequence.system, sequence.label) == (main.system, main.label)
+        kinds[id(sequence)] = MAIN if is_main else SUB_AGENT
+    quotes = {id(sequence): _Quotes(sequence) for sequence in sequences} if rest else {}
     for kind in (MAIN, SUB_AGENT):
-        members = [lane for lane in known if kinds[id(lane)] == kind]
+        members = [sequence for sequence in known if kinds[id(sequence)] == kind]
         while members and rest:  # what quotes a reply of a new member is a member too
             one = quotes[id(members.pop())]
-            for lane in [*rest]:
-                if one.belongs_with(quotes[id(lane)]):
-                    kinds[id(lane)] = kind
-                    rest.remove(lane)
-                    members.append(lane)
-    return kinds | {id(lane): SIDE for lane in rest}
+            for sequence in [*rest]:
+                if one.belongs_with(quotes[id(sequence)]):
+                    kinds[id(sequence)] = kind
+                    rest.remove(sequence)
+                    members.append(sequence)
+    return kinds | {id(sequence): SIDE for sequence in rest}
 
 
 class _Quotes:
     """The replies of a sequence, and what others said in it."""
 
-    def __init__(self, lane: Lane) -> None:
-        self._trunk, self._lane = lane.trunk, lane
+    def __init__(self, sequence: OpenSequence) -> None:
+        self._trunk, self._sequence = sequence.trunk, sequence
         self._replies, self._quoted = set[str](), set[str]()
         self._texts: list[str] = []
         heard: list[str] = []
-        own = {turn.said - 1 for turn in lane.turns if turn.reply is not None}
-        messages = lane.record.messages
-        first = 0 if lane.trunk is None else lane.trunk.said
+        own = {turn.said - 1 for turn in sequence.turns if turn.reply is not None}
+        messages = sequence.record.messages
+        first = 0 if sequence.trunk is None else sequence.trunk.said
         asked = next((text_of(one) for one in messages if one["role"] == "user"), "")
-        self._opening = (lane.system, asked) if lane.system else None
+        self._opening = (sequence.system, asked) if sequence.system else None
         for place in sorted({*range(first, len(messages))} - own):
             entry, before = messages[place], messages[max(place - 1, 0) : place]
             heard.append(text_of(entry))
             if entry["role"] == "assistant":
                 self._quoted.update(_keys(heard[-1], _calls_of(entry), before))
-        for turn in lane.turns:
+        for turn in sequence.turns:
             if turn.reply is not None:
                 said = turn.reply.message
                 before = messages[max(turn.said - 2, 0) : turn.said - 1]
@@ -97,7 +97,7 @@ class _Quotes:
 
     def _continues(self, other: "_Quotes") -> bool:
         return (
-            (self._trunk is not None and self._trunk.lane is other._lane)
+            (self._trunk is not None and self._trunk.sequence is other._sequence)
             or not self._quoted.isdisjoint(other._replies)
             or any(text in self._heard for text in other._texts)
         )

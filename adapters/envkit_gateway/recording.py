@@ -1,4 +1,4 @@
-"""Convert a session to a trajectory: one sequence per lane, one owner per sampled token."""
+"""Convert a session to a trajectory: a sequence per conversation, one owner per sampled token."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from envkit.trajectory.trajectory import AGENT, Trajectory
 from envkit_gateway.credit import Credit, credit_turns, number_calls
 from envkit_gateway.kinds import MAIN, Train, kinds_of
 from envkit_gateway.session import Session
-from envkit_gateway.turn import Lane, Turn, TurnState
+from envkit_gateway.turn import OpenSequence, Turn, TurnState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +60,14 @@ def trajectory_of(
         train: Which sequences are trained.
         env_restarts: How often the episode started over in a new environment.
     """
-    lanes = [lane for lane in session.lanes if any(one.reply is not None for one in lane.turns)]
-    writer = _Writer(session, record, kinds=kinds_of(lanes), train=train)
-    for lane in lanes:
-        writer.add(lane)
+    sequences = [
+        sequence
+        for sequence in session.sequences
+        if any(one.reply is not None for one in sequence.turns)
+    ]
+    writer = _Writer(session, record, kinds=kinds_of(sequences), train=train)
+    for sequence in sequences:
+        writer.add(sequence)
     number_calls(record, writer.numbers)
     if outcome.reward is not None:
         credit_turns(
@@ -76,7 +80,7 @@ def trajectory_of(
     record.fault = outcome.fault
     spec = session.spec
     about = {
-        "sequences": dict(Counter(writer.kinds[id(lane)] for lane in lanes)),
+        "sequences": dict(Counter(writer.kinds[id(sequence)] for sequence in sequences)),
         "untrained": dict(writer.untrained),
         "unenforced": dict(writer.unenforced),
         "requests": dict(session.counts),
@@ -90,7 +94,7 @@ def trajectory_of(
 
 
 class _Writer:
-    """Appends lanes to one record."""
+    """Appends sequences to one record."""
 
     def __init__(
         self,
@@ -102,10 +106,10 @@ class _Writer:
     ) -> None:
         self._record, self._train = record, train
         self.kinds = kinds
-        """Kinds of the lanes, by identity."""
+        """Kinds of the sequences, by identity."""
         self._kept = _kept(session.turns)
-        self._places: dict[int, int] = {}  # index in the record of a lane's message, by identity
-        self._sequences: dict[int, int] = {}  # index of a lane's sequence, by identity
+        self._places: dict[int, int] = {}  # index in the record of a message, by its identity
+        self._sequences: dict[int, int] = {}  # index of an open one, by its identity
         self.numbers: list[int] = []
         """The number of each turn's request in the session."""
         self.untrained: Counter[str] = Counter()
@@ -113,37 +117,39 @@ class _Writer:
         self.unenforced: Counter[str] = Counter()
         """Replies whose request wanted what no engine enforces, by setting."""
 
-    def add(self, lane: Lane) -> None:
-        """Append a lane's own segments, turns and messages."""
+    def add(self, sequence: OpenSequence) -> None:
+        """Append a sequence's own segments, turns and messages."""
         record = self._record
-        turns = [one for one in lane.turns if one.reply is not None]
+        turns = [one for one in sequence.turns if one.reply is not None]
         if record.ledger.segments:
-            record.ledger.branches.append(self._branch(lane))
+            record.ledger.branches.append(self._branch(sequence))
         elif record.turns:  # of a chat endpoint, which has no ledger
-            self._say(_news(lane))
+            self._say(_news(sequence))
         else:
-            self._say(_without_replies(lane.prompt))
-        self._sequences[id(lane)] = len(self._sequences)
-        start = lane.shared
+            self._say(_without_replies(sequence.prompt))
+        self._sequences[id(sequence)] = len(self._sequences)
+        start = sequence.shared
         for turn in turns:
-            self._add_turn(lane, turn, start)
+            self._add_turn(sequence, turn, start)
             start = turn.segments
 
-    def _add_turn(self, lane: Lane, turn: Turn, start: int) -> None:
+    def _add_turn(self, sequence: OpenSequence, turn: Turn, start: int) -> None:
         record, reply = self._record, turn.reply
         assert reply is not None  # the caller chose those that have one
         number = len(record.turns)
-        kind = self.kinds[id(lane)]
+        kind = self.kinds[id(sequence)]
         reason = None if turn in self._kept else turn.state.value
         if self._train.leaves_out(kind):
             reason = kind
-        own = lane.record.ledger.segments[start : turn.segments]
+        own = sequence.record.ledger.segments[start : turn.segments]
         record.ledger.segments += [
             _numbered(one, number, is_context=reason is not None) for one in own
         ]
-        known = lane.record.turns[turn.local]
-        is_followed = any(one.lane is lane and one.reply is not None for one in turn.children)
-        label = lane.label if kind != MAIN else ""  # some clients label every request
+        known = sequence.record.turns[turn.local]
+        is_followed = any(
+            one.sequence is sequence and one.reply is not None for one in turn.children
+        )
+        label = sequence.label if kind != MAIN else ""  # some clients label every request
         info: dict[str, Any] = {} if kind == MAIN else {"agent": f"{kind} {label}".strip()}
         if turn.unenforced:
             info["unenforced"] = list(turn.unenforced)
@@ -159,27 +165,27 @@ class _Writer:
         self.numbers.append(turn.number)
         if reason is not None:
             self.untrained[reason] += len(reply.generation.token_ids)
-        said = lane.record.messages
+        said = sequence.record.messages
         first = (
-            len(lane.prompt)
-            if turn is lane.turns[0]
-            else lane.turns[lane.turns.index(turn) - 1].said
+            len(sequence.prompt)
+            if turn is sequence.turns[0]
+            else sequence.turns[sequence.turns.index(turn) - 1].said
         )
         self._say(said[first : turn.said])
 
-    def _branch(self, lane: Lane) -> Branch:
-        """Describe where a lane starts, after adding what is new in its prompt to the messages."""
-        record, trunk = self._record, lane.trunk
-        assert lane.reason is not None  # only the first lane has none
-        self._say(_news(lane))
-        parent = None if trunk is None else self._sequences[id(trunk.lane)]
+    def _branch(self, sequence: OpenSequence) -> Branch:
+        """Describe where a sequence starts, after adding what its prompt has that is new."""
+        record, trunk = self._record, sequence.trunk
+        assert sequence.reason is not None  # only the first sequence has none
+        self._say(_news(sequence))
+        parent = None if trunk is None else self._sequences[id(trunk.sequence)]
         return Branch(
             segment=len(record.ledger.segments),
             parent=parent,
-            at=lane.shared,
-            reason=lane.reason.value,
+            at=sequence.shared,
+            reason=sequence.reason.value,
             message_count=len(record.messages),
-            history=tuple(self._places.get(id(one), one) for one in lane.prompt),
+            history=tuple(self._places.get(id(one), one) for one in sequence.prompt),
         )
 
     def _say(self, messages: Sequence[Message]) -> None:
@@ -199,9 +205,11 @@ def _kept(turns: Sequence[Turn]) -> set[Turn]:
     return kept
 
 
-def _news(lane: Lane) -> Sequence[Message]:
-    """Return what a lane's prompt adds to the conversations before it."""
-    return _tail(lane.prompt) if lane.trunk is None else lane.prompt[lane.trunk.said :]
+def _news(sequence: OpenSequence) -> Sequence[Message]:
+    """Return what a sequence's prompt adds to the conversations before it."""
+    return (
+        _tail(sequence.prompt) if sequence.trunk is None else sequence.prompt[sequence.trunk.said :]
+    )
 
 
 def _tail(prompt: Sequence[Message]) -> list[Message]:
@@ -221,7 +229,7 @@ def _without_replies(prompt: Sequence[Message]) -> list[Message]:
 
 
 def _numbered(segment: Segment, number: int, *, is_context: bool) -> Segment:
-    """Return a segment with its turn's index in the record, which counts all lanes."""
+    """Return a segment with its turn's index in the record, which counts all sequences."""
     if is_context and segment.kind is SegmentKind.MODEL:
         segment = segment.as_context()
     return segment if segment.turn == number else segment.with_turn(number)

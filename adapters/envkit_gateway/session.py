@@ -22,7 +22,7 @@ from envkit.rollout.boundary import is_own_cancellation
 from envkit.rollout.encoding import EpisodeEncoder
 from envkit.rollout.engine import FinishReason, Generation, RankingEngine, StreamingEngine
 from envkit.rollout.interrupt import Interrupt
-from envkit.rollout.limits import Room, room_for_reply
+from envkit.rollout.limits import ReplyBudget, reply_budget
 from envkit.rollout.record import EpisodeRecord, TurnDraft
 from envkit.rollout.sampler import Sampler
 from envkit.rollout.setup import EpisodeSpec, Setup
@@ -33,13 +33,13 @@ from envkit.tokens import ChatCodec, Encoded
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit_gateway.codecs import UNRENDERABLE, Codecs
 from envkit_gateway.deltas import GrowingReply, ReplyDeltas, TokenText
-from envkit_gateway.lanes import Lanes
 from envkit_gateway.matching import Committed, is_rejected, is_retry
 from envkit_gateway.messages import PrefixKeys
+from envkit_gateway.open_sequences import OpenSequences
 from envkit_gateway.replies import reasoning_tokens, reply_of
 from envkit_gateway.request import TOO_LONG, AgentRequest, RequestRefused, bad_request
 from envkit_gateway.trace import Trace
-from envkit_gateway.turn import ForkReason, Lane, Live, Turn, TurnState
+from envkit_gateway.turn import ForkReason, Live, OpenSequence, Turn, TurnState
 
 _UNABLE: Final = (400, 404)
 """Statuses of requests that the gateway cannot answer, whatever the episode has left."""
@@ -92,7 +92,7 @@ class Session:
         self.key = f"{KEY_PREFIX}{secrets.token_hex(16)}"
         self.setup, self.spec, self.env = setup, spec, env
         self.limits, self.trace = limits or SessionLimits(), trace
-        self._lanes = Lanes(task or {})
+        self._sequences = OpenSequences(task or {})
         self.turns: list[Turn] = []
         self.counts: Counter[str] = Counter()
         """Outcomes of requests: "continued", "new", "replayed", "refused", and why a chat template
@@ -114,9 +114,9 @@ class Session:
         self._codecs = self.codecs(setup.codec, pool)
 
     @property
-    def lanes(self) -> Sequence[Lane]:
+    def sequences(self) -> Sequence[OpenSequence]:
         """The sequences, in the order in which they began."""
-        return self._lanes.all
+        return self._sequences.all
 
     @property
     def fault(self) -> FaultRecord | None:
@@ -290,7 +290,7 @@ class Session:
         most = self.setup.limits.max_turns
         if most is not None and len(self.turns) + replies > most:
             raise self._ended(StopReason.MAX_TURNS, f"limits.max_turns is {most}")
-        if len(self.lanes) + replies > self.limits.max_sequences:
+        if len(self.sequences) + replies > self.limits.max_sequences:
             why = f"agent.max_sequences is {self.limits.max_sequences}"
             raise self._ended(StopReason.MAX_SEQUENCES, why)
 
@@ -302,10 +302,12 @@ class Session:
     def _placed(self, request: AgentRequest, keys: Sequence[str]) -> tuple[Turn, int]:
         """Return a turn in the sequence that it continues, and how many messages that covers."""
         parent, covered = self._committed.longest(keys, request.messages)
-        lane = self._lanes.after(parent, request) if parent else self._lanes.start(request)
+        sequence = (
+            self._sequences.after(parent, request) if parent else self._sequences.start(request)
+        )
         turn = Turn(
             number=next(self._numbers),
-            lane=lane,
+            sequence=sequence,
             parent=parent,
             request_key=request.key,
             prefix=keys[-1],
@@ -357,10 +359,10 @@ class Session:
         self.turns.remove(turn)
         if self._requests.get(turn.request_key) is turn:
             del self._requests[turn.request_key]
-        self._lanes.detach(turn)
+        self._sequences.detach(turn)
         self._note(turn, error)
 
-    async def _encode(self, turn: Turn, request: AgentRequest, covered: int) -> Room:
+    async def _encode(self, turn: Turn, request: AgentRequest, covered: int) -> ReplyBudget:
         """Append the request's new messages to the turn's sequence, or start one with all.
 
         Returns:
@@ -377,30 +379,30 @@ class Session:
             else:
                 self.counts["continued"] += 1
                 return room
-            self._lanes.detach(turn)
-            turn.lane, turn.parent = self._lanes.start(request, ForkReason.TEMPLATE), None
-        lane = turn.lane
+            self._sequences.detach(turn)
+            turn.sequence, turn.parent = self._sequences.start(request, ForkReason.TEMPLATE), None
+        sequence = turn.sequence
         pending = self._codecs.messages(request, 0)
-        lane.record.messages += pending
+        sequence.record.messages += pending
         after = "continue" if request.continues_reply else "answer"
-        encoded = await self._encoder(lane.record, self._codecs.of(request)).prompt(after)
+        encoded = await self._encoder(sequence.record, self._codecs.of(request)).prompt(after)
         length, images = len(encoded.train_ids), len(images_of(pending))
         room = self._room(request, context_tokens=length, response_tokens=0, images=images)
-        lane.record.ledger.start(encoded, turn=0)
-        lane.prompt = list(lane.record.messages)
-        lane.turns.append(turn)
+        sequence.record.ledger.start(encoded, turn=0)
+        sequence.prompt = list(sequence.record.messages)
+        sequence.turns.append(turn)
         self.counts["new"] += 1
         return room
 
-    async def _extend(self, turn: Turn, request: AgentRequest, covered: int) -> Room:
+    async def _extend(self, turn: Turn, request: AgentRequest, covered: int) -> ReplyBudget:
         """Append new messages after a recorded reply.
 
         Raises:
             TemplateError: The template cannot render them after a reply.
             RequestRefused: The context or a limit has no room.
         """
-        lane, started = turn.lane, time.perf_counter()
-        record, ledger = lane.record, lane.record.ledger
+        sequence, started = turn.sequence, time.perf_counter()
+        record, ledger = sequence.record, sequence.record.ledger
         pending = tuple(self._codecs.messages(request, covered))
         before = len(record.messages)
         record.messages += pending
@@ -421,14 +423,14 @@ class Session:
             del record.messages[before:]
             raise
         record.add_observation(encoded, time.perf_counter() - started)
-        if lane.trunk is not None and not lane.turns:
-            lane.prompt = list(record.messages)
-        lane.turns.append(turn)
+        if sequence.trunk is not None and not sequence.turns:
+            sequence.prompt = list(record.messages)
+        sequence.turns.append(turn)
         return room
 
     def _room(
         self, request: AgentRequest, *, context_tokens: int, response_tokens: int, images: int
-    ) -> Room:
+    ) -> ReplyBudget:
         """Return the room for a reply.
 
         Args:
@@ -447,7 +449,7 @@ class Session:
                 code=TOO_LONG,
             )
         wanted = self.setup.sampling.max_new_tokens
-        room = room_for_reply(
+        room = reply_budget(
             limits,
             requested=wanted if request.max_tokens is None else min(wanted, request.max_tokens),
             already=0,
@@ -467,10 +469,10 @@ class Session:
         raise self._ended(room.reason or StopReason.TURN_TOKENS, f"{room.reason}")
 
     async def _sample(
-        self, turn: Turn, request: AgentRequest, prefix: PrefixKeys, room: Room
+        self, turn: Turn, request: AgentRequest, prefix: PrefixKeys, room: ReplyBudget
     ) -> None:
         """Sample a reply and commit it, or note in the turn what failed."""
-        record = turn.lane.record
+        record = turn.sequence.record
         draft = record.draft = TurnDraft(turn=record.turn, prompt_tokens=record.ledger.train_length)
         started = time.perf_counter()
         if turn.live is not None:
@@ -532,7 +534,7 @@ class Session:
         self, turn: Turn, request: AgentRequest, draft: TurnDraft, generation: Generation
     ) -> None:
         """Record a reply. Nothing is awaited until later requests can continue it."""
-        record = turn.lane.record
+        record = turn.sequence.record
         text = draft.response_text = self._add_reply(record, draft, generation)
         self.sampled_tokens += draft.response_tokens
         record.say(message("assistant", text))

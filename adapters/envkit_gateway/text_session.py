@@ -5,7 +5,7 @@ from typing import Final
 from envkit.errors import EngineFault, FaultKind
 from envkit.messages import Message, images_of
 from envkit.rollout.engine import Generation
-from envkit.rollout.limits import Room
+from envkit.rollout.limits import ReplyBudget
 from envkit.rollout.record import EpisodeRecord, TurnDraft
 from envkit.tokens import Encoded
 from envkit.trajectory.stop import FaultPlace, FaultRecord
@@ -48,16 +48,16 @@ class TextSession(Session):
         """Refuse to count: only the endpoint knows its tokenizer."""
         raise RequestRefused(404, "a chat endpoint counts no tokens")
 
-    async def _encode(self, turn: Turn, request: AgentRequest, covered: int) -> Room:
+    async def _encode(self, turn: Turn, request: AgentRequest, covered: int) -> ReplyBudget:
         if request.continues_reply:
             raise bad_request("a chat endpoint starts a new message: leave out the start of one")
-        lane, record = turn.lane, turn.lane.record
+        sequence, record = turn.sequence, turn.sequence.record
         whole = self._codecs.messages(request, 0)
         record.messages += self._codecs.messages(request, covered)
-        if not lane.turns:
-            lane.prompt = list(record.messages)
+        if not sequence.turns:
+            sequence.prompt = list(record.messages)
         record.view = whole
-        lane.turns.append(turn)
+        sequence.turns.append(turn)
         self.counts["new" if turn.parent is None else "continued"] += 1
         images = len(images_of(whole))
         return self._room(request, context_tokens=0, response_tokens=0, images=images)

@@ -72,12 +72,12 @@ class Trace:
         reply, parent = turn.reply, turn.parent
         assert reply is not None  # it was committed
         new = turn.asked if parent is None else turn.asked[parent.place + 1 :]
-        segments = turn.lane.record.ledger.segments[: turn.segments]
+        segments = turn.sequence.record.ledger.segments[: turn.segments]
         return {
             "time": time.time(),
             "turn": turn.number,
             "continues": None if parent is None else parent.number,
-            "reason": turn.lane.reason,
+            "reason": turn.sequence.reason,
             "messages": [self._message(one) for one in new],
             "reply": self._message(reply.message),
             "finish": reply.finish,

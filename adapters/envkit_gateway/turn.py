@@ -77,7 +77,7 @@ class Live:
 
 
 @dataclass(eq=False, slots=True)
-class Lane:
+class OpenSequence:
     """One sequence of tokens while the agent runs."""
 
     record: EpisodeRecord
@@ -105,7 +105,7 @@ class Turn:
 
     number: int
     """Number of the request in the session, including refused ones."""
-    lane: Lane
+    sequence: OpenSequence
     parent: "Turn | None"
     request_key: str
     prefix: str
@@ -131,13 +131,13 @@ class Turn:
     error: BaseException | None = None
     """Why there is no reply."""
     local: int = 0
-    """Index in its lane's turn records."""
+    """Index in its sequence's turn records."""
     segments: int = 0
-    """Segments of its lane up to and including the reply."""
+    """Segments of its sequence up to and including the reply."""
     said: int = 0
-    """Messages of its lane up to and including the reply."""
+    """Messages of its sequence up to and including the reply."""
     is_extended: bool = False
-    """Whether its lane continues after it."""
+    """Whether its sequence continues after it."""
     children: list["Turn"] = field(default_factory=list["Turn"])
     task: "asyncio.Task[None] | None" = None
     waiting: int = 0

@@ -15,7 +15,7 @@ class WorkerLostError(Exception):
     """The worker of a call is gone; whether the call took effect is unknown."""
 
 
-class Line:
+class WorkerChannel:
     """Carries orders and answers of one worker incarnation."""
 
     def __init__(

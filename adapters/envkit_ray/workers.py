@@ -17,7 +17,7 @@ from envkit.errors import ConfigurationError, EnvFault, FaultKind, describe
 from envkit.rollout import Outage
 from envkit_ray.cluster import Cluster
 from envkit_ray.greeting import Hello, check_hello, check_import, unusable
-from envkit_ray.line import Line, WorkerLostError
+from envkit_ray.line import WorkerChannel, WorkerLostError
 from envkit_ray.messages import Answer
 from envkit_ray.options import RayOptions
 from envkit_ray.worker import NotStartedError, Worker
@@ -58,7 +58,7 @@ class Member:
     """Episodes that it plays."""
     lives: int = 0
     """Number of losses. Late failures of an earlier incarnation are ignored."""
-    line: Line | None = None
+    line: WorkerChannel | None = None
     """Channel to its current incarnation; None while it is down."""
     hello: Hello | None = None
     """Its process; None before the first."""
@@ -258,7 +258,7 @@ class Workers:
     def _bring_up(self, member: Member, hello: Hello) -> None:
         """Put an answering worker into service."""
         exchange = partial(self.call, member, "exchange")
-        member.hello, member.line = hello, Line(exchange, self._spawn)
+        member.hello, member.line = hello, WorkerChannel(exchange, self._spawn)
 
     async def _hello(self, member: Member) -> Hello | None:
         """Ask a worker whether it can play; None if it is gone."""

@@ -136,7 +136,7 @@ class RetryBudget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class ReplyBudget:
     """The token limit of the next reply, and why the episode ends if the reply reaches it."""
 
     tokens: int
@@ -144,7 +144,7 @@ class Room:
     """Why the episode ends if the reply uses all tokens; None if it continues."""
 
 
-def room_for_reply(
+def reply_budget(
     limits: Limits,
     *,
     requested: int,
@@ -152,7 +152,7 @@ def room_for_reply(
     response_tokens: int,
     sampled_tokens: int,
     context_tokens: int,
-) -> Room:
+) -> ReplyBudget:
     """Return the room for the next reply; `tokens` below 1 ends the episode with `reason`.
 
     Args:
@@ -163,7 +163,7 @@ def room_for_reply(
         sampled_tokens: Sampled tokens among them.
         context_tokens: Length of the context so far, images expanded.
     """
-    candidates = [Room(tokens=requested - already, reason=None)]
+    candidates = [ReplyBudget(tokens=requested - already, reason=None)]
     for bound, used, reason in (
         (limits.max_tokens_per_turn, already, StopReason.TURN_TOKENS),
         (limits.max_response_tokens, response_tokens, StopReason.RESPONSE_TOKENS),
@@ -171,7 +171,7 @@ def room_for_reply(
         (limits.max_context_tokens, context_tokens, StopReason.CONTEXT_TOKENS),
     ):
         if bound is not None:
-            candidates.append(Room(tokens=bound - used, reason=reason))
+            candidates.append(ReplyBudget(tokens=bound - used, reason=reason))
     # On a tie the limit wins over the sampling parameter, because the episode ends either way.
     return min(candidates, key=lambda room: (room.tokens, room.reason is None))
 

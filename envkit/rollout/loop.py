@@ -33,7 +33,7 @@ from envkit.rollout.engine import FinishReason
 from envkit.rollout.history import Question
 from envkit.rollout.host import EnvHost, StepDeadlineError
 from envkit.rollout.interrupt import Interrupt
-from envkit.rollout.limits import Room, room_for_reply
+from envkit.rollout.limits import ReplyBudget, reply_budget
 from envkit.rollout.record import EpisodeRecord, TurnDraft
 from envkit.rollout.recovery import (
     Attempt,
@@ -242,10 +242,10 @@ class Episode:
         text = f"the episode's deadline (limits.episode_timeout_s) passed {when}"
         return errors.EngineFault(text, kind=errors.FaultKind.TIMEOUT)
 
-    def _room(self, requested: int | None = None) -> Room:
+    def _room(self, requested: int | None = None) -> ReplyBudget:
         """Return the room for a reply of at most `requested` tokens; None uses the setting."""
         ledger = self.record.ledger
-        return room_for_reply(
+        return reply_budget(
             self._setup.limits,
             requested=requested or self._setup.sampling.max_new_tokens,
             already=len(ledger.reply_ids(self.record.turn)),
@@ -254,7 +254,7 @@ class Episode:
             context_tokens=ledger.train_length,
         )
 
-    async def _reply(self, draft: TurnDraft, room: Room) -> StopReason | None:
+    async def _reply(self, draft: TurnDraft, room: ReplyBudget) -> StopReason | None:
         """Sample the reply, record it and decode it; return why the episode ends, or None."""
         record, ledger = self.record, self.record.ledger
         started = time.perf_counter()

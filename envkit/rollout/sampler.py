@@ -34,7 +34,7 @@ from envkit.rollout.engine import (
 )
 from envkit.rollout.generation import checked
 from envkit.rollout.interrupt import CallCutError, Interrupt
-from envkit.rollout.limits import RetryBudget, Room
+from envkit.rollout.limits import ReplyBudget, RetryBudget
 from envkit.rollout.record import EpisodeRecord, TurnDraft
 from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.rollout.token_stream import TokenStream
@@ -73,7 +73,7 @@ class Sampler:
     async def generate(
         self,
         draft: TurnDraft,
-        room: Room,
+        room: ReplyBudget,
         record: EpisodeRecord,
         env: Env,
         *,
@@ -238,7 +238,7 @@ class Sampler:
             draft.queue_seconds += time.perf_counter() - started
 
     def _request(
-        self, draft: TurnDraft, room: Room, record: EpisodeRecord, env: Env
+        self, draft: TurnDraft, room: ReplyBudget, record: EpisodeRecord, env: Env
     ) -> GenerateRequest:
         ledger = record.ledger
         return GenerateRequest(

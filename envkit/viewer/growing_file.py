@@ -17,7 +17,7 @@ _LOCKS: Final = Path("/proc/locks")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class FileLine:
     """One line of the file."""
 
     number: int
@@ -76,7 +76,7 @@ class GrowingFile:
         stream.seek(self.end - len(self._tail))
         return stream.read(len(self._tail)) != self._tail
 
-    def read(self, stream: BinaryIO, found: os.stat_result, budget_s: float) -> Iterator[Line]:
+    def read(self, stream: BinaryIO, found: os.stat_result, budget_s: float) -> Iterator[FileLine]:
         """Yield unread lines, without an incomplete last one.
 
         Args:
@@ -102,7 +102,7 @@ class GrowingFile:
             if was_skipping:
                 continue
             self.count += 1
-            yield Line(number=self.count, start=start, data=None if is_piece else data)
+            yield FileLine(number=self.count, start=start, data=None if is_piece else data)
 
 
 def stamp_of(found: os.stat_result) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ from envkit.trajectory.storage import FILE_NAME, parse_line
 from envkit.viewer.document import Decode, vocabulary
 from envkit.viewer.episodes import checked_row, episode
 from envkit.viewer.folder import METRICS_FILE, RUN_FILE, Folder
-from envkit.viewer.growing_file import MAX_LINE_BYTES, GrowingFile, Line, is_locked, stamp_of
+from envkit.viewer.growing_file import MAX_LINE_BYTES, FileLine, GrowingFile, is_locked, stamp_of
 from envkit.viewer.rows import EpisodeRow
 from envkit.viewer.run import RunData, numbers_of, unreadable
 from envkit.viewer.search import SearchText, search_pieces
@@ -185,7 +185,7 @@ class LiveRun:
         if not is_live:
             self._read_recorded()
 
-    def _take(self, line: Line) -> None:
+    def _take(self, line: FileLine) -> None:
         self.revision += 1
         if line.data is None:
             self._note(f"Left out: line {line.number} is longer than {MAX_LINE_BYTES >> 20} MiB.")

@@ -121,7 +121,7 @@ async def test_refused_choice_stops_the_others() -> None:
         status, _ = await client.post({**client.body(), "n": 3})
         assert status == 400
         assert not run.session.turns
-        assert not run.session.lanes
+        assert not run.session.sequences
         client.items.clear()
         await client.ask("one")
     run.trajectory()

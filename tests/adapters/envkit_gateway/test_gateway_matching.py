@@ -73,7 +73,7 @@ class Recorded:
         nothing: Any = None
         turn = Turn(
             number=self._count,
-            lane=nothing,
+            sequence=nothing,
             parent=parent,
             request_key="",
             prefix="",

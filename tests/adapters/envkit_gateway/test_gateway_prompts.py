@@ -89,8 +89,8 @@ async def test_variables_are_part_of_a_conversation() -> None:
         first = await asked(run, USER, **quiet)
         again = {"role": "user", "content": "And?"}
         talk = (USER, {"role": "assistant", "content": "Well."}, again)
-        assert (await asked(run, *talk, **quiet)).lane is first.lane
-        assert (await asked(run, *talk)).lane is not first.lane
+        assert (await asked(run, *talk, **quiet)).sequence is first.sequence
+        assert (await asked(run, *talk)).sequence is not first.sequence
     trajectory = run.trajectory()
     assert len(trajectory.sequences()) == 2
 
@@ -162,7 +162,7 @@ async def test_namespace_is_part_of_a_tools_name() -> None:
         assert (item["name"], item["namespace"]) == ("add", "math")
         result = {"type": "function_call_output", "call_id": item["call_id"], "output": "3"}
         after = await asked(run, USER, item, result, dialect=responses, tools=[tool])
-        assert after.lane is turn.lane
+        assert after.sequence is turn.sequence
     run.trajectory()
 
 
@@ -214,9 +214,9 @@ async def test_a_late_system_message_continues_a_conversation() -> None:
         talk += [{"role": "system", "content": "Hm."}, USER]
         second = await asked(run, *talk)
         third = await asked(run, *talk, talk[1], USER)
-        assert first.lane is second.lane is third.lane
+        assert first.sequence is second.sequence is third.sequence
     assert len(run.trajectory().sequences()) == 1
-    text = make_codec("qwen3").decode_all(first.lane.record.ledger.wire_ids)
+    text = make_codec("qwen3").decode_all(first.sequence.record.ledger.wire_ids)
     assert "<|im_start|>system\nHm.<|im_end|>\n<|im_start|>user\nHi<|im_end|>" in text
 
 
@@ -229,7 +229,7 @@ async def test_a_message_that_changes_the_system_prompt_starts_a_sequence(role: 
         talk = [USER, {"role": "assistant", "content": "Well."}, {"role": role, "content": "Hm."}]
         second = await asked(run, *talk, USER)
         third = await asked(run, *talk, USER, talk[1], USER)
-        assert first.lane is not second.lane is third.lane
+        assert first.sequence is not second.sequence is third.sequence
     run.trajectory()
 
 

@@ -65,7 +65,7 @@ async def test_instructions_are_those_of_the_request_itself() -> None:
         none = await asked(run, results(first), previous_response_id=first["id"], instructions=None)
         await asked(run, [user("two")], previous_response_id=other["id"], instructions="Subtract.")
         await asked(run, [user("two")], previous_response_id=none["id"], instructions=None)
-    systems = [lane.system for lane in run.session.lanes]
+    systems = [sequence.system for sequence in run.session.sequences]
     assert systems == ["Add.", "Subtract.", ""]
     assert run.session.counts == {"new": 3, "continued": 2}
 

@@ -3,12 +3,12 @@
 import pytest
 from contracts.effects import FAILURES, Effect, check_effects, failure_group
 from fakes.gradients import LossCase, Reduction
-from fakes.gradients.of_verl import Line, advantages_of, deliver
+from fakes.gradients.of_verl import TrainingRow, advantages_of, deliver
 
 
 def effect(name: str, *, is_v1: bool) -> Effect:
     group = failure_group(name)
-    failed: list[Line] = []
+    failed: list[TrainingRow] = []
     found: list[tuple[float, ...]] = []
     for is_scaled in (False, True):
         case = LossCase(reduction=Reduction.TOKEN_MEAN, is_scaled=is_scaled)

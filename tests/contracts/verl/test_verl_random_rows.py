@@ -2,7 +2,7 @@
 
 import pytest
 from fakes.gradients import LossCase, Reduction
-from fakes.gradients.of_verl import Line, advantages_of, deliver
+from fakes.gradients.of_verl import TrainingRow, advantages_of, deliver
 from fakes.random_groups import (
     FILLER,
     all_groups,
@@ -18,7 +18,7 @@ from envkit.errors import ConfigurationError
 CASE = LossCase(reduction=Reduction.TOKEN_MEAN)
 
 
-def episode_of(line: Line) -> int:
+def episode_of(line: TrainingRow) -> int:
     """Return the number of a line's episode in its group."""
     return int(line.key.rsplit("_", 2)[1])
 

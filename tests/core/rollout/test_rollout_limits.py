@@ -27,7 +27,7 @@ from envkit.rollout import (
     RolloutConfig,
     ScriptedEngine,
 )
-from envkit.rollout.limits import observation_stop, room_for_reply
+from envkit.rollout.limits import observation_stop, reply_budget
 from envkit.rollout.player import Player
 from envkit.rollout.setup import EpisodeSpec
 from envkit.trajectory import SegmentKind, StopReason, Trajectory, check_trajectory
@@ -51,7 +51,7 @@ def test_room_is_the_tightest_bound_and_names_it(
         max_sampled_tokens=sampled,
         max_context_tokens=context,
     )
-    room = room_for_reply(
+    room = reply_budget(
         limits,
         requested=asked,
         already=already,
@@ -92,13 +92,13 @@ def test_each_limit_counts_only_its_own_tokens(
         ("already", "response_tokens", "sampled_tokens", "context_tokens"), others
     )
     requested = 2 * BOUND + others
-    room = room_for_reply(Limits(**{name: BOUND}), requested=requested, **{**counts, used: own})
+    room = reply_budget(Limits(**{name: BOUND}), requested=requested, **{**counts, used: own})
     assert (room.tokens, room.reason) == (BOUND - own, stop)
 
 
 @given(at_limit(BOUND, least=1))
 def test_limit_wins_a_tie_with_the_sampling_parameter(requested: int) -> None:
-    room = room_for_reply(
+    room = reply_budget(
         Limits(max_tokens_per_turn=BOUND),
         requested=requested,
         already=0,
@@ -151,7 +151,7 @@ def test_an_observation_is_appended_exactly_if_it_leaves_room_for_a_token(
     stop = observation_stop(
         limits, response_tokens=response_tokens, context_tokens=context_tokens, images=images
     )
-    room = room_for_reply(
+    room = reply_budget(
         limits,
         requested=10,
         already=0,

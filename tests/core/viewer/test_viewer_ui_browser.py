@@ -19,7 +19,7 @@ from fakes.ui_pages import Open, overflow, until
 
 from envkit.trajectory import save
 from envkit.trajectory.storage import FILE_NAME, TrajectoryWriter
-from envkit.viewer.growing_file import Line
+from envkit.viewer.growing_file import FileLine
 from envkit.viewer.live_run import LiveRun
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def slow_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the server read so slowly that pages are opened before their runs are read."""
     take = LiveRun._take
 
-    def slow(self: LiveRun, line: Line) -> None:
+    def slow(self: LiveRun, line: FileLine) -> None:
         time.sleep(0.01)
         take(self, line)
 

@@ -42,7 +42,7 @@ MODES: Final[Mapping[Reduction, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class TrainingRow:
     """A row with the trainer's fields."""
 
     output: Any
@@ -67,7 +67,7 @@ class Line:
 
 def deliver(
     trajectories: Sequence[Trajectory], case: LossCase, *, is_v1: bool, filler_id: int
-) -> list[Line]:
+) -> list[TrainingRow]:
     """Return the adapter's rows, with its handling of faults and rejected settings.
 
     Raises:
@@ -91,13 +91,13 @@ def deliver(
         pairs = zip(trajectories, members, strict=True)
         return await asyncio.gather(*(outputs_of([one], its, delivery) for one, its in pairs))
 
-    lines: list[Line] = []
+    lines: list[TrainingRow] = []
     for number, (one, outputs) in enumerate(
         zip(trajectories, asyncio.run(all_of_them()), strict=True)
     ):
         uid, rows = str(one.group_id), step_rows(one, filler_id=filler_id, merge=True)
         lines += [
-            Line(
+            TrainingRow(
                 output=output,
                 uid=uid,
                 key=f"{uid}_{number}_{place}",
@@ -108,7 +108,9 @@ def deliver(
     return lines
 
 
-def advantages_of(lines: Sequence[Line], case: LossCase, *, is_v1: bool) -> list[torch.Tensor]:
+def advantages_of(
+    lines: Sequence[TrainingRow], case: LossCase, *, is_v1: bool
+) -> list[torch.Tensor]:
     """Return each row's advantages, (R,), as verl's trainer computes them for a batch."""
     from tensordict import TensorDict
     from verl import DataProto
@@ -139,7 +141,7 @@ def advantages_of(lines: Sequence[Line], case: LossCase, *, is_v1: bool) -> list
 
 def policy_loss(
     policy: Policy,
-    lines: Sequence[Line],
+    lines: Sequence[TrainingRow],
     advantages: Sequence[torch.Tensor],
     case: LossCase,
     *,

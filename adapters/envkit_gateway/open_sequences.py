@@ -3,18 +3,18 @@
 from envkit.rollout.record import EpisodeRecord
 from envkit.tasks import Task
 from envkit_gateway.request import AgentRequest
-from envkit_gateway.turn import ForkReason, Lane, Turn
+from envkit_gateway.turn import ForkReason, OpenSequence, Turn
 
 
-class Lanes:
+class OpenSequences:
     """Starts sequences, in the order of the record."""
 
     def __init__(self, task: Task) -> None:
         """Take the environment's task, which every record has."""
         self._task = task
-        self.all: list[Lane] = []
+        self.all: list[OpenSequence] = []
 
-    def start(self, request: AgentRequest, reason: ForkReason | None = None) -> Lane:
+    def start(self, request: AgentRequest, reason: ForkReason | None = None) -> OpenSequence:
         """Start a sequence.
 
         Args:
@@ -23,7 +23,7 @@ class Lanes:
         """
         record = EpisodeRecord()
         record.task, record.tools = self._task, request.tools
-        lane = Lane(
+        sequence = OpenSequence(
             record=record,
             reason=reason or self._reason(request),
             system=request.system_text,
@@ -31,18 +31,18 @@ class Lanes:
             has_tools=bool(request.tools),
             label=request.label,
         )
-        self.all.append(lane)
-        return lane
+        self.all.append(sequence)
+        return sequence
 
-    def after(self, parent: Turn, request: AgentRequest) -> Lane:
+    def after(self, parent: Turn, request: AgentRequest) -> OpenSequence:
         """Return the sequence that continues after a reply: the reply's own, or a branch."""
-        lane = parent.lane
-        if lane.turns[-1] is parent and not parent.is_extended:
+        sequence = parent.sequence
+        if sequence.turns[-1] is parent and not parent.is_extended:
             parent.is_extended = True
-            return lane
+            return sequence
         branch = self.start(request, ForkReason.BRANCH)
         branch.trunk, branch.shared = parent, parent.segments
-        record, source = branch.record, lane.record
+        record, source = branch.record, sequence.record
         shared = [one.as_context() for one in source.ledger.segments[: parent.segments]]
         record.ledger.replay(shared)
         record.messages += source.messages[: parent.said]
@@ -50,34 +50,34 @@ class Lanes:
         return branch
 
     def detach(self, turn: Turn) -> None:
-        """Remove a turn with everything that its request added, and its lane if that is empty.
+        """Remove a turn with everything that its request added, and its sequence if that is empty.
 
         A retry then continues where the request did.
         """
-        lane, parent = turn.lane, turn.parent
-        if turn in lane.turns:
-            lane.turns.remove(turn)
-            if parent is not None and parent.lane is lane:
-                record = lane.record
+        sequence, parent = turn.sequence, turn.parent
+        if turn in sequence.turns:
+            sequence.turns.remove(turn)
+            if parent is not None and parent.sequence is sequence:
+                record = sequence.record
                 if record.ledger.segments:  # a chat endpoint's has none
                     record.ledger.drop_observation()
                 record.turns[-1] = record.turns[-1].without_observation()
                 del record.messages[parent.said :]
         if parent is not None:
             parent.children.remove(turn)
-            if parent.lane is lane:
+            if parent.sequence is sequence:
                 parent.is_extended = False
-        if not lane.turns:
-            self.all.remove(lane)
+        if not sequence.turns:
+            self.all.remove(sequence)
 
     def _reason(self, request: AgentRequest) -> ForkReason | None:
         """Return why a request continues no reply; None for the first one."""
         if not self.all:
             return None
-        equal = [lane for lane in self.all if lane.system == request.system_text]
+        equal = [sequence for sequence in self.all if sequence.system == request.system_text]
         if not equal:
             return ForkReason.OTHER_SYSTEM_PROMPT
-        if all(lane.tools != request.tools_text for lane in equal):
+        if all(sequence.tools != request.tools_text for sequence in equal):
             return ForkReason.OTHER_TOOLS
         if all(one.role != "assistant" for one in request.messages):
             return ForkReason.NEW_CONVERSATION
