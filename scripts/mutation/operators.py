@@ -335,9 +335,12 @@ def _statement_lines(node: Node) -> tuple[int, int]:
 
 def _changed_lines(source: str, mutated: str) -> tuple[str, str]:
     before, after = source.splitlines(), mutated.splitlines()
-    changed = [at for at, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1]]
-    first, last = changed[0], changed[-1] + 1
-    return _joined(before[first:last]), _joined(after[first:last])
+    same = [old == new for old, new in zip(before, after, strict=False)]
+    first = same.index(False)
+    # A number that has a line of its own loses it, so the lines are compared from the end too.
+    ends = [old == new for old, new in zip(before[:first:-1], after[:first:-1], strict=False)]
+    kept = ends.index(False) if False in ends else len(ends)
+    return _joined(before[first : len(before) - kept]), _joined(after[first : len(after) - kept])
 
 
 def _joined(lines: list[str]) -> str:
