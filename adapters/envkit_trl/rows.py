@@ -102,7 +102,8 @@ def episode_row(trajectory: Trajectory, *, end_id: int) -> Row:
         "GRPOTrainer takes one for each completion; use envkit_trl.EnvAsyncGRPOTrainer, or set "
         "envkit.history to keep if there is no agent",
     )
-    return rows[-1]
+    (row,) = rows
+    return row
 
 
 def check_rows(rows: Sequence[Row], *, image_id: int | None, max_completion: int) -> None:

@@ -250,12 +250,13 @@ def test_slime_filler_is_the_tokenizers_end_or_padding(tokens: Any, expected: in
     assert Plain(tokenizer=SimpleNamespace(**tokens)).filler_id == expected
 
 
-@pytest.mark.parametrize(
-    ("partial", "evaluation"), [(True, False), (True, True), (False, False), (False, True)]
-)
-def test_slime_form_resumes_samples_in_training_only(partial: bool, evaluation: bool) -> None:
-    args = Namespace(partial_rollout=partial)
-    assert Plain(args, evaluation=evaluation).keeps_partial is (partial and not evaluation)
+@pytest.mark.parametrize("evaluation", [False, True])
+@pytest.mark.parametrize("partial", [{"partial_rollout": True}, {"partial_rollout": False}, {}])
+def test_slime_form_resumes_samples_in_training_only(
+    partial: dict[str, bool], evaluation: bool
+) -> None:
+    expected = partial == {"partial_rollout": True} and not evaluation
+    assert Plain(Namespace(**partial), evaluation=evaluation).keeps_partial is expected
 
 
 def test_slime_text_has_wire_ids_and_the_model_gets_the_images() -> None:
