@@ -192,7 +192,7 @@ def _plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, group: s
 
 def _only(point: EntryPoint) -> Callable[[str], list[EntryPoint]]:
     def entry_points(group: str) -> list[EntryPoint]:
-        return [point]
+        return [point] if group == point.group else []
 
     return entry_points
 
