@@ -124,6 +124,12 @@ def load_named(place: str, what: str) -> Any:  # noqa: ANN401  # any object
         return resolve_name(place)
 
 
+def named_agent(agent: str) -> dict[str, Any]:
+    """Return the settings of an agent in one text: `module:function`, or a harness."""
+    is_function = ":" in agent.partition(" ")[0]  # a harness may have further words
+    return {"function" if is_function else "harness": agent}
+
+
 def load_policy(place: str) -> Callable[..., Any]:
     """Return the policy at `module:name`.
 

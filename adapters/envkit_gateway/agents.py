@@ -15,7 +15,7 @@ from envkit.env import Step
 from envkit.errors import ConfigurationError, EnvFault, FaultKind, RefusedError
 from envkit.images import Image
 from envkit.messages import Message, images_of, text_of
-from envkit.plugins import load_named
+from envkit.plugins import load_named, named_agent
 from envkit.rollout.boundary import StepOutcome
 from envkit.rollout.setting_types import built, check_types
 from envkit.threads.pool import WorkerPool
@@ -189,9 +189,9 @@ class AgentSettings:
             ConfigurationError: It names no agent or two, `grade` without a command, or an unknown
                 field.
         """
-        if isinstance(setting, str) and ":" not in setting.partition(" ")[0]:
-            return cls(harness=setting)
-        if isinstance(setting, str) or callable(setting):
+        if isinstance(setting, str):
+            return cls(**named_agent(setting))
+        if callable(setting):
             return cls(function=setting)
         if not isinstance(setting, Mapping):
             raise ConfigurationError(

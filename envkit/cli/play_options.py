@@ -309,7 +309,7 @@ class PlayOptions(CommandOptions):
 
     def _given_settings(self) -> dict[str, Any]:
         """Return the settings of --config, --set, --env-kwargs and the options for agents."""
-        from envkit.cli.trust import named_agent
+        from envkit.plugins import named_agent
         from envkit.rollout.config import read_settings, with_overrides
 
         file = {} if self.config is None else read_settings(self.config)

@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 from envkit.access import is_loopback
 from envkit.agents.rewards import TEAMS
 from envkit.errors import ConfigurationError
+from envkit.plugins import named_agent
 from envkit.secrets import HIDDEN, REFERENCE, is_hidden, restored, stored, variables
 
 _PLACE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w./-]*")
@@ -99,12 +100,6 @@ class Confirmation:
                 f"{folder} does not hold the secrets {', '.join(lost)}, since no environment "
                 "variable held them when the run started: repeat the options that set them"
             )
-
-
-def named_agent(agent: str) -> dict[str, str]:
-    """Return the settings of an agent in one text: `module:function`, or a harness."""
-    is_function = ":" in agent.partition(" ")[0]
-    return {"function" if is_function else "harness": agent}
 
 
 class _Repeat:
