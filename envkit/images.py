@@ -328,13 +328,17 @@ class Image:
         return self.encoded("png")
 
     def data_uri(self, image_format: str = "png") -> str:
-        """Return the image as a base64 data URI, built once per format."""
+        """Return the image as a base64 data URI."""
+        return self.data_uri_bytes(image_format).decode("ascii")
+
+    def data_uri_bytes(self, image_format: str = "png") -> bytes:
+        """Return the data URI as bytes, built once per format."""
         key = f"uri:{image_format.lower()}"
         with self._lock:
             if key not in self._encoded:
                 payload = base64.b64encode(self.encoded(image_format))
                 self._encoded[key] = f"data:image/{image_format.lower()};base64,".encode() + payload
-            return self._encoded[key].decode("ascii")
+            return self._encoded[key]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Image) and (self is other or self.sha256 == other.sha256)

@@ -1,12 +1,13 @@
 """Read foreign JSON: the required fields of a server's answers."""
 
-import json
 import math
 import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from envkit import fast_json
 from envkit.errors import EngineFault, FaultKind, LedgerFault
+from envkit_remote.transport import Answer
 
 
 def read_json(where: str, body: bytes) -> Any:  # noqa: ANN401  # any JSON
@@ -20,7 +21,7 @@ def read_json(where: str, body: bytes) -> Any:  # noqa: ANN401  # any JSON
         EngineFault: It is empty or not JSON, such as the page of a proxy. That may pass: TRANSIENT.
     """
     try:
-        return json.loads(body)
+        return fast_json.loads(body)
     except (ValueError, RecursionError) as error:
         raise EngineFault(
             f"{where} must answer 200 with JSON, got {body[:80]!r}; does a proxy in between send "
@@ -64,13 +65,13 @@ class AnswerReader:
             f"{self._title} release {self._releases}?"
         )
 
-    def json_object(self, body: bytes) -> dict[str, Any]:
-        """Return a body as a JSON object.
+    def json_object(self, sent: Answer) -> dict[str, Any]:
+        """Return an answer as a JSON object.
 
         Raises:
             EngineFault: It is something else; TRANSIENT if it is not JSON.
         """
-        answer = read_json(self._title, body)
+        answer = read_json(self._title, sent.body) if sent.joined is None else sent.joined
         if not isinstance(answer, dict):
             raise self.malformed("a JSON object", answer)
         return cast("dict[str, Any]", answer)

@@ -1,12 +1,23 @@
-"""Common parts of request bodies: extras, bans and images."""
+"""Request bodies: extras, bans and images.
 
+A body is sent in parts, so the text of an image is not copied for each request.
+"""
+
+import asyncio
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.payload import Payload
+
+from envkit import fast_json
 from envkit.errors import ConfigurationError
 from envkit.rollout.engine import Sampling
+
+_CHUNK_BYTES: Final = 1 << 18
+"""Written at once; a larger part would hold the event loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +54,8 @@ class BodyRules:
         """Return the extras that go next to the sampling parameters.
 
         Raises:
-            ConfigurationError: An extra is not a known key, or belongs to a field of `Sampling`.
+            ConfigurationError: An extra is not a known key, or belongs to a field of `Sampling`; or
+                the extras are not JSON.
         """
         unknown = sorted(set(extras) - self.sampling_keys - self.request_keys)
         if unknown:
@@ -52,11 +64,17 @@ class BodyRules:
                 f"{sorted(self.request_keys)}, got {unknown}; temperature, top_p, stop "
                 "etc. are fields of Sampling"
             )
+        try:
+            json.dumps(dict(extras), allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"Sampling.extras must be JSON without NaN and infinities, got {extras!r:.200}"
+            ) from error
         return {key: value for key, value in extras.items() if key in self.request_keys}
 
 
-def encode_body(fields: Mapping[str, Any], key: str, images: Iterable[bytes]) -> bytes:
-    """Return the JSON bytes of a body.
+def body_parts(fields: Mapping[str, Any], key: str, images: Iterable[Sequence[bytes]]) -> "Parts":
+    """Return a JSON body in parts.
 
     Data URIs need no escaping, so images are inserted directly: a JSON encoder would hold the GIL
     while scanning every character of every image.
@@ -64,8 +82,38 @@ def encode_body(fields: Mapping[str, Any], key: str, images: Iterable[bytes]) ->
     Args:
         fields: Fields of the body, without images.
         key: Key of the list of images; omitted if there are none.
-        images: Each as a JSON value.
+        images: Each as the parts of a JSON value.
     """
-    head = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode()
-    joined = b",".join(images)
-    return b'%s,"%s":[%s]}' % (head[:-1], key.encode(), joined) if joined else head
+    head = fast_json.dumps(fields)
+    parts: list[bytes] = [head]
+    for image in images:
+        parts += [b"," if len(parts) > 1 else b'%b,"%b":[' % (head[:-1], key.encode()), *image]
+    if len(parts) > 1:
+        parts = [*parts[1:], b"]}"]
+    return Parts(parts)
+
+
+class Parts(Payload):
+    """A body in parts, which may be sent twice."""
+
+    def __init__(self, parts: Sequence[bytes]) -> None:
+        """Take the parts in order."""
+        super().__init__(parts, content_type="application/json")
+        self._parts = parts
+        self._size = sum(map(len, parts))
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """Return the body as text."""
+        return b"".join(self._parts).decode(encoding, errors)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        """Write the parts, and let other tasks run between large ones."""
+        written = 0
+        for part in self._parts:
+            for start in range(0, len(part), _CHUNK_BYTES):
+                chunk = memoryview(part)[start : start + _CHUNK_BYTES]
+                await writer.write(chunk)
+                written += len(chunk)
+                if written >= _CHUNK_BYTES:
+                    await asyncio.sleep(0)
+                    written = 0

@@ -18,10 +18,10 @@ from envkit.images import Image
 from envkit.rollout.token_stream import Report
 from envkit_remote import faults
 from envkit_remote.answers import read_json
+from envkit_remote.conversations import PromptIds
 from envkit_remote.dialect import Dialect, Outgoing
 from envkit_remote.transport import Answer, Transport
 
-_INLINE_IDS: Final = 50_000
 _ABORT_TIMEOUT_S: Final = 5.0
 
 
@@ -44,9 +44,9 @@ class Call:
         self,
         settings: CallSettings,
         fields: Mapping[str, Any],
+        prompt: PromptIds,
         images: Sequence[Image],
         *,
-        tokens: int,
         session_id: str | None = None,
         report: Report | None = None,
     ) -> None:
@@ -54,7 +54,7 @@ class Call:
         """Id of the request at the server."""
         self._settings = settings
         self._http, self._dialect = settings.http, settings.dialect
-        self._outgoing = Outgoing(rid=self.rid, fields=fields, images=images, tokens=tokens)
+        self._outgoing = Outgoing(rid=self.rid, fields=fields, prompt=prompt, images=images)
         header = self._dialect.session_header
         self._headers = {} if session_id is None else {header: session_id}
         self._report = report
@@ -113,7 +113,7 @@ class Call:
 
     async def _post(self, *, is_again: bool) -> Answer | None:
         out, encode = self._outgoing, self._dialect.encode
-        if out.images or out.tokens > _INLINE_IDS:
+        if out.images:
             # Encoding an image for the first time takes tens of milliseconds.
             body = await asyncio.to_thread(encode, out, is_again=is_again)
         else:
@@ -191,8 +191,7 @@ class StreamedAnswer:
         """Return the whole answer, or the error that ended it; an empty one without events."""
         if self._error is not None:
             return self._error
-        body = b"" if self._whole is None else json.dumps(self._whole).encode()
-        return Answer(status=200, body=body)
+        return Answer(status=200, body=b"", joined=self._whole)
 
     def _malformed(self, data: bytes) -> EngineFault:
         return EngineFault(

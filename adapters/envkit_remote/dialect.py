@@ -9,6 +9,8 @@ from envkit.errors import EngineFault
 from envkit.images import Image
 from envkit.rollout.engine import GenerateRequest, Generation, LogprobKind, Sampling
 from envkit_remote import faults
+from envkit_remote.body import Parts
+from envkit_remote.conversations import PromptIds
 from envkit_remote.transport import Answer, Transport
 
 Fetch = Callable[[str], Awaitable[bytes]]
@@ -68,10 +70,9 @@ class Outgoing:
     rid: str
     """The request's id at the server, new for every attempt."""
     fields: Mapping[str, Any]
-    """Fields of the body, without id and images."""
+    """Fields of the body, without id, prompt and images."""
     images: Sequence[Image]
-    tokens: int
-    """Number of ids; a long body is encoded on a thread."""
+    prompt: PromptIds
 
 
 class Dialect(ABC):
@@ -98,7 +99,7 @@ class Dialect(ABC):
     def generate_fields(
         self, request: GenerateRequest, *, max_new_tokens: int, with_prompt_ids: bool
     ) -> dict[str, Any]:
-        """Return the body of a request, without its id and images.
+        """Return the body of a request, without its id, prompt and images.
 
         Args:
             request: The turn to sample.
@@ -133,12 +134,15 @@ class Dialect(ABC):
         """
 
     @abstractmethod
-    def score_fields(self, ids: Sequence[int]) -> dict[str, Any]:
-        """Return the body of a request for the log-probabilities of a prompt at temperature 1."""
+    def score_fields(self) -> dict[str, Any]:
+        """Return the body of `generate_fields` for the log-probabilities of the prompt itself.
+
+        They are those at temperature 1.
+        """
 
     @abstractmethod
-    def encode(self, outgoing: Outgoing, *, is_again: bool) -> bytes:
-        """Return the JSON bytes of a request; called on a thread if it is large.
+    def encode(self, outgoing: Outgoing, *, is_again: bool) -> Parts:
+        """Return the JSON of a request; called on a thread if it has images.
 
         Args:
             outgoing: The request.
@@ -168,8 +172,8 @@ class Dialect(ABC):
         return faults.status_fault(self.title, http.base_url, answer, self.advice)
 
     @abstractmethod
-    def parse(self, body: bytes) -> dict[str, Any]:
-        """Return a 200 body as a JSON object of the expected kind.
+    def parse(self, answer: Answer) -> dict[str, Any]:
+        """Return a 200 answer as a JSON object of the expected kind.
 
         Raises:
             EngineFault: It is something else.

@@ -17,6 +17,7 @@ from envkit.rollout.token_stream import Report
 from envkit.tokens import ChatCodec
 from envkit_remote import prompt
 from envkit_remote.call import Call, CallSettings
+from envkit_remote.conversations import Conversations, PromptIds
 from envkit_remote.dialect import Dialect, FlagCheck, ServerHealth, ServerInfo
 from envkit_remote.probe import ServerProbe, check_server
 from envkit_remote.transport import Answer, Transport
@@ -76,7 +77,7 @@ class RemoteEngine:
         ranges.at_least(0, abort_grace_s=abort_grace_s, compare_prompts=compare_prompts)
         ranges.at_least(1, max_connections=max_connections)
         self._image_token_id = image_token_id
-        self._vocabulary_size = vocabulary_size
+        self._conversations = Conversations(vocabulary_size)
         self._compare_left = compare_prompts
         self._names_requests = False
         """Whether an answer has named its request; a proxy may replace ids by its own."""
@@ -153,7 +154,7 @@ class RemoteEngine:
     async def _sampled(self, request: GenerateRequest, report: Report | None) -> Generation:
         if request.request_id in self._live:
             raise ContractError(f"request_id {request.request_id!r} is already running")
-        self._check(request.wire_ids, request.images)
+        ids = self._prompt(request.session_id, request.wire_ids, request.images)
         info = await self._probe.prepare(request.sampling, token=request.wire_ids[0])
         max_new_tokens = prompt.clamp_new_tokens(
             request.sampling.max_new_tokens,
@@ -169,8 +170,8 @@ class RemoteEngine:
         call = Call(
             self._settings,
             fields if report is None else self._dialect.stream_fields(fields),
+            ids,
             request.images,
-            tokens=len(request.wire_ids),
             session_id=request.root_id or request.session_id,  # a fork goes where its parent was
             report=report,
         )
@@ -219,13 +220,19 @@ class RemoteEngine:
                 kind=FaultKind.TRANSIENT,
             )
 
-    def _check(self, ids: Sequence[int], images: Sequence[Image]) -> None:
-        prompt.check_ids(
-            ids,
-            images,
-            image_token_id=self._image_token_id,
-            vocabulary_size=self._vocabulary_size,
-        )
+    def _prompt(
+        self, conversation: str | None, ids: Sequence[int], images: Sequence[Image]
+    ) -> PromptIds:
+        """Return checked ids, of which those of the conversation's last request are known.
+
+        Raises:
+            LedgerFault: An id is out of range, or placeholders and images do not match.
+        """
+        found = self._conversations.prompt(conversation, ids)
+        if self._image_token_id is not None:
+            placeholders = found.count(self._image_token_id)
+            prompt.check_placeholders(placeholders, len(images), self._image_token_id)
+        return found
 
     async def score(
         self, ids: Sequence[int], images: Sequence[Image] = ()
@@ -244,8 +251,8 @@ class RemoteEngine:
             EngineFault: See `generate`.
             LedgerFault: The ids and the images do not agree.
         """
-        self._check(ids, images)
-        call = Call(self._settings, self._dialect.score_fields(ids), images, tokens=len(ids))
+        found = self._prompt(None, ids, images)
+        call = Call(self._settings, self._dialect.score_fields(), found, images)
         answer = await call.run()
         if answer is None:
             raise EngineFault("the scoring request was aborted")
@@ -261,7 +268,8 @@ class RemoteEngine:
             await call.abort()
 
     async def end_session(self, session_id: str) -> None:
-        """Do nothing: the server's prefix cache evicts by itself, and no session is opened."""
+        """Forget the conversation's ids. The server's prefix cache evicts by itself."""
+        self._conversations.forget(session_id)
 
     async def aclose(self) -> None:
         """Wait for pending aborts and close the connections; safe to call twice."""
@@ -314,8 +322,8 @@ class RemoteEngine:
 
     async def _parse(self, answer: Answer) -> dict[str, Any]:
         if len(answer.body) <= _INLINE_BYTES:
-            return self._dialect.parse(answer.body)
-        return await asyncio.to_thread(self._dialect.parse, answer.body)
+            return self._dialect.parse(answer)
+        return await asyncio.to_thread(self._dialect.parse, answer)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -1,51 +1,49 @@
 """Check a prompt before sending, and against the server's account of it."""
 
 import reprlib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from envkit.errors import EngineFault, LedgerFault
-from envkit.images import Image
 
 
-def check_ids(
-    ids: Sequence[int],
-    images: Collection[Image],
-    *,
-    image_token_id: int | None,
-    vocabulary_size: int | None,
-) -> None:
-    """Reject ids that a server would crash on, or count differently from us.
-
-    SGLang drops a surplus image and vLLM embeds a surplus placeholder as a word, both silently. An
-    id outside the vocabulary kills SGLang's scheduler. This check catches all of them.
+def check_range(ids: NDArray[np.intc], vocabulary_size: int | None) -> None:
+    """Reject ids that kill a server: one outside the vocabulary ends SGLang's scheduler.
 
     Args:
         ids: Wire ids.
-        images: The images that go with them.
-        image_token_id: The placeholder; None skips the count.
         vocabulary_size: Ids must be below it; None checks the lower bound only.
 
     Raises:
-        LedgerFault: No ids, an id out of range, or placeholders that do not match the images.
+        LedgerFault: No ids, or an id out of range.
     """
-    if not ids:
+    if not ids.size:
         raise LedgerFault("a request needs at least one token id, got none")
-    low, high = min(ids), max(ids)
+    low, high = int(ids.min()), int(ids.max())
     if low < 0 or (vocabulary_size is not None and high >= vocabulary_size):
         bound = "" if vocabulary_size is None else f" and below {vocabulary_size}"
         raise LedgerFault(
             f"token ids must be at least 0{bound}, got {low if low < 0 else high}; does the codec "
             "use the tokenizer of the served model?"
         )
-    if image_token_id is None:
-        return
-    placeholders = sum(1 for token in ids if token == image_token_id)
-    if placeholders != len(images):
+
+
+def check_placeholders(placeholders: int, images: int, image_token_id: int) -> None:
+    """Reject ids with another number of placeholders than images.
+
+    SGLang drops a surplus image and vLLM embeds a surplus placeholder as a word, both silently.
+
+    Raises:
+        LedgerFault: The numbers differ.
+    """
+    if placeholders != images:
         raise LedgerFault(
             f"wire ids must hold one placeholder ({image_token_id}) per image, got {placeholders} "
-            f"placeholders and {len(images)} images; send wire ids, not the expanded train ids"
+            f"placeholders and {images} images; send wire ids, not the expanded train ids"
         )
 
 

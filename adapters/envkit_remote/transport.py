@@ -1,15 +1,15 @@
 """HTTP to one server: control requests of their own, events, and non-blocking bodies."""
 
-import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 
 from envkit.errors import EngineFault
 from envkit.http_pool import HttpPool, read_capped
 from envkit.retry_after import retry_after
+from envkit_remote.body import Parts
 
 _JSON: Final = {"Content-Type": "application/json"}
 _CONTROL_CONNECTIONS: Final = 16
@@ -27,6 +27,8 @@ class Answer:
 
     status: int
     body: bytes
+    joined: dict[str, Any] | None = None
+    """The answer of events, whose `body` is empty; None without events."""
     retry_after_s: float | None = None
     """Wait time in seconds that the server asked for; None if it did not."""
 
@@ -61,7 +63,7 @@ class Transport:
     async def post(
         self,
         path: str,
-        body: bytes,
+        body: bytes | Parts,
         *,
         headers: Mapping[str, str] | None = None,
         is_control: bool = False,
@@ -71,17 +73,16 @@ class Transport:
 
         Args:
             path: Path from the server's root.
-            body: Encoded JSON.
+            body: Encoded JSON; in parts if it may be large.
             headers: Added to those of every request.
             is_control: True uses the pool that generation never fills.
             take: Called with the data of each server-sent event, if the answer has events; its body
                 is then empty.
         """
-        # A reader instead of bytes: aiohttp then writes in chunks and yields between them.
         pool = self._control if is_control else self._pool
         async with pool.session().post(
             self.base_url + path,
-            data=io.BytesIO(body),
+            data=body,
             headers={**_JSON, **(headers or {})},
             allow_redirects=False,
         ) as response:

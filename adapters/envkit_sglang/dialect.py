@@ -16,12 +16,13 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
+from envkit import fast_json
 from envkit.errors import EngineFault, FaultKind
 from envkit.retry_after import UNAVAILABLE_STATUS
 from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, LogprobKind, Sampling
 from envkit_remote import Dialect, Outgoing, ServerInfo
 from envkit_remote.answers import AnswerReader, check_tokens, page_object
-from envkit_remote.body import BodyRules, encode_body
+from envkit_remote.body import BodyRules, Parts, body_parts
 from envkit_remote.dialect import Fetch
 from envkit_remote.faults import error_message, shown
 from envkit_remote.prompt import check_length
@@ -101,13 +102,12 @@ class SGLangDialect(Dialect):
     def generate_fields(
         self, request: GenerateRequest, *, max_new_tokens: int, with_prompt_ids: bool
     ) -> dict[str, Any]:
-        """Return a request's body without its rid and its images.
+        """Return a request's body without its rid, prompt and images.
 
         Raises:
             ConfigurationError: See `BodyRules.request_fields`.
         """
         fields: dict[str, Any] = {
-            "input_ids": list(request.wire_ids),
             "sampling_params": _sampling_params(request.sampling, max_new_tokens=max_new_tokens),
             "return_logprob": True,
             **RULES.request_fields(request.sampling.extras),
@@ -147,22 +147,22 @@ class SGLangDialect(Dialect):
         joined = {key: [*before.get(key, ()), *meta[key]] for key in _SLICED if key in meta}
         return {**event, "output_ids": [*known, *ids], "meta_info": {**meta, **joined}}, ids
 
-    def score_fields(self, ids: Sequence[int]) -> dict[str, Any]:
+    def score_fields(self) -> dict[str, Any]:
         """Return the body of a request that samples nothing and reports every prompt token."""
         params = {"max_new_tokens": 0, "temperature": 1.0, "skip_special_tokens": False}
         return {
-            "input_ids": list(ids),
             "sampling_params": params,
             "return_logprob": True,
             "logprob_start_len": 0,
         }
 
-    def encode(self, outgoing: Outgoing, *, is_again: bool) -> bytes:
+    def encode(self, outgoing: Outgoing, *, is_again: bool) -> Parts:
         """Return the body with its rid and all its images."""
         del is_again
-        fields = {**outgoing.fields, "rid": outgoing.rid}
-        images = (b'"%s"' % image.data_uri().encode("ascii") for image in outgoing.images)
-        return encode_body(fields, "image_data", images)
+        ids = fast_json.Raw(outgoing.prompt.json)
+        fields = {**outgoing.fields, "rid": outgoing.rid, "input_ids": ids}
+        images = ((b'"', image.data_uri_bytes(), b'"') for image in outgoing.images)
+        return body_parts(fields, "image_data", images)
 
     def abort_fields(self, rid: str) -> dict[str, Any]:
         """Return the body; SGLang aborts every rid with this prefix."""
@@ -177,16 +177,16 @@ class SGLangDialect(Dialect):
             retryable=True,
         )
 
-    def parse(self, body: bytes) -> dict[str, Any]:
-        """Return a 200 body as a JSON object with `meta_info`.
+    def parse(self, answer: Answer) -> dict[str, Any]:
+        """Return a 200 answer as a JSON object with `meta_info`.
 
         Raises:
             EngineFault: It is something else.
         """
-        answer = _READER.json_object(body)
-        if not isinstance(answer.get("meta_info"), dict):
-            raise _READER.malformed("a meta_info object", answer)
-        return answer
+        fields = _READER.json_object(answer)
+        if not isinstance(fields.get("meta_info"), dict):
+            raise _READER.malformed("a meta_info object", fields)
+        return fields
 
     def generation(self, answer: Mapping[str, Any], *, train_length: int, rid: str) -> Generation:
         """Return the sampled reply; the extras keep the rid, for log lookups.

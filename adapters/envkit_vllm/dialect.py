@@ -14,12 +14,13 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
+from envkit import fast_json
 from envkit.errors import EngineFault, FaultKind, LedgerFault
 from envkit.images import Image
 from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, LogprobKind, Sampling
 from envkit_remote import Dialect, FlagCheck, Outgoing, ServerInfo
 from envkit_remote.answers import AnswerReader, check_tokens, page_object, read_json
-from envkit_remote.body import BodyRules, encode_body
+from envkit_remote.body import BodyRules, Parts, body_parts
 from envkit_remote.dialect import Fetch
 from envkit_remote.faults import CONNECTION_ERRORS, asking, error_message
 from envkit_remote.prompt import check_length
@@ -89,13 +90,12 @@ class VLLMDialect(Dialect):
     def generate_fields(
         self, request: GenerateRequest, *, max_new_tokens: int, with_prompt_ids: bool
     ) -> dict[str, Any]:
-        """Return a request's body without its name and its images.
+        """Return a request's body without its name, prompt and images.
 
         Raises:
             ConfigurationError: See `BodyRules.request_fields`.
         """
         fields: dict[str, Any] = {
-            "token_ids": list(request.wire_ids),
             "sampling_params": _sampling_params(request.sampling, max_new_tokens=max_new_tokens),
             **RULES.request_fields(request.sampling.extras),
         }
@@ -132,22 +132,22 @@ class VLLMDialect(Dialect):
         joined |= {key: event[key] for key in _WHOLE if event.get(key) is not None}
         return joined, ids
 
-    def score_fields(self, ids: Sequence[int]) -> dict[str, Any]:
+    def score_fields(self) -> dict[str, Any]:
         """Return the body of a request that reports every prompt token and samples one."""
         return {
-            "token_ids": list(ids),
             "return_token_ids": True,
             "sampling_params": {
                 "max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 0, "detokenize": False,
             },
         }  # fmt: skip
 
-    def encode(self, outgoing: Outgoing, *, is_again: bool) -> bytes:
+    def encode(self, outgoing: Outgoing, *, is_again: bool) -> Parts:
         """Return the body; cached images are sent by name, unless the server lost one."""
         known = self._known if self._has_cache and not is_again else ()
-        fields = {"request_id": outgoing.rid, **outgoing.fields}
+        ids = fast_json.Raw(outgoing.prompt.json)
+        fields = {"request_id": outgoing.rid, "token_ids": ids, **outgoing.fields}
         parts = (_part(image, with_bytes=image.sha256 not in known) for image in outgoing.images)
-        return encode_body(fields, "content_parts", parts)
+        return body_parts(fields, "content_parts", parts)
 
     def settle(self, outgoing: Outgoing, answer: Answer) -> bool:
         """Record which images the server has; True if it lost one that was sent by name.
@@ -198,19 +198,19 @@ class VLLMDialect(Dialect):
             is_unavailable=True,
         )
 
-    def parse(self, body: bytes) -> dict[str, Any]:
-        """Return a 200 body as a JSON object with one choice.
+    def parse(self, answer: Answer) -> dict[str, Any]:
+        """Return a 200 answer as a JSON object with one choice.
 
         Raises:
             EngineFault: It is something else.
         """
-        answer = _READER.json_object(body)
-        choices = answer.get("choices")
+        fields = _READER.json_object(answer)
+        choices = fields.get("choices")
         if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
             raise _READER.malformed("one choice", choices)
-        if not isinstance(answer.get("usage"), dict):
-            raise _READER.malformed("a usage object", answer.get("usage"))
-        return answer
+        if not isinstance(fields.get("usage"), dict):
+            raise _READER.malformed("a usage object", fields.get("usage"))
+        return fields
 
     def generation(self, answer: Mapping[str, Any], *, train_length: int, rid: str) -> Generation:
         """Return the sampled reply, including the stop token or the tokens of a stop string.
@@ -382,16 +382,16 @@ def _sampling_params(sampling: Sampling, *, max_new_tokens: int) -> dict[str, An
     return RULES.sampling_params(params, sampling)
 
 
-def _part(image: Image, *, with_bytes: bool) -> bytes:
-    """Return the JSON of an image.
+def _part(image: Image, *, with_bytes: bool) -> tuple[bytes, ...]:
+    """Return the JSON of an image, in parts.
 
     The server's name of an image is the hash of its pixels: the server trusts it, and would use
     another image's features under the same name.
     """
     name = b'{"type":"image_url","uuid":"%s"' % image.sha256.encode()
     if not with_bytes:
-        return name + b"}"
-    return b'%s,"url":"%s"}' % (name, image.data_uri().encode("ascii"))
+        return name, b"}"
+    return name, b',"url":"', image.data_uri_bytes(), b'"}'
 
 
 def _tokens(
