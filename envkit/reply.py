@@ -95,11 +95,12 @@ class Reply:
         """
         if not isinstance(cast(object, self.text), str):
             raise ConfigurationError(f"the text of a Reply must be a str, got {shown(self.text)}")
-        if self.finish not in list(FinishReason):
+        try:
+            object.__setattr__(self, "finish", FinishReason(self.finish))
+        except ValueError as error:
             raise ConfigurationError(
                 f"the finish of a Reply must be one of {[*FinishReason]}, got {shown(self.finish)}"
-            )
-        object.__setattr__(self, "finish", FinishReason(self.finish))
+            ) from error
         if self.opened and self.opened not in THOUGHTS:
             raise ConfigurationError(
                 f"opened must be '' or one of {[*THOUGHTS]}, got {shown(self.opened)}"

@@ -164,9 +164,10 @@ class EpisodeEncoder:
         encoded = codec.encode_observation(
             pending, **self._context(pending), previous_images=len(ledger.images)
         )
-        closing = tuple(codec.encode_text(self.closing(ledger.segments[-1].turn)))
-        if not closing:
+        text = self.closing(ledger.segments[-1].turn)
+        if not text:
             return encoded
+        closing = tuple(codec.encode_text(text))
         return replace(
             encoded,
             wire_ids=(*closing, *encoded.wire_ids),

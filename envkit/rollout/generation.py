@@ -131,9 +131,11 @@ def _numbers(value: object, read: Callable[[Any], Any], kind: type) -> tuple[Any
         raise TypeError
     column = tuple(cast("Iterable[Any]", value))
     kinds = set(map(type, column))
+    if kinds == {kind}:
+        return column
     if any(issubclass(one, bool | np.bool_ | str | bytes) for one in kinds):
         raise TypeError
-    return column if kinds == {kind} else tuple(map(read, column))
+    return tuple(map(read, column))
 
 
 def _real(value: Any) -> float:  # noqa: ANN401  # foreign data
@@ -293,13 +295,14 @@ def _check_logprobs(ids: Sequence[int], logprobs: Sequence[float]) -> int:
             "an engine must return one log-probability for each token, got "
             f"{len(ids)} ids and {len(logprobs)} log-probabilities"
         )
-    for value in logprobs:
-        if not -math.inf < value <= LOGPROB_SLACK:  # nan is refused too
-            raise LedgerFault(
-                "log-probabilities of sampled tokens are finite and at most 0 (rounding of up to "
-                f"{LOGPROB_SLACK:g} above it is clamped), got {value!r}"
-            )
-    return sum(value > 0.0 for value in logprobs)
+    highest = max(logprobs, default=0.0)
+    if not all(map(math.isfinite, logprobs)) or highest > LOGPROB_SLACK:
+        bad = next(one for one in logprobs if not -math.inf < one <= LOGPROB_SLACK)
+        raise LedgerFault(
+            "log-probabilities of sampled tokens are finite and at most 0 (rounding of up to "
+            f"{LOGPROB_SLACK:g} above it is clamped), got {bad!r}"
+        )
+    return sum(value > 0.0 for value in logprobs) if highest > 0.0 else 0
 
 
 def _refuse(engine: str, wanted: str, got: object) -> NoReturn:

@@ -26,6 +26,7 @@ from envkit import errors
 from envkit.agents import MultiAgentEnv
 from envkit.env import Observation, Step
 from envkit.messages import Message, images_of, message, text_of
+from envkit.reply import Reply
 from envkit.rollout.answers import ToolAnswers
 from envkit.rollout.boundary import observation_in
 from envkit.rollout.encoding import EpisodeEncoder
@@ -297,14 +298,15 @@ class Episode:
         self._add_text(draft)
 
     async def _step(self, draft: TurnDraft) -> tuple[Step, Message]:
-        started = time.perf_counter()
+        started, reply = time.perf_counter(), draft.reply
         try:
-            outcome = await self.env.step(draft.reply)
+            outcome = await self.env.step(reply)
         finally:
             draft.env_seconds += time.perf_counter() - started
             draft.env_retries = dict(self.env.retries)
         draft.step, draft.step_hash = outcome.step, outcome.hash
-        return outcome.step, self._answered(outcome.message, draft, outcome.step.info)
+        info = outcome.step.info
+        return outcome.step, self._answered(outcome.message, draft, reply, info)
 
     async def _rejected(self, draft: TurnDraft, step: Step) -> bool:
         """Drop an unparsed reply if the budget allows another sample."""
@@ -396,7 +398,7 @@ class Episode:
         shorter = await self.env.shorten(observation, space)
         draft = self.record.draft
         last = self.record.turns[-1] if draft is None else draft.finish()
-        return None if shorter is None else self._answered(shorter, last, last.info)
+        return None if shorter is None else self._answered(shorter, last, last.reply, last.info)
 
     def _drop_draft(self) -> None:
         """Drop a reply in progress, unless an abort before its first token already did."""
@@ -438,10 +440,10 @@ class Episode:
         return stop
 
     def _answered(
-        self, entry: Message, turn: TurnDraft | TurnRecord, info: Mapping[str, Any]
+        self, entry: Message, turn: TurnDraft | TurnRecord, reply: Reply, info: Mapping[str, Any]
     ) -> Message:
         """Return the environment's message in the form that the template renders."""
-        return self._answers.readable(entry, reply=turn.reply, info=info, turn=turn.turn)
+        return self._answers.readable(entry, reply=reply, info=info, turn=turn.turn)
 
 
 async def play_episode(

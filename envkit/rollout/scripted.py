@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+import numpy as np
+
 from envkit.env import Policy
 from envkit.errors import ConfigurationError, EngineFault, FaultKind
 from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, LogprobKind
@@ -57,7 +59,8 @@ class ScriptedEngine:
         """
         if request.context is None:
             raise ConfigurationError("a scripted engine needs the request's policy context")
-        pads = sum(request.wire_ids.count(token) for token in self._codec.media_ids)
+        wire_ids = np.asarray(request.wire_ids)
+        pads = sum(int(np.count_nonzero(wire_ids == token)) for token in self._codec.media_ids)
         if pads != len(request.images):
             raise EngineFault(
                 f"{len(request.images)} images came with {pads} placeholders",

@@ -5,7 +5,7 @@ bytes, or 8 if single precision would change any value of the column. A column t
 as exactly the recorded numbers. A column that follows from the segment's kind takes no space.
 """
 
-import operator
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar, overload
 
@@ -18,7 +18,6 @@ T = TypeVar("T", int, float)
 Packed = NDArray[Any]
 """A read-only array: int32 or int64, float32 or float64, int8 for masks."""
 
-_INTEGERS: Final[frozenset[type]] = frozenset({int})
 _FLOATS: Final[frozenset[type]] = frozenset({float})
 
 
@@ -72,12 +71,12 @@ def packed_ids(ids: Sequence[int]) -> Packed:
     Raises:
         LedgerFault: A value is not an integer of at most 64 bits.
     """
+    numbers = [*ids]  # else bytes would be read as memory
     try:
-        if not set(map(type, ids)) <= _INTEGERS:
-            ids = [operator.index(one) for one in ids]
-        wide = np.array(ids, np.int64)
-        narrow = wide.astype(np.int32)  # wraps; numpy 1 would also wrap integers, with a warning
-        return _frozen(narrow if (narrow == wide).all() else wide)
+        try:
+            return _frozen(np.frombuffer(array("i", numbers), np.intc))
+        except OverflowError:
+            return _frozen(np.frombuffer(array("q", numbers), np.int64))
     except (TypeError, OverflowError) as error:
         raise LedgerFault(f"token ids must be integers of at most 64 bits: {error}") from error
 
@@ -113,6 +112,6 @@ def packed_logprobs(values: Sequence[float]) -> Packed:
     return _frozen(single if np.array_equal(single, exact) else exact)
 
 
-def _frozen(array: Packed) -> Packed:
-    array.flags.writeable = False
-    return array
+def _frozen(packed: Packed) -> Packed:
+    packed.flags.writeable = False
+    return packed

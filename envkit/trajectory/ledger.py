@@ -35,6 +35,8 @@ class Ledger:
         self.sampled_tokens = 0
         """Tokens of replies over all sequences; those before a fork count as in its parent."""
         self.branches: list[Branch] = []
+        self._asked: tuple[list[Segment], tuple[int, ...]] = ([], ())
+        """The segments of the last `reply_ids`, and its answer."""
         self._start_sequence()
 
     @property
@@ -104,7 +106,7 @@ class Ledger:
             kind=SegmentKind.MODEL,
             turn=turn,
             wire_ids=ids,
-            train_ids=ids,
+            train_ids=None,
             logprobs=logprobs,
             weight_version=weight_version,
             finish_reason=finish_reason,
@@ -121,7 +123,10 @@ class Ledger:
 
     def reply_ids(self, turn: int) -> tuple[int, ...]:
         """Return the sampled ids of a turn, joined if an abort split the reply."""
-        return column_of(self._reply(turn)[::-1], "wire_ids")
+        segments = self._reply(turn)
+        if segments != self._asked[0]:  # a turn asks several times
+            self._asked = segments, column_of(segments[::-1], "wire_ids")
+        return self._asked[1]
 
     def whole_reply(self, turn: int) -> Segment | None:
         """Return the last segment of a turn's reply; None if there is none or it was aborted."""
@@ -225,8 +230,14 @@ def unsound_logprob(segment: Segment) -> float | None:
 
 def _extended(ids: "array[int]", segments: Sequence[Segment]) -> "array[int]":
     """Return the ids and the wire ids of the segments after them, in 64 bits if one needs them."""
-    joined = np.concatenate([ids, *(segment.array("wire_ids") for segment in segments)])
-    return array(joined.dtype.char, joined.tobytes())
+    columns = [segment.array("wire_ids") for segment in segments]
+    if any(column.dtype.char != ids.typecode for column in columns):
+        whole = np.concatenate([ids, *columns])
+        return array(whole.dtype.char, whole.tobytes())
+    joined = ids[:]  # numpy would let another thread run meanwhile, for milliseconds
+    for column in columns:
+        joined.frombytes(column.tobytes())
+    return joined
 
 
 def _context(kind: SegmentKind, encoded: Encoded, turn: int) -> Segment:
@@ -241,7 +252,7 @@ def _context(kind: SegmentKind, encoded: Encoded, turn: int) -> Segment:
         kind=kind,
         turn=turn,
         wire_ids=encoded.wire_ids,
-        train_ids=encoded.train_ids,
+        train_ids=None if encoded.train_ids is encoded.wire_ids else encoded.train_ids,
         images=encoded.images,
         features=encoded.features,
     )

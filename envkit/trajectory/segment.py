@@ -40,6 +40,10 @@ def _mask_of_kind(segment: "Segment") -> tuple[int, ...]:
     return (int(segment.kind is SegmentKind.MODEL),) * segment.token_count
 
 
+def _wire_ids(segment: "Segment") -> tuple[int, ...]:
+    return segment.wire_ids
+
+
 def _zeros(segment: "Segment") -> tuple[float, ...]:
     return (0.0,) * segment.token_count
 
@@ -56,7 +60,8 @@ class Segment:
     turn: int
     """Index, from 0, of this model reply, or of the reply that follows this segment."""
     wire_ids: Column[int] = Column(packed_ids)  # noqa: RUF009  # (W,)
-    train_ids: Column[int] = Column(packed_ids)  # noqa: RUF009  # (T,)
+    train_ids: Column[int] = Column(packed_ids, _wire_ids)  # noqa: RUF009
+    """(T,) ids with images expanded; None means the wire ids."""
     loss_mask: Column[int] = Column(packed_mask, _mask_of_kind)  # noqa: RUF009
     """(T,) of 0 and 1; None means 1 in MODEL segments and 0 elsewhere."""
     logprobs: Column[float] = Column(packed_logprobs, _zeros)  # noqa: RUF009
@@ -88,7 +93,8 @@ class Segment:
                 f"train_ids, loss_mask and logprobs must have equal lengths, got {lengths} "
                 f"in the {self.kind} segment of turn {self.turn}"
             )
-        is_model, is_same = self.kind is SegmentKind.MODEL, np.array_equal(wire, train)
+        is_model = self.kind is SegmentKind.MODEL
+        is_same = wire is train or np.array_equal(wire, train)
         if is_model and (not is_same or self.images):
             raise LedgerFault(
                 "a model segment has exactly the sampled ids and no images, got "
@@ -101,7 +107,7 @@ class Segment:
                 f"{self.kind} segment of turn {self.turn}"
             )
         if is_same:
-            object.__setattr__(self, "_train_ids", wire)
+            object.__setattr__(self, "_train_ids", None)
         if mask is not None and (mask == int(is_model)).all():
             object.__setattr__(self, "_loss_mask", None)
         if logprobs is not None and not any(logprobs.tobytes()):  # -0.0 is kept
@@ -117,6 +123,8 @@ class Segment:
         stored = self._stored(name)
         if stored is not None:
             return stored
+        if name == "train_ids":
+            return self.array("wire_ids")
         if name == "logprobs":
             return np.zeros(self.token_count, np.float32)
         return np.full(self.token_count, self.kind is SegmentKind.MODEL, np.int8)

@@ -118,10 +118,12 @@ class TurnRecord:
         return replace(self, observation_tokens=0, image_count=0, image_bytes=0, neutralised=None)
 
 
+_FINISHES: Final = {str(one): one for one in FinishReason}
+
+
 def recorded_reply(text: str, finish_reason: str, opened: str | None) -> Reply:
     """Return a reply from the fields of its turn. What another program wrote there is "stop"."""
-    known = finish_reason in list(FinishReason)
-    finish = FinishReason(finish_reason) if known else FinishReason.STOP
+    finish = _FINISHES.get(finish_reason, FinishReason.STOP)
     return Reply(text=text, finish=finish, opened=opened if opened and opened in THOUGHTS else "")
 
 
