@@ -20,7 +20,7 @@ from envkit_remote import faults
 from envkit_remote.answers import read_json
 from envkit_remote.conversations import PromptIds
 from envkit_remote.dialect import Dialect, Outgoing
-from envkit_remote.transport import Answer, Transport
+from envkit_remote.transport import MAX_BODY_BYTES, Answer, Transport
 
 _ABORT_TIMEOUT_S: Final = 5.0
 
@@ -47,6 +47,7 @@ class Call:
         prompt: PromptIds,
         images: Sequence[Image],
         *,
+        max_bytes: int = MAX_BODY_BYTES,
         session_id: str | None = None,
         report: Report | None = None,
     ) -> None:
@@ -57,6 +58,7 @@ class Call:
         self._outgoing = Outgoing(rid=self.rid, fields=fields, prompt=prompt, images=images)
         header = self._dialect.session_header
         self._headers = {} if session_id is None else {header: session_id}
+        self._max_bytes = max_bytes
         self._report = report
         """Gets tokens while they are sampled, if the fields ask the server to stream."""
         self._is_aborted = False
@@ -122,9 +124,13 @@ class Call:
             return None
         path = self._dialect.generate_path
         if self._report is None:
-            return await self._http.post(path, body, headers=self._headers)
+            return await self._http.post(
+                path, body, headers=self._headers, max_bytes=self._max_bytes
+            )
         streamed = StreamedAnswer(self._dialect, self.rid, self._report)
-        answer = await self._http.post(path, body, headers=self._headers, take=streamed.take)
+        answer = await self._http.post(
+            path, body, headers=self._headers, take=streamed.take, max_bytes=self._max_bytes
+        )
         return answer if answer.body or answer.status != 200 else streamed.answer()
 
     def _give_up(self) -> None:

@@ -20,9 +20,11 @@ from envkit_remote.call import Call, CallSettings
 from envkit_remote.conversations import Conversations, PromptIds
 from envkit_remote.dialect import Dialect, FlagCheck, ServerHealth, ServerInfo
 from envkit_remote.probe import ServerProbe, check_server
-from envkit_remote.transport import Answer, Transport
+from envkit_remote.transport import MAX_BODY_BYTES, Answer, Transport
 
 _INLINE_BYTES: Final = 1 << 20
+_TOKEN_BYTES: Final = 1 << 10
+"""A token's text, which JSON may escape, with its id and log-probability."""
 _COMPARE_EACH: Final = 16
 """One request in this many has its prompt's ids compared, if answers do not name their request."""
 
@@ -172,6 +174,7 @@ class RemoteEngine:
             fields if report is None else self._dialect.stream_fields(fields),
             ids,
             request.images,
+            max_bytes=_answer_bytes(request, max_new_tokens),
             session_id=request.root_id or request.session_id,  # a fork goes where its parent was
             report=report,
         )
@@ -329,6 +332,14 @@ class RemoteEngine:
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+
+def _answer_bytes(request: GenerateRequest, max_new_tokens: int) -> int:
+    """Return the bytes that an answer may take: a longer one would only hold the event loop."""
+    if request.sampling.extras:  # routed experts, hidden states
+        return MAX_BODY_BYTES
+    per_token = _TOKEN_BYTES * (1 + request.top_logprobs)
+    return min(MAX_BODY_BYTES, _INLINE_BYTES + per_token * (max_new_tokens + len(request.wire_ids)))
 
 
 def _checked_url(base_url: str) -> str:

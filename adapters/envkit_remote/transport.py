@@ -17,7 +17,7 @@ _SERVER_ERROR: Final = 500
 _KEEP_ALIVE_S: Final = 4.0
 """Shorter than uvicorn's 5 s idle timeout, which may close a connection just as a request is
 sent."""
-_MAX_BODY_BYTES: Final = 512 << 20
+MAX_BODY_BYTES: Final = 512 << 20
 """Maximum decompressed answer. Routed experts of a long reply take tens of megabytes."""
 
 
@@ -68,6 +68,7 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         is_control: bool = False,
         take: Callable[[bytes], None] | None = None,
+        max_bytes: int = MAX_BODY_BYTES,
     ) -> Answer:
         """Send a JSON body. The caller sets deadlines with `asyncio.timeout`.
 
@@ -78,6 +79,7 @@ class Transport:
             is_control: True uses the pool that generation never fills.
             take: Called with the data of each server-sent event, if the answer has events; its body
                 is then empty.
+            max_bytes: Bound on the decompressed answer, or on each event.
         """
         pool = self._control if is_control else self._pool
         async with pool.session().post(
@@ -88,18 +90,18 @@ class Transport:
         ) as response:
             is_stream = response.status == 200 and response.content_type == "text/event-stream"
             if take is not None and is_stream:
-                await self._read_events(response, take)
+                await self._read_events(response, take, max_bytes)
                 return Answer(status=200, body=b"")
-            return await self._read(response)
+            return await self._read(response, max_bytes)
 
     async def get(self, path: str) -> Answer:
         """Fetch a path, over the control pool."""
         url = self.base_url + path
         async with self._control.session().get(url, allow_redirects=False) as response:
-            return await self._read(response)
+            return await self._read(response, MAX_BODY_BYTES)
 
     async def _read_events(
-        self, response: aiohttp.ClientResponse, take: Callable[[bytes], None]
+        self, response: aiohttp.ClientResponse, take: Callable[[bytes], None], max_bytes: int
     ) -> None:
         """Read the events of an answer.
 
@@ -119,16 +121,14 @@ class Transport:
                 if data.startswith(b"data:"):
                     take(data.removeprefix(b"data:"))
             line += rest
-            if len(line) > _MAX_BODY_BYTES:
-                raise EngineFault(
-                    f"{response.url} sent an event of more than {_MAX_BODY_BYTES >> 20} MiB"
-                )
+            if len(line) > max_bytes:
+                raise _too_long(response, max_bytes)
         raise aiohttp.ClientPayloadError("the stream ended without [DONE]")
 
-    async def _read(self, response: aiohttp.ClientResponse) -> Answer:
-        body = await read_capped(response, _MAX_BODY_BYTES)
+    async def _read(self, response: aiohttp.ClientResponse, max_bytes: int) -> Answer:
+        body = await read_capped(response, max_bytes)
         if body is None:
-            raise EngineFault(f"{response.url} answered with more than {_MAX_BODY_BYTES >> 20} MiB")
+            raise _too_long(response, max_bytes)
         self.reached = True
         if response.status >= _SERVER_ERROR:
             # vLLM closes the connection after such an answer; the next request on it would fail.
@@ -140,3 +140,10 @@ class Transport:
         """Close the running loop's connections; safe to call twice."""
         await self._pool.aclose()
         await self._control.aclose()
+
+
+def _too_long(response: aiohttp.ClientResponse, max_bytes: int) -> EngineFault:
+    return EngineFault(
+        f"{response.url} answered with more than {max_bytes >> 20} MiB, which is more than the "
+        "tokens that were asked for can take"
+    )

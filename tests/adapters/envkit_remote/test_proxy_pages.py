@@ -1,7 +1,7 @@
 """A 200 that is not the server's: a proxy's page, or nothing. Every engine tries again."""
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -92,6 +92,51 @@ async def test_page_of_a_proxy_is_a_fault_that_may_pass(
         assert (caught.value.kind, caught.value.retryable) == (FaultKind.TRANSIENT, True)
         assert await call(engine)
         assert passed
+        await engine.aclose()
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("call", [generate, stream])
+@pytest.mark.parametrize("kind", [SGLangEngine, VLLMEngine])
+async def test_answer_that_its_tokens_cannot_fill_is_refused_before_it_is_read_whole(
+    kind: type[RemoteEngine],
+    call: Callable[[RemoteEngine], Coroutine[Any, Any, object]],
+    is_packed: bool,
+) -> None:
+    sent, size = 0, 1 << 20
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        if is_packed:
+            response.enable_compression(web.ContentCoding.gzip)
+        await response.prepare(request)
+        with suppress(ConnectionError):
+            for _ in range(200):
+                await response.write(b" " * size)
+                sent += size
+        return response
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", answer)
+    async with running(app) as address:
+        engine = kind(address, context_length=1000, check_logprobs=False)
+        with pytest.raises(EngineFault, match="more than 1 MiB"):
+            await call(engine)
+        await engine.aclose()
+    assert sent < 200 * size or is_packed  # 200 MB of spaces are packed before anybody reads them
+
+
+async def test_answer_with_extras_may_be_long() -> None:
+    async def answer(_request: web.Request) -> web.Response:
+        return web.Response(text=" " * (3 << 20), content_type="application/json")
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", answer)
+    async with running(app) as address:
+        engine = SGLangEngine(address, context_length=1000, check_logprobs=False)
+        with pytest.raises(EngineFault, match="must answer 200 with JSON"):
+            await engine.generate(ask(extras={"return_routed_experts": True}))
         await engine.aclose()
 
 
