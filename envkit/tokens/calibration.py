@@ -15,7 +15,7 @@ from typing import Any, Final
 from envkit.errors import TemplateError
 from envkit.tokens.closer import CloserFinder
 from envkit.tokens.controls import Controls
-from envkit.tokens.delta import DeltaRenderer, ToolSchemas
+from envkit.tokens.delta import DeltaRenderer
 from envkit.tokens.linearity import measure_linearity
 from envkit.tokens.placeholders import find_image_syntax
 from envkit.tokens.probes import Cases
@@ -30,7 +30,7 @@ from envkit.tokens.rules import (
     Variant,
 )
 from envkit.tokens.shape import TailShape, derive_shape
-from envkit.tokens.template import ChatTemplate, PlainMessage, Tokenizer, template_text
+from envkit.tokens.template import ChatTemplate, PlainMessage, Tokenizer, ToolSchemas, template_text
 from envkit.tokens.texts import TextPolicy
 from envkit.tokens.writer import CALL_ID, PLAIN_REPLY, Writer, call_variants
 

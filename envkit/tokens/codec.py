@@ -23,7 +23,7 @@ from envkit.tokens import arguments
 from envkit.tokens.audit import TemplateAudit, make_audit
 from envkit.tokens.calibration import calibrate
 from envkit.tokens.controls import open_shapes
-from envkit.tokens.delta import ToolSchemas, join, unless_rejected
+from envkit.tokens.delta import join, unless_rejected
 from envkit.tokens.encoded import Encoded, ImageFeatures
 from envkit.tokens.expansion import Expansion, ImageRules
 from envkit.tokens.features import ImageEncoder, make_image_encoder
@@ -33,7 +33,7 @@ from envkit.tokens.replies import ReplyEncoder
 from envkit.tokens.rules import Dependency, RoleRule
 from envkit.tokens.sanity import SanityReport, SanityStatus, check_delta
 from envkit.tokens.shape import text_after_image
-from envkit.tokens.template import PlainMessage, continued
+from envkit.tokens.template import PlainMessage, ToolSchemas, continued
 from envkit.tokens.texts import TextPolicy, Write
 from envkit.tokens.thoughts import thought_ending
 from envkit.tools import ToolSpec

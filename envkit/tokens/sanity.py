@@ -32,10 +32,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envkit.errors import TemplateError, describe
-from envkit.tokens.delta import ToolSchemas
 from envkit.tokens.encoded import Encoded
 from envkit.tokens.rules import RoleRule
-from envkit.tokens.template import ChatTemplate, PlainMessage
+from envkit.tokens.template import ChatTemplate, PlainMessage, ToolSchemas
 
 SanityMode = Literal["strict", "ignore_strippable", "off"]
 """Differences that fail a comparison. "strict": any. "ignore_strippable": any except white space.
