@@ -11,7 +11,7 @@ from envkit.rollout.plan import Played, RolloutState, RunPlan
 from envkit.rollout.player import Player
 from envkit.rollout.run import Run
 from envkit.tasks import Task
-from envkit.tokens import ChatCodec
+from envkit.tokens.codec import ChatCodec
 from envkit.trajectory.trajectory import TAIL, Trajectory
 
 
