@@ -14,9 +14,10 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from envkit.errors import ConfigurationError, EnvkitError
-from envkit.rollout import GroupStart, Interrupt, Player
 from envkit.rollout.config import RolloutConfig
-from envkit.rollout.player import AnyPlayer
+from envkit.rollout.interrupt import Interrupt
+from envkit.rollout.player import AnyPlayer, Player
+from envkit.rollout.setup import GroupStart
 from envkit.tokens import ChatCodec
 from envkit.tokens.loading import generation_stops
 from envkit_remote.model import model_facts
