@@ -14,7 +14,7 @@ from envkit.rollout.engine import FinishReason, GenerateRequest, Generation, Sam
 from envkit.rollout.interrupt import Interrupt
 from envkit.tokens import ChatCodec
 from envkit.trajectory import SegmentKind, Trajectory
-from envkit_sglang import SGLangEngine
+from envkit_sglang.engine import SGLangEngine
 from envkit_training.engine import ABORTED
 
 EXPERTS: Final = "routed_experts"
