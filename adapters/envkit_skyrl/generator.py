@@ -17,8 +17,10 @@ from typing import Any, Final
 from envkit.agents import share_one_reward
 from envkit.errors import ConfigurationError, RunFailedError
 from envkit.metrics import aggregate
-from envkit.rollout import Limits, Player, Sampling, has_role, play_through
-from envkit.rollout.player import AnyPlayer
+from envkit.rollout.engine import Sampling
+from envkit.rollout.limits import Limits
+from envkit.rollout.multi_agent import has_role
+from envkit.rollout.player import AnyPlayer, Player, play_through
 from envkit.tokens import ChatCodec
 from envkit.trajectory.trajectory import Trajectory
 from envkit_skyrl.contract import CONTRACT
