@@ -459,11 +459,6 @@ class Calibrator:
             .endswith(opening[len(rule.closer) :].lstrip())
         )
 
-    def _renders_calls(self, rule: RoleRule | None) -> bool:
-        return (
-            rule is not None and rule.variant.calls != "none" and self._has_call_mark(rule.variant)
-        )
-
 
 def _known(identity: int | None) -> tuple[int, ...]:
     return () if identity is None else (identity,)
