@@ -143,7 +143,7 @@ class ImageEncoder:
             placeholder = self._syntax.placeholder_id
             return tuple(replace_each(wire_ids, placeholder, [one.ids for one in known])), features
         before = earlier if expansion is Expansion.NUMBERED else 0
-        whole = expand_text(self._call, self._syntax, text, images, earlier=before)
+        whole = expand_text(self._call, text, images, earlier=before)
         train = (*wire_ids[:added], *whole) if added > 0 else whole[-added:]
         return train, share_count(features, len(train) - len(wire_ids))
 
