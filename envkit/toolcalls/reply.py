@@ -113,11 +113,15 @@ class CallCollector:
         if not isinstance(name, str) or not name.strip():
             self.error(f"its 'name' must be a tool's name, got {_kind(name)}")
             return
-        arguments = arguments_of(fields)
+        self.named(name.strip(), fields, fields.get("id"))
+
+    def named(self, name: str, fields: Mapping[str, Any], call_id: object) -> None:
+        """Record the call of a tool with the arguments in JSON data."""
+        arguments = _arguments_of(fields)
         if isinstance(arguments, str):
             self.error(arguments)
         else:
-            self.call(name.strip(), arguments, fields.get("id"))
+            self.call(name, arguments, call_id)
 
     def finish(self, thinking: str) -> ParsedReply:
         """Return the parsed reply."""
@@ -130,7 +134,7 @@ class CallCollector:
         )
 
 
-def arguments_of(fields: Mapping[str, Any]) -> dict[str, Any] | str:
+def _arguments_of(fields: Mapping[str, Any]) -> dict[str, Any] | str:
     """Return a call's arguments, or a sentence that says why they are invalid."""
     value: Any = fields.get("arguments", fields.get("parameters"))
     if isinstance(value, str) and value.strip():  # JSON inside a JSON string
