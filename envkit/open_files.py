@@ -36,6 +36,7 @@ def open_regular(path: Path, *, follow: bool = True) -> BinaryIO:
     """
     if not follow and not NO_FOLLOW and path.is_symlink():
         raise OSError(errno.ELOOP, "it is a link", str(path))
+    # Opening a pipe waits for a writer otherwise, before anybody could see what it is.
     flags = os.O_RDONLY | OPENS_AS_BYTES | NO_WAIT
     descriptor = os.open(path, flags if follow else flags | NO_FOLLOW)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
