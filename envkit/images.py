@@ -313,15 +313,11 @@ class Image:
             self._track(picture)
         return data
 
-    def is_ready(self, image_format: str | None = None) -> bool:
-        """Whether size, identity and file are available without processing pixels.
-
-        Args:
-            image_format: Format of the file; None uses the image's own `file_format`.
-        """
+    def is_ready(self) -> bool:
+        """Whether size, identity and file are available without processing pixels."""
         if self._shape is None or self._sha256 is None:
             return False
-        return (image_format or self.file_format) in (self._format, *self._encoded)
+        return self.file_format in (self._format, *self._encoded)
 
     def png_bytes(self) -> bytes:
         """Return the image as PNG."""

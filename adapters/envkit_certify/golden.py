@@ -18,7 +18,8 @@ from envkit.checker.conduct import BAD_REPLIES
 from envkit.checker.under_test import Player, excerpts, oracle_of
 from envkit.env import Env, Policy, PolicyContext
 from envkit.errors import ContractError, EnvkitError, StorageError
-from envkit.files import open_regular, replace_file
+from envkit.files import replace_file
+from envkit.open_files import open_regular
 from envkit.registration import make as make_env
 from envkit.reply import Reply
 from envkit.seeds import checked_seed

@@ -16,13 +16,13 @@ from typing import Any, Final
 from envkit.errors import ConfigurationError, DatasetError, StorageError
 from envkit.files import storage_errors
 from envkit.messages import Message, images_of, text_of
-from envkit.rollout import role_of, rollout_id_of
+from envkit.rollout.multi_agent import rollout_id_of
 from envkit.text import optional_utf8, utf8
 from envkit.trajectory import RewardPlacement, Row, StopReason, Trajectory, read_trajectories
 from envkit.trajectory.identity import SeenEpisodes
 from envkit.trajectory.plain import json_text
 from envkit.trajectory.storage import Source, trajectory_file
-from envkit.trajectory.trajectory import TAIL
+from envkit.trajectory.trajectory import TAIL, role_of
 from envkit_exchange.tables import GROUP_BYTES, arrow, image_column, write_folder, write_table
 from envkit_exchange.task_rows import image_struct
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError, EnvkitError, RunFailedError, describe, shown
-from envkit.rollout import EpisodeSpec, Player
-from envkit.rollout.player import EpisodeOptions
+from envkit.rollout.player import EpisodeOptions, Player
+from envkit.rollout.setup import EpisodeSpec
 from envkit.rollout.sources import EnvSource
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory

@@ -10,13 +10,14 @@ from dataclasses import replace
 from typing import Any, Final
 
 from envkit.errors import ConfigurationError, EnvFault, EnvkitError, FaultKind
-from envkit.rollout import EpisodeSpec, Interrupt, RolloutConfig
 from envkit.rollout.availability import FirstOutage, Watched
 from envkit.rollout.breaker import Breaker
+from envkit.rollout.config import RolloutConfig
 from envkit.rollout.host import AnyEnv, EnvFactory
-from envkit.rollout.interrupt import CallCutError
+from envkit.rollout.interrupt import CallCutError, Interrupt
 from envkit.rollout.player import AnyPlayer, EpisodeOptions
 from envkit.rollout.self_check import SelfCheck
+from envkit.rollout.setup import EpisodeSpec
 from envkit.rollout.sources import EnvSource, FunctionSource, Source
 from envkit.rollout.supervision import Supervision
 from envkit.trajectory.stop import StopReason

@@ -9,9 +9,11 @@ from contextlib import ExitStack
 from typing import Final, cast
 
 from envkit.errors import ConfigurationError, EnvFault, EnvkitError, RunFailedError, describe
-from envkit.rollout import Interrupt, Outage, Player
+from envkit.rollout.availability import Outage
 from envkit.rollout.collecting import collecting
 from envkit.rollout.host import EnvFactory
+from envkit.rollout.interrupt import Interrupt
+from envkit.rollout.player import Player
 from envkit.rollout.sources import EnvSource, FunctionSource, Source
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from envkit.errors import ConfigurationError, EnvFault, FaultKind, describe
-from envkit.rollout import Outage
+from envkit.rollout.availability import Outage
 from envkit_ray.cluster import Cluster
 from envkit_ray.greeting import Hello, check_hello, check_import, unusable
 from envkit_ray.line import WorkerChannel, WorkerLostError

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from envkit.errors import ConfigurationError, ServiceError, StorageError, UnknownNameError, describe
-from envkit.files import open_regular, replace_file, storage_errors
+from envkit.files import replace_file, storage_errors
+from envkit.open_files import open_regular
 from envkit.rollout.setting_types import check_types
 
 SCHEMA: Final = 1

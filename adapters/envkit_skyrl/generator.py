@@ -17,11 +17,12 @@ from typing import Any, Final
 from envkit.agents import share_one_reward
 from envkit.errors import ConfigurationError, RunFailedError
 from envkit.metrics import aggregate
-from envkit.rollout import Limits, Player, Sampling, has_role, play_through
-from envkit.rollout.player import AnyPlayer
+from envkit.rollout.engine import Sampling
+from envkit.rollout.limits import Limits
+from envkit.rollout.multi_agent import has_role
+from envkit.rollout.player import AnyPlayer, Player, play_through
 from envkit.tokens import ChatCodec
 from envkit.trajectory.trajectory import Trajectory
-from envkit_ray import RayPlayer
 from envkit_skyrl.contract import CONTRACT
 from envkit_skyrl.engine import SkyRLEngine, weight_version_of
 from envkit_skyrl.images import InferenceClient
@@ -257,6 +258,8 @@ class EnvGenerator(GeneratorInterface):
         config = self._options.rollout
         if self._recipe is None:
             return Player(self._engine, self._codec, config)
+        from envkit_ray import RayPlayer  # only for settings that ask for workers
+
         return RayPlayer(
             self._recipe,
             config,

@@ -9,9 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from envkit.rollout import EpisodeSpec, Interrupt, Player, RolloutConfig, Sampling
+from envkit.rollout.config import RolloutConfig
+from envkit.rollout.engine import Sampling
 from envkit.rollout.host import AnyEnv, EnvFactory
-from envkit.rollout.player import EpisodeOptions
+from envkit.rollout.interrupt import Interrupt
+from envkit.rollout.player import EpisodeOptions, Player
+from envkit.rollout.setup import EpisodeSpec
 from envkit.tokens import ChatCodec
 from envkit.trajectory import Trajectory
 from envkit_slime.engine import Call, GenerateState, SlimeEngine

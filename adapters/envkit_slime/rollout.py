@@ -14,7 +14,8 @@ from typing import Any
 
 from envkit.errors import ConfigurationError, RunFailedError, StorageError, TemplateError
 from envkit.metrics import EpisodeFacts
-from envkit.rollout import can_resume, has_role, play_through
+from envkit.rollout.multi_agent import can_resume, has_role
+from envkit.rollout.player import play_through
 from envkit.trajectory import Row, StopReason, Trajectory, TrajectoryWriter, step_rows
 from envkit_slime.checks import check_plan, check_siblings
 from envkit_slime.engine import Call

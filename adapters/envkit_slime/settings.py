@@ -16,15 +16,12 @@ from envkit.errors import ConfigurationError
 from envkit.images import Image
 from envkit.messages import text_of
 from envkit.ranges import one_of
-from envkit.rollout import (
-    ENVKIT_COLUMN,
-    EpisodeRequest,
-    EpisodeSpec,
-    Limits,
-    RolloutConfig,
-    Sampling,
-)
+from envkit.rollout.config import RolloutConfig
+from envkit.rollout.engine import Sampling
+from envkit.rollout.limits import Limits
+from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
 from envkit.rollout.setting_types import check_types
+from envkit.rollout.setup import EpisodeSpec
 from envkit.seeds import derive_seed
 from envkit_slime.sample import Sample
 from envkit_training.settings import read_sampling as read_shared

@@ -13,13 +13,10 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 
 from envkit.errors import ConfigurationError, EnvkitError, RunFailedError, nearest
 from envkit.ranges import one_of
-from envkit.rollout import (
-    ENVKIT_COLUMN,
-    EnvSource,
-    EpisodeRequest,
-    EpisodeSpec,
-    RolloutConfig,
-)
+from envkit.rollout.config import RolloutConfig
+from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
+from envkit.rollout.setup import EpisodeSpec
+from envkit.rollout.sources import EnvSource
 from envkit.seeds import derive_seed
 from envkit.trajectory import RewardPlacement
 from envkit_training.rows import roles_of

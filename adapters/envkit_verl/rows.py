@@ -15,7 +15,6 @@ import numpy as np
 from envkit.agents import share_one_reward
 from envkit.errors import ConfigurationError, FaultKind
 from envkit.metrics import EpisodeFacts
-from envkit.rollout import role_of
 from envkit.trajectory import (
     RewardPlacement,
     Row,
@@ -24,6 +23,7 @@ from envkit.trajectory import (
     step_rows,
 )
 from envkit.trajectory.projection import placeholder_row
+from envkit.trajectory.trajectory import role_of
 from envkit_training.rows import check_one_row
 from envkit_verl.engine import pil_images
 from envkit_verl.groups import Member

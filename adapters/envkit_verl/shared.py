@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from envkit.errors import ConfigurationError
-from envkit.rollout import Player, RolloutConfig
+from envkit.rollout.config import RolloutConfig
+from envkit.rollout.player import Player
 from envkit.tokens import ChatCodec
 from envkit.tokens.loading import generation_stops, read_json, vocabulary_size_of
 from envkit_verl.contract import CONTRACT

@@ -10,8 +10,7 @@ from typing import Final, Protocol, Self
 
 from envkit.cli.console import note
 from envkit.closing import Closing
-from envkit.rollout import RolloutState
-from envkit.rollout.plan import Played
+from envkit.rollout.plan import Played, RolloutState
 
 _REFRESH_S: Final = 0.25
 _SHARE: Final = 0.01

@@ -14,9 +14,10 @@ from envkit.cli.play_options import DEFAULT_CONCURRENCY, PlayOptions
 from envkit.cli.trust import Confirmation, trust_options
 from envkit.errors import BusyError, ConfigurationError, StorageError
 from envkit.registration import make
-from envkit.rollout import EpisodeRequest, RolloutConfig, RunPlan, read_requests
+from envkit.rollout.config import RolloutConfig
 from envkit.rollout.host import AnyEnv, EnvFactory
-from envkit.rollout.plan import Shard
+from envkit.rollout.plan import RunPlan, Shard
+from envkit.rollout.request import EpisodeRequest, read_requests
 from envkit.rollout.run_claim import RunClaim
 from envkit.rollout.run_folder import RunFolder, is_taken
 from envkit.rollout.run_settings import changed_settings, command_settings

@@ -22,16 +22,18 @@ from envkit.cli.trained_on import describe_training
 from envkit.errors import EnvkitError, RunFailedError, StorageError
 from envkit.files import storage_errors
 from envkit.metrics import Aggregator
-from envkit.rollout import Player, RolloutState, Run, Stale
 from envkit.rollout.boundary import describe
-from envkit.rollout.plan import Played
-from envkit.rollout.player import AnyPlayer
+from envkit.rollout.plan import Played, RolloutState
+from envkit.rollout.player import AnyPlayer, Player
+from envkit.rollout.run import Run
 from envkit.rollout.run_claim import RunClaim
 from envkit.rollout.run_folder import RunFolder
 from envkit.rollout.run_settings import RUN_FILE
+from envkit.rollout.staleness import Stale
 from envkit.secrets import stored
-from envkit.sinks import GuardedSinks, SinkRun
+from envkit.sinks.guarded import GuardedSinks
 from envkit.sinks.jsonl import METRICS_FILE
+from envkit.sinks.sink import SinkRun
 from envkit.text import counted
 from envkit.trajectory import StopReason, Trajectory
 

@@ -28,7 +28,8 @@ from envkit.rollout.setup import PlayAgent, RolePlan
 from envkit.rollout.sources import ISOLATION
 from envkit.rollout.tail import Tail
 from envkit.seeds import checked_seed
-from envkit.tokens import ChatCodec, SanityMode
+from envkit.tokens.codec import ChatCodec
+from envkit.tokens.sanity import SanityMode
 
 AGENTS: Final = "envkit.agents"
 """Entry-point group of what plays episodes with an agent; called with the setting `agent`."""

@@ -11,7 +11,8 @@ from envkit.rollout.limits import observation_stop
 from envkit.rollout.record import EpisodeRecord
 from envkit.rollout.setup import EpisodeSpec, Setup
 from envkit.threads.pool import WorkerPool
-from envkit.tokens import ChatCodec, Encoded
+from envkit.tokens.codec import ChatCodec
+from envkit.tokens.encoded import Encoded
 from envkit.tokens.incoming import AfterReply
 from envkit.tokens.thoughts import TAIL_IDS, closing_of, opened_thought
 from envkit.trajectory.segment import Segment

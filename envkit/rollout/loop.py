@@ -329,14 +329,14 @@ class Episode:
         if self._encoder is not None:
             self._encoder.close_thought(draft.turn)
         record.say(observation)
-        ended = self._ended(draft, step)
+        ended = self._ended(step)
         if ended is None:
             await self._let_finished_pass()
             ended = await self._append_observation((observation,), step.observation)
         record.close_turn()
         return ended
 
-    def _ended(self, draft: TurnDraft, step: Step) -> StopReason | None:
+    def _ended(self, step: Step) -> StopReason | None:
         limits = self._setup.limits
         if step.terminated:
             return StopReason.TERMINATED

@@ -33,7 +33,7 @@ from envkit.rollout.sources import EnvPool, EnvSource, FunctionSource, Source, i
 from envkit.rollout.supervision import Supervision
 from envkit.tasks import Task
 from envkit.threads.pool import WorkerPool
-from envkit.tokens import ChatCodec
+from envkit.tokens.codec import ChatCodec
 from envkit.trajectory.stop import FaultPlace, FaultRecord, StopReason
 from envkit.trajectory.trajectory import Trajectory
 

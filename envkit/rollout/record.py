@@ -13,7 +13,8 @@ from envkit.reply import Reply
 from envkit.rollout.engine import Generation
 from envkit.rollout.setup import EpisodeSpec
 from envkit.tasks import Task
-from envkit.tokens import Encoded, SanityStatus
+from envkit.tokens.encoded import Encoded
+from envkit.tokens.sanity import SanityStatus
 from envkit.tools import ToolSpec
 from envkit.trajectory.ledger import Ledger
 from envkit.trajectory.segment import Segment, SegmentKind

@@ -22,7 +22,7 @@ from envkit.rollout.record import EpisodeRecord, Rewrite
 from envkit.rollout.setup import Setup
 from envkit.threads.pool import WorkerPool
 from envkit.threads.workers import DeadlineError
-from envkit.tokens import Encoded
+from envkit.tokens.encoded import Encoded
 from envkit.trajectory.stop import StopReason
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from envkit.rollout.self_check import SelfCheck
 from envkit.seeds import checked_seed, derive_seed
 from envkit.tasks import Task
 from envkit.threads.pool import WorkerPool
-from envkit.tokens import ChatCodec
+from envkit.tokens.codec import ChatCodec
 
 if TYPE_CHECKING:
     from envkit.rollout.host import EnvHost

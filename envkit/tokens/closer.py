@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 
 from envkit.errors import TemplateError
-from envkit.tokens.delta import ToolSchemas
 from envkit.tokens.rules import ObservationRole, RoleRule, Variant
-from envkit.tokens.template import AddedToken, ChatTemplate
+from envkit.tokens.template import AddedToken, ChatTemplate, ToolSchemas
 from envkit.tokens.writer import CALL_ID, Writer
 
 

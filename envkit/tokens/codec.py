@@ -23,7 +23,7 @@ from envkit.tokens import arguments
 from envkit.tokens.audit import TemplateAudit, make_audit
 from envkit.tokens.calibration import calibrate
 from envkit.tokens.controls import open_shapes
-from envkit.tokens.delta import ToolSchemas, join, unless_rejected
+from envkit.tokens.delta import join, unless_rejected
 from envkit.tokens.encoded import Encoded, ImageFeatures
 from envkit.tokens.expansion import Expansion, ImageRules
 from envkit.tokens.features import ImageEncoder, make_image_encoder
@@ -31,9 +31,9 @@ from envkit.tokens.incoming import AfterReply, check_messages, check_prompt
 from envkit.tokens.placeholders import check_count, image_token_id, media_tokens
 from envkit.tokens.replies import ReplyEncoder
 from envkit.tokens.rules import Dependency, RoleRule
-from envkit.tokens.sanity import SanityReport, SanityStatus, check_delta
+from envkit.tokens.sanity import LastReply, SanityReport, SanityStatus, check_delta
 from envkit.tokens.shape import text_after_image
-from envkit.tokens.template import PlainMessage, continued
+from envkit.tokens.template import PlainMessage, ToolSchemas, continued
 from envkit.tokens.texts import TextPolicy, Write
 from envkit.tokens.thoughts import thought_ending
 from envkit.tools import ToolSpec
@@ -435,17 +435,16 @@ class ChatCodec:
             clean = unless_rejected(rule, as_rendered)
             return self._renderer.with_calls(self._writer.fit(clean))
 
-        return check_delta(
-            self._template,
-            as_encoded,
-            encoded,
-            reply=len(history) - 1,
-            rule=rule,
-            tools=self._given(tools),
+        reply = LastReply(
+            index=len(history) - 1,
             sampled_ids=sampled_ids,
+            rule=rule,
             stop_ids=self._stop_set,
             adds_closer=rule.opener or self._stop_mismatch == "append",
-            process=partial(encoder.whole, images) if encoder else None,
+        )
+        process = partial(encoder.whole, images) if encoder else None
+        return check_delta(
+            self._template, as_encoded, encoded, reply, tools=self._given(tools), process=process
         )
 
     # ---- pieces

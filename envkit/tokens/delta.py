@@ -17,10 +17,9 @@ from envkit.tokens.rules import (
     RoleRule,
     Variant,
 )
-from envkit.tokens.template import ChatTemplate, PlainMessage
+from envkit.tokens.template import ChatTemplate, PlainMessage, ToolSchemas
 from envkit.tokens.writer import CALL_ID, Writer
 
-ToolSchemas = Sequence[Mapping[str, Any]] | None
 TailWriter = Callable[[list[PlainMessage], list[PlainMessage]], str]
 T = TypeVar("T")
 

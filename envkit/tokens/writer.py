@@ -37,11 +37,11 @@ class Writer:
         """Return a text message."""
         return {"role": role, "content": self.content(text)}
 
-    def result(self, text: str, *, name: str = "f", call_id: str = CALL_ID) -> PlainMessage:
+    def result(self, text: str, *, call_id: str = CALL_ID) -> PlainMessage:
         """Return a tool result."""
         return {
             "role": "tool",
-            "name": name,
+            "name": "f",
             "tool_call_id": call_id,
             "content": self.content(text),
         }

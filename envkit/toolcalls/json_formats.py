@@ -3,7 +3,7 @@
 import re
 from typing import Any, Final
 
-from envkit.toolcalls.reply import CallCollector, arguments_of
+from envkit.toolcalls.reply import CallCollector
 from envkit.toolcalls.tolerant_json import MalformedJson, decode_prefix, skip_space
 from envkit.toolcalls.xml_functions import FUNCTION_OPEN, is_glm, read_functions, read_glm
 
@@ -150,16 +150,8 @@ def read_mistral(out: CallCollector) -> None:
             following = text.find(MISTRAL_OPEN, max(error.position, body))
             at = following if following >= 0 else len(text)
         else:
-            _record_mistral(out, named, value)
+            if named is None:
+                out.payload(value)
+            else:
+                out.named(named.group(1), {"arguments": value}, named.group(2))
         out.cut(start, at)
-
-
-def _record_mistral(out: CallCollector, named: re.Match[str] | None, value: Any) -> None:  # noqa: ANN401  # any JSON
-    if named is None:
-        out.payload(value)
-        return
-    arguments = arguments_of({"arguments": value})
-    if isinstance(arguments, str):
-        out.error(arguments)
-    else:
-        out.call(named.group(1), arguments, named.group(2))

@@ -10,7 +10,7 @@ from typing import Any, Final
 from envkit.metrics.aggregate import Aggregator
 from envkit.metrics.intervals import Interval, mean_interval, share_interval
 from envkit.metrics.table import summary_rows
-from envkit.tokens import SanityStatus
+from envkit.tokens.sanity import SanityStatus
 from envkit.trajectory.plain import plain_float
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import TIME_PARTS

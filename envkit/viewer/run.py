@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from envkit.files import open_regular
 from envkit.metrics.aggregate import Aggregator
+from envkit.open_files import open_regular
 from envkit.sinks.jsonl import METRICS_FILE
 from envkit.success import finite
 from envkit.trajectory.identity import SeenEpisodes

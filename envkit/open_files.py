@@ -1,13 +1,16 @@
-"""Locks of open files, and the rules for open files of each system.
+"""Opening of regular files, locks, and the rules for open files of each system.
 
 Windows locks ranges of bytes, and nobody else may read them: the lock is of one byte far past the
 end of the file. It refuses to replace or delete an open file, and cannot open a folder.
 """
 
 import contextlib
+import errno
 import os
+import stat
 import sys
-from typing import Final
+from pathlib import Path
+from typing import BinaryIO, Final
 
 BUSY: Final = (BlockingIOError, PermissionError)
 """What `lock` raises if another descriptor has the lock."""
@@ -15,8 +18,32 @@ OPENS_AS_BYTES: Final = getattr(os, "O_BINARY", 0)
 """Flag of `os.open` without which Windows changes line ends."""
 NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
 """Flag of `os.open` that refuses a link; 0 on Windows, which has none."""
+NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)
+"""Flag of `os.open` that waits for nobody at the other end of a pipe; Windows has no such pipes."""
 CAN_MOVE_OPEN: Final = sys.platform != "win32"
 """Whether an open file can be replaced and deleted, and a folder be opened."""
+
+
+def open_regular(path: Path, *, follow: bool = True) -> BinaryIO:
+    """Open a file for reading; a run folder from anywhere may hold pipes, devices and links.
+
+    Args:
+        path: The file.
+        follow: Whether it may be a symbolic link.
+
+    Raises:
+        OSError: It cannot be read or is not a regular file.
+    """
+    if not follow and not NO_FOLLOW and path.is_symlink():
+        raise OSError(errno.ELOOP, "it is a link", str(path))
+    # Opening a pipe waits for a writer otherwise, before anybody could see what it is.
+    flags = os.O_RDONLY | OPENS_AS_BYTES | NO_WAIT
+    descriptor = os.open(path, flags if follow else flags | NO_FOLLOW)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
 
 if sys.platform == "win32":
     import msvcrt
