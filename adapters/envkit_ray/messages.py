@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from envkit.errors import ConfigurationError, EnvkitError, RunFailedError, describe, shown
 from envkit.rollout import EpisodeSpec, Player
-from envkit.rollout.player import EpisodeOptions
 from envkit.rollout.sources import EnvSource
 from envkit.trajectory.stop import StopReason
 from envkit.trajectory.trajectory import Trajectory
@@ -37,7 +36,6 @@ class Order:
     source: Packed
     spec: EpisodeSpec
     """Its episode id is unique to this attempt."""
-    options: EpisodeOptions
     interrupt: str
     """Id of the caller's interrupt; `Worker.stop` fires it."""
     reason: StopReason | None

@@ -177,7 +177,7 @@ class Worker:
         failure: EnvkitError | None = None
         try:
             player, factory = self._ready(), self._factory(order.source)
-            played = await player.play_with(factory, spec, order.options, interrupt)
+            played = await player.play_spec(factory, spec, interrupt)
         except RunFailedError as error:
             played, failure = error.played, RunFailedError(str(error))
         except EnvkitError as error:

@@ -18,7 +18,7 @@ from envkit.agents import share_one_reward
 from envkit.errors import ConfigurationError, RunFailedError
 from envkit.metrics import aggregate
 from envkit.rollout import Limits, Player, Sampling, has_role, play_through
-from envkit.rollout.player import AnyPlayer
+from envkit.rollout.player import AnyPlayer, resumed_spec
 from envkit.tokens import ChatCodec
 from envkit.trajectory.trajectory import Trajectory
 from envkit_ray import RayPlayer
@@ -298,11 +298,9 @@ async def _episode(
     """Play an episode, or resume an aborted one."""
     if isinstance(sample.request, ConfigurationError):
         raise sample.request
-    source, spec = sample.request.factory(), sample.spec
-    budget: Any = {"limits": limits, "sampling": sampling}
-    if earlier is not None:
-        return await player.resume(earlier, source, member=spec.member, **budget)
-    return await player.play(source, spec, **budget)
+    spec = sample.spec if earlier is None else resumed_spec(earlier, sample.spec.member)
+    spec = replace(spec, limits=limits, sampling=sampling)
+    return await player.play(sample.request.factory(), spec)
 
 
 def _check_failures(played: Sequence[Played]) -> None:

@@ -18,6 +18,7 @@ from envkit.messages import text_of
 from envkit.ranges import one_of
 from envkit.rollout import (
     ENVKIT_COLUMN,
+    EnvSource,
     EpisodeRequest,
     EpisodeSpec,
     Limits,
@@ -105,38 +106,29 @@ class Settings:
         return cls(rollout=rollout, **own)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """One episode, ready to be played."""
-
-    settings: Settings
-    request: EpisodeRequest
-    spec: EpisodeSpec
-    """Its seed is equal for the members of a group."""
-    limits: Limits
-    sampling: Sampling
-
-
-def plan_episode(
+def episode_of(
     args: Namespace,
+    settings: Settings,
     sample: Sample,
     sampling_params: Mapping[str, Any],
     *,
     evaluation: bool,
-) -> Plan:
-    """Return what to play for a sample. Blocks while it encodes images: call it on a thread.
+) -> tuple[EnvSource, EpisodeSpec]:
+    """Return the environment and the episode of a sample; a group's members have the same seed.
+
+    Blocks while it encodes images: call it on a thread.
 
     Args:
         args: slime's arguments.
+        settings: Those of the run.
         sample: Its metadata, prompt and label define the episode.
         sampling_params: As slime gives them; not changed.
         evaluation: Whether this is slime's evaluation.
 
     Raises:
-        ConfigurationError: Settings, metadata or sampling parameters that cannot be read, or no
-            environment is named.
+        ConfigurationError: Metadata or sampling parameters that cannot be read, or no environment
+            is named.
     """
-    settings = Settings.from_args(args)
     config = settings.rollout
     column, row_limits = _column(sample)
     if settings.task_fields or not _is_unread(args, sample, evaluation=evaluation):
@@ -146,7 +138,6 @@ def plan_episode(
     if request.task is None and settings.task_fields:
         row = _fields(sample, settings.task_fields.values())
         request = with_task(request, row, settings.task_fields)
-    sampling = read_sampling(args, sampling_params)
     limits = _limits(args, config, row_limits, sampling_params, evaluation=evaluation)
     group = None if evaluation or sample.group_index is None else sample.group_index
     kind, unit = ("sample", sample.index) if group is None else ("group", group)
@@ -154,19 +145,16 @@ def plan_episode(
     if evaluation:
         size = _evaluation_size(args, request)
         kind, unit = "evaluation", None if sample.index is None else sample.index // size
-    return Plan(
-        settings=settings,
-        request=request,
-        spec=EpisodeSpec(
-            seed=derive_seed(kind, config.seed, unit) if request.seed is None else request.seed,
-            task=request.task,
-            group_id=None if group is None else str(group),
-            member=0 if sample.index is None else sample.index % size,
-            metadata={"sample_index": sample.index},
-        ),
+    spec = EpisodeSpec(
+        seed=derive_seed(kind, config.seed, unit) if request.seed is None else request.seed,
+        task=request.task,
+        group_id=None if group is None else str(group),
+        member=0 if sample.index is None else sample.index % size,
+        metadata={"sample_index": sample.index},
         limits=limits,
-        sampling=config.sampling_over(sampling),
+        sampling=config.sampling_over(read_sampling(args, sampling_params)),
     )
+    return request.factory(), spec
 
 
 def _evaluation_size(args: Namespace, request: EpisodeRequest) -> int:

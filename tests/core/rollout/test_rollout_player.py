@@ -116,7 +116,7 @@ async def test_player_starts_a_group_from_one_observation(player: Player) -> Non
 async def test_player_takes_limits_for_one_episode() -> None:
     made = Player(ScriptedEngine(text_codec(), lambda _: "wrong"), text_codec())
     try:
-        (short,) = await made.play(LONE, limits=Limits(max_turns=1))
+        (short,) = await made.play(LONE, EpisodeSpec(limits=Limits(max_turns=1)))
         assert short.stop_reason is StopReason.MAX_TURNS
         (whole,) = await made.play(LONE)
         assert len(whole.turns) == 3
