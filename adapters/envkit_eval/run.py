@@ -111,7 +111,7 @@ def _read_complete(run: RolloutPlan, take: Callable[[Trajectory], None]) -> bool
     with RunFolder.resume(run.out, retry_faults=run.retry_faults) as folder:
         if folder.progress.retried:
             note(f"{run.out}: {folder.progress.retried} faulted episodes play again")
-        if len(folder.progress.delivered) < run.episodes:
+        if len(folder.progress.delivered) < run.to_play:
             return False
         for trajectory in folder.finished():
             take(trajectory)
@@ -129,7 +129,7 @@ def _take(
 
 def _figures(plan: EvalPlan, samples: Sequence[Sample]) -> list[EvalRow]:
     counting = plan.counting
-    size = next(iter(plan.runs.values())).group_size
+    size = next(iter(plan.runs.values())).run.group_size
     pass_at = check_pass_at(counting.pass_at, size)
     return lines_of(samples, by=counting.by, pass_at=pass_at, price=counting.price)
 

@@ -113,7 +113,7 @@ def rollout(given: RolloutOptions) -> None:
 def _new_plan(given: RolloutOptions, output: "Output") -> "RolloutPlan":
     from envkit.cli.run_plan import RolloutPlan, TaskList
     from envkit.cli.trust import check_rows
-    from envkit.rollout.plan import Shard
+    from envkit.rollout.plan import RunPlan, Shard
 
     if given.trust and given.tasks is None:
         raise typer.BadParameter("--trust confirms what a run or its tasks name: add --resume DIR")
@@ -131,10 +131,12 @@ def _new_plan(given: RolloutOptions, output: "Output") -> "RolloutPlan":
         given,
         config,
         given.choice(),
+        RunPlan(
+            episodes=count or _EPISODES,
+            group_size=given.group or 1,
+            shard=Shard() if given.shard is None else Shard.parse(given.shard),
+        ),
         tasks=tasks,
-        episodes=count or _EPISODES,
-        group_size=given.group or 1,
-        shard=Shard() if given.shard is None else Shard.parse(given.shard),
         sinks=parse_sinks(given.sink),
         out=given.out,
         overwrite=given.overwrite,

@@ -82,16 +82,12 @@ class TaskList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutPlan:
-    """The validated options of a rollout."""
+    """A run as a command asks for it: what is played, how, with which engine, into which folder."""
 
-    env_id: str
     config: RolloutConfig
     choice: EngineChoice
-    episodes: int
-    group_size: int
-    concurrency: int
-    shard: Shard = field(default_factory=Shard)
-    """The part that is played; `episodes` and `tasks` are those of all shards."""
+    run: RunPlan
+    """Without tasks, which are those of `tasks`."""
     tasks: TaskList | None = None
     """Tasks of the groups, in order; None draws tasks with the seed."""
     wrap: str | None = None
@@ -115,18 +111,13 @@ class RolloutPlan:
     output: Output = Output.TABLE
 
     def __post_init__(self) -> None:
-        if self.episodes % self.group_size:
-            raise ConfigurationError(
-                f"-n counts episodes and must be a multiple of --group, got -n {self.episodes} "
-                f"--group {self.group_size}"
-            )
-        groups = self.episodes // self.group_size
-        self.shard.check(groups, self.config.tail)
+        groups = self.run.episodes // self.run.group_size
+        self.run.shard.check(groups, self.config.tail)
         if self.tasks is not None and groups > len(self.tasks.requests):
             raise ConfigurationError(
                 f"every group needs a task, but {self.tasks.file} has only "
-                f"{len(self.tasks.requests)} for {groups} groups, got -n {self.episodes} "
-                f"--group {self.group_size}"
+                f"{len(self.tasks.requests)} for {groups} groups, got -n {self.run.episodes} "
+                f"--group {self.run.group_size}"
             )
         if self.resume_or_start and (self.out is None or self.overwrite):
             raise ConfigurationError(
@@ -143,6 +134,7 @@ class RolloutPlan:
         given: PlayOptions,
         config: RolloutConfig,
         choice: EngineChoice,
+        run: RunPlan,
         **more: Any,  # noqa: ANN401  # fields of the plan
     ) -> "RolloutPlan":
         """Return the plan of a new run.
@@ -151,16 +143,16 @@ class RolloutPlan:
             given: The options that `rollout` and `eval` share.
             config: The resulting settings.
             choice: The engine.
+            run: The episodes; their concurrency is that of the options.
             more: The plan's other fields.
 
         Raises:
             ConfigurationError: Options conflict.
         """
         return cls(
-            env_id=config.env_id or "",
             config=config,
             choice=choice,
-            concurrency=given.concurrency or DEFAULT_CONCURRENCY,
+            run=replace(run, concurrency=given.concurrency or DEFAULT_CONCURRENCY),
             wrap=None if given.wrap is None else given.wrap.value,
             wrap_kwargs=given.wrapper_arguments(),
             resume_or_start=given.resume_or_start,
@@ -201,15 +193,16 @@ class RolloutPlan:
         """
         tasks = settings["tasks"]
         return cls(
-            env_id=settings["env_id"],
             config=RolloutConfig.from_mapping(settings["config"]),
             choice=EngineChoice(
                 **{one.name: settings["engine"][one.name] for one in fields(EngineChoice)}
             ).at(base_url),
-            episodes=settings["episodes"],
-            group_size=settings["group_size"],
-            concurrency=settings["concurrency"],
-            shard=shard_of(settings),
+            run=RunPlan(
+                episodes=settings["episodes"],
+                group_size=settings["group_size"],
+                concurrency=settings["concurrency"],
+                shard=shard_of(settings),
+            ),
             tasks=None
             if tasks is None
             else TaskList.read(
@@ -220,9 +213,14 @@ class RolloutPlan:
         )
 
     @property
+    def env_id(self) -> str:
+        """The environment; empty if an evaluation has yet to choose one."""
+        return self.config.env_id or ""
+
+    @property
     def to_play(self) -> int:
         """Number of episodes of the shard."""
-        return self.shard.share(self.episodes, self.group_size)
+        return self.run.shard.share(self.run.episodes, self.run.group_size)
 
     def environment(self) -> str | EnvFactory:
         """Return the environment's id, or a source that builds it with its wrapper."""
@@ -240,15 +238,11 @@ class RolloutPlan:
         Args:
             metadata: JSON data to store with every record.
         """
-        return RunPlan(
-            episodes=self.episodes,
-            group_size=self.group_size,
-            concurrency=self.concurrency,
-            shard=self.shard,
-            tasks=None if self.tasks is None else [one.task for one in self.tasks.requests],
-            seeds=None if self.tasks is None else [one.seed for one in self.tasks.requests],
-            metadata=metadata,
-        )
+        if self.tasks is None:
+            return replace(self.run, metadata=metadata)
+        listed = self.tasks.requests
+        tasks, seeds = [one.task for one in listed], [one.seed for one in listed]
+        return replace(self.run, tasks=tasks, seeds=seeds, metadata=metadata)
 
     def settings(self) -> dict[str, Any]:
         """Return everything that determines the episodes, as JSON data without secrets."""
@@ -256,15 +250,15 @@ class RolloutPlan:
             "env_id": self.env_id,
             "config": self.config.to_mapping(),
             "engine": asdict(self.choice),
-            "episodes": self.episodes,
-            "group_size": self.group_size,
-            "concurrency": self.concurrency,
+            "episodes": self.run.episodes,
+            "group_size": self.run.group_size,
+            "concurrency": self.run.concurrency,
             "tasks": None
             if self.tasks is None
             else {"file": str(self.tasks.file), "sha256": self.tasks.sha256},
             "wrap": self.wrap,
             "wrap_kwargs": dict(self.wrap_kwargs),
-            **({SHARD: str(self.shard)} if self.shard.count > 1 else {}),
+            **({SHARD: str(self.run.shard)} if self.run.shard.count > 1 else {}),
         }
         return stored(settings)
 
@@ -337,8 +331,9 @@ class RolloutPlan:
     def _claim_numbered(self) -> RunClaim:
         wrap = "" if self.wrap is None else f"-{self.wrap}"
         stem = f"{self.env_id.replace('/', '-')}{wrap}-{self.choice.label}-seed{self.config.seed}"
-        if self.shard.count > 1:
-            stem += f"-shard{self.shard.index}of{self.shard.count}"
+        shard = self.run.shard
+        if shard.count > 1:
+            stem += f"-shard{shard.index}of{shard.count}"
         if self.overwrite:
             return RunClaim(Path(RUNS) / stem)
         for folder in numbered_folders(stem):
