@@ -95,7 +95,7 @@ def loaded(data: bytes, what: str) -> Any:  # noqa: ANN401  # what was pickled
     except Exception as error:  # a module's import may raise anything
         raise ConfigurationError(
             f"the worker cannot load {what}: {describe(error)}. Install its package on every node "
-            "of the cluster, or list it in ray.runtime_env"
+            "of the cluster, or list it in player_options.runtime_env"
         ) from error
 
 

@@ -76,7 +76,7 @@ class RayPlayer(AnyPlayer):
             make_player: Makes the `Player` of a worker, in the worker: a function of a module, or
                 `functools.partial` of one. It may be asynchronous. Its settings are `config`
                 without `workers`.
-            config: `workers` is their number, `ray` has the options (`RayOptions`).
+            config: `workers` is their number, `player_options` are `RayOptions`.
             keeps_features: Send the processor's tensors of images with the trajectories. They are
                 50 to 100 times as large as the rest; a trainer that needs them saves computing
                 them again.
@@ -242,8 +242,8 @@ class RayPlayer(AnyPlayer):
             return messages.accepted(order.spec, answer, attempt)
         raise EnvFault(
             f"the episode's Ray worker was lost {self._options.max_attempts} times "
-            "(ray.max_attempts); if its environment runs out of memory or ends the process, "
-            "isolation: process contains that",
+            "(player_options.max_attempts); if its environment runs out of memory or ends the "
+            "process, isolation: process contains that",
             kind=FaultKind.CRASHED,
         )
 
@@ -297,6 +297,6 @@ class RayPlayer(AnyPlayer):
                 return found
         raise EnvFault(
             f"Ray workers were lost {self._options.max_attempts} times while they built the "
-            "environment (ray.max_attempts)",
+            "environment (player_options.max_attempts)",
             kind=FaultKind.CRASHED,
         )

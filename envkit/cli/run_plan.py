@@ -30,7 +30,7 @@ SHARD: Final = "shard"
 WHERE: Final = (
     "concurrency",
     "config.player",
-    "config.ray",
+    "config.player_options",
     "config.workers",
     "engine.base_url",
     "tasks.file",

@@ -96,8 +96,8 @@ class RolloutConfig:
     player: str | None = None
     """The workers' player, an entry point of the group `envkit.players`; None uses the only one
     installed."""
-    ray: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Options of the workers: the fields of `envkit_ray.RayOptions`."""
+    player_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Options of the workers' player, such as the fields of `envkit_ray.RayOptions`."""
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any] | None) -> "RolloutConfig":
@@ -158,7 +158,13 @@ class RolloutConfig:
 
     def of_worker(self) -> "RolloutConfig":
         """Return the settings of a worker's player, whose episodes the main process counts."""
-        return replace(self, workers=0, player=None, ray={}, breaker=BreakerSettings(episodes=None))
+        return replace(
+            self,
+            workers=0,
+            player=None,
+            player_options={},
+            breaker=BreakerSettings(episodes=None),
+        )
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the settings as JSON data that `from_mapping` reads."""
@@ -260,16 +266,23 @@ def _check_ranges(config: RolloutConfig) -> None:
     if config.isolation != "none" and config.isolation not in (known := plugins(ISOLATION)):
         raise UnknownNameError.suggest("isolation", config.isolation, ["none", *known])
     at_least(1, worker_memory_mb=config.worker_memory_mb)
-    if config.workers < 0 or (config.ray and not config.workers):
+    if config.workers < 0 or (config.player_options and not config.workers):
         raise ConfigurationError(
-            "workers must be the number of workers, 0 for none, and at least 1 if ray has "
-            f"options, got workers={config.workers} and ray={dict(config.ray)}"
+            "workers must be the number of workers, 0 for none, and at least 1 if there are "
+            f"player_options, got workers={config.workers} and {dict(config.player_options)}"
         )
     if not 0 <= config.sanity_share <= 1:
         raise ConfigurationError(f"sanity_share must be 0 to 1, got {config.sanity_share}")
 
 
-_WITH_PATHS: Final = ("env_kwargs", "engine", "agent", "history", "adjust_rewards", "ray")
+_WITH_PATHS: Final = (
+    "env_kwargs",
+    "engine",
+    "agent",
+    "history",
+    "adjust_rewards",
+    "player_options",
+)
 """Settings whose own texts may be paths. Deeper texts belong to tasks, tools and templates."""
 
 
@@ -365,6 +378,6 @@ _SECTIONS: Final[Mapping[str, Callable[[object], object]]] = {
     "breaker": partial(built, BreakerSettings, where="breaker"),
     **{
         name: partial(section, name=name)
-        for name in ("env_kwargs", "sampling", "template_kwargs", "engine", "ray")
+        for name in ("env_kwargs", "sampling", "template_kwargs", "engine", "player_options")
     },
 }

@@ -76,13 +76,17 @@ class TreePlayer(PromptPlayer):
     async def play_spec(
         self, env: object, spec: EpisodeSpec, interrupt: Interrupt
     ) -> tuple[Trajectory, ...]:
-        assert spec.snapshots is not None
         self.interrupts.append(interrupt)
-        name, fork = spec.episode_id, spec.earlier
-        if fork is None:
-            self.specs.append(spec)
-            spec.snapshots.update({n: f"{n} of trunk".encode() for n in range(self.turns)})
-            return (self.leaf(name, group_id=spec.group_id, seed=spec.seed),)
+        if spec.earlier is not None:
+            return await self.play_fork(spec, spec.earlier)
+        assert spec.snapshots is not None
+        self.specs.append(spec)
+        spec.snapshots.update({n: f"{n} of trunk".encode() for n in range(self.turns)})
+        return (self.leaf(spec.episode_id, group_id=spec.group_id, seed=spec.seed),)
+
+    async def play_fork(self, spec: EpisodeSpec, fork: Trajectory) -> tuple[Trajectory, ...]:
+        assert spec.snapshots is not None
+        name = spec.episode_id
         self.forks[name], self.members[name], self.states[name] = fork, spec.member, spec.snapshots
         self.running += 1
         self.most = max(self.most, self.running)

@@ -233,9 +233,7 @@ async def test_run_failure_of_a_fork_delivers_its_leaf() -> None:
     got: list[Trajectory] = []
 
     class Failing(TreePlayer):
-        async def play_spec(self, env: Any, spec: EpisodeSpec, interrupt: Any) -> Any:
-            if spec.earlier is None:
-                return await super().play_spec(env, spec, interrupt)
+        async def play_fork(self, spec: EpisodeSpec, fork: Trajectory) -> Any:
             raise RunFailedError("all alike", (self.leaf(spec.episode_id),))
 
     player = Failing()
@@ -249,9 +247,7 @@ async def test_failing_fork_ends_its_siblings_before_the_tree_fails() -> None:
     ended: list[str] = []
 
     class Failing(TreePlayer):
-        async def play_spec(self, env: Any, spec: EpisodeSpec, interrupt: Any) -> Any:
-            if spec.earlier is None:
-                return await super().play_spec(env, spec, interrupt)
+        async def play_fork(self, spec: EpisodeSpec, fork: Trajectory) -> Any:
             if spec.episode_id == "tree.1.1":
                 await asyncio.sleep(0)
                 raise RunFailedError("all alike", ())
