@@ -18,7 +18,7 @@ from envkit.agents import share_one_reward
 from envkit.errors import ConfigurationError, RunFailedError
 from envkit.metrics import aggregate
 from envkit.rollout import Limits, Player, Sampling, has_role, play_through
-from envkit.rollout.player import AnyPlayer, resumed_spec
+from envkit.rollout.player import AnyPlayer
 from envkit.tokens import ChatCodec
 from envkit.trajectory.trajectory import Trajectory
 from envkit_ray import RayPlayer
@@ -194,9 +194,11 @@ class EnvGenerator(GeneratorInterface):
         error: Exception | None = None
         resumes = 0
         try:
-            episode = partial(_episode, player, sample, sampling, limits)
+            if isinstance(sample.request, ConfigurationError):
+                raise sample.request
+            spec = replace(sample.spec, limits=limits, sampling=sampling)
             found, resumes = await play_through(
-                player, episode, max_aborts=self._options.max_resumes
+                player, sample.request.factory(), spec, max_aborts=self._options.max_resumes
             )
             if has_role(found[0]):
                 self._check_siblings(found)
@@ -286,21 +288,6 @@ def joinable(metrics: Mapping[str, float]) -> dict[str, float]:
         for name, value in metrics.items()
         if not name.startswith("stop/") or name.endswith("/share")
     }
-
-
-async def _episode(
-    player: AnyPlayer,
-    sample: Sample,
-    sampling: Sampling,
-    limits: Limits,
-    earlier: Trajectory | None,
-) -> tuple[Trajectory, ...]:
-    """Play an episode, or resume an aborted one."""
-    if isinstance(sample.request, ConfigurationError):
-        raise sample.request
-    spec = sample.spec if earlier is None else resumed_spec(earlier, sample.spec.member)
-    spec = replace(spec, limits=limits, sampling=sampling)
-    return await player.play(sample.request.factory(), spec)
 
 
 def _check_failures(played: Sequence[Played]) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 from envkit.errors import ConfigurationError, RunFailedError, StorageError, TemplateError
 from envkit.metrics import EpisodeFacts
 from envkit.rollout import EnvSource, EpisodeSpec, Sampling, can_resume, has_role, play_through
-from envkit.rollout.player import resumed_spec
 from envkit.trajectory import Row, StopReason, Trajectory, TrajectoryWriter, step_rows
 from envkit_slime.checks import check_settings, check_siblings
 from envkit_slime.engine import Call
@@ -97,21 +96,15 @@ async def _play(
             wants_experts=bool(getattr(form.args, "use_rollout_routing_replay", False)),
             wants_top_p=wants_top_p(spec.sampling),
         )
-
-        async def play(earlier: Trajectory | None) -> tuple[Trajectory, ...]:
-            if earlier is None:
-                return await player.play(source, spec, interrupt=interrupt)
-            call.take_over(earlier)
-            resumed = replace(
-                resumed_spec(earlier, spec.member), limits=spec.limits, sampling=spec.sampling
-            )
-            return await player.play(source, resumed, interrupt=interrupt)
-
+        if kept is not None:
+            call.take_over(kept)
         with call.current():
             return await play_through(
                 player,
-                play,
+                source,
+                spec,
                 earlier=kept,
+                interrupt=interrupt,
                 max_aborts=settings.max_server_aborts,
                 is_stopped=call.is_aborted,
             )

@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
@@ -20,7 +19,7 @@ from envkit.ranges import at_least
 from envkit.rollout.breaker import BreakerSettings
 from envkit.rollout.engine import Sampling
 from envkit.rollout.history import HistorySetting, history_policy
-from envkit.rollout.limits import Backoff, Limits, RetryBudget
+from envkit.rollout.limits import Limits, RetryBudget
 from envkit.rollout.request import ENVKIT_COLUMN, EpisodeRequest
 from envkit.rollout.self_check import DEFAULT_SHARE
 from envkit.rollout.setting_types import built, check_fields, check_keys, check_types, section
@@ -111,12 +110,8 @@ class RolloutConfig:
             ConfigurationError: A key is unknown (the message suggests the nearest one), or a value
                 is invalid.
         """
-        data = expanded_paths({} if mapping is None else section(mapping, "the configuration"))
-        nested: dict[str, Any] = {}
-        for name, read in _SECTIONS.items():
-            if name in data:
-                nested[name] = read(data[name])
-        return built(cls, {**data, **nested}, "the configuration")
+        data = {} if mapping is None else section(mapping, "the configuration")
+        return built(cls, expanded_paths(data), "the configuration")
 
     def __post_init__(self) -> None:
         """Reject values that would fail only during episodes.
@@ -176,12 +171,9 @@ class RolloutConfig:
         Raises:
             ConfigurationError: `adjust_rewards` does not name a function.
         """
-        place: Any = self.adjust_rewards  # YAML may contain anything
-        if place is None:
+        if self.adjust_rewards is None:
             return RolePlan()
-        if not isinstance(place, str):
-            raise ConfigurationError(f"adjust_rewards must be a name, got {place!r:.80}")
-        return RolePlan(adjust_rewards=load_adjust(place))
+        return RolePlan(adjust_rewards=load_adjust(self.adjust_rewards))
 
     def play_agent(self) -> PlayAgent | None:
         """Return what plays the episodes with the agent; None plays the rollout loop.
@@ -362,22 +354,3 @@ def _expanded(value: Any) -> Any:  # noqa: ANN401  # any setting
     if isinstance(value, list):
         return [_expanded(one) for one in cast("list[Any]", value)]
     return expanded(value) if isinstance(value, str) else value
-
-
-def _retries(value: object) -> RetryBudget:
-    data = dict(section(value, "retries"))
-    if "backoff" in data:
-        data["backoff"] = built(Backoff, data["backoff"], "retries.backoff")
-    return built(RetryBudget, data, "retries")
-
-
-_SECTIONS: Final[Mapping[str, Callable[[object], object]]] = {
-    "limits": partial(built, Limits, where="limits"),
-    "retries": _retries,
-    "tail": partial(built, Tail, where="tail"),
-    "breaker": partial(built, BreakerSettings, where="breaker"),
-    **{
-        name: partial(section, name=name)
-        for name in ("env_kwargs", "sampling", "template_kwargs", "engine", "player_options")
-    },
-}

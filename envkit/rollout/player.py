@@ -7,7 +7,7 @@ belongs to the event loop that it was created on.
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import count
@@ -356,9 +356,11 @@ class Player(AnyPlayer):
 
 async def play_through(
     player: AnyPlayer,
-    play: Callable[[Trajectory | None], Awaitable[tuple[Trajectory, ...]]],
+    env: AnyEnv | EnvFactory,
+    spec: EpisodeSpec,
     *,
     earlier: Trajectory | None = None,
+    interrupt: Interrupt | None = None,
     max_aborts: int,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> tuple[tuple[Trajectory, ...], int]:
@@ -366,8 +368,10 @@ async def play_through(
 
     Args:
         player: Plays the episode.
-        play: Calls its `play`, or its `resume` with the trajectory that it is given.
+        env: As for `Player.play`.
+        spec: The episode from its start. Its limits and sampling also apply when it is resumed.
         earlier: An aborted trajectory to resume first; None starts the episode.
+        interrupt: As for `Player.play`.
         max_aborts: How often to resume the episode; one more abort is a transient fault of the
             engine.
         is_stopped: Whether the caller wants aborted episodes returned unchanged.
@@ -380,7 +384,11 @@ async def play_through(
     """
     backoff, rng = Backoff(), random.Random()
     for aborts in count():
-        played = await play(earlier)
+        one = spec
+        if earlier is not None:
+            one = resumed_spec(earlier, spec.member)
+            one = replace(one, limits=spec.limits, sampling=spec.sampling)
+        played = await player.play(env, one, interrupt=interrupt)
         if played[0].stop_reason is not StopReason.ABORTED or is_stopped():
             return played, aborts
         if aborts == max_aborts:

@@ -34,8 +34,8 @@ class PromptPlayer(AnyPlayer):
             self.resumed.append(spec.earlier)
         metadata = dict(spec.metadata)
         reason = await self._ending(metadata["group"], metadata["member"], interrupt)
-        ids = {"episode_id": spec.episode_id, "group_id": spec.group_id}
-        return (build((), stop_reason=reason, metadata=metadata, **ids),)
+        name, group = spec.episode_id, spec.group_id
+        return (build((), stop_reason=reason, episode_id=name, group_id=group, metadata=metadata),)
 
     async def end_session(self, episode_id: str) -> None:
         raise NotImplementedError

@@ -424,16 +424,13 @@ async def test_repeated_aborts_of_a_server_count_as_faults() -> None:
     engine = _engine()
     player = _player(engine, episodes=3, give_up_s=0.0)
 
-    async def aborted(earlier: Trajectory | None) -> tuple[Trajectory, ...]:
-        interrupt = Interrupt()
-        interrupt.fire()
-        return await player.play(EchoEnv, EpisodeSpec(seed=1), interrupt=interrupt)
-
+    spec, interrupt = EpisodeSpec(seed=1), Interrupt()
+    interrupt.fire()
     for _ in range(2):
-        (played,), _ = await play_through(player, aborted, max_aborts=0)
+        (played,), _ = await play_through(player, EchoEnv, spec, interrupt=interrupt, max_aborts=0)
         assert played.stop_reason is StopReason.ENGINE_FAULT
     with pytest.raises(RunFailedError, match="3 episodes in a row faulted") as caught:
-        await play_through(player, aborted, max_aborts=0)
+        await play_through(player, EchoEnv, spec, interrupt=interrupt, max_aborts=0)
     assert caught.value.played[0].stop_reason is StopReason.ENGINE_FAULT
     await player.aclose()
 
