@@ -15,7 +15,6 @@ from typing import Any, Final, cast
 from envkit.errors import ConfigurationError
 from envkit.images import Image
 from envkit.messages import text_of
-from envkit.ranges import one_of
 from envkit.rollout import (
     ENVKIT_COLUMN,
     EnvSource,
@@ -25,7 +24,7 @@ from envkit.rollout import (
     RolloutConfig,
     Sampling,
 )
-from envkit.rollout.setting_types import check_types
+from envkit.rollout.setting_types import check_fields
 from envkit.seeds import derive_seed
 from envkit_slime.sample import Sample
 from envkit_training.settings import read_sampling as read_shared
@@ -68,6 +67,20 @@ class Settings:
     """Maximum age of a trained reply's weights, in updates older than the newest here; older
     replies are masked. None trains on all."""
 
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            ConfigurationError: A value has the wrong type, or `task_fields` names another place.
+        """
+        check_fields(self, "envkit")
+        for key, place in self.task_fields.items():
+            if place not in _PLACES and not place.startswith("metadata."):
+                raise ConfigurationError(
+                    f"task_fields maps a task's key to one of {_PLACES} or 'metadata.<key>', "
+                    f"got {key!r}: {place!r}"
+                )
+
     @classmethod
     def from_args(cls, args: Namespace) -> "Settings":
         """Read `args.envkit`; without it every sample must name its environment.
@@ -88,15 +101,6 @@ class Settings:
             )
         data = dict(cast("Mapping[str, Any]", given))
         own: dict[str, Any] = {key: data.pop(key) for key in _OWN if key in data}
-        if "fan_out" in own:
-            own["fan_out"] = FanOut(one_of("fan_out", own["fan_out"], FanOut))
-        check_types(cls, own, "envkit")
-        for key, place in own.get("task_fields", {}).items():
-            if place not in _PLACES and not place.startswith("metadata."):
-                raise ConfigurationError(
-                    f"task_fields maps a task's key to one of {_PLACES} or 'metadata.<key>', "
-                    f"got {key!r}: {place!r}"
-                )
         data.setdefault("seed", int(getattr(args, "rollout_seed", None) or 0))
         rollout = RolloutConfig.for_trainer(
             data, tail="--over-sampling-batch-size with --partial-rollout"

@@ -47,37 +47,10 @@ class Output(StrEnum):
     """No output: the run is part of an evaluation, which prints its own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskList:
-    """The tasks of a file, as recorded in the run's settings."""
-
-    file: Path
-    sha256: str
-    """Hash of the requests, so that a resumed run plays the same tasks."""
-    requests: tuple[EpisodeRequest, ...]
-
-    @classmethod
-    def read(cls, file: Path, env_id: str, *, sha256: str | None = None) -> "TaskList":
-        """Read a task file.
-
-        Args:
-            file: JSON lines; see `envkit.rollout.read_requests`.
-            env_id: The environment that plays them.
-            sha256: Hash that an interrupted run recorded; None accepts any contents.
-
-        Raises:
-            DatasetError: The file cannot be read.
-            ConfigurationError: A request does not match the run, or the tasks changed.
-        """
-        requests = read_requests(file, env_id)
-        lines = "\n".join(request.to_column() for request in requests)
-        found = hashlib.sha256(lines.encode(errors="surrogatepass")).hexdigest()
-        if sha256 not in (None, found):
-            raise ConfigurationError(
-                f"the tasks in {file} were changed after the run started, so its groups would "
-                "play different tasks; restore the file, or start a new run"
-            )
-        return cls(file=file.resolve(), sha256=found, requests=requests)
+def task_hash(requests: Sequence[EpisodeRequest]) -> str:
+    """Return a hash of the requests of a task file, so that a resumed run plays the same tasks."""
+    lines = "\n".join(request.to_column() for request in requests)
+    return hashlib.sha256(lines.encode(errors="surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +60,10 @@ class RolloutPlan:
     config: RolloutConfig
     choice: EngineChoice
     run: RunPlan
-    """Without tasks, which are those of `tasks`."""
-    tasks: TaskList | None = None
-    """Tasks of the groups, in order; None draws tasks with the seed."""
+    task_file: Path | None = None
+    """Where the tasks of `run` come from; None if they are drawn with the seed."""
+    task_hash: str | None = None
+    """The `task_hash` of that file."""
     wrap: str | None = None
     """A key of `envkit.wrappers.WRAPPERS`; None plays the environment without a wrapper."""
     wrap_kwargs: Mapping[str, Any]
@@ -113,10 +87,10 @@ class RolloutPlan:
     def __post_init__(self) -> None:
         groups = self.run.episodes // self.run.group_size
         self.run.shard.check(groups, self.config.tail)
-        if self.tasks is not None and groups > len(self.tasks.requests):
+        if self.run.tasks is not None and groups > len(self.run.tasks):
             raise ConfigurationError(
-                f"every group needs a task, but {self.tasks.file} has only "
-                f"{len(self.tasks.requests)} for {groups} groups, got -n {self.run.episodes} "
+                f"every group needs a task, but {self.task_file} has only "
+                f"{len(self.run.tasks)} for {groups} groups, got -n {self.run.episodes} "
                 f"--group {self.run.group_size}"
             )
         if self.resume_or_start and (self.out is None or self.overwrite):
@@ -190,9 +164,12 @@ class RolloutPlan:
         Args:
             settings: JSON data, which `Confirmation.confirm` returned.
             base_url: New address of its server; None uses the recorded one.
+
+        Raises:
+            DatasetError: The task file cannot be read.
+            ConfigurationError: A request does not match the run, or the tasks changed.
         """
-        tasks = settings["tasks"]
-        return cls(
+        plan = cls(
             config=RolloutConfig.from_mapping(settings["config"]),
             choice=EngineChoice(
                 **{one.name: settings["engine"][one.name] for one in fields(EngineChoice)}
@@ -203,13 +180,36 @@ class RolloutPlan:
                 concurrency=settings["concurrency"],
                 shard=shard_of(settings),
             ),
-            tasks=None
-            if tasks is None
-            else TaskList.read(
-                Path(str(tasks.get("file"))), settings["env_id"], sha256=str(tasks.get("sha256"))
-            ),
             wrap=settings["wrap"],
             wrap_kwargs=settings["wrap_kwargs"],
+        )
+        if (tasks := settings["tasks"]) is None:
+            return plan
+        file = Path(str(tasks.get("file")))
+        requests = read_requests(file, plan.env_id)
+        if task_hash(requests) != tasks.get("sha256"):
+            raise ConfigurationError(
+                f"the tasks in {file} were changed after the run started, so its groups would "
+                "play different tasks; restore the file, or start a new run"
+            )
+        return plan.with_tasks(file, requests)
+
+    def with_tasks(self, file: Path, requests: Sequence[EpisodeRequest]) -> "RolloutPlan":
+        """Return the plan with a task for each group.
+
+        Args:
+            file: The task file.
+            requests: What `read_requests` found in it.
+
+        Raises:
+            ConfigurationError: There are more groups than tasks.
+        """
+        tasks, seeds = [one.task for one in requests], [one.seed for one in requests]
+        return replace(
+            self,
+            run=replace(self.run, tasks=tasks, seeds=seeds),
+            task_file=file.resolve(),
+            task_hash=task_hash(requests),
         )
 
     @property
@@ -232,18 +232,6 @@ class RolloutPlan:
         build = partial(_wrapped, self.env_id, self.config.env_kwargs, self.wrap, self.wrap_kwargs)
         return FunctionSource(self.env_id, build)
 
-    def run_plan(self, metadata: Mapping[str, Any]) -> RunPlan:
-        """Return the episodes to play.
-
-        Args:
-            metadata: JSON data to store with every record.
-        """
-        if self.tasks is None:
-            return replace(self.run, metadata=metadata)
-        listed = self.tasks.requests
-        tasks, seeds = [one.task for one in listed], [one.seed for one in listed]
-        return replace(self.run, tasks=tasks, seeds=seeds, metadata=metadata)
-
     def settings(self) -> dict[str, Any]:
         """Return everything that determines the episodes, as JSON data without secrets."""
         settings = {
@@ -254,8 +242,8 @@ class RolloutPlan:
             "group_size": self.run.group_size,
             "concurrency": self.run.concurrency,
             "tasks": None
-            if self.tasks is None
-            else {"file": str(self.tasks.file), "sha256": self.tasks.sha256},
+            if self.task_file is None
+            else {"file": str(self.task_file), "sha256": self.task_hash},
             "wrap": self.wrap,
             "wrap_kwargs": dict(self.wrap_kwargs),
             **({SHARD: str(self.run.shard)} if self.run.shard.count > 1 else {}),

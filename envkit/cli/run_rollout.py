@@ -6,7 +6,7 @@ import errno
 import time
 from collections import Counter
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
@@ -232,7 +232,7 @@ async def _fill(running: _Running, built: Playing, player: AnyPlayer, folder: Ru
     run = Run(
         plan.environment(),
         player,
-        plan.run_plan(_metadata(plan, built)),
+        replace(plan.run, metadata=_metadata(plan, built)),
         interrupt=signals.interrupt,
         state=state,
         progress=folder.progress,

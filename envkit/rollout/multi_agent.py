@@ -123,7 +123,6 @@ class _MultiAgentEpisode:
 
     async def play(self, env: RecoveringEnv) -> tuple[Trajectory, ...]:
         """Play one attempt; raise only `ConfigurationError` or `EpisodeLostError`."""
-        interrupt = env.interrupt
         try:
             reset = await env.reset()
             if self._spec.group_start is not None:
@@ -133,7 +132,7 @@ class _MultiAgentEpisode:
             raise_missing(fault)
             return (self._failed_reset(env, fault),)
         joint = JointEpisode(
-            env, lambda role: self._play_role(role, dict(reset.task), interrupt), interrupt
+            env, lambda role: self._play_role(role, dict(reset.task), env.interrupt)
         )
         roles = joint.env.roles
         self._check_roles(roles)

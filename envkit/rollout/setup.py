@@ -109,16 +109,16 @@ class Setup:
         sampling = self.roles.samplings.get(role, self.sampling)
         if sampling.seed is not None:
             sampling = replace(sampling, seed=derive_seed(sampling.seed, role))
-        return Setup(
+        return replace(
+            self,
             engine=self.roles.engines.get(role, self.engine),
-            codec=self.codec,
             limits=replace(self.limits, episode_timeout_s=None),
             retries=replace(
                 self.retries, step_timeout_s=None, reset_timeout_s=None, max_episode_restarts=0
             ),
             sampling=sampling,
-            self_check=self.self_check,
-            history=self.history,
+            roles=RolePlan(),
+            agent=None,
             joint_retries=self.retries,
         )
 
