@@ -113,15 +113,16 @@ def rollout(given: RolloutOptions) -> None:
 def _new_plan(given: RolloutOptions, output: "Output") -> "RolloutPlan":
     from envkit.cli.run_plan import RolloutPlan
     from envkit.cli.trust import check_rows
-    from envkit.rollout import RunPlan, Shard, read_requests
+    from envkit.rollout import EpisodeRequest, RunPlan, Shard, read_requests
 
     if given.trust and given.tasks is None:
         raise typer.BadParameter("--trust confirms what a run or its tasks name: add --resume DIR")
     config = given.rollout_config(env_id=given.env_id)
     if config.env_id is None:
         raise typer.BadParameter("name an environment, or an interrupted run with --resume")
-    requests = () if given.tasks is None else read_requests(given.tasks, config.env_id)
+    requests: tuple[EpisodeRequest, ...] = ()
     if given.tasks is not None:
+        requests = read_requests(given.tasks, config.env_id)
         shared = requests[0].env_kwargs
         check_rows(given.tasks, config.env_kwargs, shared, trusted=given.trust or ())
         config = replace(config, env_kwargs={**shared, **config.env_kwargs})

@@ -338,7 +338,7 @@ def test_breaker_without_an_end_waits_for_days(caplog: pytest.LogCaptureFixture)
     [
         ({"episodes": 0}, "breaker.episodes must be at least 1, or null"),
         ({"episodes": True}, "breaker: episodes must be an integer or null"),
-        ({"give_up_s": -1}, "breaker.give_up_s must be 0 or more"),
+        ({"give_up_s": -1}, "breaker.give_up_s must be at least 0"),
         ({"first_wait_s": "1"}, "breaker: first_wait_s must be a finite number"),
         ({"longest": 1}, "breaker has no key 'longest'"),
     ],
